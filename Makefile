@@ -1,0 +1,36 @@
+# Every target sets itself up: a fresh clone needs Python >= 3.11, make and the package registry.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/ready
+
+.PHONY: test lint test-slow benchmark format clean
+
+test: lint  ## lint, type-check and run the ordinary suite
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test-slow: $(READY)  ## the whole suite, full counts
+	$(BIN)/python -m pytest -m ''
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+benchmark: $(READY)  ## our losses beside lightly and pytorch-metric-learning
+	$(BIN)/pip install --quiet -e '.[benchmark]'
+	$(BIN)/python benchmarks/losses.py
+
+# Installed again only when the list of dependencies changes.
+$(READY): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet -e '.[test,lint]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,62 @@
+"""Embeddings of all processes, with exact gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def gather(z: Tensor) -> Tensor:
+    """The rows of all processes, (W·m, …) in the order of ranks; `z` itself where there is one process.
+
+    Each process computes the whole loss. The backward pass sums every process's gradient for these rows, which
+    DistributedDataParallel's mean over W processes turns into exactly the one-process gradient:
+
+        loss = nt_xent(two_views(gather(z1), gather(z2)), temperature=0.5)
+
+    Integer tensors (ids) are gathered as they are. Every process must give the same number of rows.
+    """
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return z
+    _check_equal_shapes(z)
+    if not z.requires_grad:
+        return _all_gather(z)
+    gathered: Tensor = _Gather.apply(z)
+    return gathered
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        ctx.rows = len(z)
+        return _all_gather(z)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        # The copy is ours to reduce in place; autograd may hold the incoming one elsewhere.
+        gradient = gradients[0].clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(gradient)
+        start = dist.get_rank() * ctx.rows
+        return gradient[start : start + ctx.rows]
+
+
+def _all_gather(z: Tensor) -> Tensor:
+    z = z.detach().contiguous()
+    gathered = z.new_empty((dist.get_world_size() * len(z), *z.shape[1:]))
+    dist.all_gather_into_tensor(gathered, z)
+    return gathered
+
+
+def _check_equal_shapes(z: Tensor) -> None:
+    """Collectives of unequal shape hang or mix rows; a small exchange of shapes says so instead."""
+    if z.is_cuda and torch.cuda.is_current_stream_capturing():
+        return
+    shape = torch.tensor([z.ndim, *z.shape, *[-1] * (7 - z.ndim)], device=z.device)
+    shapes = shape.new_empty((dist.get_world_size(), 8))
+    dist.all_gather_into_tensor(shapes, shape[None])
+    if not bool((shapes == shape).all()):
+        each = [tuple(row[1 : 1 + row[0]]) for row in shapes.tolist()]
+        raise ValueError(f"z: expected the same shape on every process, got {each} (drop the last, smaller batch)")

@@ -1,0 +1,119 @@
+"""Contrastive attraction and contrastive repulsion (Zheng et al.).
+
+Cost c = ‖x - y‖² = 2 - 2s. Among the K positives of a query the distant ones attract more, among its negatives the
+close ones repel more:
+
+    CA = Σ_k π⁺_k c(z, z⁺_k),    π⁺ = softmax(+t⁺ c)
+    CR = -Σ_j π⁻_j c(z, z_j),    π⁻ = softmax(-t⁻ c)
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from contrapose.losses.reduction import finish
+from contrapose.negatives import Negatives, batch_rows, same_view, steps, stored_rows
+from contrapose.pairs import AnyPairs
+from contrapose.reduce import Expectation, LogSumExp, Scale
+from contrapose.validate import check_choice, check_number
+
+WEIGHTS = ("contrast", "uniform", "reversed")
+COSTS = ("euclidean", "inner", "rbf")
+
+
+def cacr(
+    pairs: AnyPairs,
+    *,
+    t_pos: float = 1.0,
+    t_neg: float = 2.0,
+    attraction: str = "contrast",
+    repulsion: str = "contrast",
+    cost: str = "euclidean",
+    t: float = 2.0,
+    margin: float | None = None,
+    attract_weight: float = 1.0,
+    repel_weight: float = 1.0,
+    stop_positive_weights: bool | None = None,
+    detach_queue_weights: bool = False,
+    negatives: Negatives = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """CA + CR with t⁺ = `t_pos` and t⁻ = `t_neg`: contrastive attraction and repulsion (Zheng et al., Eq. 5-7).
+
+    attraction, repulsion   "contrast" as above, "uniform" (all weigh the same), "reversed" (sign of t flipped)
+    cost                    "euclidean" 2 - 2s; "inner" -s; "rbf": CR = log mean_i Σ_j π⁻_ij e^{-t c_ij}. Weights always
+                            use 2 - 2s.
+    margin                  if given, max(CA + CR + margin, 0) for each query, the triplet view
+    stop_positive_weights   no gradient through π⁺; by default so on `queue` and `bank`, as in the MoCo form
+    detach_queue_weights    no gradient through the stored rows' part of π⁻, as in the authors' MoCo code
+
+    The K positives are those of the pairs; with one, π⁺ = 1 and CA is the alignment loss. Negatives: on `two_views`
+    and `views` by default each pair of views v < w on its own, v the query, as the authors' code does (CR is then one
+    number for each image and counts for all its views); `negatives=same_view()` is the formula as printed. On `queue`
+    with `batch`, the stored rows and the other queries of the query's view.
+    """
+    check_number("t_pos", t_pos, least=0.0)
+    check_number("t_neg", t_neg, least=0.0)
+    check_number("t", t, above=0.0)
+    check_choice("attraction", attraction, *WEIGHTS)
+    check_choice("repulsion", repulsion, *WEIGHTS)
+    check_choice("cost", cost, *COSTS)
+    if stop_positive_weights is None:
+        stop_positive_weights = pairs.stored > 0
+    attract = _attraction(pairs.positives(), _sharpness(t_pos, attraction), cost, stop_positive_weights)
+    sharpness = -_sharpness(t_neg, repulsion)
+    if cost == "rbf":
+        repel = _rbf_repulsion(pairs, sharpness, t, negatives)
+    else:
+        similarity = _mean_negative(pairs, sharpness, negatives, detach_queue_weights)
+        repel = similarity if cost == "inner" else 2 * similarity - 2
+    values = attract_weight * attract + repel_weight * repel
+    if margin is not None:
+        check_number("margin", margin)
+        values = torch.relu(values + margin)
+    return finish(values, reduction)
+
+
+def _sharpness(t: float, weights: str) -> float:
+    """κ such that the weights softmax(t c), c = 2 - 2s, are softmax(κ s)."""
+    return {"contrast": -2 * t, "uniform": 0.0, "reversed": 2 * t}[weights]
+
+
+def _attraction(positives: Tensor, sharpness: float, cost: str, stop: bool) -> Tensor:
+    weight = torch.softmax(sharpness * (positives.detach() if stop else positives), dim=1)
+    similarity = (weight * positives).sum(1)
+    return -similarity if cost == "inner" else 2 - 2 * similarity
+
+
+def _mean_negative(pairs: AnyPairs, sharpness: float, negatives: Negatives, detach_queue: bool) -> Tensor:
+    """Σ_j π⁻_j s_j for each anchor."""
+    if negatives is None and pairs.has_views:
+        parts = [
+            _mean_negative(between, sharpness, None, detach_queue) for v, w, between in pairs.between_views() if v < w
+        ]
+        return torch.stack(parts).mean(0).repeat(pairs.views)
+    expectation = Expectation(Scale(sharpness), detach=detach_queue and pairs.stored > 0)
+    mixed = 0 < pairs.stored < pairs.shape[1]
+    chosen = (same_view(),) if mixed and negatives is None else steps(negatives)
+    if not (mixed and detach_queue):
+        return pairs.reduce(expectation, negatives=chosen)[0]
+    # Two softmaxes, one of them detached, joined by their totals.
+    total = LogSumExp(Scale(sharpness))
+    log_stored, stored = pairs.reduce(total, expectation, negatives=(*chosen, stored_rows()))
+    log_batch, batch = pairs.reduce(total, Expectation(Scale(sharpness)), negatives=(*chosen, batch_rows()))
+    share = torch.sigmoid(log_stored.detach() - log_batch)
+    return share * stored + (1 - share) * batch
+
+
+def _rbf_repulsion(pairs: AnyPairs, sharpness: float, t: float, negatives: Negatives) -> Tensor:
+    """log mean_i Σ_j π⁻_ij e^{-t c_ij}, a number for the whole batch (the mean over views, or pairs of views)."""
+    if negatives is None and pairs.has_views:
+        parts = [_rbf_repulsion(between, sharpness, t, None) for v, w, between in pairs.between_views() if v < w]
+        return torch.stack(parts).mean()
+    chosen = (same_view(),) if negatives is None and 0 < pairs.stored < pairs.shape[1] else steps(negatives)
+    weighted, total = pairs.reduce(LogSumExp(Scale(sharpness + 2 * t)), LogSumExp(Scale(sharpness)), negatives=chosen)
+    each = (weighted - total - 2 * t).reshape(pairs.views, -1)
+    return each.logsumexp(1).mean() - math.log(each.shape[1])

@@ -1,0 +1,197 @@
+"""Every named method of the papers: an objective with the paper's values for each data set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from contrapose.losses.align_uniform import align_uniform
+from contrapose.losses.cacr import cacr
+from contrapose.losses.similarity import simple, triplet
+from contrapose.losses.softmax import (
+    balanced,
+    cmc,
+    dcl,
+    dclw,
+    generalized_nt_xent,
+    hard_negative,
+    macl,
+    nt_xent,
+    tau,
+)
+from contrapose.losses.sogclr import sogclr
+from contrapose.negatives import hardest
+from contrapose.temperature import CosineSchedule, PerSample, cosine
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A published method: called with a data set's name, it gives its objective with the paper's values.
+
+    >>> CATALOGUE["dystress"]("cifar10").keywords
+    {'temperature': Cosine(low=0.07, high=0.2, detach=True)}
+    >>> CATALOGUE["simclr"](temperature=0.2).keywords
+    {'temperature': 0.2}
+    """
+
+    summary: str  # one line: what it does, where it is from
+    objective: Callable[..., Tensor]
+    values: Settings  # where no data set is named
+    by_data: Mapping[str, Settings] = field(default_factory=dict)  # what differs on a data set
+    state: Callable[..., PerSample] | None = None  # made with the number of images, for `Loss(…, state=…)`
+
+    def __call__(self, data: str | None = None, **overrides: Any) -> partial[Tensor]:
+        """The objective, a function of pairs; `overrides` replace the paper's values."""
+        return partial(self.objective, **{**self.values, **self._on(data), **overrides})
+
+    def _on(self, data: str | None) -> Settings:
+        if data is None or data in DATA:
+            return self.by_data.get(data or "", {})
+        near = get_close_matches(data, DATA, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"data: expected one of {', '.join(DATA)}, got {data!r}{hint}")
+
+
+# "-k4" names the papers' four-positive settings, where they differ.
+DATA = (
+    "cifar10", "cifar100", "svhn", "stl10", "imagenet100", "imagenet", "cifar10-lt", "cifar100-lt", "imagenet100-lt",
+    "simcse", "cifar10-k4", "cifar100-k4", "stl10-k4",
+)  # fmt: skip
+
+
+def _each(settings: Settings, *names: str) -> dict[str, Settings]:
+    return dict.fromkeys(names, settings)
+
+
+_IMAGENET = ("imagenet", "imagenet100")
+_BANK = ("cifar10", "cifar100", "svhn", "imagenet100")
+_CACR = {
+    "cifar10": {"t_neg": 2.0}, "cifar100": {"t_neg": 3.0}, "stl10": {"t_neg": 3.0},
+    "cifar10-k4": {"t_neg": 0.9}, "cifar100-k4": {"t_neg": 2.0}, "stl10-k4": {"t_neg": 2.0},
+}  # fmt: skip
+
+CATALOGUE: Mapping[str, Method] = {
+    "simclr": Method(
+        "NT-Xent over both views of a batch (Chen et al.; Wang & Liu, Eq. 1)",
+        nt_xent,
+        {"temperature": 0.5},
+        _each({"temperature": 0.1}, *_IMAGENET) | _each({"temperature": 0.05}, "simcse"),
+    ),
+    "contrastive": Method(
+        "InfoNCE against a whole memory bank, at the temperature that did best (Wang & Liu, Eq. 1, Table 1)",
+        nt_xent,
+        {"temperature": 0.2},
+        _each({"temperature": 0.3}, "cifar100", "svhn"),
+    ),
+    "dystress": Method(
+        "temperature as a cosine of similarity, lowest at s = 0 (Manna et al., Alg. 1 and 3)",
+        nt_xent,
+        {"temperature": cosine(0.07, 0.2)},
+        _each({"temperature": cosine(0.1, 0.2)}, *_IMAGENET, "imagenet100-lt")
+        | _each({"temperature": cosine(0.03, 0.05)}, "simcse"),
+    ),
+    "dystress_shifted": Method(
+        "DySTreSS with its minimum moved to s = -0.3 (Manna et al., Alg. 2, Table 15)",
+        nt_xent,
+        {"temperature": cosine(0.07, 0.2, shift=-0.4)},
+        _each({"temperature": cosine(0.1, 0.2, shift=-0.4)}, *_IMAGENET)
+        | _each({"temperature": cosine(0.03, 0.05, shift=-0.4)}, "simcse"),
+    ),
+    "dystress_dcl": Method(
+        "DySTreSS's temperature in the decoupled loss (Manna et al., §5.1)",
+        dcl,
+        {"temperature": cosine(0.1, 0.2)},
+    ),
+    "dcl": Method("decoupled: the positive leaves the denominator (Yeh et al., Eq. 6)", dcl, {"temperature": 0.1}),
+    "dclw": Method("decoupled, hard positives weigh more (Yeh et al., DCLW)", dclw, {"temperature": 0.1, "sigma": 0.5}),
+    "macl": Method(
+        "temperature that follows the batch's alignment, reweighted gradient (Huang et al., MACL)",
+        macl,
+        {"temperature": 0.1, "alpha": 0.5, "center": 0.0},
+        _each({"temperature": 0.05, "alpha": 2.0, "center": 0.8}, "simcse"),
+    ),
+    "temperature_schedule": Method(
+        "NT-Xent with a temperature that swings between 0.1 and 1 over the epochs (Kukleva et al.)",
+        nt_xent,
+        {"temperature": CosineSchedule(0.1, 1.0, 400)},
+    ),
+    "isogclr": Method(
+        "one temperature per image, learned with a moving average (Qiu et al., iSogCLR); needs `state`",
+        sogclr,
+        {},
+        state=PerSample,
+    ),
+    "tau": Method(
+        "temperature as uncertainty, from the encoder (Zhang et al., TaU); needs `score`", tau, {"base": 0.1}
+    ),
+    "simple": Method("all negatives weigh the same (Wang & Liu, Eq. 3)", simple, {}),
+    "hard_contrastive": Method(
+        "InfoNCE over each anchor's hardest negatives (Wang & Liu, Eq. 8)",
+        nt_xent,
+        {"temperature": 0.5, "negatives": hardest(fraction=0.0819)},
+        {
+            data: {"temperature": temperature, "negatives": hardest(4095)}
+            for data, temperature in zip(_BANK, (0.6, 0.7, 1.0, 0.4), strict=True)
+        },
+    ),
+    "hard_simple": Method(
+        "the simple loss over each anchor's hardest negatives (Wang & Liu, §4.2)",
+        simple,
+        {"negatives": hardest(fraction=0.0819)},
+        _each({"negatives": hardest(4095)}, *_BANK),
+    ),
+    "triplet": Method("only the hardest negative counts, margin 0 (Wang & Liu, Eq. 6)", triplet, {"margin": 0.0}),
+    "align_uniform": Method(
+        "alignment of positives plus uniformity of each view (Wang & Isola; AU-CL)",
+        align_uniform,
+        {"alpha": 2.0, "t": 2.0, "align_weight": 1.0, "uniform_weight": 1.0},
+        _each({"align_weight": 3.0, "t": 3.0}, *_IMAGENET),
+    ),
+    "hard_negative": Method(
+        "hard negatives by importance weights, debiased (Robinson et al., HN-CL)",
+        hard_negative,
+        {"temperature": 0.5, "beta": 1.0, "tau_plus": 0.1},
+        _each({"tau_plus": 0.05}, "cifar100", "cifar100-k4") | _each({"tau_plus": 0.01}, *_IMAGENET),
+    ),
+    "cmc": Method(
+        "every pair of views contrasted on its own (Tian et al., CMC, Eq. 8)",
+        cmc,
+        {"temperature": 0.19},
+        _each({"temperature": 0.07}, *_IMAGENET),
+    ),
+    "cacr": Method(
+        "distant positives attract more, close negatives repel more (Zheng et al., Eq. 5-7)",
+        cacr,
+        {"t_pos": 1.0, "t_neg": 2.0},
+        _CACR,
+    ),
+    "cacr_rbf": Method(
+        "CACR with a Gaussian repulsion cost (Zheng et al., Eq. 14)",
+        cacr,
+        {"t_pos": 1.0, "t_neg": 2.0, "cost": "rbf", "t": 2.0},
+        _CACR,
+    ),
+    "uaur": Method(
+        "uniform attraction, uniform repulsion: CACR without its weights (Zheng et al., Table 11)",
+        cacr,
+        {"attraction": "uniform", "repulsion": "uniform"},
+    ),
+    "balanced": Method(
+        "attraction and repulsion balanced by λ, the positive not among the repelled (Lee, Eq. 17)",
+        balanced,
+        {"alpha": 4.0, "weight": 2.0},
+        _each({"alpha": 2.0, "weight": 4.0}, "cifar10"),
+    ),
+    "generalized_nt_xent": Method(
+        "NT-Xent with a weight λ on its repulsion (Lee, §5.3)",
+        generalized_nt_xent,
+        {"alpha": 2.0, "weight": 2.0},
+    ),
+}

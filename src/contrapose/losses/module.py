@@ -1,0 +1,61 @@
+"""The `nn.Module` face, for people who expect a criterion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from contrapose.pairs import AnyPairs, Pairs, Similarities, two_views, views
+from contrapose.temperature import PerSample, Schedule
+
+
+class Loss(nn.Module):
+    """An objective with its settings, called with two views, with V views (V, m, d), or with `Pairs`.
+
+    >>> import torch
+    >>> from contrapose.losses import nt_xent
+    >>> from contrapose.temperature import cosine
+    >>> criterion = Loss(nt_xent, temperature=cosine(0.07, 0.2))
+    >>> z1, z2 = torch.eye(4), torch.eye(4)
+    >>> round(criterion(z1, z2).item(), 4)
+    0.0396
+
+    A setting that is a schedule takes its value at `criterion.epoch`, which the training loop sets. With `state`
+    (`sogclr`), the criterion reads it, needs `ids` (data-set indices), and moves it after each call in training mode.
+    """
+
+    def __init__(self, objective: Callable[..., Tensor], *, state: PerSample | None = None, **settings: Any) -> None:
+        super().__init__()
+        if not callable(objective):
+            raise ValueError(f"objective: expected a function of pairs such as nt_xent, got {objective!r}")
+        if isinstance(objective, partial):  # what the catalogue gives
+            settings, objective = {**objective.keywords, **settings}, objective.func
+        self.objective, self.settings, self.state, self.epoch = objective, settings, state, 0
+
+    def forward(
+        self, z: Tensor | AnyPairs, z2: Tensor | None = None, *, ids: Tensor | None = None, **more: Any
+    ) -> Tensor:
+        """The loss. `more` overrides settings for this call, such as a per-anchor temperature."""
+        pairs = self._pairs(z, z2, ids)
+        settings = {**self.settings, **(self.state(pairs) if self.state is not None else {}), **more}
+        at_epoch = {name: s.at(self.epoch) if isinstance(s, Schedule) else s for name, s in settings.items()}
+        loss = self.objective(pairs, **at_epoch)
+        if self.state is not None and self.training:
+            self.state.update(pairs)
+        return loss
+
+    def extra_repr(self) -> str:
+        """Objective and settings, for `print`."""
+        name = getattr(self.objective, "__name__", repr(self.objective))
+        return ", ".join([name, *(f"{key}={value!r}" for key, value in self.settings.items())])
+
+    @staticmethod
+    def _pairs(z: Tensor | AnyPairs, z2: Tensor | None, ids: Tensor | None) -> AnyPairs:
+        if not isinstance(z, Pairs | Similarities):
+            return two_views(z, z2, ids=ids) if z2 is not None else views(z, ids=ids)
+        if z2 is not None or ids is not None:
+            raise ValueError("z: expected pairs alone, since they hold both views and their ids")
+        return z

@@ -1,0 +1,44 @@
+"""Objectives that take similarities as they are: no softmax, no temperature."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from contrapose.losses.reduction import finish
+from contrapose.negatives import Negatives
+from contrapose.pairs import AnyPairs
+from contrapose.reduce import Count, Maximum, Mean
+from contrapose.validate import check_number
+
+
+def simple(
+    pairs: AnyPairs,
+    *,
+    weight: float | None = None,
+    negatives: Negatives = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """-s⁺ + λ Σ_k s_k with λ = 1/(number of negatives), or λ = `weight` (Wang & Liu, Eq. 3).
+
+    The limit of NT-Xent at high temperature: all negatives weigh the same. With `hardest(k)` it is HardSimple. With
+    several positives s⁺ is their mean.
+    """
+    attraction = pairs.positives().mean(1)
+    if weight is None:
+        (repulsion,) = pairs.reduce(Mean(), negatives=negatives)
+    else:
+        check_number("weight", weight, least=0.0)
+        mean, count = pairs.reduce(Mean(), Count(), negatives=negatives)
+        repulsion = weight * mean * count
+    return finish(repulsion - attraction, reduction)
+
+
+def triplet(pairs: AnyPairs, *, margin: float = 0.0, negatives: Negatives = None, reduction: str = "mean") -> Tensor:
+    """max(max_k s_k - s⁺ + margin, 0): only the hardest negative counts (Wang & Liu, Eq. 6).
+
+    The limit of τ · NT-Xent at low temperature. With several positives, the mean over them.
+    """
+    check_number("margin", margin)
+    (hardest,) = pairs.reduce(Maximum(), negatives=negatives)
+    return finish(torch.relu(hardest[:, None] - pairs.positives() + margin).mean(1), reduction)

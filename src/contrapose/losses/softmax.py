@@ -1,0 +1,232 @@
+"""Objectives that weigh negatives by a softmax of their similarity.
+
+With several positives, an objective here is the mean over the positives of its one-positive form: each positive in
+turn against the same negatives, the other positives left out.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from contrapose.losses.reduction import finish
+from contrapose.negatives import Negatives, same_view, steps
+from contrapose.negatives import other_views as only_other_views
+from contrapose.pairs import AnyPairs
+from contrapose.reduce import Count, LogSumExp, Scale
+from contrapose.temperature import Temperature, adaptive, temperature_logit, uncertainty
+from contrapose.validate import check_number
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + e^x) to the last digit (torch.nn.functional.softplus returns x itself above 20)."""
+    return torch.logaddexp(x, x.new_zeros(()))
+
+
+def nt_xent(
+    pairs: AnyPairs, *, temperature: Temperature = 0.5, negatives: Negatives = None, reduction: str = "mean"
+) -> Tensor:
+    """-log e^{s⁺/τ} / (e^{s⁺/τ} + Σ_k e^{s_k/τ}): InfoNCE, NT-Xent.
+
+    On `two_views` SimCLR's loss, on `queue` MoCo's, on `bank` Wang & Liu's Eq. 1, and with `hardest(k)` their
+    Eq. 8; with `temperature=cosine(low, high)` DySTreSS (Manna et al., Alg. 3).
+
+    >>> from contrapose.pairs import two_views
+    >>> round(nt_xent(two_views(torch.eye(4), torch.eye(4)), temperature=0.5).item(), 4)  # log(1 + 6/e²)
+    0.5944
+    """
+    logit = temperature_logit(temperature, pairs.shape[0])
+    (total,) = pairs.reduce(LogSumExp(logit), negatives=negatives)
+    return finish(softplus(total[:, None] - logit(pairs.positives())).mean(1), reduction)
+
+
+def dcl(
+    pairs: AnyPairs,
+    *,
+    temperature: Temperature = 0.1,
+    split_views: bool = False,
+    negatives: Negatives = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """-s⁺/τ + log Σ_k e^{s_k/τ}: decoupled, the positive is not in the sum (Yeh et al., Eq. 6).
+
+    nt_xent = softplus(dcl) for every anchor.
+    `split_views` adds one log-sum-exp over the negatives of the anchor's view and one over those of other views, as
+    lightly did until 2025 and as the DySTreSS paper's DCL numbers were made: twice the repulsion.
+    """
+    logit = temperature_logit(temperature, pairs.shape[0])
+    total = _log_total(pairs, LogSumExp(logit), negatives, split_views)
+    return finish(total - logit(pairs.positives()).mean(1), reduction)
+
+
+def tau(
+    pairs: AnyPairs,
+    *,
+    score: Tensor,
+    base: float = 0.1,
+    negatives: Negatives = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """DCL at the temperature τ/sigmoid(t̂_i), t̂ = `score` (n,) an extra output of the encoder (TaU, Zhang et al.)."""
+    return dcl(pairs, temperature=uncertainty(score, base=base), negatives=negatives, reduction=reduction)
+
+
+def dclw(
+    pairs: AnyPairs,
+    *,
+    temperature: Temperature = 0.1,
+    sigma: float = 0.5,
+    split_views: bool = False,
+    negatives: Negatives = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """-w·s⁺/τ + log Σ_k e^{s_k/τ} with w_i = 2 - e^{s_i⁺/σ} / mean_j e^{s_j⁺/σ} (Yeh et al., DCLW).
+
+    Hard positives weigh more. The weights carry no gradient and average to 1 over the images of each direction.
+    """
+    check_number("sigma", sigma, above=0.0)
+    logit, positives = temperature_logit(temperature, pairs.shape[0]), pairs.positives()
+    total = _log_total(pairs, LogSumExp(logit), negatives, split_views)
+    by_view = (positives.detach() / sigma).reshape(pairs.views, -1, positives.shape[1])  # (V, m, k)
+    weight = 2 - (by_view.softmax(1) * by_view.shape[1]).flatten(0, 1)
+    return finish(total - (weight * logit(positives)).mean(1), reduction)
+
+
+def _log_total(pairs: AnyPairs, total: LogSumExp, negatives: Negatives, split_views: bool) -> Tensor:
+    if not split_views:
+        return pairs.reduce(total, negatives=negatives)[0]
+    if not pairs.has_views:
+        raise ValueError("split_views: these pairs hold one view of each image; make them with two_views or views")
+    chosen = steps(negatives)
+    (same,) = pairs.reduce(total, negatives=(*chosen, same_view()))
+    (other,) = pairs.reduce(total, negatives=(*chosen, only_other_views()))
+    return same + other
+
+
+def generalized_nt_xent(
+    pairs: AnyPairs,
+    *,
+    alpha: float = 2.0,
+    weight: float = 1.0,
+    scale_by_alpha: bool = False,
+    negatives: Negatives = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """-s⁺ + (λ/α) log(e^{αs⁺} + Σ_k e^{αs_k}), λ = `weight` (Lee, generalised NT-Xent).
+
+    With λ = 1 it is nt_xent(τ = 1/α) / α; `scale_by_alpha` multiplies by α, to NT-Xent's own scale.
+    """
+    total, positives = _balance(pairs, alpha, weight, negatives)
+    everything = torch.logaddexp(total[:, None], alpha * positives)
+    values = (weight / alpha * everything - positives).mean(1)
+    return finish(values * alpha if scale_by_alpha else values, reduction)
+
+
+def balanced(
+    pairs: AnyPairs,
+    *,
+    alpha: float = 4.0,
+    weight: float = 2.0,
+    scale_by_alpha: bool = False,
+    negatives: Negatives = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """-s⁺ + (λ/α) log Σ_k e^{αs_k}, λ = `weight`: the balanced contrastive loss (Lee, Eq. 17).
+
+    α says how hard the negatives are that count, λ how attraction and repulsion balance. With λ = 1 it is
+    dcl(τ = 1/α) / α; `scale_by_alpha` multiplies by α.
+    """
+    total, positives = _balance(pairs, alpha, weight, negatives)
+    values = weight / alpha * total - positives.mean(1)
+    return finish(values * alpha if scale_by_alpha else values, reduction)
+
+
+def _balance(pairs: AnyPairs, alpha: float, weight: float, negatives: Negatives) -> tuple[Tensor, Tensor]:
+    check_number("alpha", alpha, above=0.0)
+    check_number("weight", weight, least=0.0)
+    (total,) = pairs.reduce(LogSumExp(Scale(alpha)), negatives=negatives)
+    return total, pairs.positives()
+
+
+def macl(
+    pairs: AnyPairs,
+    *,
+    temperature: float = 0.1,
+    alpha: float = 0.5,
+    center: float = 0.0,
+    negatives: Negatives = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """sg[1/(1-P)] · (-log P), P the positive's softmax probability at τ_a = τ₀(1 + α(A - A₀)) (MACL, Huang et al.).
+
+    A is the batch's mean positive similarity. The reweighting cancels the factor 1 - P of NT-Xent's gradient, so the
+    positive is pulled with 1/τ_a exactly, however well it is matched already.
+    """
+    positives = pairs.positives()
+    logit = Scale(1.0 / adaptive(positives, base=temperature, alpha=alpha, center=center))
+    (total,) = pairs.reduce(LogSumExp(logit), negatives=negatives)
+    gap = logit(positives) - total[:, None]  # log P/(1-P)
+    # Value and gradient apart: 1/(1-P) overflows long before its product with -log P leaves 1.
+    return finish((_reweighted(gap.detach()) - (gap - gap.detach())).mean(1), reduction)
+
+
+def _reweighted(gap: Tensor) -> Tensor:
+    """-log(P)/(1-P) for log P/(1-P) = `gap`: (1 + 1/u) log(1 + u) with u = e^{-gap}."""
+    u = torch.exp(-gap.clamp(min=0)).clamp(min=1e-30)
+    return torch.where(gap > 0, torch.log1p(u) / u * (1 + u), softplus(-gap) * (1 + torch.exp(gap.clamp(max=0))))
+
+
+def hard_negative(
+    pairs: AnyPairs,
+    *,
+    temperature: Temperature = 0.5,
+    beta: float = 1.0,
+    tau_plus: float = 0.1,
+    negatives: Negatives = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """log(1 + N_g/p), p = e^{s⁺/τ}: hard negatives, debiased (HN-CL, Robinson et al.).
+
+        N_g = max((R - τ⁺ N p)/(1 - τ⁺), N e^{-1/τ}),   R = Σ_k e_k^{β+1} / mean_k e_k^β,   e_k = e^{s_k/τ}
+
+    β = 0 and τ⁺ = 0 give NT-Xent, β = 0 alone the debiased loss of Chuang et al.
+    """
+    check_number("beta", beta, least=0.0)
+    check_number("tau_plus", tau_plus, least=0.0)
+    if tau_plus >= 1:
+        raise ValueError(f"tau_plus: expected a share below 1, got {tau_plus!r}")
+    logit, positives = temperature_logit(temperature, pairs.shape[0]), pairs.positives()
+    harder, hard, count = pairs.reduce(
+        LogSumExp(logit.times(beta + 1)), LogSumExp(logit.times(beta)), Count(), negatives=negatives
+    )
+    log_count = count.log()[:, None]
+    log_r = (harder - hard)[:, None] + log_count
+    log_p = logit(positives)
+    log_ng = log_r
+    if tau_plus > 0:
+        share = torch.exp((math.log(tau_plus) + log_count + log_p - log_r).clamp(max=1.0))
+        positive = share < 1  # otherwise R - τ⁺Np is not, and the lower bound holds
+        log_rest = torch.log1p(-torch.where(positive, share, torch.zeros_like(share)))
+        log_ng = torch.where(positive, log_r + log_rest, -torch.inf) - math.log1p(-tau_plus)
+    least = log_count + logit(torch.full_like(positives, -1.0))
+    return finish(softplus(torch.maximum(log_ng, least) - log_p).mean(1), reduction)
+
+
+def cmc(
+    pairs: AnyPairs, *, temperature: Temperature = 0.07, negatives: Negatives = None, reduction: str = "mean"
+) -> Tensor:
+    """Every pair of views contrasted on its own: NT-Xent of view v against view w, mean over v ≠ w (CMC, Eq. 8).
+
+    Each positive meets the negatives of its own view only, m - 1 of them. On `queue` and `bank`, whose rows belong
+    to no view, every positive meets all stored rows.
+    """
+    if not pairs.has_views:
+        return nt_xent(pairs, temperature=temperature, negatives=negatives, reduction=reduction)
+    if isinstance(temperature, Tensor) and temperature.ndim == 1:
+        raise ValueError("temperature: cmc takes a number or a function of similarity, not one per anchor")
+    values: list[list[Tensor]] = [[] for _ in range(pairs.views)]
+    for v, _, between in pairs.between_views():
+        values[v].append(nt_xent(between, temperature=temperature, negatives=negatives, reduction="none"))
+    return finish(torch.cat([torch.stack(of_view).mean(0) for of_view in values]), reduction)

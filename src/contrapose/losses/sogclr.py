@@ -1,0 +1,41 @@
+"""Global contrastive loss with moving averages (SogCLR, Yuan et al.; iSogCLR, Qiu et al.)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from contrapose.losses.reduction import finish
+from contrapose.negatives import Negatives
+from contrapose.pairs import AnyPairs
+from contrapose.reduce import Count, Expectation, LogSumExp
+from contrapose.temperature import Temperature, temperature_logit
+from contrapose.temperature.per_sample import blend
+from contrapose.validate import check_number
+
+
+def sogclr(
+    pairs: AnyPairs,
+    *,
+    temperature: Temperature = 0.1,
+    log_average: Tensor | None = None,
+    gamma: float = 1.0,
+    negatives: Negatives = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """-s⁺ + (1/N) Σ_k sg[e^{s_k/τ}/u] s_k with u = (1-γ) u_old + γ mean_k e^{s_k/τ} (SogCLR).
+
+    The gradient of DCL times τ, with each anchor's normaliser averaged over the epochs. `log_average` (n,) is log u
+    so far (-inf: none yet); `PerSample` keeps it, and with it iSogCLR's temperatures:
+    `sogclr(pairs, **state(pairs))`. An image's views add up, as in the authors' loss; several positives: the mean.
+    """
+    check_number("gamma", gamma, above=0.0, most=1.0)
+    if log_average is not None and log_average.shape != (pairs.shape[0],):
+        raise ValueError(
+            f"log_average: expected one number per anchor ({pairs.shape[0]},), got {tuple(log_average.shape)}"
+        )
+    logit = temperature_logit(temperature, pairs.shape[0])
+    total, pull, count = pairs.reduce(LogSumExp(logit), Expectation(logit, detach=True), Count(), negatives=negatives)
+    log_g = total.detach() - count.log()
+    log_u = log_g if log_average is None else blend(log_average.to(log_g), log_g, gamma)
+    values = (log_g - log_u).exp() * pull - pairs.positives().mean(1)
+    return finish(values * pairs.views, reduction)

@@ -1,0 +1,174 @@
+"""Which negatives count: the `negatives=` of an objective.
+
+A pool row of another image is a negative. A choice narrows that, and choices apply one after the other:
+
+    negatives=None                              all of them
+    negatives=other_views()                     CLIP, SimCSE, MoCo v3: only rows of other views
+    negatives=same_view()                       align-uniform, CACR as printed: only rows of the anchor's view
+    negatives=hardest(4095)                     Wang & Liu, Eq. 8: the most similar ones of each anchor
+    negatives=(other_views(), hardest(0.1))     the hardest tenth of those in other views
+
+Rows of a queue or a bank belong to no view, so both view choices keep them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from contrapose.reduce import Block
+from contrapose.validate import check_number, check_values
+
+STORED = -1  # the view of a row that comes from a queue or a bank
+
+
+class Choice(Protocol):
+    """Narrows a block to fewer negatives."""
+
+    def __call__(self, block: Block) -> Block:
+        """The block with fewer negatives."""
+
+
+Negatives: TypeAlias = Choice | tuple[Choice, ...] | None
+
+
+def narrow(block: Block, negatives: Negatives) -> Block:
+    """Apply choices one after the other."""
+    for choice in steps(negatives):
+        block = choice(block)
+    return block
+
+
+def steps(negatives: Negatives) -> tuple[Choice, ...]:
+    """The choices as a tuple; anything else is refused."""
+    chosen = () if negatives is None else negatives if isinstance(negatives, tuple) else (negatives,)
+    for choice in chosen:
+        if not callable(choice) or isinstance(choice, type):
+            raise ValueError(
+                f"negatives: expected None, other_views(), same_view(), hardest(…) or a tuple of them, got {choice!r}"
+            )
+    return chosen
+
+
+@dataclass(frozen=True)
+class ViewChoice:
+    """Keep the rows of the anchor's own view, or of the others."""
+
+    same: bool
+
+    def __call__(self, block: Block) -> Block:
+        """The block with fewer negatives."""
+        own, pool = block.anchor_view, block.pool_view
+        name = "same_view()" if self.same else "other_views()"
+        if own is None or pool is None:
+            raise ValueError(f"negatives: {name} needs views, but pairs made from similarity values have none")
+        block = block.without(((own != pool) & (pool != STORED)) if self.same else own == pool)
+        check_values(
+            block.count() > 0,
+            lambda: (
+                f"negatives: {name} leaves an anchor without negatives; these pairs compare "
+                + ("different views only" if self.same else "one view only")
+            ),
+        )
+        return block
+
+
+@dataclass(frozen=True)
+class OriginChoice:
+    """Keep the rows of a queue or bank, or those of the batch."""
+
+    stored: bool
+
+    def __call__(self, block: Block) -> Block:
+        """The block with fewer negatives."""
+        if block.pool_view is None:
+            raise ValueError("negatives: pairs made from similarity values do not say where a row comes from")
+        return block.without((block.pool_view != STORED) if self.stored else (block.pool_view == STORED))
+
+
+@dataclass(frozen=True)
+class Hardest:
+    """Keep each anchor's most similar negatives: a number of them, or a share."""
+
+    k: int | None = None
+    fraction: float | None = None
+
+    def __call__(self, block: Block) -> Block:
+        """The block with fewer negatives: exactly k columns, in falling order of similarity."""
+        candidates = block.similarity.shape[1]
+        k = self.k if self.k is not None else _ceil(self.fraction or 0.0, candidates)
+        if k > candidates:
+            raise ValueError(f"negatives: hardest(k={k}) asks for more than the {candidates} rows there are")
+        # The choice itself carries no gradient; the chosen similarities do.
+        ranked = block.fill(block.similarity.detach().clone(), -torch.inf).topk(k, dim=1)
+        similarity = block.similarity.gather(1, ranked.indices)
+        if self.k is not None:
+            check_values(
+                ranked.values[:, -1] > -torch.inf,
+                lambda: (
+                    f"negatives: hardest(k={k}) asks for more negatives than an anchor has "
+                    f"({int(block.count().min())} of {candidates} rows are negatives)"
+                ),
+            )
+            drop = None
+        else:
+            share = torch.ceil(block.count() * (self.fraction or 0.0) - 1e-6).clamp(min=1)
+            drop = torch.arange(k, device=similarity.device) >= share[:, None]
+        return Block(block.rows, similarity, drop, block.anchor_view, _chosen(block, ranked.indices))
+
+
+def _ceil(fraction: float, count: int) -> int:
+    # 0.1 * 30 is a little above 3 in binary; the tolerance keeps ⌈αn⌉ what a person expects.
+    return max(1, math.ceil(fraction * count - 1e-6))
+
+
+def _chosen(block: Block, indices: Tensor) -> Tensor | None:
+    if block.pool_view is None:
+        return None
+    return block.pool_view.expand(block.similarity.shape).gather(1, indices)
+
+
+def other_views() -> ViewChoice:
+    """Only rows of other views than the anchor's (the `cross` set of CLIP, SimCSE and MoCo v3)."""
+    return ViewChoice(same=False)
+
+
+def same_view() -> ViewChoice:
+    """Only rows of the anchor's own view (align-uniform, CACR as printed)."""
+    return ViewChoice(same=True)
+
+
+def stored_rows() -> OriginChoice:
+    """Only rows of a queue or a bank."""
+    return OriginChoice(stored=True)
+
+
+def batch_rows() -> OriginChoice:
+    """Only rows of the batch itself."""
+    return OriginChoice(stored=False)
+
+
+def hardest(k: int | float | None = None, *, fraction: float | None = None) -> Hardest:
+    """Each anchor's k most similar negatives, or the share ⌈αn⌉ of its n (Wang & Liu, Eq. 8-9).
+
+    The count is exact: among ties at the threshold, as many are kept as make up k. `hardest(0.1)` is
+    `hardest(fraction=0.1)`.
+
+    >>> hardest(4095)
+    Hardest(k=4095, fraction=None)
+    >>> hardest(0.0819)
+    Hardest(k=None, fraction=0.0819)
+    """
+    if isinstance(k, float) and fraction is None:
+        k, fraction = None, k
+    if (k is None) == (fraction is None):
+        raise ValueError(f"hardest: expected either k or fraction, got k={k!r} and fraction={fraction!r}")
+    if fraction is not None:
+        check_number("hardest: fraction", fraction, above=0.0, most=1.0)
+    else:
+        check_number("hardest: k", k, least=1)
+    return Hardest(k if k is None else int(k), fraction)

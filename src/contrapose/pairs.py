@@ -1,0 +1,322 @@
+"""Who is compared with whom: `Pairs`, the one noun between encoders and losses.
+
+An anchor has positives (other views of its image) and a pool of candidates. **A pool row is a negative of an
+anchor exactly if their image ids differ.** Ids may be data-set indices, so that the same image twice in a batch is
+never its own negative; rows of a queue carry an id that no anchor has.
+
+    two_views(z1, z2)    SimCLR: both views are anchors, 2m - 2 negatives
+    views(z)             V views, each an anchor with V - 1 positives
+    cross(a, b)          one direction, b the only pool: CLIP, SimCSE
+    queue(q, k, rows)    MoCo: a key as positive, stored rows as negatives
+    bank(z, index, rows) Wu et al.: the image's own entry as positive, all other entries as negatives
+    from_similarities(pos, neg)   the same questions asked of bare similarity values
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from contrapose.negatives import STORED, Negatives, narrow, steps
+from contrapose.reduce import Block, Statistic, reduce_rows
+from contrapose.validate import check_embeddings, check_index, check_same_shape, check_values
+
+_EPSILON = 1e-12  # below this length a vector has no direction: it stays as short as it is
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Anchors, their positives and a pool of candidates, all unit vectors.
+
+    Made by the functions of this module, which check and normalise; anchors are laid out view by view.
+    """
+
+    anchor: Tensor  # (n, d)
+    positive: Tensor  # (n, k, d)
+    pool: Tensor  # (m, d)
+    anchor_image: Tensor  # (n,)
+    pool_image: Tensor  # (m,)
+    anchor_view: Tensor  # (n,)
+    pool_view: Tensor  # (m,); STORED for rows of a queue or a bank
+    views: int  # how many views the anchors are laid out in: n = views · images
+    stored: int  # how many pool rows, the first ones, come from a queue or a bank
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Anchors, candidates."""
+        return self.anchor.shape[0], self.pool.shape[0]
+
+    @property
+    def has_views(self) -> bool:
+        """Whether the pool is the batch itself, in several views."""
+        return self.views > 1 and not self.stored
+
+    def positives(self) -> Tensor:
+        """Similarities to the positives, (n, k)."""
+        with _full_precision(self.anchor):
+            return (self.anchor[:, None] * self.positive).sum(-1)
+
+    def block(self, rows: slice) -> Block:
+        """Similarities of some anchors to the whole pool."""
+        with _full_precision(self.anchor):
+            similarity = self.anchor[rows] @ self.pool.T
+        own = self.anchor_image[rows, None] == self.pool_image
+        return Block(rows, similarity, own, self.anchor_view[rows, None], self.pool_view[None])
+
+    def reduce(self, *statistics: Statistic, negatives: Negatives = None) -> tuple[Tensor, ...]:
+        """Statistics of each anchor's negatives, (n,) each."""
+        return reduce_rows(_Narrowed(self, steps(negatives)), *statistics)
+
+    def between_views(self) -> Iterator[tuple[int, int, Pairs | Similarities]]:
+        """(v, w, the comparison of view v as anchors with view w) for every ordered pair of different views.
+
+        Where the pool belongs to no view (queue, bank, one direction), this is the whole, once.
+        """
+        if not self.has_views:
+            yield 0, 1, self
+            return
+        anchors, pool = (z.reshape(self.views, -1, z.shape[1]) for z in (self.anchor, self.pool))
+        images, view = self.anchor_image.reshape(self.views, -1), self.anchor_view.reshape(self.views, -1)
+        for v in range(self.views):
+            for w in range(self.views):
+                if v != w:
+                    yield (
+                        v,
+                        w,
+                        Pairs(
+                            anchors[v],
+                            pool[w][:, None],
+                            pool[w],
+                            images[v],
+                            images[w],
+                            view[v],
+                            view[w],
+                            1,
+                            0,
+                        ),
+                    )
+
+
+@dataclass(frozen=True, eq=False)
+class Similarities:
+    """The twin of `Pairs` made straight from similarity values: what autograd on similarities is asked of."""
+
+    positive: Tensor  # (n, k)
+    negative: Tensor  # (n, m)
+    views: int = 1
+    stored: int = 0
+    has_views: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Anchors, candidates."""
+        return self.negative.shape[0], self.negative.shape[1]
+
+    def positives(self) -> Tensor:
+        """Similarities to the positives, (n, k)."""
+        return self.positive
+
+    def block(self, rows: slice) -> Block:
+        """Similarities of some anchors to their negatives."""
+        return Block(rows, self.negative[rows], None, None, None)
+
+    def reduce(self, *statistics: Statistic, negatives: Negatives = None) -> tuple[Tensor, ...]:
+        """Statistics of each anchor's negatives, (n,) each."""
+        return reduce_rows(_Narrowed(self, steps(negatives)), *statistics)
+
+    def between_views(self) -> Iterator[tuple[int, int, Pairs | Similarities]]:
+        """The whole, once: bare similarities have no views."""
+        yield 0, 1, self
+
+
+AnyPairs = Pairs | Similarities
+
+
+@dataclass(frozen=True)
+class _Narrowed:
+    """Pairs with a choice of negatives, ready to be reduced."""
+
+    pairs: AnyPairs
+    negatives: Negatives
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.pairs.shape
+
+    def block(self, rows: slice) -> Block:
+        return narrow(self.pairs.block(rows), self.negatives)
+
+
+def unit(z: Tensor) -> Tensor:
+    """z / max(‖z‖, 1e-12) in float32 or better: the one place where embeddings are normalised.
+
+    A zero vector stays zero and gets no gradient, since it has no direction to turn.
+    """
+    z = z.float() if z.dtype in (torch.float16, torch.bfloat16) else z
+    has_direction = z.detach().norm(dim=-1, keepdim=True) > _EPSILON
+    return normalize(torch.where(has_direction, z, z.detach()), dim=-1, eps=_EPSILON)
+
+
+def two_views(z1: Tensor, z2: Tensor, *, ids: Tensor | None = None) -> Pairs:
+    """Two views of m images, (m, d) each: every view an anchor, the other its positive, 2m - 2 negatives.
+
+    >>> z1, z2 = torch.eye(3), torch.eye(3)
+    >>> two_views(z1, z2).positives().flatten()
+    tensor([1., 1., 1., 1., 1., 1.])
+    """
+    check_embeddings("z1", z1, 2)
+    check_embeddings("z2", z2, 2)
+    check_same_shape("z2", z2, "z1", z1)
+    return views(torch.stack([z1, z2]), ids=ids)
+
+
+def views(z: Tensor, *, keys: Tensor | None = None, ids: Tensor | None = None) -> Pairs:
+    """V views of m images, (V, m, d): every view once an anchor, the other V - 1 its positives.
+
+    With `keys` (V, m, d), from a momentum encoder, positives and pool are the keys, without gradient (MoCo v3
+    with `negatives=other_views()`).
+    """
+    check_embeddings("z", z, 3)
+    if z.shape[0] < 2:
+        raise ValueError(f"z: expected at least two views of each image, got shape {tuple(z.shape)}")
+    z, images = unit(z), _image_ids(ids, z.shape[1], z.device)
+    other = z
+    if keys is not None:
+        check_embeddings("keys", keys, 3)
+        check_same_shape("keys", keys, "z", z)
+        other = unit(keys.detach())
+    count, m, _ = z.shape
+    image, view = images.repeat(count), torch.arange(count, device=z.device).repeat_interleave(m)
+    return Pairs(z.flatten(0, 1), _other_views(other), other.flatten(0, 1), image, image, view, view, count, 0)
+
+
+def cross(a: Tensor, b: Tensor, *, ids: Tensor | None = None) -> Pairs:
+    """One direction: a_i against b_i, with the other rows of b as negatives, m - 1 of them (CLIP, SimCSE)."""
+    check_embeddings("a", a, 2)
+    check_embeddings("b", b, 2)
+    check_same_shape("b", b, "a", a)
+    a, b = unit(a), unit(b)
+    image, view = (
+        _image_ids(ids, a.shape[0], a.device),
+        torch.zeros(len(a), dtype=torch.long, device=a.device),
+    )
+    return Pairs(a, b[:, None], b, image, image, view, view + 1, 1, 0)
+
+
+def queue(q: Tensor, k: Tensor, rows: Tensor, *, batch: bool = False, ids: Tensor | None = None) -> Pairs:
+    """Queries against their keys, with stored rows as negatives, all of keys and rows without gradient (MoCo).
+
+    q (m, d) with k (m, d), or with k (K, m, d) for K positives each. q (V, m, d) with k (V, m, d): every view is a
+    query and the keys of the other views are its positives. With `batch`, the other queries join the negatives
+    (of all views; `negatives=same_view()` keeps those of the query's own, as CACR's MoCo form has it).
+    """
+    check_embeddings("q", q, 2, 3)
+    check_embeddings("k", k, 2, 3)
+    check_embeddings("rows", rows, 2)
+    if q.ndim == 3 and len(q) < 2:
+        raise ValueError(f"q: expected (m, d), or at least two views (V, m, d), got shape {tuple(q.shape)}")
+    if q.ndim == 3 or k.ndim == 2:
+        check_same_shape("k", k, "q", q)
+    elif k.shape[1:] != q.shape:
+        raise ValueError(f"k: expected (K, m, d) = (K, {q.shape[0]}, {q.shape[1]}), got {tuple(k.shape)}")
+    _check_width("rows", rows, q)
+    q, k, rows = unit(q), unit(k.detach()), unit(rows.detach())
+    q, k = (q, k) if q.ndim == 3 else (q[None], k if k.ndim == 3 else k[None])
+    views_, m, _ = q.shape
+    # One view of queries takes all keys; several views take the keys of the others.
+    positive = _other_views(k) if views_ > 1 else k.transpose(0, 1)
+    images = _image_ids(ids, m, q.device, alone=True).repeat(views_)
+    view = torch.arange(views_, device=q.device).repeat_interleave(m)
+    anchor, pool = q.flatten(0, 1), rows
+    pool_image = images.new_full((len(rows),), torch.iinfo(images.dtype).min)
+    pool_view = view.new_full((len(rows),), STORED)
+    if batch:
+        pool = torch.cat([rows, anchor])
+        pool_image, pool_view = torch.cat([pool_image, images]), torch.cat([pool_view, view])
+    return Pairs(anchor, positive, pool, images, pool_image, view, pool_view, views_, len(rows))
+
+
+def bank(z: Tensor, index: Tensor, rows: Tensor) -> Pairs:
+    """Views z (m, d) of the images `index` against a bank with one row for each image of the data set.
+
+    The positive is the image's own row, the negatives are all other rows (Wu et al.; Wang & Liu, Eq. 1).
+    z may be (V, m, d). Rows carry no gradient.
+    """
+    check_embeddings("z", z, 2, 3)
+    check_embeddings("rows", rows, 2)
+    _check_width("rows", rows, z)
+    check_index("index", index, z.shape[-2])
+    size = len(rows)
+    if size < 2:
+        raise ValueError("rows: expected a bank of at least two images, got one: it would have no negatives")
+    check_values(
+        (index >= 0) & (index < size),
+        lambda: (
+            f"index: expected indices of bank rows, 0 to {size - 1}, "
+            f"got values from {int(index.min())} to {int(index.max())}"
+        ),
+    )
+    z, rows = unit(z), unit(rows.detach())
+    z = z if z.ndim == 3 else z[None]
+    count, m, _ = z.shape
+    index = index.to(z.device).long()
+    image, view = index.repeat(count), torch.arange(count, device=z.device).repeat_interleave(m)
+    positive = rows[index].repeat(count, 1)[:, None]
+    pool_image = torch.arange(size, device=z.device)
+    pool_view = view.new_full((size,), STORED)
+    return Pairs(z.flatten(0, 1), positive, rows, image, pool_image, view, pool_view, count, size)
+
+
+def from_similarities(pos: Tensor, neg: Tensor) -> Similarities:
+    """Similarity values themselves: pos (n,) or (n, k), neg (n, m). For gradients with respect to similarities.
+
+    >>> from contrapose.losses import nt_xent
+    >>> s = torch.tensor([[0.5, 0.0, -0.5]], requires_grad=True)
+    >>> nt_xent(from_similarities(torch.tensor([0.9]), s), temperature=0.5).backward()
+    >>> s.grad.argmax().item()  # the hardest negative is pushed most
+    0
+    """
+    for name, values in (("pos", pos), ("neg", neg)):
+        if not isinstance(values, Tensor) or not values.is_floating_point():
+            came = values.dtype if isinstance(values, Tensor) else type(values).__name__
+            raise ValueError(f"{name}: expected a floating point tensor of similarities, got {came}")
+    pos = pos[:, None] if pos.ndim == 1 else pos
+    if pos.ndim != 2 or neg.ndim != 2 or len(pos) != len(neg) or 0 in (*pos.shape, *neg.shape):
+        raise ValueError(
+            f"pos, neg: expected shapes (n,) or (n, k), and (n, m), got {tuple(pos.shape)} and {tuple(neg.shape)}"
+        )
+    low = (torch.float16, torch.bfloat16)
+    return Similarities(pos.float() if pos.dtype in low else pos, neg.float() if neg.dtype in low else neg)
+
+
+def _full_precision(like: Tensor) -> torch.autocast:
+    # Autocast would turn these products into bf16, whose error a log-sum-exp at low temperature multiplies.
+    return torch.autocast(like.device.type, enabled=False)
+
+
+def _other_views(z: Tensor) -> Tensor:
+    # (V, m, d) -> (V · m, V - 1, d): of each view's rows, the same image's rows in the views after it, cyclically.
+    return torch.stack([z.roll(-step, 0) for step in range(1, len(z))], dim=2).flatten(0, 1)
+
+
+def _image_ids(ids: Tensor | None, m: int, device: torch.device, *, alone: bool = False) -> Tensor:
+    """Given ids, checked, or 0…m-1. Unless an image may stand `alone`, there must be two different ones."""
+    if ids is None:
+        if m < 2 and not alone:
+            raise ValueError("one image in the batch has no negatives: expected at least two images")
+        return torch.arange(m, device=device)
+    check_index("ids", ids, m)
+    ids = ids.to(device).long()
+    if not alone:
+        different = (ids != ids[0]).any()
+        check_values(different, lambda: f"ids: all {m} images have the id {int(ids[0])}, so there are no negatives")
+    return ids
+
+
+def _check_width(name: str, rows: Tensor, z: Tensor) -> None:
+    if rows.shape[-1] != z.shape[-1]:
+        raise ValueError(f"{name}: expected rows of the embeddings' width {z.shape[-1]}, got shape {tuple(rows.shape)}")

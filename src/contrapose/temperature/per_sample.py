@@ -1,0 +1,120 @@
+"""One temperature for each training image, and the moving average that goes with it (SogCLR, iSogCLR)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from contrapose.pairs import AnyPairs, Pairs
+from contrapose.reduce import Count, Expectation, LogSumExp, Scale
+from contrapose.validate import check_number, check_values
+
+
+class PerSample(nn.Module):
+    """State of SogCLR (`adapt=False`) and iSogCLR: u_n, τ_n and its momentum v_n for each of `size` images.
+
+        u_n ← (1-γ) u_n + γ g_n              g: mean of exp(s/τ_n) over the negatives; γ = 1 at the first visit
+        v_n ← (1-β) v_n + β G_n,             G = log u + ρ - Σ_k w_k s_k / τ_n, clipped to ±3
+        τ_n ← clip(τ_n - η v_n, low, high)
+
+    Called with pairs whose ids are data-set indices it gives what `sogclr` needs; `update` follows the step:
+
+        loss = sogclr(pairs, **state(pairs))
+        loss.backward(); optimizer.step(); state.update(pairs)
+
+    Averages are kept as logarithms, so that no temperature makes them overflow.
+    """
+
+    log_average: Tensor
+    temperature: Tensor
+    velocity: Tensor
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        temperature: float = 0.1,
+        gamma: float = 0.8,
+        adapt: bool = True,
+        rho: float = 0.4,
+        beta: float = 0.5,
+        rate: float = 0.03,
+        low: float = 0.05,
+        high: float = 1.0,
+        clip: float = 3.0,
+    ) -> None:
+        super().__init__()
+        check_number("size", size, least=1)
+        check_number("low", low, above=0.0)
+        check_number("temperature", temperature, above=0.0)
+        check_number("gamma", gamma, above=0.0, most=1.0)
+        if adapt and not low <= temperature <= high:
+            raise ValueError(f"temperature: expected low ≤ temperature ≤ high, got {low}, {temperature}, {high}")
+        self.gamma, self.adapt, self.rho, self.beta = gamma, adapt, rho, beta
+        self.rate, self.low, self.high, self.clip = rate, low, high, clip
+        self.register_buffer("log_average", torch.full((size,), -torch.inf))
+        self.register_buffer("temperature", torch.full((size,), float(temperature)))
+        self.register_buffer("velocity", torch.zeros(size))
+
+    def forward(self, pairs: AnyPairs) -> dict[str, Any]:
+        """The keyword arguments of `sogclr` for these pairs: temperature, average so far, gamma."""
+        index = self._index(pairs)
+        return {
+            "temperature": self.temperature[index],
+            "log_average": self.log_average[index],
+            "gamma": self.gamma,
+        }
+
+    @torch.no_grad()
+    def update(self, pairs: AnyPairs) -> None:
+        """Move the state of the images in this batch, once the loss has been computed."""
+        index = self._index(pairs)
+        tau = self.temperature[index]
+        logit = Scale(1.0 / tau)
+        total, pull, count = pairs.reduce(LogSumExp(logit), Expectation(logit), Count())
+        log_g = total - count.log()
+        log_u = blend(self.log_average[index], log_g, self.gamma)
+        images, place = torch.unique(index, return_inverse=True)
+        self.log_average[images] = _mean_exp(log_u, place, len(images)).to(self.log_average.dtype)
+        if self.adapt:
+            gradient = log_u + self.rho - (log_g - log_u).exp() * pull / tau
+            gradient = _mean(gradient, place, len(images)).clamp(-self.clip, self.clip)
+            velocity = (1 - self.beta) * self.velocity[images] + self.beta * gradient.to(self.velocity.dtype)
+            self.velocity[images] = velocity
+            moved = self.temperature[images] - self.rate * velocity
+            self.temperature[images] = moved.clamp(self.low, self.high)
+
+    def _index(self, pairs: AnyPairs) -> Tensor:
+        if not isinstance(pairs, Pairs):
+            raise ValueError("pairs: per-sample temperatures need image ids, which bare similarities do not have")
+        index, size = pairs.anchor_image, len(self.temperature)
+        check_values(
+            (index >= 0) & (index < size),
+            lambda: (
+                f"pairs: expected image ids from 0 to {size - 1} (give ids= when making the pairs), "
+                f"got values from {int(index.min())} to {int(index.max())}"
+            ),
+        )
+        return index
+
+
+def blend(log_average: Tensor, log_g: Tensor, gamma: float) -> Tensor:
+    """log((1-γ) u + γ g), and log g where there is no average yet (u = 0)."""
+    if gamma == 1.0:
+        return log_g
+    moved = torch.logaddexp(log_average + math.log1p(-gamma), log_g + math.log(gamma))
+    return torch.where(log_average == -torch.inf, log_g, moved)
+
+
+def _mean(values: Tensor, place: Tensor, groups: int) -> Tensor:
+    sums = values.new_zeros(groups).index_add(0, place, values)
+    return sums / values.new_zeros(groups).index_add(0, place, torch.ones_like(values))
+
+
+def _mean_exp(log_values: Tensor, place: Tensor, groups: int) -> Tensor:
+    # The mean over an image's views is of u, not of log u.
+    top = log_values.new_full((groups,), -torch.inf).scatter_reduce(0, place, log_values, "amax")
+    return _mean((log_values - top[place]).exp(), place, groups).log() + top

@@ -1,0 +1,144 @@
+"""Temperature as a function of similarity (DySTreSS, Manna et al.).
+
+Every profile is between `low` and `high`. With `detach` (the paper's Algorithm 3, the default) the gradient of the
+loss flows through s in s / τ(s) and not through τ; without it, through both (its Eq. 6-7).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from contrapose.validate import check_number
+
+
+@dataclass(frozen=True)
+class Profile:
+    """τ(s) = low + (high - low) · shape(s), with shape(s) in [0, 1]."""
+
+    low: float
+    high: float
+    detach: bool = True
+
+    def __post_init__(self) -> None:
+        check_number("low", self.low, above=0.0)
+        check_number("high", self.high, above=0.0)
+        if self.low > self.high:
+            raise ValueError(f"low, high: expected low ≤ high, got low={self.low!r} and high={self.high!r}")
+
+    def __call__(self, s: Tensor) -> Tensor:
+        """The temperature of each similarity."""
+        s = s.detach() if self.detach else s
+        return self.low + (self.high - self.low) * self.shape(s)
+
+    def shape(self, s: Tensor) -> Tensor:
+        """The profile between 0 (at `low`) and 1 (at `high`)."""
+        raise TypeError(f"{type(self).__name__} has no shape; use cosine, linear, exponential or monotonic_cosine")
+
+
+@dataclass(frozen=True)
+class Cosine(Profile):
+    """DySTreSS, Algorithm 1: lowest at s = 0, highest at s = ±1."""
+
+    def shape(self, s: Tensor) -> Tensor:
+        """sin²(πs/2) = ½(1 + cos(π(1 + s)))."""
+        return torch.sin(s * (math.pi / 2)).square()
+
+
+@dataclass(frozen=True)
+class ShiftedCosine(Profile):
+    """DySTreSS, Algorithm 2: one cosine period on one side of s = -shift, `high` on the other."""
+
+    shift: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("shift", self.shift, least=-1.0, most=1.0)
+
+    def shape(self, s: Tensor) -> Tensor:
+        """½(1 + cos(π/k · (shift + s))), k = (1 + |shift|)/2, where active; 1 elsewhere."""
+        k = (1 + abs(self.shift)) / 2
+        wave = 0.5 * (1 + torch.cos((self.shift + s) * (math.pi / k)))
+        # At shift = 0 the printed condition holds for every s; the authors' code takes the left side.
+        active = s <= -self.shift if self.shift <= 0 else s >= -self.shift
+        return torch.where(active, wave, torch.ones_like(wave))
+
+
+@dataclass(frozen=True)
+class Linear(Profile):
+    """DySTreSS, Table 10: lowest at s = 0; s / τ(s) is monotone for any low > 0."""
+
+    def shape(self, s: Tensor) -> Tensor:
+        """|s|."""
+        return s.abs()
+
+
+@dataclass(frozen=True)
+class Exponential(Profile):
+    """DySTreSS, Table 10: lowest at s = 0, rising steeply at first."""
+
+    rate: float = 3.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("rate", self.rate, above=0.0)
+
+    def shape(self, s: Tensor) -> Tensor:
+        """(1 - e^{-c|s|}) / (1 - e^{-c})."""
+        return torch.expm1(-self.rate * s.abs()) / math.expm1(-self.rate)
+
+
+@dataclass(frozen=True)
+class ExponentialLegacy(Exponential):
+    """The authors' first form a - b e^{-c|s|}, which stays below `high` at s = ±1."""
+
+    def shape(self, s: Tensor) -> Tensor:
+        """1 - e^{-c|s|}."""
+        return -torch.expm1(-self.rate * s.abs())
+
+
+@dataclass(frozen=True)
+class MonotonicCosine(Profile):
+    """DySTreSS, Table 16: lowest at s = -1, highest at s = 1."""
+
+    def shape(self, s: Tensor) -> Tensor:
+        """½(1 + sin(πs/2))."""
+        return 0.5 * (1 + torch.sin(s * (math.pi / 2)))
+
+
+def cosine(low: float, high: float, shift: float | None = None, *, detach: bool = True) -> Profile:
+    """DySTreSS: τ(s) = low + (high - low) sin²(πs/2), lowest at s = 0 and highest at s = ±1 (Alg. 1).
+
+    With `shift` (Alg. 2, Δs; k = (1 + |Δs|)/2): Δs ≤ 0 gives one cosine period on s ≤ -Δs, with its minimum at
+    -(1 - |Δs|)/2, and `high` to the right of it; Δs > 0 is the mirror image. Δs = ±1 is Algorithm 1 again.
+
+    >>> tau = cosine(0.1, 0.2)
+    >>> tau(torch.tensor([-1.0, 0.0, 1.0]))
+    tensor([0.2000, 0.1000, 0.2000])
+    >>> cosine(0.1, 0.2, shift=-0.4)(torch.tensor([-1.0, -0.3, 0.4, 1.0]))
+    tensor([0.2000, 0.1000, 0.2000, 0.2000])
+    """
+    return Cosine(low, high, detach) if shift is None else ShiftedCosine(low, high, detach, shift)
+
+
+def linear(low: float, high: float, *, detach: bool = True) -> Profile:
+    """τ(s) = low + (high - low)|s| (DySTreSS, Table 10)."""
+    return Linear(low, high, detach)
+
+
+def exponential(low: float, high: float, *, rate: float = 3.5, detach: bool = True) -> Profile:
+    """τ(s) = low + (high - low)(1 - e^{-c|s|})/(1 - e^{-c}), c = `rate` (DySTreSS, Table 10)."""
+    return Exponential(low, high, detach, rate)
+
+
+def exponential_legacy(low: float, high: float, *, rate: float = 3.5, detach: bool = True) -> Profile:
+    """τ(s) = high - (high - low) e^{-c|s|}, the authors' first form: τ(±1) is a little below `high`."""
+    return ExponentialLegacy(low, high, detach, rate)
+
+
+def monotonic_cosine(low: float, high: float, *, detach: bool = True) -> Profile:
+    """τ(s) = low + ½(high - low)(1 + sin(πs/2)), rising all the way (DySTreSS, Table 16)."""
+    return MonotonicCosine(low, high, detach)

@@ -1,0 +1,42 @@
+"""Temperature as a function of the epoch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from contrapose.validate import check_number
+
+
+class Schedule:
+    """A temperature for each epoch."""
+
+    def at(self, epoch: float) -> float:
+        """The temperature of an epoch."""
+        raise TypeError(f"{type(self).__name__} does not say what its temperature is at epoch {epoch}")
+
+
+@dataclass(frozen=True)
+class CosineSchedule(Schedule):
+    """τ(e) = τ₋ + ½(τ₊ - τ₋)(1 + cos(2πe/T)): from `high` to `low` and back in T = `period` epochs (Kukleva et al.).
+
+    Epochs count from 1 in the authors' code; τ(0) = τ₊, τ(T/2) = τ₋.
+
+    >>> [round(CosineSchedule().at(epoch), 3) for epoch in (0, 100, 200, 400)]
+    [1.0, 0.55, 0.1, 1.0]
+    """
+
+    low: float = 0.1
+    high: float = 1.0
+    period: float = 400.0
+
+    def __post_init__(self) -> None:
+        check_number("low", self.low, above=0.0)
+        check_number("high", self.high, above=0.0)
+        check_number("period", self.period, above=0.0)
+        if self.low > self.high:
+            raise ValueError(f"low, high: expected low ≤ high, got low={self.low!r} and high={self.high!r}")
+
+    def at(self, epoch: float) -> float:
+        """The temperature of an epoch."""
+        return self.low + 0.5 * (self.high - self.low) * (1 + math.cos(2 * math.pi * epoch / self.period))

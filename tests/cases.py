@@ -1,0 +1,156 @@
+"""One table drives the promises: a new loss is one more row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import oracles
+import torch
+from kinds import EVERY, KINDS, WITH_SAME_VIEW, WITH_VIEWS, Kind
+from oracles import Oracle, constant, cosine_profile
+from torch import Tensor
+
+from contrapose import losses
+from contrapose.negatives import hardest, other_views, same_view
+from contrapose.pairs import AnyPairs
+from contrapose.temperature import cosine, exponential, linear, monotonic_cosine
+
+
+@dataclass(frozen=True)
+class Case:
+    """A loss (one value per anchor), its oracle, the kinds of pairs it takes, whether nothing is under a stop."""
+
+    name: str
+    loss: Callable[..., Tensor]  # (pairs, reduction=…)
+    oracle: Oracle
+    smooth: bool = True
+    kinds: frozenset[str] = EVERY
+
+
+def with_settings(objective: Callable[..., Tensor], **settings: object) -> Callable[..., Tensor]:
+    def loss(pairs: AnyPairs, reduction: str = "none") -> Tensor:
+        return objective(pairs, **settings, reduction=reduction)
+
+    return loss
+
+
+def scores(n: int) -> list[float]:
+    return [0.3 * (i % 5) - 0.5 for i in range(n)]
+
+
+def tau_loss(pairs: AnyPairs, reduction: str = "none") -> Tensor:
+    score = torch.tensor(scores(pairs.shape[0]), dtype=torch.float64)
+    return losses.tau(pairs, score=score, base=0.3, reduction=reduction)
+
+
+def per_anchor(pairs: AnyPairs, reduction: str = "none") -> Tensor:
+    temperature = torch.full((pairs.shape[0],), 0.4, dtype=torch.float64)
+    return losses.nt_xent(pairs, temperature=temperature, reduction=reduction)
+
+
+def sogclr_moving(pairs: AnyPairs, reduction: str = "none") -> Tensor:
+    average = torch.full((pairs.shape[0],), 0.7, dtype=torch.float64).log()
+    return losses.sogclr(pairs, temperature=0.3, log_average=average, gamma=0.4, reduction=reduction)
+
+
+def case(
+    name: str,
+    objective: Callable[..., Tensor],
+    oracle: Oracle,
+    *,
+    smooth: bool = True,
+    kinds: frozenset[str] = EVERY,
+    **settings: object,
+) -> Case:
+    return Case(name, with_settings(objective, **settings), oracle, smooth, kinds)
+
+
+L, plain = losses, oracles
+CASES = {
+    row.name: row
+    for row in (
+        case("nt_xent", L.nt_xent, plain.nt_xent(constant(0.5)), temperature=0.5),
+        Case("nt_xent per anchor", per_anchor, plain.nt_xent(constant(0.4))),
+        case("nt_xent other views", L.nt_xent, plain.nt_xent(constant(0.3), ("other", 0)), temperature=0.3,
+             negatives=other_views(), kinds=EVERY - {"similarities"}),
+        case("nt_xent same view", L.nt_xent, plain.nt_xent(constant(0.3), ("same", 0)), temperature=0.3,
+             negatives=same_view(), kinds=WITH_SAME_VIEW),
+        case("nt_xent hardest 2", L.nt_xent, plain.nt_xent(constant(0.3), ("hardest", 2)), temperature=0.3,
+             negatives=hardest(2)),
+        case("nt_xent hardest half", L.nt_xent, plain.nt_xent(constant(0.3), ("fraction", 0.5)), temperature=0.3,
+             negatives=hardest(0.5)),
+        case("nt_xent other then hardest", L.nt_xent, plain.nt_xent(constant(0.3), ("other", 0), ("hardest", 1)),
+             temperature=0.3, negatives=(other_views(), hardest(1)), kinds=EVERY - {"similarities"}),
+        case("nt_xent hardest then same", L.nt_xent, plain.nt_xent(constant(0.3), ("fraction", 0.99), ("same", 0)),
+             temperature=0.3, negatives=(hardest(0.99), same_view()), kinds=WITH_SAME_VIEW),
+        case("dystress", L.nt_xent, plain.nt_xent(cosine_profile(0.1, 0.3)), smooth=False,
+             temperature=cosine(0.1, 0.3)),
+        case("dystress not detached", L.nt_xent, plain.nt_xent(cosine_profile(0.1, 0.3), detach=False),
+             temperature=cosine(0.1, 0.3, detach=False)),
+        case("dystress shifted left", L.nt_xent, plain.nt_xent(cosine_profile(0.1, 0.3, -0.4)), smooth=False,
+             temperature=cosine(0.1, 0.3, shift=-0.4)),
+        case("dystress shifted right", L.nt_xent, plain.nt_xent(cosine_profile(0.1, 0.3, 0.2)), smooth=False,
+             temperature=cosine(0.1, 0.3, shift=0.2)),
+        case("dystress linear", L.nt_xent, plain.nt_xent(plain.linear_profile(0.1, 0.3)), smooth=False,
+             temperature=linear(0.1, 0.3)),
+        case("dystress exponential", L.nt_xent, plain.nt_xent(plain.exponential_profile(0.1, 0.3)), smooth=False,
+             temperature=exponential(0.1, 0.3)),
+        case("dystress monotonic", L.nt_xent, plain.nt_xent(plain.monotonic_profile(0.1, 0.3), detach=False),
+             temperature=monotonic_cosine(0.1, 0.3, detach=False)),
+        case("dystress dcl", L.dcl, plain.dcl(cosine_profile(0.1, 0.3)), smooth=False, temperature=cosine(0.1, 0.3)),
+        case("dcl", L.dcl, plain.dcl(constant(0.2)), temperature=0.2),
+        case("dcl split", L.dcl, plain.dcl(constant(0.2), split=True), temperature=0.2, split_views=True,
+             kinds=WITH_VIEWS),
+        case("dclw", L.dclw, plain.dclw(0.2, 0.5), smooth=False, temperature=0.2, sigma=0.5),
+        Case("tau", tau_loss, plain.tau(scores, 0.3)),
+        case("generalized", L.generalized_nt_xent, plain.balanced(2.0, 3.0, generalized=True), alpha=2.0, weight=3.0),
+        case("balanced", L.balanced, plain.balanced(4.0, 2.0), alpha=4.0, weight=2.0),
+        case("balanced scaled", L.balanced, plain.balanced(4.0, 2.0, scaled=True), alpha=4.0, weight=2.0,
+             scale_by_alpha=True),
+        case("simple", L.simple, plain.simple(None)),
+        case("simple weight", L.simple, plain.simple(0.3), weight=0.3),
+        case("hard simple", L.simple, plain.simple(None, ("hardest", 2)), negatives=hardest(2)),
+        case("triplet", L.triplet, plain.triplet(0.1), margin=0.1),
+        case("macl", L.macl, plain.macl(0.3, 0.5, 0.1), smooth=False, temperature=0.3, alpha=0.5, center=0.1),
+        case("hard_negative", L.hard_negative, plain.hard_negative(0.5, 1.0, 0.1), temperature=0.5, beta=1.0,
+             tau_plus=0.1),
+        case("hard_negative biased", L.hard_negative, plain.hard_negative(0.5, 0.5, 0.0), temperature=0.5, beta=0.5,
+             tau_plus=0.0),
+        case("hard_negative clamped", L.hard_negative, plain.hard_negative(0.5, 1.0, 0.6), temperature=0.5, beta=1.0,
+             tau_plus=0.6),
+        case("align_uniform", L.align_uniform, plain.align_uniform(2.0, 2.0, 1.0, 1.0)),
+        case("align_uniform 1 3", L.align_uniform, plain.align_uniform(1.0, 3.0, 3.0, 0.5), alpha=1.0, t=3.0,
+             align_weight=3.0, uniform_weight=0.5),
+        case("cmc", L.cmc, plain.cmc(constant(0.2)), temperature=0.2),
+        case("cacr", L.cacr, plain.cacr(1.0, 2.0), t_pos=1.0, t_neg=2.0, kinds=EVERY - {"queue_batch", "queue_views"}),
+        case("cacr moco", L.cacr, plain.cacr(1.0, 2.0), smooth=False, t_pos=1.0, t_neg=2.0,
+             kinds=frozenset({"queue_batch", "queue_views"})),
+        case("cacr moco detached queue", L.cacr, plain.cacr(1.0, 2.0, detach_queue=True), smooth=False,
+             detach_queue_weights=True, kinds=frozenset({"queue", "queue_batch", "queue_views", "bank"})),
+        case("cacr printed", L.cacr, plain.cacr(1.0, 2.0, ("same", 0)), negatives=same_view(),
+             stop_positive_weights=False, kinds=WITH_VIEWS),
+        case("cacr stopped", L.cacr, plain.cacr(1.5, 2.0, stop=True), smooth=False, t_pos=1.5,
+             stop_positive_weights=True),
+        case("cacr reversed", L.cacr, plain.cacr(1.0, 0.9, attraction="reversed", repulsion="reversed", stop=False),
+             t_neg=0.9, attraction="reversed", repulsion="reversed", stop_positive_weights=False),
+        case("cacr inner", L.cacr, plain.cacr(1.0, 2.0, cost="inner", stop=False), cost="inner",
+             stop_positive_weights=False),
+        case("cacr rbf", L.cacr, plain.cacr(1.0, 2.0, cost="rbf", stop=False), cost="rbf", stop_positive_weights=False),
+        case("cacr margin", L.cacr, plain.cacr(1.0, 2.0, margin=0.7, stop=False), margin=0.7,
+             stop_positive_weights=False),
+        case("uaur", L.cacr, plain.cacr(1.0, 2.0, attraction="uniform", repulsion="uniform"), attraction="uniform",
+             repulsion="uniform"),
+        case("sogclr", L.sogclr, plain.sogclr(0.3, 1.0, None), smooth=False, temperature=0.3),
+        Case("sogclr moving", sogclr_moving, plain.sogclr(0.3, 0.4, 0.7), smooth=False),
+    )
+}  # fmt: skip
+
+
+def combinations(*, smooth: bool | None = None) -> list[tuple[Case, Kind]]:
+    rows = [row for row in CASES.values() if smooth is None or row.smooth == smooth]
+    return [(row, KINDS[name]) for row in rows for name in sorted(row.kinds)]
+
+
+def named(pair: tuple[Case, Kind]) -> str:
+    return f"{pair[0].name}-{pair[1].name}".replace(" ", "_")

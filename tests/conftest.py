@@ -1,0 +1,51 @@
+"""Shared by all tests: what a promise records, and a machine that behaves the same everywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("ordinary", deadline=None, max_examples=40, derandomize=True)
+settings.register_profile("full", deadline=None, max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ordinary"))
+
+
+@dataclass
+class Promise:
+    """Counts cases and keeps the worst figure; one line of promises.jsonl."""
+
+    cases: int = 0
+    worst: float = 0.0
+
+    def case(self, figure: float = 0.0) -> None:
+        self.cases += 1
+        self.worst = max(self.worst, figure)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def promise(request: pytest.FixtureRequest) -> Iterator[Promise]:
+    """Appends name, cases, passed, worst figure and seconds to promises.jsonl in the project's root."""
+    record, start, before = Promise(), time.perf_counter(), request.session.testsfailed
+    yield record
+    line = {
+        "name": request.node.nodeid.split("promises/")[-1],
+        "cases": record.cases,
+        "passed": request.session.testsfailed == before and record.cases > 0,
+        "worst": record.worst,
+        "seconds": round(time.perf_counter() - start, 3),
+    }
+    with (Path(request.config.rootpath) / "promises.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")

@@ -1,0 +1,373 @@
+"""Every loss again, as plain loops over Python floats, written from the papers. Shares nothing with the package.
+
+An oracle takes a batch twice: `now`, and `held`, from which it reads whatever the paper puts under a stop-gradient.
+With `now` moved and `held` still, finite differences give the gradient that the paper means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import cos, exp, log, log1p, pi, sin
+
+INF = float("inf")
+Tau = Callable[[float], float]
+
+
+@dataclass
+class Candidate:
+    s: float
+    view: int
+    stored: bool = False
+
+
+@dataclass
+class Anchor:
+    image: int
+    view: int
+    positives: list[Candidate]  # `view` tells slots apart
+    negatives: list[Candidate]
+
+
+@dataclass
+class Batch:
+    anchors: list[Anchor]
+    views: int
+    in_batch: bool  # the pool is the batch itself, in several views
+
+
+Oracle = Callable[[Batch, Batch], list[float]]
+
+
+def dot(a: list[float], b: list[float]) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def normalised(a: list[float]) -> list[float]:
+    length = max(dot(a, a) ** 0.5, 1e-12)
+    return [x / length for x in a]
+
+
+def lse(xs: list[float]) -> float:
+    top = max(xs)
+    return top + log(sum(exp(x - top) for x in xs))
+
+
+def softmax(xs: list[float]) -> list[float]:
+    total = lse(xs)
+    return [exp(x - total) for x in xs]
+
+
+def mean(xs: list[float]) -> float:
+    return sum(xs) / len(xs)
+
+
+def log1pexp(x: float) -> float:
+    return x + log1p(exp(-x)) if x > 0 else log1p(exp(x))
+
+
+def chosen(held: Anchor, *filters: tuple[str, float]) -> list[int]:
+    """Which negatives count, as positions; read from the held batch, since a choice has no gradient."""
+    keep = list(range(len(held.negatives)))
+    for kind, number in filters:
+        candidates = held.negatives
+        if kind == "same":
+            keep = [j for j in keep if candidates[j].stored or candidates[j].view == held.view]
+        elif kind == "other":
+            keep = [j for j in keep if candidates[j].stored or candidates[j].view != held.view]
+        elif kind == "view":
+            keep = [j for j in keep if candidates[j].stored or candidates[j].view == number]
+        else:
+            # ⌈αn⌉; in binary 0.1 · 30 lies a little above 3
+            k = int(number) if kind == "hardest" else max(1, -int(-(number * len(keep) - 1e-6) // 1))
+            keep = sorted(keep, key=lambda j: -candidates[j].s)[:k]
+    return keep
+
+
+def constant(tau: float) -> Tau:
+    return lambda s: tau
+
+
+def cosine_profile(low: float, high: float, shift: float | None = None) -> Tau:
+    """DySTreSS, Algorithms 1 and 2 as printed, with the resolutions of the authors' code."""
+
+    def tau(s: float) -> float:
+        if shift is None:
+            return low + (high - low) / 2 * (1 + cos(pi * (1 + s)))
+        k = (1 + abs(shift)) / 2
+        active = s <= -shift if shift <= 0 else s >= -shift
+        return low + (high - low) / 2 * (1 + cos(pi / k * (shift + s))) if active else high
+
+    return tau
+
+
+def linear_profile(low: float, high: float) -> Tau:
+    return lambda s: low + (high - low) * abs(s)
+
+
+def exponential_profile(low: float, high: float, c: float = 3.5) -> Tau:
+    return lambda s: low + (high - low) * (1 - exp(-c * abs(s))) / (1 - exp(-c))
+
+
+def monotonic_profile(low: float, high: float) -> Tau:
+    return lambda s: low + (high - low) / 2 * (1 + sin(pi * s / 2))
+
+
+def _logits(now: list[Candidate], held: list[Candidate], tau: Tau, detach: bool) -> list[float]:
+    return [c.s / tau((h if detach else c).s) for c, h in zip(now, held, strict=True)]
+
+
+def _each(now: Batch, held: Batch) -> list[tuple[Anchor, Anchor]]:
+    return list(zip(now.anchors, held.anchors, strict=True))
+
+
+def _softmax_parts(
+    a: Anchor, h: Anchor, tau: Tau, detach: bool, filters: tuple[tuple[str, float], ...]
+) -> tuple[list[float], list[float]]:
+    keep = chosen(h, *filters)
+    negative = _logits([a.negatives[j] for j in keep], [h.negatives[j] for j in keep], tau, detach)
+    return _logits(a.positives, h.positives, tau, detach), negative
+
+
+def nt_xent(tau: Tau, *filters: tuple[str, float], detach: bool = True) -> Oracle:
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        values = []
+        for a, h in _each(now, held):
+            positive, negative = _softmax_parts(a, h, tau, detach, filters)
+            values.append(mean([log1pexp(lse(negative) - p) for p in positive]))
+        return values
+
+    return oracle
+
+
+def dcl(tau: Tau, *filters: tuple[str, float], split: bool = False) -> Oracle:
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        values = []
+        for a, h in _each(now, held):
+            positive, negative = _softmax_parts(a, h, tau, True, filters)
+            total = lse(negative)
+            if split:
+                same = _softmax_parts(a, h, tau, True, (*filters, ("same", 0)))[1]
+                other = _softmax_parts(a, h, tau, True, (*filters, ("other", 0)))[1]
+                total = lse(same) + lse(other)
+            values.append(total - mean(positive))
+        return values
+
+    return oracle
+
+
+def dclw(tau: float, sigma: float) -> Oracle:
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        values = []
+        for a, h in _each(now, held):
+            terms = []
+            for slot, p in enumerate(a.positives):
+                direction = [b.positives[slot].s for b in held.anchors if b.view == a.view]
+                own = exp(h.positives[slot].s / sigma)
+                weight = 2 - own / mean([exp(s / sigma) for s in direction])
+                terms.append(-weight * p.s / tau)
+            values.append(mean(terms) + lse([c.s / tau for c in a.negatives]))
+        return values
+
+    return oracle
+
+
+def balanced(alpha: float, weight: float, *, generalized: bool = False, scaled: bool = False) -> Oracle:
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        values = []
+        for a in now.anchors:
+            terms = []
+            for p in a.positives:
+                inside = [alpha * c.s for c in a.negatives] + ([alpha * p.s] if generalized else [])
+                terms.append(-p.s + weight / alpha * lse(inside))
+            values.append(mean(terms) * (alpha if scaled else 1))
+        return values
+
+    return oracle
+
+
+def macl(base: float, alpha: float, center: float) -> Oracle:
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        average = mean([p.s for a in held.anchors for p in a.positives])
+        tau = base * (1 + alpha * (average - center))
+        values = []
+        for a, h in _each(now, held):
+            terms = []
+            for p, q in zip(a.positives, h.positives, strict=True):
+                gap = lse([c.s / tau for c in a.negatives]) - p.s / tau
+                held_gap = lse([c.s / tau for c in h.negatives]) - q.s / tau
+                # 1 - P = 1/(1 + e^{-gap}); and where e^{-gap} is beyond floats, -log P/(1-P) = 1
+                terms.append((1 + exp(-held_gap)) * log1pexp(gap) if held_gap > -600 else 1.0)
+            values.append(mean(terms))
+        return values
+
+    return oracle
+
+
+def hard_negative(tau: float, beta: float, tau_plus: float) -> Oracle:
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        values = []
+        for a in now.anchors:
+            terms = []
+            for p in a.positives:
+                # everything times e^{-top}, so that τ = 1e-3 stays inside floats
+                top = max(max(c.s for c in a.negatives), p.s) / tau
+                e = [exp(c.s / tau - top) for c in a.negatives]
+                peak = max(c.s for c in a.negatives)
+                omega = [exp(beta * (c.s - peak) / tau) for c in a.negatives]
+                n = len(e)
+                r = sum(w * x for w, x in zip(omega, e, strict=True)) / mean(omega)
+                own = exp(p.s / tau - top)
+                ng = max((r - tau_plus * n * own) / (1 - tau_plus), n * exp(-1 / tau - top))
+                # log(1 + ng/own), in logarithms: `own` may be 0
+                terms.append(log1pexp(log(ng) + top - p.s / tau) if ng > 0 else 0.0)
+            values.append(mean(terms))
+        return values
+
+    return oracle
+
+
+def simple(weight: float | None, *filters: tuple[str, float]) -> Oracle:
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        values = []
+        for a, h in _each(now, held):
+            kept = [a.negatives[j].s for j in chosen(h, *filters)]
+            scale = 1 / len(kept) if weight is None else weight
+            values.append(scale * sum(kept) - mean([p.s for p in a.positives]))
+        return values
+
+    return oracle
+
+
+def triplet(margin: float) -> Oracle:
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        return [
+            mean([max(max(c.s for c in a.negatives) - p.s + margin, 0.0) for p in a.positives]) for a in now.anchors
+        ]
+
+    return oracle
+
+
+def align_uniform(alpha: float, t: float, w_a: float, w_u: float) -> Oracle:
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        groups: dict[int, list[tuple[float, float]]] = {}  # (d², weight) of the pairs of each view
+        for a in now.anchors:
+            for c in a.negatives:
+                if now.in_batch and c.view != a.view:
+                    continue
+                mixed = not now.in_batch and any(x.stored for x in a.negatives)
+                if mixed and not c.stored and c.view != a.view:
+                    continue
+                weight = 0.5 if mixed and not c.stored else 1.0
+                groups.setdefault(a.view if now.in_batch else 0, []).append((2 - 2 * c.s, weight))
+        parts = [log(sum(w * exp(-t * d) for d, w in group) / sum(w for _, w in group)) for group in groups.values()]
+        uniformity = mean(parts)
+        return [
+            w_a * mean([max(2 - 2 * p.s, 0.0) ** (alpha / 2) for p in a.positives]) + w_u * uniformity
+            for a in now.anchors
+        ]
+
+    return oracle
+
+
+def cmc(tau: Tau) -> Oracle:
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        values = []
+        for a, h in _each(now, held):
+            terms = []
+            for p, q in zip(a.positives, h.positives, strict=True):
+                keep = chosen(h, ("view", p.view)) if now.in_batch else chosen(h)
+                kept = _logits([a.negatives[j] for j in keep], [h.negatives[j] for j in keep], tau, True)
+                terms.append(log1pexp(lse(kept) - _logits([p], [q], tau, True)[0]))
+            values.append(mean(terms))
+        return values
+
+    return oracle
+
+
+SIGN = {"contrast": 1.0, "uniform": 0.0, "reversed": -1.0}
+
+
+def cacr(
+    t_pos: float,
+    t_neg: float,
+    *filters: tuple[str, float],
+    attraction: str = "contrast",
+    repulsion: str = "contrast",
+    cost: str = "euclidean",
+    t: float = 2.0,
+    margin: float | None = None,
+    pairs: bool = True,
+    stop: bool | None = None,
+    detach_queue: bool = False,
+) -> Oracle:
+    """`pairs`: on several views in the batch, each pair of views v < w on its own, v the query."""
+
+    def price(s: float) -> float:
+        return -s if cost == "inner" else 2 - 2 * s
+
+    def row(a: Anchor, h: Anchor, keep: list[int]) -> float:
+        """Σ π⁻ c, or Σ π⁻ e^{-tc}."""
+        logits = []
+        for j in keep:
+            c, held = a.negatives[j], h.negatives[j]
+            s = held.s if detach_queue and c.stored else c.s
+            logits.append(SIGN[repulsion] * -t_neg * (2 - 2 * s))
+        weights = softmax(logits)
+        values = [a.negatives[j].s for j in keep]
+        if cost == "rbf":
+            return sum(w * exp(-t * (2 - 2 * s)) for w, s in zip(weights, values, strict=True))
+        return sum(w * price(s) for w, s in zip(weights, values, strict=True))
+
+    def attract(a: Anchor, h: Anchor) -> float:
+        stopped = any(c.stored for c in a.negatives) if stop is None else stop
+        weights = softmax([SIGN[attraction] * t_pos * (2 - 2 * p.s) for p in (h if stopped else a).positives])
+        return sum(w * price(p.s) for w, p in zip(weights, a.positives, strict=True))
+
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        each = _each(now, held)
+        m = len(each) // now.views
+        repel: list[float]
+        if pairs and now.in_batch and not filters:
+            orders = [(v, w) for v in range(now.views) for w in range(v + 1, now.views)]
+            rows = {(v, w): [row(a, h, chosen(h, ("view", w))) for a, h in each if a.view == v] for v, w in orders}
+            if cost == "rbf":
+                repel = [mean([log(mean(r)) for r in rows.values()])] * len(each)
+            else:
+                repel = [-mean([r[i] for r in rows.values()]) for i in range(m)] * now.views
+        else:
+            mixed = not now.in_batch and len({c.stored for a in now.anchors for c in a.negatives}) > 1
+            used = (("same", 0.0),) if mixed and not filters else filters
+            of = [row(a, h, chosen(h, *used)) for a, h in each]
+            by_view = [[x for x, (a, _) in zip(of, each, strict=True) if a.view == v] for v in range(now.views)]
+            repel = [mean([log(mean(x)) for x in by_view])] * len(each) if cost == "rbf" else [-x for x in of]
+        values = [attract(a, h) + r for (a, h), r in zip(each, repel, strict=True)]
+        return values if margin is None else [max(v + margin, 0.0) for v in values]
+
+    return oracle
+
+
+def sogclr(tau: float, gamma: float, average: float | None) -> Oracle:
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        values = []
+        for a, h in _each(now, held):
+            top = max(c.s for c in h.negatives) / tau
+            e = [exp(c.s / tau - top) for c in h.negatives]
+            u = mean(e) if average is None else (1 - gamma) * average * exp(-top) + gamma * mean(e)
+            pull = mean([x / u * c.s for x, c in zip(e, a.negatives, strict=True)])
+            values.append(now.views * (pull - mean([p.s for p in a.positives])))
+        return values
+
+    return oracle
+
+
+def tau(scores: Callable[[int], list[float]], base: float) -> Oracle:
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        values = []
+        for a, score in zip(now.anchors, scores(len(now.anchors)), strict=True):
+            u = 1 / (1 + exp(-score))
+            total = log(sum(exp(c.s * u / base) for c in a.negatives))
+            values.append(total - mean([p.s * u / base for p in a.positives]))
+        return values
+
+    return oracle
