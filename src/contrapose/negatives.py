@@ -14,8 +14,9 @@ Rows of a queue or a bank belong to no view, so both view choices keep them.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -26,9 +27,10 @@ from contrapose.validate import check_number, check_values
 STORED = -1  # the view of a row that comes from a queue or a bank
 
 
-class Choice(Protocol):
-    """Narrows a block to fewer negatives."""
+class Choice(ABC):
+    """Narrows a block to fewer negatives; subclass it for a choice of your own."""
 
+    @abstractmethod
     def __call__(self, block: Block) -> Block:
         """The block with fewer negatives."""
 
@@ -47,7 +49,7 @@ def steps(negatives: Negatives) -> tuple[Choice, ...]:
     """The choices as a tuple; anything else is refused."""
     chosen = () if negatives is None else negatives if isinstance(negatives, tuple) else (negatives,)
     for choice in chosen:
-        if not callable(choice) or isinstance(choice, type):
+        if not isinstance(choice, Choice):
             raise ValueError(
                 f"negatives: expected None, other_views(), same_view(), hardest(…) or a tuple of them, got {choice!r}"
             )
@@ -55,7 +57,7 @@ def steps(negatives: Negatives) -> tuple[Choice, ...]:
 
 
 @dataclass(frozen=True)
-class ViewChoice:
+class ViewChoice(Choice):
     """Keep the rows of the anchor's own view, or of the others."""
 
     same: bool
@@ -78,7 +80,7 @@ class ViewChoice:
 
 
 @dataclass(frozen=True)
-class OriginChoice:
+class OriginChoice(Choice):
     """Keep the rows of a queue or bank, or those of the batch."""
 
     stored: bool
@@ -91,7 +93,7 @@ class OriginChoice:
 
 
 @dataclass(frozen=True)
-class Hardest:
+class Hardest(Choice):
     """Keep each anchor's most similar negatives: a number of them, or a share."""
 
     k: int | None = None

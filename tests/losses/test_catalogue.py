@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+import torch
+
+from contrapose.losses import CATALOGUE, Loss, nt_xent, sogclr
+from contrapose.negatives import hardest
+from contrapose.pairs import bank, cross, from_similarities, queue, two_views, views
+from contrapose.temperature import CosineSchedule, PerSample, cosine
+
+NAMED = [
+    "simclr",
+    "dystress",
+    "dystress_shifted",
+    "dystress_dcl",
+    "dcl",
+    "dclw",
+    "macl",
+    "temperature_schedule",
+    "isogclr",
+    "tau",
+    "simple",
+    "hard_contrastive",
+    "hard_simple",
+    "triplet",
+    "align_uniform",
+    "hard_negative",
+    "cmc",
+    "cacr",
+    "cacr_rbf",
+    "uaur",
+    "balanced",
+    "generalized_nt_xent",
+]
+Z = torch.randn(6, 4)
+
+
+def test_every_named_method_is_there() -> None:
+    assert set(NAMED) <= set(CATALOGUE)
+    for name, method in CATALOGUE.items():
+        assert "\n" not in method.summary
+        assert re.search(r"\(.+\)", method.summary), f"{name}: name the paper"
+        accepted = inspect.signature(method.objective).parameters
+        for settings in (method.values, *method.by_data.values()):
+            assert set(settings) <= set(accepted), name
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMED) - {"isogclr", "tau", "temperature_schedule"}))
+def test_every_method_runs_on_every_source_of_negatives(name: str) -> None:
+    """The default values run anywhere; `reduction="none"` has one value for each anchor."""
+    for pairs in (
+        two_views(Z, Z + 0.1),
+        views(torch.randn(3, 6, 4)),
+        cross(Z, Z + 0.1),
+        queue(Z, Z + 0.1, torch.randn(20, 4)),
+        bank(Z, torch.arange(6), torch.randn(20, 4)),
+        from_similarities(torch.rand(5), torch.rand(5, 30)),
+    ):
+        values = CATALOGUE[name]()(pairs, reduction="none")
+        assert values.shape == (pairs.shape[0],)
+        assert torch.isfinite(values).all()
+
+
+def test_the_papers_values() -> None:
+    assert CATALOGUE["dystress"]("cifar100").keywords == {"temperature": cosine(0.07, 0.2)}
+    assert CATALOGUE["dystress"]("imagenet100").keywords == {"temperature": cosine(0.1, 0.2)}
+    assert CATALOGUE["dystress_shifted"]("imagenet100").keywords == {"temperature": cosine(0.1, 0.2, shift=-0.4)}
+    assert CATALOGUE["hard_contrastive"]("cifar10").keywords == {"temperature": 0.6, "negatives": hardest(4095)}
+    assert CATALOGUE["cacr"]("cifar100").keywords == {"t_pos": 1.0, "t_neg": 3.0}
+    assert CATALOGUE["cacr"]("cifar10-k4").keywords == {"t_pos": 1.0, "t_neg": 0.9}
+    assert CATALOGUE["balanced"]("cifar10").keywords == {"alpha": 2.0, "weight": 4.0}
+    assert CATALOGUE["balanced"]("imagenet").keywords == {"alpha": 4.0, "weight": 2.0}
+    assert CATALOGUE["hard_negative"]("cifar100").keywords == {"temperature": 0.5, "beta": 1.0, "tau_plus": 0.05}
+    assert CATALOGUE["macl"]("simcse").keywords == {"temperature": 0.05, "alpha": 2.0, "center": 0.8}
+
+
+def test_an_unknown_data_set_is_named_with_its_nearest() -> None:
+    with pytest.raises(ValueError, match="got 'cifar-10'; did you mean 'cifar10"):
+        CATALOGUE["simclr"]("cifar-10")
+
+
+def test_the_module_face() -> None:
+    z1, z2 = torch.randn(6, 4), torch.randn(6, 4)
+    criterion = Loss(nt_xent, temperature=cosine(0.07, 0.2))
+    wanted = nt_xent(two_views(z1, z2), temperature=cosine(0.07, 0.2))
+    assert torch.equal(criterion(z1, z2), wanted)
+    assert torch.equal(criterion(torch.stack([z1, z2])), wanted)
+    assert torch.equal(criterion(two_views(z1, z2)), wanted)
+    assert torch.equal(criterion(z1, z2, temperature=0.5), nt_xent(two_views(z1, z2), temperature=0.5))
+    assert "nt_xent, temperature=Cosine(low=0.07" in repr(criterion)
+    with pytest.raises(ValueError, match="z: expected pairs alone"):
+        criterion(two_views(z1, z2), z2)
+    with pytest.raises(ValueError, match="objective: expected a function of pairs"):
+        Loss("nt_xent")  # type: ignore[arg-type]
+
+
+def test_a_schedule_follows_the_epoch() -> None:
+    z1, z2 = torch.randn(6, 4), torch.randn(6, 4)
+    criterion = Loss(CATALOGUE["temperature_schedule"]())
+    for epoch in (0, 100, 200):
+        criterion.epoch = epoch
+        wanted = nt_xent(two_views(z1, z2), temperature=CosineSchedule().at(epoch))
+        assert torch.equal(criterion(z1, z2), wanted)
+
+
+def test_tau_takes_scores_and_gives_them_gradients() -> None:
+    score = torch.zeros(12, requires_grad=True)
+    Loss(CATALOGUE["tau"]())(torch.randn(6, 4), torch.randn(6, 4), score=score).backward()
+    assert score.grad is not None
+    assert score.grad.abs().min() > 0
+
+
+def test_isogclr_state_survives_a_round_trip() -> None:
+    method = CATALOGUE["isogclr"]
+    assert method.state is not None
+    criterion = Loss(method(), state=method.state(10))
+    ids = torch.tensor([9, 1, 4, 0, 2, 3])
+    for _ in range(3):
+        criterion(torch.randn(6, 4), torch.randn(6, 4), ids=ids)
+    other = Loss(method(), state=method.state(10))
+    other.load_state_dict(criterion.state_dict())
+    z1, z2 = torch.randn(6, 4), torch.randn(6, 4)
+    assert torch.equal(criterion.eval()(z1, z2, ids=ids), other.eval()(z1, z2, ids=ids))
+    unvisited = torch.tensor([5, 6, 7, 8])
+    assert (criterion.state.log_average[unvisited] == -torch.inf).all()  # type: ignore[union-attr]
+    assert torch.isfinite(criterion.state.log_average[ids]).all()  # type: ignore[union-attr]
+
+
+def test_per_sample_state_is_the_papers_update() -> None:
+    """u, v and τ of one image after two visits, by hand."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        state = PerSample(3, temperature=0.2, gamma=0.8, rho=0.4, beta=0.5, rate=0.03, low=0.05, high=1.0)
+        u, v, tau = 0.0, 0.0, 0.2
+        for visit in range(2):
+            pairs = two_views(torch.randn(3, 4), torch.randn(3, 4), ids=torch.tensor([1, 0, 2]))
+            s = pairs.anchor @ pairs.pool.T
+            averages, pulls = [], []
+            for anchor in (0, 3):  # both views of image 1
+                negatives = torch.stack([s[anchor, j] for j in range(6) if j % 3 != 0])
+                g = torch.exp(negatives / tau).mean()
+                u_a = g if visit == 0 else 0.2 * u + 0.8 * g
+                pulls.append(torch.log(u_a) + 0.4 - (torch.exp(negatives / tau) / u_a * negatives / tau).mean())
+                averages.append(u_a)
+            state.update(pairs)
+            u = float(sum(averages) / 2)
+            v = 0.5 * v + 0.5 * max(-3.0, min(3.0, float(sum(pulls) / 2)))
+            tau = min(max(tau - 0.03 * v, 0.05), 1.0)
+            assert float(state.log_average[1].exp()) == pytest.approx(u, rel=1e-12)
+            assert float(state.velocity[1]) == pytest.approx(v, rel=1e-12)
+            assert float(state.temperature[1]) == pytest.approx(tau, rel=1e-12)
+        assert torch.isfinite(sogclr(pairs, **state(pairs)))
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -1,0 +1,115 @@
+"""Loss, gradients and training under 1, 2 and 4 processes, different data on each, are those of one process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import Promise
+from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn as start
+from torch.nn.parallel import DistributedDataParallel
+
+from contrapose.distributed import gather
+from contrapose.losses import balanced, cacr, dclw, nt_xent
+from contrapose.negatives import hardest
+from contrapose.pairs import two_views
+from contrapose.temperature import cosine
+
+IMAGES, WIDTH, STEPS = 8, 6, 20
+LOSSES: dict[str, Callable[..., Tensor]] = {
+    "nt_xent": lambda pairs: nt_xent(pairs, temperature=0.2),
+    "dystress": lambda pairs: nt_xent(pairs, temperature=cosine(0.07, 0.2)),
+    "hard": lambda pairs: nt_xent(pairs, temperature=0.3, negatives=hardest(5)),
+    "dclw": dclw,
+    "cacr": cacr,
+    "balanced": balanced,
+}
+
+
+def data() -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    x1 = torch.randn(IMAGES, WIDTH, dtype=torch.float64, generator=generator)
+    x2 = x1 + 0.3 * torch.randn(IMAGES, WIDTH, dtype=torch.float64, generator=generator)
+    return x1, x2, torch.tensor([0, 1, 2, 3, 4, 5, 6, 0])  # image 0 on the first and on the last process
+
+
+def encoder() -> nn.Module:
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(WIDTH, 7), nn.Tanh(), nn.Linear(7, 4)).double()
+
+
+def train(net: nn.Module, rank: int, world: int, name: str) -> dict[str, Tensor]:
+    own = slice(rank * IMAGES // world, (rank + 1) * IMAGES // world)
+    x1, x2, ids = (x[own] for x in data())
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+    record: dict[str, Tensor] = {}
+    for step in range(STEPS):
+        optimiser.zero_grad()
+        z1, z2 = net(torch.stack([x1, x2]))
+        loss = LOSSES[name](two_views(gather(z1), gather(z2), ids=gather(ids)))
+        loss.backward()
+        if step == 0:
+            record["loss"] = loss.detach()
+            record |= {f"gradient {i}": p.grad.clone() for i, p in enumerate(net.parameters()) if p.grad is not None}
+        optimiser.step()
+    return record | {f"weight {i}": p.detach() for i, p in enumerate(net.parameters())}
+
+
+def work(rank: int, world: int, port: int, out: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    records = {name: train(DistributedDataParallel(encoder()), rank, world, name) for name in LOSSES}
+    if rank == 0:
+        torch.save(records, out)
+    dist.destroy_process_group()
+
+
+def unequal(rank: int, world: int, port: int, out: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    try:
+        gather(torch.zeros(2 + rank, 3))
+    except ValueError as error:
+        Path(f"{out}.{rank}").write_text(str(error))
+    dist.destroy_process_group()
+
+
+def spawn(function: Callable[..., None], world: int, out: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    sys.path.insert(0, str(Path(__file__).parents[1]))  # the children import conftest from here
+    start(function, args=(world, port, str(out)), nprocs=world)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_many_processes_equal_one(world: int, tmp_path: Path, promise: Promise) -> None:
+    spawn(work, world, tmp_path / "records")
+    records = torch.load(tmp_path / "records", weights_only=True)
+    for name in LOSSES:
+        for what, wanted in train(encoder(), 0, 1, name).items():
+            promise.case(float((records[name][what] - wanted).abs().max()))
+            assert promise.worst <= 1e-12, (name, what)
+
+
+@pytest.mark.filterwarnings("default")
+def test_unequal_batches_are_refused(tmp_path: Path) -> None:
+    spawn(unequal, 2, tmp_path / "said")
+    for rank in range(2):
+        said = (tmp_path / f"said.{rank}").read_text()
+        assert "same shape on every process" in said
+        assert "(2, 3)" in said
+
+
+def test_one_process_needs_no_group() -> None:
+    z = torch.randn(3, 4, requires_grad=True)
+    assert gather(z) is z
