@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -120,7 +120,9 @@ class Hardest(Choice):
         else:
             share = torch.ceil(block.count() * (self.fraction or 0.0) - 1e-6).clamp(min=1)
             drop = torch.arange(k, device=similarity.device) >= share[:, None]
-        return Block(block.rows, similarity, drop, block.anchor_view, _chosen(block, ranked.indices))
+        columns = ranked.indices if block.columns is None else block.columns.gather(1, ranked.indices)
+        pool_view = _chosen(block, ranked.indices)
+        return replace(block, similarity=similarity, drop=drop, pool_view=pool_view, columns=columns)
 
 
 def _ceil(fraction: float, count: int) -> int:

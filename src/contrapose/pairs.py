@@ -19,13 +19,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
-from contrapose.negatives import STORED, Negatives, narrow, steps
-from contrapose.reduce import Block, Statistic, reduce_rows
+from contrapose.negatives import STORED, Choice, Negatives, ViewChoice, narrow, steps
+from contrapose.reduce import ALL, Block, Statistic, reduce_rows
 from contrapose.validate import check_embeddings, check_index, check_same_shape, check_values
 
-_EPSILON = 1e-12  # below this length a vector has no direction: it stays as short as it is
+_EPSILON = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,16 +59,12 @@ class Pairs:
         with _full_precision(self.anchor):
             return (self.anchor[:, None] * self.positive).sum(-1)
 
-    def block(self, rows: slice) -> Block:
-        """Similarities of some anchors to the whole pool."""
-        with _full_precision(self.anchor):
-            similarity = self.anchor[rows] @ self.pool.T
-        own = self.anchor_image[rows, None] == self.pool_image
-        return Block(rows, similarity, own, self.anchor_view[rows, None], self.pool_view[None])
-
     def reduce(self, *statistics: Statistic, negatives: Negatives = None) -> tuple[Tensor, ...]:
         """Statistics of each anchor's negatives, (n,) each."""
-        return reduce_rows(_Narrowed(self, steps(negatives)), *statistics)
+        chosen = steps(negatives)
+        if chosen and isinstance(chosen[0], ViewChoice) and self.has_views and (chosen[0].same or self.views == 2):
+            return reduce_rows(_ViewByView(self, chosen[1:], chosen[0].same), *statistics)
+        return reduce_rows(_Compared(self, chosen), *statistics)
 
     def between_views(self) -> Iterator[tuple[int, int, Pairs | Similarities]]:
         """(v, w, the comparison of view v as anchors with view w) for every ordered pair of different views.
@@ -120,13 +115,9 @@ class Similarities:
         """Similarities to the positives, (n, k)."""
         return self.positive
 
-    def block(self, rows: slice) -> Block:
-        """Similarities of some anchors to their negatives."""
-        return Block(rows, self.negative[rows], None, None, None)
-
     def reduce(self, *statistics: Statistic, negatives: Negatives = None) -> tuple[Tensor, ...]:
         """Statistics of each anchor's negatives, (n,) each."""
-        return reduce_rows(_Narrowed(self, steps(negatives)), *statistics)
+        return reduce_rows(_Given(self.negative, steps(negatives)), *statistics)
 
     def between_views(self) -> Iterator[tuple[int, int, Pairs | Similarities]]:
         """The whole, once: bare similarities have no views."""
@@ -137,28 +128,83 @@ AnyPairs = Pairs | Similarities
 
 
 @dataclass(frozen=True)
-class _Narrowed:
-    """Pairs with a choice of negatives, ready to be reduced."""
+class _Given:
+    """Given similarities with a choice of negatives, ready to be reduced."""
 
-    pairs: AnyPairs
-    negatives: Negatives
+    negative: Tensor
+    negatives: tuple[Choice, ...]
+    anchor: None = None
+    pool: None = None
 
     @property
-    def shape(self) -> tuple[int, int]:
-        return self.pairs.shape
+    def spans(self) -> list[tuple[int, int, int]]:
+        return [(0, *self.negative.shape)]
 
-    def block(self, rows: slice) -> Block:
-        return narrow(self.pairs.block(rows), self.negatives)
+    def similarity(self, rows: slice) -> Tensor:
+        return self.negative[rows]
+
+    def block(self, rows: slice, similarity: Tensor) -> Block:
+        return narrow(Block(rows, similarity, None), self.negatives)
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """Pairs with a choice of negatives, ready to be reduced."""
+
+    pairs: Pairs
+    negatives: tuple[Choice, ...]
+
+    @property
+    def anchor(self) -> Tensor:
+        return self.pairs.anchor
+
+    @property
+    def pool(self) -> Tensor:
+        return self.pairs.pool
+
+    @property
+    def spans(self) -> list[tuple[int, int, int]]:
+        return [(0, *self.pairs.shape)]
+
+    def candidates(self, rows: slice) -> slice:
+        return ALL
+
+    def similarity(self, rows: slice) -> Tensor:
+        with _full_precision(self.anchor):
+            return self.anchor[rows] @ self.pool[self.candidates(rows)].T
+
+    def block(self, rows: slice, similarity: Tensor) -> Block:
+        pairs, pool = self.pairs, self.candidates(rows)
+        own = pairs.anchor_image[rows, None] == pairs.pool_image[pool]
+        view, pool_view = pairs.anchor_view[rows, None], pairs.pool_view[None, pool]
+        return narrow(Block(rows, similarity, own, view, pool_view, pool), self.negatives)
+
+
+@dataclass(frozen=True)
+class _ViewByView(_Compared):
+    """The same where each view meets only itself, or only the other: the rest of the matrix is not computed."""
+
+    same: bool
+
+    @property
+    def spans(self) -> list[tuple[int, int, int]]:
+        m = len(self.anchor) // self.pairs.views
+        return [(start, start + m, m) for start in range(0, len(self.anchor), m)]
+
+    def candidates(self, rows: slice) -> slice:
+        m = len(self.anchor) // self.pairs.views
+        view = rows.start // m if self.same else 1 - rows.start // m
+        return slice(view * m, (view + 1) * m)
 
 
 def unit(z: Tensor) -> Tensor:
-    """z / max(‖z‖, 1e-12) in float32 or better: the one place where embeddings are normalised.
+    """z / ‖z‖ in float32 or better: the one place where embeddings are normalised.
 
-    A zero vector stays zero and gets no gradient, since it has no direction to turn.
+    A vector shorter than 1e-12 becomes zero and gets no gradient, since it has no direction to turn.
     """
     z = z.float() if z.dtype in (torch.float16, torch.bfloat16) else z
-    has_direction = z.detach().norm(dim=-1, keepdim=True) > _EPSILON
-    return normalize(torch.where(has_direction, z, z.detach()), dim=-1, eps=_EPSILON)
+    length = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
+    return z * torch.where(length > _EPSILON, length.clamp(min=_EPSILON).reciprocal(), 0.0)
 
 
 def two_views(z1: Tensor, z2: Tensor, *, ids: Tensor | None = None) -> Pairs:

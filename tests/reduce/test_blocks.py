@@ -11,7 +11,7 @@ import torch
 from cases import Case, combinations, named
 from kinds import Kind
 
-from contrapose.reduce import block_entries
+from contrapose.reduce import memory
 
 
 @pytest.mark.parametrize("pair", combinations(), ids=named)
@@ -19,15 +19,17 @@ def test_blocks_change_nothing(pair: tuple[Case, Kind]) -> None:
     case, kind = pair
     raw = kind.draw(m=5, d=3)
 
-    def run(entries: int) -> list[torch.Tensor]:
+    def run(block: int, kept: int) -> list[torch.Tensor]:
         leaves = {name: value.clone().requires_grad_() for name, value in raw.items()}
-        with block_entries(entries):
+        with memory(block=block, kept=kept):
             loss = case.loss(kind.make(leaves), reduction="mean")
             loss.backward()
         return [loss.detach(), *(leaf.grad for leaf in leaves.values() if leaf.grad is not None)]
 
-    for ours, wanted in zip(run(2 * 10), run(10**9), strict=True):
-        torch.testing.assert_close(ours, wanted, rtol=1e-12, atol=1e-14)
+    wanted = run(10**9, 10**9)
+    for limits in ((20, 0), (20, 10**9)):
+        for ours, whole in zip(run(*limits), wanted, strict=True):
+            torch.testing.assert_close(ours, whole, rtol=1e-12, atol=1e-14)
 
 
 MEASURE = """

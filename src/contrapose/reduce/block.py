@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+ALL = slice(None)
 
 
 @dataclass(frozen=True)
@@ -16,13 +18,14 @@ class Block:
     rows: slice  # which anchors
     similarity: Tensor  # (b, c)
     drop: Tensor | None  # (b, c) bool: true where the pool row does not count; None: all count
-    anchor_view: Tensor | None  # (b, 1)
-    pool_view: Tensor | None  # (1 or b, c); -1: a stored row, which belongs to no view
+    anchor_view: Tensor | None = None  # (b, 1)
+    pool_view: Tensor | None = None  # (1 or b, c); -1: a stored row, which belongs to no view
+    pool: slice = field(default_factory=lambda: ALL)  # which pool rows the columns are…
+    columns: Tensor | None = None  # …and, where each anchor has chosen its own, which of those: (b, c)
 
     def without(self, drop: Tensor) -> Block:
         """The same block with more entries dropped."""
-        drop = drop if self.drop is None else self.drop | drop
-        return Block(self.rows, self.similarity, drop, self.anchor_view, self.pool_view)
+        return replace(self, drop=drop if self.drop is None else self.drop | drop)
 
     def fill(self, values: Tensor, value: float) -> Tensor:
         """`values` (b, c), freshly computed, with `value` written in place where entries are dropped.
@@ -44,11 +47,22 @@ class Block:
 
 
 class Source(Protocol):
-    """Anything whose rows can be reduced: `Pairs` with a choice of negatives, or given similarities."""
+    """Anything whose rows can be reduced: pairs with a choice of negatives, or given similarities."""
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Anchors, candidates."""
+    def anchor(self) -> Tensor | None:
+        """(n, d); None where similarities are given."""
 
-    def block(self, rows: slice) -> Block:
-        """The rows of some anchors."""
+    @property
+    def pool(self) -> Tensor | None:
+        """(m, d)."""
+
+    @property
+    def spans(self) -> list[tuple[int, int, int]]:
+        """(first anchor, end, candidates): the runs of anchors that share their candidates, in order."""
+
+    def similarity(self, rows: slice) -> Tensor:
+        """Some anchors of one run against its candidates, before any choice: the part that costs."""
+
+    def block(self, rows: slice, similarity: Tensor) -> Block:
+        """The same with its negatives chosen."""

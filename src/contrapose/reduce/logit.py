@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
-ALL = slice(None)
+from contrapose.reduce.block import ALL
 
 
 class Logit(Protocol):
@@ -20,22 +21,47 @@ class Logit(Protocol):
     def times(self, factor: float) -> Logit:
         """factor · φ."""
 
+    def back(self, s: Tensor, gradient: Tensor, rows: slice) -> tuple[Tensor, Tensor | None]:
+        """From ∂L/∂φ, which may be overwritten: ∂L/∂s, and ∂L/∂factor for each row where that is wanted."""
+
+    @property
+    def learned(self) -> Tensor | None:
+        """The factor, where it carries gradient."""
+
+    @property
+    def opaque(self) -> bool:
+        """Whether something carries gradient that only autograd can find."""
+
 
 @dataclass(frozen=True)
 class Scale:
     """φ(s) = factor · s, with one factor for all anchors or one for each."""
 
     factor: float | Tensor  # a number, a tensor without dimensions, or (n,)
+    opaque = False
 
     def __call__(self, s: Tensor, rows: slice = ALL) -> Tensor:
         """factor · s."""
-        if isinstance(self.factor, Tensor) and self.factor.ndim == 1:
-            return s * self.factor[rows, None]
-        return s * self.factor
+        return s * self._of(rows)
 
     def times(self, factor: float) -> Scale:
         """The same, multiplied."""
         return Scale(self.factor * factor)
+
+    def back(self, s: Tensor, gradient: Tensor, rows: slice) -> tuple[Tensor, Tensor | None]:
+        """∂L/∂s = factor · ∂L/∂φ, ∂L/∂factor = Σ s · ∂L/∂φ."""
+        learned = (gradient * s).sum(1) if self.learned is not None else None
+        return gradient.mul_(self._of(rows)), learned
+
+    @property
+    def learned(self) -> Tensor | None:
+        """The factor, where it carries gradient."""
+        return self.factor if isinstance(self.factor, Tensor) and self.factor.requires_grad else None
+
+    def _of(self, rows: slice) -> float | Tensor:
+        if isinstance(self.factor, Tensor) and self.factor.ndim == 1:
+            return self.factor[rows, None]
+        return self.factor
 
 
 @dataclass(frozen=True)
@@ -44,6 +70,7 @@ class Divided:
 
     temperature: Callable[[Tensor], Tensor]
     factor: float = 1.0
+    learned = None
 
     def __call__(self, s: Tensor, rows: slice = ALL) -> Tensor:
         """factor · s / τ(s)."""
@@ -53,3 +80,15 @@ class Divided:
     def times(self, factor: float) -> Divided:
         """The same, multiplied."""
         return replace(self, factor=self.factor * factor)
+
+    def back(self, s: Tensor, gradient: Tensor, rows: slice) -> tuple[Tensor, Tensor | None]:
+        """∂L/∂s by autograd, elementwise: whatever τ detaches stays detached."""
+        with torch.enable_grad():
+            s = s.detach().requires_grad_()
+            (result,) = torch.autograd.grad(self(s), s, gradient)
+        return result, None
+
+    @property
+    def opaque(self) -> bool:
+        """Whether τ has parameters of its own: then even a constant's temperature carries gradient."""
+        return self.temperature(torch.zeros(1)).requires_grad

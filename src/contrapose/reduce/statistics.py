@@ -1,4 +1,4 @@
-"""What can be asked of an anchor's negatives: one number for each anchor."""
+"""What can be asked of an anchor's negatives: one number for each anchor, and how it moves with each similarity."""
 
 from __future__ import annotations
 
@@ -11,12 +11,22 @@ from torch import Tensor
 from contrapose.reduce.block import Block
 from contrapose.reduce.logit import Logit
 
+# ∂L/∂s (b, c), or None for zero, and ∂L/∂factor (b,) of the statistic's logit where that is learned.
+Gradient = tuple[Tensor | None, Tensor | None]
+
 
 class Statistic(Protocol):
     """A function of a block's rows, (b, c) -> (b,)."""
 
     def __call__(self, block: Block) -> Tensor:
-        """One number for each row."""
+        """One number for each row, by operations that autograd can follow."""
+
+    def back(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
+        """From the value and ∂L/∂value, (b,) each, without autograd's copies."""
+
+    @property
+    def logit(self) -> Logit | None:
+        """The exponent it weighs with, if any."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +40,12 @@ class LogSumExp:
         logits = block.fill(self.logit(block.similarity, block.rows), -torch.inf)
         return torch.logsumexp(logits, dim=1)
 
+    def back(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
+        """∂L/∂φ_j = g · softmax_j."""
+        logits = block.fill(self.logit(block.similarity, block.rows), -torch.inf)
+        weight = logits.sub_(value[:, None]).exp_()
+        return self.logit.back(block.similarity, weight.mul_(gradient[:, None]), block.rows)
+
 
 @dataclass(frozen=True)
 class Expectation:
@@ -40,14 +56,28 @@ class Expectation:
 
     def __call__(self, block: Block) -> Tensor:
         """One number for each row."""
-        s = block.similarity.detach() if self.detach else block.similarity
-        weight = torch.softmax(block.fill(self.logit(s, block.rows), -torch.inf), dim=1)
-        return (weight * block.similarity).sum(1)
+        return (self._weight(block) * block.similarity).sum(1)
+
+    def back(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
+        """∂L/∂s_j = g w_j, and through the weights ∂L/∂φ_j = g w_j (s_j - value)."""
+        direct = self._weight(block).mul_(gradient[:, None])
+        if self.detach:
+            return direct, None
+        through, learned = self.logit.back(
+            block.similarity, (block.similarity - value[:, None]).mul_(direct), block.rows
+        )
+        return direct.add_(through), learned
+
+    def _weight(self, block: Block) -> Tensor:
+        weight = torch.softmax(block.fill(self.logit(block.similarity, block.rows), -torch.inf), dim=1)
+        return weight.detach() if self.detach else weight
 
 
 @dataclass(frozen=True)
 class Mean:
     """The mean similarity."""
+
+    logit = None
 
     def __call__(self, block: Block) -> Tensor:
         """One number for each row."""
@@ -55,20 +85,39 @@ class Mean:
         total = s.sum(1) if block.drop is None else s.masked_fill(block.drop, 0.0).sum(1)
         return total / block.count()
 
+    def back(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
+        """g / count for every negative."""
+        each = (gradient / block.count())[:, None].expand(block.similarity.shape)
+        return each.clone() if block.drop is None else each.masked_fill(block.drop, 0.0), None
+
 
 @dataclass(frozen=True)
 class Maximum:
     """The largest similarity."""
 
+    logit = None
+
     def __call__(self, block: Block) -> Tensor:
         """One number for each row."""
         return block.fill(block.similarity.clone(), -torch.inf).amax(1)
+
+    def back(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
+        """g, shared between ties."""
+        s = block.fill(block.similarity.clone(), -torch.inf)
+        top = (s == value[:, None]).to(s.dtype)
+        return top.mul_((gradient / top.sum(1))[:, None]), None
 
 
 @dataclass(frozen=True)
 class Count:
     """How many negatives there are."""
 
+    logit = None
+
     def __call__(self, block: Block) -> Tensor:
         """One number for each row."""
         return block.count()
+
+    def back(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
+        """A number of things does not move."""
+        return None, None

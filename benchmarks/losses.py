@@ -1,0 +1,176 @@
+"""Losses side by side with lightly and pytorch-metric-learning: time and peak memory, forward + backward, on the CPU.
+
+    make benchmark                                    # everything, about ten minutes on two cores
+    python benchmarks/losses.py --images 128 512      # some sizes
+    python benchmarks/losses.py --losses nt_xent
+
+Time is the median of interleaved repetitions in one process. Peak memory is what the resident set grew by during one
+step, each loss in a process of its own. Ratios are peer / ours: above 1, ours is faster or smaller.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+WIDTH = 128
+Criterion = Callable[[Tensor, Tensor], Tensor]
+OURS, LIGHTLY, METRIC = "contrapose", "lightly", "pytorch-metric-learning"
+
+
+def criteria(loss: str) -> dict[str, Callable[[], Criterion]]:
+    """How each library is asked for one loss; imported only when used, so that memory is each one's own."""
+
+    def ours(**settings: Any) -> Callable[[], Criterion]:
+        def make() -> Criterion:
+            from contrapose import losses
+
+            return losses.Loss(getattr(losses, loss), **settings)
+
+        return make
+
+    def lightly(name: str, **settings: float) -> Callable[[], Criterion]:
+        def make() -> Criterion:
+            import lightly.loss
+            from lightly.loss import hypersphere_loss
+
+            made: Criterion = (getattr(lightly.loss, name, None) or getattr(hypersphere_loss, name))(**settings)
+            return made
+
+        return make
+
+    def metric_learning() -> Criterion:
+        from pytorch_metric_learning.losses import NTXentLoss, SelfSupervisedLoss
+
+        made: Criterion = SelfSupervisedLoss(NTXentLoss(temperature=0.5))
+        return made
+
+    return {
+        "nt_xent": {
+            OURS: ours(temperature=0.5),
+            LIGHTLY: lightly("NTXentLoss", temperature=0.5),
+            METRIC: metric_learning,
+        },
+        "dcl": {OURS: ours(temperature=0.1), LIGHTLY: lightly("DCLLoss", temperature=0.1)},
+        "dclw": {OURS: ours(temperature=0.1), LIGHTLY: lightly("DCLWLoss", temperature=0.1)},
+        "macl": {OURS: ours(temperature=0.1), LIGHTLY: lightly("MACLLoss", temperature=0.1)},
+        "align_uniform": {OURS: ours(), LIGHTLY: lightly("HypersphereLoss", t=2.0)},
+    }[loss]
+
+
+LOSSES = ("nt_xent", "dcl", "dclw", "macl", "align_uniform")
+
+
+def views(m: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(m)
+    z1 = torch.randn(m, WIDTH, generator=generator)
+    z2 = z1 + 0.5 * torch.randn(m, WIDTH, generator=generator)
+    return z1.requires_grad_(), z2.requires_grad_()
+
+
+def step(criterion: Criterion, z1: Tensor, z2: Tensor) -> float:
+    z1.grad = z2.grad = None
+    loss = criterion(z1, z2)
+    loss.backward()
+    return float(loss.detach())
+
+
+def affordable(library: str, m: int) -> bool:
+    return library != METRIC or m <= 256  # it keeps an n × n × n tensor: 34 GB at m = 1024
+
+
+def time_all(loss: str, m: int, seconds: float) -> dict[str, dict[str, float]]:
+    made = {name: make() for name, make in criteria(loss).items() if affordable(name, m)}
+    z1, z2 = views(m)
+    values = {name: step(criterion, z1, z2) for name, criterion in made.items()}
+    times: dict[str, list[float]] = {name: [] for name in made}
+    stop = time.perf_counter() + seconds
+    while len(times[OURS]) < 5 or time.perf_counter() < stop:
+        for name, criterion in made.items():
+            if name == METRIC and len(times[name]) >= 3:
+                continue
+            start = time.perf_counter()
+            step(criterion, z1, z2)
+            times[name].append(time.perf_counter() - start)
+        if len(times[OURS]) >= 200:
+            break
+    return {name: {"ms": 1e3 * median(times[name]), "value": values[name]} for name in made}
+
+
+def peak_memory(loss: str, library: str, m: int) -> float:
+    """MiB by which the resident set of a fresh process grows during one step."""
+    criterion = criteria(loss)[library]()
+    step(criterion, *views(64))
+    z1, z2 = views(m)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    step(criterion, z1, z2)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+
+def in_child(*words: str) -> dict[str, dict[str, float]]:
+    environment = {**os.environ, "MALLOC_TRIM_THRESHOLD_": "0", "PYTHONWARNINGS": "ignore"}
+    said = subprocess.run(
+        [sys.executable, __file__, *words], env=environment, check=True, stdout=subprocess.PIPE, text=True
+    )
+    answer: dict[str, dict[str, float]] = json.loads(said.stdout.splitlines()[-1])
+    return answer
+
+
+def machine() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads",
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("torch", "lightly", "pytorch-metric-learning", "contrapose")},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, nargs="+", default=[128, 256, 512, 1024, 2048, 4096])
+    parser.add_argument("--losses", nargs="+", default=list(LOSSES), choices=LOSSES)
+    parser.add_argument("--seconds", type=float, default=2.0, help="least time for one comparison")
+    parser.add_argument("--out", type=Path, help="write the figures as JSON")
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        kind, loss, m, *rest = options.child
+        if kind == "time":
+            print(json.dumps(time_all(loss, int(m), float(rest[0]))))
+        else:
+            print(json.dumps({rest[0]: {"MiB": peak_memory(loss, rest[0], int(m))}}))
+        return
+    rows = []
+    header = f"{'loss':14}{'m':>6}  {'library':24}{'ms':>10}{'peer/ours':>11}{'MiB':>10}{'peer/ours':>11}  value"
+    print(header, flush=True)
+    for loss in options.losses:
+        for m in options.images:
+            found = in_child("--child", "time", loss, str(m), str(options.seconds))
+            for name in found:
+                found[name] |= in_child("--child", "memory", loss, str(m), name)[name]
+            for name, figures in found.items():
+                slower, larger = (figures[key] / max(found[OURS][key], 1e-9) for key in ("ms", "MiB"))
+                ratios = ("", "") if name == OURS else (f"{slower:.2f}", f"{larger:.2f}")
+                measured = f"{figures['ms']:10.2f}{ratios[0]:>11}{figures['MiB']:10.1f}{ratios[1]:>11}"
+                print(f"{loss:14}{m:6}  {name:24}{measured}  {figures['value']:.5f}", flush=True)
+                rows.append({"loss": loss, "images": m, "library": name, **figures})
+    if options.out:
+        options.out.write_text(json.dumps({"machine": machine(), "width": WIDTH, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

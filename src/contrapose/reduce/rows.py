@@ -1,0 +1,139 @@
+"""The reduction itself, and its derivative."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from contrapose.reduce.block import Block, Source
+from contrapose.reduce.statistics import Statistic
+
+
+@dataclass(frozen=True)
+class Memory:
+    """How many similarities may be in flight at once, and how many may be kept for the backward pass."""
+
+    block: int
+    kept: int
+
+
+# In float32, in flight: 2 MiB on the CPU, which stays in cache, and 256 MiB where launches cost; kept: 64 MiB, 1 GiB.
+_CPU, _DEVICE = Memory(2**19, 2**24), Memory(2**26, 2**28)
+_MEMORY: ContextVar[Memory | None] = ContextVar("memory", default=None)
+
+
+@contextmanager
+def memory(*, block: int, kept: int) -> Iterator[None]:
+    """Inside, a block holds at most `block` similarities (one row at least) and at most `kept` are kept."""
+    token = _MEMORY.set(Memory(block, kept))
+    try:
+        yield
+    finally:
+        _MEMORY.reset(token)
+
+
+def reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
+    """Each statistic of each anchor's negatives, (n,) tensors that carry gradients (first derivatives)."""
+    anchor, pool = source.anchor, source.pool
+    # Given similarities, and temperatures with parameters of their own, are left to autograd as they are.
+    if anchor is None or pool is None or any(s.logit is not None and s.logit.opaque for s in statistics):
+        parts = [[s(block) for s in statistics] for block in _whole(source)]
+        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+    plan = _Plan(source, statistics, anchor.device)
+    values: tuple[Tensor, ...] = _Rows.apply(plan, anchor, pool, *plan.factors)
+    return values
+
+
+def _whole(source: Source) -> Iterator[Block]:
+    for start, end, _ in source.spans:
+        rows = slice(start, end)
+        yield source.block(rows, source.similarity(rows))
+
+
+@dataclass
+class _Plan:
+    """One reduction: what of, in which blocks, and the similarities kept for the way back."""
+
+    source: Source
+    statistics: tuple[Statistic, ...]
+    device: torch.device
+    kept: dict[int, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        limits = _MEMORY.get() or (_CPU if self.device.type == "cpu" else _DEVICE)
+        self.rows: list[slice] = []
+        for start, end, candidates in self.source.spans:
+            step = max(1, limits.block // max(1, candidates))
+            self.rows += [slice(first, min(first + step, end)) for first in range(start, end, step)]
+        self.keeps = sum((end - start) * candidates for start, end, candidates in self.source.spans) <= limits.kept
+
+    @property
+    def factors(self) -> list[Tensor | None]:
+        return [s.logit.learned if s.logit is not None else None for s in self.statistics]
+
+    def blocks(self, *, keep: bool = False) -> Iterator[Block]:
+        for rows in self.rows:
+            similarity = self.kept.get(rows.start)
+            if similarity is None:
+                similarity = self.source.similarity(rows)
+                if keep:
+                    self.kept[rows.start] = similarity
+            yield self.source.block(rows, similarity)
+
+
+class _Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, plan: _Plan, anchor: Tensor, pool: Tensor, *factors: Tensor | None) -> tuple[Tensor, ...]:
+        keep = plan.keeps and any(ctx.needs_input_grad)
+        parts = [[s(block) for s in plan.statistics] for block in plan.blocks(keep=keep)]
+        values = tuple(torch.cat(column) for column in zip(*parts, strict=True))
+        ctx.plan = plan
+        ctx.save_for_backward(anchor, pool, *values)
+        return values
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        anchor, pool, *values = ctx.saved_tensors
+        plan: _Plan = ctx.plan
+        _, wants_anchor, wants_pool, *_ = ctx.needs_input_grad
+        d_anchor = torch.empty_like(anchor) if wants_anchor else None
+        d_pool = torch.zeros_like(pool) if wants_pool else None
+        d_factors: list[list[Tensor]] = [[] for _ in plan.statistics]
+        for block in plan.blocks():
+            total = None
+            for place, statistic in enumerate(plan.statistics):
+                value, gradient = values[place][block.rows], gradients[place][block.rows]
+                moved, learned = statistic.back(block, value, gradient)
+                if learned is not None:
+                    d_factors[place].append(learned)
+                if moved is not None:
+                    total = moved if total is None else total.add_(moved)
+            total = _all_columns(total, block, len(pool[block.pool]))
+            if d_anchor is not None:
+                torch.mm(total, pool[block.pool], out=d_anchor[block.rows])
+            if d_pool is not None:
+                d_pool[block.pool].addmm_(total.T, anchor[block.rows])
+        # One factor for each anchor, or one for all, whose gradients add up.
+        shaped = [
+            None if factor is None else torch.cat(parts) if factor.ndim else torch.cat(parts).sum()
+            for factor, parts in zip(plan.factors, d_factors, strict=True)
+        ]
+        return None, d_anchor, d_pool, *shaped
+
+
+def _all_columns(total: Tensor | None, block: Block, width: int) -> Tensor:
+    """Gradients of the chosen similarities, back in the columns they were chosen from."""
+    rows = block.similarity.shape[0]
+    if total is None:
+        return block.similarity.new_zeros((rows, width))
+    if block.columns is None:
+        return total
+    return total.new_zeros((rows, width)).scatter_(1, block.columns, total)
