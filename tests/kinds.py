@@ -47,7 +47,7 @@ def candidates(of: Rows, anchor: list[float], view: int, stored: bool = False) -
 
 
 def spell_views(z: list[Rows], keys: list[Rows] | None = None, ids: list[int] | None = None) -> Batch:
-    keys = keys or z
+    keyed, keys = keys is not None, keys or z
     m, count = len(z[0]), len(z)
     images = ids or list(range(m))
     anchors = []
@@ -59,7 +59,7 @@ def spell_views(z: list[Rows], keys: list[Rows] | None = None, ids: list[int] | 
                 Candidate(dot(z[v][i], keys[w][j]), w) for w in range(count) for j in range(m) if images[j] != images[i]
             ]
             anchors.append(Anchor(images[i], v, positives, negatives))
-    return Batch(anchors, count, True)
+    return Batch(anchors, count, True, keyed)
 
 
 def spell_cross(a: Rows, b: Rows) -> Batch:

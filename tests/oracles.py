@@ -34,6 +34,7 @@ class Batch:
     anchors: list[Anchor]
     views: int
     in_batch: bool  # the pool is the batch itself, in several views
+    keyed: bool = False  # positives and pool come from a momentum encoder
 
 
 Oracle = Callable[[Batch, Batch], list[float]]
@@ -319,8 +320,8 @@ def cacr(
             return sum(w * exp(-t * (2 - 2 * s)) for w, s in zip(weights, values, strict=True))
         return sum(w * price(s) for w, s in zip(weights, values, strict=True))
 
-    def attract(a: Anchor, h: Anchor) -> float:
-        stopped = any(c.stored for c in a.negatives) if stop is None else stop
+    def attract(a: Anchor, h: Anchor, keyed: bool) -> float:
+        stopped = keyed or any(c.stored for c in a.negatives) if stop is None else stop
         weights = softmax([SIGN[attraction] * t_pos * (2 - 2 * p.s) for p in (h if stopped else a).positives])
         return sum(w * price(p.s) for w, p in zip(weights, a.positives, strict=True))
 
@@ -329,7 +330,7 @@ def cacr(
         m = len(each) // now.views
         repel: list[float]
         if pairs and now.in_batch and not filters:
-            orders = [(v, w) for v in range(now.views) for w in range(v + 1, now.views)]
+            orders = [(v, w) for v in range(now.views) for w in range(now.views) if v < w or (now.keyed and v != w)]
             rows = {(v, w): [row(a, h, chosen(h, ("view", w))) for a, h in each if a.view == v] for v, w in orders}
             if cost == "rbf":
                 repel = [mean([log(mean(r)) for r in rows.values()])] * len(each)
@@ -341,7 +342,7 @@ def cacr(
             of = [row(a, h, chosen(h, *used)) for a, h in each]
             by_view = [[x for x, (a, _) in zip(of, each, strict=True) if a.view == v] for v in range(now.views)]
             repel = [mean([log(mean(x)) for x in by_view])] * len(each) if cost == "rbf" else [-x for x in of]
-        values = [attract(a, h) + r for (a, h), r in zip(each, repel, strict=True)]
+        values = [attract(a, h, now.keyed) + r for (a, h), r in zip(each, repel, strict=True)]
         return values if margin is None else [max(v + margin, 0.0) for v in values]
 
     return oracle

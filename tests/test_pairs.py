@@ -74,7 +74,7 @@ def test_similarities_have_no_views() -> None:
 
 
 def test_a_view_choice_that_leaves_nothing_says_so() -> None:
-    with pytest.raises(ValueError, match=r"same_view\(\) leaves an anchor without negatives"):
+    with pytest.raises(ValueError, match=r"negatives: same_view\(\) leaves an anchor without negatives"):
         cross(Z, Z).reduce(negatives=same_view())
 
 

@@ -9,8 +9,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-def gather(z: Tensor) -> Tensor:
+def gather(z: Tensor, dim: int = 0) -> Tensor:
     """The rows of all processes, (W·m, …) in the order of ranks; `z` itself where there is one process.
+
+    Rows are counted along `dim`: 0 for (m, d), 1 for the views (V, m, d) of `views`.
 
     Each process computes the whole loss. The backward pass sums every process's gradient for these rows, which
     DistributedDataParallel's mean over W processes turns into exactly the one-process gradient:
@@ -19,8 +21,13 @@ def gather(z: Tensor) -> Tensor:
 
     Integer tensors (ids) are gathered as they are. Every process must give the same number of rows.
     """
+    if not isinstance(z, Tensor) or not 0 <= dim < z.ndim:
+        came = f"shape {tuple(z.shape)}" if isinstance(z, Tensor) else type(z).__name__
+        raise ValueError(f"z: expected a tensor with rows along dimension {dim}, got {came}")
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return z
+    if dim:
+        return gather(z.transpose(0, dim)).transpose(0, dim)
     _check_equal_shapes(z)
     if not z.requires_grad:
         return _all_gather(z)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from contrapose.reduce import Block
-from contrapose.validate import check_number, check_values
+from contrapose.validate import check_number, check_values, values_may_be_read
 
 STORED = -1  # the view of a row that comes from a queue or a bank
 
@@ -38,10 +38,13 @@ class Choice(ABC):
 Negatives: TypeAlias = Choice | tuple[Choice, ...] | None
 
 
-def narrow(block: Block, negatives: Negatives) -> Block:
-    """Apply choices one after the other."""
-    for choice in steps(negatives):
+def narrow(block: Block, chosen: tuple[Choice, ...], *, may_be_empty: bool = False) -> Block:
+    """Apply choices one after the other; unless it may be empty, every anchor must have a negative left."""
+    for choice in chosen:
         block = choice(block)
+    if chosen and not may_be_empty:
+        names = ", then ".join(repr(choice) for choice in chosen)
+        check_values(block.count() > 0, lambda: f"negatives: {names} leaves an anchor without negatives")
     return block
 
 
@@ -56,7 +59,7 @@ def steps(negatives: Negatives) -> tuple[Choice, ...]:
     return chosen
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ViewChoice(Choice):
     """Keep the rows of the anchor's own view, or of the others."""
 
@@ -65,21 +68,15 @@ class ViewChoice(Choice):
     def __call__(self, block: Block) -> Block:
         """The block with fewer negatives."""
         own, pool = block.anchor_view, block.pool_view
-        name = "same_view()" if self.same else "other_views()"
         if own is None or pool is None:
-            raise ValueError(f"negatives: {name} needs views, but pairs made from similarity values have none")
-        block = block.without(((own != pool) & (pool != STORED)) if self.same else own == pool)
-        check_values(
-            block.count() > 0,
-            lambda: (
-                f"negatives: {name} leaves an anchor without negatives; these pairs compare "
-                + ("different views only" if self.same else "one view only")
-            ),
-        )
-        return block
+            raise ValueError(f"negatives: {self!r} needs views, but pairs made from similarity values have none")
+        return block.without(((own != pool) & (pool != STORED)) if self.same else own == pool)
+
+    def __repr__(self) -> str:
+        return "same_view()" if self.same else "other_views()"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OriginChoice(Choice):
     """Keep the rows of a queue or bank, or those of the batch."""
 
@@ -91,8 +88,11 @@ class OriginChoice(Choice):
             raise ValueError("negatives: pairs made from similarity values do not say where a row comes from")
         return block.without((block.pool_view != STORED) if self.stored else (block.pool_view == STORED))
 
+    def __repr__(self) -> str:
+        return "stored_rows()" if self.stored else "batch_rows()"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Hardest(Choice):
     """Keep each anchor's most similar negatives: a number of them, or a share."""
 
@@ -116,13 +116,17 @@ class Hardest(Choice):
                     f"({int(block.count().min())} of {candidates} rows are negatives)"
                 ),
             )
-            drop = None
+            # Where values cannot be read, in compiled and captured code, what is no negative must still not count.
+            drop = None if values_may_be_read(ranked.values) else ranked.values == -torch.inf
         else:
-            share = torch.ceil(block.count() * (self.fraction or 0.0) - 1e-6).clamp(min=1)
+            share = torch.ceil(block.count().double() * (self.fraction or 0.0) - 1e-6).clamp(min=1)
             drop = torch.arange(k, device=similarity.device) >= share[:, None]
         columns = ranked.indices if block.columns is None else block.columns.gather(1, ranked.indices)
         pool_view = _chosen(block, ranked.indices)
         return replace(block, similarity=similarity, drop=drop, pool_view=pool_view, columns=columns)
+
+    def __repr__(self) -> str:
+        return f"hardest({self.k})" if self.k is not None else f"hardest(fraction={self.fraction})"
 
 
 def _ceil(fraction: float, count: int) -> int:
@@ -163,9 +167,9 @@ def hardest(k: int | float | None = None, *, fraction: float | None = None) -> H
     `hardest(fraction=0.1)`.
 
     >>> hardest(4095)
-    Hardest(k=4095, fraction=None)
+    hardest(4095)
     >>> hardest(0.0819)
-    Hardest(k=None, fraction=0.0819)
+    hardest(fraction=0.0819)
     """
     if isinstance(k, float) and fraction is None:
         k, fraction = None, k

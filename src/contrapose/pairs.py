@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -43,6 +44,7 @@ class Pairs:
     pool_view: Tensor  # (m,); STORED for rows of a queue or a bank
     views: int  # how many views the anchors are laid out in: n = views · images
     stored: int  # how many pool rows, the first ones, come from a queue or a bank
+    detached: bool  # whether positives, and the pool's stored rows or keys, carry no gradient
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -59,12 +61,17 @@ class Pairs:
         with _full_precision(self.anchor):
             return (self.anchor[:, None] * self.positive).sum(-1)
 
-    def reduce(self, *statistics: Statistic, negatives: Negatives = None) -> tuple[Tensor, ...]:
-        """Statistics of each anchor's negatives, (n,) each."""
+    def reduce(
+        self, *statistics: Statistic, negatives: Negatives = None, may_be_empty: bool = False
+    ) -> tuple[Tensor, ...]:
+        """Statistics of each anchor's negatives, (n,) each.
+
+        With `may_be_empty` a choice may leave anchors without any: their log-sum-exp is -inf, their expectation 0.
+        """
         chosen = steps(negatives)
         if chosen and isinstance(chosen[0], ViewChoice) and self.has_views and (chosen[0].same or self.views == 2):
-            return reduce_rows(_ViewByView(self, chosen[1:], chosen[0].same), *statistics)
-        return reduce_rows(_Compared(self, chosen), *statistics)
+            return reduce_rows(_ViewByView(self, chosen[1:], may_be_empty, chosen[0].same), *statistics)
+        return reduce_rows(_Compared(self, chosen, may_be_empty), *statistics)
 
     def between_views(self) -> Iterator[tuple[int, int, Pairs | Similarities]]:
         """(v, w, the comparison of view v as anchors with view w) for every ordered pair of different views.
@@ -79,21 +86,8 @@ class Pairs:
         for v in range(self.views):
             for w in range(self.views):
                 if v != w:
-                    yield (
-                        v,
-                        w,
-                        Pairs(
-                            anchors[v],
-                            pool[w][:, None],
-                            pool[w],
-                            images[v],
-                            images[w],
-                            view[v],
-                            view[w],
-                            1,
-                            0,
-                        ),
-                    )
+                    seen = (images[v], images[w], view[v], view[w])
+                    yield v, w, Pairs(anchors[v], pool[w][:, None], pool[w], *seen, 1, 0, self.detached)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +98,7 @@ class Similarities:
     negative: Tensor  # (n, m)
     views: int = 1
     stored: int = 0
+    detached: bool = False
     has_views: bool = False
 
     @property
@@ -115,9 +110,14 @@ class Similarities:
         """Similarities to the positives, (n, k)."""
         return self.positive
 
-    def reduce(self, *statistics: Statistic, negatives: Negatives = None) -> tuple[Tensor, ...]:
-        """Statistics of each anchor's negatives, (n,) each."""
-        return reduce_rows(_Given(self.negative, steps(negatives)), *statistics)
+    def reduce(
+        self, *statistics: Statistic, negatives: Negatives = None, may_be_empty: bool = False
+    ) -> tuple[Tensor, ...]:
+        """Statistics of each anchor's negatives, (n,) each.
+
+        With `may_be_empty` a choice may leave anchors without any: their log-sum-exp is -inf, their expectation 0.
+        """
+        return reduce_rows(_Given(self.negative, steps(negatives), may_be_empty), *statistics)
 
     def between_views(self) -> Iterator[tuple[int, int, Pairs | Similarities]]:
         """The whole, once: bare similarities have no views."""
@@ -133,6 +133,7 @@ class _Given:
 
     negative: Tensor
     negatives: tuple[Choice, ...]
+    may_be_empty: bool
     anchor: None = None
     pool: None = None
 
@@ -144,7 +145,7 @@ class _Given:
         return self.negative[rows]
 
     def block(self, rows: slice, similarity: Tensor) -> Block:
-        return narrow(Block(rows, similarity, None), self.negatives)
+        return narrow(Block(rows, similarity, None), self.negatives, may_be_empty=self.may_be_empty)
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,7 @@ class _Compared:
 
     pairs: Pairs
     negatives: tuple[Choice, ...]
+    may_be_empty: bool
 
     @property
     def anchor(self) -> Tensor:
@@ -177,7 +179,8 @@ class _Compared:
         pairs, pool = self.pairs, self.candidates(rows)
         own = pairs.anchor_image[rows, None] == pairs.pool_image[pool]
         view, pool_view = pairs.anchor_view[rows, None], pairs.pool_view[None, pool]
-        return narrow(Block(rows, similarity, own, view, pool_view, pool), self.negatives)
+        block = Block(rows, similarity, own, view, pool_view, pool)
+        return narrow(block, self.negatives, may_be_empty=self.may_be_empty)
 
 
 @dataclass(frozen=True)
@@ -207,6 +210,14 @@ def unit(z: Tensor) -> Tensor:
     return z * torch.where(length > _EPSILON, length.clamp(min=_EPSILON).reciprocal(), 0.0)
 
 
+def _units(*embeddings: Tensor) -> list[Tensor]:
+    """Unit vectors of one precision, the best among them; one tensor given twice stays one."""
+    made = {id(z): unit(z) for z in embeddings}
+    best = reduce(torch.promote_types, (z.dtype for z in made.values()))
+    made = {key: z.to(best) for key, z in made.items()}
+    return [made[id(z)] for z in embeddings]
+
+
 def two_views(z1: Tensor, z2: Tensor, *, ids: Tensor | None = None) -> Pairs:
     """Two views of m images, (m, d) each: every view an anchor, the other its positive, 2m - 2 negatives.
 
@@ -229,15 +240,16 @@ def views(z: Tensor, *, keys: Tensor | None = None, ids: Tensor | None = None) -
     check_embeddings("z", z, 3)
     if z.shape[0] < 2:
         raise ValueError(f"z: expected at least two views of each image, got shape {tuple(z.shape)}")
-    z, images = unit(z), _image_ids(ids, z.shape[1], z.device)
-    other = z
+    images = _image_ids(ids, z.shape[1], z.device)
     if keys is not None:
         check_embeddings("keys", keys, 3)
         check_same_shape("keys", keys, "z", z)
-        other = unit(keys.detach())
+    z, other = _units(z, z if keys is None else keys.detach())
     count, m, _ = z.shape
     image, view = images.repeat(count), torch.arange(count, device=z.device).repeat_interleave(m)
-    return Pairs(z.flatten(0, 1), _other_views(other), other.flatten(0, 1), image, image, view, view, count, 0)
+    return Pairs(
+        z.flatten(0, 1), _other_views(other), other.flatten(0, 1), image, image, view, view, count, 0, keys is not None
+    )
 
 
 def cross(a: Tensor, b: Tensor, *, ids: Tensor | None = None) -> Pairs:
@@ -245,12 +257,12 @@ def cross(a: Tensor, b: Tensor, *, ids: Tensor | None = None) -> Pairs:
     check_embeddings("a", a, 2)
     check_embeddings("b", b, 2)
     check_same_shape("b", b, "a", a)
-    a, b = unit(a), unit(b)
+    a, b = _units(a, b)
     image, view = (
         _image_ids(ids, a.shape[0], a.device),
         torch.zeros(len(a), dtype=torch.long, device=a.device),
     )
-    return Pairs(a, b[:, None], b, image, image, view, view + 1, 1, 0)
+    return Pairs(a, b[:, None], b, image, image, view, view + 1, 1, 0, False)
 
 
 def queue(q: Tensor, k: Tensor, rows: Tensor, *, batch: bool = False, ids: Tensor | None = None) -> Pairs:
@@ -270,7 +282,7 @@ def queue(q: Tensor, k: Tensor, rows: Tensor, *, batch: bool = False, ids: Tenso
     elif k.shape[1:] != q.shape:
         raise ValueError(f"k: expected (K, m, d) = (K, {q.shape[0]}, {q.shape[1]}), got {tuple(k.shape)}")
     _check_width("rows", rows, q)
-    q, k, rows = unit(q), unit(k.detach()), unit(rows.detach())
+    q, k, rows = _units(q, k.detach(), rows.detach())
     q, k = (q, k) if q.ndim == 3 else (q[None], k if k.ndim == 3 else k[None])
     views_, m, _ = q.shape
     # One view of queries takes all keys; several views take the keys of the others.
@@ -283,7 +295,7 @@ def queue(q: Tensor, k: Tensor, rows: Tensor, *, batch: bool = False, ids: Tenso
     if batch:
         pool = torch.cat([rows, anchor])
         pool_image, pool_view = torch.cat([pool_image, images]), torch.cat([pool_view, view])
-    return Pairs(anchor, positive, pool, images, pool_image, view, pool_view, views_, len(rows))
+    return Pairs(anchor, positive, pool, images, pool_image, view, pool_view, views_, len(rows), True)
 
 
 def bank(z: Tensor, index: Tensor, rows: Tensor) -> Pairs:
@@ -306,7 +318,7 @@ def bank(z: Tensor, index: Tensor, rows: Tensor) -> Pairs:
             f"got values from {int(index.min())} to {int(index.max())}"
         ),
     )
-    z, rows = unit(z), unit(rows.detach())
+    z, rows = _units(z, rows.detach())
     z = z if z.ndim == 3 else z[None]
     count, m, _ = z.shape
     index = index.to(z.device).long()
@@ -314,7 +326,7 @@ def bank(z: Tensor, index: Tensor, rows: Tensor) -> Pairs:
     positive = rows[index].repeat(count, 1)[:, None]
     pool_image = torch.arange(size, device=z.device)
     pool_view = view.new_full((size,), STORED)
-    return Pairs(z.flatten(0, 1), positive, rows, image, pool_image, view, pool_view, count, size)
+    return Pairs(z.flatten(0, 1), positive, rows, image, pool_image, view, pool_view, count, size, True)
 
 
 def from_similarities(pos: Tensor, neg: Tensor) -> Similarities:

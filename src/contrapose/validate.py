@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import torch
@@ -60,8 +61,9 @@ def check_number(
     most: float | None = None,
 ) -> None:
     """A finite real number inside the given range."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise ValueError(f"{name}: expected a finite number, got {value!r}")
+    value = float(value)
     if above is not None and not value > above:
         raise ValueError(f"{name}: expected a number above {above:g}, got {value!r}")
     if least is not None and not value >= least:

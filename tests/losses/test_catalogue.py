@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from contrapose.losses import CATALOGUE, Loss, nt_xent, sogclr
-from contrapose.negatives import hardest
+from contrapose.negatives import hardest, other_views
 from contrapose.pairs import bank, cross, from_similarities, queue, two_views, views
 from contrapose.temperature import CosineSchedule, PerSample, cosine
 
@@ -74,7 +75,12 @@ def test_the_papers_values() -> None:
     assert CATALOGUE["balanced"]("cifar10").keywords == {"alpha": 2.0, "weight": 4.0}
     assert CATALOGUE["balanced"]("imagenet").keywords == {"alpha": 4.0, "weight": 2.0}
     assert CATALOGUE["hard_negative"]("cifar100").keywords == {"temperature": 0.5, "beta": 1.0, "tau_plus": 0.05}
-    assert CATALOGUE["macl"]("simcse").keywords == {"temperature": 0.05, "alpha": 2.0, "center": 0.8}
+    assert CATALOGUE["macl"]("simcse").keywords == {
+        "temperature": 0.05,
+        "alpha": 2.0,
+        "center": 0.8,
+        "negatives": other_views(),
+    }
 
 
 def test_an_unknown_data_set_is_named_with_its_nearest() -> None:
@@ -155,3 +161,34 @@ def test_per_sample_state_is_the_papers_update() -> None:
         assert torch.isfinite(sogclr(pairs, **state(pairs)))
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_state_needs_ids_and_sees_the_chosen_negatives() -> None:
+    with pytest.raises(ValueError, match="ids: expected the data-set index of each image"):
+        Loss(CATALOGUE["isogclr"], state=PerSample(10))(Z, Z + 0.1)
+    with pytest.raises(ValueError, match="state=PerSample"):
+        Loss(CATALOGUE["isogclr"])(Z, Z + 0.1)
+    criterion = Loss(sogclr, state=PerSample(10, adapt=False, gamma=0.5), negatives=hardest(2))
+    ids = torch.arange(6)
+    # One batch again and again: the moving average is that of the chosen negatives, so nothing changes.
+    first, second, third = (criterion(Z, Z, ids=ids) for _ in range(3))
+    torch.testing.assert_close(first, second)
+    torch.testing.assert_close(second, third)
+
+
+def test_a_learned_temperature_belongs_to_the_criterion() -> None:
+    criterion = Loss(nt_xent, temperature=torch.nn.Parameter(torch.tensor(0.5)))
+    assert [name for name, _ in criterion.named_parameters()] == ["temperature"]
+    criterion(torch.randn(6, 4), torch.randn(6, 4)).backward()
+    assert criterion.temperature.grad is not None
+    copied = copy.deepcopy(criterion)
+    copied.load_state_dict({"temperature": torch.tensor(0.1)})
+    assert not torch.equal(criterion(Z, Z + 0.1), copied(Z, Z + 0.1))
+
+
+def test_a_function_of_similarity_may_have_parameters() -> None:
+    width = torch.tensor(0.3, requires_grad=True)
+    z1, z2 = torch.randn(6, 4), torch.randn(6, 4)
+    nt_xent(two_views(z1, z2), temperature=lambda s: 0.2 + width * s.square()).backward()
+    assert width.grad is not None
+    assert width.grad.abs() > 0

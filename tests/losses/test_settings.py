@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -15,16 +17,20 @@ from contrapose.losses import (
     cmc,
     dcl,
     hard_negative,
+    isogclr,
     macl,
     nt_xent,
+    simple,
     sogclr,
     tau,
     triplet,
 )
-from contrapose.pairs import cross, two_views, views
+from contrapose.negatives import batch_rows, hardest, other_views, stored_rows
+from contrapose.pairs import cross, queue, two_views, views
 from contrapose.temperature import CosineSchedule, PerSample, cosine, linear, ode_constant, ode_solution, uncertainty
 
-P = two_views(torch.randn(4, 3), torch.randn(4, 3))
+Q = torch.randn(4, 3)
+P = two_views(Q, torch.randn(4, 3))
 NAN = float("nan")
 
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
@@ -32,9 +38,23 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "negative": (lambda: dcl(P, temperature=-1), "temperature: expected a number above 0, got -1"),
     "nan": (lambda: nt_xent(P, temperature=NAN), "temperature: expected a finite number, got nan"),
     "string": (lambda: nt_xent(P, temperature="0.5"), "temperature: expected a finite number, got '0.5'"),  # type: ignore[arg-type]
-    "tensor": (lambda: nt_xent(P, temperature=torch.zeros(8)), "temperature: expected temperatures above 0, got 0"),
+    "tensor": (lambda: nt_xent(P, temperature=torch.zeros(8)), "temperature: expected temperatures of at least 1e-06, got 0"),
     "length": (lambda: nt_xent(P, temperature=torch.ones(4)), "one per anchor (8,) or a function of similarity, got shape (4,)"),
     "ints": (lambda: nt_xent(P, temperature=torch.ones(8).long()), "temperature: expected floating point"),
+    "tiny": (lambda: nt_xent(P, temperature=1e-9), "temperature: expected a number of at least 1e-06, got 1e-09"),
+    "function of zero": (lambda: nt_xent(P, temperature=lambda s: 0 * s), "the function gave 0"),
+    "function shape": (lambda: nt_xent(P, temperature=lambda s: s[:1] * 0 + 0.2), "to as many temperatures, it gave shape"),
+    "function number": (lambda: nt_xent(P, temperature=lambda s: 0.2), "to as many temperatures, it gave 0.2"),  # type: ignore[arg-type,return-value]
+    "macl zero": (lambda: macl(P, temperature=0.0), "temperature: expected a number above 0, got 0.0"),
+    "score length": (lambda: tau(P, score=torch.zeros(3)), "score: expected one number per anchor (8,), got (3,)"),
+    "no pairs": (lambda: nt_xent(torch.randn(4, 3)), "pairs: expected what two_views, views"),  # type: ignore[arg-type]
+    "weights": (lambda: cacr(P, attract_weight=NAN), "attract_weight: expected a finite number"),
+    "uniform weight": (lambda: align_uniform(P, uniform_weight=NAN), "uniform_weight: expected a finite number"),
+    "rbf switch": (lambda: cacr(P, cost="rbf", detach_queue_weights=True), "detach_queue_weights: expected a cost of"),
+    "isogclr": (lambda: isogclr(P), "Loss(isogclr, state=PerSample(number_of_images))"),
+    "state": (lambda: PerSample(4, beta=NAN), "beta: expected a finite number"),
+    "state float": (lambda: PerSample(3.5), "size: expected the number of images, got 3.5"),  # type: ignore[arg-type]
+    "ode sharp": (lambda: ode_constant(delta_k=1.0, high=1e-3, at=1), "high: expected a temperature above"),
     "schedule": (lambda: nt_xent(P, temperature=CosineSchedule()), "pass temperature=schedule.at(epoch)"),  # type: ignore[arg-type]
     "order": (lambda: cosine(0.2, 0.1), "low, high: expected low ≤ high, got low=0.2 and high=0.1"),
     "low": (lambda: linear(0.0, 0.1), "low: expected a number above 0"),
@@ -50,7 +70,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "t": (lambda: align_uniform(P, t=0), "t: expected a number above 0"),
     "margin": (lambda: triplet(P, margin=NAN), "margin: expected a finite number"),
     "cmc": (lambda: cmc(P, temperature=torch.ones(8)), "temperature: cmc takes a number or a function"),
-    "split": (lambda: dcl(cross(torch.randn(4, 3), torch.randn(4, 3)), split_views=True), "split_views: these pairs hold one view"),
+    "split": (lambda: dcl(cross(torch.randn(4, 3), torch.randn(4, 3)), split_views=True), "split_views: expected the batch itself in several views"),
     "gamma": (lambda: sogclr(P, gamma=0.0), "gamma: expected a number above 0"),
     "average": (lambda: sogclr(P, log_average=torch.zeros(3)), "log_average: expected one number per anchor (8,), got (3,)"),
     "score": (lambda: tau(P, score=torch.zeros(8, 1)), "score: expected one floating point number per anchor"),
@@ -67,6 +87,41 @@ def test_bad_settings_are_named(name: str) -> None:
     make, message = WRONG[name]
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
+
+
+EMPTY: dict[str, tuple[Any, Any]] = {
+    "stored rows": (P, stored_rows()),
+    "batch rows": (queue(Q, Q, torch.randn(7, 3)), batch_rows()),
+    "hardest, stored": (queue(Q, Q, -Q.mean(0, keepdim=True).repeat(2, 1), batch=True), (hardest(1), stored_rows())),
+    "hardest, other views": (two_views(Q, -Q), (hardest(1), other_views())),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_choice_that_leaves_nothing_is_refused(name: str) -> None:
+    pairs, choice = EMPTY[name]
+    for objective in (nt_xent, dcl, balanced, cacr, macl, sogclr, triplet, simple):
+        with pytest.raises(ValueError, match="leaves an anchor without negatives"):
+            objective(pairs, negatives=choice)
+
+
+def test_an_empty_part_of_a_queue_is_no_nan() -> None:
+    """One query: no other queries beside the stored rows."""
+    for objective in (partial(cacr, detach_queue_weights=True), align_uniform, cacr):
+        q = torch.randn(1, 3, requires_grad=True)
+        loss = objective(queue(q, torch.randn(1, 3), torch.randn(7, 3), batch=True))
+        loss.backward()
+        assert torch.isfinite(loss)
+        assert q.grad is not None
+        assert torch.isfinite(q.grad).all()
+
+
+def test_numbers_of_other_kinds_are_numbers() -> None:
+    import numpy as np
+
+    half: Any = np.float32(0.5)
+    assert torch.equal(nt_xent(P, temperature=half), nt_xent(P, temperature=0.5))
+    assert hardest(np.int64(3)) == hardest(3)  # type: ignore[arg-type]
 
 
 def test_three_views_too() -> None:

@@ -17,6 +17,7 @@ LAYERS = (
     ("reduce",),
     ("negatives", "pairs", "temperature", "distributed"),
     ("losses",),
+    ("data",),
 )
 
 

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from contrapose.distributed import gather
 from contrapose.losses import balanced, cacr, dclw, nt_xent
 from contrapose.negatives import hardest
-from contrapose.pairs import two_views
+from contrapose.pairs import two_views, views
 from contrapose.temperature import cosine
 
 IMAGES, WIDTH, STEPS = 8, 6, 20
@@ -48,12 +48,15 @@ def encoder() -> nn.Module:
 def train(net: nn.Module, rank: int, world: int, name: str) -> dict[str, Tensor]:
     own = slice(rank * IMAGES // world, (rank + 1) * IMAGES // world)
     x1, x2, ids = (x[own] for x in data())
-    optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.03)
     record: dict[str, Tensor] = {}
     for step in range(STEPS):
         optimiser.zero_grad()
-        z1, z2 = net(torch.stack([x1, x2]))
-        loss = LOSSES[name](two_views(gather(z1), gather(z2), ids=gather(ids)))
+        z = net(torch.stack([x1, x2]))
+        pairs = (
+            two_views(gather(z[0]), gather(z[1]), ids=gather(ids)) if step % 2 else views(gather(z, 1), ids=gather(ids))
+        )
+        loss = LOSSES[name](pairs)
         loss.backward()
         if step == 0:
             record["loss"] = loss.detach()

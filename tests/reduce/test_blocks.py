@@ -5,13 +5,17 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
 from cases import Case, combinations, named
 from kinds import Kind
 
-from contrapose.reduce import memory
+from contrapose import losses
+from contrapose.negatives import hardest
+from contrapose.pairs import cross, from_similarities, unit
+from contrapose.reduce import Count, memory
 
 
 @pytest.mark.parametrize("pair", combinations(), ids=named)
@@ -51,3 +55,51 @@ def test_memory_does_not_grow_with_the_square() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 0
     said = subprocess.check_output([sys.executable, "-c", MEASURE, "8192"], text=True)
     assert int(said) < 300
+
+
+@pytest.mark.parametrize("per_anchor", [False, True])
+@pytest.mark.parametrize("objective", [losses.nt_xent, losses.dcl, losses.hard_negative, losses.sogclr])
+def test_a_learned_temperature_gets_the_gradient_of_plain_autograd(
+    objective: Callable[..., torch.Tensor], per_anchor: bool
+) -> None:
+    a, b = torch.randn(2, 5, 3, dtype=torch.float64)
+    pairs = cross(a, b)
+    own = torch.eye(5, dtype=torch.bool)
+    s = unit(a) @ unit(b).T
+    plain = from_similarities(s[own], s[~own].reshape(5, 4))
+    found = []
+    for compared in (pairs, plain):
+        temperature = torch.full((5,) if per_anchor else (), 0.3, dtype=torch.float64, requires_grad=True)
+        with memory(block=8, kept=0):
+            (objective(compared, temperature=temperature) + 0 * temperature.sum()).backward()
+        found.append(temperature.grad)
+    torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-14)
+
+
+def test_precisions_mix() -> None:
+    a, b = torch.randn(5, 3, requires_grad=True), torch.randn(5, 3, dtype=torch.float64)
+    temperature = torch.full((5,), 0.3, dtype=torch.float64, requires_grad=True)
+    losses.nt_xent(cross(a, b), temperature=temperature).backward()
+    assert a.grad is not None
+    assert a.grad.dtype == torch.float32
+    losses.nt_xent(cross(a, b.float()), temperature=temperature).backward()
+    assert temperature.grad is not None
+    assert temperature.grad.dtype == torch.float64
+
+
+def test_second_derivatives_are_refused_not_wrong() -> None:
+    a = torch.randn(5, 3, requires_grad=True)
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(losses.dcl(cross(a, torch.randn(5, 3))), a, create_graph=True)
+
+
+def test_backward_twice_with_a_retained_graph() -> None:
+    a = torch.randn(5, 3, requires_grad=True)
+    loss = losses.nt_xent(cross(a, torch.randn(5, 3)))
+    first = torch.autograd.grad(loss, a, retain_graph=True)[0]
+    assert torch.equal(first, torch.autograd.grad(loss, a)[0])
+
+
+def test_a_share_is_counted_exactly_in_float32() -> None:
+    pairs = from_similarities(torch.rand(1), torch.rand(1, 75))
+    assert float(pairs.reduce(Count(), negatives=hardest(0.72))[0]) == 54

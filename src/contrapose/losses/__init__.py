@@ -22,7 +22,7 @@ from contrapose.losses.softmax import (
     nt_xent,
     tau,
 )
-from contrapose.losses.sogclr import sogclr
+from contrapose.losses.sogclr import isogclr, sogclr
 
 __all__ = [
     "CATALOGUE",
@@ -36,6 +36,7 @@ __all__ = [
     "dclw",
     "generalized_nt_xent",
     "hard_negative",
+    "isogclr",
     "macl",
     "nt_xent",
     "simple",

@@ -7,13 +7,14 @@ import math
 import torch
 from torch import Tensor
 
-from contrapose.losses.reduction import finish
+from contrapose.losses.reduction import finish, objective
 from contrapose.negatives import Negatives, batch_rows, same_view, steps, stored_rows
 from contrapose.pairs import AnyPairs
 from contrapose.reduce import Count, LogSumExp, Scale
 from contrapose.validate import check_number
 
 
+@objective
 def align_uniform(
     pairs: AnyPairs,
     *,
@@ -33,6 +34,8 @@ def align_uniform(
     """
     for name, value in (("alpha", alpha), ("t", t)):
         check_number(name, value, above=0.0)
+    for name, value in (("align_weight", align_weight), ("uniform_weight", uniform_weight)):
+        check_number(name, value)
     distance = (2 - 2 * pairs.positives()).clamp(min=0)  # ‖z - z⁺‖²
     if alpha != 2:
         # A square root has no slope at 0: coincident views are as aligned as they can be and get none.
@@ -44,7 +47,7 @@ def align_uniform(
 def _uniformity(pairs: AnyPairs, t: float, negatives: Negatives) -> Tensor:
     if 0 < pairs.stored < pairs.shape[1]:
         return _queue_uniformity(pairs, t, negatives)
-    chosen = (*steps(negatives), same_view()) if pairs.has_views else steps(negatives)
+    chosen = (same_view(), *steps(negatives)) if pairs.has_views else steps(negatives)
     total, count = pairs.reduce(LogSumExp(Scale(2 * t)), Count(), negatives=chosen)
     groups = (pairs.views if pairs.has_views else 1, -1)
     return (total.reshape(groups).logsumexp(1) - count.reshape(groups).sum(1).log()).mean() - 2 * t
@@ -52,8 +55,8 @@ def _uniformity(pairs: AnyPairs, t: float, negatives: Negatives) -> Tensor:
 
 def _queue_uniformity(pairs: AnyPairs, t: float, negatives: Negatives) -> Tensor:
     """Query-queue pairs, and query-query pairs of one view, which stand in the matrix twice and count once."""
-    total, before = LogSumExp(Scale(2 * t)), steps(negatives)
-    stored, m = pairs.reduce(total, Count(), negatives=(*before, stored_rows()))
-    batch, b = pairs.reduce(total, Count(), negatives=(*before, same_view(), batch_rows()))
-    everything = torch.logaddexp(stored.logsumexp(0), batch.logsumexp(0) - math.log(2))
+    total, before = LogSumExp(Scale(2 * t)), (same_view(), *steps(negatives))
+    stored, m = pairs.reduce(total, Count(), negatives=(*before, stored_rows()), may_be_empty=True)
+    batch, b = pairs.reduce(total, Count(), negatives=(*before, batch_rows()), may_be_empty=True)
+    everything = torch.stack([stored, batch - math.log(2)]).flatten().logsumexp(0)
     return everything - (m.sum() + b.sum() / 2).log() - 2 * t

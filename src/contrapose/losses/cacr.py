@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from contrapose.losses.reduction import finish
+from contrapose.losses.reduction import finish, objective
 from contrapose.negatives import Negatives, batch_rows, same_view, steps, stored_rows
 from contrapose.pairs import AnyPairs
 from contrapose.reduce import Expectation, LogSumExp, Scale
@@ -24,6 +24,7 @@ WEIGHTS = ("contrast", "uniform", "reversed")
 COSTS = ("euclidean", "inner", "rbf")
 
 
+@objective
 def cacr(
     pairs: AnyPairs,
     *,
@@ -47,22 +48,27 @@ def cacr(
     cost                    "euclidean" 2 - 2s; "inner" -s; "rbf": CR = log mean_i Σ_j π⁻_ij e^{-t c_ij}. Weights always
                             use 2 - 2s.
     margin                  if given, max(CA + CR + margin, 0) for each query, the triplet view
-    stop_positive_weights   no gradient through π⁺; by default so on `queue` and `bank`, as in the MoCo form
+    stop_positive_weights   no gradient through π⁺; by default so where keys, a queue or a bank are (the MoCo form)
     detach_queue_weights    no gradient through the stored rows' part of π⁻, as in the authors' MoCo code
 
     The K positives are those of the pairs; with one, π⁺ = 1 and CA is the alignment loss. Negatives: on `two_views`
     and `views` by default each pair of views v < w on its own, v the query, as the authors' code does (CR is then one
-    number for each image and counts for all its views); `negatives=same_view()` is the formula as printed. On `queue`
-    with `batch`, the stored rows and the other queries of the query's view.
+    number for each image and counts for all its views; with `keys` in both directions). With a choice, one softmax over
+    all that it leaves: `negatives=same_view()` is the formula as printed. On `queue` with `batch`, the stored rows and
+    the other queries of the query's view.
     """
     check_number("t_pos", t_pos, least=0.0)
     check_number("t_neg", t_neg, least=0.0)
     check_number("t", t, above=0.0)
+    check_number("attract_weight", attract_weight)
+    check_number("repel_weight", repel_weight)
+    if detach_queue_weights and cost == "rbf":
+        raise ValueError("detach_queue_weights: expected a cost of 'euclidean' or 'inner' with it, got 'rbf'")
     check_choice("attraction", attraction, *WEIGHTS)
     check_choice("repulsion", repulsion, *WEIGHTS)
     check_choice("cost", cost, *COSTS)
     if stop_positive_weights is None:
-        stop_positive_weights = pairs.stored > 0
+        stop_positive_weights = pairs.detached
     attract = _attraction(pairs.positives(), _sharpness(t_pos, attraction), cost, stop_positive_weights)
     sharpness = -_sharpness(t_neg, repulsion)
     if cost == "rbf":
@@ -88,32 +94,36 @@ def _attraction(positives: Tensor, sharpness: float, cost: str, stop: bool) -> T
     return -similarity if cost == "inner" else 2 - 2 * similarity
 
 
+def _view_pairs(pairs: AnyPairs) -> list[AnyPairs]:
+    """Each pair of views once, the earlier as query; both ways with fixed keys, or the last view would not move."""
+    return [between for v, w, between in pairs.between_views() if v < w or pairs.detached]
+
+
 def _mean_negative(pairs: AnyPairs, sharpness: float, negatives: Negatives, detach_queue: bool) -> Tensor:
     """Σ_j π⁻_j s_j for each anchor."""
-    if negatives is None and pairs.has_views:
-        parts = [
-            _mean_negative(between, sharpness, None, detach_queue) for v, w, between in pairs.between_views() if v < w
-        ]
+    if not steps(negatives) and pairs.has_views:
+        parts = [_mean_negative(between, sharpness, None, detach_queue) for between in _view_pairs(pairs)]
         return torch.stack(parts).mean(0).repeat(pairs.views)
     expectation = Expectation(Scale(sharpness), detach=detach_queue and pairs.stored > 0)
     mixed = 0 < pairs.stored < pairs.shape[1]
-    chosen = (same_view(),) if mixed and negatives is None else steps(negatives)
+    chosen = steps(negatives) or ((same_view(),) if mixed else ())
     if not (mixed and detach_queue):
         return pairs.reduce(expectation, negatives=chosen)[0]
     # Two softmaxes, one of them detached, joined by their totals.
     total = LogSumExp(Scale(sharpness))
-    log_stored, stored = pairs.reduce(total, expectation, negatives=(*chosen, stored_rows()))
-    log_batch, batch = pairs.reduce(total, Expectation(Scale(sharpness)), negatives=(*chosen, batch_rows()))
+    log_stored, stored = pairs.reduce(total, expectation, negatives=(*chosen, stored_rows()), may_be_empty=True)
+    live = Expectation(Scale(sharpness))
+    log_batch, batch = pairs.reduce(total, live, negatives=(*chosen, batch_rows()), may_be_empty=True)
     share = torch.sigmoid(log_stored.detach() - log_batch)
     return share * stored + (1 - share) * batch
 
 
 def _rbf_repulsion(pairs: AnyPairs, sharpness: float, t: float, negatives: Negatives) -> Tensor:
     """log mean_i Σ_j π⁻_ij e^{-t c_ij}, a number for the whole batch (the mean over views, or pairs of views)."""
-    if negatives is None and pairs.has_views:
-        parts = [_rbf_repulsion(between, sharpness, t, None) for v, w, between in pairs.between_views() if v < w]
+    if not steps(negatives) and pairs.has_views:
+        parts = [_rbf_repulsion(between, sharpness, t, None) for between in _view_pairs(pairs)]
         return torch.stack(parts).mean()
-    chosen = (same_view(),) if negatives is None and 0 < pairs.stored < pairs.shape[1] else steps(negatives)
+    chosen = steps(negatives) or ((same_view(),) if 0 < pairs.stored < pairs.shape[1] else ())
     weighted, total = pairs.reduce(LogSumExp(Scale(sharpness + 2 * t)), LogSumExp(Scale(sharpness)), negatives=chosen)
     each = (weighted - total - 2 * t).reshape(pairs.views, -1)
     return each.logsumexp(1).mean() - math.log(each.shape[1])

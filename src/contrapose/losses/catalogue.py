@@ -24,8 +24,8 @@ from contrapose.losses.softmax import (
     nt_xent,
     tau,
 )
-from contrapose.losses.sogclr import sogclr
-from contrapose.negatives import hardest
+from contrapose.losses.sogclr import isogclr
+from contrapose.negatives import hardest, other_views
 from contrapose.temperature import CosineSchedule, PerSample, cosine
 
 Settings = Mapping[str, Any]
@@ -70,7 +70,8 @@ def _each(settings: Settings, *names: str) -> dict[str, Settings]:
     return dict.fromkeys(names, settings)
 
 
-_IMAGENET = ("imagenet", "imagenet100")
+_IMAGENET = ("imagenet", "imagenet100", "imagenet100-lt")
+_SIMCSE = {"negatives": other_views()}  # one direction on `cross`: the other sentences' second pass
 _BANK = ("cifar10", "cifar100", "svhn", "imagenet100")
 _CACR = {
     "cifar10": {"t_neg": 2.0}, "cifar100": {"t_neg": 3.0}, "stl10": {"t_neg": 3.0},
@@ -82,7 +83,7 @@ CATALOGUE: Mapping[str, Method] = {
         "NT-Xent over both views of a batch (Chen et al.; Wang & Liu, Eq. 1)",
         nt_xent,
         {"temperature": 0.5},
-        _each({"temperature": 0.1}, *_IMAGENET) | _each({"temperature": 0.05}, "simcse"),
+        _each({"temperature": 0.1}, *_IMAGENET) | _each({"temperature": 0.05, **_SIMCSE}, "simcse"),
     ),
     "contrastive": Method(
         "InfoNCE against a whole memory bank, at the temperature that did best (Wang & Liu, Eq. 1, Table 1)",
@@ -94,15 +95,15 @@ CATALOGUE: Mapping[str, Method] = {
         "temperature as a cosine of similarity, lowest at s = 0 (Manna et al., Alg. 1 and 3)",
         nt_xent,
         {"temperature": cosine(0.07, 0.2)},
-        _each({"temperature": cosine(0.1, 0.2)}, *_IMAGENET, "imagenet100-lt")
-        | _each({"temperature": cosine(0.03, 0.05)}, "simcse"),
+        _each({"temperature": cosine(0.1, 0.2)}, *_IMAGENET)
+        | _each({"temperature": cosine(0.03, 0.05), **_SIMCSE}, "simcse"),
     ),
     "dystress_shifted": Method(
         "DySTreSS with its minimum moved to s = -0.3 (Manna et al., Alg. 2, Table 15)",
         nt_xent,
         {"temperature": cosine(0.07, 0.2, shift=-0.4)},
         _each({"temperature": cosine(0.1, 0.2, shift=-0.4)}, *_IMAGENET)
-        | _each({"temperature": cosine(0.03, 0.05, shift=-0.4)}, "simcse"),
+        | _each({"temperature": cosine(0.03, 0.05, shift=-0.4), **_SIMCSE}, "simcse"),
     ),
     "dystress_dcl": Method(
         "DySTreSS's temperature in the decoupled loss (Manna et al., §5.1)",
@@ -115,7 +116,7 @@ CATALOGUE: Mapping[str, Method] = {
         "temperature that follows the batch's alignment, reweighted gradient (Huang et al., MACL)",
         macl,
         {"temperature": 0.1, "alpha": 0.5, "center": 0.0},
-        _each({"temperature": 0.05, "alpha": 2.0, "center": 0.8}, "simcse"),
+        _each({"temperature": 0.05, "alpha": 2.0, "center": 0.8, **_SIMCSE}, "simcse"),
     ),
     "temperature_schedule": Method(
         "NT-Xent with a temperature that swings between 0.1 and 1 over the epochs (Kukleva et al.)",
@@ -124,7 +125,7 @@ CATALOGUE: Mapping[str, Method] = {
     ),
     "isogclr": Method(
         "one temperature per image, learned with a moving average (Qiu et al., iSogCLR); needs `state`",
-        sogclr,
+        isogclr,
         {},
         state=PerSample,
     ),

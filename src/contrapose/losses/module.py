@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from contrapose.losses.catalogue import Method
 from contrapose.pairs import AnyPairs, Pairs, Similarities, two_views, views
 from contrapose.temperature import PerSample, Schedule
 
@@ -23,28 +24,40 @@ class Loss(nn.Module):
     >>> round(criterion(z1, z2).item(), 4)
     0.0396
 
-    A setting that is a schedule takes its value at `criterion.epoch`, which the training loop sets. With `state`
-    (`sogclr`), the criterion reads it, needs `ids` (data-set indices), and moves it after each call in training mode.
+    A setting that is a schedule takes its value at `criterion.epoch`, which the training loop sets. One that is an
+    `nn.Parameter` or module (a learned temperature) belongs to the criterion. With `state` (`isogclr`) the criterion
+    reads it, needs `ids` (data-set indices), and moves it after each call in training mode.
     """
 
-    def __init__(self, objective: Callable[..., Tensor], *, state: PerSample | None = None, **settings: Any) -> None:
+    def __init__(
+        self, objective: Callable[..., Tensor] | Method, *, state: PerSample | None = None, **settings: Any
+    ) -> None:
         super().__init__()
         if not callable(objective):
             raise ValueError(f"objective: expected a function of pairs such as nt_xent, got {objective!r}")
-        if isinstance(objective, partial):  # what the catalogue gives
+        if isinstance(objective, Method):
+            objective = objective()
+        if isinstance(objective, partial):  # what a method of the catalogue makes
             settings, objective = {**objective.keywords, **settings}, objective.func
         self.objective, self.settings, self.state, self.epoch = objective, settings, state, 0
+        for name, value in settings.items():  # a learned temperature is learned, moved and saved with the module
+            if isinstance(value, nn.Parameter):
+                self.register_parameter(name, value)
+            elif isinstance(value, nn.Module):
+                self.add_module(name, value)
 
     def forward(
         self, z: Tensor | AnyPairs, z2: Tensor | None = None, *, ids: Tensor | None = None, **more: Any
     ) -> Tensor:
         """The loss. `more` overrides settings for this call, such as a per-anchor temperature."""
+        if self.state is not None and ids is None and isinstance(z, Tensor):
+            raise ValueError("ids: expected the data-set index of each image, since the state is kept for each of them")
         pairs = self._pairs(z, z2, ids)
         settings = {**self.settings, **(self.state(pairs) if self.state is not None else {}), **more}
         at_epoch = {name: s.at(self.epoch) if isinstance(s, Schedule) else s for name, s in settings.items()}
         loss = self.objective(pairs, **at_epoch)
         if self.state is not None and self.training:
-            self.state.update(pairs)
+            self.state.update(pairs, negatives=settings.get("negatives"))
         return loss
 
     def extra_repr(self) -> str:

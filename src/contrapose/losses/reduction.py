@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
 from torch import Tensor
 
+from contrapose.pairs import Pairs, Similarities
 from contrapose.validate import check_choice
+
+F = TypeVar("F", bound=Callable[..., Tensor])
+
+
+def objective(function: F) -> F:
+    """A function of pairs that says so when it is given something else."""
+
+    @wraps(function)
+    def checked(pairs: Any, **settings: Any) -> Tensor:
+        if not isinstance(pairs, Pairs | Similarities):
+            wanted = "what two_views, views, cross, queue, bank or from_similarities make"
+            raise ValueError(f"pairs: expected {wanted}, got {type(pairs).__name__}")
+        return function(pairs, **settings)
+
+    return cast(F, checked)
 
 
 def finish(values: Tensor, reduction: str) -> Tensor:

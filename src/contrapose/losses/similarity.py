@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from contrapose.losses.reduction import finish
+from contrapose.losses.reduction import finish, objective
 from contrapose.negatives import Negatives
 from contrapose.pairs import AnyPairs
 from contrapose.reduce import Count, Maximum, Mean
 from contrapose.validate import check_number
 
 
+@objective
 def simple(
     pairs: AnyPairs,
     *,

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from contrapose.losses.reduction import finish
+from contrapose.losses.reduction import finish, objective
 from contrapose.negatives import Negatives, same_view, steps
 from contrapose.negatives import other_views as only_other_views
 from contrapose.pairs import AnyPairs
@@ -25,6 +25,7 @@ def softplus(x: Tensor) -> Tensor:
     return torch.logaddexp(x, x.new_zeros(()))
 
 
+@objective
 def nt_xent(
     pairs: AnyPairs, *, temperature: Temperature = 0.5, negatives: Negatives = None, reduction: str = "mean"
 ) -> Tensor:
@@ -42,6 +43,7 @@ def nt_xent(
     return finish(softplus(total[:, None] - logit(pairs.positives())).mean(1), reduction)
 
 
+@objective
 def dcl(
     pairs: AnyPairs,
     *,
@@ -54,13 +56,15 @@ def dcl(
 
     nt_xent = softplus(dcl) for every anchor.
     `split_views` adds one log-sum-exp over the negatives of the anchor's view and one over those of other views, as
-    lightly did until 2025 and as the DySTreSS paper's DCL numbers were made: twice the repulsion.
+    lightly did until 2025 and as the DySTreSS paper's DCL numbers were made: twice the repulsion. `negatives` then
+    narrows each of the two.
     """
     logit = temperature_logit(temperature, pairs.shape[0])
     total = _log_total(pairs, LogSumExp(logit), negatives, split_views)
     return finish(total - logit(pairs.positives()).mean(1), reduction)
 
 
+@objective
 def tau(
     pairs: AnyPairs,
     *,
@@ -70,9 +74,13 @@ def tau(
     reduction: str = "mean",
 ) -> Tensor:
     """DCL at the temperature τ/sigmoid(t̂_i), t̂ = `score` (n,) an extra output of the encoder (TaU, Zhang et al.)."""
-    return dcl(pairs, temperature=uncertainty(score, base=base), negatives=negatives, reduction=reduction)
+    temperature = uncertainty(score, base=base)
+    if len(temperature) != pairs.shape[0]:
+        raise ValueError(f"score: expected one number per anchor ({pairs.shape[0]},), got {tuple(score.shape)}")
+    return dcl(pairs, temperature=temperature, negatives=negatives, reduction=reduction)
 
 
+@objective
 def dclw(
     pairs: AnyPairs,
     *,
@@ -98,13 +106,14 @@ def _log_total(pairs: AnyPairs, total: LogSumExp, negatives: Negatives, split_vi
     if not split_views:
         return pairs.reduce(total, negatives=negatives)[0]
     if not pairs.has_views:
-        raise ValueError("split_views: these pairs hold one view of each image; make them with two_views or views")
+        raise ValueError("split_views: expected the batch itself in several views, as two_views and views make it")
     chosen = steps(negatives)
-    (same,) = pairs.reduce(total, negatives=(*chosen, same_view()))
-    (other,) = pairs.reduce(total, negatives=(*chosen, only_other_views()))
+    (same,) = pairs.reduce(total, negatives=(same_view(), *chosen))
+    (other,) = pairs.reduce(total, negatives=(only_other_views(), *chosen))
     return same + other
 
 
+@objective
 def generalized_nt_xent(
     pairs: AnyPairs,
     *,
@@ -124,6 +133,7 @@ def generalized_nt_xent(
     return finish(values * alpha if scale_by_alpha else values, reduction)
 
 
+@objective
 def balanced(
     pairs: AnyPairs,
     *,
@@ -150,6 +160,7 @@ def _balance(pairs: AnyPairs, alpha: float, weight: float, negatives: Negatives)
     return total, pairs.positives()
 
 
+@objective
 def macl(
     pairs: AnyPairs,
     *,
@@ -164,6 +175,7 @@ def macl(
     A is the batch's mean positive similarity. The reweighting cancels the factor 1 - P of NT-Xent's gradient, so the
     positive is pulled with 1/τ_a exactly, however well it is matched already.
     """
+    check_number("temperature", temperature, above=0.0)
     positives = pairs.positives()
     logit = Scale(1.0 / adaptive(positives, base=temperature, alpha=alpha, center=center))
     (total,) = pairs.reduce(LogSumExp(logit), negatives=negatives)
@@ -178,6 +190,7 @@ def _reweighted(gap: Tensor) -> Tensor:
     return torch.where(gap > 0, torch.log1p(u) / u * (1 + u), softplus(-gap) * (1 + torch.exp(gap.clamp(max=0))))
 
 
+@objective
 def hard_negative(
     pairs: AnyPairs,
     *,
@@ -214,6 +227,7 @@ def hard_negative(
     return finish(softplus(torch.maximum(log_ng, least) - log_p).mean(1), reduction)
 
 
+@objective
 def cmc(
     pairs: AnyPairs, *, temperature: Temperature = 0.07, negatives: Negatives = None, reduction: str = "mean"
 ) -> Tensor:

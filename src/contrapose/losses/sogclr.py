@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from contrapose.losses.reduction import finish
+from contrapose.losses.reduction import finish, objective
 from contrapose.negatives import Negatives
 from contrapose.pairs import AnyPairs
 from contrapose.reduce import Count, Expectation, LogSumExp
@@ -13,6 +13,7 @@ from contrapose.temperature.per_sample import blend
 from contrapose.validate import check_number
 
 
+@objective
 def sogclr(
     pairs: AnyPairs,
     *,
@@ -29,13 +30,33 @@ def sogclr(
     `sogclr(pairs, **state(pairs))`. An image's views add up, as in the authors' loss; several positives: the mean.
     """
     check_number("gamma", gamma, above=0.0, most=1.0)
-    if log_average is not None and log_average.shape != (pairs.shape[0],):
-        raise ValueError(
-            f"log_average: expected one number per anchor ({pairs.shape[0]},), got {tuple(log_average.shape)}"
-        )
+    if log_average is not None and (not isinstance(log_average, Tensor) or log_average.shape != (pairs.shape[0],)):
+        came = tuple(log_average.shape) if isinstance(log_average, Tensor) else type(log_average).__name__
+        raise ValueError(f"log_average: expected one number per anchor ({pairs.shape[0]},), got {came}")
     logit = temperature_logit(temperature, pairs.shape[0])
     total, pull, count = pairs.reduce(LogSumExp(logit), Expectation(logit, detach=True), Count(), negatives=negatives)
     log_g = total.detach() - count.log()
     log_u = log_g if log_average is None else blend(log_average.to(log_g), log_g, gamma)
     values = (log_g - log_u).exp() * pull - pairs.positives().mean(1)
     return finish(values * pairs.views, reduction)
+
+
+@objective
+def isogclr(
+    pairs: AnyPairs,
+    *,
+    temperature: Tensor | None = None,
+    log_average: Tensor | None = None,
+    gamma: float = 0.8,
+    negatives: Negatives = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """`sogclr` with one temperature per image, which `PerSample` keeps and adapts (iSogCLR, Qiu et al.)."""
+    if temperature is None or log_average is None:
+        raise ValueError(
+            "temperature, log_average: expected those of a PerSample state: "
+            "Loss(isogclr, state=PerSample(number_of_images)), or isogclr(pairs, **state(pairs))"
+        )
+    return sogclr(
+        pairs, temperature=temperature, log_average=log_average, gamma=gamma, negatives=negatives, reduction=reduction
+    )

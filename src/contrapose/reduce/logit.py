@@ -28,9 +28,8 @@ class Logit(Protocol):
     def learned(self) -> Tensor | None:
         """The factor, where it carries gradient."""
 
-    @property
-    def opaque(self) -> bool:
-        """Whether something carries gradient that only autograd can find."""
+    def opaque(self, sample: Tensor) -> bool:
+        """Whether something carries gradient that only autograd can find; `sample` is some similarity."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +37,10 @@ class Scale:
     """φ(s) = factor · s, with one factor for all anchors or one for each."""
 
     factor: float | Tensor  # a number, a tensor without dimensions, or (n,)
-    opaque = False
 
     def __call__(self, s: Tensor, rows: slice = ALL) -> Tensor:
         """factor · s."""
-        return s * self._of(rows)
+        return s * self._of(rows, s)
 
     def times(self, factor: float) -> Scale:
         """The same, multiplied."""
@@ -51,17 +49,22 @@ class Scale:
     def back(self, s: Tensor, gradient: Tensor, rows: slice) -> tuple[Tensor, Tensor | None]:
         """∂L/∂s = factor · ∂L/∂φ, ∂L/∂factor = Σ s · ∂L/∂φ."""
         learned = (gradient * s).sum(1) if self.learned is not None else None
-        return gradient.mul_(self._of(rows)), learned
+        return gradient.mul_(self._of(rows, s)), learned
 
     @property
     def learned(self) -> Tensor | None:
         """The factor, where it carries gradient."""
         return self.factor if isinstance(self.factor, Tensor) and self.factor.requires_grad else None
 
-    def _of(self, rows: slice) -> float | Tensor:
-        if isinstance(self.factor, Tensor) and self.factor.ndim == 1:
-            return self.factor[rows, None]
-        return self.factor
+    def opaque(self, sample: Tensor) -> bool:
+        """Never: a factor is all there is."""
+        return False
+
+    def _of(self, rows: slice, like: Tensor) -> float | Tensor:
+        if not isinstance(self.factor, Tensor):
+            return self.factor
+        factor = self.factor.to(like)
+        return factor[rows, None] if factor.ndim else factor
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,6 @@ class Divided:
             (result,) = torch.autograd.grad(self(s), s, gradient)
         return result, None
 
-    @property
-    def opaque(self) -> bool:
+    def opaque(self, sample: Tensor) -> bool:
         """Whether τ has parameters of its own: then even a constant's temperature carries gradient."""
-        return self.temperature(torch.zeros(1)).requires_grad
+        return self.temperature(sample.detach()).requires_grad

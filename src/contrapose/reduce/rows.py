@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from contrapose.reduce.block import Block, Source
 from contrapose.reduce.statistics import Statistic
@@ -43,12 +42,17 @@ def reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
     """Each statistic of each anchor's negatives, (n,) tensors that carry gradients (first derivatives)."""
     anchor, pool = source.anchor, source.pool
     # Given similarities, and temperatures with parameters of their own, are left to autograd as they are.
-    if anchor is None or pool is None or any(s.logit is not None and s.logit.opaque for s in statistics):
+    if anchor is None or pool is None or _opaque(statistics, anchor, pool):
         parts = [[s(block) for s in statistics] for block in _whole(source)]
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
     plan = _Plan(source, statistics, anchor.device)
     values: tuple[Tensor, ...] = _Rows.apply(plan, anchor, pool, *plan.factors)
     return values
+
+
+def _opaque(statistics: tuple[Statistic, ...], anchor: Tensor, pool: Tensor) -> bool:
+    sample = anchor[:1].detach() @ pool[:1].detach().T
+    return any(s.logit is not None and s.logit.opaque(sample) for s in statistics)
 
 
 def _whole(source: Source) -> Iterator[Block]:
@@ -59,12 +63,11 @@ def _whole(source: Source) -> Iterator[Block]:
 
 @dataclass
 class _Plan:
-    """One reduction: what of, in which blocks, and the similarities kept for the way back."""
+    """One reduction: what of, and in which blocks."""
 
     source: Source
     statistics: tuple[Statistic, ...]
     device: torch.device
-    kept: dict[int, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         limits = _MEMORY.get() or (_CPU if self.device.type == "cpu" else _DEVICE)
@@ -78,36 +81,34 @@ class _Plan:
     def factors(self) -> list[Tensor | None]:
         return [s.logit.learned if s.logit is not None else None for s in self.statistics]
 
-    def blocks(self, *, keep: bool = False) -> Iterator[Block]:
-        for rows in self.rows:
-            similarity = self.kept.get(rows.start)
-            if similarity is None:
-                similarity = self.source.similarity(rows)
-                if keep:
-                    self.kept[rows.start] = similarity
-            yield self.source.block(rows, similarity)
+    def blocks(self, kept: Sequence[Tensor] = ()) -> Iterator[Block]:
+        """Every block, from the similarities kept on the way forward, or computed."""
+        for place, rows in enumerate(self.rows):
+            yield self.source.block(rows, kept[place] if kept else self.source.similarity(rows))
 
 
 class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, anchor: Tensor, pool: Tensor, *factors: Tensor | None) -> tuple[Tensor, ...]:
-        keep = plan.keeps and any(ctx.needs_input_grad)
-        parts = [[s(block) for s in plan.statistics] for block in plan.blocks(keep=keep)]
+        kept = [plan.source.similarity(rows) for rows in plan.rows] if plan.keeps and any(ctx.needs_input_grad) else []
+        parts = [[s(block) for s in plan.statistics] for block in plan.blocks(kept)]
         values = tuple(torch.cat(column) for column in zip(*parts, strict=True))
         ctx.plan = plan
-        ctx.save_for_backward(anchor, pool, *values)
+        ctx.save_for_backward(anchor, pool, *values, *kept)
         return values
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        anchor, pool, *values = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True
+            raise RuntimeError("first derivatives only: losses of embeddings have no second derivative here")
         plan: _Plan = ctx.plan
+        anchor, pool, *saved = ctx.saved_tensors
+        values, kept = saved[: len(plan.statistics)], saved[len(plan.statistics) :]
         _, wants_anchor, wants_pool, *_ = ctx.needs_input_grad
         d_anchor = torch.empty_like(anchor) if wants_anchor else None
         d_pool = torch.zeros_like(pool) if wants_pool else None
         d_factors: list[list[Tensor]] = [[] for _ in plan.statistics]
-        for block in plan.blocks():
+        for block in plan.blocks(kept):
             total = None
             for place, statistic in enumerate(plan.statistics):
                 value, gradient = values[place][block.rows], gradients[place][block.rows]
@@ -123,7 +124,7 @@ class _Rows(torch.autograd.Function):
                 d_pool[block.pool].addmm_(total.T, anchor[block.rows])
         # One factor for each anchor, or one for all, whose gradients add up.
         shaped = [
-            None if factor is None else torch.cat(parts) if factor.ndim else torch.cat(parts).sum()
+            None if factor is None or not parts else torch.cat(parts) if factor.ndim else torch.cat(parts).sum()
             for factor, parts in zip(plan.factors, d_factors, strict=True)
         ]
         return None, d_anchor, d_pool, *shaped

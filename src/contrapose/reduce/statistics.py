@@ -29,6 +29,11 @@ class Statistic(Protocol):
         """The exponent it weighs with, if any."""
 
 
+def _finite(log_total: Tensor) -> Tensor:
+    """0 in place of -inf, the total of an anchor without negatives: its weights are then 0, not NaN."""
+    return log_total.masked_fill(log_total == -torch.inf, 0.0)
+
+
 @dataclass(frozen=True)
 class LogSumExp:
     """log Σ_j exp φ(s_ij)."""
@@ -43,7 +48,7 @@ class LogSumExp:
     def back(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
         """∂L/∂φ_j = g · softmax_j."""
         logits = block.fill(self.logit(block.similarity, block.rows), -torch.inf)
-        weight = logits.sub_(value[:, None]).exp_()
+        weight = logits.sub_(_finite(value)[:, None]).exp_()
         return self.logit.back(block.similarity, weight.mul_(gradient[:, None]), block.rows)
 
 
@@ -69,7 +74,8 @@ class Expectation:
         return direct.add_(through), learned
 
     def _weight(self, block: Block) -> Tensor:
-        weight = torch.softmax(block.fill(self.logit(block.similarity, block.rows), -torch.inf), dim=1)
+        logits = block.fill(self.logit(block.similarity, block.rows), -torch.inf)
+        weight = torch.exp(logits - _finite(torch.logsumexp(logits, 1, keepdim=True)))
         return weight.detach() if self.detach else weight
 
 
@@ -105,7 +111,7 @@ class Maximum:
         """g, shared between ties."""
         s = block.fill(block.similarity.clone(), -torch.inf)
         top = (s == value[:, None]).to(s.dtype)
-        return top.mul_((gradient / top.sum(1))[:, None]), None
+        return top.mul_((gradient / top.sum(1).clamp(min=1))[:, None]), None
 
 
 @dataclass(frozen=True)

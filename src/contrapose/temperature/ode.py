@@ -16,6 +16,8 @@ def ode_solution(s: Tensor, *, delta_k: float, constant: float) -> Tensor:
     """
     check_number("delta_k", delta_k)
     check_number("constant", constant)
+    if not isinstance(s, Tensor):
+        raise ValueError(f"s: expected a tensor of similarities, got {type(s).__name__}")
     inside = delta_k * s + constant
     check_values(
         (inside > 0) & (inside != 1) & (s != 0),
@@ -33,4 +35,8 @@ def ode_constant(*, delta_k: float, high: float, at: int) -> float:
     check_number("delta_k", delta_k)
     if at not in (1, -1):
         raise ValueError(f"at: expected +1 or -1, got {at!r}")
+    if high < 1 / 700:
+        raise ValueError(
+            f"high: expected a temperature above {1 / 700:.3g}, for which e^(1/τ) is a number, got {high!r}"
+        )
     return math.exp(at / high) - at * delta_k

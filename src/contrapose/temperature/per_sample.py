@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from contrapose.negatives import Negatives
 from contrapose.pairs import AnyPairs, Pairs
 from contrapose.reduce import Count, Expectation, LogSumExp, Scale
 from contrapose.validate import check_number, check_values
@@ -47,10 +48,15 @@ class PerSample(nn.Module):
         clip: float = 3.0,
     ) -> None:
         super().__init__()
+        if not isinstance(size, int):
+            raise ValueError(f"size: expected the number of images, got {size!r}")
         check_number("size", size, least=1)
-        check_number("low", low, above=0.0)
-        check_number("temperature", temperature, above=0.0)
-        check_number("gamma", gamma, above=0.0, most=1.0)
+        for name, value in (("low", low), ("temperature", temperature), ("rate", rate), ("clip", clip)):
+            check_number(name, value, above=0.0)
+        for name, value in (("gamma", gamma), ("beta", beta)):
+            check_number(name, value, above=0.0, most=1.0)
+        check_number("rho", rho)
+        check_number("high", high, least=low)
         if adapt and not low <= temperature <= high:
             raise ValueError(f"temperature: expected low ≤ temperature ≤ high, got {low}, {temperature}, {high}")
         self.gamma, self.adapt, self.rho, self.beta = gamma, adapt, rho, beta
@@ -69,12 +75,12 @@ class PerSample(nn.Module):
         }
 
     @torch.no_grad()
-    def update(self, pairs: AnyPairs) -> None:
-        """Move the state of the images in this batch, once the loss has been computed."""
+    def update(self, pairs: AnyPairs, *, negatives: Negatives = None) -> None:
+        """Move the state of the images in this batch, once the loss has been computed, with the same negatives."""
         index = self._index(pairs)
         tau = self.temperature[index]
         logit = Scale(1.0 / tau)
-        total, pull, count = pairs.reduce(LogSumExp(logit), Expectation(logit), Count())
+        total, pull, count = pairs.reduce(LogSumExp(logit), Expectation(logit), Count(), negatives=negatives)
         log_g = total - count.log()
         log_u = blend(self.log_average[index], log_g, self.gamma)
         images, place = torch.unique(index, return_inverse=True)

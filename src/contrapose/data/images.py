@@ -1,0 +1,56 @@
+"""Images in memory: what every data set of this package becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """uint8 images of one size, and their labels if they have any."""
+
+    name: str
+    pixels: Tensor  # uint8 (N, 3, H, W)
+    labels: Tensor | None  # int64 (N,)
+    classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4 or self.pixels.shape[1] != 3:
+            came = f"{self.pixels.dtype} {tuple(self.pixels.shape)}"
+            raise ValueError(f"{self.name}: expected uint8 images of shape (N, 3, H, W), got {came}")
+        if self.labels is not None and self.labels.shape != (len(self.pixels),):
+            raise ValueError(
+                f"{self.name}: expected one label per image ({len(self.pixels)},), got {tuple(self.labels.shape)}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    @property
+    def size(self) -> int:
+        """Height of the images, in pixels."""
+        return int(self.pixels.shape[2])
+
+    def subset(self, index: Tensor | Sequence[int]) -> Images:
+        """The images at these places, in this order."""
+        place = torch.as_tensor(index, dtype=torch.long)
+        labels = None if self.labels is None else self.labels[place]
+        return replace(self, pixels=self.pixels[place], labels=labels)
+
+    def counts(self) -> list[int]:
+        """How many images each class has."""
+        if self.labels is None:
+            raise ValueError(f"{self.name}: this needs labels, and the data set has none")
+        classes = max(len(self.classes), int(self.labels.max()) + 1)
+        return torch.bincount(self.labels, minlength=classes).tolist()
+
+
+def channels_first(pixels: Tensor) -> Tensor:
+    """(N, H, W), (N, H, W, 1) or (N, H, W, 3) -> (N, 3, H, W)."""
+    pixels = pixels[..., None] if pixels.ndim == 3 else pixels
+    pixels = pixels.expand(*pixels.shape[:3], 3) if pixels.shape[3] == 1 else pixels
+    return pixels.permute(0, 3, 1, 2).contiguous()

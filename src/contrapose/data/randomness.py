@@ -1,0 +1,53 @@
+"""Randomness as a function of (seed, epoch, index, view): the same on any device, in any order, with any workers.
+
+Numbers come from a counter, not from a stream: a bijective mixing of 64 bits (the finaliser of SplitMix64), applied to
+each key in turn. A resumed run needs no generator state, and a batch can be split between workers or devices at will.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed number: 2⁶⁴ divided by the golden ratio
+_FIRST, _SECOND = -4658895280553007687, -7723592293110705685  # the multipliers of SplitMix64
+
+
+def _shift(x: Tensor, by: int) -> Tensor:
+    """Shift right, filling with zeros (torch fills with the sign)."""
+    return (x >> by) & ((1 << (64 - by)) - 1)
+
+
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ _shift(x, 30)) * _FIRST
+    x = (x ^ _shift(x, 27)) * _SECOND
+    return x ^ _shift(x, 31)
+
+
+def bits(index: Tensor, *keys: int | Tensor) -> Tensor:
+    """64 random bits for each element of `index` (integers of any shape), different for every tuple of keys."""
+    x = index.long()
+    for key in keys:
+        x = _mix(x * _GOLDEN + key)
+    return _mix(x + _GOLDEN)
+
+
+def uniform(index: Tensor, count: int, *keys: int | Tensor) -> Tensor:
+    """`count` numbers in [0, 1) for each of the (n,) indices: (n, count), float32.
+
+    >>> a = uniform(torch.arange(5), 3, 0, 7)
+    >>> torch.equal(a[[4, 2]], uniform(torch.tensor([4, 2]), 3, 0, 7))
+    True
+    """
+    slots = torch.arange(count, device=index.device)
+    x = _mix(bits(index, *keys)[:, None] + slots * _GOLDEN)
+    return _shift(x, 40).float() * 2.0**-24
+
+
+def permutation(size: int, *keys: int, device: torch.device | None = None) -> Tensor:
+    """The numbers 0…size-1 in an order that the keys decide.
+
+    >>> sorted(permutation(5, 0, 1).tolist())
+    [0, 1, 2, 3, 4]
+    """
+    return torch.argsort(bits(torch.arange(size, device=device), *keys), stable=True)

@@ -1,0 +1,56 @@
+"""Views of images: augmentation as one batched function of (images, index, seed, epoch, view).
+
+>>> import torch
+>>> images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
+>>> make = Views.named("simclr-cifar")
+>>> make(images, torch.arange(4), seed=0, epoch=1)[0].shape
+torch.Size([2, 4, 3, 32, 32])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from contrapose.data.views.recipe import Recipe
+from contrapose.data.views.recipes import RECIPES
+
+__all__ = ["RECIPES", "Recipe", "Views"]
+
+
+@dataclass(frozen=True)
+class Views:
+    """One recipe for each view; views of one size come back in one tensor."""
+
+    recipes: tuple[Recipe, ...]
+
+    @classmethod
+    def named(cls, name: str, count: int = 2, *, size: int | None = None, **changes: object) -> Views:
+        """`count` views by a recipe of the catalogue, with its image size or another.
+
+        "byol" alternates its two recipes; "a+local8" adds eight local crops to the views of recipe a (multi-crop).
+        """
+        name, _, extra = name.partition("+local")
+        if name not in RECIPES:
+            near = get_close_matches(name, RECIPES, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"views: expected one of {', '.join(RECIPES)}, got {name!r}{hint}")
+        if count < 1:
+            raise ValueError(f"views: expected at least one view, got {count}")
+        if extra and not extra.isdigit():
+            raise ValueError(f"views: expected a number of local crops after '+local', got {extra!r}")
+        cycle = RECIPES[name]
+        if size is not None:
+            changes["size"] = size
+        chosen = [replace(cycle[v % len(cycle)], **changes) for v in range(count)]  # type: ignore[arg-type]
+        small = replace(chosen[0], size=round(chosen[0].size * 96 / 224), scale=(0.05, 0.4))
+        return cls((*chosen, *[small] * int(extra or 0)))
+
+    def __call__(self, images: Tensor, index: Tensor, *, seed: int, epoch: int | Tensor) -> list[Tensor]:
+        """uint8 images (B, 3, H, W) -> one tensor (V, B, 3, size, size) for each image size, in the recipes' order."""
+        made = [recipe(images, index, seed, epoch, view) for view, recipe in enumerate(self.recipes)]
+        return [torch.stack(list(group)) for _, group in groupby(made, key=lambda x: x.shape[-1])]

@@ -1,0 +1,180 @@
+"""Image operations on a whole batch, each image with parameters of its own.
+
+Images are (B, 3, H, W) in [0, 1]; parameters are (B,). Each equals torchvision's for the same parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+_GRAY = (0.2989, 0.587, 0.114)  # ITU-R 601-2, as torchvision has it
+
+
+def where(chosen: Tensor, operation: Callable[..., Tensor], images: Tensor, *parameters: Tensor) -> Tensor:
+    """The operation on some images of the batch, the others untouched.
+
+    On the CPU only the chosen ones are computed; elsewhere all are, since counting them would wait for the device.
+    """
+    if images.device.type != "cpu":
+        return torch.where(chosen[:, None, None, None], operation(images, *parameters), images)
+    if not bool(chosen.any()):
+        return images
+    places = chosen.nonzero()[:, 0]
+    changed = operation(images[places], *(parameter[places] for parameter in parameters))
+    return images.index_copy(0, places, changed)
+
+
+# --- geometry -------------------------------------------------------------------------------------------------------
+
+
+def _triangle(x: Tensor) -> Tensor:
+    return (1 - x.abs()).clamp(min=0)
+
+
+def _cubic(x: Tensor) -> Tensor:
+    """Keys's kernel with a = -1/2, as Pillow and torch's antialiased bicubic have it."""
+    x = x.abs()
+    near = (1.5 * x - 2.5) * x * x + 1
+    far = ((-0.5 * x + 2.5) * x - 4) * x + 2
+    return torch.where(x < 1, near, torch.where(x < 2, far, torch.zeros_like(x)))
+
+
+def _resampling(start: Tensor, length: Tensor, full: int, size: int, cubic: bool) -> Tensor:
+    """(B, size, full): the weights by which `size` pixels come from the crop [start, start + length) of `full`.
+
+    With antialiasing: where the crop is larger than the result, the kernel widens.
+    """
+    scale = length / size
+    centre = start[:, None] + (torch.arange(size, device=start.device) + 0.5) * scale[:, None]  # (B, size)
+    pixel = torch.arange(full, device=start.device) + 0.5
+    distance = (pixel - centre[:, :, None]) / scale.clamp(min=1)[:, None, None]
+    weight = _cubic(distance) if cubic else _triangle(distance)
+    inside = (pixel > start[:, None]) & (pixel < (start + length)[:, None])
+    weight = weight * inside[:, None]
+    return weight / weight.sum(-1, keepdim=True)
+
+
+def crop_resize(
+    images: Tensor,
+    top: Tensor,
+    left: Tensor,
+    height: Tensor,
+    width: Tensor,
+    flip: Tensor,
+    size: int,
+    *,
+    cubic: bool = False,
+) -> Tensor:
+    """Crop each image to its own box, resize to size × size with antialiasing, mirror where `flip`.
+
+    Resampling is linear and separable, so it is two matrix products for the whole batch.
+    """
+    rows = _resampling(top, height, images.shape[2], size, cubic)
+    columns = _resampling(left, width, images.shape[3], size, cubic)
+    columns = torch.where(flip[:, None, None], columns.flip(1), columns)
+    resized = rows[:, None] @ images @ columns.transpose(1, 2)[:, None]
+    return resized.clamp(0, 1) if cubic else resized  # a cubic kernel overshoots
+
+
+def rotate(images: Tensor, degrees: Tensor) -> Tensor:
+    """Turn around the centre, bilinear, black outside."""
+    angle = degrees * (math.pi / 180)
+    cos, sin, zero = torch.cos(angle), torch.sin(angle), torch.zeros_like(angle)
+    h, w = images.shape[2:]
+    # affine_grid works in [-1, 1] on both axes, so a turn of a rectangle has its aspect in it
+    matrix = torch.stack([torch.stack([cos, -sin * (h / w), zero], 1), torch.stack([sin * (w / h), cos, zero], 1)], 1)
+    grid = torch.nn.functional.affine_grid(matrix, list(images.shape), align_corners=False)
+    return torch.nn.functional.grid_sample(images, grid, align_corners=False)
+
+
+def cutout(images: Tensor, top: Tensor, left: Tensor, share: float = 0.25) -> Tensor:
+    """Blacken a square of `share` of the image's side; `top` and `left` in [0, 1) place it inside the image."""
+    h, w = images.shape[2:]
+    side_h, side_w = max(1, round(h * share)), max(1, round(w * share))
+    first_row, first_column = (top * (h - side_h + 1)).floor(), (left * (w - side_w + 1)).floor()
+    row = torch.arange(h, device=images.device)[None] - first_row[:, None]
+    column = torch.arange(w, device=images.device)[None] - first_column[:, None]
+    inside = ((row >= 0) & (row < side_h))[:, :, None] & ((column >= 0) & (column < side_w))[:, None, :]
+    return images.masked_fill(inside[:, None], 0.0)
+
+
+# --- colour ---------------------------------------------------------------------------------------------------------
+
+
+def _luminance(images: Tensor) -> Tensor:
+    r, g, b = images.unbind(1)
+    return (_GRAY[0] * r + _GRAY[1] * g + _GRAY[2] * b)[:, None]
+
+
+def _blend(images: Tensor, other: Tensor | float, factor: Tensor) -> Tensor:
+    factor = factor[:, None, None, None]
+    return (factor * images + (1 - factor) * other).clamp(0, 1)
+
+
+def grayscale(images: Tensor) -> Tensor:
+    """Three equal channels of luminance."""
+    return _luminance(images).expand_as(images)
+
+
+def brightness(images: Tensor, factor: Tensor) -> Tensor:
+    """Blend with black."""
+    return (images * factor[:, None, None, None]).clamp(0, 1)
+
+
+def contrast(images: Tensor, factor: Tensor) -> Tensor:
+    """Blend with each image's mean luminance."""
+    return _blend(images, _luminance(images).mean((1, 2, 3), keepdim=True), factor)
+
+
+def saturation(images: Tensor, factor: Tensor) -> Tensor:
+    """Blend with the gray image."""
+    return _blend(images, _luminance(images), factor)
+
+
+def hue(images: Tensor, shift: Tensor) -> Tensor:
+    """Turn the colour circle by `shift` of a full turn, in HSV."""
+    r, g, b = images.unbind(1)
+    value, low = images.amax(1), images.amin(1)
+    chroma = value - low
+    flat = chroma == 0
+    divisor = torch.where(flat, torch.ones_like(chroma), chroma)
+    rc, gc, bc = (value - r) / divisor, (value - g) / divisor, (value - b) / divisor
+    turn = torch.where(value == r, bc - gc, torch.where(value == g, 2 + rc - bc, 4 + gc - rc))
+    turn = (turn / 6 + 1) % 1 + shift[:, None, None]
+    s = chroma / torch.where(flat, torch.ones_like(value), value)
+    # Each channel is the value, lowered by the chroma where its colour is far on the circle.
+    sector = (turn % 1) * 6
+    channels = []
+    for offset in (5.0, 3.0, 1.0):
+        k = (offset + sector) % 6
+        channels.append(value - value * s * torch.minimum(k, 4 - k).clamp(0, 1))
+    return torch.stack(channels, 1)
+
+
+def solarize(images: Tensor) -> Tensor:
+    """Invert what is brighter than half."""
+    return torch.where(images >= 0.5, 1 - images, images)
+
+
+def blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
+    """Gaussian blur with a kernel of odd width, reflecting at the border, each image with its own sigma."""
+    half = kernel // 2
+    x = torch.arange(-half, half + 1, device=images.device, dtype=images.dtype)
+    weight = torch.exp(-0.5 * (x / sigma[:, None]) ** 2)
+    weight = weight / weight.sum(1, keepdim=True)  # (B, kernel)
+    b, c, h, w = images.shape
+    padded = torch.nn.functional.pad(images, (half,) * 4, mode="reflect").reshape(1, b * c, h + 2 * half, w + 2 * half)
+    each = weight.repeat_interleave(c, 0)
+    across = torch.nn.functional.conv2d(padded, each[:, None, None, :], groups=b * c)
+    return torch.nn.functional.conv2d(across, each[:, None, :, None], groups=b * c).reshape(b, c, h, w)
+
+
+def normalize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """(x - mean) / std for each channel."""
+    shape = (1, 3, 1, 1)
+    centre, spread = (torch.tensor(v, dtype=images.dtype, device=images.device).view(shape) for v in (mean, std))
+    return (images - centre) / spread
