@@ -17,7 +17,11 @@ LAYERS = (
     ("reduce",),
     ("negatives", "pairs", "temperature", "distributed"),
     ("losses",),
-    ("data",),
+    ("data", "encoders"),
+    ("evaluation", "frameworks"),
+    ("training",),
+    ("cli",),
+    ("__main__",),
 )
 
 

@@ -43,7 +43,10 @@ class LogSumExp:
     def __call__(self, block: Block) -> Tensor:
         """One number for each row."""
         logits = block.fill(self.logit(block.similarity, block.rows), -torch.inf)
-        return torch.logsumexp(logits, dim=1)
+        if logits.requires_grad:
+            return torch.logsumexp(logits, dim=1)
+        top = _finite(logits.amax(1, keepdim=True))  # the same, without a copy
+        return logits.sub_(top).exp_().sum(1).log().add_(top[:, 0])
 
     def back(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
         """∂L/∂φ_j = g · softmax_j."""

@@ -37,6 +37,17 @@ RECIPES: Mapping[str, tuple[Recipe, ...]] = {
     "moco-v2-cutout": (replace(_MOCO, cutout=0.5),),
     "moco-v2-rotation": (replace(_MOCO, rotate=0.5),),
     "moco-v2-noise": (replace(_MOCO, noise=0.5),),
-    # The built-in digits: a mirrored or strongly turned digit is another digit
-    "digits": (replace(_SIMCLR, flip=0.0, scale=(0.3, 1.0), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25)),),
+    # The built-in digits: colours and ground are to be forgotten, but a mirrored digit is another digit
+    "digits": (
+        Recipe(
+            32,
+            scale=(0.5, 1.0),
+            flip=0.0,
+            jitter=(0.8, 0.8, 0.8, 0.4),
+            rotate=0.5,
+            degrees=15.0,
+            mean=(0.5, 0.5, 0.5),
+            std=(0.25, 0.25, 0.25),
+        ),
+    ),
 }

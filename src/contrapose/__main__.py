@@ -1,0 +1,5 @@
+"""`python -m contrapose` is `contrapose`."""
+
+from contrapose.cli import main
+
+main()

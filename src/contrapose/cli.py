@@ -1,0 +1,203 @@
+"""The command line: `contrapose train`, `evaluate`, `embed`, `data`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from tyro.conf import OmitArgPrefixes, Positional, arg
+
+from contrapose.training import Diverged, Progress, Run, Stopped, Trainer
+
+EXIT_BAD_SETTINGS, EXIT_FAILED, EXIT_STOPPED = 2, 1, 143
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train an encoder; the same command again goes on where it stopped. Without arguments: the built-in digits."""
+
+    run: Annotated[Run, arg(name="")]
+    out: Path | None = None
+    """Directory of the run (default: runs/ and a name made of its settings)."""
+    data_root: Path = Path("data")
+    """Where downloaded data sets are, or go."""
+
+    def __call__(self) -> None:
+        """Train, with a progress bar."""
+        folder = self.out or Path("runs") / self.run.name
+        with _progress() as (watch, say):
+            trainer = Trainer(self.run, folder, watch, say, self.data_root)
+            say(f"{len(trainer.split.train):,} images of {trainer.split.train.name} on {trainer.device}, into {folder}")
+            scores = trainer.train()
+        for name, score in scores.items():
+            print(f"{name:10} {score:6.2f} %   (last epoch, {self.run.knn} neighbours)")
+        print(f"run        {folder}")
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Score a finished run again: kNN on its encoder's features."""
+
+    run: Positional[Path]
+    """Directory of the run."""
+    knn: int = 0
+    """Neighbours; 0: as the run has it."""
+    data_root: Path = Path("data")
+    """Where downloaded data sets are."""
+
+    def __call__(self) -> None:
+        """Print the scores as JSON."""
+        trainer = _opened(self.run, self.data_root, knn=self.knn)
+        print(json.dumps({"step": trainer.step, **trainer.evaluate()}))
+
+
+@dataclass(frozen=True)
+class Embed:
+    """Write the features of a data set, by a run's encoder, to an .npz file."""
+
+    run: Positional[Path]
+    """Directory of the run."""
+    data: Positional[str]
+    """A data set's name, a folder of images or an .npz file."""
+    out: Annotated[Path, arg(aliases=["-o"])]
+    """The .npz file to write: train_features, train_labels, test_features, test_labels."""
+    data_root: Path = Path("data")
+    """Where downloaded data sets are."""
+
+    def __call__(self) -> None:
+        """Features of every split there is."""
+        import numpy as np
+
+        from contrapose.data.load import load
+        from contrapose.evaluation import features
+
+        trainer, split = _opened(self.run, self.data_root), load(self.data, root=self.data_root)
+        recipe, arrays = trainer.views.recipes[0], {}
+        trainer.network.eval()
+        for name, images in (("train", split.train), ("test", split.test)):
+            if images is not None:
+                made = features(
+                    trainer.network.features, images, mean=recipe.mean, std=recipe.std, device=trainer.device
+                )
+                arrays[f"{name}_features"] = made.cpu().numpy()
+                if images.labels is not None:
+                    arrays[f"{name}_labels"] = images.labels.numpy()
+        np.savez(self.out, **arrays)  # type: ignore[arg-type]
+        print(f"{', '.join(f'{name} {array.shape}' for name, array in arrays.items())} in {self.out}")
+
+
+@dataclass(frozen=True)
+class DataList:
+    """Name the data sets that need no path."""
+
+    def __call__(self) -> None:
+        """One line each."""
+        from contrapose.data.load import NAMED
+
+        for name, classes in NAMED.items():
+            print(f"{name:10} {classes:4} classes   {'built in' if name == 'digits' else 'through torchvision'}")
+        print(
+            "or the path of a folder of images (train/ and test/ inside it, class folders inside those), or of an .npz file"
+        )
+
+
+@dataclass(frozen=True)
+class DataCheck:
+    """Read every image of a folder once and name every broken file."""
+
+    path: Positional[Path]
+    """The folder."""
+
+    def __call__(self) -> None:
+        """Exit code 1 if a file is broken."""
+        from contrapose.data.folder import check_folder
+
+        count, problems = check_folder(self.path)
+        for problem in problems:
+            print(f"{problem.path}: {problem.why}")
+        print(f"{count - len(problems):,} of {count:,} images can be read")
+        if problems:
+            raise SystemExit(EXIT_FAILED)
+
+
+COMMANDS: dict[str, Any] = {"train": Train, "evaluate": Evaluate, "embed": Embed}
+DATA_COMMANDS: dict[str, Any] = {"list": DataList, "check": DataCheck}
+
+
+def main(words: list[str] | None = None) -> None:
+    """Parse, run, and say in one line what went wrong."""
+    words = sys.argv[1:] if words is None else words
+    inner = words[:1] == ["data"] and len(words) > 1
+    commands, rest = (DATA_COMMANDS, words[1:]) if inner else (COMMANDS | {"data": DataList}, words)
+    try:
+        chosen = tyro.extras.subcommand_cli_from_dict(
+            commands, args=rest, prog="contrapose data" if inner else "contrapose", config=(OmitArgPrefixes,),
+            description="Contrastive representation learning in which the loss is the subject.",
+        )  # fmt: skip
+        chosen()
+    except (ValueError, FileNotFoundError, NotADirectoryError) as error:
+        _fail(str(error), EXIT_BAD_SETTINGS)
+    except Diverged as error:
+        _fail(str(error), EXIT_FAILED)
+    except Stopped as error:
+        _fail(str(error), EXIT_STOPPED)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"contrapose: {message}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def _opened(folder: Path, data_root: Path, *, knn: int = 0) -> Trainer:
+    """A run's trainer with its newest weights."""
+    path = folder / "run.json"
+    if not path.exists():
+        raise ValueError(f"run: {folder} is not the directory of a run (it has no run.json)")
+    described = json.loads(path.read_text())
+    described["milestones"] = tuple(described["milestones"])
+    trainer = Trainer(Run(**described), folder, say=lambda text: None, data_root=data_root)
+    trainer.load_latest()
+    if knn:
+        trainer.neighbours = knn
+    return trainer
+
+
+@contextmanager
+def _progress() -> Iterator[tuple[Callable[[Progress], None], Callable[[str], None]]]:
+    """A live bar on a terminal; a line for each epoch elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    console = Console()
+    if not console.is_terminal:
+        yield _lines(), lambda text: print(text, flush=True)
+        return
+    columns = (TextColumn("epoch {task.fields[epoch]}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"),
+               TextColumn("loss {task.fields[loss]:.3f}"), TextColumn("{task.fields[rate]:,.0f} images/s"),
+               TimeRemainingColumn())  # fmt: skip
+    with Bar(*columns, console=console) as bar:
+        task = bar.add_task("train", epoch=0, loss=float("nan"), rate=0.0, total=None)
+
+        def watch(p: Progress) -> None:
+            bar.update(task, completed=p.step, total=p.steps, epoch=p.epoch, loss=p.loss, rate=p.images_per_second)
+
+        yield watch, bar.console.print
+
+
+def _lines() -> Callable[[Progress], None]:
+    last: list[Progress] = []
+
+    def watch(p: Progress) -> None:
+        if last and last[-1].epoch != p.epoch:
+            done = last[-1]
+            print(f"epoch {done.epoch:4}   loss {done.loss:.3f}   {done.images_per_second:,.0f} images/s", flush=True)
+        last[:] = [p]
+
+    return watch

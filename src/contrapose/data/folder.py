@@ -1,0 +1,79 @@
+"""A folder of image files: one subfolder for each class, or all in one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from contrapose.data.images import Images, channels_first
+
+ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm"}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A file that is not an image that can be used, and why."""
+
+    path: Path
+    why: str
+
+
+def files(folder: Path) -> tuple[list[Path], list[int] | None, tuple[str, ...]]:
+    """Image files in a fixed order, their classes (subfolders in alphabetical order) if there are any, and the names."""
+    if not folder.is_dir():
+        raise ValueError(f"data: expected a folder of images, {folder} is not one")
+    classes = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    found, labels = [], []
+    for label, place in enumerate(classes or [folder]):
+        inside = sorted(p for p in place.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
+        found += inside
+        labels += [label] * len(inside)
+    if not found:
+        raise ValueError(f"data: no images under {folder} (looked for {', '.join(sorted(ENDINGS))})")
+    return found, labels if len(classes) > 1 else None, tuple(p.name for p in classes)
+
+
+def decode(path: Path, size: int | None = None) -> torch.Tensor:
+    """One image as uint8 (H, W, 3); with `size`, shorter side resized to it and the centre cut out."""
+    import numpy as np
+    from PIL import Image
+
+    with Image.open(path) as file:
+        file.load()
+        image = file.convert("RGB")
+    if size is not None:
+        w, h = image.size
+        scale = size / min(w, h)
+        image = image.resize((max(size, round(w * scale)), max(size, round(h * scale))), Image.Resampling.BILINEAR)
+        left, top = (image.width - size) // 2, (image.height - size) // 2
+        image = image.crop((left, top, left + size, top + size))
+    return torch.from_numpy(np.array(image))
+
+
+def check_folder(folder: Path) -> tuple[int, list[Problem]]:
+    """Read everything once: how many images there are, and every file that is broken."""
+    found, _, _ = files(folder)
+    problems = []
+    for path in found:
+        try:
+            decode(path)
+        except Exception as error:  # whatever a decoder does with a hostile file, the others are still to be checked
+            problems.append(Problem(path, f"{type(error).__name__}: {error}"))
+    return len(found), problems
+
+
+def read_folder(folder: Path, size: int | None = None) -> Images:
+    """All images of a folder in memory, at one size: that of the first image's shorter side, at most 256."""
+    found, labels, classes = files(folder)
+    pixels = []
+    for place, path in enumerate(found):
+        try:
+            if size is None:
+                size = min(256, *decode(path).shape[:2])
+            pixels.append(decode(path, size))
+        except Exception as error:
+            raise ValueError(f"data: image {place}, {path}, cannot be read: {type(error).__name__}: {error}") from error
+    made = channels_first(torch.stack(pixels))
+    return Images(folder.name, made, None if labels is None else torch.tensor(labels), classes if labels else ())

@@ -1,0 +1,118 @@
+"""Data sets by name or by path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from contrapose.data.digits import digits
+from contrapose.data.images import Images, channels_first
+
+# What can be named: classes, and where torchvision has it.
+NAMED = {"digits": 10, "cifar10": 10, "cifar100": 100, "svhn": 10, "stl10": 10}
+
+
+@dataclass(frozen=True)
+class Split:
+    """What is trained on, and what is evaluated: features of `probe` classify those of `test`, where there are labels."""
+
+    train: Images
+    probe: Images | None
+    test: Images | None
+
+
+def load(name: str, *, limit: int = 0, root: Path | None = None) -> Split:
+    """A data set by name (downloaded to `root` if it is not there), a folder of images, or an .npz file."""
+    check_name(name)
+    if name == "digits":
+        train = digits(limit or 5000)
+        return Split(train, train, digits(2000, train=False))
+    split = _from_npz(Path(name)) if name.endswith(".npz") else None
+    if split is None:
+        split = _torchvision(name, root or Path("data")) if name in NAMED else _from_folder(Path(name))
+    if not limit:
+        return split
+    if limit > len(split.train):
+        raise ValueError(f"limit: {limit} images are more than the {len(split.train)} of {name}")
+    first = range(limit)
+    probe = split.probe.subset(first) if split.probe is split.train and split.probe is not None else split.probe
+    return Split(split.train.subset(first), probe, split.test)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that is neither known nor a path that exists, before anything is read."""
+    if name in NAMED or Path(name).exists():
+        return
+    near = get_close_matches(name, NAMED, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(
+        f"data: expected one of {', '.join(NAMED)}, a folder of images or an .npz file, got {name!r}{hint}"
+    )
+
+
+def _from_npz(path: Path) -> Split:
+    """MedMNIST's names: train_images, train_labels, test_images, test_labels."""
+    import numpy as np
+
+    with np.load(path, allow_pickle=False) as file:
+        if "train_images" not in file:
+            raise ValueError(f"{path}: expected the array train_images, found {', '.join(file.files) or 'nothing'}")
+
+        def part(which: str) -> Images | None:
+            if f"{which}_images" not in file:
+                return None
+            labels = file[f"{which}_labels"].reshape(-1) if f"{which}_labels" in file else None
+            pixels = channels_first(torch.from_numpy(file[f"{which}_images"]))
+            found = None if labels is None else torch.from_numpy(labels.astype("int64"))
+            return Images(f"{path.name} ({which})", pixels, found)
+
+        train, test = part("train"), part("test")
+    assert train is not None
+    probe = train if train.labels is not None and test is not None and test.labels is not None else None
+    return Split(train, probe, test if probe is not None else None)
+
+
+def _torchvision(name: str, root: Path) -> Split:
+    """Through torchvision, which downloads with a progress bar what is not under `root` yet."""
+    from torchvision import datasets
+
+    def images(made: Any, labels: Any, title: str) -> Images:
+        pixels = torch.as_tensor(made)
+        pixels = pixels if pixels.shape[1] == 3 else channels_first(pixels)
+        found = None if labels is None else torch.as_tensor(labels, dtype=torch.long)
+        return Images(title, pixels, found)
+
+    try:
+        if name in ("cifar10", "cifar100"):
+            kind = datasets.CIFAR10 if name == "cifar10" else datasets.CIFAR100
+            train, test = (kind(str(root), train=part, download=True) for part in (True, False))
+            first, second = images(train.data, train.targets, name), images(test.data, test.targets, f"{name} (test)")
+            return Split(first, first, second)
+        if name == "svhn":
+            train, test = (datasets.SVHN(str(root), split=part, download=True) for part in ("train", "test"))
+            first, second = images(train.data, train.labels, name), images(test.data, test.labels, f"{name} (test)")
+            return Split(first, first, second)
+        parts = {p: datasets.STL10(str(root), split=p, download=True) for p in ("train+unlabeled", "train", "test")}
+    except (OSError, RuntimeError) as error:
+        raise ValueError(
+            f"data: {name} is not under {root} and could not be downloaded ({error}); "
+            "put torchvision's files there, or give an .npz file with train_images, train_labels, test_images, test_labels"
+        ) from error
+    probe, test = (images(parts[p].data, parts[p].labels, f"{name} ({p})") for p in ("train", "test"))
+    return Split(images(parts["train+unlabeled"].data, None, name), probe, test)
+
+
+def _from_folder(path: Path) -> Split:
+    from contrapose.data.folder import read_folder
+
+    parts = {part: path / part for part in ("train", "test", "val")}
+    if parts["train"].is_dir():
+        train = read_folder(parts["train"])
+        held_out = next((read_folder(parts[p]) for p in ("test", "val") if parts[p].is_dir()), None)
+        labelled = held_out is not None and held_out.labels is not None and train.labels is not None
+        return Split(train, train if labelled else None, held_out if labelled else None)
+    return Split(read_folder(path), None, None)

@@ -1,0 +1,24 @@
+"""Encoders by name: images in, features out. `encoder(name).width` is the number of features."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from contrapose.encoders.networks import NETWORKS, Encoder, from_timm
+
+__all__ = ["NETWORKS", "Encoder", "encoder"]
+
+
+def encoder(name: str) -> Encoder:
+    """tiny, resnet18-cifar, resnet50-cifar, resnet50, alexnet, vit-b16, or timm:NAME where timm is installed.
+
+    >>> encoder("tiny").width
+    64
+    """
+    if name.startswith("timm:"):
+        return from_timm(name.removeprefix("timm:"))
+    if name not in NETWORKS:
+        near = get_close_matches(name, NETWORKS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"encoder: expected one of {', '.join(NETWORKS)} or timm:NAME, got {name!r}{hint}")
+    return NETWORKS[name]()

@@ -1,0 +1,50 @@
+"""Projectors and predictors: from features to the embedding that a loss sees."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+
+from torch import nn
+
+
+def mlp(widths: tuple[int, ...], *, norm: bool = True, last_norm: str = "none", bias: bool = False) -> nn.Sequential:
+    """Linear layers, each but the last followed by batch norm (with `norm`) and ReLU.
+
+    last_norm: "none", "affine" (batch norm after the last layer too) or "plain" (the same without scale and shift).
+    """
+    layers: list[nn.Module] = []
+    for place, (before, after) in enumerate(itertools.pairwise(widths)):
+        last = place == len(widths) - 2
+        layers.append(nn.Linear(before, after, bias=bias))
+        if not last:
+            layers += [nn.BatchNorm1d(after), nn.ReLU()] if norm else [nn.ReLU()]
+        elif last_norm != "none":
+            layers.append(nn.BatchNorm1d(after, affine=last_norm == "affine"))
+    return nn.Sequential(*layers)
+
+
+HEADS: Mapping[str, Callable[[int], nn.Module]] = {
+    "simclr": lambda d: mlp((d, d, 128), last_norm="affine"),  # DySTreSS (lightly)
+    "hcl": lambda d: mlp((d, 512, 128), bias=True),  # Robinson et al.; CACR with ResNet-50
+    "balanced": lambda d: mlp((d, 2048, 2048, 2048), last_norm="affine"),  # Lee, ImageNet
+    "balanced-cifar": lambda d: mlp((d, 2048, 2048), last_norm="affine"),  # Lee, CIFAR-10
+    "moco-v2": lambda d: mlp((d, d, 128), norm=False, bias=True),
+    "moco-v3": lambda d: mlp((d, 4096, 256), last_norm="plain"),
+    "linear": lambda d: nn.Linear(d, 128),  # Wang & Liu; fc8 of the small AlexNet
+}
+
+
+def head(name: str, width: int) -> nn.Module:
+    """A projector by name, for features of this width."""
+    if name not in HEADS:
+        near = get_close_matches(name, HEADS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"head: expected one of {', '.join(HEADS)}, got {name!r}{hint}")
+    return HEADS[name](width)
+
+
+def predictor(width: int) -> nn.Module:
+    """MoCo v3's: width → 4096 (batch norm, ReLU) → width."""
+    return mlp((width, 4096, width))

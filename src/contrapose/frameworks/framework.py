@@ -1,0 +1,41 @@
+"""What a framework is: views in, pairs out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from contrapose.encoders import Encoder
+from contrapose.pairs import Pairs
+
+
+class Framework(nn.Module, ABC):
+    """An encoder, a projector and whatever state a method keeps between steps (all of it in `state_dict`)."""
+
+    def __init__(self, encoder: Encoder, projector: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.projector = encoder, projector
+
+    @abstractmethod
+    def forward(self, views: list[Tensor], index: Tensor) -> Pairs:
+        """Views, (V, B, 3, H, W) for each image size, of the images `index` -> the comparison to be learned."""
+
+    def after_step(self) -> None:
+        """Once the optimiser has moved: momentum encoders, queues and banks follow."""
+        return
+
+    def features(self, images: Tensor) -> Tensor:
+        """What evaluation sees: the encoder's output, before the projector."""
+        features: Tensor = self.encoder(images)
+        return features
+
+    def embed(self, views: list[Tensor]) -> Tensor:
+        """(V, B, d): all views through encoder and projector, one pass for each image size."""
+        return encode(nn.Sequential(self.encoder, self.projector), views)
+
+
+def encode(network: nn.Module, views: list[Tensor]) -> Tensor:
+    """(V, B, d): each tensor of views in one pass."""
+    return torch.cat([network(group.flatten(0, 1)).unflatten(0, group.shape[:2]) for group in views])

@@ -1,0 +1,105 @@
+"""MoCo: positives and negatives come from a slowly moving copy of the encoder."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from contrapose.distributed import gather
+from contrapose.encoders import Encoder
+from contrapose.frameworks.framework import Framework, encode
+from contrapose.pairs import Pairs, queue, unit, views
+
+
+class _Momentum(Framework):
+    """Query network and its exponential moving average θ_k ← m θ_k + (1-m) θ_q.
+
+    The average moves after each step, which is MoCo's own order: there it moves before the next keys are made.
+    """
+
+    def __init__(self, encoder: Encoder, projector: nn.Module, *, momentum: float) -> None:
+        super().__init__(encoder, projector)
+        if not 0 <= momentum <= 1:
+            raise ValueError(f"momentum: expected a number from 0 to 1, got {momentum!r}")
+        self.momentum = momentum
+        self.keys = copy.deepcopy(nn.Sequential(encoder, projector)).requires_grad_(False)
+
+    @torch.no_grad()
+    def make_keys(self, views_of: list[Tensor]) -> Tensor:
+        """(V, B, d) by the momentum encoder."""
+        return encode(self.keys, views_of)
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """The key network follows the query network; its running statistics are its own."""
+        query = nn.Sequential(self.encoder, self.projector)
+        for key, parameter in zip(self.keys.parameters(), query.parameters(), strict=True):
+            key.lerp_(parameter, 1 - self.momentum)
+
+
+class MoCo(_Momentum):
+    """MoCo v2. Two views: the first is the query and the second its key. More: every view is a query (CACR, Alg. 3).
+
+    The queue takes the last view's keys, the oldest rows leave.
+    """
+
+    rows: Tensor
+    place: Tensor
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        projector: nn.Module,
+        *,
+        width: int,
+        size: int = 65536,
+        momentum: float = 0.999,
+        batch_negatives: bool = False,
+    ) -> None:
+        super().__init__(encoder, projector, momentum=momentum)
+        if size < 1:
+            raise ValueError(f"size: expected a queue of at least one row, got {size!r}")
+        self.batch_negatives = batch_negatives
+        self.register_buffer("rows", unit(torch.randn(size, width)))
+        self.register_buffer("place", torch.zeros((), dtype=torch.long))
+        self._latest: Tensor | None = None
+
+    def forward(self, views_of: list[Tensor], index: Tensor) -> Pairs:
+        """Queries against keys and queue."""
+        keys = self.make_keys(views_of)
+        self._latest = gather(unit(keys[-1]))
+        rows = self.rows.clone()  # what the backward pass sees must not change under it
+        if len(keys) == 2:
+            query = encode(nn.Sequential(self.encoder, self.projector), [views_of[0][:1]])
+            return queue(query[0], keys[1], rows, batch=self.batch_negatives, ids=index)
+        return queue(self.embed(views_of), keys, rows, batch=self.batch_negatives, ids=index)
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Move the key network, then let the newest keys take the oldest rows' places."""
+        super().after_step()
+        if self._latest is None:
+            return
+        fresh = self._latest[-len(self.rows) :]
+        places = (self.place + torch.arange(len(fresh), device=fresh.device)) % len(self.rows)
+        self.rows[places] = fresh.to(self.rows.dtype)
+        self.place.copy_((self.place + len(fresh)) % len(self.rows))
+        self._latest = None
+
+
+class MoCoV3(_Momentum):
+    """MoCo v3: no queue; queries pass through a predictor and meet the keys of the other views of the batch.
+
+    Its loss takes negatives from the other views alone: `nt_xent(…, negatives=other_views())`, times 2τ.
+    """
+
+    def __init__(self, encoder: Encoder, projector: nn.Module, predictor: nn.Module, *, momentum: float = 0.99) -> None:
+        super().__init__(encoder, projector, momentum=momentum)
+        self.predictor = predictor
+
+    def forward(self, views_of: list[Tensor], index: Tensor) -> Pairs:
+        """Every view a query, the keys of the others its positives."""
+        query = encode(nn.Sequential(self.encoder, self.projector, self.predictor), views_of)
+        return views(gather(query, 1), keys=gather(self.make_keys(views_of), 1), ids=gather(index))

@@ -1,0 +1,84 @@
+"""An objective from a line of text, for command lines and run descriptions. Nothing is evaluated.
+
+simclr                                            a method of the catalogue, with the paper's values
+dystress(temperature=cosine(0.07, 0.2))           the same with some of them replaced
+nt_xent(temperature=0.3, negatives=hardest(64))   an objective
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from functools import partial
+from inspect import signature
+from typing import Any
+
+from torch import Tensor
+
+from contrapose import losses, negatives, temperature
+from contrapose.losses.catalogue import CATALOGUE, DATA
+
+_PARTS: Mapping[str, Callable[..., Any]] = {
+    **{name: getattr(negatives, name) for name in ("other_views", "same_view", "hardest", "stored_rows", "batch_rows")},
+    **{name: getattr(temperature, name) for name in ("cosine", "linear", "exponential", "monotonic_cosine")},
+    "schedule": temperature.CosineSchedule,
+}
+_OBJECTIVES = {name: getattr(losses, name) for name in losses.__all__ if name.islower()}
+
+
+def parse(text: str, data: str | None = None) -> partial[Tensor]:
+    """The objective that `text` describes; `data` chooses the catalogue's values for a data set.
+
+    >>> parse("nt_xent(temperature=cosine(0.07, 0.2))").keywords
+    {'temperature': Cosine(low=0.07, high=0.2, detach=True)}
+    """
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(f"loss: {text!r} does not read as name or name(setting=value, …)") from error
+    name, settings = _called(node, text)
+    known = {**_OBJECTIVES, **CATALOGUE}
+    if name not in known:
+        raise ValueError(f"loss: expected one of {', '.join(sorted(known))}, got {name!r}{_nearest(name, known)}")
+    made = CATALOGUE[name](data if data in DATA else None) if name in CATALOGUE else partial(_OBJECTIVES[name])
+    accepted = [p for p in signature(made.func).parameters if p not in ("pairs", "reduction")]
+    for setting in settings:
+        if setting not in accepted:
+            hint = _nearest(setting, accepted)
+            raise ValueError(f"loss: {name} has the settings {', '.join(accepted)}, got {setting!r}{hint}")
+    return partial(made.func, **{**made.keywords, **settings})
+
+
+def _called(node: ast.expr, text: str) -> tuple[str, dict[str, Any]]:
+    if isinstance(node, ast.Name):
+        return node.id, {}
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args:
+        return node.func.id, {k.arg: _value(k.value, text) for k in node.keywords if k.arg}
+    raise ValueError(f"loss: {text!r} does not read as name or name(setting=value, …)")
+
+
+def _value(node: ast.expr, text: str) -> Any:
+    """A literal, a temperature or a choice of negatives, or a tuple of them."""
+    if isinstance(node, ast.Tuple):
+        return tuple(_value(item, text) for item in node.elts)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        name = node.func.id
+        if name not in _PARTS:
+            raise ValueError(
+                f"loss: in {text!r}, expected one of {', '.join(_PARTS)}, got {name!r}{_nearest(name, _PARTS)}"
+            )
+        positional = [_value(item, text) for item in node.args]
+        try:
+            return _PARTS[name](*positional, **{k.arg: _value(k.value, text) for k in node.keywords if k.arg})
+        except TypeError as error:
+            raise ValueError(f"loss: in {text!r}, {name}: {error}") from error
+    try:
+        return ast.literal_eval(node)
+    except ValueError as error:
+        raise ValueError(f"loss: in {text!r}, {ast.unparse(node)!r} is neither a value nor a known name") from error
+
+
+def _nearest(name: str, known: Any) -> str:
+    near = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,6 @@
+"""Training: a run's description, its loop, its checkpoints."""
+
+from contrapose.training.loop import Diverged, Progress, Stopped, Trainer, build, prepare
+from contrapose.training.run import Run
+
+__all__ = ["Diverged", "Progress", "Run", "Stopped", "Trainer", "build", "prepare"]

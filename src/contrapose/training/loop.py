@@ -1,0 +1,260 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from contrapose.data.imbalance import by_rule
+from contrapose.data.load import Split, load
+from contrapose.data.randomness import permutation
+from contrapose.data.views import Views
+from contrapose.encoders import encoder
+from contrapose.encoders.heads import head, predictor
+from contrapose.evaluation import KNN, features
+from contrapose.frameworks import Framework, MemoryBank, MoCo, MoCoV3, SimCLR
+from contrapose.losses import Loss, isogclr
+from contrapose.losses.parse import parse
+from contrapose.temperature import PerSample
+from contrapose.training import checkpoint
+from contrapose.training.optimisers import learning_rate, optimiser
+from contrapose.training.run import Run
+
+
+class Stopped(Exception):
+    """A signal asked the training to stop; its state is saved."""
+
+
+class Diverged(Exception):
+    """A loss or gradient was not finite; the weights are those of the step before."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One step, for whoever watches."""
+
+    epoch: int
+    step: int
+    steps: int
+    loss: float
+    images_per_second: float
+
+
+@dataclass
+class Trainer:
+    """A run in a directory: started, or taken up where it was left."""
+
+    run: Run
+    folder: Path
+    watch: Callable[[Progress], None] = lambda progress: None
+    say: Callable[[str], None] = print
+    data_root: Path | None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+
+    def __post_init__(self) -> None:
+        self._claim()
+        self.split = prepare(self.run, self.data_root)
+        self.views = Views.named(self.run.views, self.run.view_count)
+        size = len(self.split.train)
+        if self.run.batch > size:
+            raise ValueError(f"batch: {self.run.batch} images are more than the {size} of the data set")
+        if self.split.probe is not None and self.run.knn > len(self.split.probe):
+            raise ValueError(
+                f"knn: {self.run.knn} neighbours are more than the {len(self.split.probe)} labelled images"
+            )
+        self.steps_per_epoch = size // self.run.batch
+        self.network = build(self.run, size).to(self.device).to(memory_format=torch.channels_last)
+        objective = parse(self.run.loss, self.run.data)
+        state = PerSample(size) if objective.func is isogclr else None
+        self.criterion = Loss(objective, state=state).to(self.device)
+        self.whole = nn.ModuleDict({"network": self.network, "criterion": self.criterion})
+        self.optimiser = optimiser(self.run, self.network)
+        self.pixels = self.split.train.pixels.to(self.device)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.run.precision == "fp16")
+        self.step, self.neighbours = 0, self.run.knn
+
+    def _claim(self) -> None:
+        """The directory holds this run and no other."""
+        path = self.folder / "run.json"
+        described = self.run.describe()
+        if path.exists():
+            there = json.loads(path.read_text())
+            differing = sorted(k for k in described.keys() | there.keys() if described.get(k) != there.get(k))
+            if differing:
+                changes = ", ".join(f"{k} is {there.get(k)!r} there and {described.get(k)!r} here" for k in differing)
+                raise ValueError(f"out: {self.folder} holds another run: {changes}. Choose another directory.")
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        half = path.with_suffix(".half")
+        half.write_text(json.dumps(described, indent=1) + "\n")
+        half.rename(path)
+
+    def train(self) -> dict[str, float]:
+        """Train to the end, from the last checkpoint if there is one; the final scores."""
+        if self.load_latest():
+            self.say(f"resuming after step {self.step}")
+            self._forget_after(self.step)
+        total = self.run.epochs * self.steps_per_epoch
+        scores: dict[str, float] = {}
+        with _signals() as asked:
+            while self.step < total:
+                epoch = self.step // self.steps_per_epoch
+                self.criterion.epoch = epoch + 1
+                loss, seconds = self._epoch(epoch, asked)
+                record: dict[str, Any] = {"epoch": epoch + 1, "step": self.step, "loss": loss, "seconds": seconds}
+                if (epoch + 1) % self.run.knn_every == 0 or self.step == total:
+                    scores = self.evaluate()
+                    record |= scores
+                self._save()
+                self._record(record)
+        return scores or self.evaluate()
+
+    def _epoch(self, epoch: int, asked: list[int]) -> tuple[float, float]:
+        order = permutation(len(self.pixels), self.run.seed, epoch, device=self.device)
+        first, start, total = self.step % self.steps_per_epoch, time.perf_counter(), 0.0
+        for place in range(first, self.steps_per_epoch):
+            index = order[place * self.run.batch : (place + 1) * self.run.batch]
+            loss = self._one(index, epoch)
+            total += loss
+            self.step += 1
+            passed = time.perf_counter() - start
+            rate = (place - first + 1) * self.run.batch / passed
+            steps = self.run.epochs * self.steps_per_epoch
+            self.watch(Progress(epoch + 1, self.step, steps, loss, rate))
+            if asked:
+                self._save()
+                raise Stopped(
+                    f"stopped by signal {asked[0]} after step {self.step}; the same command goes on from there"
+                )
+        return total / max(1, self.steps_per_epoch - first), time.perf_counter() - start
+
+    def _one(self, index: Tensor, epoch: int) -> float:
+        """One step: views, encoder, pairs, loss, optimiser, and what follows it."""
+        self.network.train()
+        seen = self.views(self.pixels[index], index, seed=self.run.seed, epoch=epoch)
+        seen = [v.to(memory_format=torch.channels_last) if v.ndim == 4 else v for v in seen]
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.run.precision)
+        with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
+            pairs = self.network(seen, index)
+        loss = self.criterion(pairs)
+        for group in self.optimiser.param_groups:
+            group["lr"] = learning_rate(self.run, self.step, self.steps_per_epoch)
+        self.optimiser.zero_grad()
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.optimiser)
+        norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.run.clip or math.inf)
+        value = float(loss.detach())
+        if not math.isfinite(value) or not (bool(norm.isfinite()) or self.scaler.is_enabled()):
+            what = "loss" if not math.isfinite(value) else "gradient"
+            raise Diverged(
+                f"the {what} of step {self.step + 1} (epoch {epoch + 1}) is not finite; the weights are those before it. "
+                f"Its images are {index[:16].tolist()}{' …' if len(index) > 16 else ''}"
+            )
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
+        self.network.after_step()
+        return value
+
+    @torch.no_grad()
+    def evaluate(self) -> dict[str, float]:
+        """kNN accuracy of the encoder's features, where there are labels."""
+        if self.split.probe is None or self.split.test is None:
+            return {}
+        recipe = self.views.recipes[0]
+        self.network.eval()
+        found = [
+            features(self.network.features, images, mean=recipe.mean, std=recipe.std, device=self.device)
+            for images in (self.split.probe, self.split.test)
+        ]
+        labels = [
+            images.labels.to(self.device) for images in (self.split.probe, self.split.test) if images.labels is not None
+        ]
+        scores = KNN(self.neighbours)(found[0], labels[0], found[1], labels[1])
+        return {f"knn_{name}": score for name, score in scores.items()}
+
+    def _save(self) -> None:
+        tensors = checkpoint.collect(self.whole, self.optimiser)
+        if self.scaler.is_enabled():
+            tensors["scaler.scale"] = torch.tensor(self.scaler.get_scale())
+        checkpoint.save(self.folder / "checkpoints", checkpoint.Checkpoint(self.step, tensors))
+
+    def load_latest(self) -> bool:
+        """Take up the newest checkpoint that verifies; False where there is none."""
+        found = checkpoint.latest(self.folder / "checkpoints", self.say)
+        if found is None:
+            return False
+        checkpoint.restore(self.whole, self.optimiser, found.tensors)
+        if "scaler.scale" in found.tensors:
+            self.scaler = torch.amp.GradScaler(self.device.type, init_scale=float(found.tensors["scaler.scale"]))
+        self.step = found.step
+        return True
+
+    def _record(self, record: dict[str, Any]) -> None:
+        with (self.folder / "records.jsonl").open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def _forget_after(self, step: int) -> None:
+        """Records of steps that will be done again are dropped; a half-written last line too."""
+        path = self.folder / "records.jsonl"
+        if path.exists():
+            kept = [line for line in path.read_text().splitlines() if (_step_of(line) or step + 1) <= step]
+            half = path.with_suffix(".half")
+            half.write_text("".join(line + "\n" for line in kept))
+            half.rename(path)
+
+
+def _step_of(line: str) -> int | None:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def prepare(run: Run, root: Path | None = None) -> Split:
+    """The run's data: loaded, cut to its limit and thinned out."""
+    split = load(run.data, limit=run.limit, root=root)
+    if run.imbalance:
+        split = Split(by_rule(split.train, run.imbalance), split.probe, split.test)
+    return split
+
+
+def build(run: Run, size: int) -> Framework:
+    """The run's network, with weights that its seed decides; `size` is the number of training images."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(run.seed)
+        body = encoder(run.encoder)
+        projector = head(run.head, body.width)
+        width = [m for m in projector.modules() if isinstance(m, nn.Linear)][-1].out_features
+        if run.framework == "simclr":
+            return SimCLR(body, projector)
+        if run.framework == "moco":
+            return MoCo(body, projector, width=width, size=run.queue, momentum=run.momentum)
+        if run.framework == "moco-v3":
+            return MoCoV3(body, projector, predictor(width), momentum=run.momentum)
+        return MemoryBank(body, projector, width=width, size=size)
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """SIGTERM and SIGINT fill the list instead of ending the process: the step is finished and saved first."""
+    asked: list[int] = []
+    try:
+        old = {s: signal.signal(s, lambda number, frame: asked.append(number)) for s in (signal.SIGTERM, signal.SIGINT)}
+    except ValueError:  # not the main thread
+        yield asked
+        return
+    try:
+        yield asked
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

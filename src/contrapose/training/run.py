@@ -1,0 +1,114 @@
+"""A run: a frozen, typed description of one training, from data to evaluation."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from contrapose.data.views import Views
+from contrapose.encoders import NETWORKS
+from contrapose.encoders.heads import HEADS
+from contrapose.losses import tau
+from contrapose.losses.parse import parse
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "framework": ("simclr", "moco", "moco-v3", "memory-bank"),
+    "head": tuple(HEADS),
+    "optimiser": ("sgd", "adam", "adamw", "lars", "lars-moco"),
+    "schedule": ("cosine", "step", "constant"),
+    "precision": ("fp32", "bf16", "fp16"),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything that decides the outcome of a training. Two equal runs give equal weights on one machine."""
+
+    data: str = "digits"
+    """A data set's name (digits, cifar10, cifar100, svhn, stl10), a folder of images or an .npz file."""
+    limit: int = 0
+    """Train on the first so many images only; 0: all (for digits: 5000)."""
+    imbalance: str = ""
+    """Thin out the classes: exponential:100, cacr-linear or cacr-exponential; empty: as it is."""
+    views: str = "digits"
+    """Recipe of augmentation; `a+local8` adds eight local crops."""
+    view_count: int = 2
+    """Views of each image."""
+    encoder: str = "tiny"
+    """tiny, resnet18-cifar, resnet50-cifar, resnet50, alexnet, vit-b16 or timm:NAME."""
+    head: str = "simclr"
+    """Projector: simclr, hcl, balanced, balanced-cifar, moco-v2, moco-v3 or linear."""
+    framework: str = "simclr"
+    """Where negatives come from: simclr, moco, moco-v3 or memory-bank."""
+    queue: int = 4096
+    """Rows of MoCo's queue."""
+    momentum: float = 0.99
+    """Of MoCo's key encoder; the memory bank's own is 0.5."""
+    loss: str = "simclr(temperature=0.2)"
+    """A method of the catalogue or an objective, with settings: nt_xent(temperature=cosine(0.07, 0.2))."""
+    optimiser: str = "adamw"
+    """sgd, adam, adamw, lars (as in lightly) or lars-moco."""
+    lr: float = 0.004
+    """Peak learning rate."""
+    weight_decay: float = 1e-4
+    """Weight decay."""
+    schedule: str = "cosine"
+    """cosine to zero, step (× gamma at milestones) or constant."""
+    warmup: float = 1.0
+    """Epochs of linear warm-up."""
+    milestones: tuple[int, ...] = ()
+    """Epochs at which the step schedule drops."""
+    gamma: float = 0.1
+    """Factor of each drop."""
+    epochs: int = 16
+    """Passes over the data."""
+    batch: int = 128
+    """Images in a batch."""
+    precision: str = "fp32"
+    """fp32, bf16 or fp16 autocast in the encoder; losses are always computed in fp32."""
+    clip: float = 0.0
+    """Largest norm of the gradient; 0: not clipped."""
+    knn: int = 20
+    """Neighbours in the kNN evaluation."""
+    knn_every: int = 4
+    """Epochs between evaluations; the last epoch is always evaluated."""
+    seed: int = 0
+    """Decides weights, order and augmentation."""
+
+    def __post_init__(self) -> None:
+        for field, allowed in CHOICES.items():
+            if getattr(self, field) not in allowed:
+                raise ValueError(f"{field}: expected one of {', '.join(allowed)}, got {getattr(self, field)!r}")
+        for field, least in (("limit", 0), ("view_count", 1), ("queue", 1), ("epochs", 1), ("batch", 2), ("knn", 1),
+                             ("knn_every", 1), ("seed", 0)):  # fmt: skip
+            value = getattr(self, field)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(f"{field}: expected a whole number of at least {least}, got {value!r}")
+        for field in ("lr", "weight_decay", "warmup", "clip", "gamma", "momentum"):
+            value = getattr(self, field)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value < 0:
+                raise ValueError(f"{field}: expected a number of at least 0, got {value!r}")
+        if not self.encoder.startswith("timm:") and self.encoder not in NETWORKS:
+            raise ValueError(f"encoder: expected one of {', '.join(NETWORKS)} or timm:NAME, got {self.encoder!r}")
+        if self.view_count < 2 and self.framework != "memory-bank":
+            raise ValueError(
+                f"view_count: {self.framework} needs at least two views of each image, got {self.view_count}"
+            )
+        Views.named(self.views, self.view_count)
+        if parse(self.loss).func is tau:
+            raise ValueError("loss: tau needs an encoder that gives its uncertainty, and no framework here has one")
+
+    def describe(self) -> dict[str, Any]:
+        """The settings as JSON knows them."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))  # type: ignore[no-any-return]
+
+    @property
+    def name(self) -> str:
+        """Named by its content: the same settings, the same name."""
+        text = json.dumps(self.describe(), sort_keys=True)
+        method = self.loss.split("(")[0]
+        return f"{self.data.strip('/').split('/')[-1]}-{method}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from contrapose.encoders import encoder
+from contrapose.encoders.heads import head, predictor
+from contrapose.frameworks import Framework, MemoryBank, MoCo, MoCoV3, SimCLR
+from contrapose.losses import CATALOGUE, nt_xent
+from contrapose.negatives import other_views
+from contrapose.pairs import cross, unit
+
+SIZE = 40
+
+
+def make(name: str, **settings: float) -> Framework:
+    torch.manual_seed(1)
+    body, projector = encoder("tiny"), head("simclr", 64)
+    if name == "simclr":
+        return SimCLR(body, projector)
+    if name == "moco":
+        return MoCo(body, projector, width=128, size=20, **settings)  # type: ignore[arg-type]
+    if name == "moco-v3":
+        return MoCoV3(body, projector, predictor(128), **settings)
+    return MemoryBank(body, projector, width=128, size=SIZE, **settings)
+
+
+def images(views: int = 2, batch: int = 6) -> list[torch.Tensor]:
+    return [torch.randn(views, batch, 3, 32, 32)]
+
+
+NAMES = ("simclr", "moco", "moco-v3", "memory-bank")
+METHODS = sorted(set(CATALOGUE) - {"isogclr", "tau", "temperature_schedule"})
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("views", [2, 3])
+def test_any_objective_runs_on_any_framework(name: str, views: int) -> None:
+    framework = make(name)
+    pairs = framework(images(views), torch.arange(6))
+    for method in METHODS:
+        framework.zero_grad()
+        CATALOGUE[method]()(pairs).backward(retain_graph=True)
+        gradients = [p.grad for p in framework.parameters() if p.requires_grad]
+        assert all(g is not None and torch.isfinite(g).all() for g in gradients), method
+    framework.after_step()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_state_survives_a_round_trip(name: str) -> None:
+    framework, other = make(name), make(name)
+    for step in range(3):
+        framework(images(), torch.arange(6) + step)
+        framework.after_step()
+    other.load_state_dict(framework.state_dict())
+    x = images()
+    framework.eval()
+    other.eval()
+    losses = [nt_xent(f(x, torch.arange(6))) for f in (framework, other)]
+    assert torch.equal(*losses)
+
+
+def test_the_queue_is_first_in_first_out() -> None:
+    framework = make("moco")
+    assert isinstance(framework, MoCo)
+    before, keys = framework.rows.clone(), []
+    for _ in range(4):  # 4 · 6 rows into 20
+        framework(images(), torch.arange(6))
+        assert framework._latest is not None
+        keys.append(framework._latest)
+        framework.after_step()
+    assert not torch.equal(before, framework.rows)
+    newest = torch.cat(keys)[-20:]
+    found = {tuple(row.tolist()) for row in framework.rows}
+    assert found == {tuple(row.tolist()) for row in newest}
+    assert int(framework.place) == 24 % 20
+    torch.testing.assert_close(framework.rows.norm(dim=1), torch.ones(20))
+
+
+def test_the_key_encoder_is_an_exact_average() -> None:
+    framework = make("moco", momentum=0.9)
+    assert isinstance(framework, MoCo)
+    key, query = next(framework.keys.parameters()), next(framework.encoder.parameters())
+    wanted = key.clone()
+    for _ in range(5):
+        with torch.no_grad():
+            query.add_(0.1)
+        framework.after_step()
+        wanted = 0.9 * wanted + 0.1 * query.detach()
+    torch.testing.assert_close(key, wanted)
+    assert not any(p.requires_grad for p in framework.keys.parameters())
+
+
+def test_the_bank_moves_the_rows_it_saw_and_no_other() -> None:
+    framework = make("memory-bank")
+    assert isinstance(framework, MemoryBank)
+    assert framework.rows.abs().max() <= (3 / 128) ** 0.5
+    before, index = framework.rows.clone(), torch.tensor([3, 0, 17, 39, 5, 6])
+    framework(images(1), index)
+    assert framework._latest is not None
+    z = framework._latest[1]
+    framework.after_step()
+    others = torch.ones(SIZE, dtype=torch.bool)
+    others[index] = False
+    assert torch.equal(framework.rows[others], before[others])
+    torch.testing.assert_close(framework.rows[index], unit(0.5 * before[index] + 0.5 * z))
+    torch.testing.assert_close(framework.rows[index].norm(dim=1), torch.ones(6))
+
+
+def test_moco_v3_is_symmetric_cross_entropy() -> None:
+    framework = make("moco-v3").eval()
+    assert isinstance(framework, MoCoV3)
+    (x,) = images()
+    pairs = framework([x], torch.arange(6))
+    query = nn.Sequential(framework.encoder, framework.projector, framework.predictor)
+    q1, q2, k1, k2 = query(x[0]), query(x[1]), framework.keys(x[0]), framework.keys(x[1])
+    wanted = (nt_xent(cross(q1, k2)) + nt_xent(cross(q2, k1))) / 2
+    torch.testing.assert_close(nt_xent(pairs, negatives=other_views()), wanted)
+
+
+def test_bad_momentum_is_named() -> None:
+    with pytest.raises(ValueError, match=r"momentum: expected a number from 0 to 1, got 1\.5"):
+        make("moco", momentum=1.5)

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from contrapose.losses import nt_xent
+from contrapose.losses.parse import parse
+from contrapose.negatives import hardest, other_views
+from contrapose.temperature import CosineSchedule, cosine
+
+
+def test_methods_and_objectives() -> None:
+    assert parse("dystress", "cifar10").keywords == {"temperature": cosine(0.07, 0.2)}
+    assert parse("dystress", "imagenet").keywords == {"temperature": cosine(0.1, 0.2)}
+    assert parse("dystress", "my-folder").keywords == {"temperature": cosine(0.07, 0.2)}
+    made = parse("nt_xent(temperature=cosine(0.1, 0.2, shift=-0.4), negatives=(other_views(), hardest(5)))")
+    assert made.func is nt_xent
+    assert made.keywords == {"temperature": cosine(0.1, 0.2, shift=-0.4), "negatives": (other_views(), hardest(5))}
+    assert parse("nt_xent(temperature=schedule(0.1, 1.0, 50))").keywords == {
+        "temperature": CosineSchedule(0.1, 1.0, 50)
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nt_xnt", "got 'nt_xnt'; did you mean 'nt_xent'"),
+        ("nt_xent(temprature=0.5)", "got 'temprature'; did you mean 'temperature'"),
+        ("nt_xent(temperature=cosin(0.1, 0.2))", "got 'cosin'; did you mean 'cosine'"),
+        ("nt_xent(temperature=cosine(0.2, 0.1))", "expected low ≤ high"),
+        ("nt_xent(temperature=cosine())", "missing 2 required"),
+        ("nt_xent(0.5)", "does not read as"),
+        ("nt_xent(temperature=", "does not read as"),
+        ("__import__('os').system('true')", "does not read as"),
+        ("nt_xent(temperature=open('x'))", "got 'open'"),
+        ("nt_xent(temperature=a.b)", "neither a value nor a known name"),
+    ],
+)
+def test_what_cannot_be_read_is_said(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        parse(text)

@@ -1,0 +1,136 @@
+"""Killed and resumed is bit for bit the same as never interrupted; the same run twice gives the same weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import Promise
+
+from contrapose.training import Run, Stopped, Trainer, checkpoint
+
+RUN = Run(limit=128, batch=32, epochs=4, knn_every=4, knn=5, warmup=0.5)
+EPOCHS = 12  # of the runs in processes of their own
+WORDS = [
+    "--limit",
+    "128",
+    "--batch",
+    "32",
+    "--epochs",
+    str(EPOCHS),
+    "--knn-every",
+    "4",
+    "--knn",
+    "5",
+    "--warmup",
+    "0.5",
+]
+
+
+def weights(folder: Path) -> str:
+    """Of everything that a checkpoint holds: network, state, optimiser."""
+    found = checkpoint.latest(folder / "checkpoints")
+    assert found is not None
+    digest = hashlib.sha256(str(found.step).encode())
+    for name in sorted(found.tensors):
+        digest.update(name.encode() + found.tensors[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def started(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "contrapose", "train", *WORDS, *words, "--out", str(folder)]
+    with folder.with_suffix(".log").open("ab") as log:
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+
+def said(folder: Path) -> str:
+    return folder.with_suffix(".log").read_text()
+
+
+@pytest.mark.parametrize("change", [{}, {"framework": "moco", "queue": 64}, {"framework": "memory-bank"},
+                                    {"framework": "moco-v3"}, {"loss": "isogclr"}, {"optimiser": "lars"}],
+                         ids=lambda c: "-".join(map(str, c.values())) or "plain")  # fmt: skip
+def test_stopped_anywhere_and_resumed(change: dict[str, object], tmp_path: Path, promise: Promise) -> None:
+    run = Run(**{**vars(RUN), **change})
+    whole = Trainer(run, tmp_path / "whole", say=lambda text: None)
+    whole.train()
+    for stop in (3, 8):  # inside an epoch, and at its end
+
+        def watch(progress: object, stop: int = stop) -> None:
+            if progress.step == stop:  # type: ignore[attr-defined]
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        folder = tmp_path / f"stopped-{stop}"
+        with pytest.raises(Stopped, match=f"after step {stop}"):
+            Trainer(run, folder, watch, lambda text: None).train()
+        Trainer(run, folder, say=lambda text: None).train()
+        assert weights(folder) == weights(tmp_path / "whole")
+        promise.case()
+
+
+def test_twice_the_same(tmp_path: Path, promise: Promise) -> None:
+    for name in ("a", "b"):
+        Trainer(RUN, tmp_path / name, say=lambda text: None).train()
+        promise.case()
+    assert weights(tmp_path / "a") == weights(tmp_path / "b")
+    other = Run(**{**vars(RUN), "seed": 1})
+    Trainer(other, tmp_path / "c", say=lambda text: None).train()
+    assert weights(tmp_path / "a") != weights(tmp_path / "c")  # or the test could not fail
+
+
+def epochs_done(folder: Path) -> int:
+    path = folder / "records.jsonl"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def killed_and_resumed(folder: Path, moments: random.Random) -> int:
+    """kill -9 a moment after some epoch, three times, each time started again; how often it was still running."""
+    kills = 0
+    for attempt in range(4):
+        child = started(folder)
+        goal = moments.randint(2 * attempt + 1, 2 * attempt + 3) if attempt < 3 else EPOCHS + 1
+        while child.poll() is None and epochs_done(folder) < goal:
+            time.sleep(0.002)
+        time.sleep(moments.uniform(0, 0.15))
+        if attempt < 3 and child.poll() is None:
+            child.send_signal(signal.SIGKILL)
+            kills += 1
+        child.wait(timeout=120)
+    assert child.returncode == 0, said(folder)
+    return kills
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 10))])
+def test_kill_nine_and_resume(seed: int, tmp_path: Path, promise: Promise) -> None:
+    whole = started(tmp_path / "whole")
+    assert whole.wait(timeout=120) == 0, said(tmp_path / "whole")
+    kills = killed_and_resumed(tmp_path / "killed", random.Random(seed))
+    assert kills >= 1  # or nothing was shown
+    assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
+    lines = (tmp_path / "killed" / "records.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == list(range(1, EPOCHS + 1))  # every epoch once
+    promise.case()
+
+
+def test_sigterm_saves_and_says_so(tmp_path: Path, promise: Promise) -> None:
+    child = started(tmp_path / "run", "--epochs", "400")
+    while not (tmp_path / "run" / "records.jsonl").exists():
+        assert child.poll() is None
+        time.sleep(0.1)
+    asked = time.perf_counter()
+    child.terminate()
+    child.wait(timeout=60)
+    promise.case(time.perf_counter() - asked)
+    assert child.returncode == 143
+    assert "the same command goes on from there" in said(tmp_path / "run")
+    assert "Traceback" not in said(tmp_path / "run")
+    assert checkpoint.latest(tmp_path / "run" / "checkpoints") is not None

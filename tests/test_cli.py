@@ -1,0 +1,123 @@
+"""The command line as a person meets it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from contrapose.cli import main
+
+SMALL = ["--batch", "16", "--epochs", "1", "--knn", "3"]
+
+
+def failed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        main(list(words))
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    return said
+
+
+def test_train_evaluate_embed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    main(["train", "--limit", "64", *SMALL, "--out", str(run)])
+    assert "knn_top1" in capsys.readouterr().out
+    main(["evaluate", str(run), "--knn", "5"])
+    assert 0 <= json.loads(capsys.readouterr().out)["knn_top1"] <= 100
+    main(["embed", str(run), "digits", "-o", str(tmp_path / "out.npz")])
+    with np.load(tmp_path / "out.npz") as made:
+        assert made["train_features"].shape == (5000, 64)
+        assert made["test_labels"].shape == (2000,)
+    main(["train", "--limit", "64", *SMALL, "--out", str(run)])  # finished: nothing to do but say so
+    assert "resuming after step 4" in capsys.readouterr().out
+
+
+def test_bad_words_get_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert "did you mean 'digits'" in failed(capsys, "train", "--data", "digit")
+    assert "did you mean 'nt_xent'" in failed(capsys, "train", "--loss", "nt_xnt")
+    assert "batch: expected a whole number" in failed(capsys, "train", "--batch", "1")
+    assert "has no run.json" in failed(capsys, "evaluate", str(tmp_path))
+    failed(capsys, "train", "--epochs", "many")
+    failed(capsys, "train", "--epoch", "3")
+
+
+def pictures(folder: Path, count: int = 20) -> None:
+    for part in ("train", "test"):
+        for label in ("cat", "dog"):
+            (folder / part / label).mkdir(parents=True)
+            for i in range(count):
+                pixels = np.random.default_rng(i).integers(0, 256, (40, 36, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / part / label / f"{i}.png")
+
+
+def test_a_folder_of_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pictures(tmp_path / "mine")
+    main(["train", "--data", str(tmp_path / "mine"), *SMALL, "--out", str(tmp_path / "run")])
+    assert "40 images of train" in capsys.readouterr().out
+    main(["data", "check", str(tmp_path / "mine")])
+    assert "80 of 80 images can be read" in capsys.readouterr().out
+
+
+def test_broken_images_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pictures(tmp_path / "mine", 4)
+    good = tmp_path / "mine" / "train" / "cat" / "0.png"
+    broken = {
+        "empty.png": b"",
+        "cut.png": good.read_bytes()[:-40],
+        "text.png": b"not an image",
+        "magic.jpg": b"\xff\xd8\xff" + b"\x00" * 30,
+    }
+    for name, payload in broken.items():
+        (tmp_path / "mine" / "train" / "cat" / name).write_bytes(payload)
+    for name, mode in (
+        ("palette.png", "P"),
+        ("grey.png", "L"),
+        ("deep.png", "I;16"),
+        ("alpha.png", "RGBA"),
+        ("cmyk.jpg", "CMYK"),
+    ):
+        Image.new(mode, (36, 36)).save(tmp_path / "mine" / "train" / "dog" / name)
+    with pytest.raises(SystemExit) as stopped:
+        main(["data", "check", str(tmp_path / "mine")])
+    assert stopped.value.code == 1
+    said = capsys.readouterr().out
+    assert all(name in said for name in broken)
+    assert "21 of 25 images can be read" in said  # unusual is not broken
+    assert "cannot be read" in failed(
+        capsys, "train", "--data", str(tmp_path / "mine"), *SMALL, "--out", str(tmp_path / "r")
+    )
+
+
+def test_an_npz_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dice = np.random.default_rng(0)
+    arrays = {
+        "train_images": dice.integers(0, 256, (40, 32, 32, 3), dtype=np.uint8),
+        "train_labels": dice.integers(0, 3, (40, 1)),
+        "test_images": dice.integers(0, 256, (10, 32, 32), dtype=np.uint8),
+        "test_labels": dice.integers(0, 3, (10, 1)),
+    }
+    np.savez(tmp_path / "mine.npz", **arrays)  # type: ignore[arg-type]
+    main(["train", "--data", str(tmp_path / "mine.npz"), *SMALL, "--out", str(tmp_path / "run")])
+    assert "knn_top1" in capsys.readouterr().out
+    np.savez(tmp_path / "wrong.npz", x=np.zeros(3))
+    said = failed(capsys, "train", "--data", str(tmp_path / "wrong.npz"), *SMALL, "--out", str(tmp_path / "r"))
+    assert "expected the array train_images, found x" in said
+
+
+def test_data_list(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["data", "list"])
+    assert "cifar100" in capsys.readouterr().out
+
+
+def test_help_is_there() -> None:
+    said = subprocess.check_output([sys.executable, "-m", "contrapose", "train", "--help"], text=True)
+    assert "Peak learning rate" in said
+    assert torch.__version__

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from contrapose.training import Diverged, Run, Trainer
+from contrapose.training.optimisers import LARS, learning_rate
+
+RUN = Run(limit=128, batch=32, epochs=2, knn_every=2, knn=5)
+
+
+def quiet(text: str) -> None:
+    pass
+
+
+def test_a_run_leaves_its_description_and_records(tmp_path: Path) -> None:
+    scores = Trainer(RUN, tmp_path, say=quiet).train()
+    assert json.loads((tmp_path / "run.json").read_text()) == RUN.describe()
+    records = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    assert [r["epoch"] for r in records] == [1, 2]
+    assert records[-1]["knn_top1"] == scores["knn_top1"]
+
+
+def test_another_run_is_refused(tmp_path: Path) -> None:
+    Trainer(RUN, tmp_path, say=quiet)
+    with pytest.raises(ValueError, match=r"holds another run: lr is 0\.004 there and 0\.1 here"):
+        Trainer(Run(**{**vars(RUN), "lr": 0.1}), tmp_path, say=quiet)
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_nan_stops_before_the_weights_move(where: str, tmp_path: Path) -> None:
+    trainer = Trainer(RUN, tmp_path, say=quiet)
+    if where == "loss":
+        trainer.criterion.objective = lambda pairs, **settings: pairs.positives().mean() * float("nan")
+    else:
+        next(trainer.network.parameters()).register_hook(lambda g: g * float("inf"))
+    before = {name: tensor.clone() for name, tensor in trainer.network.named_parameters()}
+    with pytest.raises(Diverged, match=rf"the {where} of step 1 \(epoch 1\) is not finite.*Its images are \["):
+        trainer.train()
+    for name, tensor in trainer.network.named_parameters():
+        assert torch.equal(tensor, before[name])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"framework": "simclr2"}, "framework: expected one of simclr, moco"),
+        ({"batch": 0}, "batch: expected a whole number of at least 2"),
+        ({"batch": 2.5}, "batch: expected a whole number"),
+        ({"lr": float("nan")}, "lr: expected a number of at least 0"),
+        ({"lr": -1}, "lr: expected a number of at least 0"),
+        ({"epochs": True}, "epochs: expected a whole number"),
+        ({"encoder": "resnet"}, "encoder: expected one of"),
+        ({"views": "simclr-cifr"}, "did you mean 'simclr-cifar'"),
+        ({"view_count": 1}, "view_count: simclr needs at least two views"),
+        ({"loss": "nt_xnt"}, "did you mean 'nt_xent'"),
+        ({"loss": "tau"}, "loss: tau needs an encoder"),
+        ({"precision": "fp8"}, "precision: expected one of fp32, bf16, fp16"),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_is_read(change: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        Run(**{**vars(RUN), **change})
+    assert said in str(caught.value)
+
+
+def test_more_than_there_is(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="batch: 512 images are more than the 128"):
+        Trainer(Run(**{**vars(RUN), "batch": 512}), tmp_path / "a", say=quiet)
+    with pytest.raises(ValueError, match="knn: 500 neighbours are more than the 128"):
+        Trainer(Run(**{**vars(RUN), "knn": 500}), tmp_path / "b", say=quiet)
+
+
+def test_low_precision_trains(tmp_path: Path) -> None:
+    assert Trainer(Run(**{**vars(RUN), "precision": "bf16"}), tmp_path, say=quiet).train()["knn_top1"] > 0
+
+
+def test_learning_rates() -> None:
+    run = Run(lr=1.0, epochs=10, warmup=2.0)
+    rates = [learning_rate(run, step, 10) for step in range(100)]
+    assert rates[0] == pytest.approx(0.05)
+    assert rates[19] == pytest.approx(1.0)
+    assert rates[20] == pytest.approx(1.0)
+    assert rates[60] == pytest.approx(0.5)
+    assert rates[99] < 0.01
+    steps = Run(lr=1.0, epochs=10, warmup=0.0, schedule="step", milestones=(3, 6))
+    assert [learning_rate(steps, e * 10, 10) for e in (0, 2, 3, 6, 9)] == pytest.approx([1, 1, 0.1, 0.01, 0.01])
+    assert learning_rate(Run(lr=0.3, schedule="constant", warmup=0.0), 5, 10) == 0.3
+
+
+@pytest.mark.parametrize("form", ["lightly", "moco"])
+def test_lars_by_hand(form: str) -> None:
+    w = torch.tensor([[3.0, 4.0]], requires_grad=True)
+    bias = torch.tensor([1.0], requires_grad=True)
+    optimiser = LARS([{"params": [w], "weight_decay": 0.1}, {"params": [bias], "weight_decay": 0.0}], 2.0, form=form)
+    velocity = torch.zeros(1, 2)
+    wanted, other = w.detach().clone(), 1.0
+    speed = 0.0
+    for _ in range(3):
+        w.grad, bias.grad = torch.tensor([[1.0, -2.0]]), torch.tensor([0.5])
+        direction = w.grad + 0.1 * wanted
+        norm = w.grad.norm() + 0.1 * wanted.norm() + 1e-8 if form == "lightly" else direction.norm()
+        velocity = 0.9 * velocity + 1e-3 * wanted.norm() / norm * direction
+        speed = 0.9 * speed + 0.5
+        optimiser.step()
+        wanted, other = wanted - 2.0 * velocity, other - 2.0 * speed
+        torch.testing.assert_close(w.detach(), wanted)
+        assert float(bias.detach()) == pytest.approx(other)
