@@ -32,12 +32,22 @@ def test_train_evaluate_embed(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "knn_top1" in capsys.readouterr().out
     main(["evaluate", str(run), "--knn", "5"])
     assert 0 <= json.loads(capsys.readouterr().out)["knn_top1"] <= 100
+    main(["evaluate", str(run), "--linear", "cacr", "--few-shot"])
+    assert {"linear_top1", "few_shot"} <= set(json.loads(capsys.readouterr().out))
+    assert "linear: expected one of" in failed(capsys, "evaluate", str(run), "--linear", "lda")
     main(["embed", str(run), "digits", "-o", str(tmp_path / "out.npz")])
     with np.load(tmp_path / "out.npz") as made:
         assert made["train_features"].shape == (5000, 64)
         assert made["test_labels"].shape == (2000,)
     main(["train", "--limit", "64", *SMALL, "--out", str(run)])  # finished: nothing to do but say so
     assert "resuming after step 4" in capsys.readouterr().out
+
+
+def test_a_preset_with_other_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--preset", "behaviour/cifar10", "--data", "digits", "--limit", "64", "--encoder", "tiny", *SMALL]
+    main(["train", *words, "--out", str(tmp_path / "run")])
+    settings = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert (settings["framework"], settings["milestones"], settings["epochs"]) == ("memory-bank", [160, 190], 1)
 
 
 def test_bad_words_get_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -6,21 +6,26 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from contrapose.training import Diverged, Progress, Run, Stopped, Trainer
+from contrapose.evaluation import PROBES, few_shot
+from contrapose.training import PRESETS, Diverged, Progress, Run, Stopped, Trainer, preset
 
 EXIT_BAD_SETTINGS, EXIT_FAILED, EXIT_STOPPED = 2, 1, 143
 
 
 @dataclass(frozen=True)
 class Train:
-    """Train an encoder; the same command again goes on where it stopped. Without arguments: the built-in digits."""
+    """Train an encoder; the same command again goes on where it stopped. Without arguments: the built-in digits.
+
+    `--preset NAME` starts from a paper's settings, such as dystress/cifar10, behaviour/cifar10, cacr/cifar10-k4 or
+    balanced/cifar10 (`contrapose presets` names them all); what is given beside it replaces them.
+    """
 
     run: Annotated[Run, arg(name="")]
     out: Path | None = None
@@ -42,19 +47,35 @@ class Train:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Score a finished run again: kNN on its encoder's features."""
+    """Score a run: kNN and, if asked, a linear probe on its encoder's features."""
 
     run: Positional[Path]
     """Directory of the run."""
     knn: int = 0
     """Neighbours; 0: as the run has it."""
+    linear: str = ""
+    """A linear probe: wang-liu, cacr, cacr-imagenet, dystress-imagenet, balanced-cifar or balanced-imagenet."""
+    best: bool = False
+    """Report the probe's best epoch too, under that name."""
+    few_shot: bool = False
+    """Linear SVMs on a class-balanced subset and on all (Kukleva's long-tail protocol)."""
     data_root: Path = Path("data")
     """Where downloaded data sets are."""
 
     def __call__(self) -> None:
         """Print the scores as JSON."""
         trainer = _opened(self.run, self.data_root, knn=self.knn)
-        print(json.dumps({"step": trainer.step, **trainer.evaluate()}))
+        if self.linear and self.linear not in PROBES:
+            raise ValueError(f"linear: expected one of {', '.join(PROBES)}, got {self.linear!r}")
+        found, scores = trainer.labelled_features(), trainer.evaluate()
+        if found is None:
+            raise ValueError(f"run: {trainer.run.data} has no labelled training and test images to score with")
+        if self.linear:
+            probe = replace(PROBES[self.linear], best=self.best)
+            scores |= {f"linear_{name}": score for name, score in probe(*found).items()}
+        if self.few_shot:
+            scores |= few_shot(*found)
+        print(json.dumps({"step": trainer.step, **scores}))
 
 
 @dataclass(frozen=True)
@@ -75,17 +96,12 @@ class Embed:
         import numpy as np
 
         from contrapose.data.load import load
-        from contrapose.evaluation import features
 
         trainer, split = _opened(self.run, self.data_root), load(self.data, root=self.data_root)
-        recipe, arrays = trainer.views.recipes[0], {}
-        trainer.network.eval()
+        arrays = {}
         for name, images in (("train", split.train), ("test", split.test)):
             if images is not None:
-                made = features(
-                    trainer.network.features, images, mean=recipe.mean, std=recipe.std, device=trainer.device
-                )
-                arrays[f"{name}_features"] = made.cpu().numpy()
+                arrays[f"{name}_features"] = trainer.features(images).cpu().numpy()
                 if images.labels is not None:
                     arrays[f"{name}_labels"] = images.labels.numpy()
         np.savez(self.out, **arrays)  # type: ignore[arg-type]
@@ -126,7 +142,20 @@ class DataCheck:
             raise SystemExit(EXIT_FAILED)
 
 
-COMMANDS: dict[str, Any] = {"train": Train, "evaluate": Evaluate, "embed": Embed}
+@dataclass(frozen=True)
+class Presets:
+    """Name the papers' training settings."""
+
+    def __call__(self) -> None:
+        """One line each."""
+        for name, settings in PRESETS.items():
+            shown = " ".join(
+                f"{key}={settings[key]}" for key in ("encoder", "loss", "optimiser", "lr", "batch", "epochs")
+            )
+            print(f"{name:32} {shown}")
+
+
+COMMANDS: dict[str, Any] = {"train": Train, "evaluate": Evaluate, "embed": Embed, "presets": Presets}
 DATA_COMMANDS: dict[str, Any] = {"list": DataList, "check": DataCheck}
 
 
@@ -136,6 +165,8 @@ def main(words: list[str] | None = None) -> None:
     inner = words[:1] == ["data"] and len(words) > 1
     commands, rest = (DATA_COMMANDS, words[1:]) if inner else (COMMANDS | {"data": DataList}, words)
     try:
+        if rest[:1] == ["train"]:
+            rest = _without_preset(rest)
         chosen = tyro.extras.subcommand_cli_from_dict(
             commands, args=rest, prog="contrapose data" if inner else "contrapose", config=(OmitArgPrefixes,),
             description="Contrastive representation learning in which the loss is the subject.",
@@ -147,6 +178,27 @@ def main(words: list[str] | None = None) -> None:
         _fail(str(error), EXIT_FAILED)
     except Stopped as error:
         _fail(str(error), EXIT_STOPPED)
+
+
+def _without_preset(words: list[str]) -> list[str]:
+    """`--preset NAME` stands for its settings, which any that follow replace."""
+    for place, word in enumerate(words):
+        name = word.removeprefix("--preset=") if word.startswith("--preset=") else None
+        after = place + 1
+        if word == "--preset":
+            if after == len(words):
+                raise ValueError(f"preset: expected one of {', '.join(PRESETS)}, got nothing")
+            name, after = words[after], after + 1
+        if name is not None:
+            preset(name)  # refuses an unknown one
+            meant = [text for key, value in PRESETS[name].items() for text in _as_words(key, value)]
+            return [words[0], *meant, *words[1:place], *words[after:]]
+    return words
+
+
+def _as_words(key: str, value: Any) -> list[str]:
+    values = [str(v) for v in value] if isinstance(value, tuple) else [str(value)]
+    return [f"--{key.replace('_', '-')}", *values]
 
 
 def _fail(message: str, code: int) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from contrapose.lars import LARS
 from contrapose.training import Diverged, Run, Trainer
-from contrapose.training.optimisers import LARS, learning_rate
+from contrapose.training.optimisers import learning_rate
 
 RUN = Run(limit=128, batch=32, epochs=2, knn_every=2, knn=5)
 

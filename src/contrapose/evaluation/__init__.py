@@ -2,5 +2,6 @@
 
 from contrapose.evaluation.features import features
 from contrapose.evaluation.knn import KNN
+from contrapose.evaluation.linear import PROBES, Probe, few_shot
 
-__all__ = ["KNN", "features"]
+__all__ = ["KNN", "PROBES", "Probe", "features", "few_shot"]

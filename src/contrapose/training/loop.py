@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from contrapose.data.images import Images
 from contrapose.data.imbalance import by_rule
 from contrapose.data.load import Split, load
 from contrapose.data.randomness import permutation
@@ -165,21 +166,26 @@ class Trainer:
         self.network.after_step()
         return value
 
-    @torch.no_grad()
-    def evaluate(self) -> dict[str, float]:
-        """kNN accuracy of the encoder's features, where there are labels."""
-        if self.split.probe is None or self.split.test is None:
-            return {}
+    def features(self, images: Images) -> Tensor:
+        """The encoder's features of a whole data set, not augmented."""
         recipe = self.views.recipes[0]
         self.network.eval()
-        found = [
-            features(self.network.features, images, mean=recipe.mean, std=recipe.std, device=self.device)
-            for images in (self.split.probe, self.split.test)
-        ]
-        labels = [
-            images.labels.to(self.device) for images in (self.split.probe, self.split.test) if images.labels is not None
-        ]
-        scores = KNN(self.neighbours)(found[0], labels[0], found[1], labels[1])
+        return features(self.network.features, images, mean=recipe.mean, std=recipe.std, device=self.device)
+
+    def labelled_features(self) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        """Features and labels to classify by, then those to be classified; None where there are no labels."""
+        probe, test = self.split.probe, self.split.test
+        if probe is None or test is None or probe.labels is None or test.labels is None:
+            return None
+        labels = probe.labels.to(self.device), test.labels.to(self.device)
+        return self.features(probe), labels[0], self.features(test), labels[1]
+
+    def evaluate(self) -> dict[str, float]:
+        """kNN accuracy of the encoder's features, where there are labels."""
+        found = self.labelled_features()
+        if found is None:
+            return {}
+        scores = KNN(self.neighbours)(*found)
         return {f"knn_{name}": score for name, score in scores.items()}
 
     def _save(self) -> None:

@@ -1,0 +1,106 @@
+"""The papers' training settings by name: `contrapose train --preset dystress/cifar10`.
+
+ImageNet's are there for the settings; their data is a path of yours (`--data PATH`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from contrapose.training.run import Run
+
+Settings = dict[str, Any]
+
+_SGD: Settings = {"optimiser": "sgd", "warmup": 0.0, "schedule": "cosine"}
+_DYSTRESS: Settings = _SGD | {
+    "views": "simclr-cifar", "encoder": "resnet18-cifar", "loss": "dystress", "lr": 0.06, "batch": 128, "epochs": 200,
+    "weight_decay": 5e-4, "knn": 200,
+}  # fmt: skip
+_KUKLEVA: Settings = _SGD | {
+    "views": "kukleva", "encoder": "resnet18-cifar", "loss": "dystress", "lr": 0.5, "warmup": 10.0, "batch": 512,
+    "epochs": 2000, "weight_decay": 1e-4, "knn": 10,
+}  # fmt: skip
+_IMAGENET: Settings = {
+    "data": "imagenet", "views": "simclr", "encoder": "resnet50", "loss": "dystress(temperature=cosine(0.1, 0.2))",
+    "optimiser": "lars", "lr": 1.2, "warmup": 10.0, "batch": 256, "epochs": 100, "weight_decay": 1e-6, "precision": "fp16",
+    "knn": 20,
+}  # fmt: skip
+_BEHAVIOUR: Settings = _SGD | {
+    "views": "insdis", "view_count": 1, "encoder": "resnet18-cifar", "head": "linear", "framework": "memory-bank",
+    "loss": "contrastive", "lr": 0.03, "schedule": "step", "milestones": (160, 190), "batch": 128, "epochs": 200,
+    "weight_decay": 5e-4, "knn": 200,
+}  # fmt: skip
+_CACR: Settings = _SGD | {
+    "views": "align-uniform", "encoder": "alexnet", "head": "linear", "loss": "cacr", "lr": 0.36, "schedule": "step",
+    "milestones": (155, 170, 185), "batch": 768, "epochs": 200, "weight_decay": 1e-4, "knn": 200,
+}  # fmt: skip
+_CACR_K4: Settings = _CACR | {"view_count": 5, "batch": 128, "lr": 0.06}
+_HCL: Settings = {
+    "views": "align-uniform", "encoder": "resnet50-cifar", "head": "hcl", "loss": "cacr", "optimiser": "adam", "lr": 1e-3,
+    "schedule": "constant", "warmup": 0.0, "batch": 256, "epochs": 400, "weight_decay": 1e-6, "knn": 200,
+}  # fmt: skip
+_MOCO: Settings = _SGD | {
+    "data": "imagenet", "views": "moco-v2", "encoder": "resnet50", "head": "moco-v2", "framework": "moco", "queue": 65536,
+    "momentum": 0.999, "loss": "cacr", "lr": 0.03, "batch": 256, "epochs": 200, "weight_decay": 1e-4, "knn": 200,
+}  # fmt: skip
+_MOCO_V3: Settings = {
+    "data": "imagenet", "views": "byol", "encoder": "resnet50", "head": "moco-v3", "framework": "moco-v3", "momentum": 0.996,
+    "loss": "nt_xent(temperature=1.0, negatives=other_views())", "optimiser": "lars-moco", "lr": 4.8, "warmup": 10.0,
+    "batch": 4096, "epochs": 300, "weight_decay": 1.5e-6, "precision": "bf16", "knn": 200,
+}  # fmt: skip
+_BALANCED: Settings = _SGD | {
+    "views": "simclr-cifar-imagenet-norm", "encoder": "resnet18-cifar", "head": "balanced-cifar", "loss": "balanced",
+    "lr": 0.1, "batch": 512, "epochs": 200, "weight_decay": 1e-4, "knn": 1,
+}  # fmt: skip
+
+PRESETS: Mapping[str, Settings] = {
+    "dystress/cifar10": _DYSTRESS | {"data": "cifar10"},
+    "dystress/cifar100": _DYSTRESS | {"data": "cifar100"},
+    "dystress/cifar10-lt": _DYSTRESS | {"data": "cifar10", "imbalance": "exponential:100", "epochs": 500, "knn": 10},
+    "dystress/cifar100-lt": _DYSTRESS | {"data": "cifar100", "imbalance": "exponential:100", "epochs": 500, "knn": 10},
+    "dystress/table4-cifar10-lt": _KUKLEVA | {"data": "cifar10", "imbalance": "exponential:100"},
+    "dystress/table4-cifar100-lt": _KUKLEVA | {"data": "cifar100", "imbalance": "exponential:100"},
+    "dystress/table5-imagenet100-lt": _KUKLEVA | {
+        "data": "imagenet", "views": "simclr", "encoder": "resnet50", "batch": 256, "epochs": 800},
+    "dystress/tiny-imagenet": _DYSTRESS | {"data": "imagenet", "encoder": "resnet50"},
+    "dystress/imagenet100": _IMAGENET | {"epochs": 200},
+    "dystress/imagenet": _IMAGENET,
+    "dystress/table8-imagenet100": _IMAGENET | {"head": "balanced", "lr": 0.15, "batch": 128, "epochs": 400},
+    "behaviour/cifar10": _BEHAVIOUR | {"data": "cifar10"},
+    "behaviour/cifar100": _BEHAVIOUR | {"data": "cifar100"},
+    "behaviour/svhn": _BEHAVIOUR | {"data": "svhn", "views": "insdis-svhn"},
+    "behaviour/imagenet100": _BEHAVIOUR | {
+        "data": "imagenet", "views": "moco-v2", "encoder": "resnet50", "weight_decay": 1e-4},
+    "cacr/cifar10": _CACR | {"data": "cifar10"},
+    "cacr/cifar100": _CACR | {"data": "cifar100", "loss": "cacr(t_neg=3.0)"},
+    "cacr/stl10": _CACR | {
+        "data": "stl10", "views": "align-uniform-stl", "encoder": "alexnet-64", "loss": "cacr(t_neg=3.0)"},
+    "cacr/cifar10-k4": _CACR_K4 | {"data": "cifar10", "loss": "cacr(t_neg=0.9)"},
+    "cacr/cifar100-k4": _CACR_K4 | {"data": "cifar100", "loss": "cacr(t_neg=2.0)"},
+    "cacr/stl10-k4": _CACR_K4 | {
+        "data": "stl10", "views": "align-uniform-stl", "encoder": "alexnet-64", "loss": "cacr(t_neg=2.0)"},
+    "cacr/resnet50-cifar10": _HCL | {"data": "cifar10"},
+    "cacr/resnet50-cifar100": _HCL | {"data": "cifar100", "loss": "cacr(t_neg=3.0)"},
+    "cacr/moco-imagenet100": _MOCO | {"batch": 128},
+    "cacr/moco-imagenet": _MOCO,
+    "cacr/moco-webvision": _MOCO | {"epochs": 100},
+    "cacr/moco-imagenet22k": _MOCO | {"epochs": 20},
+    "cacr/moco-v3-resnet50": _MOCO_V3,
+    "cacr/moco-v3-vit": _MOCO_V3 | {
+        "encoder": "vit-b16", "loss": "nt_xent(temperature=0.2, negatives=other_views())", "optimiser": "adamw",
+        "lr": 2.4e-3, "warmup": 40.0, "weight_decay": 0.1},
+    "balanced/cifar10": _BALANCED | {"data": "cifar10"},
+    "balanced/imagenet": _BALANCED | {
+        "data": "imagenet", "views": "moco-v2", "encoder": "resnet50", "head": "balanced", "epochs": 100, "knn": 200},
+}  # fmt: skip
+
+
+def preset(name: str) -> Run:
+    """A paper's run; any setting can be replaced."""
+    if name not in PRESETS:
+        near = get_close_matches(name, PRESETS, n=1, cutoff=0.4)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"preset: expected one of {', '.join(PRESETS)}, got {name!r}{hint}")
+    return Run(**PRESETS[name])

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from contrapose.evaluation import PROBES, Probe, few_shot
+
+
+def blobs(n: int, classes: int = 6, spread: float = 0.3, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.nn.functional.normalize(torch.randn(classes, 16, generator=torch.Generator().manual_seed(9)))
+    labels = torch.arange(n) % classes
+    return centres[labels] + spread * torch.randn(n, 16, generator=generator), labels
+
+
+@pytest.mark.parametrize("name", sorted(PROBES))
+def test_every_probe_separates_what_is_separable(name: str) -> None:
+    scores = PROBES[name](*blobs(600), *blobs(120, seed=1))
+    # ninety steps of LARS, whose trust ratio suits a far larger set, go part of the way
+    assert scores["top1"] > (60 if name == "balanced-imagenet" else 85)
+    assert scores["top5"] >= scores["top1"]
+    assert "best_top1" not in scores  # only when asked
+
+
+def test_the_same_seed_gives_the_same_probe() -> None:
+    probe = Probe(lr=1.0, epochs=3, best=True)
+    a, b = (probe(*blobs(200), *blobs(60, seed=1)) for _ in range(2))
+    assert a == b
+    assert a["best_top1"] >= a["top1"]
+
+
+def test_rates() -> None:
+    steps = Probe(lr=30.0, milestones=(40, 60, 80), gamma=0.2)
+    assert [steps._rate(e) for e in (0, 39, 40, 60, 99)] == pytest.approx([30, 30, 6, 1.2, 0.24])
+    assert Probe(lr=2.0, epochs=10)._rate(5) == pytest.approx(1.0)
+
+
+def test_few_shot_is_class_balanced() -> None:
+    features, labels = blobs(600)
+    keep = (labels != 3) | (torch.arange(600) < 60)  # a rare class
+    scores = few_shot(features[keep], labels[keep], *blobs(120, seed=1))
+    assert set(scores) == {"few_shot", "long_tail"}
+    assert min(scores.values()) > 80
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(ValueError, match="optimiser: expected"):
+        Probe("adamw")
+    with pytest.raises(ValueError, match="lr: expected"):
+        Probe(lr=0.0)
+    with pytest.raises(ValueError, match="epochs, batch"):
+        Probe(epochs=0)
