@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torchvision
 from PIL import Image
+from safetensors.torch import load_file
 
 from contrapose.cli import main
 
@@ -41,6 +43,41 @@ def test_train_evaluate_embed(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert made["test_labels"].shape == (2000,)
     main(["train", "--limit", "64", *SMALL, "--out", str(run)])  # finished: nothing to do but say so
     assert "resuming after step 4" in capsys.readouterr().out
+
+
+def test_weights_go_out_and_come_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--limit", "32", "--encoder", "resnet18", *SMALL]
+    main(["train", *words, "--out", str(tmp_path / "run")])
+    main(["export", str(tmp_path / "run"), "-o", str(tmp_path / "out.safetensors")])
+    theirs = torchvision.models.resnet18(weights=None)
+    found = load_file(tmp_path / "out.safetensors")
+    missing, unexpected = theirs.load_state_dict(found, strict=False)
+    assert missing == ["fc.weight", "fc.bias"]
+    assert not unexpected
+    torch.save(
+        {"state_dict": {f"module.{name}": t for name, t in theirs.state_dict().items()}}, tmp_path / "foreign.pth"
+    )
+    main(["import", str(tmp_path / "foreign.pth"), "-o", str(tmp_path / "in.safetensors")])
+    main(["train", *words, "--init", str(tmp_path / "in.safetensors"), "--lr", "0", "--out", str(tmp_path / "again")])
+    main(["export", str(tmp_path / "again"), "-o", str(tmp_path / "same.safetensors")])
+    same = load_file(tmp_path / "same.safetensors")
+    assert all(
+        torch.equal(same[name], found[name]) for name in found if "running" not in name and "num_batches" not in name
+    )
+    assert "init: missing.safetensors is not a file" in failed(capsys, "train", "--init", "missing.safetensors")
+    wrong = failed(
+        capsys,
+        "train",
+        "--limit",
+        "32",
+        *SMALL,
+        "--init",
+        str(tmp_path / "in.safetensors"),
+        "--out",
+        str(tmp_path / "w"),
+    )
+    assert "does not fit the encoder" in wrong
+    assert "ends in .safetensors or .onnx" in failed(capsys, "export", str(tmp_path / "run"), "-o", "x.pth")
 
 
 def test_a_preset_with_other_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

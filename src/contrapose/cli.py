@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from contrapose.data.stream import WorkerDied
 from contrapose.evaluation import PROBES, few_shot
 from contrapose.training import PRESETS, Diverged, Progress, Run, Stopped, Trainer, preset
 
@@ -32,17 +34,19 @@ class Train:
     """Directory of the run (default: runs/ and a name made of its settings)."""
     data_root: Path = Path("data")
     """Where downloaded data sets are, or go."""
+    workers: int = 2
+    """Processes that decode images, with --stream; they change nothing but the speed."""
 
     def __call__(self) -> None:
         """Train, with a progress bar."""
         folder = self.out or Path("runs") / self.run.name
         with _progress() as (watch, say):
-            trainer = Trainer(self.run, folder, watch, say, self.data_root)
+            trainer = Trainer(self.run, folder, watch, say, self.data_root, self.workers)
             say(f"{len(trainer.split.train):,} images of {trainer.split.train.name} on {trainer.device}, into {folder}")
             scores = trainer.train()
-        for name, score in scores.items():
-            print(f"{name:10} {score:6.2f} %   (last epoch, {self.run.knn} neighbours)")
-        print(f"run        {folder}")
+            for name, score in scores.items():
+                say(f"{name:10} {score:6.2f} %   (last epoch, {self.run.knn} neighbours)")
+            say(f"run        {folder}")
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,52 @@ class Embed:
 
 
 @dataclass(frozen=True)
+class Export:
+    """Write a run's encoder as .safetensors, under torchvision's or timm's names, or as .onnx."""
+
+    run: Positional[Path]
+    """Directory of the run."""
+    out: Annotated[Path, arg(aliases=["-o"])]
+    """The file to write; its ending decides: .safetensors or .onnx."""
+    data_root: Path = Path("data")
+    """Where downloaded data sets are."""
+
+    def __call__(self) -> None:
+        """Weights, or a graph with a free batch size."""
+        from contrapose.training.weights import export
+
+        trainer = _opened(self.run, self.data_root)
+        encoder = trainer.network.encoder.eval()
+        if self.out.suffix == ".safetensors":
+            export(encoder, self.out)
+        elif self.out.suffix == ".onnx":
+            _to_onnx(encoder.cpu(), trainer.views.recipes[0].size, self.out)
+        else:
+            raise ValueError(f"out: expected a name that ends in .safetensors or .onnx, got {self.out}")
+        print(f"{trainer.run.encoder}, {encoder.width} features, in {self.out}")
+
+
+@dataclass(frozen=True)
+class Import:
+    """Turn a foreign .pth of weights into .safetensors for `--init`. Nothing in the file is executed."""
+
+    file: Positional[Path]
+    """A .pth or .pt file of named tensors."""
+    out: Annotated[Path, arg(aliases=["-o"])]
+    """The .safetensors file to write."""
+
+    def __call__(self) -> None:
+        """Names and shapes as they are in the file, without common prefixes."""
+        from safetensors.torch import save_file
+
+        from contrapose.training.weights import convert
+
+        tensors = convert(self.file)
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, str(self.out))
+        print(f"{len(tensors)} tensors, from {next(iter(tensors))} on, in {self.out}")
+
+
+@dataclass(frozen=True)
 class DataList:
     """Name the data sets that need no path."""
 
@@ -155,7 +205,14 @@ class Presets:
             print(f"{name:32} {shown}")
 
 
-COMMANDS: dict[str, Any] = {"train": Train, "evaluate": Evaluate, "embed": Embed, "presets": Presets}
+COMMANDS: dict[str, Any] = {
+    "train": Train,
+    "evaluate": Evaluate,
+    "embed": Embed,
+    "export": Export,
+    "import": Import,
+    "presets": Presets,
+}
 DATA_COMMANDS: dict[str, Any] = {"list": DataList, "check": DataCheck}
 
 
@@ -174,7 +231,7 @@ def main(words: list[str] | None = None) -> None:
         chosen()
     except (ValueError, FileNotFoundError, NotADirectoryError) as error:
         _fail(str(error), EXIT_BAD_SETTINGS)
-    except Diverged as error:
+    except (Diverged, WorkerDied) as error:
         _fail(str(error), EXIT_FAILED)
     except Stopped as error:
         _fail(str(error), EXIT_STOPPED)
@@ -206,6 +263,18 @@ def _fail(message: str, code: int) -> None:
     raise SystemExit(code)
 
 
+def _to_onnx(encoder: Any, size: int, path: Path) -> None:
+    import torch
+
+    try:
+        import onnxscript  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
+    except ImportError as error:
+        raise ValueError("out: writing .onnx needs: pip install onnx onnxscript") from error
+    batch = torch.export.Dim("batch")
+    images = torch.zeros(2, 3, size, size)
+    torch.onnx.export(encoder, (images,), str(path), dynamo=True, dynamic_shapes=({0: batch},), input_names=["images"])
+
+
 def _opened(folder: Path, data_root: Path, *, knn: int = 0) -> Trainer:
     """A run's trainer with its newest weights."""
     path = folder / "run.json"
@@ -227,7 +296,10 @@ def _progress() -> Iterator[tuple[Callable[[Progress], None], Callable[[str], No
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    console = Console()
+    console = Console(highlight=False)
+    if int(os.environ.get("RANK", "0")):  # of several processes, one speaks
+        yield lambda progress: None, lambda text: None
+        return
     if not console.is_terminal:
         yield _lines(), lambda text: print(text, flush=True)
         return

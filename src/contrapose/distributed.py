@@ -43,11 +43,31 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        # The copy is ours to reduce in place; autograd may hold the incoming one elsewhere.
-        gradient = gradients[0].clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(gradient)
+        gradient = _summed(gradients[0])
         start = dist.get_rank() * ctx.rows
         return gradient[start : start + ctx.rows]
+
+
+def total(x: Tensor) -> Tensor:
+    """The sum of every process's `x`, with exact gradients: each process's part counts in all of them."""
+    summed: Tensor = _Total.apply(x)
+    return summed
+
+
+class _Total(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return _summed(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return _summed(gradients[0])
+
+
+def _summed(x: Tensor) -> Tensor:
+    x = x.clone(memory_format=torch.contiguous_format)  # autograd may hold the given one elsewhere
+    dist.all_reduce(x)
+    return x
 
 
 def _all_gather(z: Tensor) -> Tensor:

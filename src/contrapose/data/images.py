@@ -43,10 +43,14 @@ class Images:
 
     def counts(self) -> list[int]:
         """How many images each class has."""
-        if self.labels is None:
-            raise ValueError(f"{self.name}: this needs labels, and the data set has none")
-        classes = max(len(self.classes), int(self.labels.max()) + 1)
-        return torch.bincount(self.labels, minlength=classes).tolist()
+        return class_counts(self.name, self.labels, self.classes)
+
+
+def class_counts(name: str, labels: Tensor | None, classes: tuple[str, ...]) -> list[int]:
+    """How many there are of each class; names without a member count 0."""
+    if labels is None:
+        raise ValueError(f"{name}: this needs labels, and the data set has none")
+    return torch.bincount(labels, minlength=max(len(classes), int(labels.max()) + 1)).tolist()
 
 
 def channels_first(pixels: Tensor) -> Tensor:

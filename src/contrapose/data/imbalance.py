@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from contrapose.data.images import Images
 from contrapose.data.randomness import permutation
+from contrapose.data.stream import Files
+
+Source = TypeVar("Source", bound=Images | Files)
 
 
 def exponential(classes: int, largest: int, factor: float = 100.0) -> list[int]:
@@ -56,7 +60,7 @@ def _group(c: int, classes: int) -> int:
     return c * 10 // classes + 1
 
 
-def thin(images: Images, counts: list[int], *, seed: int = 0) -> Images:
+def thin(images: Source, counts: list[int], *, seed: int = 0) -> Source:
     """Keep `counts[c]` images of each class c, chosen by the seed, in their order."""
     have = images.counts()
     if len(counts) != len(have):
@@ -69,10 +73,10 @@ def thin(images: Images, counts: list[int], *, seed: int = 0) -> Images:
     for c, wanted in enumerate(counts):
         places = (images.labels == c).nonzero()[:, 0]
         kept.append(places[permutation(len(places), seed, c)[:wanted]])
-    return images.subset(torch.cat(kept).sort().values)
+    return cast(Source, images.subset(torch.cat(kept).sort().values))
 
 
-def by_rule(images: Images, rule: str, *, seed: int = 0) -> Images:
+def by_rule(images: Source, rule: str, *, seed: int = 0) -> Source:
     """`exponential:100`, `cacr-linear` or `cacr-exponential`, applied to the smallest class count there is."""
     name, _, number = rule.partition(":")
     have = images.counts()

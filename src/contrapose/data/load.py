@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 import torch
 
 from contrapose.data.digits import digits
+from contrapose.data.folder import read_folder
 from contrapose.data.images import Images, channels_first
+from contrapose.data.stream import Files
 
 # What can be named: classes, and where torchvision has it.
 NAMED = {"digits": 10, "cifar10": 10, "cifar100": 100, "svhn": 10, "stl10": 10}
@@ -20,20 +23,28 @@ NAMED = {"digits": 10, "cifar10": 10, "cifar100": 100, "svhn": 10, "stl10": 10}
 class Split:
     """What is trained on, and what is evaluated: features of `probe` classify those of `test`, where there are labels."""
 
-    train: Images
-    probe: Images | None
-    test: Images | None
+    train: Images | Files
+    probe: Images | Files | None
+    test: Images | Files | None
 
 
-def load(name: str, *, limit: int = 0, root: Path | None = None) -> Split:
-    """A data set by name (downloaded to `root` if it is not there), a folder of images, or an .npz file."""
+def load(name: str, *, limit: int = 0, root: Path | None = None, stream: bool = False) -> Split:
+    """A data set by name (downloaded to `root` if it is not there), a folder of images, or an .npz file.
+
+    With `stream`, the images of a folder stay on disk until they are needed.
+    """
     check_name(name)
+    if stream and not Path(name).is_dir():
+        raise ValueError(f"stream: only a folder of images can be streamed, and {name} is none")
     if name == "digits":
         train = digits(limit or 5000)
         return Split(train, train, digits(2000, train=False))
-    split = _from_npz(Path(name)) if name.endswith(".npz") else None
-    if split is None:
-        split = _torchvision(name, root or Path("data")) if name in NAMED else _from_folder(Path(name))
+    if name.endswith(".npz"):
+        split = _from_npz(Path(name))
+    elif name in NAMED:
+        split = _torchvision(name, root or Path("data"))
+    else:
+        split = _from_folder(Path(name), Files.of if stream else read_folder)
     if not limit:
         return split
     if limit > len(split.train):
@@ -106,13 +117,11 @@ def _torchvision(name: str, root: Path) -> Split:
     return Split(images(parts["train+unlabeled"].data, None, name), probe, test)
 
 
-def _from_folder(path: Path) -> Split:
-    from contrapose.data.folder import read_folder
-
+def _from_folder(path: Path, read: Callable[[Path], Images | Files]) -> Split:
     parts = {part: path / part for part in ("train", "test", "val")}
     if parts["train"].is_dir():
-        train = read_folder(parts["train"])
-        held_out = next((read_folder(parts[p]) for p in ("test", "val") if parts[p].is_dir()), None)
+        train = read(parts["train"])
+        held_out = next((read(parts[p]) for p in ("test", "val") if parts[p].is_dir()), None)
         labelled = held_out is not None and held_out.labels is not None and train.labels is not None
         return Split(train, train if labelled else None, held_out if labelled else None)
-    return Split(read_folder(path), None, None)
+    return Split(read(path), None, None)

@@ -31,8 +31,8 @@ class MemoryBank(Framework):
 
     def forward(self, views_of: list[Tensor], index: Tensor) -> Pairs:
         """Each view against the bank."""
-        z = self.embed(views_of)
-        self._latest = gather(index), gather(unit(z.detach()).mean(0))
+        z, index = gather(self.embed(views_of), 1), gather(index)
+        self._latest = index, unit(z.detach()).mean(0)
         return bank(z, index, self.rows.clone())
 
     @torch.no_grad()

@@ -68,13 +68,13 @@ class MoCo(_Momentum):
 
     def forward(self, views_of: list[Tensor], index: Tensor) -> Pairs:
         """Queries against keys and queue."""
-        keys = self.make_keys(views_of)
-        self._latest = gather(unit(keys[-1]))
+        keys, ids = gather(self.make_keys(views_of), 1), gather(index)
+        self._latest = unit(keys[-1])
         rows = self.rows.clone()  # what the backward pass sees must not change under it
         if len(keys) == 2:
             query = encode(nn.Sequential(self.encoder, self.projector), [views_of[0][:1]])
-            return queue(query[0], keys[1], rows, batch=self.batch_negatives, ids=index)
-        return queue(self.embed(views_of), keys, rows, batch=self.batch_negatives, ids=index)
+            return queue(gather(query[0]), keys[1], rows, batch=self.batch_negatives, ids=ids)
+        return queue(gather(self.embed(views_of), 1), keys, rows, batch=self.batch_negatives, ids=ids)
 
     @torch.no_grad()
     def after_step(self) -> None:

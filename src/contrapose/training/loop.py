@@ -14,11 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.data.images import Images
 from contrapose.data.imbalance import by_rule
 from contrapose.data.load import Split, load
 from contrapose.data.randomness import permutation
+from contrapose.data.stream import Files, crops, whole
 from contrapose.data.views import Views
 from contrapose.encoders import encoder
 from contrapose.encoders.heads import head, predictor
@@ -29,7 +31,9 @@ from contrapose.losses.parse import parse
 from contrapose.temperature import PerSample
 from contrapose.training import checkpoint
 from contrapose.training.optimisers import learning_rate, optimiser
+from contrapose.training.processes import join, own_device, synchronised
 from contrapose.training.run import Run
+from contrapose.training.weights import initialise
 
 
 class Stopped(Exception):
@@ -60,10 +64,15 @@ class Trainer:
     watch: Callable[[Progress], None] = lambda progress: None
     say: Callable[[str], None] = print
     data_root: Path | None = None
-    device: torch.device = field(default_factory=lambda: torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    workers: int = 0
+    device: torch.device = field(default_factory=own_device)
 
     def __post_init__(self) -> None:
-        self._claim()
+        self.rank, self.world = join()
+        if self.run.batch % self.world:
+            raise ValueError(f"batch: {self.run.batch} images cannot be shared equally by {self.world} processes")
+        if self.rank == 0:
+            self._claim()
         self.split = prepare(self.run, self.data_root)
         self.views = Views.named(self.run.views, self.run.view_count)
         size = len(self.split.train)
@@ -75,12 +84,18 @@ class Trainer:
             )
         self.steps_per_epoch = size // self.run.batch
         self.network = build(self.run, size).to(self.device).to(memory_format=torch.channels_last)
+        self.learner: nn.Module = self.network
+        if self.world > 1:
+            synchronised(self.network, self.device)
+            # Buffers are equal on all processes: they come from gathered batches and synchronised statistics.
+            self.learner = DistributedDataParallel(self.network, broadcast_buffers=False)
         objective = parse(self.run.loss, self.run.data)
         state = PerSample(size) if objective.func is isogclr else None
         self.criterion = Loss(objective, state=state).to(self.device)
         self.whole = nn.ModuleDict({"network": self.network, "criterion": self.criterion})
         self.optimiser = optimiser(self.run, self.network)
-        self.pixels = self.split.train.pixels.to(self.device)
+        train = self.split.train
+        self.pixels = train.pixels.to(self.device) if isinstance(train, Images) else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.run.precision == "fp16")
         self.step, self.neighbours = 0, self.run.knn
 
@@ -102,7 +117,7 @@ class Trainer:
 
     def train(self) -> dict[str, float]:
         """Train to the end, from the last checkpoint if there is one; the final scores."""
-        if self.load_latest():
+        if self.load_latest() and self.rank == 0:
             self.say(f"resuming after step {self.step}")
             self._forget_after(self.step)
         total = self.run.epochs * self.steps_per_epoch
@@ -121,17 +136,16 @@ class Trainer:
         return scores or self.evaluate()
 
     def _epoch(self, epoch: int, asked: list[int]) -> tuple[float, float]:
-        order = permutation(len(self.pixels), self.run.seed, epoch, device=self.device)
         first, start, total = self.step % self.steps_per_epoch, time.perf_counter(), 0.0
-        for place in range(first, self.steps_per_epoch):
-            index = order[place * self.run.batch : (place + 1) * self.run.batch]
-            loss = self._one(index, epoch)
+        for place, (index, seen) in enumerate(self._batches(epoch, first), first):
+            loss = self._one(seen, index, epoch)
             total += loss
             self.step += 1
             passed = time.perf_counter() - start
             rate = (place - first + 1) * self.run.batch / passed
             steps = self.run.epochs * self.steps_per_epoch
-            self.watch(Progress(epoch + 1, self.step, steps, loss, rate))
+            if self.rank == 0:
+                self.watch(Progress(epoch + 1, self.step, steps, loss, rate))
             if asked:
                 self._save()
                 raise Stopped(
@@ -139,14 +153,27 @@ class Trainer:
                 )
         return total / max(1, self.steps_per_epoch - first), time.perf_counter() - start
 
-    def _one(self, index: Tensor, epoch: int) -> float:
-        """One step: views, encoder, pairs, loss, optimiser, and what follows it."""
+    def _batches(self, epoch: int, first: int) -> Iterator[tuple[Tensor, list[Tensor]]]:
+        """(index, views) of this process's share of each batch, from the epoch's `first` batch on."""
+        train, seed = self.split.train, self.run.seed
+        order = permutation(len(train), seed, epoch, device=self.device)[: self.steps_per_epoch * self.run.batch]
+        shares = order.view(self.steps_per_epoch, self.world, -1)[first:, self.rank]
+        if isinstance(train, Images):
+            assert self.pixels is not None
+            for index in shares:
+                yield index, self.views(self.pixels[index], index, seed=seed, epoch=epoch)
+            return
+        cut = crops(train, self.views, shares.tolist(), seed=seed, epoch=epoch, workers=self.workers)
+        for index, parts in zip(shares, cut, strict=True):
+            moved = [part.to(self.device) for part in parts]
+            yield index, self.views.finish(moved, index, seed=seed, epoch=epoch)
+
+    def _one(self, seen: list[Tensor], index: Tensor, epoch: int) -> float:
+        """One step: encoder, pairs, loss, optimiser, and what follows it."""
         self.network.train()
-        seen = self.views(self.pixels[index], index, seed=self.run.seed, epoch=epoch)
-        seen = [v.to(memory_format=torch.channels_last) if v.ndim == 4 else v for v in seen]
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.run.precision)
         with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
-            pairs = self.network(seen, index)
+            pairs = self.learner(seen, index)
         loss = self.criterion(pairs)
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(self.run, self.step, self.steps_per_epoch)
@@ -166,11 +193,16 @@ class Trainer:
         self.network.after_step()
         return value
 
-    def features(self, images: Images) -> Tensor:
+    def features(self, images: Images | Files) -> Tensor:
         """The encoder's features of a whole data set, not augmented."""
-        recipe = self.views.recipes[0]
+        recipe, batch = self.views.recipes[0], 500
         self.network.eval()
-        return features(self.network.features, images, mean=recipe.mean, std=recipe.std, device=self.device)
+        pixels = (
+            images.pixels.split(batch)
+            if isinstance(images, Images)
+            else whole(images, recipe.size, batch=batch, workers=self.workers)
+        )
+        return features(self.network.features, pixels, mean=recipe.mean, std=recipe.std, device=self.device)
 
     def labelled_features(self) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
         """Features and labels to classify by, then those to be classified; None where there are no labels."""
@@ -189,6 +221,8 @@ class Trainer:
         return {f"knn_{name}": score for name, score in scores.items()}
 
     def _save(self) -> None:
+        if self.rank:
+            return
         tensors = checkpoint.collect(self.whole, self.optimiser)
         if self.scaler.is_enabled():
             tensors["scaler.scale"] = torch.tensor(self.scaler.get_scale())
@@ -206,6 +240,8 @@ class Trainer:
         return True
 
     def _record(self, record: dict[str, Any]) -> None:
+        if self.rank:
+            return
         with (self.folder / "records.jsonl").open("a") as file:
             file.write(json.dumps(record) + "\n")
 
@@ -228,7 +264,7 @@ def _step_of(line: str) -> int | None:
 
 def prepare(run: Run, root: Path | None = None) -> Split:
     """The run's data: loaded, cut to its limit and thinned out."""
-    split = load(run.data, limit=run.limit, root=root)
+    split = load(run.data, limit=run.limit, root=root, stream=run.stream)
     if run.imbalance:
         split = Split(by_rule(split.train, run.imbalance), split.probe, split.test)
     return split
@@ -239,6 +275,8 @@ def build(run: Run, size: int) -> Framework:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
         body = encoder(run.encoder)
+        if run.init:
+            initialise(body, Path(run.init))
         projector = head(run.head, body.width)
         width = [m for m in projector.modules() if isinstance(m, nn.Linear)][-1].out_features
         if run.framework == "simclr":

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from contrapose.data.views import Views
@@ -30,6 +31,8 @@ class Run:
 
     data: str = "digits"
     """A data set's name (digits, cifar10, cifar100, svhn, stl10), a folder of images or an .npz file."""
+    stream: bool = False
+    """Leave a folder's images on disk: workers decode and crop them. For what does not fit in memory."""
     limit: int = 0
     """Train on the first so many images only; 0: all (for digits: 5000)."""
     imbalance: str = ""
@@ -40,6 +43,8 @@ class Run:
     """Views of each image."""
     encoder: str = "tiny"
     """tiny, resnet18-cifar, resnet50-cifar, resnet50, alexnet, vit-b16 or timm:NAME."""
+    init: str = ""
+    """Weights to start the encoder from: a .safetensors file of `export` or `import`."""
     head: str = "simclr"
     """Projector: simclr, hcl, balanced, balanced-cifar, moco-v2, moco-v3 or linear."""
     framework: str = "simclr"
@@ -99,6 +104,8 @@ class Run:
                 f"view_count: {self.framework} needs at least two views of each image, got {self.view_count}"
             )
         Views.named(self.views, self.view_count)
+        if self.init and not Path(self.init).is_file():
+            raise ValueError(f"init: {self.init} is not a file")
         if parse(self.loss).func is tau:
             raise ValueError("loss: tau needs an encoder that gives its uncertainty, and no framework here has one")
 

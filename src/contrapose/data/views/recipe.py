@@ -12,6 +12,7 @@ from contrapose.data.randomness import bits, uniform
 from contrapose.data.views import operations as ops
 
 _TRIES = 10  # of a random box before the crop falls back to the centre, as in torchvision
+_CROP, _REST, _NOISE = range(3)  # the last key: which part of a view the numbers are for
 _ORDERS = torch.tensor([[a, b, c, d] for a in range(4) for b in range(4) for c in range(4) for d in range(4)
                         if len({a, b, c, d}) == 4])  # fmt: skip
 
@@ -44,9 +45,17 @@ class Recipe:
 
     def __call__(self, images: Tensor, index: Tensor, *keys: int | Tensor) -> Tensor:
         """One view of each image: uint8 (B, 3, H, W) -> float (B, 3, size, size), decided by index and keys."""
-        u = iter(uniform(index, 2 * _TRIES + 19, *keys).unbind(1))
-        boxes = self.boxes(torch.stack([next(u) for _ in range(2 * _TRIES)], 1), next(u), next(u), images.shape[2:])
-        x = ops.crop_resize(images.float() / 255, *boxes, next(u) < self.flip, self.size, cubic=self.cubic)
+        return self.finish(self.crop(images, index, *keys), index, *keys)
+
+    def crop(self, images: Tensor, index: Tensor, *keys: int | Tensor) -> Tensor:
+        """The first part, which needs the whole image: what workers do with large files."""
+        u = uniform(index, 2 * _TRIES + 3, *keys, _CROP)
+        boxes = self.boxes(u[:, : 2 * _TRIES], u[:, -3], u[:, -2], images.shape[2:])
+        return ops.crop_resize(images.float() / 255, *boxes, u[:, -1] < self.flip, self.size, cubic=self.cubic)
+
+    def finish(self, x: Tensor, index: Tensor, *keys: int | Tensor) -> Tensor:
+        """The rest, on the whole batch."""
+        u = iter(uniform(index, 16, *keys, _REST).unbind(1))
         x = self._colour(x, next(u), [next(u) for _ in range(5)], next(u))
         if self.blur:
             sigma = self.sigma[0] + (self.sigma[1] - self.sigma[0]) * next(u)
@@ -58,7 +67,7 @@ class Recipe:
         if self.cutout:
             x = ops.where(next(u) < self.cutout, ops.cutout, x, next(u), next(u))
         if self.noise:
-            x = ops.where(next(u) < self.noise, self._noisy, x, bits(index, *keys, 1))
+            x = ops.where(next(u) < self.noise, self._noisy, x, bits(index, *keys, _NOISE))
         return x if (self.mean, self.std) == ((0.0,) * 3, (1.0,) * 3) else ops.normalize(x, self.mean, self.std)
 
     @property

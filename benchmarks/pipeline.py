@@ -1,0 +1,108 @@
+"""Views beside torchvision's pipelines, and a whole training step: images per second, side by side in one run.
+
+    python benchmarks/pipeline.py
+
+The recipe is SimCLR's on CIFAR (crop, mirror, jitter, gray, normalise), two views of each image, one process: torchvision
+on PIL images (what most pipelines do), torchvision's v2 transforms on uint8 tensors, and contrapose on the whole batch. A
+step is views, the tiny encoder, its head, NT-Xent, backward and SGD.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import torch
+from torch import Tensor
+from torchvision import transforms
+from torchvision.transforms import v2
+from torchvision.transforms.functional import to_pil_image
+
+from contrapose.data.digits import digits
+from contrapose.data.views import RECIPES, Views
+from contrapose.encoders import encoder
+from contrapose.encoders.heads import head
+from contrapose.frameworks import SimCLR
+from contrapose.losses import nt_xent
+
+RECIPE = RECIPES["simclr-cifar"][0]
+
+
+def pil_pipeline(pixels: Tensor) -> Callable[[Tensor], Tensor]:
+    pictures = [to_pil_image(x) for x in pixels]
+    transform = transforms.Compose([
+        transforms.RandomResizedCrop(32, RECIPE.scale), transforms.RandomHorizontalFlip(),
+        transforms.RandomApply([transforms.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8), transforms.RandomGrayscale(0.2),
+        transforms.ToTensor(), transforms.Normalize(RECIPE.mean, RECIPE.std),
+    ])  # fmt: skip
+    return lambda index: torch.stack([torch.stack([transform(pictures[i]) for i in index.tolist()]) for _ in range(2)])
+
+
+def v2_pipeline(pixels: Tensor) -> Callable[[Tensor], Tensor]:
+    transform = v2.Compose([
+        v2.RandomResizedCrop(32, RECIPE.scale, antialias=True), v2.RandomHorizontalFlip(),
+        v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8), v2.RandomGrayscale(0.2),
+        v2.ToDtype(torch.float32, scale=True), v2.Normalize(RECIPE.mean, RECIPE.std),
+    ])  # fmt: skip
+    return lambda index: torch.stack([torch.stack([transform(pixels[i]) for i in index]) for _ in range(2)])
+
+
+def our_pipeline(pixels: Tensor) -> Callable[[Tensor], Tensor]:
+    views = Views((RECIPE, RECIPE))
+    return lambda index: views(pixels[index], index, seed=0, epoch=0)[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--out", type=Path, help="write the figures as JSON")
+    options = parser.parse_args()
+    pixels = digits(options.batch * 2).pixels
+    index = torch.arange(options.batch)
+    pipelines = {
+        "torchvision, PIL": pil_pipeline(pixels),
+        "torchvision, v2": v2_pipeline(pixels),
+        "contrapose": our_pipeline(pixels),
+    }
+    body = encoder("tiny")
+    network = SimCLR(body, head("simclr", body.width))
+    optimiser = torch.optim.SGD(network.parameters(), 0.01)
+
+    def step(made: Tensor) -> None:
+        optimiser.zero_grad()
+        nt_xent(network([made], index), temperature=0.2).backward()
+        optimiser.step()
+
+    seconds: dict[str, dict[str, list[float]]] = {name: {"views": [], "step": []} for name in pipelines}
+    for _ in range(options.rounds + 1):
+        for name, pipeline in pipelines.items():
+            start = time.perf_counter()
+            made = pipeline(index)
+            between = time.perf_counter()
+            step(made)
+            seconds[name]["views"].append(between - start)
+            seconds[name]["step"].append(time.perf_counter() - start)
+    print(f"{'pipeline':20}{'views: images/s':>18}{'ratio':>8}{'step: images/s':>18}{'ratio':>8}")
+    rates = {
+        name: {what: options.batch / median(times[1:]) for what, times in found.items()}
+        for name, found in seconds.items()
+    }
+    for name, found in rates.items():
+        ratios = {what: rates["contrapose"][what] / rate for what, rate in found.items()}
+        shown = "".join(f"{found[what]:18,.0f}{ratios[what]:8.2f}" for what in ("views", "step"))
+        print(f"{name:20}{shown}")
+    if options.out:
+        machine = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
+        figures = {"machine": machine, "batch": options.batch, "images_per_second": rates}
+        options.out.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Several processes on one run, as torchrun starts them; alone, nothing of this happens."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from contrapose.distributed import total
+
+
+def join() -> tuple[int, int]:
+    """(rank, number of processes); joins torchrun's group if there is one."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1 or not dist.is_available():
+        return 0, 1
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    return dist.get_rank(), dist.get_world_size()
+
+
+def own_device() -> torch.device:
+    """This process's GPU, or the CPU."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device
+
+
+def synchronised(network: nn.Module, device: torch.device) -> nn.Module:
+    """Batch norms that take their statistics from the batches of all processes."""
+    if device.type == "cuda":
+        converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(network)
+        return converted
+    for module in network.modules():
+        for name, child in list(module.named_children()):
+            if isinstance(child, _BatchNorm):
+                setattr(module, name, SyncedBatchNorm(child))
+    return network
+
+
+class SyncedBatchNorm(nn.Module):
+    """A batch norm with the statistics of all processes, on any device (torch's own is for GPUs alone).
+
+    It has the names and values of the batch norm that it replaces.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(self, norm: _BatchNorm) -> None:
+        super().__init__()
+        self.eps, self.momentum = norm.eps, norm.momentum or 0.0
+        self.weight, self.bias = norm.weight, norm.bias
+        self.register_buffer("running_mean", norm.running_mean)
+        self.register_buffer("running_var", norm.running_var)
+        self.register_buffer("num_batches_tracked", norm.num_batches_tracked)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise over everything but the channels, dimension 1."""
+        if not self.training:
+            running = self.running_mean, self.running_var
+            return nn.functional.batch_norm(x, *running, self.weight, self.bias, eps=self.eps)
+        over = [d for d in range(x.ndim) if d != 1]
+        shape = [1, -1] + [1] * (x.ndim - 2)
+        count = x.numel() / x.shape[1] * dist.get_world_size()
+        mean = total(x.sum(over)) / count
+        centred = x - mean.view(shape)
+        variance = total(centred.square().sum(over)) / count
+        with torch.no_grad():
+            self.num_batches_tracked += 1
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(variance * count / (count - 1), self.momentum)
+        y = centred * torch.rsqrt(variance + self.eps).view(shape)
+        return y if self.weight is None else y * self.weight.view(shape) + self.bias.view(shape)

@@ -1,0 +1,80 @@
+"""Images on disk: the same with any number of workers, broken files named, dead workers said."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from contrapose.data.stream import Files, WorkerDied, crops, whole
+from contrapose.data.views import Views
+from contrapose.training import Run, Trainer, checkpoint
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for part in ("train", "test"):
+        for label in ("cat", "dog"):
+            (tmp_path / "mine" / part / label).mkdir(parents=True)
+            for i in range(20):
+                pixels = np.random.default_rng(i).integers(0, 256, (40 + i, 60, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(tmp_path / "mine" / part / label / f"{i}.png")
+    return tmp_path / "mine"
+
+
+def run(folder: Path) -> Run:
+    return Run(data=str(folder), stream=True, batch=16, epochs=2, knn=3, knn_every=2, views="simclr-cifar")
+
+
+def hashes(where: Path) -> list[int]:
+    found = checkpoint.latest(where / "checkpoints")
+    assert found is not None
+    return [hash(t.contiguous().view(-1).view(torch.uint8).numpy().tobytes()) for _, t in sorted(found.tensors.items())]
+
+
+def test_any_number_of_workers_gives_the_same_weights(folder: Path, tmp_path: Path) -> None:
+    for workers in (0, 2):
+        trainer = Trainer(run(folder), tmp_path / str(workers), say=lambda text: None, workers=workers)
+        assert len(trainer.split.train) == 40
+        assert trainer.train()["knn_top1"] >= 0
+    assert hashes(tmp_path / "0") == hashes(tmp_path / "2")
+
+
+def test_crops_are_those_of_the_batched_views(folder: Path) -> None:
+    files, views = Files.of(folder / "train"), Views.named("simclr-cifar")
+    (made,) = crops(files, views, [[3, 17]], seed=1, epoch=2, workers=0)
+    finished = views.finish(made, torch.tensor([3, 17]), seed=1, epoch=2)[0]
+    for place, index in enumerate((3, 17)):
+        alone = views(files.read(index), torch.tensor([index]), seed=1, epoch=2)[0]
+        torch.testing.assert_close(finished[:, place], alone[:, 0], rtol=0, atol=1e-5)
+    assert next(iter(whole(files, 32, batch=8, workers=0))).shape == (8, 3, 32, 32)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_broken_file_is_named(folder: Path, tmp_path: Path, workers: int) -> None:
+    broken = folder / "train" / "cat" / "7.png"
+    broken.write_bytes(broken.read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"^data: image \d+, .*7\.png, cannot be read: "):
+        Trainer(run(folder), tmp_path / "run", say=lambda text: None, workers=workers).train()
+
+
+def test_a_dead_worker_is_said(folder: Path) -> None:
+    files, views = Files.of(folder / "train"), Views.named("simclr-cifar")
+    batches = [[i % 40] for i in range(4000)]
+    made = crops(files, views, batches, seed=0, epoch=0, workers=1)
+    next(made)
+    children = [int(p) for p in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()]
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+    with pytest.raises(WorkerDied, match="a loader worker died"):
+        list(made)
+
+
+def test_only_folders_stream(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="stream: only a folder"):
+        Trainer(Run(stream=True), tmp_path, say=lambda text: None)

@@ -1,0 +1,67 @@
+"""Frameworks with batch norm on 1, 2 and 4 processes take the same steps, to rounding, in float64."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import Promise
+from torch import nn
+from torch.multiprocessing.spawn import spawn
+from torch.nn.parallel import DistributedDataParallel
+
+from contrapose.losses import dclw
+from contrapose.training import Run, build
+from contrapose.training.processes import synchronised
+
+IMAGES, STEPS = 16, 3
+FRAMEWORKS = ("simclr", "moco", "moco-v3", "memory-bank")
+
+
+def train(framework: str, rank: int, world: int) -> list[torch.Tensor]:
+    network = build(Run(framework=framework, queue=24), IMAGES).double()
+    learner: nn.Module = network
+    if world > 1:
+        synchronised(network, torch.device("cpu"))
+        learner = DistributedDataParallel(network, broadcast_buffers=False)
+    optimiser = torch.optim.SGD(network.parameters(), 0.01, momentum=0.9)
+    for step in range(STEPS):
+        x = torch.randn(2, IMAGES, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(step))
+        own = torch.arange(IMAGES).view(world, -1)[rank]
+        loss = dclw(learner([x[:, own]], own))  # its weights are of the whole batch
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        network.after_step()
+    state = network.state_dict()
+    return [state[name] for name in sorted(state)]
+
+
+def work(rank: int, world: int, port: int, out: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    records = {framework: train(framework, rank, world) for framework in FRAMEWORKS}
+    if rank == world - 1:  # the last one: its queue and bank must be those of all
+        torch.save(records, out)
+    dist.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_many_processes_take_the_same_steps(world: int, tmp_path: Path, promise: Promise) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    sys.path.insert(0, str(Path(__file__).parents[1]))  # the children import conftest from here
+    spawn(work, args=(world, port, str(tmp_path / "out")), nprocs=world)
+    records = torch.load(tmp_path / "out", weights_only=True)
+    for framework in FRAMEWORKS:
+        for ours, wanted in zip(records[framework], train(framework, 0, 1), strict=True):
+            promise.case(float((ours.double() - wanted.double()).abs().max()))
+            assert promise.worst <= 1e-10, framework
