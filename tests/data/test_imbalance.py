@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 
@@ -44,3 +47,18 @@ def test_rules_by_name() -> None:
     for wrong in ("exponential:x", "linear"):
         with pytest.raises(ValueError, match="imbalance: expected exponential:FACTOR"):
             imbalance.by_rule(images, wrong)
+
+
+def test_a_published_list(tmp_path: Path) -> None:
+    images = labelled([5, 5])
+    np.save(tmp_path / "list.npy", np.array([9, 0, 3]))
+    thinned = imbalance.by_rule(images, f"index:{tmp_path / 'list.npy'}")
+    assert thinned.labels is not None
+    assert thinned.labels.tolist() == [1, 0, 0]
+    (tmp_path / "list.txt").write_text("1\n2\n")
+    assert len(imbalance.by_rule(images, f"index:{tmp_path / 'list.txt'}")) == 2
+    (tmp_path / "far.txt").write_text("1\n10\n")
+    with pytest.raises(ValueError, match="must hold indices from 0 to 9"):
+        imbalance.by_rule(images, f"index:{tmp_path / 'far.txt'}")
+    with pytest.raises(ValueError, match="is not a file of indices"):
+        imbalance.by_rule(images, "index:nothing.npy")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +14,9 @@ import pytest
 import torch
 from PIL import Image
 
-from contrapose.data.stream import Files, WorkerDied, crops, whole
+from contrapose.data.imagenet100 import IMAGENET100
+from contrapose.data.load import load
+from contrapose.data.stream import Files, crops, whole
 from contrapose.data.views import Views
 from contrapose.training import Run, Trainer, checkpoint
 
@@ -63,18 +68,46 @@ def test_a_broken_file_is_named(folder: Path, tmp_path: Path, workers: int) -> N
         Trainer(run(folder), tmp_path / "run", say=lambda text: None, workers=workers).train()
 
 
-def test_a_dead_worker_is_said(folder: Path) -> None:
-    files, views = Files.of(folder / "train"), Views.named("simclr-cifar")
-    batches = [[i % 40] for i in range(4000)]
-    made = crops(files, views, batches, seed=0, epoch=0, workers=1)
-    next(made)
-    children = [int(p) for p in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()]
-    for child in children:
-        os.kill(child, signal.SIGKILL)
-    with pytest.raises(WorkerDied, match="a loader worker died"):
-        list(made)
+def children(of: int) -> list[int]:
+    try:
+        return [int(p) for p in Path(f"/proc/{of}/task/{of}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
+def test_a_dead_worker_is_said(folder: Path, tmp_path: Path) -> None:
+    words = ["--data", str(folder), "--stream", "--workers", "2", "--batch", "16", "--epochs", "1000", "--knn", "3",
+             "--knn-every", "1000", "--out", str(tmp_path / "run")]  # fmt: skip
+    with (tmp_path / "log").open("wb") as log:
+        command = [sys.executable, "-m", "contrapose", "train", *words]
+        main = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    while not (tmp_path / "run" / "records.jsonl").exists():
+        assert main.poll() is None, (tmp_path / "log").read_text()
+        time.sleep(0.05)
+    while not (workers := children(main.pid)) and main.poll() is None:
+        time.sleep(0.001)
+    for worker in workers[:1]:
+        os.kill(worker, signal.SIGKILL)
+    asked = time.perf_counter()
+    assert main.wait(timeout=60) == 1, (tmp_path / "log").read_text()
+    assert time.perf_counter() - asked < 30
+    said = (tmp_path / "log").read_text()
+    assert "contrapose: a loader worker died" in said
+    assert "goes on from the last checkpoint" in said
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)  # no orphans
 
 
 def test_only_folders_stream(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="stream: only a folder"):
         Trainer(Run(stream=True), tmp_path, say=lambda text: None)
+
+
+def test_some_classes_of_a_folder(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "names.txt").write_text("dog\n")
+    split = load(str(folder), classes=str(tmp_path / "names.txt"))
+    assert len(split.train) == 20
+    with pytest.raises(ValueError, match=r"classes: 100 of 100 have no folder under .*n01558993 among them"):
+        load(str(folder), classes="imagenet100", stream=True)
+    with pytest.raises(ValueError, match="classes: expected imagenet100 or a text file"):
+        load(str(folder), classes="imagenet-100")
+    assert len(set(IMAGENET100)) == 100

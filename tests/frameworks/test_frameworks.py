@@ -30,6 +30,11 @@ def images(views: int = 2, batch: int = 6) -> list[torch.Tensor]:
     return [torch.randn(views, batch, 3, 32, 32)]
 
 
+def settle(framework: Framework) -> None:
+    framework.after_batch()
+    framework.after_step()
+
+
 NAMES = ("simclr", "moco", "moco-v3", "memory-bank")
 METHODS = sorted(set(CATALOGUE) - {"isogclr", "tau", "temperature_schedule"})
 
@@ -44,7 +49,7 @@ def test_any_objective_runs_on_any_framework(name: str, views: int) -> None:
         CATALOGUE[method]()(pairs).backward(retain_graph=True)
         gradients = [p.grad for p in framework.parameters() if p.requires_grad]
         assert all(g is not None and torch.isfinite(g).all() for g in gradients), method
-    framework.after_step()
+    settle(framework)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -52,7 +57,7 @@ def test_state_survives_a_round_trip(name: str) -> None:
     framework, other = make(name), make(name)
     for step in range(3):
         framework(images(), torch.arange(6) + step)
-        framework.after_step()
+        settle(framework)
     other.load_state_dict(framework.state_dict())
     x = images()
     framework.eval()
@@ -69,7 +74,7 @@ def test_the_queue_is_first_in_first_out() -> None:
         framework(images(), torch.arange(6))
         assert framework._latest is not None
         keys.append(framework._latest)
-        framework.after_step()
+        settle(framework)
     assert not torch.equal(before, framework.rows)
     newest = torch.cat(keys)[-20:]
     found = {tuple(row.tolist()) for row in framework.rows}
@@ -86,7 +91,7 @@ def test_the_key_encoder_is_an_exact_average() -> None:
     for _ in range(5):
         with torch.no_grad():
             query.add_(0.1)
-        framework.after_step()
+        settle(framework)
         wanted = 0.9 * wanted + 0.1 * query.detach()
     torch.testing.assert_close(key, wanted)
     assert not any(p.requires_grad for p in framework.keys.parameters())
@@ -100,7 +105,7 @@ def test_the_bank_moves_the_rows_it_saw_and_no_other() -> None:
     framework(images(1), index)
     assert framework._latest is not None
     z = framework._latest[1]
-    framework.after_step()
+    settle(framework)
     others = torch.ones(SIZE, dtype=torch.bool)
     others[index] = False
     assert torch.equal(framework.rows[others], before[others])

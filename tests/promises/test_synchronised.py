@@ -36,6 +36,7 @@ def train(framework: str, rank: int, world: int) -> list[torch.Tensor]:
         loss = dclw(learner([x[:, own]], own))  # its weights are of the whole batch
         optimiser.zero_grad()
         loss.backward()
+        network.after_batch()
         optimiser.step()
         network.after_step()
     state = network.state_dict()

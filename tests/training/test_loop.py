@@ -110,3 +110,23 @@ def test_lars_by_hand(form: str) -> None:
         wanted, other = wanted - 2.0 * velocity, other - 2.0 * speed
         torch.testing.assert_close(w.detach(), wanted)
         assert float(bias.detach()) == pytest.approx(other)
+
+
+def test_accumulated_batches_are_the_mean_of_their_gradients(tmp_path: Path) -> None:
+    """Two batches of 32 in one step: half of each batch's gradient, and no negatives between them."""
+    settings = vars(RUN) | {"accumulate": 2, "optimiser": "sgd", "warmup": 0.0, "weight_decay": 0.0}
+    trainer = Trainer(Run(**settings), tmp_path, say=quiet)
+    assert trainer.steps_per_epoch == 2
+    batches = list(trainer._batches(0, 0))[:2]
+    gradients = []
+    for index, seen in batches:
+        alone = Trainer(Run(**settings), tmp_path, say=quiet)
+        alone.network.train()
+        alone._loss(seen, index).backward()
+        gradients.append([p.grad for p in alone.network.parameters()])
+    before = [p.detach().clone() for p in trainer.network.parameters()]
+    trainer._one(iter(batches), 0)
+    for old, new, first, second in zip(before, trainer.network.parameters(), *gradients, strict=True):
+        assert first is not None
+        assert second is not None
+        torch.testing.assert_close(new.detach(), old - 0.004 * (first + second) / 2, rtol=1e-4, atol=1e-6)

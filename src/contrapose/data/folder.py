@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,11 +21,21 @@ class Problem:
     why: str
 
 
-def files(folder: Path) -> tuple[list[Path], list[int] | None, tuple[str, ...]]:
-    """Image files in a fixed order, their classes (subfolders in alphabetical order) if there are any, and the names."""
+def files(folder: Path, only: Sequence[str] = ()) -> tuple[list[Path], list[int] | None, tuple[str, ...]]:
+    """Image files in a fixed order, their classes (subfolders in alphabetical order) if there are any, and the names.
+
+    With `only`, the images of these classes alone.
+    """
     if not folder.is_dir():
         raise ValueError(f"data: expected a folder of images, {folder} is not one")
     classes = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    if only:
+        missing = sorted(set(only) - {p.name for p in classes})
+        if missing:
+            raise ValueError(
+                f"classes: {len(missing)} of {len(only)} have no folder under {folder}, {missing[0]} among them"
+            )
+        classes = [p for p in classes if p.name in set(only)]
     found, labels = [], []
     for label, place in enumerate(classes or [folder]):
         inside = sorted(p for p in place.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
@@ -64,9 +75,9 @@ def check_folder(folder: Path) -> tuple[int, list[Problem]]:
     return len(found), problems
 
 
-def read_folder(folder: Path, size: int | None = None) -> Images:
+def read_folder(folder: Path, only: Sequence[str] = (), size: int | None = None) -> Images:
     """All images of a folder in memory, at one size: that of the first image's shorter side, at most 256."""
-    found, labels, classes = files(folder)
+    found, labels, classes = files(folder, only)
     pixels = []
     for place, path in enumerate(found):
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import TypeVar, cast
 
 import torch
@@ -12,6 +13,7 @@ from contrapose.data.images import Images
 from contrapose.data.randomness import permutation
 from contrapose.data.stream import Files
 
+RULES = "exponential:FACTOR, cacr-linear, cacr-exponential or index:FILE"
 Source = TypeVar("Source", bound=Images | Files)
 
 
@@ -77,16 +79,33 @@ def thin(images: Source, counts: list[int], *, seed: int = 0) -> Source:
 
 
 def by_rule(images: Source, rule: str, *, seed: int = 0) -> Source:
-    """`exponential:100`, `cacr-linear` or `cacr-exponential`, applied to the smallest class count there is."""
+    """`exponential:100`, `cacr-linear` or `cacr-exponential` of the smallest class, or `index:FILE`, a published list.
+
+    The file holds indices in the data set's own order, as .npy or as text.
+    """
     name, _, number = rule.partition(":")
+    if name == "index":
+        return cast(Source, images.subset(_indices(Path(number), len(images))))
     have = images.counts()
     classes, each = len(have), min(have)
     if name == "exponential":
         try:
             factor = float(number or 100)
         except ValueError as error:
-            raise ValueError(f"imbalance: expected exponential:FACTOR, got {rule!r}") from error
+            raise ValueError(f"imbalance: expected {RULES}, got {rule!r}") from error
         return thin(images, exponential(classes, each, factor), seed=seed)
     if rule in ("cacr-linear", "cacr-exponential"):
         return thin(images, (cacr_linear if rule == "cacr-linear" else cacr_exponential)(classes, each), seed=seed)
-    raise ValueError(f"imbalance: expected exponential:FACTOR, cacr-linear or cacr-exponential, got {rule!r}")
+    raise ValueError(f"imbalance: expected {RULES}, got {rule!r}")
+
+
+def _indices(path: Path, size: int) -> Tensor:
+    import numpy as np
+
+    if not path.is_file():
+        raise ValueError(f"imbalance: {path} is not a file of indices")
+    found = np.load(path, allow_pickle=False) if path.suffix == ".npy" else np.loadtxt(path, dtype=np.int64)
+    index = torch.from_numpy(found.astype(np.int64)).flatten()
+    if len(index) == 0 or int(index.min()) < 0 or int(index.max()) >= size:
+        raise ValueError(f"imbalance: {path} must hold indices from 0 to {size - 1}")
+    return index

@@ -12,6 +12,7 @@ import torch
 
 from contrapose.data.digits import digits
 from contrapose.data.folder import read_folder
+from contrapose.data.imagenet100 import IMAGENET100
 from contrapose.data.images import Images, channels_first
 from contrapose.data.stream import Files
 
@@ -28,12 +29,16 @@ class Split:
     test: Images | Files | None
 
 
-def load(name: str, *, limit: int = 0, root: Path | None = None, stream: bool = False) -> Split:
+def load(name: str, *, limit: int = 0, root: Path | None = None, stream: bool = False, classes: str = "") -> Split:
     """A data set by name (downloaded to `root` if it is not there), a folder of images, or an .npz file.
 
-    With `stream`, the images of a folder stay on disk until they are needed.
+    With `stream`, the images of a folder stay on disk until they are needed. `classes` keeps some class folders:
+    "imagenet100", or a text file with a name in each line.
     """
     check_name(name)
+    only = class_list(classes)
+    if only and not Path(name).is_dir():
+        raise ValueError(f"classes: only a folder of class folders can be narrowed, and {name} is none")
     if stream and not Path(name).is_dir():
         raise ValueError(f"stream: only a folder of images can be streamed, and {name} is none")
     if name == "digits":
@@ -44,7 +49,8 @@ def load(name: str, *, limit: int = 0, root: Path | None = None, stream: bool = 
     elif name in NAMED:
         split = _torchvision(name, root or Path("data"))
     else:
-        split = _from_folder(Path(name), Files.of if stream else read_folder)
+        read: Callable[..., Images | Files] = Files.of if stream else read_folder
+        split = _from_folder(Path(name), lambda folder: read(folder, only))
     if not limit:
         return split
     if limit > len(split.train):
@@ -52,6 +58,17 @@ def load(name: str, *, limit: int = 0, root: Path | None = None, stream: bool = 
     first = range(limit)
     probe = split.probe.subset(first) if split.probe is split.train and split.probe is not None else split.probe
     return Split(split.train.subset(first), probe, split.test)
+
+
+def class_list(classes: str) -> tuple[str, ...]:
+    """The names that `classes` stands for; none: all."""
+    if not classes:
+        return ()
+    if classes == "imagenet100":
+        return IMAGENET100
+    if not Path(classes).is_file():
+        raise ValueError(f"classes: expected imagenet100 or a text file with a name in each line, got {classes!r}")
+    return tuple(Path(classes).read_text().split())
 
 
 def check_name(name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -26,9 +27,9 @@ class Files:
     classes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, folder: Path) -> Files:
-        """All images of a folder."""
-        paths, labels, classes = files(folder)
+    def of(cls, folder: Path, only: Sequence[str] = ()) -> Files:
+        """All images of a folder, or those of some classes."""
+        paths, labels, classes = files(folder, only)
         return cls(folder.name, tuple(paths), None if labels is None else torch.tensor(labels), classes)
 
     def __len__(self) -> int:
@@ -106,8 +107,15 @@ def _guarded(loader: Iterable[Batch]) -> Iterator[Batch]:
         # From a worker the message carries its traceback; the line that matters is the one about the image.
         lines = [line for line in str(error).splitlines() if "cannot be read" in line]
         raise ValueError(lines[-1].split("UnreadableImage: ")[-1] if lines else str(error)) from None
+
+
+@contextmanager
+def worker_deaths() -> Iterator[None]:
+    """Inside, a dead worker is a `WorkerDied`: torch raises its error wherever the program happens to be."""
+    try:
+        yield
     except RuntimeError as error:
-        if "worker" not in str(error):
+        if "DataLoader worker" not in str(error):
             raise
         why = str(error).splitlines()[0]
         raise WorkerDied(f"a loader worker died ({why}); the same command goes on from the last checkpoint") from error

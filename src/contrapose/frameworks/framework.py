@@ -22,8 +22,12 @@ class Framework(nn.Module, ABC):
     def forward(self, views: list[Tensor], index: Tensor) -> Pairs:
         """Views, (V, B, 3, H, W) for each image size, of the images `index` -> the comparison to be learned."""
 
+    def after_batch(self) -> None:
+        """Once a batch's loss is known: queues and banks take its embeddings."""
+        return
+
     def after_step(self) -> None:
-        """Once the optimiser has moved: momentum encoders, queues and banks follow."""
+        """Once the optimiser has moved: a momentum encoder follows."""
         return
 
     def features(self, images: Tensor) -> Tensor:

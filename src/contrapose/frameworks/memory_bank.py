@@ -14,7 +14,7 @@ from contrapose.pairs import Pairs, bank, unit
 class MemoryBank(Framework):
     """Wu et al., as Wang & Liu use it: the positive is the image's own row, the negatives are all other rows.
 
-    After each step b_n ← normalise(½ b_n + ½ z_n) for the images that were seen; with several views z is their mean.
+    After each batch b_n ← normalise(½ b_n + ½ z_n) for the images that were seen; with several views z is their mean.
     """
 
     rows: Tensor
@@ -36,7 +36,7 @@ class MemoryBank(Framework):
         return bank(z, index, self.rows.clone())
 
     @torch.no_grad()
-    def after_step(self) -> None:
+    def after_batch(self) -> None:
         """Move the rows of the images that were seen."""
         if self._latest is not None:
             index, z = self._latest

@@ -77,9 +77,8 @@ class MoCo(_Momentum):
         return queue(gather(self.embed(views_of), 1), keys, rows, batch=self.batch_negatives, ids=ids)
 
     @torch.no_grad()
-    def after_step(self) -> None:
-        """Move the key network, then let the newest keys take the oldest rows' places."""
-        super().after_step()
+    def after_batch(self) -> None:
+        """The newest keys take the oldest rows' places."""
         if self._latest is None:
             return
         fresh = self._latest[-len(self.rows) :]

@@ -6,9 +6,11 @@ import json
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from contrapose.data.images import Images
 from contrapose.data.imbalance import by_rule
 from contrapose.data.load import Split, load
 from contrapose.data.randomness import permutation
-from contrapose.data.stream import Files, crops, whole
+from contrapose.data.stream import Files, crops, whole, worker_deaths
 from contrapose.data.views import Views
 from contrapose.encoders import encoder
 from contrapose.encoders.heads import head, predictor
@@ -76,13 +78,14 @@ class Trainer:
         self.split = prepare(self.run, self.data_root)
         self.views = Views.named(self.run.views, self.run.view_count)
         size = len(self.split.train)
-        if self.run.batch > size:
-            raise ValueError(f"batch: {self.run.batch} images are more than the {size} of the data set")
+        if self.run.batch * self.run.accumulate > size:
+            wanted = self.run.batch * self.run.accumulate
+            raise ValueError(f"batch: {wanted} images for a step are more than the {size} of the data set")
         if self.split.probe is not None and self.run.knn > len(self.split.probe):
             raise ValueError(
                 f"knn: {self.run.knn} neighbours are more than the {len(self.split.probe)} labelled images"
             )
-        self.steps_per_epoch = size // self.run.batch
+        self.steps_per_epoch = size // (self.run.batch * self.run.accumulate)
         self.network = build(self.run, size).to(self.device).to(memory_format=torch.channels_last)
         self.learner: nn.Module = self.network
         if self.world > 1:
@@ -122,7 +125,7 @@ class Trainer:
             self._forget_after(self.step)
         total = self.run.epochs * self.steps_per_epoch
         scores: dict[str, float] = {}
-        with _signals() as asked:
+        with worker_deaths(), _signals() as asked:
             while self.step < total:
                 epoch = self.step // self.steps_per_epoch
                 self.criterion.epoch = epoch + 1
@@ -137,12 +140,13 @@ class Trainer:
 
     def _epoch(self, epoch: int, asked: list[int]) -> tuple[float, float]:
         first, start, total = self.step % self.steps_per_epoch, time.perf_counter(), 0.0
-        for place, (index, seen) in enumerate(self._batches(epoch, first), first):
-            loss = self._one(seen, index, epoch)
+        batches = self._batches(epoch, first)
+        for place in range(first, self.steps_per_epoch):
+            loss = self._one(islice(batches, self.run.accumulate), epoch)
             total += loss
             self.step += 1
             passed = time.perf_counter() - start
-            rate = (place - first + 1) * self.run.batch / passed
+            rate = (place - first + 1) * self.run.batch * self.run.accumulate / passed
             steps = self.run.epochs * self.steps_per_epoch
             if self.rank == 0:
                 self.watch(Progress(epoch + 1, self.step, steps, loss, rate))
@@ -154,10 +158,11 @@ class Trainer:
         return total / max(1, self.steps_per_epoch - first), time.perf_counter() - start
 
     def _batches(self, epoch: int, first: int) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        """(index, views) of this process's share of each batch, from the epoch's `first` batch on."""
-        train, seed = self.split.train, self.run.seed
-        order = permutation(len(train), seed, epoch, device=self.device)[: self.steps_per_epoch * self.run.batch]
-        shares = order.view(self.steps_per_epoch, self.world, -1)[first:, self.rank]
+        """(index, views) of this process's share of each batch, from the epoch's `first` step on."""
+        train, seed, several = self.split.train, self.run.seed, self.run.accumulate
+        batches = self.steps_per_epoch * several
+        order = permutation(len(train), seed, epoch, device=self.device)[: batches * self.run.batch]
+        shares = order.view(batches, self.world, -1)[first * several :, self.rank]
         if isinstance(train, Images):
             assert self.pixels is not None
             for index in shares:
@@ -168,30 +173,39 @@ class Trainer:
             moved = [part.to(self.device) for part in parts]
             yield index, self.views.finish(moved, index, seed=seed, epoch=epoch)
 
-    def _one(self, seen: list[Tensor], index: Tensor, epoch: int) -> float:
-        """One step: encoder, pairs, loss, optimiser, and what follows it."""
+    def _one(self, batches: Iterable[tuple[Tensor, list[Tensor]]], epoch: int) -> float:
+        """One step: the gradient of each batch, the optimiser, and what follows it."""
         self.network.train()
-        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.run.precision)
-        with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
-            pairs = self.learner(seen, index)
-        loss = self.criterion(pairs)
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(self.run, self.step, self.steps_per_epoch)
         self.optimiser.zero_grad()
-        self.scaler.scale(loss).backward()
+        value, images = 0.0, []
+        for index, seen in batches:
+            loss = self._loss(seen, index) / self.run.accumulate
+            self.scaler.scale(loss).backward()
+            self.network.after_batch()
+            value += float(loss.detach())
+            images += index[:16].tolist()
         self.scaler.unscale_(self.optimiser)
         norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.run.clip or math.inf)
-        value = float(loss.detach())
         if not math.isfinite(value) or not (bool(norm.isfinite()) or self.scaler.is_enabled()):
             what = "loss" if not math.isfinite(value) else "gradient"
             raise Diverged(
                 f"the {what} of step {self.step + 1} (epoch {epoch + 1}) is not finite; the weights are those before it. "
-                f"Its images are {index[:16].tolist()}{' …' if len(index) > 16 else ''}"
+                f"Its images are {images} …"
             )
         self.scaler.step(self.optimiser)
         self.scaler.update()
         self.network.after_step()
         return value
+
+    def _loss(self, seen: list[Tensor], index: Tensor) -> Tensor:
+        """Encoder, pairs, objective; low precision ends before the loss."""
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.run.precision)
+        with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
+            pairs = self.learner(seen, index)
+        loss: Tensor = self.criterion(pairs)
+        return loss
 
     def features(self, images: Images | Files) -> Tensor:
         """The encoder's features of a whole data set, not augmented."""
@@ -244,6 +258,12 @@ class Trainer:
             return
         with (self.folder / "records.jsonl").open("a") as file:
             file.write(json.dumps(record) + "\n")
+        if find_spec("tensorboard") is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            with SummaryWriter(str(self.folder / "tensorboard")) as board:
+                for name in record.keys() - {"step", "epoch"}:
+                    board.add_scalar(name, record[name], record["step"])
 
     def _forget_after(self, step: int) -> None:
         """Records of steps that will be done again are dropped; a half-written last line too."""
@@ -264,7 +284,7 @@ def _step_of(line: str) -> int | None:
 
 def prepare(run: Run, root: Path | None = None) -> Split:
     """The run's data: loaded, cut to its limit and thinned out."""
-    split = load(run.data, limit=run.limit, root=root, stream=run.stream)
+    split = load(run.data, limit=run.limit, root=root, stream=run.stream, classes=run.classes)
     if run.imbalance:
         split = Split(by_rule(split.train, run.imbalance), split.probe, split.test)
     return split

@@ -33,10 +33,12 @@ class Run:
     """A data set's name (digits, cifar10, cifar100, svhn, stl10), a folder of images or an .npz file."""
     stream: bool = False
     """Leave a folder's images on disk: workers decode and crop them. For what does not fit in memory."""
+    classes: str = ""
+    """Keep some class folders: imagenet100, or a text file with a name in each line; empty: all."""
     limit: int = 0
     """Train on the first so many images only; 0: all (for digits: 5000)."""
     imbalance: str = ""
-    """Thin out the classes: exponential:100, cacr-linear or cacr-exponential; empty: as it is."""
+    """Thin out the classes: exponential:100, cacr-linear, cacr-exponential or index:FILE; empty: as it is."""
     views: str = "digits"
     """Recipe of augmentation; `a+local8` adds eight local crops."""
     view_count: int = 2
@@ -73,6 +75,8 @@ class Run:
     """Passes over the data."""
     batch: int = 128
     """Images in a batch."""
+    accumulate: int = 1
+    """Batches whose gradients are averaged into one step. It adds no negatives: each batch is contrasted by itself."""
     precision: str = "fp32"
     """fp32, bf16 or fp16 autocast in the encoder; losses are always computed in fp32."""
     clip: float = 0.0
@@ -89,7 +93,7 @@ class Run:
             if getattr(self, field) not in allowed:
                 raise ValueError(f"{field}: expected one of {', '.join(allowed)}, got {getattr(self, field)!r}")
         for field, least in (("limit", 0), ("view_count", 1), ("queue", 1), ("epochs", 1), ("batch", 2), ("knn", 1),
-                             ("knn_every", 1), ("seed", 0)):  # fmt: skip
+                             ("knn_every", 1), ("accumulate", 1), ("seed", 0)):  # fmt: skip
             value = getattr(self, field)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ValueError(f"{field}: expected a whole number of at least {least}, got {value!r}")
