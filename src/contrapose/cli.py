@@ -17,6 +17,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 from contrapose.data.stream import WorkerDied
 from contrapose.evaluation import PROBES, few_shot
 from contrapose.training import PRESETS, Diverged, Progress, Run, Stopped, Trainer, preset
+from contrapose.training.processes import leave
 
 EXIT_BAD_SETTINGS, EXIT_FAILED, EXIT_STOPPED = 2, 1, 143
 
@@ -47,6 +48,7 @@ class Train:
             for name, score in scores.items():
                 say(f"{name:10} {score:6.2f} %   (last epoch, {self.run.knn} neighbours)")
             say(f"run        {folder}")
+        leave()
 
 
 @dataclass(frozen=True)

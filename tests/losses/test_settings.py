@@ -29,7 +29,7 @@ from contrapose.negatives import batch_rows, hardest, other_views, stored_rows
 from contrapose.pairs import cross, queue, two_views, views
 from contrapose.temperature import CosineSchedule, PerSample, cosine, linear, ode_constant, ode_solution, uncertainty
 
-Q = torch.randn(4, 3)
+Q = torch.rand(4, 3) + 0.1  # all similar: a hardest negative is one of the same view
 P = two_views(Q, torch.randn(4, 3))
 NAN = float("nan")
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from conftest import Promise
+from processes import in_group
 from torch import nn
-from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.losses import dclw
@@ -43,24 +39,16 @@ def train(framework: str, rank: int, world: int) -> list[torch.Tensor]:
     return [state[name] for name in sorted(state)]
 
 
-def work(rank: int, world: int, port: int, out: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=world)
+def work(rank: int, world: int, out: str) -> None:
     records = {framework: train(framework, rank, world) for framework in FRAMEWORKS}
     if rank == world - 1:  # the last one: its queue and bank must be those of all
         torch.save(records, out)
-    dist.destroy_process_group()
 
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_many_processes_take_the_same_steps(world: int, tmp_path: Path, promise: Promise) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    sys.path.insert(0, str(Path(__file__).parents[1]))  # the children import conftest from here
-    spawn(work, args=(world, port, str(tmp_path / "out")), nprocs=world)
+    in_group(work, world, tmp_path / "out")
     records = torch.load(tmp_path / "out", weights_only=True)
     for framework in FRAMEWORKS:
         for ours, wanted in zip(records[framework], train(framework, 0, 1), strict=True):

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from conftest import Promise
+from processes import in_group
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn as start
 from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.distributed import gather
@@ -65,38 +61,23 @@ def train(net: nn.Module, rank: int, world: int, name: str) -> dict[str, Tensor]
     return record | {f"weight {i}": p.detach() for i, p in enumerate(net.parameters())}
 
 
-def work(rank: int, world: int, port: int, out: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=world)
+def work(rank: int, world: int, out: str) -> None:
     records = {name: train(DistributedDataParallel(encoder()), rank, world, name) for name in LOSSES}
     if rank == 0:
         torch.save(records, out)
-    dist.destroy_process_group()
 
 
-def unequal(rank: int, world: int, port: int, out: str) -> None:
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    dist.init_process_group("gloo", rank=rank, world_size=world)
+def unequal(rank: int, world: int, out: str) -> None:
     try:
         gather(torch.zeros(2 + rank, 3))
     except ValueError as error:
         Path(f"{out}.{rank}").write_text(str(error))
-    dist.destroy_process_group()
-
-
-def spawn(function: Callable[..., None], world: int, out: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    sys.path.insert(0, str(Path(__file__).parents[1]))  # the children import conftest from here
-    start(function, args=(world, port, str(out)), nprocs=world)
 
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_many_processes_equal_one(world: int, tmp_path: Path, promise: Promise) -> None:
-    spawn(work, world, tmp_path / "records")
+    in_group(work, world, tmp_path / "records")
     records = torch.load(tmp_path / "records", weights_only=True)
     for name in LOSSES:
         for what, wanted in train(encoder(), 0, 1, name).items():
@@ -106,7 +87,7 @@ def test_many_processes_equal_one(world: int, tmp_path: Path, promise: Promise) 
 
 @pytest.mark.filterwarnings("default")
 def test_unequal_batches_are_refused(tmp_path: Path) -> None:
-    spawn(unequal, 2, tmp_path / "said")
+    in_group(unequal, 2, tmp_path / "said")
     for rank in range(2):
         said = (tmp_path / f"said.{rank}").read_text()
         assert "same shape on every process" in said

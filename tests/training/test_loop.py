@@ -69,7 +69,7 @@ def test_bad_settings_are_refused_before_anything_is_read(change: dict[str, obje
 
 
 def test_more_than_there_is(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="batch: 512 images are more than the 128"):
+    with pytest.raises(ValueError, match="batch: 512 images for a step are more than the 128"):
         Trainer(Run(**{**vars(RUN), "batch": 512}), tmp_path / "a", say=quiet)
     with pytest.raises(ValueError, match="knn: 500 neighbours are more than the 128"):
         Trainer(Run(**{**vars(RUN), "knn": 500}), tmp_path / "b", say=quiet)

@@ -22,6 +22,13 @@ def join() -> tuple[int, int]:
     return dist.get_rank(), dist.get_world_size()
 
 
+def leave() -> None:
+    """Wait for the others and leave torchrun's group."""
+    if dist.is_available() and dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
 def own_device() -> torch.device:
     """This process's GPU, or the CPU."""
     if not torch.cuda.is_available():

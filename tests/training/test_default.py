@@ -1,0 +1,29 @@
+"""`contrapose train` with no arguments, as a newcomer runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from contrapose.evaluation import KNN
+from contrapose.training import Run, Trainer
+
+
+@pytest.mark.slow
+def test_the_default_run_learns_digits(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "contrapose", "train"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "runs").iterdir()
+    trained = json.loads((folder / "records.jsonl").read_text().splitlines()[-1])["knn_top1"]
+    fresh = Trainer(Run(), tmp_path / "fresh", say=lambda text: None)
+    probe, test = fresh.split.probe, fresh.split.test
+    assert probe is not None
+    assert test is not None
+    raw = KNN(20)(probe.pixels.flatten(1) / 255, probe.labels, test.pixels.flatten(1) / 255, test.labels)["top1"]  # type: ignore[union-attr,arg-type]
+    print(f"trained {trained:.2f}, untrained {fresh.evaluate()['knn_top1']:.2f}, raw pixels {raw:.2f}")
+    assert trained >= raw + 25
+    assert trained >= fresh.evaluate()["knn_top1"] + 25
