@@ -34,8 +34,8 @@ def test_train_evaluate_embed(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "knn_top1" in capsys.readouterr().out
     main(["evaluate", str(run), "--knn", "5"])
     assert 0 <= json.loads(capsys.readouterr().out)["knn_top1"] <= 100
-    main(["evaluate", str(run), "--linear", "cacr", "--few-shot"])
-    assert {"linear_top1", "few_shot"} <= set(json.loads(capsys.readouterr().out))
+    main(["evaluate", str(run), "--linear", "cacr", "--few-shot", "--finetune", "1"])
+    assert {"linear_top1", "few_shot", "finetune_top1"} <= set(json.loads(capsys.readouterr().out))
     assert "linear: expected one of" in failed(capsys, "evaluate", str(run), "--linear", "lda")
     main(["embed", str(run), "digits", "-o", str(tmp_path / "out.npz")])
     with np.load(tmp_path / "out.npz") as made:

@@ -14,8 +14,9 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from contrapose.data.images import Images
 from contrapose.data.stream import WorkerDied
-from contrapose.evaluation import PROBES, few_shot
+from contrapose.evaluation import PROBES, FineTune, few_shot
 from contrapose.training import PRESETS, Diverged, Progress, Run, Stopped, Trainer, preset
 from contrapose.training.processes import leave
 
@@ -63,6 +64,8 @@ class Evaluate:
     """A linear probe: wang-liu, cacr, cacr-imagenet, dystress-imagenet, balanced-cifar or balanced-imagenet."""
     best: bool = False
     """Report the probe's best epoch too, under that name."""
+    finetune: int = 0
+    """Epochs of fine-tuning encoder and classifier together; 0: none."""
     few_shot: bool = False
     """Linear SVMs on a class-balanced subset and on all (Kukleva's long-tail protocol)."""
     data_root: Path = Path("data")
@@ -79,6 +82,14 @@ class Evaluate:
         if self.linear:
             probe = replace(PROBES[self.linear], best=self.best)
             scores |= {f"linear_{name}": score for name, score in probe(*found).items()}
+        if self.finetune:
+            train, test = trainer.split.probe, trainer.split.test
+            if not isinstance(train, Images) or not isinstance(test, Images):
+                raise ValueError("finetune: expected images in memory, and this run streams them")
+            tuned = FineTune(self.finetune)(
+                trainer.network.encoder, train, test, recipe=trainer.views.recipes[0], device=trainer.device
+            )
+            scores |= {f"finetune_{name}": score for name, score in tuned.items()}
         if self.few_shot:
             scores |= few_shot(*found)
         print(json.dumps({"step": trainer.step, **scores}))

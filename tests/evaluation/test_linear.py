@@ -3,7 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from contrapose.evaluation import PROBES, Probe, few_shot
+from contrapose.data.images import Images
+from contrapose.data.views import RECIPES
+from contrapose.encoders import encoder
+from contrapose.evaluation import PROBES, FineTune, Probe, few_shot
 
 
 def blobs(n: int, classes: int = 6, spread: float = 0.3, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -50,3 +53,25 @@ def test_bad_settings() -> None:
         Probe(lr=0.0)
     with pytest.raises(ValueError, match="epochs, batch"):
         Probe(epochs=0)
+
+
+def coloured(count: int, seed: int) -> Images:
+    """Six classes, each a colour under noise."""
+    generator = torch.Generator().manual_seed(seed)
+    colours = torch.randint(0, 200, (6, 3, 1, 1), generator=torch.Generator().manual_seed(5))
+    labels = torch.arange(count) % 6
+    noise = torch.randint(0, 56, (count, 3, 32, 32), generator=generator)
+    return Images("coloured", (colours[labels] + noise).to(torch.uint8), labels)
+
+
+def test_fine_tuning_learns_and_leaves_the_encoder_alone() -> None:
+    train, test = coloured(300, 0), coloured(100, 1)
+    body = encoder("tiny")
+    before = {name: tensor.clone() for name, tensor in body.state_dict().items()}
+    recipe = RECIPES["digits"][0]
+    scores = FineTune(epochs=4, batch=50, lr=0.05)(body, train, test, recipe=recipe)
+    assert scores["top1"] > 60  # six classes
+    assert scores == FineTune(epochs=4, batch=50, lr=0.05)(body, train, test, recipe=recipe)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in body.state_dict().items())
+    with pytest.raises(ValueError, match="epochs, batch"):
+        FineTune(epochs=0)

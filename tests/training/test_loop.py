@@ -59,6 +59,14 @@ def test_nan_stops_before_the_weights_move(where: str, tmp_path: Path) -> None:
         ({"view_count": 1}, "view_count: simclr needs at least two views"),
         ({"loss": "nt_xnt"}, "did you mean 'nt_xent'"),
         ({"loss": "tau"}, "loss: tau needs an encoder"),
+        (
+            {"loss": "nt_xent(negatives=hardest(63))"},
+            "loss: hardest(63) asks for more than the 62 negatives that simclr has",
+        ),
+        (
+            {"framework": "moco", "queue": 9, "loss": "simple(negatives=hardest(10))"},
+            "than the 9 negatives that moco has",
+        ),
         ({"precision": "fp8"}, "precision: expected one of fp32, bf16, fp16"),
     ],
 )
@@ -73,6 +81,12 @@ def test_more_than_there_is(tmp_path: Path) -> None:
         Trainer(Run(**{**vars(RUN), "batch": 512}), tmp_path / "a", say=quiet)
     with pytest.raises(ValueError, match="knn: 500 neighbours are more than the 128"):
         Trainer(Run(**{**vars(RUN), "knn": 500}), tmp_path / "b", say=quiet)
+
+
+def test_more_hardest_negatives_than_the_bank_has(tmp_path: Path) -> None:
+    run = Run(**{**vars(RUN), "framework": "memory-bank", "loss": "nt_xent(negatives=hardest(128))"})
+    with pytest.raises(ValueError, match=r"hardest\(128\) asks for more than the 127 negatives that memory-bank has"):
+        Trainer(run, tmp_path, say=quiet)
 
 
 def test_low_precision_trains(tmp_path: Path) -> None:

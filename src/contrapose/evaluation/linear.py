@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -72,9 +72,11 @@ class Probe:
 
 
 @torch.no_grad()
-def accuracy(layer: nn.Module, features: Tensor, labels: Tensor) -> dict[str, float]:
+def accuracy(
+    classify: Callable[[Tensor], Tensor], inputs: Tensor, labels: Tensor, chunk: int = 10_000
+) -> dict[str, float]:
     """top-1 and, with five classes or more, top-5 accuracy in per cent."""
-    logits = torch.cat([layer(chunk) for chunk in features.split(10_000)])
+    logits = torch.cat([classify(part) for part in inputs.split(chunk)])
     hit = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
     scores = {"top1": 100 * float(hit[:, 0].float().mean())}
     return scores | ({"top5": 100 * float(hit.any(1).float().mean())} if logits.shape[1] >= 5 else {})

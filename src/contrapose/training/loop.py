@@ -85,6 +85,8 @@ class Trainer:
             raise ValueError(
                 f"knn: {self.run.knn} neighbours are more than the {len(self.split.probe)} labelled images"
             )
+        if self.run.framework == "memory-bank":
+            self.run.check_hardest(size - 1)
         self.steps_per_epoch = size // (self.run.batch * self.run.accumulate)
         self.network = build(self.run, size).to(self.device).to(memory_format=torch.channels_last)
         self.learner: nn.Module = self.network

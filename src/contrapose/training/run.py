@@ -15,6 +15,7 @@ from contrapose.encoders import NETWORKS
 from contrapose.encoders.heads import HEADS
 from contrapose.losses import tau
 from contrapose.losses.parse import parse
+from contrapose.negatives import Hardest
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "framework": ("simclr", "moco", "moco-v3", "memory-bank"),
@@ -108,10 +109,22 @@ class Run:
                 f"view_count: {self.framework} needs at least two views of each image, got {self.view_count}"
             )
         Views.named(self.views, self.view_count)
+        negatives = {"moco": self.queue, "memory-bank": 0}.get(self.framework, self.view_count * (self.batch - 1))
+        if negatives:
+            self.check_hardest(negatives)
         if self.init and not Path(self.init).is_file():
             raise ValueError(f"init: {self.init} is not a file")
         if parse(self.loss).func is tau:
             raise ValueError("loss: tau needs an encoder that gives its uncertainty, and no framework here has one")
+
+    def check_hardest(self, negatives: int) -> None:
+        """Refuse a loss that wants more of an anchor's hardest negatives than the framework gives it."""
+        chosen = parse(self.loss, self.data).keywords.get("negatives")
+        for choice in chosen if isinstance(chosen, tuple) else (chosen,):
+            if isinstance(choice, Hardest) and choice.k is not None and choice.k > negatives:
+                raise ValueError(
+                    f"loss: {choice!r} asks for more than the {negatives} negatives that {self.framework} has"
+                )
 
     def describe(self) -> dict[str, Any]:
         """The settings as JSON knows them."""

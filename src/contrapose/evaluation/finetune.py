@@ -1,0 +1,76 @@
+"""Fine-tuning: encoder and classifier trained together on labelled images."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from contrapose.data.images import Images
+from contrapose.data.randomness import permutation
+from contrapose.data.views import Recipe
+from contrapose.data.views.operations import normalize
+from contrapose.encoders import Encoder
+from contrapose.evaluation.linear import accuracy
+
+
+@dataclass(frozen=True)
+class FineTune:
+    """SGD with momentum 0.9 and a cosine schedule, crops and mirrors; lr is 0.05 · batch / 256 unless given (E12).
+
+    The papers leave the ResNet recipe open; this one is a choice. The last epoch counts.
+    """
+
+    epochs: int = 30
+    batch: int = 256
+    lr: float | None = None
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch < 2:
+            raise ValueError(f"epochs, batch: expected at least 1 and 2, got {self.epochs} and {self.batch}")
+
+    def __call__(
+        self,
+        encoder: Encoder,
+        train: Images,
+        test: Images,
+        *,
+        recipe: Recipe,
+        device: torch.device | str = "cpu",
+        seed: int = 0,
+    ) -> dict[str, float]:
+        """Accuracy on `test` in per cent; the given encoder is not changed. `recipe` gives image size and normalisation."""
+        if train.labels is None or test.labels is None:
+            raise ValueError("fine-tuning needs labelled training and test images")
+        classes, labels = int(train.labels.max()) + 1, train.labels.to(device)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network = nn.Sequential(copy.deepcopy(encoder), nn.Linear(encoder.width, classes)).to(device)
+        views = Recipe(
+            recipe.size, scale=(0.2, 1.0), jitter=None, gray=0.0, flip=recipe.flip, mean=recipe.mean, std=recipe.std
+        )
+        peak = self.lr if self.lr is not None else 0.05 * self.batch / 256
+        optimiser = torch.optim.SGD(network.parameters(), peak, momentum=0.9, weight_decay=self.weight_decay)
+        pixels = train.pixels.to(device)
+        for epoch in range(self.epochs):
+            for group in optimiser.param_groups:
+                group["lr"] = peak * 0.5 * (1 + math.cos(math.pi * epoch / self.epochs))
+            network.train()
+            # A last batch of one image would leave batch norm nothing to average over.
+            order = permutation(len(train), seed, epoch, device=pixels.device)
+            for index in (part for part in order.split(self.batch) if len(part) > 1):
+                optimiser.zero_grad()
+                cross_entropy(network(views(pixels[index], index, seed, epoch)), labels[index]).backward()
+                optimiser.step()
+        network.eval()
+
+        def classify(chunk: Tensor) -> Tensor:
+            logits: Tensor = network(normalize(chunk.float() / 255, recipe.mean, recipe.std))
+            return logits
+
+        return accuracy(classify, test.pixels.to(device), test.labels.to(device), chunk=500)
