@@ -8,13 +8,17 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 import torchvision
 from PIL import Image
+from pyarrow import parquet
 from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from contrapose.cli import main
+from contrapose.data.digits import digits
 
 SMALL = ["--batch", "16", "--epochs", "1", "--knn", "3"]
 
@@ -78,6 +82,25 @@ def test_weights_go_out_and_come_in(tmp_path: Path, capsys: pytest.CaptureFixtur
     )
     assert "does not fit the encoder" in wrong
     assert "ends in .safetensors or .onnx" in failed(capsys, "export", str(tmp_path / "run"), "-o", "x.pth")
+
+
+@pytest.mark.filterwarnings("default")
+def test_other_formats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    main(["train", "--limit", "64", *SMALL, "--out", str(run)])
+    main(["export", str(run), "-o", str(tmp_path / "encoder.onnx")])
+    main(["embed", str(run), "digits", "-o", str(tmp_path / "out.parquet")])
+    table = parquet.read_table(tmp_path / "out.parquet")
+    assert table.num_rows == 7000
+    assert table["split"][6999].as_py() == "test"
+    # The graph gives the features of the table: the digits' recipe normalises to (x - 0.5) / 0.25.
+    pixels = digits(3).pixels.float() / 255
+    session = onnxruntime.InferenceSession(str(tmp_path / "encoder.onnx"))
+    (made,) = session.run(None, {"images": ((pixels - 0.5) / 0.25).numpy()})
+    np.testing.assert_allclose(made, np.stack([table["features"][i].as_py() for i in range(3)]), rtol=1e-3, atol=1e-4)
+    curves = EventAccumulator(str(run / "tensorboard"))
+    curves.Reload()
+    assert "loss" in curves.Tags()["scalars"]
 
 
 def test_a_preset_with_other_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

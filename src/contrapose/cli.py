@@ -97,14 +97,14 @@ class Evaluate:
 
 @dataclass(frozen=True)
 class Embed:
-    """Write the features of a data set, by a run's encoder, to an .npz file."""
+    """Write the features of a data set, by a run's encoder, to an .npz or .parquet file."""
 
     run: Positional[Path]
     """Directory of the run."""
     data: Positional[str]
     """A data set's name, a folder of images or an .npz file."""
     out: Annotated[Path, arg(aliases=["-o"])]
-    """The .npz file to write: train_features, train_labels, test_features, test_labels."""
+    """The file to write: .npz with train_features, train_labels, test_features, test_labels, or .parquet with a row each."""
     data_root: Path = Path("data")
     """Where downloaded data sets are."""
 
@@ -121,7 +121,10 @@ class Embed:
                 arrays[f"{name}_features"] = trainer.features(images).cpu().numpy()
                 if images.labels is not None:
                     arrays[f"{name}_labels"] = images.labels.numpy()
-        np.savez(self.out, **arrays)  # type: ignore[arg-type]
+        if self.out.suffix == ".parquet":
+            _to_parquet(arrays, self.out)
+        else:
+            np.savez(self.out, **arrays)  # type: ignore[arg-type]
         print(f"{', '.join(f'{name} {array.shape}' for name, array in arrays.items())} in {self.out}")
 
 
@@ -276,16 +279,36 @@ def _fail(message: str, code: int) -> None:
     raise SystemExit(code)
 
 
+def _to_parquet(arrays: dict[str, Any], path: Path) -> None:
+    """One row for each image: split, label (if there are any) and features."""
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ValueError("out: writing .parquet needs: pip install 'contrapose[parquet]'") from error
+    tables = []
+    for part in ("train", "test"):
+        if f"{part}_features" in arrays:
+            rows = arrays[f"{part}_features"]
+            columns = {"split": [part] * len(rows), "features": list(rows)}
+            if f"{part}_labels" in arrays:
+                columns["label"] = arrays[f"{part}_labels"].tolist()
+            tables.append(pa.table(columns))
+    parquet.write_table(pa.concat_tables(tables, promote_options="default"), path)
+
+
 def _to_onnx(encoder: Any, size: int, path: Path) -> None:
     import torch
 
     try:
-        import onnxscript  # type: ignore[import-not-found,unused-ignore]  # noqa: F401
+        import onnxscript  # noqa: F401
     except ImportError as error:
-        raise ValueError("out: writing .onnx needs: pip install onnx onnxscript") from error
+        raise ValueError("out: writing .onnx needs: pip install 'contrapose[onnx]'") from error
     batch = torch.export.Dim("batch")
     images = torch.zeros(2, 3, size, size)
-    torch.onnx.export(encoder, (images,), str(path), dynamo=True, dynamic_shapes=({0: batch},), input_names=["images"])
+    torch.onnx.export(
+        encoder, (images,), str(path), dynamo=True, dynamic_shapes=({0: batch},), input_names=["images"], verbose=False
+    )
 
 
 def _opened(folder: Path, data_root: Path, *, knn: int = 0) -> Trainer:
