@@ -110,13 +110,17 @@ def test_a_preset_with_other_data(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert (settings["framework"], settings["milestones"], settings["epochs"]) == ("memory-bank", [160, 190], 1)
 
 
-def test_bad_words_get_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_bad_words_get_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert "did you mean 'digits'" in failed(capsys, "train", "--data", "digit")
     assert "did you mean 'nt_xent'" in failed(capsys, "train", "--loss", "nt_xnt")
     assert "batch: expected a whole number" in failed(capsys, "train", "--batch", "1")
     assert "has no run.json" in failed(capsys, "evaluate", str(tmp_path))
     failed(capsys, "train", "--epochs", "many")
-    failed(capsys, "train", "--epoch", "3")
+    assert "--epochs" in failed(capsys, "train", "--epoch", "3")
+    assert not (tmp_path / "runs").exists()  # what is refused leaves nothing behind
 
 
 def pictures(folder: Path, count: int = 20) -> None:

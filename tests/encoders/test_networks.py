@@ -17,6 +17,7 @@ from contrapose.encoders.heads import HEADS, head, mlp, predictor
         ("resnet50", 64, 2048, 23_508_032),
         ("alexnet", 32, 4096, None),
         ("alexnet-64", 64, 4096, None),
+        ("vit-b16", 224, 768, 85_798_656),
     ],
 )
 def test_shapes_and_sizes(name: str, size: int, width: int, parameters: int | None) -> None:

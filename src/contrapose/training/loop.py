@@ -73,8 +73,7 @@ class Trainer:
         self.rank, self.world = join()
         if self.run.batch % self.world:
             raise ValueError(f"batch: {self.run.batch} images cannot be shared equally by {self.world} processes")
-        if self.rank == 0:
-            self._claim()
+        self._refuse_another()
         self.split = prepare(self.run, self.data_root)
         self.views = Views.named(self.run.views, self.run.view_count)
         size = len(self.split.train)
@@ -88,6 +87,7 @@ class Trainer:
         if self.run.framework == "memory-bank":
             self.run.check_hardest(size - 1)
         self.steps_per_epoch = size // (self.run.batch * self.run.accumulate)
+        self._claim()
         self.network = build(self.run, size).to(self.device).to(memory_format=torch.channels_last)
         self.learner: nn.Module = self.network
         if self.world > 1:
@@ -104,21 +104,24 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.run.precision == "fp16")
         self.step, self.neighbours = 0, self.run.knn
 
-    def _claim(self) -> None:
-        """The directory holds this run and no other."""
-        path = self.folder / "run.json"
-        described = self.run.describe()
+    def _refuse_another(self) -> None:
+        """The directory must not hold another run."""
+        path, described = self.folder / "run.json", self.run.describe()
         if path.exists():
             there = json.loads(path.read_text())
             differing = sorted(k for k in described.keys() | there.keys() if described.get(k) != there.get(k))
             if differing:
                 changes = ", ".join(f"{k} is {there.get(k)!r} there and {described.get(k)!r} here" for k in differing)
                 raise ValueError(f"out: {self.folder} holds another run: {changes}. Choose another directory.")
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        half = path.with_suffix(".half")
-        half.write_text(json.dumps(described, indent=1) + "\n")
-        half.rename(path)
+
+    def _claim(self) -> None:
+        """From here on the directory holds this run."""
+        path = self.folder / "run.json"
+        if self.rank == 0 and not path.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            half = path.with_suffix(".half")
+            half.write_text(json.dumps(self.run.describe(), indent=1) + "\n")
+            half.rename(path)
 
     def train(self) -> dict[str, float]:
         """Train to the end, from the last checkpoint if there is one; the final scores."""
