@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 from contrapose.encoders import encoder
 from contrapose.encoders.heads import head, predictor
+from contrapose.encoders.split_norm import SplitBatchNorm
 from contrapose.frameworks import Framework, MemoryBank, MoCo, MoCoV3, SimCLR
 from contrapose.losses import CATALOGUE, nt_xent
 from contrapose.negatives import other_views
@@ -127,3 +130,29 @@ def test_moco_v3_is_symmetric_cross_entropy() -> None:
 def test_bad_momentum_is_named() -> None:
     with pytest.raises(ValueError, match=r"momentum: expected a number from 0 to 1, got 1\.5"):
         make("moco", momentum=1.5)
+
+
+@pytest.mark.parametrize("shape", [(12, 5), (12, 5, 4, 4)])
+def test_split_norms_are_norms_of_the_parts(shape: tuple[int, ...]) -> None:
+    plain = nn.BatchNorm1d(5) if len(shape) == 2 else nn.BatchNorm2d(5)
+    nn.init.uniform_(plain.weight)
+    split, x = SplitBatchNorm(copy.deepcopy(plain), 3), torch.randn(shape)
+    made = split(x)
+    for part in range(3):
+        torch.testing.assert_close(made[part::3], copy.deepcopy(plain)(x[part::3]))
+    torch.testing.assert_close(split.eval()(x).shape, x.shape)
+    one = SplitBatchNorm(copy.deepcopy(plain), 1)
+    torch.testing.assert_close(one(x), plain(x))
+    torch.testing.assert_close(one.running_var, plain.running_var)
+    with pytest.raises(ValueError, match="a batch of 7 cannot be split into 3"):
+        split.train()(torch.randn(7, *shape[1:]))
+
+
+def test_shuffled_keys_are_the_same_images() -> None:
+    """With running statistics, where parts do not matter, shuffling and back again changes nothing."""
+    framework = make("moco", norm_splits=3).eval()
+    plain = make("moco").eval()
+    x, index = images(), torch.tensor([5, 3, 9, 1, 0, 7])
+    assert framework.state_dict().keys() == plain.state_dict().keys()
+    torch.testing.assert_close(nt_xent(framework(x, index)), nt_xent(plain(x, index)))
+    assert not torch.allclose(nt_xent(framework.train()(x, index)), nt_xent(plain.train()(x, index)))

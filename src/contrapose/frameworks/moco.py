@@ -7,8 +7,10 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from contrapose.data.randomness import bits
 from contrapose.distributed import gather
 from contrapose.encoders import Encoder
+from contrapose.encoders.split_norm import split_norms
 from contrapose.frameworks.framework import Framework, encode
 from contrapose.pairs import Pairs, queue, unit, views
 
@@ -42,7 +44,9 @@ class _Momentum(Framework):
 class MoCo(_Momentum):
     """MoCo v2. Two views: the first is the query and the second its key. More: every view is a query (CACR, Alg. 3).
 
-    The queue takes the last view's keys, the oldest rows leave.
+    The queue takes the last view's keys, the oldest rows leave. With `norm_splits`, batch norms see parts of the batch and
+    the images change parts between queries and keys, so that statistics do not tell which key belongs to which query
+    (shuffled batch norm, as on that many GPUs).
     """
 
     rows: Tensor
@@ -57,8 +61,15 @@ class MoCo(_Momentum):
         size: int = 65536,
         momentum: float = 0.999,
         batch_negatives: bool = False,
+        norm_splits: int = 1,
     ) -> None:
+        if norm_splits < 1:
+            raise ValueError(f"norm_splits: expected at least 1, got {norm_splits!r}")
+        if norm_splits > 1:
+            split_norms(encoder, norm_splits)
+            split_norms(projector, norm_splits)
         super().__init__(encoder, projector, momentum=momentum)
+        self.norm_splits = norm_splits
         if size < 1:
             raise ValueError(f"size: expected a queue of at least one row, got {size!r}")
         self.batch_negatives = batch_negatives
@@ -68,13 +79,20 @@ class MoCo(_Momentum):
 
     def forward(self, views_of: list[Tensor], index: Tensor) -> Pairs:
         """Queries against keys and queue."""
-        keys, ids = gather(self.make_keys(views_of), 1), gather(index)
+        keys, ids = gather(self._shuffled_keys(views_of, index), 1), gather(index)
         self._latest = unit(keys[-1])
         rows = self.rows.clone()  # what the backward pass sees must not change under it
         if len(keys) == 2:
             query = encode(nn.Sequential(self.encoder, self.projector), [views_of[0][:1]])
             return queue(gather(query[0]), keys[1], rows, batch=self.batch_negatives, ids=ids)
         return queue(gather(self.embed(views_of), 1), keys, rows, batch=self.batch_negatives, ids=ids)
+
+    def _shuffled_keys(self, views_of: list[Tensor], index: Tensor) -> Tensor:
+        if self.norm_splits == 1:
+            return self.make_keys(views_of)
+        order = torch.argsort(bits(index, int(self.place)))  # a function of the images and the queue, so it resumes
+        keys = self.make_keys([group[:, order] for group in views_of])
+        return keys[:, torch.argsort(order)]
 
     @torch.no_grad()
     def after_batch(self) -> None:

@@ -307,7 +307,9 @@ def build(run: Run, size: int) -> Framework:
         if run.framework == "simclr":
             return SimCLR(body, projector)
         if run.framework == "moco":
-            return MoCo(body, projector, width=width, size=run.queue, momentum=run.momentum)
+            return MoCo(
+                body, projector, width=width, size=run.queue, momentum=run.momentum, norm_splits=run.norm_splits
+            )
         if run.framework == "moco-v3":
             return MoCoV3(body, projector, predictor(width), momentum=run.momentum)
         return MemoryBank(body, projector, width=width, size=size)

@@ -54,6 +54,8 @@ class Run:
     """Where negatives come from: simclr, moco, moco-v3 or memory-bank."""
     queue: int = 4096
     """Rows of MoCo's queue."""
+    norm_splits: int = 1
+    """MoCo: batch norms over this many parts of the batch, as on that many GPUs, keys shuffled between them."""
     momentum: float = 0.99
     """Of MoCo's key encoder; the memory bank's own is 0.5."""
     loss: str = "simclr(temperature=0.2)"
@@ -94,7 +96,7 @@ class Run:
             if getattr(self, field) not in allowed:
                 raise ValueError(f"{field}: expected one of {', '.join(allowed)}, got {getattr(self, field)!r}")
         for field, least in (("limit", 0), ("view_count", 1), ("queue", 1), ("epochs", 1), ("batch", 2), ("knn", 1),
-                             ("knn_every", 1), ("accumulate", 1), ("seed", 0)):  # fmt: skip
+                             ("knn_every", 1), ("accumulate", 1), ("norm_splits", 1), ("seed", 0)):  # fmt: skip
             value = getattr(self, field)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ValueError(f"{field}: expected a whole number of at least {least}, got {value!r}")
@@ -104,6 +106,10 @@ class Run:
                 raise ValueError(f"{field}: expected a number of at least 0, got {value!r}")
         if not self.encoder.startswith("timm:") and self.encoder not in NETWORKS:
             raise ValueError(f"encoder: expected one of {', '.join(NETWORKS)} or timm:NAME, got {self.encoder!r}")
+        if self.batch % self.norm_splits:
+            raise ValueError(
+                f"norm_splits: a batch of {self.batch} cannot be split into {self.norm_splits} equal parts"
+            )
         if self.view_count < 2 and self.framework != "memory-bank":
             raise ValueError(
                 f"view_count: {self.framework} needs at least two views of each image, got {self.view_count}"
