@@ -57,5 +57,5 @@ def test_two_processes_equal_one(framework: str, tmp_path: Path) -> None:
     )
     assert [r["step"] for r in two] == [2, 4, 6]
     # In float32 rounding grows quickly through untrained batch norms; that the processes are exact is shown in float64.
-    assert two[0]["loss"] == pytest.approx(one[0]["loss"], rel=1e-5)
+    assert two[0]["loss"] == pytest.approx(one[0]["loss"], rel=1e-4)
     assert checkpoint.latest(tmp_path / "two" / "checkpoints") is not None
