@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
+from difflib import get_close_matches
 from numbers import Real
 from typing import Any
 
@@ -76,3 +77,15 @@ def check_choice(name: str, value: Any, *allowed: str) -> None:
     """One word out of a few."""
     if value not in allowed:
         raise ValueError(f"{name}: expected one of {', '.join(map(repr, allowed))}, got {value!r}")
+
+
+def check_known(name: str, value: str, known: Collection[str], *, cutoff: float = 0.6) -> None:
+    """One name out of a list, with a hint where it is nearly one of them."""
+    if value not in known:
+        raise ValueError(f"{name}: expected one of {', '.join(known)}, got {value!r}{nearest(value, known, cutoff)}")
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """A hint, `; did you mean 'x'?`, at the known name most like this one; nothing where none is like it."""
+    near = get_close_matches(name, known, n=1, cutoff=cutoff)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from contrapose.data.folder import read_folder
 from contrapose.data.imagenet100 import IMAGENET100
 from contrapose.data.images import Images, channels_first
 from contrapose.data.stream import Files
+from contrapose.validate import nearest
 
 # What can be named: classes, and where torchvision has it.
 NAMED = {"digits": 10, "cifar10": 10, "cifar100": 100, "svhn": 10, "stl10": 10}
@@ -75,8 +75,7 @@ def check_name(name: str) -> None:
     """Refuse a name that is neither known nor a path that exists, before anything is read."""
     if name in NAMED or Path(name).exists():
         return
-    near = get_close_matches(name, NAMED, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = nearest(name, NAMED)
     raise ValueError(
         f"data: expected one of {', '.join(NAMED)}, a folder of images or an .npz file, got {name!r}{hint}"
     )

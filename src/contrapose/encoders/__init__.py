@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 from contrapose.encoders.networks import NETWORKS, Encoder, from_timm
+from contrapose.validate import nearest
 
 __all__ = ["NETWORKS", "Encoder", "encoder"]
 
@@ -18,7 +17,6 @@ def encoder(name: str) -> Encoder:
     if name.startswith("timm:"):
         return from_timm(name.removeprefix("timm:"))
     if name not in NETWORKS:
-        near = get_close_matches(name, NETWORKS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = nearest(name, NETWORKS)
         raise ValueError(f"encoder: expected one of {', '.join(NETWORKS)} or timm:NAME, got {name!r}{hint}")
     return NETWORKS[name]()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 
 from torch import nn
+
+from contrapose.validate import check_known
 
 
 def mlp(widths: tuple[int, ...], *, norm: bool = True, last_norm: str = "none", bias: bool = False) -> nn.Sequential:
@@ -38,10 +39,7 @@ HEADS: Mapping[str, Callable[[int], nn.Module]] = {
 
 def head(name: str, width: int) -> nn.Module:
     """A projector by name, for features of this width."""
-    if name not in HEADS:
-        near = get_close_matches(name, HEADS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"head: expected one of {', '.join(HEADS)}, got {name!r}{hint}")
+    check_known("head", name, HEADS)
     return HEADS[name](width)
 
 

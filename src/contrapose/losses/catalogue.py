@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -27,6 +26,7 @@ from contrapose.losses.softmax import (
 from contrapose.losses.sogclr import isogclr
 from contrapose.negatives import hardest, other_views
 from contrapose.temperature import CosineSchedule, PerSample, cosine
+from contrapose.validate import check_known
 
 Settings = Mapping[str, Any]
 
@@ -52,11 +52,10 @@ class Method:
         return partial(self.objective, **{**self.values, **self._on(data), **overrides})
 
     def _on(self, data: str | None) -> Settings:
-        if data is None or data in DATA:
-            return self.by_data.get(data or "", {})
-        near = get_close_matches(data, DATA, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"data: expected one of {', '.join(DATA)}, got {data!r}{hint}")
+        if data is None:
+            return {}
+        check_known("data", data, DATA)
+        return self.by_data.get(data, {})
 
 
 # "-k4" names the papers' four-positive settings, where they differ.

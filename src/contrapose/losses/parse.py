@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from contrapose import losses, negatives, temperature
 from contrapose.losses.catalogue import CATALOGUE, DATA
+from contrapose.validate import check_known, nearest
 
 _PARTS: Mapping[str, Callable[..., Any]] = {
     **{name: getattr(negatives, name) for name in ("other_views", "same_view", "hardest", "stored_rows", "batch_rows")},
@@ -39,13 +39,12 @@ def parse(text: str, data: str | None = None) -> partial[Tensor]:
         raise ValueError(f"loss: {text!r} does not read as name or name(setting=value, …)") from error
     name, settings = _called(node, text)
     known = {**_OBJECTIVES, **CATALOGUE}
-    if name not in known:
-        raise ValueError(f"loss: expected one of {', '.join(sorted(known))}, got {name!r}{_nearest(name, known)}")
+    check_known("loss", name, sorted(known))
     made = CATALOGUE[name](data if data in DATA else None) if name in CATALOGUE else partial(_OBJECTIVES[name])
     accepted = [p for p in signature(made.func).parameters if p not in ("pairs", "reduction")]
     for setting in settings:
         if setting not in accepted:
-            hint = _nearest(setting, accepted)
+            hint = nearest(setting, accepted)
             raise ValueError(f"loss: {name} has the settings {', '.join(accepted)}, got {setting!r}{hint}")
     return partial(made.func, **{**made.keywords, **settings})
 
@@ -66,7 +65,7 @@ def _value(node: ast.expr, text: str) -> Any:
         name = node.func.id
         if name not in _PARTS:
             raise ValueError(
-                f"loss: in {text!r}, expected one of {', '.join(_PARTS)}, got {name!r}{_nearest(name, _PARTS)}"
+                f"loss: in {text!r}, expected one of {', '.join(_PARTS)}, got {name!r}{nearest(name, _PARTS)}"
             )
         positional = [_value(item, text) for item in node.args]
         try:
@@ -77,8 +76,3 @@ def _value(node: ast.expr, text: str) -> Any:
         return ast.literal_eval(node)
     except ValueError as error:
         raise ValueError(f"loss: in {text!r}, {ast.unparse(node)!r} is neither a value nor a known name") from error
-
-
-def _nearest(name: str, known: Any) -> str:
-    near = get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""

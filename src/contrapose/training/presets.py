@@ -6,10 +6,10 @@ ImageNet's are there for the settings; their data is a path of yours (`--data PA
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from contrapose.training.run import Run
+from contrapose.validate import check_known
 
 Settings = dict[str, Any]
 
@@ -100,8 +100,5 @@ PRESETS: Mapping[str, Settings] = {
 
 def preset(name: str) -> Run:
     """A paper's run; any setting can be replaced."""
-    if name not in PRESETS:
-        near = get_close_matches(name, PRESETS, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"preset: expected one of {', '.join(PRESETS)}, got {name!r}{hint}")
+    check_known("preset", name, PRESETS, cutoff=0.4)
     return Run(**PRESETS[name])

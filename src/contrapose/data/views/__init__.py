@@ -10,7 +10,6 @@ torch.Size([2, 4, 3, 32, 32])
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from itertools import groupby
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from contrapose.data.views.recipe import Recipe
 from contrapose.data.views.recipes import RECIPES
+from contrapose.validate import check_known
 
 __all__ = ["RECIPES", "Recipe", "Views"]
 
@@ -35,10 +35,7 @@ class Views:
         "byol" alternates its two recipes; "a+local8" adds eight local crops to the views of recipe a (multi-crop).
         """
         name, _, extra = name.partition("+local")
-        if name not in RECIPES:
-            near = get_close_matches(name, RECIPES, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"views: expected one of {', '.join(RECIPES)}, got {name!r}{hint}")
+        check_known("views", name, RECIPES)
         if count < 1:
             raise ValueError(f"views: expected at least one view, got {count}")
         if extra and not extra.isdigit():
