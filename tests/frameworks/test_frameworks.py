@@ -8,7 +8,7 @@ from torch import nn
 
 from contrapose.encoders import encoder
 from contrapose.encoders.heads import head, predictor
-from contrapose.encoders.split_norm import SplitBatchNorm
+from contrapose.encoders.norms import SplitBatchNorm
 from contrapose.frameworks import Framework, MemoryBank, MoCo, MoCoV3, SimCLR
 from contrapose.losses import CATALOGUE, nt_xent
 from contrapose.negatives import other_views

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from contrapose.data.randomness import bits
 from contrapose.distributed import gather
 from contrapose.encoders import Encoder
-from contrapose.encoders.split_norm import split_norms
+from contrapose.encoders.norms import split_norms
 from contrapose.frameworks.framework import Framework, encode
 from contrapose.pairs import Pairs, queue, unit, views
 

@@ -7,9 +7,9 @@ import os
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from contrapose.distributed import total
+from contrapose.encoders.norms import AdoptedBatchNorm, replace_norms
 
 
 def join() -> tuple[int, int]:
@@ -43,30 +43,11 @@ def synchronised(network: nn.Module, device: torch.device) -> nn.Module:
     if device.type == "cuda":
         converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(network)
         return converted
-    for module in network.modules():
-        for name, child in list(module.named_children()):
-            if isinstance(child, _BatchNorm):
-                setattr(module, name, SyncedBatchNorm(child))
-    return network
+    return replace_norms(network, SyncedBatchNorm)
 
 
-class SyncedBatchNorm(nn.Module):
-    """A batch norm with the statistics of all processes, on any device (torch's own is for GPUs alone).
-
-    It has the names and values of the batch norm that it replaces.
-    """
-
-    running_mean: Tensor
-    running_var: Tensor
-    num_batches_tracked: Tensor
-
-    def __init__(self, norm: _BatchNorm) -> None:
-        super().__init__()
-        self.eps, self.momentum = norm.eps, norm.momentum or 0.0
-        self.weight, self.bias = norm.weight, norm.bias
-        self.register_buffer("running_mean", norm.running_mean)
-        self.register_buffer("running_var", norm.running_var)
-        self.register_buffer("num_batches_tracked", norm.num_batches_tracked)
+class SyncedBatchNorm(AdoptedBatchNorm):
+    """A batch norm with the statistics of all processes, on any device (torch's own is for GPUs alone)."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise over everything but the channels, dimension 1."""
