@@ -90,7 +90,8 @@ class MoCo(_Momentum):
     def _shuffled_keys(self, views_of: list[Tensor], index: Tensor) -> Tensor:
         if self.norm_splits == 1:
             return self.make_keys(views_of)
-        order = torch.argsort(bits(index, int(self.place)))  # a function of the images and the queue, so it resumes
+        # A function of the images and the queue, so it resumes; the place stays a tensor, so nothing waits for the device.
+        order = torch.argsort(bits(index.to(self.place.device), self.place))
         keys = self.make_keys([group[:, order] for group in views_of])
         return keys[:, torch.argsort(order)]
 
