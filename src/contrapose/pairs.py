@@ -73,6 +73,14 @@ class Pairs:
             return reduce_rows(_ViewByView(self, chosen[1:], may_be_empty, chosen[0].same), *statistics)
         return reduce_rows(_Compared(self, chosen, may_be_empty), *statistics)
 
+    def similarities(self) -> Similarities:
+        """The same comparison as values, (n, k) and (n, m), without its embeddings: for gradients with respect to them."""
+        with _full_precision(self.anchor):
+            positive, negative = self.positives().detach(), self.anchor.detach() @ self.pool.detach().T
+        own = self.anchor_image[:, None] == self.pool_image
+        seen = (self.anchor_image, self.anchor_view, self.pool_view)
+        return Similarities(positive, negative, own, *seen, self.views, self.stored, self.detached)
+
     def between_views(self) -> Iterator[tuple[int, int, Pairs | Similarities]]:
         """(v, w, the comparison of view v as anchors with view w) for every ordered pair of different views.
 
@@ -96,15 +104,23 @@ class Similarities:
 
     positive: Tensor  # (n, k)
     negative: Tensor  # (n, m)
+    own: Tensor | None = None  # (n, m) bool: true where a candidate is no negative; None: all are
+    anchor_image: Tensor | None = None  # (n,)
+    anchor_view: Tensor | None = None  # (n,); None where nobody knows views
+    pool_view: Tensor | None = None  # (m,)
     views: int = 1
     stored: int = 0
     detached: bool = False
-    has_views: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
         """Anchors, candidates."""
         return self.negative.shape[0], self.negative.shape[1]
+
+    @property
+    def has_views(self) -> bool:
+        """Whether the pool is the batch itself, in several views."""
+        return self.views > 1 and not self.stored
 
     def positives(self) -> Tensor:
         """Similarities to the positives, (n, k)."""
@@ -117,11 +133,31 @@ class Similarities:
 
         With `may_be_empty` a choice may leave anchors without any: their log-sum-exp is -inf, their expectation 0.
         """
-        return reduce_rows(_Given(self.negative, steps(negatives), may_be_empty), *statistics)
+        return reduce_rows(_Given(self, steps(negatives), may_be_empty), *statistics)
 
     def between_views(self) -> Iterator[tuple[int, int, Pairs | Similarities]]:
-        """The whole, once: bare similarities have no views."""
-        yield 0, 1, self
+        """The same as that of `Pairs`; the whole, once, where nobody knows views."""
+        if not self.has_views:
+            yield 0, 1, self
+            return
+        n, m = (size // self.views for size in self.shape)
+        for v in range(self.views):
+            for w in range(self.views):
+                if v != w:
+                    rows, columns, place = slice(v * n, v * n + n), slice(w * m, w * m + m), (w - v) % self.views - 1
+                    yield (
+                        v,
+                        w,
+                        Similarities(
+                            self.positive[rows, place : place + 1],
+                            self.negative[rows, columns],
+                            None if self.own is None else self.own[rows, columns],
+                            None if self.anchor_image is None else self.anchor_image[rows],
+                            None if self.anchor_view is None else self.anchor_view[rows],
+                            None if self.pool_view is None else self.pool_view[columns],
+                            detached=self.detached,
+                        ),
+                    )
 
 
 AnyPairs = Pairs | Similarities
@@ -131,7 +167,7 @@ AnyPairs = Pairs | Similarities
 class _Given:
     """Given similarities with a choice of negatives, ready to be reduced."""
 
-    negative: Tensor
+    given: Similarities
     negatives: tuple[Choice, ...]
     may_be_empty: bool
     anchor: None = None
@@ -139,13 +175,17 @@ class _Given:
 
     @property
     def spans(self) -> list[tuple[int, int, int]]:
-        return [(0, *self.negative.shape)]
+        return [(0, *self.given.shape)]
 
     def similarity(self, rows: slice) -> Tensor:
-        return self.negative[rows]
+        return self.given.negative[rows]
 
     def block(self, rows: slice, similarity: Tensor) -> Block:
-        return narrow(Block(rows, similarity, None), self.negatives, may_be_empty=self.may_be_empty)
+        given = self.given
+        own = None if given.own is None else given.own[rows]
+        view = None if given.anchor_view is None else given.anchor_view[rows, None]
+        pool_view = None if given.pool_view is None else given.pool_view[None]
+        return narrow(Block(rows, similarity, own, view, pool_view), self.negatives, may_be_empty=self.may_be_empty)
 
 
 @dataclass(frozen=True)

@@ -26,21 +26,22 @@ def mlp(widths: tuple[int, ...], *, norm: bool = True, last_norm: str = "none", 
     return nn.Sequential(*layers)
 
 
-HEADS: Mapping[str, Callable[[int], nn.Module]] = {
-    "simclr": lambda d: mlp((d, d, 128), last_norm="affine"),  # DySTreSS (lightly)
-    "hcl": lambda d: mlp((d, 512, 128), bias=True),  # Robinson et al.; CACR with ResNet-50
-    "balanced": lambda d: mlp((d, 2048, 2048, 2048), last_norm="affine"),  # Lee, ImageNet
-    "balanced-cifar": lambda d: mlp((d, 2048, 2048), last_norm="affine"),  # Lee, CIFAR-10
-    "moco-v2": lambda d: mlp((d, d, 128), norm=False, bias=True),
-    "moco-v3": lambda d: mlp((d, 4096, 256), last_norm="plain"),
-    "linear": lambda d: nn.Linear(d, 128),  # Wang & Liu; fc8 of the small AlexNet
+# (width of the features, width of the embedding or 0 for the paper's own) -> projector
+HEADS: Mapping[str, Callable[[int, int], nn.Module]] = {
+    "simclr": lambda d, out: mlp((d, d, out or 128), last_norm="affine"),  # DySTreSS (lightly)
+    "hcl": lambda d, out: mlp((d, 512, out or 128), bias=True),  # Robinson et al.; CACR with ResNet-50
+    "balanced": lambda d, out: mlp((d, 2048, 2048, out or 2048), last_norm="affine"),  # Lee, ImageNet
+    "balanced-cifar": lambda d, out: mlp((d, 2048, out or 2048), last_norm="affine"),  # Lee, CIFAR-10
+    "moco-v2": lambda d, out: mlp((d, d, out or 128), norm=False, bias=True),
+    "moco-v3": lambda d, out: mlp((d, 4096, out or 256), last_norm="plain"),
+    "linear": lambda d, out: nn.Linear(d, out or 128),  # Wang & Liu; fc8 of the small AlexNet
 }
 
 
-def head(name: str, width: int) -> nn.Module:
-    """A projector by name, for features of this width."""
+def head(name: str, width: int, out: int = 0) -> nn.Module:
+    """A projector by name, for features of this width; `out` replaces its own number of dimensions."""
     check_known("head", name, HEADS)
-    return HEADS[name](width)
+    return HEADS[name](width, out)
 
 
 def predictor(width: int) -> nn.Module:

@@ -9,7 +9,7 @@ embeddings and not with its square.
 from contrapose.reduce.block import ALL, Block, Source
 from contrapose.reduce.logit import Divided, Logit, Scale
 from contrapose.reduce.rows import memory, reduce_rows
-from contrapose.reduce.statistics import Count, Expectation, LogSumExp, Maximum, Mean, Statistic
+from contrapose.reduce.statistics import Count, Expectation, LogSumExp, Maximum, Mean, Nearest, Statistic
 
 __all__ = [
     "ALL",
@@ -21,6 +21,7 @@ __all__ = [
     "Logit",
     "Maximum",
     "Mean",
+    "Nearest",
     "Scale",
     "Source",
     "Statistic",

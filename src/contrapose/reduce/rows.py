@@ -21,10 +21,11 @@ class Memory:
 
     block: int
     kept: int
+    rows: int = 1  # in a block, at least: fewer would not fill a matrix product
 
 
 # In float32, in flight: 2 MiB on the CPU, which stays in cache, and 256 MiB where launches cost; kept: 64 MiB, 1 GiB.
-_CPU, _DEVICE = Memory(2**19, 2**24), Memory(2**26, 2**28)
+_CPU, _DEVICE = Memory(2**19, 2**24, 64), Memory(2**26, 2**28, 64)
 _MEMORY: ContextVar[Memory | None] = ContextVar("memory", default=None)
 
 
@@ -73,7 +74,7 @@ class _Plan:
         limits = _MEMORY.get() or (_CPU if self.device.type == "cpu" else _DEVICE)
         self.rows: list[slice] = []
         for start, end, candidates in self.source.spans:
-            step = max(1, limits.block // max(1, candidates))
+            step = max(limits.rows, limits.block // max(1, candidates))
             self.rows += [slice(first, min(first + step, end)) for first in range(start, end, step)]
         self.keeps = sum((end - start) * candidates for start, end, candidates in self.source.spans) <= limits.kept
 
@@ -86,13 +87,22 @@ class _Plan:
         for place, rows in enumerate(self.rows):
             yield self.source.block(rows, kept[place] if kept else self.source.similarity(rows))
 
+    def values(self, kept: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
+        """Every statistic of every row. Written where they stay: small results between large blocks would scatter memory."""
+        made: list[Tensor] = []
+        for block in self.blocks(kept):
+            parts = [statistic(block) for statistic in self.statistics]
+            made = made or [part.new_empty((self.rows[-1].stop, *part.shape[1:])) for part in parts]
+            for whole, part in zip(made, parts, strict=True):
+                whole[block.rows] = part
+        return tuple(made)
+
 
 class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, anchor: Tensor, pool: Tensor, *factors: Tensor | None) -> tuple[Tensor, ...]:
         kept = [plan.source.similarity(rows) for rows in plan.rows] if plan.keeps and any(ctx.needs_input_grad) else []
-        parts = [[s(block) for s in plan.statistics] for block in plan.blocks(kept)]
-        values = tuple(torch.cat(column) for column in zip(*parts, strict=True))
+        values = plan.values(kept)
         ctx.plan = plan
         ctx.save_for_backward(anchor, pool, *values, *kept)
         return values

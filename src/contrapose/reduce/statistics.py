@@ -16,7 +16,7 @@ Gradient = tuple[Tensor | None, Tensor | None]
 
 
 class Statistic(Protocol):
-    """A function of a block's rows, (b, c) -> (b,)."""
+    """A function of a block's rows, (b, c) -> (b,), or (b, k)."""
 
     def __call__(self, block: Block) -> Tensor:
         """One number for each row, by operations that autograd can follow."""
@@ -115,6 +115,25 @@ class Maximum:
         s = block.fill(block.similarity.clone(), -torch.inf)
         top = (s == value[:, None]).to(s.dtype)
         return top.mul_((gradient / top.sum(1).clamp(min=1))[:, None]), None
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The k largest similarities, in falling order: (b, k); -inf where there are fewer."""
+
+    k: int
+    logit = None
+
+    def __call__(self, block: Block) -> Tensor:
+        """k numbers for each row."""
+        return self._top(block).values
+
+    def back(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
+        """g, where the value came from."""
+        return torch.zeros_like(block.similarity).scatter_(1, self._top(block).indices, gradient), None
+
+    def _top(self, block: Block) -> torch.return_types.topk:
+        return block.fill(block.similarity.clone(), -torch.inf).topk(self.k, dim=1)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from contrapose.negatives import Negatives
-from contrapose.pairs import AnyPairs, Pairs
+from contrapose.pairs import AnyPairs
 from contrapose.reduce import Count, Expectation, LogSumExp, Scale
 from contrapose.validate import check_number, check_values
 
@@ -94,9 +94,9 @@ class PerSample(nn.Module):
             self.temperature[images] = moved.clamp(self.low, self.high)
 
     def _index(self, pairs: AnyPairs) -> Tensor:
-        if not isinstance(pairs, Pairs):
-            raise ValueError("pairs: per-sample temperatures need image ids, which bare similarities do not have")
         index, size = pairs.anchor_image, len(self.temperature)
+        if index is None:
+            raise ValueError("pairs: per-sample temperatures need image ids, which bare similarities do not have")
         check_values(
             (index >= 0) & (index < size),
             lambda: (

@@ -1,0 +1,56 @@
+"""What an embedding looks like, and what a loss does to it: numbers, exact, in blocks.
+
+    geometry     uniformity, tolerance, alignment, interclass_uniformity, effective_rank, feature_std
+    neighbours   local_separation, similarity_histograms
+    entropy      conditional_entropy
+    bounds       prototype_bias_means, prototype_bias_single, attraction_gap, repulsion_gap
+    penalties    penalties: ∂L/∂s of any objective, who is pushed, and how hard
+
+>>> import torch
+>>> uniformity(torch.eye(4)) == uniformity(-torch.eye(4))
+True
+"""
+
+from contrapose.metrics.bounds import (
+    Gap,
+    RepulsionGap,
+    attraction_gap,
+    prototype_bias_means,
+    prototype_bias_single,
+    repulsion_gap,
+)
+from contrapose.metrics.entropy import conditional_entropy
+from contrapose.metrics.geometry import (
+    alignment,
+    effective_rank,
+    feature_std,
+    interclass_uniformity,
+    tolerance,
+    uniformity,
+    uniformity_limit,
+)
+from contrapose.metrics.neighbours import Histograms, Separation, local_separation, similarity_histograms
+from contrapose.metrics.penalties import Penalties, penalties
+
+__all__ = [
+    "Gap",
+    "Histograms",
+    "Penalties",
+    "RepulsionGap",
+    "Separation",
+    "alignment",
+    "attraction_gap",
+    "conditional_entropy",
+    "effective_rank",
+    "feature_std",
+    "interclass_uniformity",
+    "local_separation",
+    "penalties",
+    "prototype_bias_means",
+    "prototype_bias_single",
+    "repulsion_gap",
+    "similarity_histograms",
+    "tolerance",
+    "uniformity",
+    "uniformity_limit",
+]

@@ -1,0 +1,112 @@
+"""∂L/∂s of every objective on every kind of pairs, and what it says about hardness."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from cases import Case, combinations, named
+from conftest import Promise
+from kinds import KINDS, Kind
+
+from contrapose.losses import CATALOGUE, Loss, balanced, cacr, dcl, isogclr, nt_xent, simple, triplet
+from contrapose.metrics import penalties
+from contrapose.negatives import hardest
+from contrapose.pairs import Pairs, from_similarities, two_views
+from contrapose.temperature import PerSample
+
+
+@pytest.mark.parametrize("pair", combinations(), ids=named)
+def test_similarities_are_all_that_a_loss_sees(pair: tuple[Case, Kind], promise: Promise) -> None:
+    """The twin gives the same value, and its ∂L/∂s carried back to the embeddings is ∂L/∂z."""
+    case, kind = pair
+    raw = kind.draw()
+    live = [raw[name].requires_grad_() for name in kind.live]
+    pairs = kind.make(raw)
+    loss = partial(case.loss, reduction="mean")
+    direct = torch.autograd.grad(loss(pairs), live, retain_graph=True)
+    found = penalties(loss, pairs)
+    twin = found.at
+    torch.testing.assert_close(loss(twin), loss(pairs).detach(), rtol=1e-12, atol=1e-13)
+    if isinstance(pairs, Pairs):
+        negative, positive = pairs.anchor @ pairs.pool.T, pairs.positives()
+    else:
+        negative, positive = pairs.negative, pairs.positive
+    n = len(negative)
+    through = ((found.push * negative).sum() - (found.pull * positive).sum()) / n
+    for one, other in zip(torch.autograd.grad(through, live), direct, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+        promise.case(float((one - other).abs().max()))
+
+
+def test_every_method_of_the_catalogue_has_penalties() -> None:
+    pairs = two_views(torch.randn(16, 8), torch.randn(16, 8), ids=torch.arange(16))
+    for name, method in CATALOGUE.items():
+        if name == "isogclr":
+            criterion = Loss(isogclr, state=PerSample(16)).eval()
+        elif name == "tau":
+            criterion = Loss(method(), score=torch.zeros(32))
+        else:
+            criterion = Loss(method())
+        found = penalties(criterion, pairs)
+        assert float(found.push.abs().sum()) > 0, name
+        assert float(found.pull.sum()) > 0, name
+        assert all(value is None or math.isfinite(value) for value in found.summary().values()), name
+        # What is no negative is not pushed.
+        assert found.at.own is not None
+        assert float(found.push[found.at.own].abs().max()) == 0, name
+
+
+S = torch.linspace(-1, 1, 101, dtype=torch.float64)[None]
+POSITIVE = torch.tensor([0.6], dtype=torch.float64)
+AT = from_similarities(POSITIVE, S)
+
+
+@pytest.mark.parametrize("tau", [0.05, 0.1, 0.5, 2.0])
+def test_nt_xent_by_hand(tau: float) -> None:
+    found = penalties(partial(nt_xent, temperature=tau), AT)
+    everything = torch.cat([POSITIVE[None], S], 1) / tau
+    p = everything.softmax(1)
+    torch.testing.assert_close(found.push, p[:, 1:] / tau)
+    torch.testing.assert_close(found.attraction, (1 - p[:, 0]) / tau)
+    torch.testing.assert_close(found.repulsion, found.attraction)
+    torch.testing.assert_close(found.relative, (S / tau).softmax(1))
+    assert found.effective_temperature == pytest.approx(tau, rel=1e-9)
+
+
+def test_effective_temperatures() -> None:
+    assert penalties(partial(dcl, temperature=0.2), AT).effective_temperature == pytest.approx(0.2)
+    assert penalties(partial(balanced, alpha=8.0, weight=3.0), AT).effective_temperature == pytest.approx(1 / 8)
+    assert penalties(
+        partial(nt_xent, temperature=0.4, negatives=hardest(9)), AT
+    ).effective_temperature == pytest.approx(0.4)
+    assert math.isinf(penalties(simple, AT).effective_temperature)
+    assert penalties(triplet, AT).effective_temperature == 0
+
+
+def test_balance_and_hardness() -> None:
+    found = penalties(partial(balanced, alpha=2.0, weight=4.0), AT)
+    torch.testing.assert_close(found.repulsion / found.attraction, torch.tensor([4.0], dtype=torch.float64))
+    even = penalties(simple, AT)
+    torch.testing.assert_close(even.entropy, torch.tensor([math.log(101)], dtype=torch.float64))
+    torch.testing.assert_close(even.share_of_hardest(0.01), torch.tensor([2 / 101], dtype=torch.float64))  # ⌈1.01⌉
+    assert float(penalties(triplet, AT).share_of_hardest(0.001)) == 1
+    few = penalties(partial(simple, negatives=hardest(5)), AT)
+    assert float(few.share_of_hardest(0.05)) == pytest.approx(1)  # ⌈5.05⌉ of them
+    # CACR pulls distant negatives: its weights follow the similarities.
+    assert float(penalties(partial(cacr, t_neg=2.0), AT).push.min()) < 0
+
+
+def test_one_number_is_wanted() -> None:
+    with pytest.raises(ValueError, match="objective: expected one number"):
+        penalties(partial(nt_xent, reduction="none"), KINDS["two_views"].make(KINDS["two_views"].draw()))
+
+
+def test_a_look_leaves_no_trace() -> None:
+    z = torch.randn(6, 4, requires_grad=True)
+    pairs = two_views(z, z * 2 + 1)
+    with torch.no_grad():
+        penalties(partial(nt_xent, temperature=0.5), pairs)
+    assert z.grad is None
