@@ -1,0 +1,29 @@
+"""What a loss will do, before anything is trained: curves of numbers, and what they say in words.
+
+>>> Subject.of("nt_xent(temperature=0.1)").at_scale(2.0).settings
+{'temperature': 0.2}
+"""
+
+from contrapose.explain.curves import (
+    Sweep,
+    false_negative_push,
+    ode_curves,
+    positive_pull,
+    relative_penalty,
+    sweep,
+    typical_negatives,
+)
+from contrapose.explain.subject import Subject
+from contrapose.explain.words import words
+
+__all__ = [
+    "Subject",
+    "Sweep",
+    "false_negative_push",
+    "ode_curves",
+    "positive_pull",
+    "relative_penalty",
+    "sweep",
+    "typical_negatives",
+    "words",
+]

@@ -1,0 +1,60 @@
+"""Figures hold the numbers they should, and come out the same each time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from contrapose.explain import Subject, relative_penalty
+from contrapose.report.embedding import Shown, map_figure
+from contrapose.report.loss import explain_figure
+from contrapose.report.page import drawing, page, section
+from contrapose.report.style import save
+
+
+def test_one_page_for_a_loss(tmp_path: Path) -> None:
+    subjects = [Subject.of("dystress"), Subject.of("simple")]
+    figure = explain_figure(subjects, ode=True)
+    titles = [ax.get_title(loc="left") for ax in figure.axes]
+    assert len(titles) == 6
+    penalty = figure.axes[titles.index("Who is pushed: relative penalty")]
+    s = torch.linspace(-1, 1, 2001, dtype=torch.float64)
+    drawn = np.asarray(penalty.lines[0].get_ydata())
+    np.testing.assert_allclose(drawn, (2001 * relative_penalty(subjects[0], s)).clamp(min=1e-4).numpy())
+    save(figure, tmp_path / "a.svg")
+    save(explain_figure(subjects, ode=True), tmp_path / "b.svg")
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    html = page("What <dystress> does", [drawing(figure, "six panels"), section("dystress", ["It <works>."])])
+    assert "&lt;works&gt;" in html
+    assert "<svg" in html
+    assert 'src="http' not in html
+
+
+def shown(d: int, n: int = 30) -> Shown:
+    z = torch.nn.functional.normalize(torch.randn(n, d), dim=1)
+    return Shown("random", z, torch.arange(n) % 3, ("a", "b", "c"), {"knn_top1": 50.0})
+
+
+@pytest.mark.parametrize(("method", "d"), [("pca", 5), ("tsne", 5), ("sphere", 3)])
+def test_maps(method: str, d: int, tmp_path: Path) -> None:
+    one = shown(d)
+    figure = map_figure([one, one], method)
+    assert len(figure.axes) == 2
+    drawn = [c for c in figure.axes[0].collections if c.get_label() in ("a", "b", "c")]
+    assert [np.asarray(c.get_offsets()).shape for c in drawn] == [(10, 2)] * 3
+    assert "kNN 50.0 %" in one.caption
+    assert "tolerance" in one.caption
+    save(figure, tmp_path / "map.png")
+    assert (tmp_path / "map.png").stat().st_size > 10_000
+
+
+def test_what_cannot_be_drawn() -> None:
+    with pytest.raises(ValueError, match="a sphere shows embeddings of 3 dimensions, got 5"):
+        map_figure([shown(5)], "sphere")
+    with pytest.raises(ValueError, match="method: expected one of tsne, umap, pca, sphere"):
+        map_figure([shown(5)], "mds")
+    with pytest.raises(ValueError, match="at least 10 embeddings"):
+        map_figure([shown(5, 6)], "tsne")
