@@ -2,12 +2,13 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+JOBS   ?= 2
 READY  := $(VENV)/ready
 
 .PHONY: test lint test-slow benchmark format clean
 
 test: lint  ## lint, type-check and run the ordinary suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -15,6 +15,9 @@ from hypothesis import settings
 
 settings.register_profile("ordinary", deadline=None, max_examples=40, derandomize=True)
 settings.register_profile("full", deadline=None, max_examples=1000)
+if "PYTEST_XDIST_WORKER" in os.environ:  # one core for each worker, and for the processes that it starts
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
 torch.manual_seed(0)  # for what test modules draw when they are imported
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ordinary"))
 

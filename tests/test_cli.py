@@ -20,7 +20,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from contrapose.cli import main
 from contrapose.data.digits import digits
 
-SMALL = ["--batch", "16", "--epochs", "1", "--knn", "3"]
+SMALL = ["--batch", "16", "--epochs", "1", "--knn", "3", "--metrics", "0"]
 
 
 def failed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -47,6 +47,38 @@ def test_train_evaluate_embed(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert made["test_labels"].shape == (2000,)
     main(["train", "--limit", "64", *SMALL, "--out", str(run)])  # finished: nothing to do but say so
     assert "resuming after step 4" in capsys.readouterr().out
+
+
+def test_metrics_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    main(["train", "--limit", "64", *SMALL[:-1], "30", "--out", str(run)])
+    (record,) = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
+    wanted = {
+        "uniformity",
+        "tolerance",
+        "repulsion_gap",
+        "penalty_entropy",
+        "effective_temperature",
+        "hardest_similarity",
+    }
+    assert wanted <= record.keys()
+    assert record["effective_temperature"] == pytest.approx(0.2, rel=1e-3)
+    capsys.readouterr()
+    main(["map", str(run), str(run), "--method", "pca", "--images", "40", "-o", str(tmp_path / "map.png")])
+    assert "-U " in capsys.readouterr().out
+    assert (tmp_path / "map.png").read_bytes()[:4] == b"\x89PNG"
+    assert "a sphere shows embeddings of 3 dimensions" in failed(capsys, "map", str(run), "--method", "sphere")
+
+
+def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["explain", "dystress", "--vs", "simple", "nt_xent(temperature=0.1)", "-o", str(tmp_path / "out.png")])
+    said = capsys.readouterr().out
+    assert "The temperature is lowest, 0.07, at s = 0 and reaches 0.2." in said
+    page = (tmp_path / "out.html").read_text()
+    assert page.count("<h2>") == 3
+    assert (tmp_path / "out.png").stat().st_size > 50_000
+    assert "did you mean 'dystress'" in failed(capsys, "explain", "dystres")
+    assert "ends in .png, .svg or .pdf" in failed(capsys, "explain", "dystress", "-o", "x.gif")
 
 
 def test_weights_go_out_and_come_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path) -> Run:
-    return Run(data=str(folder), stream=True, batch=16, epochs=2, knn=3, knn_every=2, views="simclr-cifar")
+    return Run(data=str(folder), stream=True, batch=16, epochs=2, knn=3, knn_every=2, views="simclr-cifar", metrics=12)
 
 
 def hashes(where: Path) -> list[int]:

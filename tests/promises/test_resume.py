@@ -18,11 +18,13 @@ from conftest import Promise
 
 from contrapose.training import Run, Stopped, Trainer, checkpoint
 
-RUN = Run(limit=128, batch=32, epochs=4, knn_every=4, knn=5, warmup=0.5)
+RUN = Run(limit=128, batch=32, epochs=4, knn_every=4, knn=5, warmup=0.5, metrics=20)
 EPOCHS = 12  # of the runs in processes of their own
 WORDS = [
     "--limit",
     "128",
+    "--metrics",
+    "10",
     "--batch",
     "32",
     "--epochs",

@@ -10,7 +10,7 @@ from contrapose.lars import LARS
 from contrapose.training import Diverged, Run, Trainer
 from contrapose.training.optimisers import learning_rate
 
-RUN = Run(limit=128, batch=32, epochs=2, knn_every=2, knn=5)
+RUN = Run(limit=128, batch=32, epochs=2, knn_every=2, knn=5, metrics=0)
 
 
 def quiet(text: str) -> None:
@@ -23,6 +23,32 @@ def test_a_run_leaves_its_description_and_records(tmp_path: Path) -> None:
     records = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
     assert [r["epoch"] for r in records] == [1, 2]
     assert records[-1]["knn_top1"] == scores["knn_top1"]
+
+
+def test_records_hold_what_the_loss_did(tmp_path: Path) -> None:
+    for framework, loss in (("memory-bank", "hard_contrastive"), ("moco", "isogclr"), ("simclr", "simple")):
+        run = Run(**{**vars(RUN), "framework": framework, "loss": loss, "queue": 64})
+        Trainer(run, tmp_path / framework, say=quiet).train()
+        first = json.loads((tmp_path / framework / "records.jsonl").read_text().splitlines()[0])
+        assert first["hardest_similarity"] <= 1.0001
+        assert 0 < first["push_on_hardest_1pct"] <= 1
+        assert (first["effective_temperature"] is None) == (loss == "simple")
+
+
+def test_a_collapsed_embedding_is_said(tmp_path: Path) -> None:
+    said: list[str] = []
+    trainer = Trainer(Run(**{**vars(RUN), "metrics": 20}), tmp_path, say=said.append)
+    last = [m for m in trainer.network.projector.modules() if isinstance(m, torch.nn.BatchNorm1d)][-1]
+    with torch.no_grad():
+        last.weight.zero_()
+        last.bias.fill_(1.0)
+    trainer._measures()
+    assert "the embedding has collapsed" in said[0]
+    with torch.no_grad():
+        last.bias.zero_()
+    assert trainer._measures() == {}
+    assert "no metrics" in said[1]
+    assert "has no direction" in said[1]
 
 
 def test_another_run_is_refused(tmp_path: Path) -> None:

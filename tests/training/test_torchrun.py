@@ -14,6 +14,8 @@ from contrapose.training import checkpoint
 WORDS = [
     "--limit",
     "64",
+    "--metrics",
+    "0",
     "--batch",
     "32",
     "--epochs",

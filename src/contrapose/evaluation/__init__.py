@@ -1,8 +1,9 @@
-"""What frozen features are worth: functions of (train, test) features and labels."""
+"""What an encoder is worth: accuracies from (train, test) features and labels, and the geometry of its embeddings."""
 
 from contrapose.evaluation.features import features
 from contrapose.evaluation.finetune import FineTune
 from contrapose.evaluation.knn import KNN
 from contrapose.evaluation.linear import PROBES, Probe, few_shot
+from contrapose.evaluation.measures import Measures, partners
 
-__all__ = ["KNN", "PROBES", "FineTune", "Probe", "features", "few_shot"]
+__all__ = ["KNN", "PROBES", "FineTune", "Measures", "Probe", "features", "few_shot", "partners"]

@@ -26,16 +26,20 @@ from contrapose.data.stream import Files, crops, whole, worker_deaths
 from contrapose.data.views import Views
 from contrapose.encoders import encoder
 from contrapose.encoders.heads import head, predictor
-from contrapose.evaluation import KNN, features
+from contrapose.evaluation import KNN, Measures, features
 from contrapose.frameworks import Framework, MemoryBank, MoCo, MoCoV3, SimCLR
 from contrapose.losses import Loss, isogclr
 from contrapose.losses.parse import parse
+from contrapose.metrics import penalties
+from contrapose.pairs import Pairs, unit
 from contrapose.temperature import PerSample
 from contrapose.training import checkpoint
 from contrapose.training.optimisers import learning_rate, optimiser
 from contrapose.training.processes import join, own_device, synchronised
 from contrapose.training.run import Run
 from contrapose.training.weights import initialise
+
+COLLAPSED = 0.05  # a spread below this share of a uniform embedding's
 
 
 class Stopped(Exception):
@@ -73,6 +77,8 @@ class Trainer:
         self.rank, self.world = join()
         if self.run.batch % self.world:
             raise ValueError(f"batch: {self.run.batch} images cannot be shared equally by {self.world} processes")
+        if self.world > 1 and self.run.norm_splits > 1:
+            raise ValueError(f"norm_splits: {self.world} processes synchronise their batch norms; leave it at 1")
         self._refuse_another()
         self.split = prepare(self.run, self.data_root)
         self.views = Views.named(self.run.views, self.run.view_count)
@@ -103,6 +109,7 @@ class Trainer:
         self.pixels = train.pixels.to(self.device) if isinstance(train, Images) else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.run.precision == "fp16")
         self.step, self.neighbours = 0, self.run.knn
+        self.latest: Pairs | None = None  # the last batch's
 
     def _refuse_another(self) -> None:
         """The directory must not hold another run."""
@@ -136,9 +143,10 @@ class Trainer:
                 self.criterion.epoch = epoch + 1
                 loss, seconds = self._epoch(epoch, asked)
                 record: dict[str, Any] = {"epoch": epoch + 1, "step": self.step, "loss": loss, "seconds": seconds}
+                record |= self._penalties()
                 if (epoch + 1) % self.run.knn_every == 0 or self.step == total:
                     scores = self.evaluate()
-                    record |= scores
+                    record |= scores | self._measures()
                 self._save()
                 self._record(record)
         return scores or self.evaluate()
@@ -210,7 +218,52 @@ class Trainer:
         with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
             pairs = self.learner(seen, index)
         loss: Tensor = self.criterion(pairs)
+        self.latest = pairs
         return loss
+
+    def _penalties(self) -> dict[str, float | None]:
+        """What the loss did to the similarities of the epoch's last batch; nothing where they are too many to look at."""
+        if self.rank or self.latest is None or math.prod(self.latest.shape) > 2**25:
+            return {}
+        self.criterion.eval()  # a look moves no state
+        found = penalties(self.criterion, self.latest).summary()
+        self.criterion.train()
+        return found
+
+    def _measures(self) -> dict[str, float]:
+        """The metrics of the embedding as it is now."""
+        if self.rank or not self.run.metrics:
+            return {}
+        try:
+            found = self.measure(Measures(self.run.metrics))
+        except ValueError as error:
+            self.say(f"no metrics after epoch {self.step // self.steps_per_epoch}: {error}")
+            return {}
+        if found["feature_std"] < COLLAPSED:
+            self.say(
+                f"the embedding has collapsed: its spread is {found['feature_std']:.3f} of a uniform one's "
+                f"(epoch {self.step // self.steps_per_epoch}); a lower learning rate or a higher temperature may help"
+            )
+        return found
+
+    def measure(self, how: Measures) -> dict[str, float]:
+        """Metrics of the projector's output on the test images, or the training images where there are no others."""
+        self.network.eval()
+        data = self.split.test if self.split.test is not None else self.split.train
+        return how(self.embed, data, self.views.recipes[0], self.device)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Encoder and projector, in evaluation mode."""
+        found: Tensor = self.network.projector(self.network.encoder(images))
+        return found
+
+    def sample_embeddings(self, count: int) -> tuple[Tensor, Tensor | None, tuple[str, ...]]:
+        """Unit embeddings, labels and class names of a fixed random sample of the test (or training) images."""
+        self.network.eval()
+        data, recipe = self.split.test if self.split.test is not None else self.split.train, self.views.recipes[0]
+        sample = Measures(count).sample(data, recipe)
+        z = features(self.embed, sample.pixels.split(500), mean=recipe.mean, std=recipe.std, device=self.device)
+        return unit(z), sample.labels, sample.classes
 
     def features(self, images: Images | Files) -> Tensor:
         """The encoder's features of a whole data set, not augmented."""
@@ -267,8 +320,9 @@ class Trainer:
             from torch.utils.tensorboard import SummaryWriter
 
             with SummaryWriter(str(self.folder / "tensorboard")) as board:
-                for name in record.keys() - {"step", "epoch"}:
-                    board.add_scalar(name, record[name], record["step"])
+                for name, value in record.items():
+                    if name not in ("step", "epoch") and value is not None:
+                        board.add_scalar(name, value, record["step"])
 
     def _forget_after(self, step: int) -> None:
         """Records of steps that will be done again are dropped; a half-written last line too."""
@@ -302,7 +356,7 @@ def build(run: Run, size: int) -> Framework:
         body = encoder(run.encoder)
         if run.init:
             initialise(body, Path(run.init))
-        projector = head(run.head, body.width)
+        projector = head(run.head, body.width, run.width)
         width = [m for m in projector.modules() if isinstance(m, nn.Linear)][-1].out_features
         if run.framework == "simclr":
             return SimCLR(body, projector)

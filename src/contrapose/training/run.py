@@ -50,6 +50,8 @@ class Run:
     """Weights to start the encoder from: a .safetensors file of `export` or `import`."""
     head: str = "simclr"
     """Projector: simclr, hcl, balanced, balanced-cifar, moco-v2, moco-v3 or linear."""
+    width: int = 0
+    """Dimensions of the embedding, the projector's output; 0: the projector's own. 3 can be drawn on a sphere."""
     framework: str = "simclr"
     """Where negatives come from: simclr, moco, moco-v3 or memory-bank."""
     queue: int = 4096
@@ -88,6 +90,8 @@ class Run:
     """Neighbours in the kNN evaluation."""
     knn_every: int = 4
     """Epochs between evaluations; the last epoch is always evaluated."""
+    metrics: int = 1000
+    """Images on which each evaluation measures the embedding (uniformity, tolerance and the others); 0: none."""
     seed: int = 0
     """Decides weights, order and augmentation."""
 
@@ -95,8 +99,8 @@ class Run:
         for field, allowed in CHOICES.items():
             if getattr(self, field) not in allowed:
                 raise ValueError(f"{field}: expected one of {', '.join(allowed)}, got {getattr(self, field)!r}")
-        for field, least in (("limit", 0), ("view_count", 1), ("queue", 1), ("epochs", 1), ("batch", 2), ("knn", 1),
-                             ("knn_every", 1), ("accumulate", 1), ("norm_splits", 1), ("seed", 0)):  # fmt: skip
+        for field, least in (("limit", 0), ("view_count", 1), ("queue", 1), ("width", 0), ("epochs", 1), ("batch", 2), ("knn", 1),
+                             ("knn_every", 1), ("metrics", 0), ("accumulate", 1), ("norm_splits", 1), ("seed", 0)):  # fmt: skip
             value = getattr(self, field)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ValueError(f"{field}: expected a whole number of at least {least}, got {value!r}")

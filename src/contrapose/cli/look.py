@@ -1,0 +1,88 @@
+"""`contrapose explain`, `map`: pictures of losses and of runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+
+@dataclass(frozen=True)
+class Explain:
+    """Show what a loss does before anything is trained, beside others: one picture, one page, and what it says in words.
+
+    For example: contrapose explain dystress --vs simclr "nt_xent(temperature=0.07)"
+    """
+
+    loss: Positional[str]
+    """A method of the catalogue or an objective with settings, as in `train --loss`."""
+    vs: tuple[str, ...] = ()
+    """Losses to show beside it."""
+    data: str = ""
+    """Take the catalogue's values for this data set, such as cifar10 or imagenet."""
+    epoch: int = 0
+    """Where a temperature schedule stands."""
+    ode: bool = False
+    """Draw the solutions of DySTreSS's differential equation beside the temperatures (its Fig. 2)."""
+    out: Annotated[Path, arg(aliases=["-o"])] = Path("explain.png")
+    """The picture, .png, .svg or .pdf; a page with the same name, .html, goes beside it."""
+
+    def __call__(self) -> None:
+        """Write both, and print the words."""
+        from contrapose.explain import Subject, words
+        from contrapose.report.loss import explain_figure
+        from contrapose.report.page import drawing, page, section
+        from contrapose.report.style import save
+
+        if self.out.suffix not in (".png", ".svg", ".pdf"):
+            raise ValueError(f"out: expected a name that ends in .png, .svg or .pdf, got {self.out}")
+        subjects = [Subject.of(text, self.data or None, epoch=self.epoch) for text in (self.loss, *self.vs)]
+        figure = explain_figure(subjects, ode=self.ode)
+        save(figure, self.out)
+        said = {subject.name: words(subject) for subject in subjects}
+        parts = [drawing(figure, "Six panels; the sentences below say what they show.")]
+        parts += [section(name, sentences) for name, sentences in said.items()]
+        beside = self.out.with_suffix(".html")
+        beside.write_text(page("What " + " and ".join(said) + (" do" if len(said) > 1 else " does"), parts))
+        for name, sentences in said.items():
+            print(name)
+            print("".join(f"  {sentence}\n" for sentence in sentences))
+        print(f"picture {self.out}, page {beside}")
+
+
+@dataclass(frozen=True)
+class Map:
+    """Draw the embeddings of runs, coloured by class, with uniformity, tolerance and kNN accuracy under each."""
+
+    runs: Positional[tuple[Path, ...]]
+    """Directories of runs, drawn side by side."""
+    method: str = "tsne"
+    """tsne, umap (needs umap-learn), pca, or sphere for embeddings of three dimensions."""
+    images: int = 2000
+    """How many images to draw."""
+    out: Annotated[Path, arg(aliases=["-o"])] = Path("map.png")
+    """The picture: .png, .svg or .pdf."""
+    data_root: Path = Path("data")
+    """Where downloaded data sets are."""
+
+    def __call__(self) -> None:
+        """Write the picture and print the numbers under it."""
+        from contrapose.cli.train import opened
+        from contrapose.report.embedding import Shown, map_figure
+        from contrapose.report.style import save
+
+        if not self.runs:
+            raise ValueError("runs: expected the directory of at least one run")
+        shown = []
+        for folder in self.runs:
+            trainer = opened(folder, self.data_root)
+            z, labels, classes = trainer.sample_embeddings(self.images)
+            if labels is None:
+                raise ValueError(f"runs: the data of {folder} has no labels to colour by")
+            shown.append(Shown(trainer.run.loss, z.cpu(), labels, classes, trainer.evaluate()))
+        save(map_figure(shown, self.method), self.out)
+        for one in shown:
+            print(one.caption)
+        print(f"picture {self.out}")

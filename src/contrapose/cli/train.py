@@ -1,0 +1,189 @@
+"""`contrapose train`, `evaluate`, `presets`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from torch import Tensor
+from tyro.conf import Positional, arg
+
+from contrapose.data.images import Images
+from contrapose.evaluation import PROBES, FineTune, Measures, few_shot
+from contrapose.training import PRESETS, Progress, Run, Trainer, preset
+from contrapose.training.processes import leave
+from contrapose.validate import check_known
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train an encoder; the same command again goes on where it stopped. Without arguments: the built-in digits.
+
+    `--preset NAME` starts from a paper's settings, such as dystress/cifar10, behaviour/cifar10, cacr/cifar10-k4 or
+    balanced/cifar10 (`contrapose presets` names them all); what is given beside it replaces them.
+    """
+
+    run: Annotated[Run, arg(name="")]
+    out: Path | None = None
+    """Directory of the run (default: runs/ and a name made of its settings)."""
+    data_root: Path = Path("data")
+    """Where downloaded data sets are, or go."""
+    workers: int = 2
+    """Processes that decode images, with --stream; they change nothing but the speed."""
+
+    def __call__(self) -> None:
+        """Train, with a progress bar."""
+        folder = self.out or Path("runs") / self.run.name
+        with _progress() as (watch, say):
+            trainer = Trainer(self.run, folder, watch, say, self.data_root, self.workers)
+            say(f"{len(trainer.split.train):,} images of {trainer.split.train.name} on {trainer.device}, into {folder}")
+            scores = trainer.train()
+            for name, score in scores.items():
+                say(f"{name:10} {score:6.2f} %   (last epoch, {self.run.knn} neighbours)")
+            say(f"run        {folder}")
+        leave()
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Score a run: kNN and, if asked, a linear probe on its encoder's features."""
+
+    run: Positional[Path]
+    """Directory of the run."""
+    knn: int = 0
+    """Neighbours; 0: as the run has it."""
+    linear: str = ""
+    """A linear probe: wang-liu, cacr, cacr-imagenet, dystress-imagenet, balanced-cifar or balanced-imagenet."""
+    best: bool = False
+    """Report the probe's best epoch too, under that name."""
+    finetune: int = 0
+    """Epochs of fine-tuning encoder and classifier together; 0: none."""
+    metrics: bool = False
+    """Measure the embedding on all test images too: uniformity, tolerance, separation and the others."""
+    few_shot: bool = False
+    """Linear SVMs on a class-balanced subset and on all (Kukleva's long-tail protocol)."""
+    data_root: Path = Path("data")
+    """Where downloaded data sets are."""
+
+    def __call__(self) -> None:
+        """Print the scores as JSON."""
+        if self.linear:
+            check_known("linear", self.linear, PROBES)
+        trainer = opened(self.run, self.data_root, knn=self.knn)
+        scores = trainer.evaluate()
+        if self.metrics:
+            scores |= trainer.measure(Measures(images=0, drawn=1000))
+        if not scores:
+            _labelled(trainer)
+        if self.linear:
+            probe = replace(PROBES[self.linear], best=self.best)
+            scores |= {f"linear_{name}": score for name, score in probe(*_labelled(trainer)).items()}
+        if self.finetune:
+            train, test = trainer.split.probe, trainer.split.test
+            if not isinstance(train, Images) or not isinstance(test, Images):
+                raise ValueError("finetune: expected labelled images in memory, and this run has none")
+            tuned = FineTune(self.finetune)(
+                trainer.network.encoder, train, test, recipe=trainer.views.recipes[0], device=trainer.device
+            )
+            scores |= {f"finetune_{name}": score for name, score in tuned.items()}
+        if self.few_shot:
+            scores |= few_shot(*_labelled(trainer))
+        print(json.dumps({"step": trainer.step, **scores}))
+
+
+def _labelled(trainer: Trainer) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    found = trainer.labelled_features()
+    if found is None:
+        raise ValueError(f"run: {trainer.run.data} has no labelled training and test images to score with")
+    return found
+
+
+@dataclass(frozen=True)
+class Presets:
+    """Name the papers' training settings."""
+
+    def __call__(self) -> None:
+        """One line each."""
+        for name, settings in PRESETS.items():
+            shown = " ".join(
+                f"{key}={settings[key]}" for key in ("encoder", "loss", "optimiser", "lr", "batch", "epochs")
+            )
+            print(f"{name:32} {shown}")
+
+
+def without_preset(words: list[str]) -> list[str]:
+    """`--preset NAME` stands for its settings, which any that follow replace."""
+    for place, word in enumerate(words):
+        name = word.removeprefix("--preset=") if word.startswith("--preset=") else None
+        after = place + 1
+        if word == "--preset":
+            if after == len(words):
+                raise ValueError(f"preset: expected one of {', '.join(PRESETS)}, got nothing")
+            name, after = words[after], after + 1
+        if name is not None:
+            preset(name)  # refuses an unknown one
+            meant = [text for key, value in PRESETS[name].items() for text in _as_words(key, value)]
+            return [words[0], *meant, *words[1:place], *words[after:]]
+    return words
+
+
+def _as_words(key: str, value: Any) -> list[str]:
+    values = [str(v) for v in value] if isinstance(value, tuple) else [str(value)]
+    return [f"--{key.replace('_', '-')}", *values]
+
+
+def opened(folder: Path, data_root: Path, *, knn: int = 0) -> Trainer:
+    """A run's trainer with its newest weights."""
+    path = folder / "run.json"
+    if not path.exists():
+        raise ValueError(f"run: {folder} is not the directory of a run (it has no run.json)")
+    described = json.loads(path.read_text())
+    described["milestones"] = tuple(described["milestones"])
+    trainer = Trainer(Run(**described), folder, say=lambda text: None, data_root=data_root)
+    trainer.load_latest()
+    if knn:
+        trainer.neighbours = knn
+    return trainer
+
+
+@contextmanager
+def _progress() -> Iterator[tuple[Callable[[Progress], None], Callable[[str], None]]]:
+    """A live bar on a terminal; a line for each epoch elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    console = Console(highlight=False)
+    if int(os.environ.get("RANK", "0")):  # of several processes, one speaks
+        yield lambda progress: None, lambda text: None
+        return
+    if not console.is_terminal:
+        yield _lines(), lambda text: print(text, flush=True)
+        return
+    columns = (TextColumn("epoch {task.fields[epoch]}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"),
+               TextColumn("loss {task.fields[loss]:.3f}"), TextColumn("{task.fields[rate]:,.0f} images/s"),
+               TimeRemainingColumn())  # fmt: skip
+    with Bar(*columns, console=console) as bar:
+        task = bar.add_task("train", epoch=0, loss=float("nan"), rate=0.0, total=None)
+
+        def watch(p: Progress) -> None:
+            bar.update(task, completed=p.step, total=p.steps, epoch=p.epoch, loss=p.loss, rate=p.images_per_second)
+
+        yield watch, bar.console.print
+
+
+def _lines() -> Callable[[Progress], None]:
+    last: list[Progress] = []
+
+    def watch(p: Progress) -> None:
+        if last and last[-1].epoch != p.epoch:
+            done = last[-1]
+            print(f"epoch {done.epoch:4}   loss {done.loss:.3f}   {done.images_per_second:,.0f} images/s", flush=True)
+        last[:] = [p]
+
+    return watch
