@@ -24,6 +24,9 @@ def test_one_page_for_a_loss(tmp_path: Path) -> None:
     s = torch.linspace(-1, 1, 2001, dtype=torch.float64)
     drawn = np.asarray(penalty.lines[0].get_ydata())
     np.testing.assert_allclose(drawn, (2001 * relative_penalty(subjects[0], s)).clamp(min=1e-4).numpy())
+    temperature = figure.axes[0]
+    assert temperature.get_ylim()[0] == 0
+    assert temperature.get_ylim()[1] > 0.2
     save(figure, tmp_path / "a.svg")
     save(explain_figure(subjects, ode=True), tmp_path / "b.svg")
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()

@@ -45,7 +45,9 @@ class Explain:
         parts = [drawing(figure, "Six panels; the sentences below say what they show.")]
         parts += [section(name, sentences) for name, sentences in said.items()]
         beside = self.out.with_suffix(".html")
-        beside.write_text(page("What " + " and ".join(said) + (" do" if len(said) > 1 else " does"), parts))
+        *some, last = said
+        title = f"What {', '.join(some)} and {last} do" if some else f"What {last} does"
+        beside.write_text(page(title, parts))
         for name, sentences in said.items():
             print(name)
             print("".join(f"  {sentence}\n" for sentence in sentences))

@@ -36,7 +36,10 @@ def _what(subject: Subject) -> str:
     name = subject.name.split("(")[0].strip()
     settings = ", ".join(f"{key}={value!r}" for key, value in subject.settings.items())
     made = f"{subject.objective.__name__}({settings})"
-    return f"{CATALOGUE[name].summary}: {made}." if name in CATALOGUE else f"{made}."
+    if name not in CATALOGUE:
+        return f"{made}."
+    summary = CATALOGUE[name].summary
+    return f"{summary[0].upper()}{summary[1:]}: {made}."
 
 
 def _temperature(subject: Subject) -> str:

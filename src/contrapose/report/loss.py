@@ -30,6 +30,7 @@ def explain_figure(subjects: Sequence[Subject], *, ode: bool = False) -> Figure:
             _false_negative(axes[3], subject, look)
             _positive(axes[4], subject, look)
             _limits(axes[5], found, look)
+        axes[0].set_ylim(bottom=0)  # once all are drawn: it ends the choice of a scale
         if ode:
             _ode(axes[0], subjects)
         handles = [axes[1].plot([], [], **line(place))[0] for place in range(len(subjects))]
@@ -49,7 +50,6 @@ def _temperature(ax: Any, subject: Subject, look: dict[str, Any]) -> None:
     tau = subject.nominal_temperature(s)
     if tau is not None:
         ax.plot(s, tau, **look)
-    ax.set_ylim(bottom=0)
     ax.set_xlim(-1, 1)
     ax.set_xticks(_FROM_TO)
     _named(ax, "How sharply: the temperature", "similarity s", "τ(s)")
