@@ -6,8 +6,21 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from contrapose.data.views.operations import normalize
+
+
+def centred(images: Tensor, size: int) -> Tensor:
+    """Images of another size: the shorter side becomes 8/7 of `size` (256 for 224), then the centre is cut out."""
+    height, width = images.shape[2:]
+    if (height, width) == (size, size):
+        return images
+    factor = round(size * 8 / 7) / min(height, width)
+    scaled = (max(size, round(height * factor)), max(size, round(width * factor)))
+    images = interpolate(images, scaled, mode="bilinear", antialias=True, align_corners=False)
+    top, left = (scaled[0] - size) // 2, (scaled[1] - size) // 2
+    return images[:, :, top : top + size, left : left + size]
 
 
 @torch.no_grad()
@@ -17,11 +30,12 @@ def features(
     *,
     mean: tuple[float, ...],
     std: tuple[float, ...],
+    size: int,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """(N, width) on `device`: uint8 batches (B, 3, H, W), not augmented, normalised as in training."""
+    """(N, width) on `device`: uint8 batches (B, 3, H, W), not augmented, of the size and normalised as in training."""
     made = []
     for pixels in batches:
-        x = normalize(pixels.to(device).float() / 255, mean, std)
+        x = normalize(centred(pixels.to(device).float() / 255, size), mean, std)
         made.append(network(x.contiguous(memory_format=torch.channels_last)).float())
     return torch.cat(made)

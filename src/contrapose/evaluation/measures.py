@@ -35,7 +35,7 @@ class Measures:
         """Every metric there is; those that need labels only where there are at least two classes of them."""
         sample = self.sample(data, recipe)
         pixels = sample.pixels
-        z = unit(features(embed, pixels.split(500), mean=recipe.mean, std=recipe.std, device=device))
+        z = unit(features(embed, pixels.split(500), mean=recipe.mean, std=recipe.std, size=recipe.size, device=device))
         every = torch.arange(len(pixels))
         drawn = every[: self.drawn]
         first, second = (self._draw(embed, pixels, every, recipe, device, draw) for draw in (0, 1))

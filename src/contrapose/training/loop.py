@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import platform
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from contrapose import __version__
 from contrapose.data.images import Images
 from contrapose.data.imbalance import by_rule
 from contrapose.data.load import Split, load
@@ -126,9 +129,8 @@ class Trainer:
         path = self.folder / "run.json"
         if self.rank == 0 and not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
-            half = path.with_suffix(".half")
-            half.write_text(json.dumps(self.run.describe(), indent=1) + "\n")
-            half.rename(path)
+            write_whole(self.folder / "environment.json", environment(self.device))
+            write_whole(path, self.run.describe())
 
     def train(self) -> dict[str, float]:
         """Train to the end, from the last checkpoint if there is one; the final scores."""
@@ -262,7 +264,9 @@ class Trainer:
         self.network.eval()
         data, recipe = self.split.test if self.split.test is not None else self.split.train, self.views.recipes[0]
         sample = Measures(count).sample(data, recipe)
-        z = features(self.embed, sample.pixels.split(500), mean=recipe.mean, std=recipe.std, device=self.device)
+        z = features(
+            self.embed, sample.pixels.split(500), mean=recipe.mean, std=recipe.std, size=recipe.size, device=self.device
+        )
         return unit(z), sample.labels, sample.classes
 
     def features(self, images: Images | Files) -> Tensor:
@@ -274,7 +278,9 @@ class Trainer:
             if isinstance(images, Images)
             else whole(images, recipe.size, batch=batch, workers=self.workers)
         )
-        return features(self.network.features, pixels, mean=recipe.mean, std=recipe.std, device=self.device)
+        return features(
+            self.network.features, pixels, mean=recipe.mean, std=recipe.std, size=recipe.size, device=self.device
+        )
 
     def labelled_features(self) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
         """Features and labels to classify by, then those to be classified; None where there are no labels."""
@@ -334,6 +340,26 @@ class Trainer:
             half.rename(path)
 
 
+def write_whole(path: Path, content: dict[str, Any]) -> None:
+    """JSON that is there whole or not at all."""
+    half = path.with_suffix(".half")
+    half.write_text(json.dumps(content, indent=1) + "\n")
+    half.rename(path)
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Machine and versions, for whoever reads the numbers."""
+    return {
+        "contrapose": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "processes": int(os.environ.get("WORLD_SIZE", "1")),
+    }
+
+
 def _step_of(line: str) -> int | None:
     try:
         return int(json.loads(line)["step"])
@@ -345,7 +371,8 @@ def prepare(run: Run, root: Path | None = None) -> Split:
     """The run's data: loaded, cut to its limit and thinned out."""
     split = load(run.data, limit=run.limit, root=root, stream=run.stream, classes=run.classes)
     if run.imbalance:
-        split = Split(by_rule(split.train, run.imbalance), split.probe, split.test)
+        thin = by_rule(split.train, run.imbalance)
+        split = Split(thin, thin if run.probe == "train" and split.probe is not None else split.probe, split.test)
     return split
 
 

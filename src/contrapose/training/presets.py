@@ -22,6 +22,7 @@ _KUKLEVA: Settings = _SGD | {
     "views": "kukleva", "encoder": "resnet18-cifar", "loss": "dystress", "lr": 0.5, "warmup": 10.0, "batch": 512,
     "epochs": 2000, "weight_decay": 1e-4, "knn": 10,
 }  # fmt: skip
+_TAIL: Settings = {"imbalance": "exponential:100", "probe": "train"}  # neighbours are the long tail's own
 _IMAGENET: Settings = {
     "data": "imagenet", "views": "simclr", "encoder": "resnet50", "loss": "dystress(temperature=cosine(0.1, 0.2))",
     "optimiser": "lars", "lr": 1.2, "warmup": 10.0, "batch": 256, "epochs": 100, "weight_decay": 1e-6, "precision": "fp16",
@@ -59,10 +60,10 @@ _BALANCED: Settings = _SGD | {
 PRESETS: Mapping[str, Settings] = {
     "dystress/cifar10": _DYSTRESS | {"data": "cifar10"},
     "dystress/cifar100": _DYSTRESS | {"data": "cifar100"},
-    "dystress/cifar10-lt": _DYSTRESS | {"data": "cifar10", "imbalance": "exponential:100", "epochs": 500, "knn": 10},
-    "dystress/cifar100-lt": _DYSTRESS | {"data": "cifar100", "imbalance": "exponential:100", "epochs": 500, "knn": 10},
-    "dystress/table4-cifar10-lt": _KUKLEVA | {"data": "cifar10", "imbalance": "exponential:100"},
-    "dystress/table4-cifar100-lt": _KUKLEVA | {"data": "cifar100", "imbalance": "exponential:100"},
+    "dystress/cifar10-lt": _DYSTRESS | {"data": "cifar10", **_TAIL, "epochs": 500, "knn": 10},
+    "dystress/cifar100-lt": _DYSTRESS | {"data": "cifar100", **_TAIL, "epochs": 500, "knn": 10},
+    "dystress/table4-cifar10-lt": _KUKLEVA | {"data": "cifar10", **_TAIL},
+    "dystress/table4-cifar100-lt": _KUKLEVA | {"data": "cifar100", **_TAIL},
     "dystress/table5-imagenet100-lt": _KUKLEVA | {
         "data": "imagenet", "views": "simclr", "encoder": "resnet50", "batch": 256, "epochs": 800},
     "dystress/tiny-imagenet": _DYSTRESS | {"data": "imagenet", "encoder": "resnet50"},

@@ -23,6 +23,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "optimiser": ("sgd", "adam", "adamw", "lars", "lars-moco"),
     "schedule": ("cosine", "step", "constant"),
     "precision": ("fp32", "bf16", "fp16"),
+    "probe": ("all", "train"),
 }
 
 
@@ -40,6 +41,8 @@ class Run:
     """Train on the first so many images only; 0: all (for digits: 5000)."""
     imbalance: str = ""
     """Thin out the classes: exponential:100, cacr-linear, cacr-exponential or index:FILE; empty: as it is."""
+    probe: str = "all"
+    """What test images are classified by: all labelled training images, or those left by `imbalance` (train)."""
     views: str = "digits"
     """Recipe of augmentation; `a+local8` adds eight local crops."""
     view_count: int = 2

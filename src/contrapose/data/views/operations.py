@@ -160,6 +160,11 @@ def solarize(images: Tensor) -> Tensor:
     return torch.where(images >= 0.5, 1 - images, images)
 
 
+def invert(images: Tensor) -> Tensor:
+    """Light becomes dark."""
+    return 1 - images
+
+
 def blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
     """Gaussian blur with a kernel of odd width, reflecting at the border, each image with its own sigma."""
     half = kernel // 2

@@ -19,7 +19,7 @@ _ORDERS = torch.tensor([[a, b, c, d] for a in range(4) for b in range(4) for c i
 
 @dataclass(frozen=True)
 class Recipe:
-    """Crop and mirror, jitter, gray, blur, solarize, turn, cut out, add noise, normalise: in that order.
+    """Crop and mirror, jitter, gray, blur, solarize, invert, turn, cut out, add noise, normalise: in that order.
 
     Mirroring commutes with all that follows, so its place in a paper's list does not matter.
     """
@@ -35,6 +35,7 @@ class Recipe:
     blur: float = 0.0
     sigma: tuple[float, float] = (0.1, 2.0)
     solarize: float = 0.0
+    invert: float = 0.0
     rotate: float = 0.0
     degrees: float = 30.0
     cutout: float = 0.0
@@ -62,6 +63,8 @@ class Recipe:
             x = ops.where(next(u) < self.blur, lambda i, s: ops.blur(i, s, self.kernel), x, sigma)
         if self.solarize:
             x = ops.where(next(u) < self.solarize, ops.solarize, x)
+        if self.invert:
+            x = ops.where(next(u) < self.invert, ops.invert, x)
         if self.rotate:
             x = ops.where(next(u) < self.rotate, ops.rotate, x, self.degrees * (2 * next(u) - 1))
         if self.cutout:

@@ -37,13 +37,15 @@ RECIPES: Mapping[str, tuple[Recipe, ...]] = {
     "moco-v2-cutout": (replace(_MOCO, cutout=0.5),),
     "moco-v2-rotation": (replace(_MOCO, rotate=0.5),),
     "moco-v2-noise": (replace(_MOCO, noise=0.5),),
-    # The built-in digits: colours and ground are to be forgotten, but a mirrored digit is another digit
+    # The built-in digits: colours, ground and light on dark or dark on light are to be forgotten, but a mirrored digit is another
     "digits": (
         Recipe(
             32,
-            scale=(0.5, 1.0),
+            scale=(0.6, 1.0),
             flip=0.0,
-            jitter=(0.8, 0.8, 0.8, 0.4),
+            jitter=(0.4, 0.4, 0.4, 0.4),
+            gray=0.5,
+            invert=0.5,
             rotate=0.5,
             degrees=15.0,
             mean=(0.5, 0.5, 0.5),
