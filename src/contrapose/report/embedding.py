@@ -47,7 +47,7 @@ def map_figure(shown: Sequence[Shown], method: str = "tsne", *, seed: int = 0) -
         more = {"subplot_kw": {"projection": "3d"}} if method == "sphere" else {}
         figure, axes = blank(1, len(shown), (5.0 * len(shown) + 0.7, 5.4), **more)
         for ax, one in zip(axes, shown, strict=True):
-            points = _sphere_points(one.z) if method == "sphere" else _flat(one.z, method, seed)
+            points = _sphere_points(one.z) if method == "sphere" else flat(one.z, method, seed)
             if method == "sphere":
                 _globe(ax)
             _scatter(ax, points, one)
@@ -61,7 +61,8 @@ def map_figure(shown: Sequence[Shown], method: str = "tsne", *, seed: int = 0) -
         return figure
 
 
-def _flat(z: Tensor, method: str, seed: int) -> Tensor:
+def flat(z: Tensor, method: str, seed: int) -> Tensor:
+    """Two dimensions of unit vectors, by one of the methods."""
     if len(z) < 10:
         raise ValueError(f"z: expected at least 10 embeddings to draw a map of, got {len(z)}")
     rows = z.double().numpy()

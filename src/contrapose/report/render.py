@@ -1,0 +1,197 @@
+"""A document as files: one self-contained HTML page, the same as Markdown, and its figures as PNG and SVG."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from contrapose.report.document import Block, Chart, Document, Heat, Number, RunNote, Section, Table, Text
+from contrapose.report.draw import figure, plotly
+from contrapose.report.page import drawing, page
+from contrapose.report.style import save
+
+_MARK = {"holds": "✓", "does not hold": "✗", "undecided": "?"}
+_SORT = """
+for (const table of document.querySelectorAll('table.sortable')) {
+  table.querySelectorAll('th').forEach((th, column) => {
+    th.tabIndex = 0; th.setAttribute('role', 'button'); th.title = 'sort';
+    const sort = () => {
+      const down = th.getAttribute('aria-sort') === 'descending', body = table.tBodies[0];
+      table.querySelectorAll('th').forEach(other => other.removeAttribute('aria-sort'));
+      th.setAttribute('aria-sort', down ? 'ascending' : 'descending');
+      const key = row => { const v = row.cells[column].dataset.value; return v === undefined || v === '' ? NaN : Number(v) };
+      const text = row => row.cells[column].textContent;
+      [...body.rows].sort((a, b) => {
+        const x = key(a), y = key(b), sign = down ? 1 : -1;
+        if (isNaN(x) && isNaN(y)) return sign * text(a).localeCompare(text(b));
+        return isNaN(x) ? 1 : isNaN(y) ? -1 : sign * (x - y);
+      }).forEach(row => body.append(row));
+    };
+    th.addEventListener('click', sort);
+    th.addEventListener('keydown', e => { if (e.key === 'Enter' || e.key === ' ') { e.preventDefault(); sort() } });
+  });
+}
+for (const div of document.querySelectorAll('div.plot')) {
+  const figure = JSON.parse(div.querySelector('script').textContent);
+  div.replaceChildren();
+  Plotly.newPlot(div, figure.data, figure.layout, {responsive: true, displaylogo: false});
+}
+"""
+
+
+def write(document: Document, folder: Path) -> Path:
+    """index.html, index.md and a PNG and an SVG of each figure; the path of the page. The same document, the same bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, block in _figures(document):
+        for ending in (".png", ".svg"):
+            save(figure(block), folder / f"{name}{ending}")
+    (folder / "index.md").write_text(as_markdown(document))
+    path = folder / "index.html"
+    path.write_text(as_html(document))
+    return path
+
+
+def _figures(document: Document) -> Iterator[tuple[str, Chart | Heat]]:
+    for place, section in enumerate(document.sections):
+        drawn = [block for block in section.blocks if isinstance(block, Chart | Heat)]
+        for number, block in enumerate(drawn, 1):
+            name = section.name or f"section{place + 1}"
+            yield f"{name}-{number}" if len(drawn) > 1 else name, block
+
+
+def as_html(document: Document) -> str:
+    """The page."""
+    parts = [f"<p>{html.escape(document.lead)}</p>"] if document.lead else []
+    interactive = _plotly_source()
+    for section in document.sections:
+        parts += _html_section(section, interactive is not None)
+    if document.runs:
+        parts.append("<h2>The runs behind the numbers</h2>")
+        parts += [_html_run(run) for run in document.runs]
+    parts.append("<footer>" + "<br>".join(html.escape(line) for line in document.foot) + "</footer>")
+    if interactive is not None:
+        parts.append(f"<script>{interactive}</script>")
+    return page(document.title, [*parts, f"<script>{_SORT}</script>"])
+
+
+def _plotly_source() -> str | None:
+    """plotly's own JavaScript, so that the page needs no network; None where it is not installed: drawings stand still."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        return None
+    source: str = get_plotlyjs()
+    return source
+
+
+def _html_section(section: Section, interactive: bool) -> Iterator[str]:
+    yield f"<h2>{html.escape(section.title)}</h2>"
+    if section.lead:
+        yield f"<p>{html.escape(section.lead)}</p>"
+    if section.verdicts:
+        items = "".join(
+            f'<li class="{outcome.replace(" ", "-")}"><b>{_MARK.get(outcome, "")} {outcome}</b>: {html.escape(statement)}'
+            f"<br><small>{html.escape(evidence)}</small></li>"
+            for statement, outcome, evidence in section.verdicts
+        )
+        yield f'<ul class="verdicts">{items}</ul>'
+    for block in section.blocks:
+        yield _html_block(block, interactive)
+    for note in section.notes:
+        yield f'<p class="note">{html.escape(note)}</p>'
+
+
+def _html_block(block: Block, interactive: bool) -> str:
+    if isinstance(block, Text):
+        return "".join(f"<p>{html.escape(line)}</p>" for line in block.lines)
+    if isinstance(block, Table):
+        return _html_table(block)
+    alt = block.alt or f"{block.title}: {block.y} against {block.x}"
+    if not interactive:
+        return drawing(figure(block), alt)
+    data = json.dumps(plotly(block), ensure_ascii=False).replace("</", "<\\/")
+    return (
+        f'<figure role="img" aria-label="{html.escape(alt)}"><div class="plot"><script type="application/json">{data}</script>'
+        "</div></figure>"
+    )
+
+
+def _html_table(table: Table) -> str:
+    head = "".join(f"<th scope='col'>{html.escape(name)}</th>" for name in ("", *table.columns))
+    body = []
+    for name, cells in table.rows:
+        made = "".join(_html_cell(cell) for cell in cells)
+        body.append(f"<tr><th scope='row'>{html.escape(name)}</th>{made}</tr>")
+    return (
+        f'<div class="wide"><table class="sortable"><caption>{html.escape(table.title)}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
+    )
+
+
+def _html_cell(cell: Number | str) -> str:
+    if isinstance(cell, str):
+        return f"<td>{html.escape(cell)}</td>"
+    paper = (
+        f"<small>paper {cell.printed:.{cell.digits}f}{_difference(cell)}</small>" if cell.printed is not None else ""
+    )
+    if cell.ours is None:
+        return f'<td class="hole"><small>{html.escape(cell.why)}</small> {paper}</td>'
+    link = f'<a href="#{html.escape(cell.runs[0])}">{_ours(cell)}</a>' if cell.runs else _ours(cell)
+    return f'<td data-value="{cell.ours!r}" title="{html.escape(", ".join(cell.runs))}">{link} {paper}</td>'
+
+
+def _ours(cell: Number) -> str:
+    spread = f" ± {cell.spread:.{cell.digits}f} ({cell.count})" if cell.count > 1 else ""
+    return f"{cell.ours:.{cell.digits}f}{spread}"
+
+
+def _difference(cell: Number) -> str:
+    return "" if cell.difference is None else f" ({cell.difference:+.{cell.digits}f})"
+
+
+def _html_run(run: RunNote) -> str:
+    facts = "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in run.facts)
+    return f'<details id="{html.escape(run.name)}"><summary>{html.escape(run.name)}</summary><dl>{facts}</dl></details>'
+
+
+def as_markdown(document: Document) -> str:
+    """The same for a text reader; figures are the PNG files beside it."""
+    lines = [f"# {document.title}", ""]
+    lines += [document.lead, ""] if document.lead else []
+    names = iter([name for name, _ in _figures(document)])
+    for section in document.sections:
+        lines += [f"## {section.title}", ""]
+        lines += [section.lead, ""] if section.lead else []
+        lines += [f"- **{outcome}**: {statement} — {evidence}" for statement, outcome, evidence in section.verdicts]
+        lines += [""] if section.verdicts else []
+        for block in section.blocks:
+            if isinstance(block, Table):
+                lines += [*_markdown_table(block), ""]
+            elif isinstance(block, Text):
+                lines += [*block.lines, ""]
+            else:
+                lines += [f"![{block.title}]({next(names)}.png)", ""]
+        lines += [line for note in section.notes for line in (f"_{note}_", "")]
+    lines += list(document.foot)
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_table(table: Table) -> Iterator[str]:
+    yield f"| {' | '.join(['', *map(_cell_text, table.columns)])} |"
+    yield f"|{'---|' * (len(table.columns) + 1)}"
+    for name, cells in table.rows:
+        yield f"| {' | '.join([_cell_text(name), *map(_markdown_cell, cells)])} |"
+
+
+def _cell_text(text: str) -> str:
+    return re.sub(r"\s*\|\s*", " / ", text)
+
+
+def _markdown_cell(cell: Number | str) -> str:
+    if isinstance(cell, str):
+        return _cell_text(cell)
+    ours = _cell_text(cell.why) if cell.ours is None else _ours(cell)
+    return ours if cell.printed is None else f"{ours}, paper {cell.printed:.{cell.digits}f}{_difference(cell)}"

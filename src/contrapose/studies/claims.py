@@ -1,0 +1,151 @@
+"""A paper's claim as something that numbers decide: it holds, it does not, or they do not decide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from contrapose.studies.results import Cell, Results
+
+HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was claimed, how it came out, and the numbers that say so."""
+
+    statement: str
+    outcome: str
+    evidence: str
+
+
+Claim = Callable[[Results], Verdict]
+
+
+def shown(cell: Cell) -> str:
+    """A cell in words: mean, spread and number of seeds."""
+    if not cell.values:
+        return "nothing"
+    spread = f" ± {cell.spread:.2f} ({len(cell.values)} seeds)" if len(cell.values) > 1 else " (one seed)"
+    return f"{cell.mean:.2f}{spread}"
+
+
+def compared(a: Cell, b: Cell, margin: float) -> str:
+    """Whether a is above b: by two standard errors of the difference, or with one seed by the margin."""
+    if not a.values or not b.values:
+        return UNDECIDED
+    difference = a.mean - b.mean
+    least = margin
+    if len(a.values) > 1 and len(b.values) > 1:
+        least = 2 * math.sqrt(a.spread**2 / len(a.values) + b.spread**2 / len(b.values))
+    if abs(difference) <= least:
+        return UNDECIDED
+    return HOLDS if difference > 0 else FAILS
+
+
+def above(better: str, worse: str, quantity: str = "", *, margin: float = 0.5) -> Claim:
+    """Row `better` has more of the quantity than row `worse`, on every data set that was measured."""
+
+    def claim(results: Results) -> Verdict:
+        parts = [(results.cell(better, quantity, on), results.cell(worse, quantity, on)) for on in results.sets]
+        evidence = "; ".join(
+            f"{on}: {shown(a)} against {shown(b)}" for on, (a, b) in zip(results.sets, parts, strict=True)
+        )
+        statement = f"{better} is above {worse}" + (f" in {quantity}" if quantity else "")
+        return Verdict(statement, _all([compared(a, b, margin) for a, b in parts]), f"{evidence} (margin {margin:g})")
+
+    return claim
+
+
+def best(row: str, rows: Sequence[str], quantity: str = "", *, margin: float = 0.2) -> Claim:
+    """Row `row` has the most of all, on every data set that was measured."""
+
+    def claim(results: Results) -> Verdict:
+        outcomes, evidence = [], []
+        for on in results.sets:
+            cells = {name: results.cell(name, quantity, on) for name in rows}
+            there = [name for name in rows if cells[name].values]
+            outcomes += [compared(cells[row], cells[name], margin) for name in there if name != row]
+            ranked = sorted(there, key=lambda name: -cells[name].mean)
+            evidence.append(f"{on}: " + ", ".join(f"{name} {shown(cells[name])}" for name in ranked[:4]))
+        return Verdict(f"{row} is best", _all(outcomes), "; ".join(evidence))
+
+    return claim
+
+
+Points = Sequence[tuple[float, str]]  # where each row stands on the axis
+
+
+def moves(points: Points, quantity: str = "", *, up: bool, margin: float, what: str = "") -> Claim:
+    """The quantity rises (or falls) along the axis: four of five pairs in that order, and the ends by the margin."""
+
+    def claim(results: Results) -> Verdict:
+        there = _there(results, points, quantity)
+        statement = f"{what or quantity} {'rises' if up else 'falls'}"
+        if len(there) < 3:
+            return Verdict(statement, UNDECIDED, f"{len(there)} points are too few")
+        y = [cell.mean if up else -cell.mean for _, cell in there]
+        agree = [y[j] > y[i] for i in range(len(y)) for j in range(i + 1, len(y))]
+        share, change = sum(agree) / len(agree), y[-1] - y[0]
+        yes, no = share >= 0.8 and change > margin, share <= 0.5 or change < -margin
+        evidence = f"{100 * share:.0f} % of pairs in that order, from {shown(there[0][1])} at {there[0][0]:g} to "
+        evidence += f"{shown(there[-1][1])} at {there[-1][0]:g}"
+        return Verdict(statement, HOLDS if yes else FAILS if no else UNDECIDED, evidence)
+
+    return claim
+
+
+def peaks(points: Points, quantity: str = "", *, low: float, high: float, margin: float, what: str = "") -> Claim:
+    """The largest value stands between `low` and `high` on the axis, and both ends are lower by the margin."""
+
+    def claim(results: Results) -> Verdict:
+        there = _there(results, points, quantity)
+        statement = f"{what or quantity} peaks between {low:g} and {high:g} and falls on both sides"
+        if len(there) < 3:
+            return Verdict(statement, UNDECIDED, f"{len(there)} points are too few")
+        x, top = max(there, key=lambda point: point[1].mean)
+        ends = _all([compared(top, there[end][1], margin) for end in (0, -1)])
+        outcome = UNDECIDED if ends == UNDECIDED else HOLDS if low <= x <= high else FAILS
+        sides = ", ".join(f"{shown(there[end][1])} at {there[end][0]:g}" for end in (0, -1))
+        # An end that is itself the top is not lower than the top: then the axis ends before the fall.
+        return Verdict(
+            statement, FAILS if x in (there[0][0], there[-1][0]) else outcome, f"most at {x:g}: {shown(top)}; {sides}"
+        )
+
+    return claim
+
+
+def within(rows: Sequence[str], quantity: str = "", *, spread: float, what: str = "") -> Claim:
+    """All rows lie within `spread` of each other."""
+
+    def claim(results: Results) -> Verdict:
+        cells = [results.cell(row, quantity) for row in rows if results.cell(row, quantity).values]
+        statement = f"{what or quantity} stays within {spread:g}"
+        if len(cells) < 2:
+            return Verdict(statement, UNDECIDED, "too few runs")
+        low, high = min(c.mean for c in cells), max(c.mean for c in cells)
+        return Verdict(statement, HOLDS if high - low <= spread else FAILS, f"from {low:.3f} to {high:.3f}")
+
+    return claim
+
+
+def _there(results: Results, points: Points, quantity: str) -> list[tuple[float, Cell]]:
+    cells = [(x, results.cell(row, quantity)) for x, row in sorted(points)]
+    return [(x, cell) for x, cell in cells if cell.values]
+
+
+def computed(statement: str, decide: Callable[[Results], tuple[bool | None, str]]) -> Claim:
+    """Anything else: a function that gives yes, no or None, and the evidence."""
+
+    def claim(results: Results) -> Verdict:
+        yes, evidence = decide(results)
+        return Verdict(statement, UNDECIDED if yes is None else HOLDS if yes else FAILS, evidence)
+
+    return claim
+
+
+def _all(outcomes: Sequence[str]) -> str:
+    if outcomes and all(outcome == HOLDS for outcome in outcomes):
+        return HOLDS
+    return FAILS if FAILS in outcomes else UNDECIDED

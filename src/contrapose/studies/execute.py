@@ -1,0 +1,235 @@
+"""Doing the runs of studies: each once, however many studies want it, whoever is killed, and however many start at once.
+
+A run's directory says what is done: records to the last epoch, evaluations.json, or failure.json. A lock file beside it, held
+by whoever works on it, is released by the system when that process ends, also when it is killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from contrapose.studies.measures import evaluate, is_evaluation
+from contrapose.studies.results import Left
+from contrapose.training import Progress, Run, Stopped, Trainer
+from contrapose.training.loop import write_whole
+
+BUSY = "busy"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run, what is measured of it, and where it lives."""
+
+    run: Run
+    measures: tuple[str, ...]
+    root: Path
+    data_root: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.run.name
+
+    @property
+    def folder(self) -> Path:
+        """The run's directory."""
+        return self.root / self.name
+
+    def done(self) -> bool:
+        """Whether it is trained and everything is measured."""
+        left = Left(self.folder)
+        return left.trained(self.run.epochs) and not self.open_measures()
+
+    def open_measures(self) -> list[str]:
+        """What is still to be evaluated."""
+        there = Left(self.folder).evaluations()
+        return [measure for measure in self.measures if is_evaluation(measure) and measure not in there]
+
+
+def perform(task: Task, watch: Callable[[str, Progress], None] | None = None, *, patient: bool = True) -> str:
+    """Do what is left of a task. Gives "" when it is done, why it failed, or BUSY where another process has it."""
+    with _locked(task.root, task.name, patient) as mine:
+        if not mine:
+            return BUSY
+        if task.done():
+            return ""
+        failure = task.folder / "failure.json"
+        try:
+            _work(task, watch)
+        except (Stopped, KeyboardInterrupt):
+            raise
+        except Exception as error:  # whatever it is, the other runs go on, and the report says it
+            task.folder.mkdir(parents=True, exist_ok=True)
+            why = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
+            write_whole(failure, {"why": why})
+            return why
+        failure.unlink(missing_ok=True)
+        return ""
+
+
+def _work(task: Task, watch: Callable[[str, Progress], None] | None) -> None:
+    see = (lambda progress: watch(task.name, progress)) if watch is not None else (lambda progress: None)
+    trainer = Trainer(task.run, task.folder, see, lambda text: None, task.data_root)
+    if Left(task.folder).trained(task.run.epochs):
+        trainer.load_latest()
+    else:
+        trainer.train()
+    for measure in task.open_measures():
+        there = Left(task.folder).evaluations()
+        if measure not in there:  # one evaluation may have given several
+            write_whole(task.folder / "evaluations.json", there | evaluate(trainer, measure))
+
+
+@contextmanager
+def _locked(root: Path, name: str, patient: bool) -> Iterator[bool]:
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / f"{name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if patient else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+@dataclass
+class Watch:
+    """Whoever looks on: told of every step and of every run that ends."""
+
+    step: Callable[[str, Progress], None] = lambda name, progress: None
+    ended: Callable[[str, str], None] = lambda name, why: None
+    steps_every: float = 0.2
+    _told: dict[str, float] = field(default_factory=dict)
+
+    def stepped(self, name: str, progress: Progress) -> None:
+        """Pass a step on, not too often."""
+        now = time.monotonic()
+        if progress.step == progress.steps or now - self._told.get(name, 0.0) > self.steps_every:
+            self._told[name] = now
+            self.step(name, progress)
+
+
+def perform_all(
+    tasks: Sequence[Task], watch: Watch | None = None, *, jobs: int = 1, on: str = "local"
+) -> dict[str, str]:
+    """All tasks, `jobs` at once, here or on a Ray cluster; why each failed, by name. What is done is not done again."""
+    watch = watch or Watch()
+    if jobs < 1:
+        raise ValueError(f"jobs: expected at least 1, got {jobs}")
+    if on not in ("local", "ray"):
+        raise ValueError(f"on: expected local or ray, got {on!r}")
+    unique = {task.name: task for task in _merged(tasks)}
+    open_tasks = []
+    for task in unique.values():
+        if task.done():
+            watch.ended(task.name, "")
+        else:
+            open_tasks.append(task)
+    if not open_tasks:
+        return {}
+    if on == "ray":
+        return _on_ray(open_tasks, watch)
+    return _alone(open_tasks, watch) if jobs == 1 else _in_processes(open_tasks, watch, jobs)
+
+
+def _merged(tasks: Sequence[Task]) -> list[Task]:
+    """Tasks of the same run become one that measures everything."""
+    found: dict[str, Task] = {}
+    for task in tasks:
+        old = found.get(task.name)
+        measures = tuple(dict.fromkeys((old.measures if old else ()) + task.measures))
+        found[task.name] = Task(task.run, measures, task.root, task.data_root)
+    return list(found.values())
+
+
+def _alone(tasks: Sequence[Task], watch: Watch) -> dict[str, str]:
+    """One after the other in this process; what another process works on is waited for at the end."""
+    failures: dict[str, str] = {}
+    later = []
+    for task in tasks:
+        why = perform(task, watch.stepped, patient=False)
+        if why == BUSY:
+            later.append(task)
+            continue
+        watch.ended(task.name, why)
+        failures |= {task.name: why} if why else {}
+    for task in later:
+        why = perform(task, watch.stepped)
+        watch.ended(task.name, why)
+        failures |= {task.name: why} if why else {}
+    return failures
+
+
+def _in_processes(tasks: Sequence[Task], watch: Watch, jobs: int) -> dict[str, str]:
+    context = get_context("spawn")
+    failures: dict[str, str] = {}
+    with context.Manager() as manager:
+        told: Any = manager.Queue()
+        workers = min(jobs, len(tasks))
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=_share, initargs=(workers,)) as pool:
+            running = {pool.submit(_reported, task, told): task.name for task in tasks}
+            while running:
+                ended, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
+                while not told.empty():
+                    watch.step(*told.get())
+                for future in ended:
+                    name = running.pop(future)
+                    error = future.exception()
+                    if isinstance(error, Stopped | KeyboardInterrupt):
+                        pool.shutdown(cancel_futures=True)
+                        raise error
+                    why = future.result() if error is None else f"its process ended: {error}"
+                    watch.ended(name, why)
+                    failures |= {name: why} if why else {}
+    return failures
+
+
+def _share(workers: int) -> None:
+    """Each process takes its share of the cores."""
+    import torch
+
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+
+
+def _reported(task: Task, told: Any) -> str:
+    watch = Watch(step=lambda name, progress: told.put((name, progress)))
+    return perform(task, watch.stepped)
+
+
+def _on_ray(tasks: Sequence[Task], watch: Watch) -> dict[str, str]:
+    """A task for each run, wherever the cluster has room; all nodes must see the same directory of runs."""
+    try:
+        import ray
+    except ImportError as error:
+        raise ValueError("on: a Ray cluster needs: pip install 'contrapose[cluster]'") from error
+    if not ray.is_initialized():
+        ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False)
+    gpus = 1 if ray.cluster_resources().get("GPU", 0) else 0
+    remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=2)(perform)
+    running = {remote.remote(task): task.name for task in tasks}
+    failures: dict[str, str] = {}
+    while running:
+        ended, _ = ray.wait(list(running), num_returns=1)
+        for reference in ended:
+            name = running.pop(reference)
+            try:
+                why = ray.get(reference)
+            except ray.exceptions.RayError as error:
+                why = f"its node or process was lost: {str(error).splitlines()[0]}"
+            watch.ended(name, why)
+            failures |= {name: why} if why else {}
+    return failures
+
+
+def wanted(runs: Mapping[str, Run], measures: Sequence[str], root: Path, data_root: Path | None = None) -> list[Task]:
+    """A task for each run of a plan."""
+    return [Task(run, tuple(measures), root, data_root) for run in runs.values()]

@@ -1,0 +1,116 @@
+"""What is measured of a trained run beyond its records. Each is done once, and kept in the run's directory.
+
+linear:PROBE       top-1 accuracy of a linear probe; linear_top5:PROBE
+knn:K:WEIGHTS      top-1 accuracy of k nearest neighbours (softmax, uniform, distance); knn_top5:K:WEIGHTS
+few_shot, long_tail        linear SVMs, Kukleva's protocol
+uniformity_whole, …  a metric on all test images instead of a sample: NAME_whole
+map                a t-SNE map of a sample
+histograms         similarities of positives, false and true negatives, before and after training
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from contrapose.data.images import Images
+from contrapose.data.views import Views
+from contrapose.evaluation import KNN, PROBES, Measures, few_shot
+from contrapose.metrics import similarity_histograms
+from contrapose.pairs import unit
+from contrapose.report.embedding import flat
+from contrapose.training import Trainer
+
+
+def is_evaluation(measure: str) -> bool:
+    """Whether it is made after training, rather than read from the records."""
+    return measure.split(":")[0] in _MADE or measure.endswith("_whole")
+
+
+def evaluate(trainer: Trainer, measure: str) -> dict[str, Any]:
+    """The measure, and what else the same work gives."""
+    kind, *words = measure.split(":")
+    if measure.endswith("_whole") and kind not in _MADE:
+        return {f"{name}_whole": value for name, value in trainer.measure(Measures(images=0, drawn=1000)).items()}
+    return _MADE[kind](trainer, *words)
+
+
+def _labelled(trainer: Trainer) -> Any:
+    found = trainer.labelled_features()
+    if found is None:
+        raise ValueError(f"{trainer.run.data} has no labelled training and test images to score with")
+    return found
+
+
+def _linear(trainer: Trainer, probe: str) -> dict[str, Any]:
+    scores = PROBES[probe](*_labelled(trainer), seed=trainer.run.seed)
+    return {f"linear:{probe}": scores["top1"], f"linear_top5:{probe}": scores.get("top5")}
+
+
+def _knn(trainer: Trainer, k: str, weights: str) -> dict[str, Any]:
+    train, *rest = _labelled(trainer)
+    scores = KNN(min(int(k), len(train)), weights)(train, *rest)  # all there are, where there are fewer
+    return {f"knn:{k}:{weights}": scores["top1"], f"knn_top5:{k}:{weights}": scores.get("top5")}
+
+
+def _few_shot(trainer: Trainer) -> dict[str, Any]:
+    return few_shot(*_labelled(trainer), seed=trainer.run.seed)
+
+
+def _map(trainer: Trainer) -> dict[str, Any]:
+    z, labels, _ = trainer.sample_embeddings(1000)
+    if labels is None:
+        raise ValueError(f"{trainer.run.data} has no labels to colour a map by")
+    return {
+        "map": {
+            "points": [[round(x, 2) for x in p] for p in flat(z.cpu(), "tsne", 0).tolist()],
+            "labels": labels.tolist(),
+        }
+    }
+
+
+def _histograms(trainer: Trainer) -> dict[str, Any]:
+    """Of the trained encoder, and of the one that it started from."""
+    fresh = Trainer(
+        trainer.run, trainer.folder, say=lambda text: None, data_root=trainer.data_root, device=trainer.device
+    )
+    return {"histograms": {"start": _one_histogram(fresh), "end": _one_histogram(trainer)}}
+
+
+def _one_histogram(trainer: Trainer) -> dict[str, Any]:
+    data = trainer.split.test if trainer.split.test is not None else trainer.split.train
+    sample = Measures(2000).sample(data, trainer.views.recipes[0])
+    two = Views((trainer.views.recipes[0],) * 2)
+    trainer.network.eval()
+    first, second = _two_views(trainer, sample, two)
+    labels = None if sample.labels is None else sample.labels.to(first.device)
+    found = similarity_histograms(first, second, labels)
+    kinds = {
+        "true_positive": found.true_positive,
+        "false_negative": found.false_negative,
+        "true_negative": found.true_negative,
+    }
+    return {"edges": found.edges.tolist(), "means": list(found.means), **{k: v.tolist() for k, v in kinds.items()}}
+
+
+def _two_views(trainer: Trainer, sample: Images, two: Views) -> Any:
+    parts = []
+    with torch.no_grad():
+        for index in torch.arange(len(sample)).split(500):
+            (x,) = two(sample.pixels[index].to(trainer.device), index.to(trainer.device), seed=0, epoch=0)
+            parts.append(torch.stack([unit(trainer.embed(view).float()) for view in x]))
+    return torch.cat(parts, 1)
+
+
+_MADE: dict[str, Callable[..., dict[str, Any]]] = {
+    "linear": _linear,
+    "linear_top5": _linear,
+    "knn": _knn,
+    "knn_top5": _knn,
+    "few_shot": _few_shot,
+    "long_tail": _few_shot,
+    "map": _map,
+    "histograms": _histograms,
+}

@@ -1,0 +1,106 @@
+"""Documents as pages: numbers beside the paper's, holes, sorting and hovering in a real browser."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contrapose.report.document import Chart, Document, Heat, Number, RunNote, Section, Series, Table, words
+from contrapose.report.render import as_html, as_markdown, write
+
+TABLE = Table(
+    "Accuracy",
+    ("CIFAR-10", "note"),
+    (
+        ("<SimCLR>", (Number(80.5, 0.2, 3, 83.65, ("run-a", "run-b")), "first")),
+        ("DCL", (Number(82.0, printed=84.4, runs=("run-c",)), "second")),
+        ("BYOL", (Number(printed=90.0, why="BYOL is not built"), "third")),
+    ),
+)
+CHART = Chart("Curve", "temperature", "accuracy", (
+    Series("ours", (0.1, 0.2, 0.5), (70.0, 80.0, 75.0), (1.0, 1.0, 1.0), labels=("run-a", "run-b", "run-c")),
+    Series("paper", (0.1, 0.5), (72.0, 77.0), printed=True),
+), log_x=True)  # fmt: skip
+HEAT = Heat("Grid", "α", "λ", (1.0, 2.0), (1.0, 2.0), ((70.0, None), (80.0, 85.0)))
+DOCUMENT = Document(
+    "A page", "What it is about.",
+    (Section("Part", "A claim.", (("it is so", "holds", "80 against 70"), ("or not", "does not hold", "no")),
+             (words("Some words."), CHART, HEAT, TABLE), ("A note.",), "part"),),
+    (RunNote("run-a", (("settings", "{}"),)),), ("torch 2",),
+)  # fmt: skip
+
+
+def test_a_page_and_its_twin() -> None:
+    page, text = as_html(DOCUMENT), as_markdown(DOCUMENT)
+    assert "&lt;SimCLR&gt;" in page
+    assert "80.50 ± 0.20 (3)" in page
+    assert "paper 83.65 (-3.15)" in page
+    assert "BYOL is not built" in page
+    assert 'href="#run-a"' in page
+    assert 'id="run-a"' in page
+    assert 'src="http' not in page
+    assert "| DCL | 82.00, paper 84.40 (-2.40) | second |" in text
+    assert "- **does not hold**: or not — no" in text
+    assert "![Curve](part-1.png)" in text
+
+
+def test_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(DOCUMENT, tmp_path / name)
+    files = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert files == ["index.html", "index.md", "part-1.png", "part-1.svg", "part-2.png", "part-2.svg"]
+    for name in files:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+def test_in_a_browser(browser: Any, tmp_path: Path) -> None:
+    path = write(DOCUMENT, tmp_path / "page")
+    context = browser.new_context(offline=True)
+    page, said = context.new_page(), []
+    page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(path.as_uri())
+    page.wait_for_selector(".js-plotly-plot .main-svg")
+    assert said == []
+    # Hovering over a point names its run.
+    plot = page.locator(".js-plotly-plot").first
+    plot.scroll_into_view_if_needed()
+    point = plot.locator(".scatterlayer .points path").nth(1)
+    box = point.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector(".hoverlayer .hovertext")
+    assert "run-b" in (plot.locator(".hoverlayer").text_content() or "")
+    # A click on a name of the legend hides its series.
+    plot.locator(".legendtoggle").first.click()
+    page.wait_for_function("document.querySelector('.js-plotly-plot').data[0].visible === 'legendonly'")
+    # A click on a heading sorts; another turns the order round; holes stay last.
+    names = page.locator("table.sortable tbody th")
+    assert names.all_inner_texts() == ["<SimCLR>", "DCL", "BYOL"]
+    heading = page.locator("table.sortable thead th").nth(1)
+    heading.click()
+    assert names.all_inner_texts() == ["DCL", "<SimCLR>", "BYOL"]
+    heading.click()
+    assert names.all_inner_texts() == ["<SimCLR>", "DCL", "BYOL"]
+    # On a phone nothing is wider than the screen but what scrolls by itself.
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 392

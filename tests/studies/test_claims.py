@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+
+from contrapose.studies.claims import FAILS, HOLDS, UNDECIDED, above, best, compared, computed, moves, peaks, within
+from contrapose.studies.results import Cell, Results
+
+
+def results(**rows: tuple[float, ...]) -> Results:
+    return Results(sets=("digits",), cells={(name, "", "digits"): Cell(values) for name, values in rows.items()})
+
+
+def test_one_seed_needs_a_margin() -> None:
+    assert compared(Cell((80.0,)), Cell((79.0,)), 0.5) == HOLDS
+    assert compared(Cell((79.0,)), Cell((80.0,)), 0.5) == FAILS
+    assert compared(Cell((80.0,)), Cell((79.7,)), 0.5) == UNDECIDED
+    assert compared(Cell(), Cell((79.7,)), 0.5) == UNDECIDED
+
+
+def test_several_seeds_need_two_standard_errors() -> None:
+    clear, noisy = Cell((80.0, 80.1, 79.9)), Cell((79.0, 81.0, 77.0))
+    assert compared(clear, Cell((79.5, 79.4, 79.6)), 10.0) == HOLDS
+    assert compared(clear, noisy, 0.0) == UNDECIDED
+    assert clear.spread == pytest.approx(0.1)
+
+
+def test_above_and_best() -> None:
+    found = results(a=(3.0,), b=(2.0,), c=(1.0,))
+    assert above("a", "b")(found).outcome == HOLDS
+    assert above("b", "a")(found).outcome == FAILS
+    assert above("a", "missing")(found).outcome == UNDECIDED
+    assert best("a", ["a", "b", "c"])(found).outcome == HOLDS
+    assert best("b", ["a", "b", "c"])(found).outcome == FAILS
+    assert "a 3.00 (one seed), b 2.00" in best("b", ["a", "b", "c"])(found).evidence
+
+
+def test_along_an_axis() -> None:
+    points = [(0.1, "a"), (0.2, "b"), (0.5, "c"), (1.0, "d")]
+    rising, hill = results(a=(1.0,), b=(2.0,), c=(2.5,), d=(4.0,)), results(a=(1.0,), b=(4.0,), c=(3.0,), d=(2.0,))
+    assert moves(points, up=True, margin=0.5)(rising).outcome == HOLDS
+    assert moves(points, up=False, margin=0.5)(rising).outcome == FAILS
+    assert moves(points, up=True, margin=5.0)(rising).outcome == UNDECIDED
+    assert moves(points[:2], up=True, margin=0.5)(rising).outcome == UNDECIDED
+    assert peaks(points, low=0.15, high=0.3, margin=0.5)(hill).outcome == HOLDS
+    assert peaks(points, low=0.3, high=0.6, margin=0.5)(hill).outcome == FAILS
+    assert peaks(points, low=0.15, high=2.0, margin=0.5)(rising).outcome == FAILS  # it never falls
+    assert peaks(points, low=0.15, high=0.3, margin=3.0)(hill).outcome == UNDECIDED
+    assert within(["a", "b"], spread=1.0)(rising).outcome == HOLDS
+    assert within(["a", "d"], spread=1.0)(rising).outcome == FAILS
+
+
+def test_computed() -> None:
+    assert computed("it is so", lambda found: (True, "seen"))(results()).outcome == HOLDS
+    assert computed("it is so", lambda found: (False, "seen"))(results()).outcome == FAILS
+    assert computed("it is so", lambda found: (None, "seen"))(results()).outcome == UNDECIDED

@@ -1,0 +1,103 @@
+"""`contrapose study`, `demo` and `compare` as a person meets them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from contrapose.cli import main
+from contrapose.cli.study import split_losses
+from contrapose.data.digits import digits
+from contrapose.studies import dilemma
+from contrapose.studies.results import Cell, Results
+
+
+def failed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        main(list(words))
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    return said
+
+
+def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["study", "list"])
+    listed = capsys.readouterr().out
+    assert len(listed.splitlines()) == 90
+    assert "dystress/table12" in listed
+    assert "[cannot run: text encoders are not built" in listed
+    main(["study", "show", "dystress/table3"])
+    shown = capsys.readouterr().out
+    assert "paper: CIFAR-10 85.68, CIFAR-100 56.57" in shown
+    assert "--scale small   # 5 runs on CIFAR-10" in shown
+
+
+def test_bad_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "did you mean 'dystress/table3'" in failed(capsys, "study", "run", "dystress/tabl3")
+    assert "text encoders are not built" in failed(capsys, "study", "run", "dystress/table12")
+    assert "did you mean 'small'" in failed(capsys, "study", "run", "dystress/table3", "--scale", "smal")
+    assert "say where it is with --data imagenet100=PATH" in failed(
+        capsys, "study", "run", "dystress/table14", "--scale", "paper"
+    )
+    assert "seeds: expected at least 1" in failed(capsys, "study", "run", "dystress/table3", "--seeds", "0")
+    assert "did you mean 'balanced'" in failed(capsys, "compare", "--losses", "simclr,balancd")
+
+
+def test_the_demo_in_small(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole command on less data; `make demo` runs it as it is."""
+    tiny = {"limit": 64, "epochs": 1, "batch": 32, "knn_every": 1, "metrics": 60, "knn": 3}
+    monkeypatch.setattr(dilemma, "START", {**dilemma.START, **tiny})
+    monkeypatch.setattr(dilemma, "FROM_THERE", {**dilemma.FROM_THERE, **tiny})
+    words = ["demo", "--jobs", "1", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "reports")]
+    main(words)
+    said = capsys.readouterr().out
+    assert "NT-Xent τ = 0.1" in said
+    assert "hard contrastive" in said
+    page = tmp_path / "reports" / "demo" / "index.html"
+    assert f"report {page}" in said
+    assert "Spread out, or keep classes together" in page.read_text()
+    before = page.read_bytes()
+    main(words)  # nothing is left to do; the page is the same
+    assert page.read_bytes() == before
+
+
+def test_compare_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for part, count in (("train", 60), ("test", 40)):
+        data = digits(count, train=part == "train")
+        assert data.labels is not None
+        for i in range(count):
+            folder = tmp_path / "mine" / part / str(int(data.labels[i]) % 2)
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(data.pixels[i].permute(1, 2, 0).numpy()).save(folder / f"{i}.png")
+    words = ["--epochs", "1", "--batch", "16", "--knn", "3", "--metrics", "20"]
+    out = ["--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")]
+    main(["compare", "--data", str(tmp_path / "mine"), "--losses", "simclr, nt_xent(temperature=0.1)", *words, *out])
+    said = capsys.readouterr().out
+    assert "views: simclr-cifar" in said
+    assert "Use " in said or "No loss stands out" in said
+    assert (tmp_path / "out" / "compare-mine" / "index.md").exists()
+
+
+def test_losses_are_split_outside_of_brackets() -> None:
+    assert split_losses("simclr, nt_xent(temperature=cosine(0.1, 0.2)),cacr") == [
+        "simclr",
+        "nt_xent(temperature=cosine(0.1, 0.2))",
+        "cacr",
+    ]
+    with pytest.raises(ValueError, match="losses: expected at least one loss"):
+        split_losses(" , ")
+
+
+def test_advice_says_what_it_knows() -> None:
+    study = dilemma.comparison(dilemma.start(), ["a", "b", "c"]).study
+
+    def found(**rows: tuple[float, ...]) -> Results:
+        return Results(sets=("digits",), cells={(name, "kNN", "digits"): Cell(values) for name, values in rows.items()})
+
+    assert dilemma.advice(study, found()).startswith("No run has an accuracy")
+    assert dilemma.advice(study, found(a=(80.0,), b=(79.5,), c=(60.0,))).startswith("Use a: kNN accuracy 80.00")
+    assert "b is not told apart" in dilemma.advice(study, found(a=(80.0,), b=(79.5,), c=(60.0,)))
+    assert dilemma.advice(study, found(a=(80.0,), b=(79.5,), c=(79.9,))).startswith("No loss stands out")

@@ -1,0 +1,183 @@
+"""Runs of studies: each once, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from contrapose.cli import main
+from contrapose.report.render import write
+from contrapose.studies import find
+from contrapose.studies.collect import collect, document
+from contrapose.studies.execute import BUSY, Task, Watch, perform, perform_all
+from contrapose.studies.results import Left
+from contrapose.training import Run
+
+TINY = {"limit": 48, "batch": 16, "epochs": 2, "knn": 3, "knn_every": 2, "metrics": 12}
+
+
+def task(root: Path, *measures: str, **changes: object) -> Task:
+    return Task(Run(**{**TINY, **changes}), measures, root)  # type: ignore[arg-type]
+
+
+def test_a_run_is_done_once_and_measured_once(tmp_path: Path) -> None:
+    ended: list[str] = []
+    watch = Watch(ended=lambda name, why: ended.append(why))
+    first = task(tmp_path, "knn:3:uniform", "uniformity")
+    assert perform_all([first, task(tmp_path, "linear:cacr")], watch) == {}
+    assert ended == [""]
+    left = Left(first.folder)
+    assert left.value("knn:3:uniform") == left.evaluations()["knn:3:uniform"]
+    assert left.value("-uniformity") == -left.records()[-1]["uniformity"]
+    assert left.value("nothing") is None
+    before = {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")}
+    assert perform_all([task(tmp_path, "linear:cacr")], watch) == {}
+    assert before == {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")}
+    perform_all([task(tmp_path, "map")], watch)  # a new question of an old run
+    assert len(left.evaluations()["map"]["points"]) == len(left.evaluations()["map"]["labels"])
+    assert len(left.records()) == 2
+
+
+def test_a_failure_is_kept_and_the_others_go_on(tmp_path: Path) -> None:
+    bad, good = task(tmp_path, batch=64), task(tmp_path, seed=1)
+    failures = perform_all([bad, good])
+    assert list(failures) == [bad.name]
+    assert "more than the 48 of the data set" in Left(bad.folder).failure()
+    assert good.done()
+    assert not Left(good.folder).failure()
+
+
+def test_what_another_has_is_left_to_it(tmp_path: Path) -> None:
+    one, order = task(tmp_path), []
+
+    def slow(name: str, progress: object) -> None:
+        order.append("step")
+        time.sleep(0.2)
+
+    thread = threading.Thread(target=perform, args=(one, slow))
+    thread.start()
+    while not order:
+        time.sleep(0.01)
+    assert perform(one, patient=False) == BUSY
+    assert perform(one) == ""  # waits, and finds it done
+    thread.join()
+    assert len(Left(one.folder).records()) == 2
+
+
+def test_several_at_once(tmp_path: Path) -> None:
+    tasks = [task(tmp_path, seed=seed) for seed in range(3)] + [task(tmp_path, batch=64)]
+    failures = perform_all(tasks, jobs=2)
+    assert list(failures) == [tasks[-1].name]
+    assert all(one.done() for one in tasks[:3])
+    with pytest.raises(ValueError, match="jobs: expected at least 1"):
+        perform_all(tasks, jobs=0)
+    with pytest.raises(ValueError, match="on: expected local or ray"):
+        perform_all(tasks, on="cloud")
+
+
+STUDY = "behaviour/figure2"
+
+
+def started(root: Path, *more: str) -> subprocess.Popen[bytes]:
+    words = ["study", "run", STUDY, "--root", str(root / "runs"), "-o", str(root / "reports"), *more]
+    return subprocess.Popen(
+        [sys.executable, "-m", "contrapose", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+def tasks_of(root: Path) -> list[Task]:
+    plan = find(STUDY).at("smoke")
+    return [Task(run, plan.measures, root / "runs") for run in plan.wanted(1).values()]
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, 6))])
+def test_killed_and_restarted(tmp_path: Path, seed: int) -> None:
+    """Killed at random moments, until it is done: no run twice, none missing; the report rebuilt is the same to the byte."""
+    chance = random.Random(seed)
+    settled: dict[str, int] = {}
+    for _ in range(2):
+        process = started(tmp_path)
+        try:
+            process.wait(chance.uniform(4, 9))
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+        process.wait()
+        for one in tasks_of(tmp_path):
+            if one.done():
+                settled.setdefault(one.name, (one.folder / "records.jsonl").stat().st_mtime_ns)
+    assert started(tmp_path).wait(240) == 0
+    for one in tasks_of(tmp_path):
+        assert one.done()
+        assert [record["epoch"] for record in Left(one.folder).records()] == [1, 2]
+        if one.name in settled:
+            assert (one.folder / "records.jsonl").stat().st_mtime_ns == settled[one.name]
+    (folder,) = (tmp_path / "reports").iterdir()
+    made = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert {"index.html", "index.md"} < made.keys()
+    for path in folder.iterdir():
+        path.unlink()
+    write(document([find(STUDY).at("smoke")], 1, tmp_path / "runs"), folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == made
+
+
+@pytest.mark.slow
+def test_two_started_at_once(tmp_path: Path) -> None:
+    both = [started(tmp_path), started(tmp_path)]
+    assert [process.wait(300) for process in both] == [0, 0]
+    for one in tasks_of(tmp_path):
+        assert [record["epoch"] for record in Left(one.folder).records()] == [1, 2]
+
+
+def test_a_hole_in_a_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = find("behaviour/equation6").at("smoke")
+    first, second = plan.wanted(1).values()
+    (tmp_path / first.name).mkdir()
+    (tmp_path / first.name / "run.json").write_text(json.dumps({**first.describe(), "lr": 9.0}))  # holds another run
+    with pytest.raises(SystemExit) as stopped:
+        main(["study", "run", "behaviour/equation6", "--root", str(tmp_path), "-o", str(tmp_path / "out")])
+    assert stopped.value.code == 1
+    said = capsys.readouterr().out
+    assert f"{first.name} failed" in said
+    assert f"{second.name} done" in said
+    page = (tmp_path / "out" / "behaviour-equation6-smoke" / "index.html").read_text()
+    assert "holds another run" in page
+    assert collect(plan, 1, tmp_path).cell("contrastive τ = 0.2", "").values
+
+
+@pytest.mark.slow
+def test_on_a_ray_cluster(tmp_path: Path) -> None:
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    cluster.add_node(num_cpus=1)
+    try:
+        ray.init(address=cluster.address, log_to_driver=False)
+        tasks = [task(tmp_path, seed=seed) for seed in range(3)] + [task(tmp_path, batch=64)]
+        failures = perform_all(tasks, on="ray")
+        assert list(failures) == [tasks[-1].name]
+        assert all(one.done() for one in tasks[:3])
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        os.environ.pop("RAY_ADDRESS", None)
+
+
+@pytest.mark.slow
+def test_every_smoke_scale_runs(tmp_path: Path) -> None:
+    from contrapose.studies import STUDIES
+
+    names = [study.name for study in STUDIES.values() if not study.missing and not study.schema]
+    main(["study", "run", *names, "--jobs", "2", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")])
+    assert (tmp_path / "out" / f"{len(names)}-studies-smoke" / "index.html").stat().st_size > 10**6

@@ -1,0 +1,97 @@
+"""Every table and figure of the four papers has an entry, and every entry can be planned."""
+
+from __future__ import annotations
+
+import pytest
+
+from contrapose.studies import SCALES, STUDIES, find
+from contrapose.studies.results import Results, column
+
+
+def numbered(paper: str, kind: str, first: int, last: int) -> set[str]:
+    return {f"{paper}/{kind}{k}" for k in range(first, last + 1)}
+
+
+WANTED = (
+    numbered("dystress", "table", 1, 16) | numbered("dystress", "figure", 1, 8) | {"dystress/section5.1"}
+    | {"behaviour/table1", "behaviour/equation6", "behaviour/supplement-proof"} | numbered("behaviour", "figure", 1, 9)
+    | numbered("behaviour", "supplement-table", 1, 3) | numbered("behaviour", "supplement-figure", 1, 7)
+    | numbered("cacr", "table", 1, 21) | numbered("cacr", "figure", 1, 10)
+    | numbered("balanced", "table", 1, 5) | numbered("balanced", "figure", 1, 6)
+)  # fmt: skip
+
+
+def test_none_is_missing() -> None:
+    assert STUDIES.keys() >= WANTED
+    assert STUDIES.keys() - WANTED == {"dystress/table13-imagenet"}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_can_be_planned_or_says_why_not(name: str) -> None:
+    study = find(name)
+    assert study.title
+    assert study.claim.endswith(".")
+    if study.missing:
+        with pytest.raises(ValueError, match=name):
+            study.at("smoke")
+        return
+    if study.schema:
+        assert not study.rows
+        return
+    assert study.claims
+    for scale in SCALES:
+        plan = study.at(scale)
+        assert all(run.seed < 2 for run in plan.wanted(2).values())
+        assert bool(plan.wanted(1)) == bool(study.rows)
+        assert all(run.data == "digits" and run.epochs <= 3 for run in plan.wanted(1).values()) or scale != "smoke"
+    for claim in study.claims:  # with nothing run, nothing about runs is decided
+        verdict = claim(Results())
+        assert verdict.statement
+        assert verdict.outcome == "undecided" or study.analytic
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_printed_numbers_belong_to_a_column(name: str) -> None:
+    study = find(name)
+    if study.missing:
+        return
+    known = {column(quantity.name, on.name) for quantity in study.quantities for on in study.sets}
+    for row in study.rows:
+        foreign = row.printed.keys() - known
+        assert not foreign or name == "cacr/table5", f"{row.name}: {foreign}"
+
+
+def test_analytic_claims_hold() -> None:
+    outcomes: dict[tuple[str, str], str] = {}
+    for study in STUDIES.values():
+        if study.analytic and study.show is not None:
+            assert study.show(study, Results())
+            outcomes |= {(study.name, v.statement): v.outcome for v in (claim(Results()) for claim in study.claims)}
+    assert len(outcomes) >= 10
+    broken = [key for key, outcome in outcomes.items() if outcome != "holds"]
+    assert [name for name, _ in broken] == ["dystress/figure2"]  # beyond the bound that the paper does not mention
+
+
+def test_the_same_run_is_shared() -> None:
+    first, second = find("behaviour/figure4").at("small"), find("behaviour/figure5").at("small")
+    assert first.wanted(1).keys() == second.wanted(1).keys()
+    assert find("behaviour/figure9").at("small").wanted(1).keys() > first.wanted(1).keys()
+
+
+def test_bad_names_get_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"there is no 'behavior/figure9'; did you mean .*'behaviour/figure9'"):
+        find("behavior/figure9")
+    with pytest.raises(
+        ValueError, match=r"scale: expected one of smoke, small, paper, got 'smal'; did you mean 'small'"
+    ):
+        find("behaviour/figure9").at("smal")
+
+
+def test_other_data() -> None:
+    study = find("dystress/table3")
+    assert [(on.name, on.data) for on in study.at("small", ["cifar10=here.npz"]).sets] == [("CIFAR-10", "here.npz")]
+    assert [(on.name, on.data) for on in study.at("paper", ["some/cifar100.npz"]).sets] == [
+        ("CIFAR-100", "some/cifar100.npz")
+    ]
+    assert [(on.name, on.data) for on in study.at("small", ["photos"]).sets] == [("photos", "photos")]
+    assert [on.name for on in study.at("paper").sets] == ["CIFAR-10", "CIFAR-100"]
