@@ -5,7 +5,10 @@ BIN    := $(VENV)/bin
 JOBS   ?= 2
 READY  := $(VENV)/ready
 
-.PHONY: test lint test-slow benchmark format clean
+.PHONY: demo test lint test-slow benchmark format clean
+
+demo: $(VENV)/demo  ## the uniformity-tolerance dilemma on the built-in digits, in a few minutes
+	$(BIN)/contrapose demo
 
 test: lint  ## lint, type-check and run the ordinary suite
 	$(BIN)/python -m pytest -n $(JOBS)
@@ -25,6 +28,12 @@ format: $(READY)
 benchmark: $(READY)  ## our losses beside lightly and pytorch-metric-learning
 	$(BIN)/pip install --quiet -e '.[benchmark]'
 	$(BIN)/python benchmarks/losses.py
+
+$(VENV)/demo: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet -e '.[train]'
+	touch $@
 
 # Installed again only when the list of dependencies changes.
 $(READY): pyproject.toml

@@ -23,6 +23,7 @@ LAYERS = (
     ("evaluation", "frameworks"),
     ("report",),
     ("training",),
+    ("studies",),
     ("cli",),
     ("__main__",),
 )

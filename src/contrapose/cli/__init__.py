@@ -11,12 +11,15 @@ from tyro.conf import OmitArgPrefixes
 from contrapose.cli.data import DataCheck, DataList
 from contrapose.cli.files import Embed, Export, Import
 from contrapose.cli.look import Explain, Map
+from contrapose.cli.study import Compare, Demo, StudyList, StudyReport, StudyRun, StudyShow
 from contrapose.cli.train import Evaluate, Presets, Train, without_preset
 from contrapose.data.stream import WorkerDied
 from contrapose.training import Diverged, Stopped
 
 EXIT_BAD_SETTINGS, EXIT_FAILED, EXIT_STOPPED = 2, 1, 143
 COMMANDS: dict[str, Any] = {
+    "demo": Demo,
+    "compare": Compare,
     "train": Train,
     "evaluate": Evaluate,
     "explain": Explain,
@@ -26,19 +29,23 @@ COMMANDS: dict[str, Any] = {
     "import": Import,
     "presets": Presets,
 }
-DATA_COMMANDS: dict[str, Any] = {"list": DataList, "check": DataCheck}
+GROUPS: dict[str, dict[str, Any]] = {
+    "data": {"list": DataList, "check": DataCheck},
+    "study": {"list": StudyList, "show": StudyShow, "run": StudyRun, "report": StudyReport},
+}
 
 
 def main(words: list[str] | None = None) -> None:
     """Parse, run, and say in one line what went wrong."""
     words = sys.argv[1:] if words is None else words
-    inner = words[:1] == ["data"] and len(words) > 1
-    commands, rest = (DATA_COMMANDS, words[1:]) if inner else (COMMANDS | {"data": DataList}, words)
+    group = words[0] if words and words[0] in GROUPS and len(words) > 1 else None
+    alone: dict[str, Any] = {name: commands["list"] for name, commands in GROUPS.items()}
+    commands, rest = (GROUPS[group], words[1:]) if group else (COMMANDS | alone, words)
     try:
         if rest[:1] == ["train"]:
             rest = without_preset(rest)
         chosen = tyro.extras.subcommand_cli_from_dict(
-            commands, args=rest, prog="contrapose data" if inner else "contrapose", config=(OmitArgPrefixes,),
+            commands, args=rest, prog=f"contrapose {group}" if group else "contrapose", config=(OmitArgPrefixes,),
             description="Contrastive representation learning in which the loss is the subject.",
         )  # fmt: skip
         chosen()

@@ -1,0 +1,273 @@
+"""`contrapose study list | show | run | report`: the papers' tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from contrapose.cli.progress import watching
+from contrapose.cli.train import opened
+from contrapose.data.load import NAMED
+from contrapose.report.render import write
+from contrapose.studies import STUDIES, Plan, Study, find
+from contrapose.studies.collect import collect, document, verdicts
+from contrapose.studies.dilemma import LEAD, advice, comparison, demo, start
+from contrapose.studies.execute import Task, perform_all
+from contrapose.training import Run
+from contrapose.training.weights import export
+from contrapose.validate import nearest
+
+EXIT_FAILED = 1
+
+
+@dataclass(frozen=True)
+class StudyList:
+    """Name every table and figure of the four papers, and say what cannot run yet."""
+
+    only: Positional[str] = ""
+    """Those whose name contains this, such as dystress or cacr/table."""
+
+    def __call__(self) -> None:
+        """One line each."""
+        chosen = [study for study in STUDIES.values() if self.only in study.name]
+        if not chosen:
+            raise ValueError(f"only: no study's name contains {self.only!r}{nearest(self.only, STUDIES, 0.4)}")
+        for study in chosen:
+            print(f"{study.name:28} {study.title}{_state(study)}")
+
+
+def _state(study: Study) -> str:
+    if study.missing:
+        return f"   [cannot run: {study.missing}]"
+    if study.schema:
+        return "   [nothing to measure]"
+    if study.analytic:
+        return "   [no training]"
+    unbuilt = [row.name for row in study.rows if row.missing]
+    return f"   [without {', '.join(unbuilt)}]" if unbuilt else ""
+
+
+@dataclass(frozen=True)
+class StudyShow:
+    """What a study claims, its runs, and the paper's numbers."""
+
+    name: Positional[str]
+    """A study, such as behaviour/figure9."""
+
+    def __call__(self) -> None:
+        """In words."""
+        study = find(self.name)
+        print(f"{study.name}: {study.title}\n\n{study.claim}")
+        for line in (study.note, f"Cannot run: {study.missing}." if study.missing else ""):
+            if line:
+                print(f"\n{line}")
+        for row in study.rows:
+            what = f"not built: {row.missing}" if row.missing else " ".join(f"{k}={v}" for k, v in row.changes.items())
+            printed = ", ".join(f"{column} {value:g}" for column, value in row.printed.items())
+            print(f"  {row.name:24} {what}" + (f"\n{'':27}paper: {printed}" if printed else ""))
+        if study.rows and not study.missing:
+            print()
+            for scale in ("smoke", "small", "paper"):
+                plan = study.at(scale)
+                where = ", ".join(on.name for on in plan.sets)
+                print(f"contrapose study run {study.name} --scale {scale:6}  # {len(plan.wanted(1))} runs on {where}")
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """Do the runs of studies, each once, and write the report. The same command again goes on where it stopped."""
+
+    names: Positional[tuple[str, ...]]
+    """Studies, such as behaviour/figure9."""
+    scale: str = "smoke"
+    """smoke (seconds, the built-in digits), small (one GPU, minutes, CIFAR-10) or paper (the printed settings)."""
+    data: tuple[str, ...] = ()
+    """Other data: a name or path for all, or NAME=PATH for one, such as cifar10=cifar10.npz."""
+    seeds: int = 1
+    """Runs of each setting, with seeds 0, 1, …"""
+    jobs: int = 1
+    """Runs at once on this machine."""
+    on: str = "local"
+    """local, or ray: a cluster whose nodes all see the directory of runs."""
+    root: Path = Path("runs")
+    """Directory of the runs; `contrapose train` keeps its runs there too."""
+    out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
+    """Directory of the report."""
+    data_root: Path = Path("data")
+    """Where downloaded data sets are, or go."""
+
+    def __call__(self) -> None:
+        """Run, judge, report; exit code 1 where a run failed."""
+        plans = planned(self.names, self.scale, self.data)
+        failures = do(plans, self.seeds, self.root, self.data_root, self.jobs, self.on)
+        report(plans, self.seeds, self.root, self.out)
+        if failures:
+            raise SystemExit(EXIT_FAILED)
+
+
+@dataclass(frozen=True)
+class StudyReport:
+    """Write the report of studies from what their runs have left so far; nothing is trained."""
+
+    names: Positional[tuple[str, ...]]
+    """Studies, such as behaviour/figure9."""
+    scale: str = "smoke"
+    """The scale of the runs."""
+    data: tuple[str, ...] = ()
+    """The data of the runs, as given to `study run`."""
+    seeds: int = 1
+    """Their number of seeds."""
+    root: Path = Path("runs")
+    """Directory of the runs."""
+    out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
+    """Directory of the report."""
+
+    def __call__(self) -> None:
+        """Page, Markdown and figures."""
+        report(planned(self.names, self.scale, self.data), self.seeds, self.root, self.out)
+
+
+@dataclass(frozen=True)
+class Demo:
+    """The uniformity-tolerance dilemma in a few minutes on a CPU: nine losses on the built-in digits, a table and a page."""
+
+    seeds: int = 1
+    """Runs of each setting."""
+    jobs: int = 2
+    """Runs at once."""
+    root: Path = Path("runs")
+    """Directory of the runs."""
+    out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
+    """Directory of the report."""
+
+    def __call__(self) -> None:
+        """Train a common start, go on from it with every loss, report."""
+        first = Task(start(), (), self.root)
+        weights = first.folder / "encoder.safetensors"
+        print("One encoder is trained first; then every loss goes on from it.", flush=True)
+        with watching(1) as watch:
+            if perform_all([first], watch):
+                raise SystemExit(EXIT_FAILED)
+        if not weights.exists():
+            export(opened(first.folder, Path("data")).network.encoder, weights)
+        plan = demo(weights)
+        failures = do([plan], self.seeds, self.root, Path("data"), self.jobs)
+        finish(plan, self.seeds, self.root, self.out / "demo", "The uniformity-tolerance dilemma", LEAD)
+        if failures:
+            raise SystemExit(EXIT_FAILED)
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Train several losses on your own images and say which to use, with the evidence.
+
+    The folder needs train/ and test/ (or val/) with a folder for each class in both. All settings of `train` can be given.
+    """
+
+    run: Annotated[Run, arg(name="")]
+    losses: str = "simclr,dystress,cacr,balanced"
+    """Losses with commas between them, as in `train --loss`."""
+    seeds: int = 1
+    """Runs of each loss."""
+    jobs: int = 1
+    """Runs at once."""
+    root: Path = Path("runs")
+    """Directory of the runs."""
+    out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
+    """Directory of the report."""
+    data_root: Path = Path("data")
+    """Where downloaded data sets are, or go."""
+
+    def __call__(self) -> None:
+        """Run, compare, advise."""
+        run = self.run
+        if run.data != "digits" and run.views == "digits":
+            run = replace(run, views="simclr-cifar")
+            print(
+                "views: simclr-cifar, 32 pixels, since those of the digits would turn light into dark (--views says otherwise)"
+            )
+        plan = comparison(run, split_losses(self.losses))
+        failures = do([plan], self.seeds, self.root, self.data_root, self.jobs)
+        name = f"compare-{plan.sets[0].name}"
+        finish(plan, self.seeds, self.root, self.out / name, f"Losses on {plan.sets[0].name}", "")
+        if failures:
+            raise SystemExit(EXIT_FAILED)
+
+
+def split_losses(text: str) -> list[str]:
+    """At commas that stand in no brackets."""
+    found, depth = [""], 0
+    for letter in text:
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if letter == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += letter
+    names = [loss.strip() for loss in found if loss.strip()]
+    if not names:
+        raise ValueError("losses: expected at least one loss, such as simclr,dystress")
+    return names
+
+
+def finish(plan: Plan, seeds: int, root: Path, folder: Path, title: str, lead: str) -> None:
+    """A table in the terminal, the advice, and the path of the page."""
+    from rich.console import Console
+    from rich.table import Table as Grid
+
+    results = collect(plan, seeds, root)
+    grid = Grid(title=title)
+    for heading in ("loss", "kNN, %", "-U (spread out)", "T (classes together)"):
+        grid.add_column(heading, justify="left" if heading == "loss" else "right")
+    for row in plan.study.rows:
+        cells = [results.cell(row.name, quantity.name) for quantity in plan.study.quantities]
+        why = "; ".join(dict.fromkeys(hole for cell in cells for hole in cell.holes))
+        spread = [f" ± {cell.spread:.2f}" if len(cell.values) > 1 else "" for cell in cells]
+        numbers = [f"{cell.mean:.2f}{s}" if cell.values else "–" for cell, s in zip(cells, spread, strict=True)]
+        grid.add_row(row.name if not why else f"{row.name} ({why})", *numbers)
+    Console(highlight=False).print(grid)
+    for verdict in verdicts(plan, results):
+        print(f"{verdict.outcome}: {verdict.statement} ({verdict.evidence})")
+    print(advice(plan.study, results))
+    print(f"report {write(document([plan], seeds, root, title=title, lead=lead), folder)}")
+
+
+def planned(names: Sequence[str], scale: str, data: Sequence[str]) -> list[Plan]:
+    """The studies at a scale; an unknown name or scale is refused."""
+    if not names:
+        raise ValueError("names: expected at least one study; `contrapose study list` names them")
+    plans = [find(name).at(scale, data) for name in names]
+    for on in {on.data: on for plan in plans if plan.study.rows for on in plan.sets}.values():
+        if on.data not in NAMED and not Path(on.data).exists():
+            where = "a folder with train/ and test/ (or val/), class folders inside, or an .npz file"
+            raise ValueError(
+                f"data: {on.name} is not here; get it, and say where it is with --data {on.data}=PATH: {where}"
+            )
+    return plans
+
+
+def do(plans: Sequence[Plan], seeds: int, root: Path, data_root: Path, jobs: int, on: str = "local") -> dict[str, str]:
+    """All runs of some plans, with a display; why each failed, by name."""
+    if seeds < 1:
+        raise ValueError(f"seeds: expected at least 1, got {seeds}")
+    tasks = [Task(run, plan.measures, root, data_root) for plan in plans for run in plan.wanted(seeds).values()]
+    names = {task.name for task in tasks}
+    if not names:
+        return {}
+    with watching(len(names), jobs) as watch:
+        return perform_all(tasks, watch, jobs=jobs, on=on)
+
+
+def report(plans: Sequence[Plan], seeds: int, root: Path, out: Path) -> Path:
+    """The page of some plans, and their verdicts in the terminal."""
+    for plan in plans:
+        for verdict in verdicts(plan, collect(plan, seeds, root)):
+            print(f"{plan.study.name}: {verdict.outcome}: {verdict.statement}\n    {verdict.evidence}")
+    name = "-".join(plan.study.name.replace("/", "-") for plan in plans)
+    folder = out / (f"{name if len(name) < 80 else f'{len(plans)}-studies'}-{plans[0].scale}")
+    path = write(document(plans, seeds, root), folder)
+    print(f"report {path}")
+    return path
