@@ -152,6 +152,7 @@ def test_a_hole_in_a_report(
     assert f"{second.name} done" in said
     page = (tmp_path / "out" / "behaviour-equation6-smoke" / "index.html").read_text()
     assert "holds another run" in page
+    assert "too small to decide" in page
     assert collect(plan, 1, tmp_path).cell("contrastive τ = 0.2", "").values
 
 

@@ -90,8 +90,9 @@ def plotly(block: Chart | Heat) -> dict[str, object]:
     """The same as plotly's JSON: what the page draws, with zoom, hover and a legend that hides series."""
     layout: dict[str, object] = {
         "title": {"text": block.title, "font": {"size": 15}}, "xaxis": {"title": {"text": block.x}},
-        "yaxis": {"title": {"text": block.y}}, "margin": {"l": 60, "r": 20, "t": 50, "b": 50}, "template": "none",
-        "font": {"family": "system-ui, sans-serif"}, "legend": {"font": {"size": 11}}, "hovermode": "closest",
+        "yaxis": {"title": {"text": block.y}}, "margin": {"l": 60, "r": 20, "t": 50, "b": 90}, "template": "none",
+        "font": {"family": "system-ui, sans-serif"}, "hovermode": "closest",
+        "legend": {"font": {"size": 11}, "orientation": "h", "y": -0.2},
     }  # fmt: skip
     if isinstance(block, Heat):
         axes = {"x": [f"{x:g}" for x in block.xs], "y": [f"{y:g}" for y in block.ys]}

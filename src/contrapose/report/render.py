@@ -34,6 +34,8 @@ for (const table of document.querySelectorAll('table.sortable')) {
     th.addEventListener('keydown', e => { if (e.key === 'Enter' || e.key === ' ') { e.preventDefault(); sort() } });
   });
 }
+const unfold = () => { const run = document.getElementById(location.hash.slice(1)); if (run) run.open = true };
+addEventListener('hashchange', unfold); unfold();
 for (const div of document.querySelectorAll('div.plot')) {
   const figure = JSON.parse(div.querySelector('script').textContent);
   div.replaceChildren();

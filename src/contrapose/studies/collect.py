@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from contrapose.report.document import Document, RunNote, Section
-from contrapose.studies.claims import Verdict
+from contrapose.studies.claims import UNDECIDED, Verdict
 from contrapose.studies.results import Cell, Left, Results
 from contrapose.studies.shows import table
 from contrapose.studies.study import On, Plan, Row
@@ -43,8 +44,13 @@ def _cell(lefts: Sequence[tuple[str, Left]], measure: str, plan: Plan, row: Row,
 
 
 def verdicts(plan: Plan, results: Results) -> list[Verdict]:
-    """How each claim came out."""
-    return [claim(results) for claim in plan.study.claims]
+    """How each claim came out; a smoke run decides nothing about a paper."""
+    found = [claim(results) for claim in plan.study.claims]
+    if plan.scale != "smoke" or plan.study.analytic:
+        return found
+    return [
+        replace(verdict, outcome=UNDECIDED, evidence=f"{verdict.evidence}; too small to decide") for verdict in found
+    ]
 
 
 def section(plan: Plan, results: Results) -> Section:
@@ -57,7 +63,7 @@ def section(plan: Plan, results: Results) -> Section:
         scale = "Settings of its own" if plan.scale == "own" else f"Scale {plan.scale}"
         notes.append(f"{scale}, {_seeds(results.seeds)}, on {where}.")
     if plan.scale == "smoke" and study.rows:
-        notes.append("The smoke scale shows that everything runs; it is too small to say anything about the claim.")
+        notes.append("The smoke scale shows that everything runs; it says nothing about the paper.")
     if plan.scale == "small" and study.small:
         changed = ", ".join(f"{key} {value}" for key, value in study.small.items())
         notes.append(f"Shortened against the paper: {changed}.")
