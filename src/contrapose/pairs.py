@@ -172,6 +172,7 @@ class _Given:
     may_be_empty: bool
     anchor: None = None
     pool: None = None
+    ids: None = None
 
     @property
     def spans(self) -> list[tuple[int, int, int]]:
@@ -208,6 +209,10 @@ class _Compared:
     def spans(self) -> list[tuple[int, int, int]]:
         return [(0, *self.pairs.shape)]
 
+    @property
+    def ids(self) -> tuple[Tensor, Tensor] | None:
+        return None if self.negatives else (self.pairs.anchor_image, self.pairs.pool_image)
+
     def candidates(self, rows: slice) -> slice:
         return ALL
 
@@ -228,6 +233,10 @@ class _ViewByView(_Compared):
     """The same where each view meets only itself, or only the other: the rest of the matrix is not computed."""
 
     same: bool
+
+    @property
+    def ids(self) -> None:
+        return None
 
     @property
     def spans(self) -> list[tuple[int, int, int]]:

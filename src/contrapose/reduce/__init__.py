@@ -8,7 +8,7 @@ embeddings and not with its square.
 
 from contrapose.reduce.block import ALL, Block, Source
 from contrapose.reduce.logit import Divided, Logit, Scale
-from contrapose.reduce.rows import memory, reduce_rows
+from contrapose.reduce.rows import memory, path, reduce_rows
 from contrapose.reduce.statistics import Count, Expectation, LogSumExp, Maximum, Mean, Nearest, Statistic
 
 __all__ = [
@@ -26,5 +26,6 @@ __all__ = [
     "Source",
     "Statistic",
     "memory",
+    "path",
     "reduce_rows",
 ]

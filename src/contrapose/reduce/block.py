@@ -61,6 +61,10 @@ class Source(Protocol):
     def spans(self) -> list[tuple[int, int, int]]:
         """(first anchor, end, candidates): the runs of anchors that share their candidates, in order."""
 
+    @property
+    def ids(self) -> tuple[Tensor, Tensor] | None:
+        """Image ids of anchors and pool, where a pool row counts exactly if they differ; None: it is not that simple."""
+
     def similarity(self, rows: slice) -> Tensor:
         """Some anchors of one run against its candidates, before any choice: the part that costs."""
 

@@ -26,7 +26,29 @@ class Memory:
 
 # In float32, in flight: 2 MiB on the CPU, which stays in cache, and 256 MiB where launches cost; kept: 64 MiB, 1 GiB.
 _CPU, _DEVICE = Memory(2**19, 2**24, 64), Memory(2**26, 2**28, 64)
+_DENSE = Memory(2**62, 2**62)
 _MEMORY: ContextVar[Memory | None] = ContextVar("memory", default=None)
+_FUSED: ContextVar[str] = ContextVar("fused", default="")
+
+
+@contextmanager
+def path(name: str, *, precision: str = "ieee") -> Iterator[None]:
+    """Inside, reductions take one path: "dense" (the whole matrix, kept), "chunked" (blocks, recomputed) or "fused".
+
+    "fused" is for log-sum-exps of all negatives in Triton kernels, with products in "ieee" float32, "tf32" or "bf16"; what it
+    cannot do is done in blocks. Outside, the sizes decide between the first two.
+    """
+    limits = {"dense": _DENSE, "chunked": Memory(2**22, 0, 64), "fused": None}
+    if name not in limits:
+        raise ValueError(f"path: expected dense, chunked or fused, got {name!r}")
+    if precision not in ("ieee", "tf32", "bf16"):
+        raise ValueError(f"precision: expected ieee, tf32 or bf16, got {precision!r}")
+    memory_token, fused_token = _MEMORY.set(limits[name]), _FUSED.set(precision if name == "fused" else "")
+    try:
+        yield
+    finally:
+        _MEMORY.reset(memory_token)
+        _FUSED.reset(fused_token)
 
 
 @contextmanager
@@ -46,9 +68,25 @@ def reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
     if anchor is None or pool is None or _opaque(statistics, anchor, pool):
         parts = [[s(block) for s in statistics] for block in _whole(source)]
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+    if _FUSED.get():
+        found = _fused(source, statistics, anchor, pool, _FUSED.get())
+        if found is not None:
+            return found
     plan = _Plan(source, statistics, anchor.device)
     values: tuple[Tensor, ...] = _Rows.apply(plan, anchor, pool, *plan.factors)
     return values
+
+
+def _fused(
+    source: Source, statistics: tuple[Statistic, ...], anchor: Tensor, pool: Tensor, precision: str
+) -> tuple[Tensor, ...] | None:
+    """By kernels, where they can do it."""
+    from contrapose.reduce import fused  # needs Triton
+
+    phis = [fused.exponent(statistic, len(anchor), anchor) for statistic in statistics]
+    if source.ids is None or anchor.dtype != torch.float32 or anchor.shape[1] > fused.WIDEST or None in phis:
+        return None
+    return tuple(fused.log_sum_exp(anchor, pool, *source.ids, phi, precision) for phi in phis if phi is not None)
 
 
 def _opaque(statistics: tuple[Statistic, ...], anchor: Tensor, pool: Tensor) -> bool:
