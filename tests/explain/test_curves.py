@@ -161,7 +161,9 @@ def test_words_say_what_the_curves_do() -> None:
     cacr, cold, hard = (
         " ".join(words(Subject.of(text))) for text in ("cacr", "simclr(temperature=0.05)", "hard_contrastive")
     )
-    assert "are pulled, not pushed" in cacr
+    assert "Negatives between s = -1.00 and 0.50 are pulled, not pushed." in cacr
+    assert "The pull grows" in " ".join(words(Subject.of("hard_negative")))
+    assert "among 49,140 random directions" in " ".join(words(Subject.of("hard_contrastive", "cifar10")))
     assert "tolerates few of them" in cold
     assert "uniform at any temperature" in hard
     assert "not monotone" in " ".join(words(Subject.of("nt_xent(temperature=cosine(0.07, 0.5))")))

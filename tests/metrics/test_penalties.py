@@ -84,6 +84,13 @@ def test_effective_temperatures() -> None:
     ).effective_temperature == pytest.approx(0.4)
     assert math.isinf(penalties(simple, AT).effective_temperature)
     assert penalties(triplet, AT).effective_temperature == 0
+    idle = penalties(triplet, from_similarities(torch.tensor([0.9]), torch.tensor([[0.1, 0.2]])))
+    assert math.isnan(idle.effective_temperature)
+    assert idle.summary()["effective_temperature"] is None
+    ties = penalties(
+        partial(nt_xent, temperature=0.1), from_similarities(torch.tensor([0.9]), torch.tensor([[0.5, 0.5]]))
+    )
+    assert math.isinf(ties.effective_temperature)  # all alike, not one alone
 
 
 def test_balance_and_hardness() -> None:

@@ -7,7 +7,8 @@ from contrapose.studies.results import Cell, Results
 
 
 def results(**rows: tuple[float, ...]) -> Results:
-    return Results(sets=("digits",), cells={(name, "", "digits"): Cell(values) for name, values in rows.items()})
+    cells = {(name, "", "digits"): Cell(values) for name, values in rows.items()}
+    return Results(sets=("digits",), rows=frozenset(rows), cells=cells)
 
 
 def test_one_seed_needs_a_margin() -> None:
@@ -17,9 +18,11 @@ def test_one_seed_needs_a_margin() -> None:
     assert compared(Cell(), Cell((79.7,)), 0.5) == UNDECIDED
 
 
-def test_several_seeds_need_two_standard_errors() -> None:
+def test_several_seeds_need_two_standard_errors_too() -> None:
     clear, noisy = Cell((80.0, 80.1, 79.9)), Cell((79.0, 81.0, 77.0))
-    assert compared(clear, Cell((79.5, 79.4, 79.6)), 10.0) == HOLDS
+    assert compared(clear, Cell((79.5, 79.4, 79.6)), 0.3) == HOLDS
+    assert compared(clear, Cell((79.5, 79.4, 79.6)), 10.0) == UNDECIDED
+    assert compared(clear, Cell((float("nan"),)), 0.1) == UNDECIDED
     assert compared(clear, noisy, 0.0) == UNDECIDED
     assert clear.spread == pytest.approx(0.1)
 
@@ -47,6 +50,28 @@ def test_along_an_axis() -> None:
     assert peaks(points, low=0.15, high=0.3, margin=3.0)(hill).outcome == UNDECIDED
     assert within(["a", "b"], spread=1.0)(rising).outcome == HOLDS
     assert within(["a", "d"], spread=1.0)(rising).outcome == FAILS
+
+
+def test_what_has_not_all_run_is_not_decided() -> None:
+    points = [(0.1, "a"), (0.2, "b"), (0.5, "c"), (1.0, "d")]
+    some = results(a=(1.0,), b=(2.0,), c=(3.0,), d=())
+    assert peaks(points, low=0.15, high=0.3, margin=0.5)(some).outcome == UNDECIDED
+    assert moves(points, up=True, margin=0.5)(some).outcome == UNDECIDED
+    assert within(["a", "b", "d"], spread=5.0)(some).outcome == UNDECIDED
+    assert best("c", ["a", "b", "c", "d"])(some).outcome == UNDECIDED
+    assert best("a", ["a", "b", "c", "d"])(some).outcome == FAILS  # whatever d will be
+    assert best("c", ["a", "b", "c", "BYOL"])(some).outcome == HOLDS  # BYOL is not built
+
+
+def test_every_data_set_counts() -> None:
+    points = [(0.1, "a"), (0.2, "b"), (0.5, "c")]
+    up, down = (1.0, 2.0, 3.0), (3.0, 2.0, 1.0)
+    cells = {
+        (row, "", on): Cell((y,)) for on, ys in (("one", up), ("two", down)) for row, y in zip("abc", ys, strict=True)
+    }
+    verdict = moves(points, up=True, margin=0.5)(Results(sets=("one", "two"), cells=cells))
+    assert verdict.outcome == FAILS
+    assert "two: " in verdict.evidence
 
 
 def test_computed() -> None:

@@ -20,7 +20,7 @@ from contrapose.studies import find
 from contrapose.studies.collect import collect, document
 from contrapose.studies.execute import BUSY, Task, Watch, perform, perform_all
 from contrapose.studies.results import Left
-from contrapose.training import Run
+from contrapose.training import Progress, Run, Stopped
 
 TINY = {"limit": 48, "batch": 16, "epochs": 2, "knn": 3, "knn_every": 2, "metrics": 12}
 
@@ -82,6 +82,41 @@ def test_several_at_once(tmp_path: Path) -> None:
         perform_all(tasks, jobs=0)
     with pytest.raises(ValueError, match="on: expected local or ray"):
         perform_all(tasks, on="cloud")
+
+
+@pytest.mark.parametrize("step", [3, 6])
+def test_stopped_at_the_last_step_of_an_epoch(tmp_path: Path, step: int) -> None:
+    """The epoch is recorded before the run stops, and the run is complete after the next start."""
+    one = task(tmp_path)
+    assert 48 // 16 == 3
+
+    def stop(name: str, progress: Progress) -> None:
+        if progress.step == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped, match=f"after step {step}"):
+        perform(one, stop)
+    assert len(Left(one.folder).records()) == step // 3
+    assert perform(one) == ""
+    assert one.done()
+    assert [record["epoch"] for record in Left(one.folder).records()] == [1, 2]
+
+
+@pytest.mark.slow
+def test_a_killed_worker_takes_no_other_run_with_it(tmp_path: Path) -> None:
+    tasks = [task(tmp_path, seed=seed, epochs=12, knn_every=12) for seed in range(3)]
+    killed: list[int] = []
+
+    def step(name: str, progress: Progress) -> None:
+        if not killed:
+            children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+            workers = [int(c) for c in children if b"spawn_main" in Path(f"/proc/{c}/cmdline").read_bytes()]
+            killed.append(max(workers))
+            os.kill(killed[0], signal.SIGKILL)
+
+    assert perform_all(tasks, Watch(step=step), jobs=2) == {}
+    assert killed
+    assert all(one.done() for one in tasks)
 
 
 STUDY = "behaviour/figure2"

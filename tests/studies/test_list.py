@@ -87,6 +87,23 @@ def test_bad_names_get_the_nearest() -> None:
         find("behaviour/figure9").at("smal")
 
 
+def test_bad_data_is_refused() -> None:
+    study = find("dystress/table3")
+    with pytest.raises(
+        ValueError, match=r"expected PATH or NAME=PATH with a name of cifar10, cifar100, got 'cifra10=x\.npz'"
+    ):
+        study.at("small", ["cifra10=x.npz"])
+    with pytest.raises(ValueError, match="would have the same name in the report"):
+        study.at("small", ["a/imgs.npz", "b/imgs.npz"])
+
+
+def test_the_number_of_hard_negatives_does_not_depend_on_a_name() -> None:
+    plan = find("behaviour/table1").at("paper", ["svhn=somewhere", "imagenet100=elsewhere"])
+    hard = [run.loss for run in plan.wanted(1).values() if "hard" in run.loss]
+    assert hard
+    assert all("hardest(4095)" in loss for loss in hard)
+
+
 def test_other_data() -> None:
     study = find("dystress/table3")
     assert [(on.name, on.data) for on in study.at("small", ["cifar10=here.npz"]).sets] == [("CIFAR-10", "here.npz")]

@@ -16,7 +16,7 @@ from contrapose.cli.train import Evaluate, Presets, Train, without_preset
 from contrapose.data.stream import WorkerDied
 from contrapose.training import Diverged, Stopped
 
-EXIT_BAD_SETTINGS, EXIT_FAILED, EXIT_STOPPED = 2, 1, 143
+EXIT_BAD_SETTINGS, EXIT_FAILED, EXIT_STOPPED, EXIT_INTERRUPTED = 2, 1, 143, 130
 COMMANDS: dict[str, Any] = {
     "demo": Demo,
     "compare": Compare,
@@ -55,6 +55,8 @@ def main(words: list[str] | None = None) -> None:
         _fail(str(error), EXIT_FAILED)
     except Stopped as error:
         _fail(str(error), EXIT_STOPPED)
+    except KeyboardInterrupt:
+        _fail("interrupted; the same command goes on from what is done", EXIT_INTERRUPTED)
 
 
 def _fail(message: str, code: int) -> None:

@@ -52,11 +52,20 @@ def watching(runs: int, jobs: int = 1) -> Iterator[Watch]:
                 bars.console.print(f"{name} failed: {why}")
             bars.update(whole, completed=ended + sum(shares.values()), said=left())
 
-        yield Watch(step, end)
+        def skip(name: str) -> None:
+            nonlocal runs
+            runs -= 1
+            bars.update(whole, total=runs, description=f"{runs} runs")
+
+        yield Watch(step, end, skip)
 
 
 def _lines(runs: int, jobs: int, started: float) -> Watch:
     ended: list[str] = []
+
+    def skip(name: str) -> None:
+        nonlocal runs
+        runs -= 1
 
     def end(name: str, why: str) -> None:
         ended.append(name)
@@ -64,7 +73,7 @@ def _lines(runs: int, jobs: int, started: float) -> Watch:
         left = f", about {_clock(passed / len(ended) * (runs - len(ended)))} left" if len(ended) < runs else ""
         print(f"{len(ended)} of {runs}: {name} {f'failed: {why}' if why else 'done'}{left}", flush=True)
 
-    return Watch(ended=end)
+    return Watch(ended=end, skipped=skip)
 
 
 def _clock(seconds: float) -> str:

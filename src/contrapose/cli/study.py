@@ -153,7 +153,9 @@ class Demo:
             if perform_all([first], watch):
                 raise SystemExit(EXIT_FAILED)
         if not weights.exists():
-            export(opened(first.folder, Path("data")).network.encoder, weights)
+            half = weights.with_suffix(".half")
+            export(opened(first.folder, Path("data")).network.encoder, half)
+            half.rename(weights)
         plan = demo(weights)
         failures = do([plan], self.seeds, self.root, Path("data"), self.jobs)
         finish(plan, self.seeds, self.root, self.out / "demo", "The uniformity-tolerance dilemma", LEAD)

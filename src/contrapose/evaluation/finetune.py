@@ -15,6 +15,7 @@ from contrapose.data.randomness import permutation
 from contrapose.data.views import Recipe
 from contrapose.data.views.operations import normalize
 from contrapose.encoders import Encoder
+from contrapose.evaluation.features import centred
 from contrapose.evaluation.linear import accuracy
 
 
@@ -70,7 +71,7 @@ class FineTune:
         network.eval()
 
         def classify(chunk: Tensor) -> Tensor:
-            logits: Tensor = network(normalize(chunk.float() / 255, recipe.mean, recipe.std))
+            logits: Tensor = network(normalize(centred(chunk.float() / 255, recipe.size), recipe.mean, recipe.std))
             return logits
 
         return accuracy(classify, test.pixels.to(device), test.labels.to(device), chunk=500)

@@ -52,6 +52,11 @@ def typical_negatives(count: int = 4094, width: int = 128) -> Tensor:
     return (normal / math.sqrt(width)).clamp(-1, 1)
 
 
+def others_of(subject: Subject) -> int:
+    """How many typical negatives to ask with: more where the loss picks many of the hardest."""
+    return max(4094, 12 * subject.least_negatives)
+
+
 def relative_penalty(subject: Subject, s: Tensor, *, positive: float = POSITIVE) -> Tensor:
     """r(s): the share of the push on each of the similarities s (Wang & Liu, Fig. 3, for any loss).
 
@@ -90,7 +95,7 @@ def sweep(subject: Subject, factors: Tensor, *, positive: float = POSITIVE) -> S
 
 def false_negative_push(subject: Subject, s: Tensor, *, width: int = 128, positive: float = POSITIVE) -> Tensor:
     """The push on one false negative at each similarity, as a multiple of the mean push, among typical negatives."""
-    others = typical_negatives(max(4094, 12 * subject.least_negatives), width)
+    others = typical_negatives(others_of(subject), width)
     found = []
     for value in s.tolist():
         r = relative_penalty(
@@ -102,7 +107,7 @@ def false_negative_push(subject: Subject, s: Tensor, *, width: int = 128, positi
 
 def positive_pull(subject: Subject, s: Tensor, *, width: int = 128) -> tuple[Tensor, Tensor]:
     """(pull on the positive, push on all negatives) at each similarity of the positive, among typical negatives."""
-    others = typical_negatives(max(4094, 12 * subject.least_negatives), width)
+    others = typical_negatives(others_of(subject), width)
     found = [_asked(subject, others, value)[0] for value in s.tolist()]
     return (
         torch.stack([f.attraction.mean() for f in found]),

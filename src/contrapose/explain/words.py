@@ -10,9 +10,11 @@ from contrapose.explain.curves import (
     POSITIVE,
     even_negatives,
     false_negative_push,
+    others_of,
     positive_pull,
     relative_penalty,
     sweep,
+    typical_negatives,
 )
 from contrapose.explain.subject import Subject
 from contrapose.losses import CATALOGUE
@@ -36,7 +38,7 @@ def _what(subject: Subject) -> str:
     name = subject.name.split("(")[0].strip()
     settings = ", ".join(f"{key}={value!r}" for key, value in subject.settings.items())
     made = f"{subject.objective.__name__}({settings})"
-    if name not in CATALOGUE:
+    if name not in CATALOGUE or "(" in subject.name:  # with other settings it may be another thing
         return f"{made}."
     summary = CATALOGUE[name].summary
     return f"{summary[0].upper()}{summary[1:]}: {made}."
@@ -63,23 +65,30 @@ def _hardness(subject: Subject) -> str:
     pulled = s[r < -1e-12]
     now = sweep(subject, torch.ones(1))
     tau = now.temperature[0]
-    like = (
-        "all of it goes to the single hardest one" if tau == 0
-        else "all that count are pushed alike" if math.isinf(tau)
-        else f"it falls off with similarity as NT-Xent's does at τ = {tau:.2g}"
-    )  # fmt: skip
-    return (
+    counted = r[r != 0].abs()
+    even = len(counted) > 1 and float(counted.max()) < 1.1 * float(counted.min())
+    if tau == 0:
+        like = "; all of it goes to the single hardest one"
+    elif even:
+        like = "; all that count are pushed alike"
+    else:
+        like = "" if math.isinf(tau) else f"; it falls off with similarity as NT-Xent's does at τ = {tau:.2g}"
+    sentence = (
         f"Among negatives spread evenly over [-1, 1], half of the push falls on the hardest {100 * half / len(s):.2g} % "
-        f"(entropy {100 * float(now.entropy[0]):.0f} % of its maximum); {like}."
-        + (f" Negatives below s = {float(pulled.max()):.2f} are pulled, not pushed." if len(pulled) else "")
+        f"(entropy {100 * float(now.entropy[0]):.0f} % of its maximum){like}."
     )
+    if len(pulled):
+        low, high = float(pulled.min()), float(pulled.max())
+        sentence += f" Negatives between s = {low:.2f} and {high:.2f} are pulled, not pushed."
+    return sentence
 
 
 def _false_negative(subject: Subject) -> str:
     at = torch.tensor([0.3, 0.6, 0.9], dtype=torch.float64)
     found = zip(at.tolist(), false_negative_push(subject, at).tolist(), strict=True)
     shown = ", ".join(f"{_times(times)} at s = {s:g}" for s, times in found)
-    return f"One false negative among 4,094 random directions in 128 dimensions is pushed {shown}, as a multiple of the mean."
+    count = len(typical_negatives(others_of(subject)))
+    return f"One false negative among {count:,} random directions in 128 dimensions is pushed {shown}, as a multiple of the mean."
 
 
 def _positive(subject: Subject) -> str:
@@ -88,11 +97,12 @@ def _positive(subject: Subject) -> str:
     if float(pull[1]) == 0:
         return f"At s⁺ = {POSITIVE} the positive is nearer than every random direction: it is not pulled, and nothing is pushed."
     kept = 100 * float(pull[2]) / strongest
-    how = (
-        "The positive is pulled with the same force wherever it is"
-        if abs(float(pull[2] - pull[0])) < 0.01 * strongest
-        else f"The pull relaxes as the positive comes near: {kept:.0f} % of its strength is left at s⁺ = 0.95"
-    )
+    if abs(float(pull[2] - pull[0])) < 0.01 * strongest:
+        how = "The positive is pulled with the same force wherever it is"
+    elif float(pull[2]) > float(pull[0]):
+        how = f"The pull grows as the positive comes near, {float(pull[2] / pull[0]):.2g} times from s⁺ = 0 to 0.95"
+    else:
+        how = f"The pull relaxes as the positive comes near: {kept:.0f} % of its strength is left at s⁺ = 0.95"
     ratio = float(push[1]) / float(pull[1])
     balance = "equal to" if abs(ratio - 1) < 0.01 else f"{ratio:.2g} times"
     return f"{how}. All negatives together are pushed {balance} what the positive is pulled (at s⁺ = {POSITIVE})."
@@ -102,9 +112,10 @@ def _limits(subject: Subject) -> str:
     if subject.nominal_temperature(torch.zeros(1)) is None:
         return "There is nothing to make sharper or softer."
     low, high = (100 * float(x) for x in sweep(subject, torch.tensor([0.02, 50.0])).hardest)
+    end = " (towards the simple loss)" if high < 2 else ""
     return (
         f"At a fiftieth of this temperature {low:.0f} % of the push is on the hardest 1 % (towards the triplet loss), "
-        f"at fifty times {high:.2g} % (towards the simple loss)."
+        f"at fifty times {high:.2g} %{end}."
     )
 
 

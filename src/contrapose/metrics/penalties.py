@@ -56,8 +56,10 @@ class Penalties:
         centred = s - (r * s).sum(1, keepdim=True)
         log_r = torch.where(r > 0, r, 1.0).log()
         spread, slope = (r * centred.square()).sum(), (r * centred * log_r).sum()
-        if float(spread) < 1e-12:  # one negative takes it all
-            return 0.0
+        if not bool((r > 0).any()):  # nothing is pushed
+            return math.nan
+        if float(spread) < 1e-12:  # one negative takes it all, or all are equally similar
+            return 0.0 if float(self.entropy.max()) < 1e-6 else math.inf
         return float(spread / slope) if float(slope) > 1e-4 * float(spread) else math.inf
 
     def share_of_hardest(self, fraction: float = 0.01) -> Tensor:

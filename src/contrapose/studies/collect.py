@@ -27,7 +27,8 @@ def collect(plan: Plan, seeds: int, root: Path) -> Results:
             evaluations[row.name, on.name] = tuple(left.evaluations() for _, left in lefts)
             for quantity in plan.study.quantities:
                 cells[row.name, quantity.name, on.name] = _cell(lefts, quantity.measure, plan, row, on)
-    return Results(plan.scale, seeds, tuple(on.name for on in plan.sets), cells, records, evaluations)
+    runnable = frozenset(row.name for row in plan.study.rows if not row.missing)
+    return Results(plan.scale, seeds, tuple(on.name for on in plan.sets), runnable, cells, records, evaluations)
 
 
 def _cell(lefts: Sequence[tuple[str, Left]], measure: str, plan: Plan, row: Row, on: On) -> Cell:
@@ -39,7 +40,7 @@ def _cell(lefts: Sequence[tuple[str, Left]], measure: str, plan: Plan, row: Row,
             values.append(value)
             runs.append(name)
         else:
-            holes.append(left.failure() or "not run")
+            holes.append(left.failure() or ("there is no such number" if left.trained(epochs) else "not run"))
     return Cell(tuple(values), tuple(runs), tuple(holes))
 
 

@@ -6,11 +6,15 @@ by whoever works on it, is released by the system when that process ends, also w
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -73,7 +77,7 @@ def perform(task: Task, watch: Callable[[str, Progress], None] | None = None, *,
             write_whole(failure, {"why": why})
             return why
         failure.unlink(missing_ok=True)
-        return ""
+        return "" if task.done() else "it ended without its last record"
 
 
 def _work(task: Task, watch: Callable[[str, Progress], None] | None) -> None:
@@ -107,6 +111,7 @@ class Watch:
 
     step: Callable[[str, Progress], None] = lambda name, progress: None
     ended: Callable[[str, str], None] = lambda name, why: None
+    skipped: Callable[[str], None] = lambda name: None  # it was done before
     steps_every: float = 0.2
     _told: dict[str, float] = field(default_factory=dict)
 
@@ -131,7 +136,7 @@ def perform_all(
     open_tasks = []
     for task in unique.values():
         if task.done():
-            watch.ended(task.name, "")
+            watch.skipped(task.name)
         else:
             open_tasks.append(task)
     if not open_tasks:
@@ -170,64 +175,101 @@ def _alone(tasks: Sequence[Task], watch: Watch) -> dict[str, str]:
 
 
 def _in_processes(tasks: Sequence[Task], watch: Watch, jobs: int) -> dict[str, str]:
-    context = get_context("spawn")
+    """Some at once. A process that is killed takes its pool with it: what is not done goes to another pool, twice at most."""
     failures: dict[str, str] = {}
-    with context.Manager() as manager:
-        told: Any = manager.Queue()
-        workers = min(jobs, len(tasks))
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=_share, initargs=(workers,)) as pool:
-            running = {pool.submit(_reported, task, told): task.name for task in tasks}
-            while running:
-                ended, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
-                while not told.empty():
-                    watch.step(*told.get())
-                for future in ended:
-                    name = running.pop(future)
-                    error = future.exception()
-                    if isinstance(error, Stopped | KeyboardInterrupt):
-                        pool.shutdown(cancel_futures=True)
-                        raise error
-                    why = future.result() if error is None else f"its process ended: {error}"
-                    watch.ended(name, why)
-                    failures |= {name: why} if why else {}
+    for _ in range(3):
+        lost = _in_one_pool(tasks, watch, jobs, failures)
+        tasks = [task for task in tasks if task.name in lost]
+        if not tasks:
+            return failures
+    for task in tasks:
+        failures[task.name] = "its process was killed three times"
+        watch.ended(task.name, failures[task.name])
     return failures
 
 
+def _in_one_pool(tasks: Sequence[Task], watch: Watch, jobs: int, failures: dict[str, str]) -> set[str]:
+    """The names of those that were lost with a killed process."""
+    context, lost = get_context("spawn"), set()
+    with context.Manager() as manager:
+        told, stop, workers = manager.Queue(), manager.Event(), min(jobs, len(tasks))
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=_share, initargs=(workers,)) as pool:
+            running = {pool.submit(_reported, task, told, stop): task.name for task in tasks}
+            try:
+                while running:
+                    ended, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
+                    while not told.empty():
+                        watch.step(*told.get())
+                    for future in ended:
+                        name, error = running.pop(future), future.exception()
+                        if isinstance(error, BrokenProcessPool):
+                            lost.add(name)
+                            continue
+                        why = future.result()
+                        watch.ended(name, why)
+                        failures |= {name: why} if why else {}
+            except BaseException:  # a signal: those at work save and stop, the others do not begin
+                stop.set()
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+    return lost
+
+
 def _share(workers: int) -> None:
-    """Each process takes its share of the cores."""
+    """Each process takes its share of the cores, and ends with the one that started it."""
     import torch
 
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def _reported(task: Task, told: Any) -> str:
-    watch = Watch(step=lambda name, progress: told.put((name, progress)))
-    return perform(task, watch.stepped)
+def _reported(task: Task, told: Any, stop: Any) -> str:
+    def step(name: str, progress: Progress) -> None:
+        told.put((name, progress))
+        if stop.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)  # the trainer saves, and says that it stopped
+
+    if stop.is_set():
+        raise Stopped(f"{task.name} did not begin")
+    return perform(task, Watch(step=step).stepped)
 
 
 def _on_ray(tasks: Sequence[Task], watch: Watch) -> dict[str, str]:
-    """A task for each run, wherever the cluster has room; all nodes must see the same directory of runs."""
+    """A task for each run, wherever the cluster has room; all nodes must see this directory under the same path."""
     try:
         import ray
     except ImportError as error:
         raise ValueError("on: a Ray cluster needs: pip install 'contrapose[cluster]'") from error
     if not ray.is_initialized():
-        ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False)
+        try:
+            ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False)
+        except ConnectionError as error:
+            raise ValueError("on: there is no Ray cluster here; start one with `ray start --head`") from error
     gpus = 1 if ray.cluster_resources().get("GPU", 0) else 0
-    remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=2)(perform)
-    running = {remote.remote(task): task.name for task in tasks}
+    remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=2)(_from_here)
+    running = {remote.remote(task, str(Path.cwd())): task for task in tasks}
     failures: dict[str, str] = {}
     while running:
         ended, _ = ray.wait(list(running), num_returns=1)
         for reference in ended:
-            name = running.pop(reference)
+            task = running.pop(reference)
             try:
                 why = ray.get(reference)
             except ray.exceptions.RayError as error:
                 why = f"its node or process was lost: {str(error).splitlines()[0]}"
-            watch.ended(name, why)
-            failures |= {name: why} if why else {}
+            if not why and not task.done():
+                why = f"its node does not see {task.folder.resolve()}"
+            watch.ended(task.name, why)
+            failures |= {task.name: why} if why else {}
     return failures
+
+
+def _from_here(task: Task, place: str) -> str:
+    """On another node, with the paths that the driver has."""
+    os.makedirs(place, exist_ok=True)
+    os.chdir(place)
+    return perform(task)
 
 
 def wanted(runs: Mapping[str, Run], measures: Sequence[str], root: Path, data_root: Path | None = None) -> list[Task]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
@@ -42,6 +42,7 @@ class Results:
     scale: str = "smoke"
     seeds: int = 1
     sets: tuple[str, ...] = ()  # those that were measured
+    rows: frozenset[str] = frozenset()  # those that can run
     cells: Mapping[tuple[str, str, str], Cell] = field(default_factory=dict)
     records: Mapping[tuple[str, str], tuple[list[dict[str, Any]], ...]] = field(
         default_factory=dict
@@ -52,6 +53,10 @@ class Results:
         """A cell, of the first data set if none is named; empty where nothing ran."""
         where = on if on is not None else self.sets[0] if self.sets else ""
         return self.cells.get((row, quantity, where), Cell())
+
+    def complete(self, rows: Iterable[str], quantity: str, on: str) -> bool:
+        """Whether every one of these rows that can run has a value."""
+        return all(self.cell(row, quantity, on).values for row in rows if row in self.rows)
 
     def curve(self, row: str, measure: str, on: str) -> list[tuple[float, float]]:
         """(epoch, mean over seeds) of an entry of the records."""

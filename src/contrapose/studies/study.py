@@ -108,20 +108,39 @@ class Study:
         return Plan(self, scale, self._sets(scale, data))
 
     def _sets(self, scale: str, data: Sequence[str]) -> tuple[On, ...]:
-        where = dict(given.split("=", 1) for given in data if "=" in given)
-        alone = [given for given in data if "=" not in given]
+        where, alone = self._given(data)
         if alone:
             stems = {Path(given).name.split(".")[0]: given for given in alone}
             own = tuple(replace(on, data=stems[on.data]) for on in self.sets if on.data in stems)
             return own or tuple(On(stem, given, _tail(self.sets[0])) for stem, given in stems.items())
-        if scale == "smoke":
+        if scale == "smoke" and not where:
             return (On("digits", "digits", _tail(self.sets[0])),)
-        if scale == "small":  # what is at hand, and CIFAR-10 in place of what does not fit
-            near = tuple(on for on in self.sets if on.data == "cifar10" or on.data in where)
+        if scale in ("smoke", "small"):  # what is at hand, and CIFAR-10 in place of what does not fit
+            near = tuple(on for on in self.sets if on.data in where or (scale == "small" and on.data == "cifar10"))
             return tuple(replace(on, data=where.get(on.data, on.data)) for on in near) or (
                 On(f"CIFAR-10 for {self.sets[0].name}", where.get("cifar10", "cifar10"), _tail(self.sets[0])),
             )
         return tuple(replace(on, data=where.get(on.data, on.data)) for on in self.sets)
+
+    def _given(self, data: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+        """NAME=PATH by name, and what stands alone."""
+        known, where, alone = {on.data for on in self.sets} | {"cifar10"}, {}, []
+        for given in data:
+            name, equals, path = given.partition("=")
+            if equals and name in known:
+                where[name] = path
+            elif equals and not Path(given).exists():
+                raise ValueError(
+                    f"data: expected PATH or NAME=PATH with a name of {', '.join(sorted(known))}, got {given!r}"
+                )
+            else:
+                alone.append(given)
+        stems = [Path(given).name.split(".")[0] for given in alone]
+        if len(set(stems)) < len(stems):
+            raise ValueError(
+                f"data: {' and '.join(alone)} would have the same name in the report; give them one after the other"
+            )
+        return where, alone
 
 
 def _tail(on: On) -> dict[str, Any]:

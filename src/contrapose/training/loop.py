@@ -136,6 +136,7 @@ class Trainer:
         """Train to the end, from the last checkpoint if there is one; the final scores."""
         if self.load_latest() and self.rank == 0:
             self.say(f"resuming after step {self.step}")
+        if self.rank == 0:
             self._forget_after(self.step)
         total = self.run.epochs * self.steps_per_epoch
         scores: dict[str, float] = {}
@@ -149,8 +150,11 @@ class Trainer:
                 if (epoch + 1) % self.run.knn_every == 0 or self.step == total:
                     scores = self.evaluate()
                     record |= scores | self._measures()
-                self._save()
+                # First the record, then the checkpoint: what is lost between them is done, and recorded, again.
                 self._record(record)
+                self._save()
+                if asked:
+                    raise Stopped(_stopped(asked, self.step))
         return scores or self.evaluate()
 
     def _epoch(self, epoch: int, asked: list[int]) -> tuple[float, float]:
@@ -165,11 +169,9 @@ class Trainer:
             steps = self.run.epochs * self.steps_per_epoch
             if self.rank == 0:
                 self.watch(Progress(epoch + 1, self.step, steps, loss, rate))
-            if asked:
+            if asked and place + 1 < self.steps_per_epoch:  # an epoch that is complete is recorded first
                 self._save()
-                raise Stopped(
-                    f"stopped by signal {asked[0]} after step {self.step}; the same command goes on from there"
-                )
+                raise Stopped(_stopped(asked, self.step))
         return total / max(1, self.steps_per_epoch - first), time.perf_counter() - start
 
     def _batches(self, epoch: int, first: int) -> Iterator[tuple[Tensor, list[Tensor]]]:
@@ -338,6 +340,10 @@ class Trainer:
             half = path.with_suffix(".half")
             half.write_text("".join(line + "\n" for line in kept))
             half.rename(path)
+
+
+def _stopped(asked: list[int], step: int) -> str:
+    return f"stopped by signal {asked[0]} after step {step}; the same command goes on from there"
 
 
 def write_whole(path: Path, content: dict[str, Any]) -> None:
