@@ -76,7 +76,14 @@ def test_stopped_anywhere_and_resumed(change: dict[str, object], tmp_path: Path,
             Trainer(run, folder, watch, lambda text: None).train()
         Trainer(run, folder, say=lambda text: None).train()
         assert weights(folder) == weights(tmp_path / "whole")
+        assert records(folder) == records(tmp_path / "whole")
         promise.case()
+
+
+def records(folder: Path) -> list[dict[str, object]]:
+    """All but the time it took."""
+    lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
 
 def test_twice_the_same(tmp_path: Path, promise: Promise) -> None:

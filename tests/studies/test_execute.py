@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,6 +46,19 @@ def test_a_run_is_done_once_and_measured_once(tmp_path: Path) -> None:
     perform_all([task(tmp_path, "map")], watch)  # a new question of an old run
     assert len(left.evaluations()["map"]["points"]) == len(left.evaluations()["map"]["labels"])
     assert len(left.records()) == 2
+
+
+def test_recorded_but_not_saved_is_not_done(tmp_path: Path) -> None:
+    """Killed between the last record and the last checkpoint: the weights on disk are those of an epoch before."""
+    one = task(tmp_path)
+    perform(one)
+    newest = max((one.folder / "checkpoints").glob("step-*"))
+    shutil.rmtree(newest)
+    assert not one.done()
+    assert perform(one) == ""
+    assert one.done()
+    assert newest.is_dir()
+    assert [record["epoch"] for record in Left(one.folder).records()] == [1, 2]
 
 
 def test_a_failure_is_kept_and_the_others_go_on(tmp_path: Path) -> None:

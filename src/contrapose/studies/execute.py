@@ -83,9 +83,8 @@ def perform(task: Task, watch: Callable[[str, Progress], None] | None = None, *,
 def _work(task: Task, watch: Callable[[str, Progress], None] | None) -> None:
     see = (lambda progress: watch(task.name, progress)) if watch is not None else (lambda progress: None)
     trainer = Trainer(task.run, task.folder, see, lambda text: None, task.data_root)
-    if Left(task.folder).trained(task.run.epochs):
-        trainer.load_latest()
-    else:
+    trainer.load_latest()
+    if not Left(task.folder).trained(task.run.epochs):
         trainer.train()
     for measure in task.open_measures():
         there = Left(task.folder).evaluations()

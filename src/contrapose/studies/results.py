@@ -103,9 +103,12 @@ class Left:
         return self._read("run.json")
 
     def trained(self, epochs: int) -> bool:
-        """Whether its last epoch is recorded."""
-        records = self.records()
-        return bool(records) and int(records[-1]["epoch"]) >= epochs
+        """Whether its last epoch is recorded and, where checkpoints are kept, saved."""
+        records, saved = self.records(), self.folder / "checkpoints"
+        if not records or int(records[-1]["epoch"]) < epochs:
+            return False
+        steps = [path.name.removeprefix("step-") for path in saved.glob("step-*") if path.is_dir()]
+        return not saved.is_dir() or records[-1]["step"] in [int(step) for step in steps if step.isdigit()]
 
     def value(self, measure: str) -> float | None:
         """A number of its last record or of its evaluations; None where it is not there yet."""

@@ -113,6 +113,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.run.precision == "fp16")
         self.step, self.neighbours = 0, self.run.knn
         self.latest: Pairs | None = None  # the last batch's
+        self.part = (0.0, 0.0)  # of an epoch that was stopped: its losses so far, added up, and its seconds
 
     def _refuse_another(self) -> None:
         """The directory must not hold another run."""
@@ -158,7 +159,8 @@ class Trainer:
         return scores or self.evaluate()
 
     def _epoch(self, epoch: int, asked: list[int]) -> tuple[float, float]:
-        first, start, total = self.step % self.steps_per_epoch, time.perf_counter(), 0.0
+        first, start = self.step % self.steps_per_epoch, time.perf_counter()
+        total, before = self.part if first else (0.0, 0.0)
         batches = self._batches(epoch, first)
         for place in range(first, self.steps_per_epoch):
             loss = self._one(islice(batches, self.run.accumulate), epoch)
@@ -170,9 +172,10 @@ class Trainer:
             if self.rank == 0:
                 self.watch(Progress(epoch + 1, self.step, steps, loss, rate))
             if asked and place + 1 < self.steps_per_epoch:  # an epoch that is complete is recorded first
+                self.part = total, before + passed
                 self._save()
                 raise Stopped(_stopped(asked, self.step))
-        return total / max(1, self.steps_per_epoch - first), time.perf_counter() - start
+        return total / self.steps_per_epoch, before + time.perf_counter() - start
 
     def _batches(self, epoch: int, first: int) -> Iterator[tuple[Tensor, list[Tensor]]]:
         """(index, views) of this process's share of each batch, from the epoch's `first` step on."""
@@ -306,6 +309,8 @@ class Trainer:
         tensors = checkpoint.collect(self.whole, self.optimiser)
         if self.scaler.is_enabled():
             tensors["scaler.scale"] = torch.tensor(self.scaler.get_scale())
+        if self.step % self.steps_per_epoch:
+            tensors["part"] = torch.tensor(self.part, dtype=torch.float64)
         checkpoint.save(self.folder / "checkpoints", checkpoint.Checkpoint(self.step, tensors))
 
     def load_latest(self) -> bool:
@@ -316,6 +321,9 @@ class Trainer:
         checkpoint.restore(self.whole, self.optimiser, found.tensors)
         if "scaler.scale" in found.tensors:
             self.scaler = torch.amp.GradScaler(self.device.type, init_scale=float(found.tensors["scaler.scale"]))
+        if "part" in found.tensors:
+            loss, seconds = found.tensors["part"].tolist()
+            self.part = loss, seconds
         self.step = found.step
         return True
 
