@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -269,8 +269,3 @@ def _from_here(task: Task, place: str) -> str:
     os.makedirs(place, exist_ok=True)
     os.chdir(place)
     return perform(task)
-
-
-def wanted(runs: Mapping[str, Run], measures: Sequence[str], root: Path, data_root: Path | None = None) -> list[Task]:
-    """A task for each run of a plan."""
-    return [Task(run, tuple(measures), root, data_root) for run in runs.values()]
