@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 import torch
 import torchvision
+from commands import failed
 from PIL import Image
 from pyarrow import parquet
 from safetensors.torch import load_file
@@ -21,15 +22,6 @@ from contrapose.cli import main
 from contrapose.data.digits import digits
 
 SMALL = ["--batch", "16", "--epochs", "1", "--knn", "3", "--metrics", "0"]
-
-
-def failed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    with pytest.raises(SystemExit) as stopped:
-        main(list(words))
-    assert stopped.value.code == 2
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    return said
 
 
 def test_train_evaluate_embed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from commands import failed
 from PIL import Image
 
 from contrapose.cli import main
@@ -12,15 +13,6 @@ from contrapose.cli.study import split_losses
 from contrapose.data.digits import digits
 from contrapose.studies import dilemma
 from contrapose.studies.results import Cell, Results
-
-
-def failed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    with pytest.raises(SystemExit) as stopped:
-        main(list(words))
-    assert stopped.value.code == 2
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    return said
 
 
 def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import tyro
 from tyro.conf import OmitArgPrefixes
 
+from contrapose.cli import exits
 from contrapose.cli.data import DataCheck, DataList
 from contrapose.cli.files import Embed, Export, Import
 from contrapose.cli.look import Explain, Map
@@ -16,7 +17,6 @@ from contrapose.cli.train import Evaluate, Presets, Train, without_preset
 from contrapose.data.stream import WorkerDied
 from contrapose.training import Diverged, Stopped
 
-EXIT_BAD_SETTINGS, EXIT_FAILED, EXIT_STOPPED, EXIT_INTERRUPTED = 2, 1, 143, 130
 COMMANDS: dict[str, Any] = {
     "demo": Demo,
     "compare": Compare,
@@ -50,13 +50,13 @@ def main(words: list[str] | None = None) -> None:
         )  # fmt: skip
         chosen()
     except (ValueError, FileNotFoundError, NotADirectoryError) as error:
-        _fail(str(error), EXIT_BAD_SETTINGS)
+        _fail(str(error), exits.BAD_SETTINGS)
     except (Diverged, WorkerDied) as error:
-        _fail(str(error), EXIT_FAILED)
+        _fail(str(error), exits.FAILED)
     except Stopped as error:
-        _fail(str(error), EXIT_STOPPED)
+        _fail(str(error), exits.STOPPED)
     except KeyboardInterrupt:
-        _fail("interrupted; the same command goes on from what is done", EXIT_INTERRUPTED)
+        _fail("interrupted; the same command goes on from what is done", exits.INTERRUPTED)
 
 
 def _fail(message: str, code: int) -> None:

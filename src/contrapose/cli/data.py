@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tyro.conf import Positional
 
-EXIT_FAILED = 1
+from contrapose.cli import exits
 
 
 @dataclass(frozen=True)
@@ -41,4 +41,4 @@ class DataCheck:
             print(f"{problem.path}: {problem.why}")
         print(f"{count - len(problems):,} of {count:,} images can be read")
         if problems:
-            raise SystemExit(EXIT_FAILED)
+            raise SystemExit(exits.FAILED)

@@ -11,7 +11,7 @@ from contrapose.training import Progress
 
 
 @contextmanager
-def watching(runs: int, jobs: int = 1) -> Iterator[Watch]:
+def watching(runs: int) -> Iterator[Watch]:
     """A display of the whole and of each run that is at work, with the time left."""
     from rich.console import Console
     from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -19,7 +19,7 @@ def watching(runs: int, jobs: int = 1) -> Iterator[Watch]:
 
     console, started = Console(highlight=False), time.monotonic()
     if not console.is_terminal:
-        yield _lines(runs, jobs, started)
+        yield _lines(runs, started)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"),
                TextColumn("{task.fields[said]}"), TimeElapsedColumn())  # fmt: skip
@@ -60,7 +60,7 @@ def watching(runs: int, jobs: int = 1) -> Iterator[Watch]:
         yield Watch(step, end, skip)
 
 
-def _lines(runs: int, jobs: int, started: float) -> Watch:
+def _lines(runs: int, started: float) -> Watch:
     ended: list[str] = []
 
     def skip(name: str) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from contrapose.cli import exits
 from contrapose.cli.progress import watching
 from contrapose.cli.train import opened
 from contrapose.data.load import NAMED
@@ -20,8 +21,6 @@ from contrapose.studies.execute import Task, perform_all
 from contrapose.training import Run
 from contrapose.training.weights import export
 from contrapose.validate import nearest
-
-EXIT_FAILED = 1
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class StudyRun:
         failures = do(plans, self.seeds, self.root, self.data_root, self.jobs, self.on)
         report(plans, self.seeds, self.root, self.out)
         if failures:
-            raise SystemExit(EXIT_FAILED)
+            raise SystemExit(exits.FAILED)
 
 
 @dataclass(frozen=True)
@@ -151,7 +150,7 @@ class Demo:
         print("One encoder is trained first; then every loss goes on from it.", flush=True)
         with watching(1) as watch:
             if perform_all([first], watch):
-                raise SystemExit(EXIT_FAILED)
+                raise SystemExit(exits.FAILED)
         if not weights.exists():
             half = weights.with_suffix(".half")
             export(opened(first.folder, Path("data")).network.encoder, half)
@@ -160,7 +159,7 @@ class Demo:
         failures = do([plan], self.seeds, self.root, Path("data"), self.jobs)
         finish(plan, self.seeds, self.root, self.out / "demo", "The uniformity-tolerance dilemma", LEAD)
         if failures:
-            raise SystemExit(EXIT_FAILED)
+            raise SystemExit(exits.FAILED)
 
 
 @dataclass(frozen=True)
@@ -197,7 +196,7 @@ class Compare:
         name = f"compare-{plan.sets[0].name}"
         finish(plan, self.seeds, self.root, self.out / name, f"Losses on {plan.sets[0].name}", "")
         if failures:
-            raise SystemExit(EXIT_FAILED)
+            raise SystemExit(exits.FAILED)
 
 
 def split_losses(text: str) -> list[str]:
@@ -259,7 +258,7 @@ def do(plans: Sequence[Plan], seeds: int, root: Path, data_root: Path, jobs: int
     names = {task.name for task in tasks}
     if not names:
         return {}
-    with watching(len(names), jobs) as watch:
+    with watching(len(names)) as watch:
         return perform_all(tasks, watch, jobs=jobs, on=on)
 
 

@@ -38,7 +38,7 @@ class Measures:
         z = unit(features(embed, pixels.split(500), mean=recipe.mean, std=recipe.std, size=recipe.size, device=device))
         every = torch.arange(len(pixels))
         drawn = every[: self.drawn]
-        first, second = (self._draw(embed, pixels, every, recipe, device, draw) for draw in (0, 1))
+        first, second = (self.draw(embed, pixels, every, recipe, device, draw) for draw in (0, 1))
         found = {
             "uniformity": metrics.uniformity(z),
             "alignment": metrics.alignment(first, second),
@@ -58,14 +58,14 @@ class Measures:
             return found
         found["tolerance"] = metrics.tolerance(z, labels)
         found["alignment_class"] = 2 - 2 * found["tolerance"]
-        draws = torch.stack([self._draw(embed, pixels[drawn], drawn, recipe, device, 2 + r) for r in range(self.draws)])
+        draws = torch.stack([self.draw(embed, pixels[drawn], drawn, recipe, device, 2 + r) for r in range(self.draws)])
         own = labels[drawn.to(device)]
         found["prototype_bias_means"] = metrics.prototype_bias_means(draws, own, rows=second, row_labels=labels)
         partner = partners(labels.cpu(), seed=self.seed)[drawn]
         some = drawn[partner >= 0]
         if len(some):
             # The same augmentation for both: the same index decides it.
-            other = self._draw(embed, pixels[partner[partner >= 0]], some, recipe, device, 0)
+            other = self.draw(embed, pixels[partner[partner >= 0]], some, recipe, device, 0)
             found["prototype_bias_single"] = metrics.prototype_bias_single(first[some.to(device)], other)
         attraction = metrics.attraction_gap(first[drawn.to(device)], draws)
         repulsion = metrics.repulsion_gap(first[drawn.to(device)], own, second, labels, alpha=self.alpha)
@@ -86,7 +86,7 @@ class Measures:
         pixels = torch.cat(list(whole(part, recipe.size, batch=500, workers=0)))
         return Images(part.name, pixels, part.labels, part.classes)
 
-    def _draw(
+    def draw(
         self,
         embed: Callable[[Tensor], Tensor],
         pixels: Tensor,

@@ -24,7 +24,6 @@ from contrapose.reduce.logit import Divided, Scale
 from contrapose.reduce.statistics import LogSumExp, Statistic
 
 WIDEST = 256  # of embeddings: beyond that a row's gradient does not fit in registers
-PRECISIONS = ("ieee", "tf32", "bf16")
 _SCALE, _COSINE, _LINEAR = range(3)
 _STEEPEST = 40.0  # |φ| up to which e^{φ-max} and e^{max-lse} are float32 numbers
 
@@ -62,6 +61,7 @@ def exponent(statistic: Statistic, anchors: int, like: Tensor) -> Exponent | Non
         return Exponent(_SCALE, factor, logit.factor, most=abs(logit.factor))
     if isinstance(logit, Divided) and logit.factor == 1.0:
         profile: Any = logit.temperature
+        # By name: profiles stand a layer above this one.
         kind = {"Cosine": _COSINE, "Linear": _LINEAR}.get(type(profile).__name__)
         if kind is not None:
             low, span = profile.low, profile.high - profile.low

@@ -11,7 +11,7 @@ from contrapose.report.document import Document, RunNote, Section
 from contrapose.studies.claims import UNDECIDED, Verdict
 from contrapose.studies.results import Cell, Left, Results
 from contrapose.studies.shows import table
-from contrapose.studies.study import On, Plan, Row
+from contrapose.studies.study import Plan
 from contrapose.training import Run
 
 
@@ -23,18 +23,18 @@ def collect(plan: Plan, seeds: int, root: Path) -> Results:
             if row.missing:
                 continue
             lefts = [(name := plan.run(row, on, seed).name, Left(root / name)) for seed in range(seeds)]
+            epochs = plan.run(row, on).epochs
             records[row.name, on.name] = tuple(left.records() for _, left in lefts)
             evaluations[row.name, on.name] = tuple(left.evaluations() for _, left in lefts)
             for quantity in plan.study.quantities:
-                cells[row.name, quantity.name, on.name] = _cell(lefts, quantity.measure, plan, row, on)
+                cells[row.name, quantity.name, on.name] = _cell(lefts, quantity.measure, epochs)
     runnable = frozenset(row.name for row in plan.study.rows if not row.missing)
     return Results(plan.scale, seeds, tuple(on.name for on in plan.sets), runnable, cells, records, evaluations)
 
 
-def _cell(lefts: Sequence[tuple[str, Left]], measure: str, plan: Plan, row: Row, on: On) -> Cell:
+def _cell(lefts: Sequence[tuple[str, Left]], measure: str, epochs: int) -> Cell:
     values, runs, holes = [], [], []
     for name, left in lefts:
-        epochs = plan.run(row, on).epochs
         value = left.value(measure) if left.trained(epochs) else None
         if value is not None:
             values.append(value)

@@ -24,7 +24,7 @@ from typing import Any
 from contrapose.studies.measures import evaluate, is_evaluation
 from contrapose.studies.results import Left
 from contrapose.training import Progress, Run, Stopped, Trainer
-from contrapose.training.loop import write_whole
+from contrapose.training.records import write_whole
 
 BUSY = "busy"
 

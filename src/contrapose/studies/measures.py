@@ -15,11 +15,8 @@ from typing import Any
 
 import torch
 
-from contrapose.data.images import Images
-from contrapose.data.views import Views
 from contrapose.evaluation import KNN, PROBES, Measures, few_shot
 from contrapose.metrics import similarity_histograms
-from contrapose.pairs import unit
 from contrapose.report.embedding import flat
 from contrapose.training import Trainer
 
@@ -80,28 +77,15 @@ def _histograms(trainer: Trainer) -> dict[str, Any]:
 
 
 def _one_histogram(trainer: Trainer) -> dict[str, Any]:
-    data = trainer.split.test if trainer.split.test is not None else trainer.split.train
-    sample = Measures(2000).sample(data, trainer.views.recipes[0])
-    two = Views((trainer.views.recipes[0],) * 2)
+    how, recipe = Measures(2000), trainer.views.recipes[0]
+    sample = how.sample(trainer.held_out, recipe)
     trainer.network.eval()
-    first, second = _two_views(trainer, sample, two)
+    every = torch.arange(len(sample))
+    first, second = (how.draw(trainer.embed, sample.pixels, every, recipe, trainer.device, k) for k in (0, 1))
     labels = None if sample.labels is None else sample.labels.to(first.device)
     found = similarity_histograms(first, second, labels)
-    kinds = {
-        "true_positive": found.true_positive,
-        "false_negative": found.false_negative,
-        "true_negative": found.true_negative,
-    }
-    return {"edges": found.edges.tolist(), "means": list(found.means), **{k: v.tolist() for k, v in kinds.items()}}
-
-
-def _two_views(trainer: Trainer, sample: Images, two: Views) -> Any:
-    parts = []
-    with torch.no_grad():
-        for index in torch.arange(len(sample)).split(500):
-            (x,) = two(sample.pixels[index].to(trainer.device), index.to(trainer.device), seed=0, epoch=0)
-            parts.append(torch.stack([unit(trainer.embed(view).float()) for view in x]))
-    return torch.cat(parts, 1)
+    kinds = ("true_positive", "false_negative", "true_negative")
+    return {"edges": found.edges.tolist(), "means": list(found.means), **{k: getattr(found, k).tolist() for k in kinds}}
 
 
 _MADE: dict[str, Callable[..., dict[str, Any]]] = {

@@ -44,9 +44,7 @@ class Results:
     sets: tuple[str, ...] = ()  # those that were measured
     rows: frozenset[str] = frozenset()  # those that can run
     cells: Mapping[tuple[str, str, str], Cell] = field(default_factory=dict)
-    records: Mapping[tuple[str, str], tuple[list[dict[str, Any]], ...]] = field(
-        default_factory=dict
-    )  # a list for each seed
+    records: Mapping[tuple[str, str], tuple[list[dict[str, Any]], ...]] = field(default_factory=dict)  # by seed
     evaluations: Mapping[tuple[str, str], tuple[dict[str, Any], ...]] = field(default_factory=dict)
 
     def cell(self, row: str, quantity: str, on: str | None = None) -> Cell:

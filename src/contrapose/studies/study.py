@@ -91,9 +91,7 @@ class Study:
     missing: str = ""  # what is not built, so that none of it can run
     schema: bool = False  # a drawing or a cross-reference: there is nothing to measure
     base: Settings = field(default_factory=dict)  # settings of its own, in place of a preset
-    values: Mapping[str, Mapping[str, float]] = field(
-        default_factory=dict
-    )  # by data set: what {name} in a loss stands for
+    values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by data set: {names} in a loss
 
     @property
     def analytic(self) -> bool:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import platform
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from contrapose import __version__
 from contrapose.data.images import Images
 from contrapose.data.imbalance import by_rule
 from contrapose.data.load import Split, load
@@ -39,6 +35,7 @@ from contrapose.temperature import PerSample
 from contrapose.training import checkpoint
 from contrapose.training.optimisers import learning_rate, optimiser
 from contrapose.training.processes import join, own_device, synchronised
+from contrapose.training.records import append, environment, forget_after, write_whole
 from contrapose.training.run import Run
 from contrapose.training.weights import initialise
 
@@ -138,7 +135,7 @@ class Trainer:
         if self.load_latest() and self.rank == 0:
             self.say(f"resuming after step {self.step}")
         if self.rank == 0:
-            self._forget_after(self.step)
+            forget_after(self.folder, self.step)
         total = self.run.epochs * self.steps_per_epoch
         scores: dict[str, float] = {}
         with worker_deaths(), _signals() as asked:
@@ -152,7 +149,8 @@ class Trainer:
                     scores = self.evaluate()
                     record |= scores | self._measures()
                 # First the record, then the checkpoint: what is lost between them is done, and recorded, again.
-                self._record(record)
+                if self.rank == 0:
+                    append(self.folder, record)
                 self._save()
                 if asked:
                     raise Stopped(_stopped(asked, self.step))
@@ -253,11 +251,15 @@ class Trainer:
             )
         return found
 
+    @property
+    def held_out(self) -> Images | Files:
+        """The test images, or the training images where there are no others."""
+        return self.split.test if self.split.test is not None else self.split.train
+
     def measure(self, how: Measures) -> dict[str, float]:
         """Metrics of the projector's output on the test images, or the training images where there are no others."""
         self.network.eval()
-        data = self.split.test if self.split.test is not None else self.split.train
-        return how(self.embed, data, self.views.recipes[0], self.device)
+        return how(self.embed, self.held_out, self.views.recipes[0], self.device)
 
     def embed(self, images: Tensor) -> Tensor:
         """Encoder and projector, in evaluation mode."""
@@ -267,8 +269,8 @@ class Trainer:
     def sample_embeddings(self, count: int) -> tuple[Tensor, Tensor | None, tuple[str, ...]]:
         """Unit embeddings, labels and class names of a fixed random sample of the test (or training) images."""
         self.network.eval()
-        data, recipe = self.split.test if self.split.test is not None else self.split.train, self.views.recipes[0]
-        sample = Measures(count).sample(data, recipe)
+        recipe = self.views.recipes[0]
+        sample = Measures(count).sample(self.held_out, recipe)
         z = features(
             self.embed, sample.pixels.split(500), mean=recipe.mean, std=recipe.std, size=recipe.size, device=self.device
         )
@@ -327,58 +329,9 @@ class Trainer:
         self.step = found.step
         return True
 
-    def _record(self, record: dict[str, Any]) -> None:
-        if self.rank:
-            return
-        with (self.folder / "records.jsonl").open("a") as file:
-            file.write(json.dumps(record) + "\n")
-        if find_spec("tensorboard") is not None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            with SummaryWriter(str(self.folder / "tensorboard")) as board:
-                for name, value in record.items():
-                    if name not in ("step", "epoch") and value is not None:
-                        board.add_scalar(name, value, record["step"])
-
-    def _forget_after(self, step: int) -> None:
-        """Records of steps that will be done again are dropped; a half-written last line too."""
-        path = self.folder / "records.jsonl"
-        if path.exists():
-            kept = [line for line in path.read_text().splitlines() if (_step_of(line) or step + 1) <= step]
-            half = path.with_suffix(".half")
-            half.write_text("".join(line + "\n" for line in kept))
-            half.rename(path)
-
 
 def _stopped(asked: list[int], step: int) -> str:
     return f"stopped by signal {asked[0]} after step {step}; the same command goes on from there"
-
-
-def write_whole(path: Path, content: dict[str, Any]) -> None:
-    """JSON that is there whole or not at all."""
-    half = path.with_suffix(".half")
-    half.write_text(json.dumps(content, indent=1) + "\n")
-    half.rename(path)
-
-
-def environment(device: torch.device) -> dict[str, Any]:
-    """Machine and versions, for whoever reads the numbers."""
-    return {
-        "contrapose": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "processes": int(os.environ.get("WORLD_SIZE", "1")),
-    }
-
-
-def _step_of(line: str) -> int | None:
-    try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def prepare(run: Run, root: Path | None = None) -> Split:
