@@ -9,6 +9,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 
+def processes() -> int:
+    """How many there are."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
 def gather(z: Tensor, dim: int = 0) -> Tensor:
     """The rows of all processes, (W·m, …) in the order of ranks; `z` itself where there is one process.
 
@@ -24,7 +29,7 @@ def gather(z: Tensor, dim: int = 0) -> Tensor:
     if not isinstance(z, Tensor) or not 0 <= dim < z.ndim:
         came = f"shape {tuple(z.shape)}" if isinstance(z, Tensor) else type(z).__name__
         raise ValueError(f"z: expected a tensor with rows along dimension {dim}, got {came}")
-    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+    if processes() == 1:
         return z
     if dim:
         return gather(z.transpose(0, dim)).transpose(0, dim)
@@ -33,6 +38,15 @@ def gather(z: Tensor, dim: int = 0) -> Tensor:
         return _all_gather(z)
     gathered: Tensor = _Gather.apply(z)
     return gathered
+
+
+def share_of_rows(count: int) -> slice:
+    """Which of `count` rows this process reduces where the work is shared out: equal parts, in the order of ranks."""
+    each, rest = divmod(count, processes())
+    if rest:
+        raise ValueError(f"{count} anchors cannot be shared out evenly between {processes()} processes")
+    own = dist.get_rank() if processes() > 1 else 0
+    return slice(own * each, (own + 1) * each)
 
 
 class _Gather(torch.autograd.Function):

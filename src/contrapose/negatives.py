@@ -102,28 +102,34 @@ class Hardest(Choice):
     def __call__(self, block: Block) -> Block:
         """The block with fewer negatives: exactly k columns, in falling order of similarity."""
         candidates = block.similarity.shape[1]
+        wanted = self.of(block.count(), candidates)
         k = self.k if self.k is not None else _ceil(self.fraction or 0.0, candidates)
-        if k > candidates:
-            raise ValueError(f"negatives: hardest(k={k}) asks for more than the {candidates} rows there are")
         # The choice itself carries no gradient; the chosen similarities do.
         ranked = block.fill(block.similarity.detach().clone(), -torch.inf).topk(k, dim=1)
         similarity = block.similarity.gather(1, ranked.indices)
-        if self.k is not None:
-            check_values(
-                ranked.values[:, -1] > -torch.inf,
-                lambda: (
-                    f"negatives: hardest(k={k}) asks for more negatives than an anchor has "
-                    f"({int(block.count().min())} of {candidates} rows are negatives)"
-                ),
-            )
-            # Where values cannot be read, in compiled and captured code, what is no negative must still not count.
-            drop = None if values_may_be_read(ranked.values) else ranked.values == -torch.inf
-        else:
-            share = torch.ceil(block.count().double() * (self.fraction or 0.0) - 1e-6).clamp(min=1)
-            drop = torch.arange(k, device=similarity.device) >= share[:, None]
+        drop: Tensor | None = None
+        if self.k is None:
+            drop = torch.arange(k, device=similarity.device) >= wanted[:, None]
+        elif not values_may_be_read(ranked.values):  # then what is no negative must still not count
+            drop = ranked.values == -torch.inf
         columns = ranked.indices if block.columns is None else block.columns.gather(1, ranked.indices)
         pool_view = _chosen(block, ranked.indices)
         return replace(block, similarity=similarity, drop=drop, pool_view=pool_view, columns=columns)
+
+    def of(self, count: Tensor, candidates: int) -> Tensor:
+        """How many of its `count` negatives count for each anchor."""
+        if self.k is None:
+            return torch.ceil(count.double() * (self.fraction or 0.0) - 1e-6).clamp(min=1)
+        if self.k > candidates:
+            raise ValueError(f"negatives: hardest(k={self.k}) asks for more than the {candidates} rows there are")
+        check_values(
+            count >= self.k,
+            lambda: (
+                f"negatives: hardest(k={self.k}) asks for more negatives than an anchor has "
+                f"({int(count.min())} of {candidates} rows are negatives)"
+            ),
+        )
+        return torch.full_like(count, self.k).minimum(count)
 
     def __repr__(self) -> str:
         return f"hardest({self.k})" if self.k is not None else f"hardest(fraction={self.fraction})"

@@ -15,17 +15,29 @@ never its own negative; rows of a queue carry an id that no anchor has.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from contrapose.negatives import STORED, Choice, Negatives, ViewChoice, narrow, steps
-from contrapose.reduce import ALL, Block, Statistic, reduce_rows
+from contrapose.distributed import gather, processes, share_of_rows
+from contrapose.negatives import STORED, Choice, Hardest, Negatives, ViewChoice, narrow, steps
+from contrapose.reduce import ALL, Block, Selection, Statistic, reduce_rows
+from contrapose.unit import is_half, matmul, products, products_between_views, unit, units
 from contrapose.validate import check_embeddings, check_index, check_same_shape, check_values
 
-_EPSILON = 1e-12
+__all__ = [
+    "AnyPairs",
+    "Pairs",
+    "Similarities",
+    "bank",
+    "cross",
+    "from_similarities",
+    "queue",
+    "two_views",
+    "unit",
+    "views",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +48,7 @@ class Pairs:
     """
 
     anchor: Tensor  # (n, d)
-    positive: Tensor  # (n, k, d)
+    given: Tensor | None  # (n, k, d): the positives; None: the same image's anchors in the views after, cyclically
     pool: Tensor  # (m, d)
     anchor_image: Tensor  # (n,)
     pool_image: Tensor  # (m,)
@@ -45,6 +57,15 @@ class Pairs:
     views: int  # how many views the anchors are laid out in: n = views · images
     stored: int  # how many pool rows, the first ones, come from a queue or a bank
     detached: bool  # whether positives, and the pool's stored rows or keys, carry no gradient
+    low: bool = False  # whether the embeddings came in half precision
+    shared: bool = False  # whether each process reduces a part of the anchors; see `shared_out`
+
+    @property
+    def positive(self) -> Tensor:
+        """(n, k, d)."""
+        if self.given is not None:
+            return self.given
+        return _other_views(self.anchor.view(self.views, -1, self.anchor.shape[1]))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -58,8 +79,9 @@ class Pairs:
 
     def positives(self) -> Tensor:
         """Similarities to the positives, (n, k)."""
-        with _full_precision(self.anchor):
-            return (self.anchor[:, None] * self.positive).sum(-1)
+        if self.given is None:
+            return products_between_views(self.anchor.view(self.views, -1, self.anchor.shape[1]))
+        return products(self.anchor, self.given)
 
     def reduce(
         self, *statistics: Statistic, negatives: Negatives = None, may_be_empty: bool = False
@@ -69,14 +91,37 @@ class Pairs:
         With `may_be_empty` a choice may leave anchors without any: their log-sum-exp is -inf, their expectation 0.
         """
         chosen = steps(negatives)
+        if self.shared:
+            own = share_of_rows(self.shape[0])
+            found = reduce_rows(_Compared(self._some(own), chosen, may_be_empty), *statistics)
+            return tuple(gather(values) for values in found)
         if chosen and isinstance(chosen[0], ViewChoice) and self.has_views and (chosen[0].same or self.views == 2):
             return reduce_rows(_ViewByView(self, chosen[1:], may_be_empty, chosen[0].same), *statistics)
         return reduce_rows(_Compared(self, chosen, may_be_empty), *statistics)
 
+    def shared_out(self) -> Pairs:
+        """The same pairs, made of gathered embeddings, with the work shared out between processes.
+
+        Each process reduces its part of the anchors, and the statistics, a few numbers for each anchor, are exchanged. Values
+        and gradients are those of one process:
+
+            loss = nt_xent(two_views(gather(z1), gather(z2)).shared_out(), temperature=0.5)
+        """
+        return replace(self, shared=True) if processes() > 1 else self
+
+    def _some(self, rows: slice) -> Pairs:
+        return replace(
+            self,
+            anchor=self.anchor[rows],
+            given=self.anchor[rows, None],  # not asked for
+            anchor_image=self.anchor_image[rows],
+            anchor_view=self.anchor_view[rows],
+            shared=False,
+        )
+
     def similarities(self) -> Similarities:
         """The same comparison as values, (n, k) and (n, m), without its embeddings: for gradients with respect to them."""
-        with _full_precision(self.anchor):
-            positive, negative = self.positives().detach(), self.anchor.detach() @ self.pool.detach().T
+        positive, negative = self.positives().detach(), matmul(self.anchor.detach(), self.pool.detach().T)
         own = self.anchor_image[:, None] == self.pool_image
         seen = (self.anchor_image, self.anchor_view, self.pool_view)
         return Similarities(positive, negative, own, *seen, self.views, self.stored, self.detached)
@@ -95,7 +140,10 @@ class Pairs:
             for w in range(self.views):
                 if v != w:
                     seen = (images[v], images[w], view[v], view[w])
-                    yield v, w, Pairs(anchors[v], pool[w][:, None], pool[w], *seen, 1, 0, self.detached)
+                    made = Pairs(
+                        anchors[v], pool[w][:, None], pool[w], *seen, 1, 0, self.detached, self.low, self.shared
+                    )
+                    yield v, w, made
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +220,8 @@ class _Given:
     may_be_empty: bool
     anchor: None = None
     pool: None = None
-    ids: None = None
+    selection: None = None
+    low = False
 
     @property
     def spans(self) -> list[tuple[int, int, int]]:
@@ -210,15 +259,23 @@ class _Compared:
         return [(0, *self.pairs.shape)]
 
     @property
-    def ids(self) -> tuple[Tensor, Tensor] | None:
-        return None if self.negatives else (self.pairs.anchor_image, self.pairs.pool_image)
+    def low(self) -> bool:
+        return self.pairs.low
+
+    @property
+    def selection(self) -> Selection | None:
+        hardest = self.negatives[0] if len(self.negatives) == 1 else None
+        if self.negatives and not isinstance(hardest, Hardest):
+            return None
+        runs = [(slice(start, end), self.candidates(slice(start, end))) for start, end, _ in self.spans]
+        of = (lambda count: hardest.of(count, self.spans[0][2])) if isinstance(hardest, Hardest) else None
+        return Selection(self.pairs.anchor_image, self.pairs.pool_image, runs, of)
 
     def candidates(self, rows: slice) -> slice:
         return ALL
 
     def similarity(self, rows: slice) -> Tensor:
-        with _full_precision(self.anchor):
-            return self.anchor[rows] @ self.pool[self.candidates(rows)].T
+        return matmul(self.anchor[rows], self.pool[self.candidates(rows)].T, low=self.low)
 
     def block(self, rows: slice, similarity: Tensor) -> Block:
         pairs, pool = self.pairs, self.candidates(rows)
@@ -235,10 +292,6 @@ class _ViewByView(_Compared):
     same: bool
 
     @property
-    def ids(self) -> None:
-        return None
-
-    @property
     def spans(self) -> list[tuple[int, int, int]]:
         m = len(self.anchor) // self.pairs.views
         return [(start, start + m, m) for start in range(0, len(self.anchor), m)]
@@ -247,24 +300,6 @@ class _ViewByView(_Compared):
         m = len(self.anchor) // self.pairs.views
         view = rows.start // m if self.same else 1 - rows.start // m
         return slice(view * m, (view + 1) * m)
-
-
-def unit(z: Tensor) -> Tensor:
-    """z / ‖z‖ in float32 or better: the one place where embeddings are normalised.
-
-    A vector shorter than 1e-12 becomes zero and gets no gradient, since it has no direction to turn.
-    """
-    z = z.float() if z.dtype in (torch.float16, torch.bfloat16) else z
-    length = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
-    return z * torch.where(length > _EPSILON, length.clamp(min=_EPSILON).reciprocal(), 0.0)
-
-
-def _units(*embeddings: Tensor) -> list[Tensor]:
-    """Unit vectors of one precision, the best among them; one tensor given twice stays one."""
-    made = {id(z): unit(z) for z in embeddings}
-    best = reduce(torch.promote_types, (z.dtype for z in made.values()))
-    made = {key: z.to(best) for key, z in made.items()}
-    return [made[id(z)] for z in embeddings]
 
 
 def two_views(z1: Tensor, z2: Tensor, *, ids: Tensor | None = None) -> Pairs:
@@ -293,12 +328,13 @@ def views(z: Tensor, *, keys: Tensor | None = None, ids: Tensor | None = None) -
     if keys is not None:
         check_embeddings("keys", keys, 3)
         check_same_shape("keys", keys, "z", z)
-    z, other = _units(z, z if keys is None else keys.detach())
+    low = is_half(z)
+    z, other = units(z, z if keys is None else keys.detach())
     count, m, _ = z.shape
     image, view = images.repeat(count), torch.arange(count, device=z.device).repeat_interleave(m)
-    return Pairs(
-        z.flatten(0, 1), _other_views(other), other.flatten(0, 1), image, image, view, view, count, 0, keys is not None
-    )
+    anchor = z.flatten(0, 1)
+    given, pool = (None, anchor) if keys is None else (_other_views(other), other.flatten(0, 1))
+    return Pairs(anchor, given, pool, image, image, view, view, count, 0, keys is not None, low)
 
 
 def cross(a: Tensor, b: Tensor, *, ids: Tensor | None = None) -> Pairs:
@@ -306,12 +342,13 @@ def cross(a: Tensor, b: Tensor, *, ids: Tensor | None = None) -> Pairs:
     check_embeddings("a", a, 2)
     check_embeddings("b", b, 2)
     check_same_shape("b", b, "a", a)
-    a, b = _units(a, b)
+    low = is_half(a, b)
+    a, b = units(a, b)
     image, view = (
         _image_ids(ids, a.shape[0], a.device),
         torch.zeros(len(a), dtype=torch.long, device=a.device),
     )
-    return Pairs(a, b[:, None], b, image, image, view, view + 1, 1, 0, False)
+    return Pairs(a, b[:, None], b, image, image, view, view + 1, 1, 0, False, low)
 
 
 def queue(q: Tensor, k: Tensor, rows: Tensor, *, batch: bool = False, ids: Tensor | None = None) -> Pairs:
@@ -331,7 +368,8 @@ def queue(q: Tensor, k: Tensor, rows: Tensor, *, batch: bool = False, ids: Tenso
     elif k.shape[1:] != q.shape:
         raise ValueError(f"k: expected (K, m, d) = (K, {q.shape[0]}, {q.shape[1]}), got {tuple(k.shape)}")
     _check_width("rows", rows, q)
-    q, k, rows = _units(q, k.detach(), rows.detach())
+    low = is_half(q)
+    q, k, rows = units(q, k.detach(), rows.detach())
     q, k = (q, k) if q.ndim == 3 else (q[None], k if k.ndim == 3 else k[None])
     views_, m, _ = q.shape
     # One view of queries takes all keys; several views take the keys of the others.
@@ -344,7 +382,7 @@ def queue(q: Tensor, k: Tensor, rows: Tensor, *, batch: bool = False, ids: Tenso
     if batch:
         pool = torch.cat([rows, anchor])
         pool_image, pool_view = torch.cat([pool_image, images]), torch.cat([pool_view, view])
-    return Pairs(anchor, positive, pool, images, pool_image, view, pool_view, views_, len(rows), True)
+    return Pairs(anchor, positive, pool, images, pool_image, view, pool_view, views_, len(rows), True, low)
 
 
 def bank(z: Tensor, index: Tensor, rows: Tensor) -> Pairs:
@@ -367,7 +405,8 @@ def bank(z: Tensor, index: Tensor, rows: Tensor) -> Pairs:
             f"got values from {int(index.min())} to {int(index.max())}"
         ),
     )
-    z, rows = _units(z, rows.detach())
+    low = is_half(z)
+    z, rows = units(z, rows.detach())
     z = z if z.ndim == 3 else z[None]
     count, m, _ = z.shape
     index = index.to(z.device).long()
@@ -375,7 +414,7 @@ def bank(z: Tensor, index: Tensor, rows: Tensor) -> Pairs:
     positive = rows[index].repeat(count, 1)[:, None]
     pool_image = torch.arange(size, device=z.device)
     pool_view = view.new_full((size,), STORED)
-    return Pairs(z.flatten(0, 1), positive, rows, image, pool_image, view, pool_view, count, size, True)
+    return Pairs(z.flatten(0, 1), positive, rows, image, pool_image, view, pool_view, count, size, True, low)
 
 
 def from_similarities(pos: Tensor, neg: Tensor) -> Similarities:
@@ -398,11 +437,6 @@ def from_similarities(pos: Tensor, neg: Tensor) -> Similarities:
         )
     low = (torch.float16, torch.bfloat16)
     return Similarities(pos.float() if pos.dtype in low else pos, neg.float() if neg.dtype in low else neg)
-
-
-def _full_precision(like: Tensor) -> torch.autocast:
-    # Autocast would turn these products into bf16, whose error a log-sum-exp at low temperature multiplies.
-    return torch.autocast(like.device.type, enabled=False)
 
 
 def _other_views(z: Tensor) -> Tensor:

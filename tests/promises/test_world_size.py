@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def train(net: nn.Module, rank: int, world: int, name: str) -> dict[str, Tensor]
         pairs = (
             two_views(gather(z[0]), gather(z[1]), ids=gather(ids)) if step % 2 else views(gather(z, 1), ids=gather(ids))
         )
-        loss = LOSSES[name](pairs)
+        loss = LOSSES[name](pairs.shared_out() if step % 4 > 1 or step == 0 else pairs)
         loss.backward()
         if step == 0:
             record["loss"] = loss.detach()
@@ -65,6 +66,21 @@ def work(rank: int, world: int, out: str) -> None:
     records = {name: train(DistributedDataParallel(encoder()), rank, world, name) for name in LOSSES}
     if rank == 0:
         torch.save(records, out)
+
+
+def large(rank: int, world: int, out: str) -> None:
+    """16,384 anchors on all processes together: the matrix would be 1 GiB, a process's part of it half of that."""
+    step(64, rank)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    step(8192 // world, rank)
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+    Path(f"{out}.{rank}").write_text(str(grown))
+
+
+def step(m: int, rank: int) -> None:
+    z = torch.randn(2, m, 32, generator=torch.Generator().manual_seed(rank)).requires_grad_()
+    nt_xent(views(gather(z, 1)).shared_out(), temperature=0.2).backward()
+    assert z.grad is not None
 
 
 def unequal(rank: int, world: int, out: str) -> None:
@@ -83,6 +99,13 @@ def test_many_processes_equal_one(world: int, tmp_path: Path, promise: Promise) 
         for what, wanted in train(encoder(), 0, 1, name).items():
             promise.case(float((records[name][what] - wanted).abs().max()))
             assert promise.worst <= 1e-12, (name, what)
+
+
+@pytest.mark.filterwarnings("default")
+def test_no_process_stores_the_matrix(tmp_path: Path) -> None:
+    in_group(large, 2, tmp_path / "grown")
+    for rank in range(2):
+        assert int((tmp_path / f"grown.{rank}").read_text()) < 200
 
 
 @pytest.mark.filterwarnings("default")

@@ -14,7 +14,7 @@ from kinds import Kind
 
 from contrapose import losses
 from contrapose.negatives import hardest
-from contrapose.pairs import cross, from_similarities, unit
+from contrapose.pairs import cross, from_similarities, two_views, unit
 from contrapose.reduce import Count, memory
 
 
@@ -74,6 +74,23 @@ def test_a_learned_temperature_gets_the_gradient_of_plain_autograd(
             (objective(compared, temperature=temperature) + 0 * temperature.sum()).backward()
         found.append(temperature.grad)
     torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", ["nt_xent", "dystress", "cacr", "hard_negative", "align_uniform"])
+def test_compiled_losses_are_the_same(name: str) -> None:
+    objective = losses.CATALOGUE[name]() if name == "dystress" else getattr(losses, name)
+
+    def loss(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        value: torch.Tensor = objective(two_views(a, b))
+        return value
+
+    found = []
+    for run in (loss, torch.compile(loss, backend="aot_eager")):
+        a, b = torch.randn(2, 6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+        value = run(a, b)
+        found.append((value.detach(), torch.autograd.grad(value, (a, b))))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-12, atol=1e-14)
 
 
 def test_precisions_mix() -> None:

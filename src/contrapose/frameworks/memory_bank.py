@@ -33,7 +33,7 @@ class MemoryBank(Framework):
         """Each view against the bank."""
         z, index = gather(self.embed(views_of), 1), gather(index)
         self._latest = index, unit(z.detach()).mean(0)
-        return bank(z, index, self.rows.clone())
+        return bank(z, index, self.rows.clone()).shared_out()
 
     @torch.no_grad()
     def after_batch(self) -> None:

@@ -84,8 +84,8 @@ class MoCo(_Momentum):
         rows = self.rows.clone()  # what the backward pass sees must not change under it
         if len(keys) == 2:
             query = encode(nn.Sequential(self.encoder, self.projector), [views_of[0][:1]])
-            return queue(gather(query[0]), keys[1], rows, batch=self.batch_negatives, ids=ids)
-        return queue(gather(self.embed(views_of), 1), keys, rows, batch=self.batch_negatives, ids=ids)
+            return queue(gather(query[0]), keys[1], rows, batch=self.batch_negatives, ids=ids).shared_out()
+        return queue(gather(self.embed(views_of), 1), keys, rows, batch=self.batch_negatives, ids=ids).shared_out()
 
     def _shuffled_keys(self, views_of: list[Tensor], index: Tensor) -> Tensor:
         if self.norm_splits == 1:
@@ -120,4 +120,4 @@ class MoCoV3(_Momentum):
     def forward(self, views_of: list[Tensor], index: Tensor) -> Pairs:
         """Every view a query, the keys of the others its positives."""
         query = encode(nn.Sequential(self.encoder, self.projector, self.predictor), views_of)
-        return views(gather(query, 1), keys=gather(self.make_keys(views_of), 1), ids=gather(index))
+        return views(gather(query, 1), keys=gather(self.make_keys(views_of), 1), ids=gather(index)).shared_out()

@@ -28,6 +28,6 @@ def objective(function: F) -> F:
 
 
 def finish(values: Tensor, reduction: str) -> Tensor:
-    """`"mean"`: the mean over anchors. `"none"`: the values themselves, whose mean is the loss."""
+    """`"mean"`: the mean over anchors. `"none"`: one value for each, whose mean is the loss. Of (n, k) the mean over k."""
     check_choice("reduction", reduction, "mean", "none")
-    return values.mean() if reduction == "mean" else values
+    return values.mean() if reduction == "mean" else values if values.ndim == 1 else values.mean(1)

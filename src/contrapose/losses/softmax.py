@@ -21,8 +21,8 @@ from contrapose.validate import check_number
 
 
 def softplus(x: Tensor) -> Tensor:
-    """log(1 + e^x) to the last digit (torch.nn.functional.softplus returns x itself above 20)."""
-    return torch.logaddexp(x, x.new_zeros(()))
+    """log(1 + e^x) to the last digit (by default torch returns x itself above 20, where float64 still tells)."""
+    return torch.nn.functional.softplus(x, threshold=40.0)
 
 
 @objective
@@ -40,7 +40,7 @@ def nt_xent(
     """
     logit = temperature_logit(temperature, pairs.shape[0])
     (total,) = pairs.reduce(LogSumExp(logit), negatives=negatives)
-    return finish(softplus(total[:, None] - logit(pairs.positives())).mean(1), reduction)
+    return finish(softplus(total[:, None] - logit(pairs.positives())), reduction)
 
 
 @objective
@@ -181,7 +181,7 @@ def macl(
     (total,) = pairs.reduce(LogSumExp(logit), negatives=negatives)
     gap = logit(positives) - total[:, None]  # log P/(1-P)
     # Value and gradient apart: 1/(1-P) overflows long before its product with -log P leaves 1.
-    return finish((_reweighted(gap.detach()) - (gap - gap.detach())).mean(1), reduction)
+    return finish((_reweighted(gap.detach()) - (gap - gap.detach())), reduction)
 
 
 def _reweighted(gap: Tensor) -> Tensor:
@@ -224,7 +224,7 @@ def hard_negative(
         log_rest = torch.log1p(-torch.where(positive, share, torch.zeros_like(share)))
         log_ng = torch.where(positive, log_r + log_rest, -torch.inf) - math.log1p(-tau_plus)
     least = log_count + logit(torch.full_like(positives, -1.0))
-    return finish(softplus(torch.maximum(log_ng, least) - log_p).mean(1), reduction)
+    return finish(softplus(torch.maximum(log_ng, least) - log_p), reduction)
 
 
 @objective

@@ -6,13 +6,15 @@ backward pass while they are few, and computed again where there are many. Then 
 embeddings and not with its square.
 """
 
-from contrapose.reduce.block import ALL, Block, Source
+from contrapose.reduce.block import ALL, Block, Selection, Source
 from contrapose.reduce.logit import Divided, Logit, Scale
-from contrapose.reduce.rows import memory, path, reduce_rows
+from contrapose.reduce.rows import PATHS, PRECISIONS, memory, path, reduce_rows
 from contrapose.reduce.statistics import Count, Expectation, LogSumExp, Maximum, Mean, Nearest, Statistic
 
 __all__ = [
     "ALL",
+    "PATHS",
+    "PRECISIONS",
     "Block",
     "Count",
     "Divided",
@@ -23,6 +25,7 @@ __all__ = [
     "Mean",
     "Nearest",
     "Scale",
+    "Selection",
     "Source",
     "Statistic",
     "memory",

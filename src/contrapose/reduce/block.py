@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -46,6 +47,31 @@ class Block:
         return (columns - self.drop.sum(1)).to(self.similarity.dtype)
 
 
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """A simple choice of negatives, such as kernels can make: rows with another id and, of those, the hardest."""
+
+    anchor_id: Tensor  # (n,)
+    pool_id: Tensor  # (m,)
+    runs: list[tuple[slice, slice]]  # which anchors meet which pool rows
+    hardest: Callable[[Tensor], Tensor] | None = None  # from an anchor's number of negatives to how many of them count
+
+    def contiguous(self) -> Selection:
+        """The same, laid out as kernels read it."""
+        return replace(self, anchor_id=self.anchor_id.contiguous(), pool_id=self.pool_id.contiguous())
+
+    def chosen(self, dtype: torch.dtype) -> Tensor:
+        """(n,): how many negatives count."""
+        count = torch.empty_like(self.anchor_id)
+        for rows, columns in self.runs:
+            ids = self.pool_id[columns].sort().values
+            own = torch.searchsorted(ids, self.anchor_id[rows], right=True) - torch.searchsorted(
+                ids, self.anchor_id[rows]
+            )
+            count[rows] = len(ids) - own
+        return (count if self.hardest is None else self.hardest(count)).to(dtype)
+
+
 class Source(Protocol):
     """Anything whose rows can be reduced: pairs with a choice of negatives, or given similarities."""
 
@@ -62,8 +88,12 @@ class Source(Protocol):
         """(first anchor, end, candidates): the runs of anchors that share their candidates, in order."""
 
     @property
-    def ids(self) -> tuple[Tensor, Tensor] | None:
-        """Image ids of anchors and pool, where a pool row counts exactly if they differ; None: it is not that simple."""
+    def selection(self) -> Selection | None:
+        """Which pool rows count, where that is simple."""
+
+    @property
+    def low(self) -> bool:
+        """Whether the embeddings came in half precision."""
 
     def similarity(self, rows: slice) -> Tensor:
         """Some anchors of one run against its candidates, before any choice: the part that costs."""

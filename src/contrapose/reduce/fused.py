@@ -1,8 +1,9 @@
-"""Log-sum-exps of similarities in Triton kernels that never store a similarity. Imported only when it is used.
+"""Row statistics in Triton kernels that never store a similarity. Imported only when it is used.
 
-A program owns some rows and walks over the columns. In the backward pass it recomputes the similarities and keeps the rows'
-gradient in registers: no atomics, the same bits each time. Where pool and anchors are the same tensor, one pass gives both
-halves of the gradient: dZ_i = Σ_j (g_i w_ij + g_j w_ji) z_j.
+A program owns some rows, walks over the columns and keeps what it adds up in registers: no atomics, the same bits each time.
+In the backward pass similarities are computed again. Where pool and anchors are the same tensor, one pass gives both halves of
+the gradient, dZ_i = Σ_j (g_i w_ij + g_j w_ji) z_j; where they are not, the anchors' gradient Σ_j w_ij p_j is found on the way
+forward. Few rows share out the columns between programs.
 
 Similarities of unit vectors are at most 1, so while φ stays below 40 a constant takes the place of a running maximum, and
 e^φ is common to w_ij and w_ji: one exponential for each similarity, in each pass.
@@ -11,138 +12,417 @@ e^φ is common to w_ij and w_ji: one exponential for each similarity, in each pa
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 import triton
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-from contrapose.reduce.kernels import backward_kernel, forward_kernel
-from contrapose.reduce.logit import Divided, Scale
-from contrapose.reduce.statistics import LogSumExp, Statistic
+from contrapose.reduce.block import Selection
+from contrapose.reduce.kernels import BAND, backward_kernel, count_kernel, forward_kernel
+from contrapose.reduce.logit import Divided, Logit, Scale
+from contrapose.reduce.statistics import Count, Expectation, LogSumExp, Statistic
 
-WIDEST = 256  # of embeddings: beyond that a row's gradient does not fit in registers
-_SCALE, _COSINE, _LINEAR = range(3)
+WIDEST = 256  # of embeddings: beyond that a row's gradient does not fit in registers, and blocks of matrix products are faster
 _STEEPEST = 40.0  # |φ| up to which e^{φ-max} and e^{max-lse} are float32 numbers
+_LOG2E = math.log2(math.e)
+_SCALE, _COSINE, _LINEAR, _EXPONENTIAL, _SHIFTED, _MONOTONIC = range(6)
+_ONE, _AND_EXPECTATION, _AND_ANOTHER = range(
+    3
+)  # what a kernel adds up: Σ e^φ; with Σ s e^φ; with Σ e^{another multiple}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Exponent:
-    """φ(s) as a kernel knows it: s · factor, or s / τ(s)."""
+    """φ(s) as a kernel knows it: times · s, factor_i · s, or times · s / τ(s)."""
 
-    kind: int
-    factor: Tensor  # (n,), or (1,) where it is the same for all
+    kind: int = _SCALE
+    times: float = 1.0
+    factor: Tensor | None = None  # (n,): one for each anchor
     low: float = 0.0
     span: float = 0.0
+    bend: float = 0.0
     detach: bool = True
-    most: float = math.inf  # φ is nowhere above it; infinite where nobody knows
+
+    @property
+    def most(self) -> float:
+        """φ is nowhere above it; infinite where nobody knows."""
+        return (
+            math.inf
+            if self.factor is not None
+            else abs(self.times) * _highest(self.kind, self.low, self.span, self.bend)
+        )
 
     @property
     def shared(self) -> bool:
-        """Whether all rows have the same φ, and one that is flat enough."""
+        """Whether all rows have the same φ, and one that is flat enough for a constant shift."""
         return self.most <= _STEEPEST
 
-
-def exponent(statistic: Statistic, anchors: int, like: Tensor) -> Exponent | None:
-    """The exponent of a log-sum-exp, or None where no kernel knows it."""
-    if not isinstance(statistic, LogSumExp):
-        return None
-    logit = statistic.logit
-    if isinstance(logit, Scale):
-        if logit.learned is not None:
-            return None
-        if isinstance(logit.factor, Tensor):
-            factor = logit.factor.to(like.device, torch.float32)
-            return Exponent(_SCALE, factor.expand(anchors).contiguous())
-        steep = abs(logit.factor) > _STEEPEST
-        factor = like.new_full((anchors if steep else 1,), logit.factor, dtype=torch.float32)
-        return Exponent(_SCALE, factor, logit.factor, most=abs(logit.factor))
-    if isinstance(logit, Divided) and logit.factor == 1.0:
-        profile: Any = logit.temperature
-        # By name: profiles stand a layer above this one.
-        kind = {"Cosine": _COSINE, "Linear": _LINEAR}.get(type(profile).__name__)
-        if kind is not None:
-            low, span = profile.low, profile.high - profile.low
-            return Exponent(kind, like.new_zeros(1), low, span, profile.detach, _most(kind, low, span))
-    return None
+    def same_but_for_times(self, other: Exponent) -> bool:
+        """Whether both are multiples of one function."""
+        mine, theirs = (replace(phi, times=1.0).__dict__ for phi in (self, other))
+        return mine == theirs
 
 
 @lru_cache
-def _most(kind: int, low: float, span: float) -> float:
-    """The largest s/τ(s), with room for what lies between the points."""
-    shape = (lambda s: math.sin(math.pi * s / 2) ** 2) if kind == _COSINE else (lambda s: s)
-    return 1.01 * max(s / (low + span * shape(s)) for s in (k / 500 for k in range(501)))
+def _highest(kind: int, low: float, span: float, bend: float) -> float:
+    """The largest |s|/τ(s), with room for what lies between the points."""
+    if kind == _SCALE:
+        return 1.0
+    s = torch.linspace(-1, 1, 2001, dtype=torch.float64)
+    if kind == _COSINE:
+        shape = torch.sin(s * math.pi / 2).square()
+    elif kind == _LINEAR:
+        shape = s.abs()
+    elif kind == _EXPONENTIAL:
+        shape = 1 - torch.exp(-bend * s.abs())
+    else:  # however they bend
+        shape = torch.zeros_like(s)
+    return 1.01 * float((s.abs() / (low + span * shape)).max())
 
 
-def log_sum_exp(
-    anchor: Tensor, pool: Tensor, anchor_id: Tensor, pool_id: Tensor, phi: Exponent, precision: str = "ieee"
-) -> Tensor:
-    """log Σ_j e^{φ(s_ij)} over the pool rows with another id, (n,) in float32, with gradients to anchor and pool.
+def exponent(logit: Logit, anchors: int, like: Tensor) -> Exponent | None:
+    """A logit as kernels know it; None where they do not."""
+    if isinstance(logit, Scale):
+        if isinstance(logit.factor, Tensor):
+            return Exponent(factor=logit.factor.to(like.device, torch.float32).expand(anchors))
+        return Exponent(times=float(logit.factor))
+    if not isinstance(logit, Divided):
+        return None
+    profile: Any = logit.temperature
+    name = type(profile).__name__  # by name: profiles stand a layer above this one
+    if name not in ("Cosine", "Linear", "Exponential", "ExponentialLegacy", "ShiftedCosine", "MonotonicCosine"):
+        return None
+    low, span, detach = profile.low, profile.high - profile.low, profile.detach
+    kind, bend = {"Cosine": _COSINE, "Linear": _LINEAR, "MonotonicCosine": _MONOTONIC}.get(name, _EXPONENTIAL), 0.0
+    if name == "ShiftedCosine":
+        kind, bend = _SHIFTED, profile.shift
+    elif kind == _EXPONENTIAL:
+        bend = profile.rate
+        span = span / -math.expm1(-bend) if name == "Exponential" else span
+    return Exponent(kind, logit.factor, None, low, span, bend, detach)
 
-    precision   of the products: "ieee" float32, "tf32", or "bf16" inputs; sums are always float32
+
+@dataclass(eq=False)
+class _Asked:
+    """What is asked of one exponent."""
+
+    phi: Exponent
+    learned: Tensor | None
+    expectation: Expectation | None = None
+    total: Tensor | None = None  # what was found
+    mean: Tensor | None = None
+
+    def answer(self, statistic: Statistic) -> Tensor:
+        """The statistic's values, once they are found."""
+        values = self.mean if isinstance(statistic, Expectation) else self.total
+        assert values is not None
+        return values
+
+
+def supported(statistics: tuple[Statistic, ...], anchor: Tensor) -> list[_Asked | None] | None:
+    """What each statistic asks of which exponent (None for a count); None if kernels cannot do one of them."""
+    asked: list[tuple[Logit, _Asked]] = []
+    each: list[_Asked | None] = []
+    for statistic in statistics:
+        if isinstance(statistic, Count):
+            each.append(None)
+            continue
+        if not isinstance(statistic, LogSumExp | Expectation):
+            return None
+        known = [of for logit, of in asked if _alike(logit, statistic.logit)]
+        if not known:
+            phi = exponent(statistic.logit, len(anchor), anchor)
+            if phi is None:
+                return None
+            known = [_Asked(phi, phi.factor if statistic.logit.learned is not None else None)]
+            asked.append((statistic.logit, known[0]))
+        of = known[0]
+        if isinstance(statistic, Expectation):
+            if of.learned is not None or (of.expectation is not None and of.expectation.detach != statistic.detach):
+                return None
+            of.expectation = statistic
+        each.append(of)
+    return each
+
+
+def _alike(one: Logit, two: Logit) -> bool:
+    tensors = any(isinstance(logit, Scale) and isinstance(logit.factor, Tensor) for logit in (one, two))
+    return one is two or (not tensors and one == two)
+
+
+def reduce(
+    anchor: Tensor, pool: Tensor, selection: Selection, statistics: tuple[Statistic, ...], precision: str
+) -> tuple[Tensor, ...] | None:
+    """Each statistic of each anchor's negatives in float32, with gradients to anchor and pool; None where kernels cannot.
+
+    precision   of the products: "ieee" float32, "tf32x3" (nearly that), "tf32", or "bf16" inputs; sums are always float32
     """
-    found: Tensor = _LogSumExp.apply(anchor, pool, anchor_id, pool_id, phi, precision)
-    return found
+    each = supported(statistics, anchor)
+    if each is None or anchor.dtype != torch.float32 or anchor.shape[1] > WIDEST:
+        return None
+    selection = selection.contiguous()
+    cut = _thresholds(anchor.detach(), pool.detach(), selection, precision)
+    logits = list({id(of): of for of in each if of is not None}.values())
+    if len(logits) == 2 and _joint(*logits):
+        one, two = logits
+        problem = _Problem(one.phi, selection, precision, cut, _AND_ANOTHER, times2=two.phi.times)
+        one.total, two.total = _Statistics.apply(anchor, pool, None, problem)
+    else:
+        for of in logits:
+            fixed = of.expectation is not None and of.expectation.detach
+            what = _AND_EXPECTATION if of.expectation is not None or of.learned is not None else _ONE
+            problem = _Problem(of.phi, selection, precision, cut, what, fixed, asked=of.expectation is not None)
+            of.total, of.mean = (*_Statistics.apply(anchor, pool, of.learned, problem), None)[:2]
+    return tuple(
+        selection.chosen(anchor.dtype) if of is None else of.answer(statistic)
+        for statistic, of in zip(statistics, each, strict=True)
+    )
+
+
+def _joint(one: _Asked, two: _Asked) -> bool:
+    plain = one.expectation is None and two.expectation is None
+    return plain and one.phi.shared and two.phi.shared and one.phi.same_but_for_times(two.phi)
+
+
+@dataclass(frozen=True, eq=False)
+class _Problem:
+    phi: Exponent
+    selection: Selection
+    precision: str
+    cut: tuple[Tensor, Tensor] | None  # thresholds of the hardest, and the share of ties
+    what: int = _ONE
+    fixed: bool = False  # whether an expectation's weights carry no gradient
+    times2: float = 0.0
+    asked: bool = False  # whether the expectation is wanted for itself, or for a learned factor only
+
+    @property
+    def answers(self) -> int:
+        """How many statistics are asked for."""
+        return 2 if self.asked or self.what == _AND_ANOTHER else 1
+
+    def operands(self, anchor: Tensor, pool: Tensor) -> tuple[Tensor, Tensor]:
+        """Both as kernels read them; one tensor given twice stays one."""
+        left = self._operand(anchor)
+        return left, left if _same(anchor, pool) else self._operand(pool)
+
+    def _operand(self, z: Tensor) -> Tensor:
+        """In the precision of the products, with zeros up to a width that tiles have."""
+        z, d = z.detach().to(torch.bfloat16 if self.precision == "bf16" else torch.float32), z.shape[1]
+        width = max(16, triton.next_power_of_2(d))
+        return torch.nn.functional.pad(z, (0, width - d)) if width > d else z.contiguous()
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        phi = self.phi
+        return {
+            "SHARED": phi.shared, "KIND": phi.kind, "DETACH": phi.detach, "SECOND": self.what, "HARD": self.cut is not None,
+        }  # fmt: skip
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        phi, shared = self.phi, self.phi.shared
+        most = phi.most * _LOG2E if shared else 0.0
+        return (
+            phi.times * _LOG2E, self.times2 * _LOG2E, phi.low, phi.span, phi.bend, most,
+            replace(phi, times=self.times2).most * _LOG2E if self.what == _AND_ANOTHER else 0.0,
+        )  # fmt: skip
+
+    def factors(self, anchors: int, like: Tensor) -> Tensor:
+        """(n,): what s or s/τ(s) is multiplied by; read only where there is no constant shift."""
+        if self.phi.factor is not None:
+            return self.phi.factor.detach().contiguous()
+        return like if self.phi.shared else like.new_full((anchors,), self.phi.times, dtype=torch.float32)
 
 
 def _same(anchor: Tensor, pool: Tensor) -> bool:
-    return anchor.data_ptr() == pool.data_ptr() and anchor.shape == pool.shape and anchor.stride() == pool.stride()
+    return anchor is pool or (anchor.data_ptr() == pool.data_ptr() and anchor.shape == pool.shape)
 
 
-class _LogSumExp(torch.autograd.Function):
+class _Statistics(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, anchor: Tensor, pool: Tensor, anchor_id: Tensor, pool_id: Tensor, phi: Exponent, precision: str
-    ) -> Tensor:
-        same, dtype = _same(anchor, pool), torch.bfloat16 if precision == "bf16" else torch.float32
-        anchor = anchor.to(dtype).contiguous()
-        pool = anchor if same else pool.to(dtype).contiguous()
-        ids = anchor_id.contiguous(), pool_id.contiguous()
-        out = anchor.new_empty(len(anchor), dtype=torch.float32)
-        _launch(forward_kernel, (anchor, pool, *ids, phi.factor, out), phi, precision)
-        ctx.save_for_backward(anchor, pool, *ids, out)
-        ctx.phi, ctx.precision = phi, precision
-        return out
+        ctx: Any, anchor: Tensor, pool: Tensor, learned: Tensor | None, problem: _Problem
+    ) -> tuple[Tensor, ...]:
+        wants_anchor, wants_pool, *_ = ctx.needs_input_grad
+        ctx.both = wants_anchor and wants_pool and _same(anchor, pool)
+        ctx.gathers = wants_anchor and problem.what != _AND_ANOTHER and not problem.asked
+        z, p = problem.operands(anchor, pool)
+        parts = [
+            _forward(problem, z, p, rows, columns, anchor.shape[1], ctx.gathers and not (ctx.both and rows == columns))
+            for rows, columns in problem.selection.runs
+        ]
+        lse, second = (
+            each[0] if len(each) == 1 else torch.cat(each) for each in zip(*(part[:2] for part in parts), strict=True)
+        )
+        ctx.problem = problem
+        ctx.save_for_backward(anchor, pool, lse, second, *(part[2] for part in parts if part[2] is not None))
+        return (lse, second) if problem.answers == 2 else (lse,)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # create_graph=True
             raise RuntimeError("first derivatives only: losses of embeddings have no second derivative here")
-        anchor, pool, anchor_id, pool_id, lse = ctx.saved_tensors
-        phi, upstream = ctx.phi, gradients[0].float().contiguous()
-        if phi.shared:
-            upstream = upstream * torch.exp(phi.most - lse.masked_fill(lse == -torch.inf, phi.most))
-        wants_anchor, wants_pool, *_ = ctx.needs_input_grad
-        both = wants_anchor and wants_pool and _same(anchor, pool)
-        d_anchor = d_pool = None
-        if wants_anchor:
-            d_anchor = torch.empty_like(anchor, dtype=torch.float32)
-            buffers = (anchor, pool, anchor_id, pool_id, phi.factor, lse, upstream, d_anchor)
-            _launch(backward_kernel, buffers, phi, ctx.precision, OWN=True, OTHER=both)
-        if wants_pool and not both:
-            d_pool = torch.empty_like(pool, dtype=torch.float32)
-            buffers = (pool, anchor, pool_id, anchor_id, phi.factor, lse, upstream, d_pool)
-            _launch(backward_kernel, buffers, phi, ctx.precision, OWN=False, OTHER=True)
-        return d_anchor, d_pool, None, None, None, None
+        problem: _Problem = ctx.problem
+        anchor, pool, lse, second, *means = ctx.saved_tensors
+        wants_anchor, wants_pool, wants_factor, _ = ctx.needs_input_grad
+        upstream = gradients[0].contiguous()
+        saved = (lse, second, upstream, gradients[-1].contiguous())
+        symmetric = [ctx.both and rows == columns for rows, columns in problem.selection.runs]
+        z, p = problem.operands(anchor, pool)
+        d_anchor = torch.empty_like(anchor) if wants_anchor else None
+        d_pool = torch.zeros_like(pool) if wants_pool and not all(symmetric) else None
+        found = iter(means)
+        for (rows, columns), alike in zip(problem.selection.runs, symmetric, strict=True):
+            if d_anchor is not None:
+                if alike or not ctx.gathers:
+                    _backward(problem, z, p, rows, columns, saved, d_anchor[rows], own=True, other=alike)
+                else:
+                    steep = problem.phi.times if problem.phi.factor is None else problem.phi.factor.detach()[rows]
+                    torch.mul(next(found), (upstream[rows] * steep)[:, None], out=d_anchor[rows])
+            if d_pool is not None and not alike:
+                part = torch.empty_like(pool[columns])
+                _backward(problem, p, z, columns, rows, saved, part, own=False, other=True)
+                d_pool[columns] += part
+        return d_anchor, d_pool, upstream * second if wants_factor else None, None
 
 
-# (rows, columns, warps, stages) of a tile, measured on an H200 at d = 128: forward, backward.
-_TILES = {"bf16": ((128, 64, 4, 3), (64, 128, 4, 2)), "tf32": ((128, 32, 4, 3), (128, 128, 8, 2))}
-_FLAT = (128, 128, 4, 2)  # bf16 forward of a plain scale
-_PLAIN = ((64, 64, 4, 2), (64, 32, 4, 2))
+# (rows, columns, warps, stages) of a tile, measured on an H200: forward, forward with the gradient, backward.
+_Tile = tuple[int, int, int, int]
+_TILES: dict[str, tuple[_Tile, _Tile, _Tile]] = {
+    "bf16": ((128, 64, 4, 3), (64, 128, 4, 2), (64, 128, 4, 2)),
+    "tf32": ((128, 32, 4, 3), (128, 32, 8, 2), (128, 32, 8, 2)),
+}
+_FLAT: _Tile = (128, 128, 4, 2)  # bf16 forward of a plain scale
+_PLAIN: tuple[_Tile, _Tile, _Tile] = ((64, 64, 4, 2), (64, 32, 4, 2), (64, 32, 4, 2))
+_COUNT: _Tile = (128, 64, 8, 2)
+_LEAST_TILES = 16  # of a program that has a share of the columns
 
 
-def _launch(kernel: Any, buffers: tuple[Tensor, ...], phi: Exponent, precision: str, **more: Any) -> None:
-    (n, d), m = buffers[0].shape, len(buffers[1])
-    width = max(16, triton.next_power_of_2(d))
-    tiles = _TILES.get(precision, _PLAIN) if width <= 128 else _PLAIN
-    if precision == "bf16" and phi.kind == _SCALE and phi.shared and width == 128:
-        tiles = (_FLAT, tiles[1])
-    rows, columns, warps, stages = tiles[kernel is backward_kernel]
-    kernel[(triton.cdiv(n, rows),)](
-        *buffers, n, m, d, phi.low, phi.span, phi.most if phi.shared else 0.0, SHARED=phi.shared, KIND=phi.kind,
-        DETACH=phi.detach, ROWS=rows, COLUMNS=columns, WIDTH=width, PRECISION="ieee" if precision == "bf16" else precision,
-        num_warps=warps, num_stages=stages, **more,
+def _tile(problem: _Problem, stage: int, d: int) -> _Tile:
+    if d > 128:
+        return (64, 64, 8, 2) if problem.precision == "bf16" else (64, 32, 8, 1)
+    if stage == 0 and problem.precision == "bf16" and problem.phi.kind == _SCALE and problem.phi.shared:
+        return _FLAT
+    return _TILES.get(problem.precision, _PLAIN)[stage]
+
+
+def _forward(
+    problem: _Problem, z: Tensor, p: Tensor, rows: slice, columns: slice, d: int, gather: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Total, second total and, with `gather`, the mean of slope times column, of one run."""
+    launch = _Launch(_tile(problem, 1 if gather else 0, d), z[rows], p[columns], d, problem.precision)
+    shape = (launch.splits, launch.n)
+    out = second = z.new_empty(shape, dtype=torch.float32)
+    if problem.what != _ONE:
+        second = torch.empty_like(out)
+    mean = z.new_empty((*shape, d), dtype=torch.float32) if gather else None
+    launch(
+        forward_kernel, *_ids(problem, rows, columns), *_row_data(problem, rows, len(z), z), out, second,
+        out if mean is None else mean, numbers=problem.numbers, GATHER=gather, FAST=z.is_cuda, **problem.constants,
     )  # fmt: skip
+    if launch.splits == 1:
+        return out[0], second[0], None if mean is None else mean[0]
+    total = out.logsumexp(0)
+    weight = torch.exp(out - total.masked_fill(total == -torch.inf, 0.0))
+    if problem.what == _AND_EXPECTATION:
+        second = (weight * second).sum(0)
+    elif problem.what == _AND_ANOTHER:
+        second = second.logsumexp(0)
+    return total, second, None if mean is None else (weight[..., None] * mean).sum(0)
+
+
+def _backward(
+    problem: _Problem, z: Tensor, p: Tensor, rows: slice, columns: slice, saved: tuple[Tensor, ...], out: Tensor,
+    *, own: bool, other: bool,
+) -> None:  # fmt: skip
+    """The gradient of some rows of z, written to `out`; with `own` they are anchors, with `other` the columns are."""
+    d = out.shape[1]
+    launch = _Launch(_tile(problem, 2, d), z[rows], p[columns], d, problem.precision)
+    anchors = rows if own else columns
+    parts = out if launch.splits == 1 else out.new_empty((launch.splits, *out.shape))
+    data = _row_data(problem, anchors, len(z if own else p), z)
+    ids = _ids(problem, rows, columns) if own else _ids(problem, columns, rows)[::-1]
+    launch(
+        backward_kernel, *ids, *data, *(x[anchors] for x in saved), parts, numbers=problem.numbers,
+        OWN=own, OTHER=other, FIXED=problem.fixed, FAST=z.is_cuda,
+        **problem.constants | {"SECOND": problem.what if problem.answers == 2 else _ONE},
+    )  # fmt: skip
+    if launch.splits > 1:
+        torch.sum(parts, 0, out=out)
+
+
+def _ids(problem: _Problem, anchors: slice, pool: slice) -> tuple[Tensor, Tensor]:
+    return problem.selection.anchor_id[anchors], problem.selection.pool_id[pool]
+
+
+def _row_data(problem: _Problem, anchors: slice, count: int, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Factors, thresholds and shares of ties; anything where they are not read."""
+    factors = problem.factors(count, like)
+    factors = factors if factors is like else factors[anchors]
+    return (factors, like, like) if problem.cut is None else (factors, problem.cut[0][anchors], problem.cut[1][anchors])
+
+
+class _Launch:
+    """A kernel over rows and shares of the columns."""
+
+    def __init__(self, tile: _Tile, z: Tensor, p: Tensor, d: int, precision: str) -> None:
+        self.n, self.m, self.d, self.tile = len(z), len(p), d, tile
+        self.precision = "ieee" if precision == "bf16" else precision
+        rows, columns, _, _ = tile
+        self.width = z.shape[1]
+        self.z = TensorDescriptor.from_tensor(z, [rows, self.width])
+        self.p = TensorDescriptor.from_tensor(p, [columns, self.width])
+        blocks, tiles = triton.cdiv(self.n, rows), triton.cdiv(self.m, columns)
+        # Shared out, partial results have to be put together: worth it only for long rows.
+        shares = max(1, min(2 * _processors(z.device) // blocks, tiles // _LEAST_TILES))
+        self.each = triton.cdiv(tiles, shares) * columns
+        self.splits = triton.cdiv(self.m, self.each)
+        self.grid = (blocks, self.splits)
+
+    def __call__(self, kernel: Any, *buffers: Tensor, numbers: tuple[float, ...], **constants: Any) -> None:
+        rows, columns, warps, stages = self.tile
+        kernel[self.grid](
+            self.z, self.p, *buffers, self.n, self.m, self.d, self.each, *numbers, ROWS=rows, COLUMNS=columns,
+            WIDTH=self.width, PRECISION=self.precision, num_warps=warps, num_stages=stages, **constants,
+        )  # fmt: skip
+
+
+@lru_cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
+
+
+def _thresholds(anchor: Tensor, pool: Tensor, selection: Selection, precision: str) -> tuple[Tensor, Tensor] | None:
+    """The similarity of each anchor's k-th hardest negative, and the share that ties with it count for; k in all.
+
+    Eight thresholds are counted in a pass and the one interval kept: after eight passes it is narrower than float32 tells apart.
+    """
+    if selection.hardest is None:
+        return None
+    wanted = selection.chosen(torch.int64)
+    problem = _Problem(Exponent(), selection, precision, None)
+    z, p = problem.operands(anchor, pool)
+    at = torch.full((len(z),), -1.01, device=z.device)
+    width = 2.02
+    for _ in range(8):
+        width /= 8
+        reached = _counted(problem, z, p, at, width) >= wanted[:, None]
+        at = at + width * (reached.sum(1) - 1).clamp(min=0)
+    counts = _counted(problem, z, p, at - BAND.value, 2 * BAND.value)
+    above, ties = counts[:, 1], counts[:, 0] - counts[:, 1]
+    return at, ((wanted - above) / ties.clamp(min=1)).clamp(0, 1).float()
+
+
+def _counted(problem: _Problem, z: Tensor, p: Tensor, start: Tensor, step: float) -> Tensor:
+    """(n, 8): how many negatives are at or above start + k · step."""
+    counts = torch.empty((len(z), 8), dtype=torch.int64, device=z.device)
+    for rows, columns in problem.selection.runs:
+        launch = _Launch(_COUNT, z[rows], p[columns], z.shape[1], problem.precision)
+        parts = counts.new_empty((launch.splits, launch.n, 8), dtype=torch.int32)
+        launch(count_kernel, *_ids(problem, rows, columns), start[rows], parts, numbers=(step,))
+        counts[rows] = parts.sum(0)
+    return counts

@@ -1,15 +1,29 @@
 # mypy: ignore-errors
-"""The Triton kernels of `fused`: what they compute is said there."""
+"""The Triton kernels of `fused`: what they compute, and what their arguments are, is said there.
+
+Exponents are in base 2 here: `times`, `most`, factors and log-sum-exps inside a kernel are multiplied by log2 e.
+"""
 
 import triton
 import triton.language as tl
 
+BAND = tl.constexpr(1e-6)  # similarities this close to a threshold are ties: products in another order differ by less
+LN2 = tl.constexpr(0.6931471805599453)
+LOG2E = tl.constexpr(1.4426950408889634)
+
 
 @triton.jit
-def _logit(s, factor, low, span, KIND: tl.constexpr, DETACH: tl.constexpr):
-    """φ(s) and its slope."""
+def _reciprocal(x, FAST: tl.constexpr):
+    if FAST:  # one instruction, to the last bit or two; the interpreter has no machine code
+        return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=r,r", [x], tl.float32, True, 1)
+    return 1.0 / x
+
+
+@triton.jit
+def _over_temperature(s, low, span, bend, KIND: tl.constexpr, DETACH: tl.constexpr, FAST: tl.constexpr):
+    """s / τ(s) and its slope; with KIND 0, s itself."""
     if KIND == 0:
-        return s * factor, factor + s * 0.0
+        return s, s * 0.0 + 1.0
     if KIND == 1:  # sin²(πs/2) as a polynomial in s², to 2e-8
         x = s * s
         q = 0.01274423722645821 - 0.0008194806203914438 * x
@@ -17,105 +31,271 @@ def _logit(s, factor, low, span, KIND: tl.constexpr, DETACH: tl.constexpr):
         q = 0.6676124427579604 + q * x
         q = -2.029354448232488 + q * x
         tau = low + span * x * (2.467401077926936 + q * x)
-    else:
+    elif KIND == 2:
         tau = low + span * tl.abs(s)
-    inverse = 1.0 / tau
+    elif KIND == 3:  # bend: the rate
+        tau = low + span * (1.0 - tl.exp2(tl.abs(s) * (-bend * LOG2E)))
+    elif KIND == 4:  # bend: the shift
+        frequency = 6.283185307179586 / (1.0 + tl.abs(bend))
+        active = tl.where(bend <= 0.0, s <= -bend, s >= -bend)
+        tau = low + span * tl.where(active, 0.5 + 0.5 * tl.cos((bend + s) * frequency), 1.0)
+    else:
+        tau = low + span * (0.5 + 0.5 * tl.sin(1.5707963267948966 * s))
+    inverse = _reciprocal(tau, FAST)
     if DETACH:
         return s * inverse, inverse
+    sign = tl.where(s > 0, 1.0, tl.where(s < 0, -1.0, 0.0))
     if KIND == 1:
         slope = span * 1.5707963267948966 * tl.sin(3.141592653589793 * s)
+    elif KIND == 2:
+        slope = span * sign
+    elif KIND == 3:
+        slope = span * bend * tl.exp2(tl.abs(s) * (-bend * LOG2E)) * sign
+    elif KIND == 4:
+        slope = tl.where(active, -0.5 * span * frequency * tl.sin((bend + s) * frequency), 0.0)
     else:
-        slope = span * tl.where(s < 0, -1.0, 1.0)
+        slope = span * 0.7853981633974483 * tl.cos(1.5707963267948966 * s)
     return s * inverse, (tau - s * slope) * inverse * inverse
 
 
 @triton.jit
-def _similarity(z, p, rows, columns, n, m, d, WIDTH: tl.constexpr, PRECISION: tl.constexpr):
-    """The columns' unit vectors, and their products with those of the rows."""
-    along = tl.arange(0, WIDTH)
-    inside = along < d
-    a = tl.load(z + rows.to(tl.int64)[:, None] * d + along[None, :], (rows < n)[:, None] & inside[None, :], 0.0)
-    b = tl.load(p + columns.to(tl.int64)[:, None] * d + along[None, :], (columns < m)[:, None] & inside[None, :], 0.0)
-    return tl.dot(a, tl.trans(b), input_precision=PRECISION), b
+def _negatives(own, p_id, columns, m):
+    """(rows, columns) bool: true where a column is no negative."""
+    other = tl.load(p_id + columns, columns < m, -2)
+    return (own[:, None] == other[None, :]) | (columns >= m)[None, :]
+
+
+@triton.jit
+def _member(s, cut, share):
+    """1 above the threshold, a tie's share at it, 0 below."""
+    return tl.where(s > cut + BAND, 1.0, tl.where(s >= cut - BAND, share, 0.0))
 
 
 @triton.jit
 def forward_kernel(
-    z, p, z_id, p_id, factors, out, n, m, d, low, span, most,
-    SHARED: tl.constexpr, KIND: tl.constexpr, DETACH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    WIDTH: tl.constexpr, PRECISION: tl.constexpr,
+    z, p, z_id, p_id, factors, cut, share, out, second, moved, n, m, d, each, times, times2, low, span, bend, most, most2,
+    SHARED: tl.constexpr, KIND: tl.constexpr, DETACH: tl.constexpr, SECOND: tl.constexpr, HARD: tl.constexpr,
+    GATHER: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
+    FAST: tl.constexpr,
 ):  # fmt: skip
-    """out_i = log Σ_j e^{φ(s_ij)} over columns with another id."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    own = tl.load(z_id + rows, rows < n, -1)
-    factor = low if SHARED else tl.load(factors + rows, rows < n, 0.0)[:, None] if KIND == 0 else 0.0
+    """Totals of some rows over one share of the columns; with GATHER the columns' mean under the softmax, times slope, too."""
+    first = tl.program_id(0) * ROWS
+    rows, split = first + tl.arange(0, ROWS), tl.program_id(1)
+    own, inside = tl.load(z_id + rows, rows < n, -1), rows < n
+    if HARD:
+        row_cut, row_share = tl.load(cut + rows, inside, 0.0)[:, None], tl.load(share + rows, inside, 0.0)[:, None]
+    if not SHARED:
+        factor = tl.load(factors + rows, inside, 0.0)[:, None] * LOG2E
+    x = z.load([first, 0])
     top = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
-    for start in range(0, m, COLUMNS):
+    total2 = tl.zeros((ROWS,), tl.float32)
+    mean = tl.zeros((ROWS, WIDTH), tl.float32)
+    for start in range(split * each, min(m, (split + 1) * each), COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
-        s, _ = _similarity(z, p, rows, columns, n, m, d, WIDTH, PRECISION)
-        logit, _ = _logit(s, factor, low, span, KIND, DETACH)
-        other = tl.load(p_id + columns, columns < m, -2)
-        drop = (own[:, None] == other[None, :]) | (columns >= m)[None, :]
+        y = p.load([start, 0])
+        s = tl.dot(x, tl.trans(y), input_precision=PRECISION)
+        base, slope = _over_temperature(s, low, span, bend, KIND, DETACH, FAST)
+        drop = _negatives(own, p_id, columns, m)
         if SHARED:
-            total += tl.sum(tl.where(drop, 0.0, tl.exp2((logit - most) * 1.4426950408889634)), 1)
+            e = tl.exp2(base * times - most)
         else:
-            logit = tl.where(drop, float("-inf"), logit)
+            logit = tl.where(drop, float("-inf"), base * factor)
             highest = tl.maximum(top, tl.max(logit, 1))
             safe = tl.where(highest == float("-inf"), 0.0, highest)
-            total = total * tl.exp(top - safe) + tl.sum(tl.exp(logit - safe[:, None]), 1)
+            shrink = tl.exp2(top - safe)
+            total *= shrink
+            total2 *= shrink
+            if GATHER:
+                mean *= shrink[:, None]
             top = highest
-    top = most + total * 0.0 if SHARED else top
-    tl.store(out + rows, tl.where(total > 0, top + tl.log(total), float("-inf")), rows < n)
+            e = tl.exp2(logit - safe[:, None])
+        e = tl.where(drop, 0.0, e)
+        if HARD:
+            member = _member(s, row_cut, row_share)
+            e *= member
+        total += tl.sum(e, 1)
+        if SECOND == 1:
+            total2 += tl.sum(e * s, 1)
+        if SECOND == 2:
+            e2 = tl.where(drop, 0.0, tl.exp2(base * times2 - most2))
+            if HARD:
+                e2 *= member
+            total2 += tl.sum(e2, 1)
+        if GATHER:
+            mean = tl.dot((e * slope).to(y.dtype), y, mean, input_precision=PRECISION)
+    if SHARED:
+        top = most + total * 0.0
+    some, place = total > 0, split.to(tl.int64) * n + rows
+    tl.store(out + place, tl.where(some, (top + tl.log2(total)) * LN2, float("-inf")), inside)
+    if SECOND == 1:
+        tl.store(second + place, tl.where(some, total2 / total, 0.0), inside)
+    if SECOND == 2:
+        tl.store(second + place, tl.where(total2 > 0, (most2 + tl.log2(total2)) * LN2, float("-inf")), inside)
+    if GATHER:
+        mean *= tl.where(some, 1.0 / total, 0.0)[:, None]
+        along = tl.arange(0, WIDTH)
+        tl.store(moved + place[:, None] * d + along[None, :], mean, inside[:, None] & (along < d)[None, :])
+
+
+@triton.jit
+def _gradients(
+    i, n, lse, second, gradient, gradient2, times, times2, most, most2,
+    SHARED: tl.constexpr, SECOND: tl.constexpr, FIXED: tl.constexpr,
+):  # fmt: skip
+    """What some anchors' weights are multiplied with: a and, for a second statistic, b. Then ∂L/∂s is
+
+        e^φ φ' a;    with an expectation e^φ (φ' (a + b s) + b), or e^φ (φ' a + b) where its weights are FIXED;
+        with another total base' (a e^φ + b e^φ2)
+    """  # fmt: skip
+    inside = i < n
+    a = tl.load(gradient + i, inside, 0.0)
+    total = tl.load(lse + i, inside, 0.0) * LOG2E
+    total = tl.where(total == float("-inf"), most, total)
+    lift = tl.exp2(most - total) if SHARED else 1.0
+    b = a * 0.0
+    if SECOND > 0:
+        b = tl.load(gradient2 + i, inside, 0.0)
+        other = tl.load(second + i, inside, 0.0)
+    if SECOND == 1:
+        if not FIXED:
+            a -= b * other
+        b *= lift
+    if SECOND == 2:
+        other = tl.where(other == float("-inf"), most2, other * LOG2E)
+        a *= times * LN2
+        b *= tl.exp2(most2 - other) * times2 * LN2
+    return a * lift, b, total
+
+
+@triton.jit
+def _pull(s, slope, e, steep, a, b, SECOND: tl.constexpr, FIXED: tl.constexpr):
+    if SECOND == 0:
+        return e * (slope * (steep * a))
+    if FIXED:
+        return e * (slope * steep * a + b)
+    return e * (slope * steep * (a + b * s) + b)
 
 
 @triton.jit
 def backward_kernel(
-    z, p, z_id, p_id, factors, lse, gradient, out, n, m, d, low, span, most,
+    z, p, z_id, p_id, factors, cut, share, lse, second, gradient, gradient2, out, n, m, d, each,
+    times, times2, low, span, bend, most, most2,
     OWN: tl.constexpr, OTHER: tl.constexpr, SHARED: tl.constexpr, KIND: tl.constexpr, DETACH: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
+    SECOND: tl.constexpr, FIXED: tl.constexpr, HARD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """out_i = Σ_j (OWN · g_i w_ij + OTHER · g_j w_ji) p_j; with OTHER the columns are anchors, with OWN the rows are.
+    """out_i = Σ_j (OWN · ∂L_i/∂s_ij + OTHER · ∂L_j/∂s_ji) p_j; with OWN the rows are anchors, with OTHER the columns are.
 
-    With SHARED, `gradient` is g e^{most - lse} already.
+    Factors, thresholds, statistics and their gradients are the anchors'.
     """
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    own = tl.load(z_id + rows, rows < n, -1)
+    first = tl.program_id(0) * ROWS
+    rows, split = first + tl.arange(0, ROWS), tl.program_id(1)
+    own, inside = tl.load(z_id + rows, rows < n, -1), rows < n
     if OWN:
-        row_gradient = tl.load(gradient + rows, rows < n, 0.0)
+        row_a, row_b, row_total = _gradients(
+            rows, n, lse, second, gradient, gradient2, times, times2, most, most2, SHARED, SECOND, FIXED
+        )
+        row_a, row_b, row_total = row_a[:, None], row_b[:, None], row_total[:, None]
+        if HARD:
+            row_cut, row_share = tl.load(cut + rows, inside, 0.0)[:, None], tl.load(share + rows, inside, 0.0)[:, None]
         if not SHARED:
-            row_lse = tl.load(lse + rows, rows < n, 0.0)
-            row_lse = tl.where(row_lse == float("-inf"), 0.0, row_lse)
-            row_factor = tl.load(factors + rows, rows < n, 0.0)[:, None] if KIND == 0 else 0.0
+            row_factor = tl.load(factors + rows, inside, 0.0)[:, None]
+    x = z.load([first, 0])
     moved = tl.zeros((ROWS, WIDTH), tl.float32)
-    for start in range(0, m, COLUMNS):
+    for start in range(split * each, min(m, (split + 1) * each), COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
-        s, b = _similarity(z, p, rows, columns, n, m, d, WIDTH, PRECISION)
-        other = tl.load(p_id + columns, columns < m, -2)
-        drop = (own[:, None] == other[None, :]) | (columns >= m)[None, :]
-        column_gradient = tl.load(gradient + columns, columns < m, 0.0) if OTHER else 0.0
+        y = p.load([start, 0])
+        s = tl.dot(x, tl.trans(y), input_precision=PRECISION)
+        base, slope = _over_temperature(s, low, span, bend, KIND, DETACH, FAST)
+        drop = _negatives(own, p_id, columns, m)
+        if OTHER:
+            column_a, column_b, column_total = _gradients(
+                columns, m, lse, second, gradient, gradient2, times, times2, most, most2, SHARED, SECOND, FIXED
+            )
+            column_a, column_b, column_total = column_a[None, :], column_b[None, :], column_total[None, :]
+            if HARD:
+                column_cut = tl.load(cut + columns, columns < m, 0.0)[None, :]
+                column_share = tl.load(share + columns, columns < m, 0.0)[None, :]
         if SHARED:
-            logit, slope = _logit(s, low, low, span, KIND, DETACH)
-            weight = tl.exp2((logit - most) * 1.4426950408889634) * slope
+            # e^φ is common to both sides: only the gradients differ.
             if OWN and OTHER:
-                weight *= row_gradient[:, None] + column_gradient[None, :]
+                if HARD:
+                    row_member, column_member = _member(s, row_cut, row_share), _member(s, column_cut, column_share)
+                    a, b = row_a * row_member + column_a * column_member, row_b * row_member + column_b * column_member
+                else:
+                    a, b = row_a + column_a, row_b + column_b
             elif OWN:
-                weight *= row_gradient[:, None]
+                a, b = row_a, row_b
+                if HARD:
+                    row_member = _member(s, row_cut, row_share)
+                    a, b = a * row_member, b * row_member
             else:
-                weight *= column_gradient[None, :]
+                a, b = column_a, column_b
+                if HARD:
+                    column_member = _member(s, column_cut, column_share)
+                    a, b = a * column_member, b * column_member
+            e = tl.exp2(base * times - most)
+            if SECOND == 2:
+                weight = slope * (a * e + b * tl.exp2(base * times2 - most2))
+            elif SECOND == 1:
+                weight = _pull(s, slope, e, times * LN2, a, b, SECOND, FIXED)
+            else:
+                weight = e * slope * a  # times `times`, once, at the end
         else:
             weight = tl.zeros((ROWS, COLUMNS), tl.float32)
             if OWN:
-                logit, slope = _logit(s, row_factor, low, span, KIND, DETACH)
-                weight += tl.exp(logit - row_lse[:, None]) * slope * row_gradient[:, None]
+                e = tl.exp2(base * (row_factor * LOG2E) - row_total)
+                if HARD:
+                    e *= _member(s, row_cut, row_share)
+                weight += _pull(s, slope, e, row_factor, row_a, row_b, SECOND, FIXED)
             if OTHER:
-                column_lse = tl.load(lse + columns, columns < m, 0.0)
-                column_lse = tl.where(column_lse == float("-inf"), 0.0, column_lse)
-                column_factor = tl.load(factors + columns, columns < m, 0.0)[None, :] if KIND == 0 else 0.0
-                logit, slope = _logit(s, column_factor, low, span, KIND, DETACH)
-                weight += tl.exp(logit - column_lse[None, :]) * slope * column_gradient[None, :]
+                column_factor = tl.load(factors + columns, columns < m, 0.0)[None, :]
+                e = tl.exp2(base * (column_factor * LOG2E) - column_total)
+                if HARD:
+                    e *= _member(s, column_cut, column_share)
+                weight += _pull(s, slope, e, column_factor, column_a, column_b, SECOND, FIXED)
         weight = tl.where(drop, 0.0, weight)
-        moved += tl.dot(weight.to(b.dtype), b, input_precision=PRECISION)
+        moved = tl.dot(weight.to(y.dtype), y, moved, input_precision=PRECISION)
+    if SHARED and SECOND == 0:
+        moved *= times * LN2
     along = tl.arange(0, WIDTH)
-    place = rows.to(tl.int64)[:, None] * d + along[None, :]
-    tl.store(out + place, moved, (rows < n)[:, None] & (along < d)[None, :])
+    place = (split.to(tl.int64) * n + rows)[:, None] * d + along[None, :]
+    tl.store(out + place, moved, inside[:, None] & (along < d)[None, :])
+
+
+@triton.jit
+def _two(s, start_at, step, k: tl.constexpr):
+    """How many of each row are at or above thresholds k and k + 1, in the low and the high half of a number."""
+    return tl.sum(tl.where(s >= start_at + k * step, 1, 0) + tl.where(s >= start_at + (k + 1) * step, 65536, 0), 1)
+
+
+@triton.jit
+def count_kernel(
+    z, p, z_id, p_id, start_at, out, n, m, d, each, step,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """How many of a row's negatives are at or above each of 8 thresholds, `start_at_i` + k · `step`."""
+    first = tl.program_id(0) * ROWS
+    rows, split = first + tl.arange(0, ROWS), tl.program_id(1)
+    own, inside = tl.load(z_id + rows, rows < n, -1), rows < n
+    edge = tl.load(start_at + rows, inside, 0.0)[:, None]
+    x = z.load([first, 0])
+    none = tl.zeros((ROWS,), tl.int32)
+    low0, low1, low2, low3, high0, high1, high2, high3 = none, none, none, none, none, none, none, none
+    for start in range(split * each, min(m, (split + 1) * each), COLUMNS):
+        columns = start + tl.arange(0, COLUMNS)
+        s = tl.dot(x, tl.trans(p.load([start, 0])), input_precision=PRECISION)
+        s = tl.where(_negatives(own, p_id, columns, m), -3.0, s)
+        c0, c1, c2, c3 = _two(s, edge, step, 0), _two(s, edge, step, 2), _two(s, edge, step, 4), _two(s, edge, step, 6)
+        low0, low1, low2, low3 = low0 + (c0 & 65535), low1 + (c1 & 65535), low2 + (c2 & 65535), low3 + (c3 & 65535)
+        high0, high1, high2, high3 = high0 + (c0 >> 16), high1 + (c1 >> 16), high2 + (c2 >> 16), high3 + (c3 >> 16)
+    place = out + (split.to(tl.int64) * n + rows) * 8
+    tl.store(place, low0, inside)
+    tl.store(place + 1, high0, inside)
+    tl.store(place + 2, low1, inside)
+    tl.store(place + 3, high1, inside)
+    tl.store(place + 4, low2, inside)
+    tl.store(place + 5, high2, inside)
+    tl.store(place + 6, low3, inside)
+    tl.store(place + 7, high3, inside)

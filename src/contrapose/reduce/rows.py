@@ -6,13 +6,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from contrapose.reduce.block import Block, Source
+from contrapose.reduce.logit import Divided
 from contrapose.reduce.statistics import Statistic
+from contrapose.unit import matmul
+from contrapose.validate import check_choice
 
 
 @dataclass(frozen=True)
@@ -28,27 +33,38 @@ class Memory:
 _CPU, _DEVICE = Memory(2**19, 2**24, 64), Memory(2**26, 2**28, 64)
 _DENSE = Memory(2**62, 2**62)
 _MEMORY: ContextVar[Memory | None] = ContextVar("memory", default=None)
-_FUSED: ContextVar[str] = ContextVar("fused", default="")
+PATHS = ("dense", "chunked", "fused")
+PRECISIONS = ("ieee", "tf32x3", "tf32", "bf16")
+
+
+@dataclass(frozen=True)
+class _Forced:
+    path: str | None = None
+    precision: str | None = None
+
+
+_FREE = _Forced()
+_FORCED: ContextVar[_Forced | None] = ContextVar("forced", default=None)
 
 
 @contextmanager
-def path(name: str, *, precision: str = "ieee") -> Iterator[None]:
+def path(name: str, *, precision: str | None = None) -> Iterator[None]:
     """Inside, reductions take one path: "dense" (the whole matrix, kept), "chunked" (blocks, recomputed) or "fused".
 
-    "fused" is for log-sum-exps of all negatives in Triton kernels, with products in "ieee" float32, "tf32" or "bf16"; what it
-    cannot do is done in blocks. Outside, the sizes decide between the first two.
+    "fused": Triton kernels, with products in "ieee" float32, "tf32x3" (three tf32 products, nearly float32), "tf32" or "bf16";
+    what kernels cannot do is done in blocks. Outside, on a GPU kernels do what they can, in bf16 for embeddings that came in
+    half precision, in tf32 where torch may use that for float32, otherwise in tf32x3; elsewhere sizes decide between the others.
     """
+    check_choice("path", name, *PATHS)
+    if precision is not None:
+        check_choice("precision", precision, *PRECISIONS)
     limits = {"dense": _DENSE, "chunked": Memory(2**22, 0, 64), "fused": None}
-    if name not in limits:
-        raise ValueError(f"path: expected dense, chunked or fused, got {name!r}")
-    if precision not in ("ieee", "tf32", "bf16"):
-        raise ValueError(f"precision: expected ieee, tf32 or bf16, got {precision!r}")
-    memory_token, fused_token = _MEMORY.set(limits[name]), _FUSED.set(precision if name == "fused" else "")
+    memory_token, forced_token = _MEMORY.set(limits[name]), _FORCED.set(_Forced(name, precision))
     try:
         yield
     finally:
         _MEMORY.reset(memory_token)
-        _FUSED.reset(fused_token)
+        _FORCED.reset(forced_token)
 
 
 @contextmanager
@@ -62,36 +78,65 @@ def memory(*, block: int, kept: int) -> Iterator[None]:
 
 
 def reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
-    """Each statistic of each anchor's negatives, (n,) tensors that carry gradients (first derivatives)."""
+    """Each statistic of each anchor's negatives, (n,) tensors that carry gradients (first derivatives).
+
+    Inside `torch.compile` this part runs as it is: blocks and kernels are made for what they do already.
+    """
+    if torch.compiler.is_compiling():
+        found: tuple[Tensor, ...] = torch.compiler.disable(_reduce_rows)(source, *statistics)
+        return found
+    return _reduce_rows(source, *statistics)
+
+
+def _reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
     anchor, pool = source.anchor, source.pool
+    if anchor is not None and pool is not None:
+        found = _fused(source, statistics, anchor, pool)
+        if found is not None:
+            return found
     # Given similarities, and temperatures with parameters of their own, are left to autograd as they are.
     if anchor is None or pool is None or _opaque(statistics, anchor, pool):
         parts = [[s(block) for s in statistics] for block in _whole(source)]
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
-    if _FUSED.get():
-        found = _fused(source, statistics, anchor, pool, _FUSED.get())
-        if found is not None:
-            return found
     plan = _Plan(source, statistics, anchor.device)
     values: tuple[Tensor, ...] = _Rows.apply(plan, anchor, pool, *plan.factors)
     return values
 
 
 def _fused(
-    source: Source, statistics: tuple[Statistic, ...], anchor: Tensor, pool: Tensor, precision: str
+    source: Source, statistics: tuple[Statistic, ...], anchor: Tensor, pool: Tensor
 ) -> tuple[Tensor, ...] | None:
-    """By kernels, where they can do it."""
+    """By kernels, where there is a device for them and they can do it."""
+    forced = _FORCED.get() or _FREE
+    if forced.path not in (None, "fused") or (
+        forced.path is None and (_MEMORY.get() or not _has_kernels(anchor.device))
+    ):
+        return None
+    selection = source.selection
+    if selection is None:
+        return None
     from contrapose.reduce import fused  # needs Triton
 
-    phis = [fused.exponent(statistic, len(anchor), anchor) for statistic in statistics]
-    if source.ids is None or anchor.dtype != torch.float32 or anchor.shape[1] > fused.WIDEST or None in phis:
-        return None
-    return tuple(fused.log_sum_exp(anchor, pool, *source.ids, phi, precision) for phi in phis if phi is not None)
+    return fused.reduce(anchor, pool, selection, statistics, forced.precision or _precision(source))
+
+
+def _precision(source: Source) -> str:
+    if source.low:
+        return "bf16"
+    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+@lru_cache
+def _has_kernels(device: torch.device) -> bool:
+    """Whether Triton can run here, on a chip with bf16 and tf32."""
+    if device.type != "cuda" or find_spec("triton") is None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _opaque(statistics: tuple[Statistic, ...], anchor: Tensor, pool: Tensor) -> bool:
-    sample = anchor[:1].detach() @ pool[:1].detach().T
-    return any(s.logit is not None and s.logit.opaque(sample) for s in statistics)
+    logits = [s.logit for s in statistics if isinstance(s.logit, Divided)]
+    return bool(logits) and any(logit.opaque(anchor[:1].detach() @ pool[:1].detach().T) for logit in logits)
 
 
 def _whole(source: Source) -> Iterator[Block]:
@@ -167,9 +212,9 @@ class _Rows(torch.autograd.Function):
                     total = moved if total is None else total.add_(moved)
             total = _all_columns(total, block, len(pool[block.pool]))
             if d_anchor is not None:
-                torch.mm(total, pool[block.pool], out=d_anchor[block.rows])
+                d_anchor[block.rows] = matmul(total, pool[block.pool], low=plan.source.low)
             if d_pool is not None:
-                d_pool[block.pool].addmm_(total.T, anchor[block.rows])
+                d_pool[block.pool] += matmul(total.T, anchor[block.rows], low=plan.source.low)
         # One factor for each anchor, or one for all, whose gradients add up.
         shaped = [
             None if factor is None or not parts else torch.cat(parts) if factor.ndim else torch.cat(parts).sum()

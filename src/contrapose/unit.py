@@ -1,0 +1,132 @@
+"""Unit vectors and their products row by row, by operations that keep no copies of the embeddings for the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import threshold
+
+_EPSILON = 1e-12
+_AT_ONCE = 2**20  # coordinates whose products are there at the same time
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def unit(z: Tensor) -> Tensor:
+    """z / ‖z‖ in float32 or better: the one place where embeddings are normalised.
+
+    A vector shorter than 1e-12 becomes zero and gets no gradient, since it has no direction to turn.
+    """
+    made: Tensor = _Unit.apply(z)
+    return made
+
+
+def units(*embeddings: Tensor) -> list[Tensor]:
+    """Unit vectors of one precision, the best among them; one tensor given twice stays one."""
+    made = {id(z): unit(z) for z in embeddings}
+    best = reduce(torch.promote_types, (z.dtype for z in made.values()))
+    made = {key: z.to(best) for key, z in made.items()}
+    return [made[id(z)] for z in embeddings]
+
+
+def is_half(*embeddings: Tensor) -> bool:
+    """Whether all of them are in half precision."""
+    return all(z.dtype in _HALF for z in embeddings)
+
+
+def full_precision(like: Tensor) -> torch.autocast:
+    """Inside, products are not rounded: of bf16, which autocast makes, a log-sum-exp at low temperature multiplies the error."""
+    return torch.autocast(like.device.type, enabled=False)
+
+
+def matmul(a: Tensor, b: Tensor, *, low: bool = False) -> Tensor:
+    """a @ b in full precision; with `low`, on a GPU, of factors in bf16, added up in float32."""
+    if low and a.is_cuda and a.dtype == torch.float32:
+        return torch.mm(a.bfloat16(), b.bfloat16(), out_dtype=torch.float32)
+    with full_precision(a):
+        return a @ b
+
+
+def products(anchor: Tensor, positive: Tensor) -> Tensor:
+    """a_i · p_ik for (n, d) and (n, k, d): (n, k)."""
+    with full_precision(anchor):
+        return (anchor[:, None] * positive).sum(-1)
+
+
+def products_between_views(z: Tensor) -> Tensor:
+    """Each row's products with the same row of the views after it, cyclically: (V, m, d) -> (V · m, V - 1)."""
+    made: Tensor = _BetweenViews.apply(z)
+    return made
+
+
+def _chunks(rows: int, width: int) -> Iterator[slice]:
+    step = max(1, _AT_ONCE // width)
+    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
+
+
+def _row_products(a: Tensor, b: Tensor) -> Tensor:
+    """a_i · b_i for (n, d)."""
+    if a.numel() <= _AT_ONCE:
+        return (a * b).sum(-1)
+    return torch.cat([(a[rows] * b[rows]).sum(-1) for rows in _chunks(*a.shape)])
+
+
+class _Unit(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        length = torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=torch.float32 if is_half(z) else None)
+        inverse = threshold(length, _EPSILON, torch.inf).reciprocal_()
+        made = z * inverse
+        ctx.save_for_backward(made, inverse)
+        ctx.dtype = z.dtype
+        return made
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """What turns the vector, over its length: (g - (g · u) u) / ‖z‖."""
+        made, inverse = ctx.saved_tensors
+        flat, d = made.flatten(0, -2), made.shape[-1]
+        gradient = gradient.reshape(-1, d)
+        along = _row_products(gradient, flat)[:, None]
+        moved = torch.addcmul(gradient, flat, along, value=-1.0)
+        return moved.mul_(inverse.view(-1, 1)).view_as(made).to(ctx.dtype)
+
+
+class _BetweenViews(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        ctx.save_for_backward(z)
+        views, m, _ = z.shape
+        found = z.new_empty((views, m, views - 1))
+        for v, w in _view_pairs(views):
+            both = _row_products(z[v], z[w])
+            if views == 2:
+                return both.repeat(2)[:, None]
+            found[v, :, w - v - 1] = both
+            found[w, :, (v - w) % views - 1] = both
+        return found.flatten(0, 1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (z,) = ctx.saved_tensors
+        views, m, _ = z.shape
+        gradient = gradient.reshape(views, m, views - 1)
+        moved = torch.zeros_like(z) if views > 2 else torch.empty_like(z)
+        for v, w in _view_pairs(views):
+            both = (gradient[v, :, w - v - 1] + gradient[w, :, (v - w) % views - 1])[:, None]
+            for mine, other in ((v, w), (w, v)):
+                if views > 2:
+                    moved[mine].addcmul_(z[other], both)
+                else:
+                    torch.mul(z[other], both, out=moved[mine])
+        return moved
+
+
+def _view_pairs(views: int) -> Iterator[tuple[int, int]]:
+    return ((v, w) for v in range(views) for w in range(v + 1, views))
