@@ -14,8 +14,9 @@ never its own negative; rows of a queue carry an id that no anchor has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -52,13 +53,22 @@ class Pairs:
     pool: Tensor  # (m, d)
     anchor_image: Tensor  # (n,)
     pool_image: Tensor  # (m,)
-    anchor_view: Tensor  # (n,)
-    pool_view: Tensor  # (m,); STORED for rows of a queue or a bank
+    seen: Callable[[], tuple[Tensor, Tensor]]  # (n,) and (m,): the views of anchors and pool, for who asks
     views: int  # how many views the anchors are laid out in: n = views · images
     stored: int  # how many pool rows, the first ones, come from a queue or a bank
     detached: bool  # whether positives, and the pool's stored rows or keys, carry no gradient
     low: bool = False  # whether the embeddings came in half precision
     shared: bool = False  # whether each process reduces a part of the anchors; see `shared_out`
+
+    @cached_property
+    def anchor_view(self) -> Tensor:
+        """(n,)."""
+        return self.seen()[0]
+
+    @cached_property
+    def pool_view(self) -> Tensor:
+        """(m,); STORED for rows of a queue or a bank."""
+        return self.seen()[1]
 
     @property
     def positive(self) -> Tensor:
@@ -115,7 +125,7 @@ class Pairs:
             anchor=self.anchor[rows],
             given=self.anchor[rows, None],  # not asked for
             anchor_image=self.anchor_image[rows],
-            anchor_view=self.anchor_view[rows],
+            seen=lambda: (self.anchor_view[rows], self.pool_view),
             shared=False,
         )
 
@@ -135,15 +145,13 @@ class Pairs:
             yield 0, 1, self
             return
         anchors, pool = (z.reshape(self.views, -1, z.shape[1]) for z in (self.anchor, self.pool))
-        images, view = self.anchor_image.reshape(self.views, -1), self.anchor_view.reshape(self.views, -1)
+        images = self.anchor_image.reshape(self.views, -1)
         for v in range(self.views):
             for w in range(self.views):
                 if v != w:
-                    seen = (images[v], images[w], view[v], view[w])
-                    made = Pairs(
-                        anchors[v], pool[w][:, None], pool[w], *seen, 1, 0, self.detached, self.low, self.shared
-                    )
-                    yield v, w, made
+                    who = (images[v], images[w], partial(_opposite, len(images[v]), images.device))
+                    made = Pairs(anchors[v], pool[w][:, None], pool[w], *who, 1, 0, self.detached, self.low)
+                    yield v, w, replace(made, shared=self.shared)
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,8 +288,9 @@ class _Compared:
     def block(self, rows: slice, similarity: Tensor) -> Block:
         pairs, pool = self.pairs, self.candidates(rows)
         own = pairs.anchor_image[rows, None] == pairs.pool_image[pool]
-        view, pool_view = pairs.anchor_view[rows, None], pairs.pool_view[None, pool]
-        block = Block(rows, similarity, own, view, pool_view, pool)
+        if not self.negatives:
+            return Block(rows, similarity, own, pool=pool)
+        block = Block(rows, similarity, own, pairs.anchor_view[rows, None], pairs.pool_view[None, pool], pool)
         return narrow(block, self.negatives, may_be_empty=self.may_be_empty)
 
 
@@ -331,10 +340,10 @@ def views(z: Tensor, *, keys: Tensor | None = None, ids: Tensor | None = None) -
     low = is_half(z)
     z, other = units(z, z if keys is None else keys.detach())
     count, m, _ = z.shape
-    image, view = images.repeat(count), torch.arange(count, device=z.device).repeat_interleave(m)
+    image, seen = images.repeat(count), partial(_in_order, count, m, z.device)
     anchor = z.flatten(0, 1)
     given, pool = (None, anchor) if keys is None else (_other_views(other), other.flatten(0, 1))
-    return Pairs(anchor, given, pool, image, image, view, view, count, 0, keys is not None, low)
+    return Pairs(anchor, given, pool, image, image, seen, count, 0, keys is not None, low)
 
 
 def cross(a: Tensor, b: Tensor, *, ids: Tensor | None = None) -> Pairs:
@@ -344,11 +353,8 @@ def cross(a: Tensor, b: Tensor, *, ids: Tensor | None = None) -> Pairs:
     check_same_shape("b", b, "a", a)
     low = is_half(a, b)
     a, b = units(a, b)
-    image, view = (
-        _image_ids(ids, a.shape[0], a.device),
-        torch.zeros(len(a), dtype=torch.long, device=a.device),
-    )
-    return Pairs(a, b[:, None], b, image, image, view, view + 1, 1, 0, False, low)
+    image, seen = _image_ids(ids, len(a), a.device), partial(_opposite, len(a), a.device)
+    return Pairs(a, b[:, None], b, image, image, seen, 1, 0, False, low)
 
 
 def queue(q: Tensor, k: Tensor, rows: Tensor, *, batch: bool = False, ids: Tensor | None = None) -> Pairs:
@@ -375,14 +381,13 @@ def queue(q: Tensor, k: Tensor, rows: Tensor, *, batch: bool = False, ids: Tenso
     # One view of queries takes all keys; several views take the keys of the others.
     positive = _other_views(k) if views_ > 1 else k.transpose(0, 1)
     images = _image_ids(ids, m, q.device, alone=True).repeat(views_)
-    view = torch.arange(views_, device=q.device).repeat_interleave(m)
+    seen = partial(_in_order, views_, m, q.device, stored=len(rows), batch=batch)
     anchor, pool = q.flatten(0, 1), rows
     pool_image = images.new_full((len(rows),), torch.iinfo(images.dtype).min)
-    pool_view = view.new_full((len(rows),), STORED)
     if batch:
         pool = torch.cat([rows, anchor])
-        pool_image, pool_view = torch.cat([pool_image, images]), torch.cat([pool_view, view])
-    return Pairs(anchor, positive, pool, images, pool_image, view, pool_view, views_, len(rows), True, low)
+        pool_image = torch.cat([pool_image, images])
+    return Pairs(anchor, positive, pool, images, pool_image, seen, views_, len(rows), True, low)
 
 
 def bank(z: Tensor, index: Tensor, rows: Tensor) -> Pairs:
@@ -410,11 +415,10 @@ def bank(z: Tensor, index: Tensor, rows: Tensor) -> Pairs:
     z = z if z.ndim == 3 else z[None]
     count, m, _ = z.shape
     index = index.to(z.device).long()
-    image, view = index.repeat(count), torch.arange(count, device=z.device).repeat_interleave(m)
+    image, seen = index.repeat(count), partial(_in_order, count, m, z.device, stored=size, batch=False)
     positive = rows[index].repeat(count, 1)[:, None]
     pool_image = torch.arange(size, device=z.device)
-    pool_view = view.new_full((size,), STORED)
-    return Pairs(z.flatten(0, 1), positive, rows, image, pool_image, view, pool_view, count, size, True, low)
+    return Pairs(z.flatten(0, 1), positive, rows, image, pool_image, seen, count, size, True, low)
 
 
 def from_similarities(pos: Tensor, neg: Tensor) -> Similarities:
@@ -437,6 +441,21 @@ def from_similarities(pos: Tensor, neg: Tensor) -> Similarities:
         )
     low = (torch.float16, torch.bfloat16)
     return Similarities(pos.float() if pos.dtype in low else pos, neg.float() if neg.dtype in low else neg)
+
+
+def _in_order(
+    views: int, images: int, device: torch.device, *, stored: int = 0, batch: bool = True
+) -> tuple[Tensor, Tensor]:
+    """The views of anchors, view after view, and of a pool of stored rows and, with `batch`, the same again."""
+    anchors = torch.arange(views, device=device).repeat_interleave(images)
+    rows = anchors.new_full((stored,), STORED)
+    return anchors, torch.cat([rows, anchors]) if batch else rows
+
+
+def _opposite(images: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Anchors in one view, the pool in another."""
+    anchors = torch.zeros(images, dtype=torch.long, device=device)
+    return anchors, anchors + 1
 
 
 def _other_views(z: Tensor) -> Tensor:

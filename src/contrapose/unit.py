@@ -27,7 +27,7 @@ def unit(z: Tensor) -> Tensor:
 
 def units(*embeddings: Tensor) -> list[Tensor]:
     """Unit vectors of one precision, the best among them; one tensor given twice stays one."""
-    made = {id(z): unit(z) for z in embeddings}
+    made = {key: unit(z) for key, z in {id(z): z for z in embeddings}.items()}
     best = reduce(torch.promote_types, (z.dtype for z in made.values()))
     made = {key: z.to(best) for key, z in made.items()}
     return [made[id(z)] for z in embeddings]

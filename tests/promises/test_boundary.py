@@ -17,7 +17,7 @@ LAYERS = (
     ("reduce",),
     ("negatives", "pairs", "temperature", "distributed"),
     ("losses",),
-    ("metrics",),
+    ("metrics", "bench"),
     ("explain",),
     ("data", "encoders"),
     ("evaluation", "frameworks"),

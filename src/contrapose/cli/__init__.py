@@ -9,6 +9,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes
 
 from contrapose.cli import exits
+from contrapose.cli.bench import BenchLosses
 from contrapose.cli.data import DataCheck, DataList
 from contrapose.cli.files import Embed, Export, Import
 from contrapose.cli.look import Explain, Map
@@ -29,7 +30,8 @@ COMMANDS: dict[str, Any] = {
     "import": Import,
     "presets": Presets,
 }
-GROUPS: dict[str, dict[str, Any]] = {
+GROUPS: dict[str, dict[str, Any]] = {  # alone, a group's name means the first of them
+    "bench": {"losses": BenchLosses},
     "data": {"list": DataList, "check": DataCheck},
     "study": {"list": StudyList, "show": StudyShow, "run": StudyRun, "report": StudyReport},
 }
@@ -39,7 +41,7 @@ def main(words: list[str] | None = None) -> None:
     """Parse, run, and say in one line what went wrong."""
     words = sys.argv[1:] if words is None else words
     group = words[0] if words and words[0] in GROUPS and len(words) > 1 else None
-    alone: dict[str, Any] = {name: commands["list"] for name, commands in GROUPS.items()}
+    alone: dict[str, Any] = {name: next(iter(commands.values())) for name, commands in GROUPS.items()}
     commands, rest = (GROUPS[group], words[1:]) if group else (COMMANDS | alone, words)
     try:
         if rest[:1] == ["train"]:

@@ -59,5 +59,4 @@ def class_sums(z: Tensor, place: Tensor, classes: int) -> Tensor:
 def among(z: Tensor) -> Pairs:
     """Every vector against all the others."""
     image = torch.arange(len(z), device=z.device)
-    view = torch.zeros_like(image)
-    return Pairs(z, z[:, None], z, image, image, view, view, 1, 0, False)
+    return Pairs(z, z[:, None], z, image, image, lambda: (torch.zeros_like(image),) * 2, 1, 0, False)

@@ -175,6 +175,8 @@ class _Plan:
         made: list[Tensor] = []
         for block in self.blocks(kept):
             parts = [statistic(block) for statistic in self.statistics]
+            if len(self.rows) == 1:
+                return tuple(parts)
             made = made or [part.new_empty((self.rows[-1].stop, *part.shape[1:])) for part in parts]
             for whole, part in zip(made, parts, strict=True):
                 whole[block.rows] = part
@@ -198,8 +200,11 @@ class _Rows(torch.autograd.Function):
         anchor, pool, *saved = ctx.saved_tensors
         values, kept = saved[: len(plan.statistics)], saved[len(plan.statistics) :]
         _, wants_anchor, wants_pool, *_ = ctx.needs_input_grad
-        d_anchor = torch.empty_like(anchor) if wants_anchor else None
-        d_pool = torch.zeros_like(pool) if wants_pool else None
+        # All rows at once of a matrix that is its own transpose: both halves of the gradient in one product.
+        same = anchor.data_ptr() == pool.data_ptr() and anchor.shape == pool.shape
+        at_once = wants_anchor and wants_pool and len(plan.rows) == 1 and same
+        d_anchor = torch.empty_like(anchor) if wants_anchor and not at_once else None
+        d_pool = torch.zeros_like(pool) if wants_pool and not at_once else None
         d_factors: list[list[Tensor]] = [[] for _ in plan.statistics]
         for block in plan.blocks(kept):
             total = None
@@ -211,6 +216,9 @@ class _Rows(torch.autograd.Function):
                 if moved is not None:
                     total = moved if total is None else total.add_(moved)
             total = _all_columns(total, block, len(pool[block.pool]))
+            if at_once:
+                d_anchor = matmul(total + total.T, anchor, low=plan.source.low)
+                break
             if d_anchor is not None:
                 d_anchor[block.rows] = matmul(total, pool[block.pool], low=plan.source.low)
             if d_pool is not None:

@@ -30,8 +30,8 @@ class Statistic(Protocol):
 
 
 def _finite(log_total: Tensor) -> Tensor:
-    """0 in place of -inf, the total of an anchor without negatives: its weights are then 0, not NaN."""
-    return log_total.masked_fill(log_total == -torch.inf, 0.0)
+    """A number in place of -inf, the total of an anchor without negatives: its weights are then 0, not NaN."""
+    return log_total.clamp(min=torch.finfo(log_total.dtype).min)
 
 
 @dataclass(frozen=True)
