@@ -1,9 +1,10 @@
-"""NT-Xent and DySTreSS, forward + backward on a GPU: kernels, blocks, the dense form as peers write it. JSON lines.
+"""Large batches on a GPU: kernels checked, then timed beside blocks, dense forms and peers. JSON lines.
 
-python benchmarks/fused.py [--sizes 256 2048 8192 16384 65536 131072] [--width 128] > benchmarks/fused-h200.jsonl
+python benchmarks/fused.py > benchmarks/fused-h200.jsonl
 
-Time is the median of device events after warm-up; memory is what a step allocates at most beside its inputs. Errors are those
-of value and gradient against float64, on embeddings near convergence (τ = 0.07).
+Checks: value and gradient against float64 on bf16-rounded embeddings near convergence; a captured CUDA graph against the
+same step; torch.compile against the same loss. Then what `contrapose bench losses` measures, for many sizes, and steps
+replayed from a CUDA graph, where only the device counts. inf-cl and siglip-kernel compute one direction of n against n.
 """
 
 from __future__ import annotations
@@ -11,108 +12,144 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from contrapose.losses import nt_xent
+from contrapose.bench import as_record, compare, interleaved, matmul_rate, prepared
+from contrapose.losses import cacr, hard_negative, nt_xent
+from contrapose.negatives import hardest, same_view
 from contrapose.pairs import two_views
 from contrapose.reduce import path
-from contrapose.temperature import Temperature, cosine
+from contrapose.temperature import cosine
 
-LOSSES: dict[str, Temperature] = {"nt_xent": 0.1, "dystress": cosine(0.07, 0.2)}
-PATHS = {"fused bf16": ("fused", "bf16"), "fused tf32": ("fused", "tf32"), "chunked": ("chunked", "ieee")}
+CHECKED: dict[str, Callable[..., Tensor]] = {
+    "nt_xent": partial(nt_xent, temperature=0.07),
+    "dystress": partial(nt_xent, temperature=cosine(0.07, 0.2)),
+    "hard_negative": partial(hard_negative, temperature=0.5),
+    "cacr": partial(cacr, negatives=same_view()),
+    "hardest": partial(nt_xent, temperature=0.07, negatives=hardest(0.1)),
+}
 
 
-def ours(z1: Tensor, z2: Tensor, temperature: Temperature, name: str) -> Tensor:
-    which, precision = PATHS[name]
-    with path(which, precision=precision):
-        return nt_xent(two_views(z1, z2), temperature=temperature)
+def say(**record: Any) -> None:
+    print(json.dumps(record), flush=True)
 
 
-def dense(z1: Tensor, z2: Tensor, temperature: Temperature, name: str) -> Tensor:
-    """The whole matrix, in bf16 autocast, and a cross-entropy: what peers do."""
+def dense_bf16(name: str, z1: Tensor, z2: Tensor) -> Tensor:
+    """The whole matrix, of products in bf16 under autocast, as peers compute it; NT-Xent and DySTreSS."""
     z = torch.nn.functional.normalize(torch.cat([z1, z2]), dim=1)
-    n = len(z1)
-    with torch.autocast("cuda", torch.bfloat16, enabled="bf16" in name):
+    with torch.autocast("cuda", torch.bfloat16):
         s = (z @ z.T).float()
-    tau = temperature(s) if callable(temperature) else temperature
-    logits = (s / tau).fill_diagonal_(-torch.inf)
-    target = torch.arange(2 * n, device=z.device).roll(n)
-    return torch.nn.functional.cross_entropy(logits, target)
+    tau = cosine(0.07, 0.2)(s) if name == "dystress" else 0.07
+    target = torch.arange(len(z), device=z.device).roll(len(z1))
+    return torch.nn.functional.cross_entropy((s / tau).fill_diagonal_(-torch.inf), target)
 
 
-def timed(step: Callable[[], None], repeats: int) -> float:
-    for _ in range(3):
+def gradient_errors(n: int = 2048, width: int = 128) -> None:
+    for spread in (1.0, 0.3, 0.1):  # the nearer the views, the lower the loss
+        torch.manual_seed(0)
+        base = torch.randn(n // 2, width, device="cuda")
+        raw = [(base + spread * torch.randn_like(base)).bfloat16() for _ in range(2)]
+        for name, loss in CHECKED.items():
+            found: dict[str, tuple[float, Tensor]] = {}
+            for label, dtype in (("true", torch.float64), ("fused bf16", torch.float32), ("fused tf32", torch.float32),
+                                 ("fused tf32x3", torch.float32), ("dense float32", torch.float32), ("dense bf16", torch.float32)):  # fmt: skip
+                live = [z.to(dtype).requires_grad_() for z in raw]
+                if label == "dense bf16":
+                    if name not in ("nt_xent", "dystress"):
+                        continue
+                    value = dense_bf16(name, *live)
+                else:
+                    which, precision = ("fused", label.split()[1]) if label.startswith("fused") else ("dense", None)
+                    with path(which, precision=precision):
+                        value = loss(two_views(*live))
+                value.backward()
+                found[label] = float(value.detach()), torch.cat([z.grad for z in live if z.grad is not None]).double()
+            true, gradient = found.pop("true")
+            for label, (value_, moved) in found.items():
+                error = float((moved - gradient).norm() / gradient.norm())
+                say(check="error", loss=name, path=label, n=n, spread=spread, value=true,
+                    value_error=abs(value_ - true), gradient_error=error)  # fmt: skip
+
+
+def captured(step: Callable[[], None]) -> Callable[[], None]:
+    """The step as one CUDA graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
         step()
-    times = []
-    for _ in range(repeats):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
+    replay: Callable[[], None] = graph.replay
+    return replay
+
+
+def capture_and_compile(n: int = 1600) -> None:
+    torch.manual_seed(0)
+    z1, z2 = (torch.randn(n // 2, 128, device="cuda", requires_grad=True) for _ in range(2))
+    for name, loss in CHECKED.items():
+        values: list[Tensor] = []
+
+        def step(loss: Callable[..., Tensor] = loss, values: list[Tensor] = values) -> None:
+            z1.grad = z2.grad = None
+            value = loss(two_views(z1, z2))
+            value.backward()
+            values[:] = [value.detach(), z1.grad, z2.grad]  # type: ignore[list-item]
+
         step()
-        end.record()
+        wanted = [x.clone() for x in values]
+        replay = captured(step)
+        replay()
         torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
-    return float(sorted(times)[len(times) // 2])
+        graph = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(values, wanted, strict=True))
+        value = torch.compile(lambda a, b, loss=loss: loss(two_views(a, b)))(z1, z2)
+        moved = torch.autograd.grad(value, (z1, z2))
+        compiled = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip((value, *moved), wanted, strict=True))
+        say(check="capture and compile", loss=name, n=n, graph_difference=graph, compile_difference=compiled)
 
 
-def measure(n: int, width: int, loss: str, name: str) -> dict[str, object]:
-    torch.manual_seed(0)
-    live = [torch.randn(n // 2, width, device="cuda", requires_grad=True) for _ in range(2)]
-    run = dense if name.startswith("dense") else ours
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[2**k for k in (8, 10, 11, 12, 13, 14, 15, 16, 17, 18)])
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--seconds", type=float, default=0.3)
+    given = parser.parse_args()
+    rate = matmul_rate("cuda", "bfloat16")
+    import triton
 
-    def step() -> None:
-        for z in live:
-            z.grad = None
-        run(live[0], live[1], LOSSES[loss], name).backward()
-
-    step()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    milliseconds = timed(step, 5 if n > 20_000 else 20)
-    peak = (torch.cuda.max_memory_allocated() - before) / 2**20
-    flops = 6 * n * n * width / milliseconds / 1e9
-    return {"loss": loss, "path": name, "n": n, "d": width, "ms": round(milliseconds, 3), "peak_mib": round(peak, 1),
-            "tflops": round(flops, 1)}  # fmt: skip
-
-
-def errors(loss: str, name: str, n: int = 2048, width: int = 128) -> dict[str, object]:
-    torch.manual_seed(0)
-    base = torch.randn(n // 2, width, device="cuda")
-    raw = [(base + 0.3 * torch.randn_like(base)).bfloat16() for _ in range(2)]
-    temperature: Temperature = 0.07 if loss == "nt_xent" else LOSSES[loss]
-    found = []
-    for dtype, run in ((torch.float64, dense), (torch.float32, dense if name.startswith("dense") else ours)):
-        live = [z.to(dtype).requires_grad_() for z in raw]
-        value = run(live[0], live[1], temperature, "dense" if dtype == torch.float64 else name)
-        value.backward()
-        gradient = torch.cat([z.grad for z in live if z.grad is not None]).double()
-        found.append((float(value.detach()), gradient))
-    (true, gradient), (value_, ours_) = found
-    relative = float((ours_ - gradient).norm() / gradient.norm())
-    return {"loss": loss, "path": name, "n": n, "value_error": abs(value_ - true), "gradient_error": relative}
+    say(
+        device=torch.cuda.get_device_name(),
+        torch=torch.__version__,
+        triton=triton.__version__,
+        matmul_tflops=round(rate, 1),
+    )
+    gradient_errors()
+    capture_and_compile()
+    run = partial(compare, d=given.width, dtype="bfloat16", device="cuda", seconds=given.seconds)
+    large = [n for n in given.sizes if n >= 2**16]
+    for rows in (
+        run(["nt_xent"], given.sizes, only=("ours", "dense", "PyTorch", "lightly")),
+        run(["nt_xent"], [n for n in given.sizes if n in (256, 2048, 8192, 16384)], only=("ours", "torch.compile")),
+        run(["nt_xent"], [n for n in given.sizes if n in (2**14, 2**16)], only=("ours", "chunked")),
+        run(["dystress", "hard_negative", "cacr", "align_uniform"], [2**14, *large[:1]], only=("ours",)),
+        run(["hardest"], [2**14, *large[:1]], only=("ours",), seconds=0.1),
+        run(["cross"], [2**11, 2**14, *large[:1]], only=("ours", "inf-cl", "siglip-kernel")),
+        run(["nt_xent"], [2**14, *large[:1]], dtype="float32", only=("ours", "chunked")),
+    ):
+        for timing in rows:
+            say(**as_record(timing))
+    for n in (n for n in given.sizes if n <= 2**14):
+        steps = {"ours": captured(prepared("nt_xent", "fused", n, given.width, "bfloat16", "cuda"))}
+        steps["PyTorch"] = captured(prepared("nt_xent", "PyTorch", n, given.width, "bfloat16", "cuda"))
+        for who, ms in interleaved(steps, "cuda", 0.1).items():
+            say(loss="nt_xent", who=f"{who}, captured", n=n, d=given.width, dtype="bfloat16", ms=round(ms, 4))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[256, 2048, 8192, 16384, 65536, 131072])
-    parser.add_argument("--width", type=int, default=128)
-    given = parser.parse_args()
-    product = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-
-    def multiply() -> None:
-        torch.mm(product, product)
-
-    rate = 2 * 8192**3 / timed(multiply, 10) / 1e9
-    device = torch.cuda.get_device_name()
-    print(json.dumps({"device": device, "torch": torch.__version__, "matmul_bf16_tflops": round(rate, 1)}), flush=True)
-    for which in LOSSES:
-        for kind in (*PATHS, "dense bf16", "dense"):
-            print(json.dumps(errors(which, kind)), flush=True)
-    for size in given.sizes:
-        for which in LOSSES:
-            for kind in (*PATHS, "dense bf16"):
-                too_large = (kind.startswith("dense") and size > 40_000) or (kind == "chunked" and size > 70_000)
-                if not too_large:
-                    print(json.dumps(measure(size, given.width, which, kind)), flush=True)
+    main()

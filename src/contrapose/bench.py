@@ -225,20 +225,31 @@ def matmul_rate(device: str, dtype: str) -> float:
 
 
 def compare(
-    losses: Sequence[str], sizes: Sequence[int], d: int, dtype: str, device: str, seconds: float = 1.0
+    losses: Sequence[str],
+    sizes: Sequence[int],
+    d: int,
+    dtype: str,
+    device: str,
+    *,
+    seconds: float = 1.0,
+    only: Sequence[str] = (),
 ) -> Iterator[Timing]:
     """Every contestant of every loss at every size, timed in turns. On the CPU memory is that of a process of its own."""
     rate = matmul_rate(device, dtype)
     for loss in losses:
         check_known("losses", loss, LOSSES)
         for n in sizes:
-            yield from _compare_at(loss, n, d, dtype, device, seconds, rate)
+            everyone = contestants(loss)
+            chosen = [who for who in everyone if not only or who in only]
+            yield from _compare_at(loss, n, d, dtype, device, chosen, seconds, rate)
 
 
-def _compare_at(loss: str, n: int, d: int, dtype: str, device: str, seconds: float, rate: float) -> Iterator[Timing]:
+def _compare_at(
+    loss: str, n: int, d: int, dtype: str, device: str, chosen: Sequence[str], seconds: float, rate: float
+) -> Iterator[Timing]:
     steps: dict[str, Callable[[], None]] = {}
     memory: dict[str, float] = {}
-    for who in contestants(loss):
+    for who in chosen:
         row = partial(Timing, loss, who, n, d, dtype)
         if who == "fused" and device == "cpu":
             continue  # it is the interpreter there

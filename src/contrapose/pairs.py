@@ -340,7 +340,7 @@ def views(z: Tensor, *, keys: Tensor | None = None, ids: Tensor | None = None) -
     low = is_half(z)
     z, other = units(z, z if keys is None else keys.detach())
     count, m, _ = z.shape
-    image, seen = images.repeat(count), partial(_in_order, count, m, z.device)
+    image, seen = torch.cat([images] * count), partial(_in_order, count, m, z.device)
     anchor = z.flatten(0, 1)
     given, pool = (None, anchor) if keys is None else (_other_views(other), other.flatten(0, 1))
     return Pairs(anchor, given, pool, image, image, seen, count, 0, keys is not None, low)

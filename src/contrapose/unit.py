@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import threshold
 
 _EPSILON = 1e-12
@@ -41,6 +40,12 @@ def is_half(*embeddings: Tensor) -> bool:
 def full_precision(like: Tensor) -> torch.autocast:
     """Inside, products are not rounded: of bf16, which autocast makes, a log-sum-exp at low temperature multiplies the error."""
     return torch.autocast(like.device.type, enabled=False)
+
+
+def refuse_second_derivative() -> None:
+    """For backward passes that autograd cannot follow, such as all of ours."""
+    if torch.is_grad_enabled():  # create_graph=True
+        raise RuntimeError("first derivatives only: losses of embeddings have no second derivative here")
 
 
 def matmul(a: Tensor, b: Tensor, *, low: bool = False) -> Tensor:
@@ -86,9 +91,9 @@ class _Unit(torch.autograd.Function):
         return made
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         """What turns the vector, over its length: (g - (g · u) u) / ‖z‖."""
+        refuse_second_derivative()
         made, inverse = ctx.saved_tensors
         flat, d = made.flatten(0, -2), made.shape[-1]
         gradient = gradient.reshape(-1, d)
@@ -106,14 +111,14 @@ class _BetweenViews(torch.autograd.Function):
         for v, w in _view_pairs(views):
             both = _row_products(z[v], z[w])
             if views == 2:
-                return both.repeat(2)[:, None]
+                return torch.cat([both, both])[:, None]
             found[v, :, w - v - 1] = both
             found[w, :, (v - w) % views - 1] = both
         return found.flatten(0, 1)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        refuse_second_derivative()
         (z,) = ctx.saved_tensors
         views, m, _ = z.shape
         gradient = gradient.reshape(views, m, views - 1)

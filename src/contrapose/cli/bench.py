@@ -33,6 +33,8 @@ class BenchLosses:
     """cpu or cuda; by default a GPU where there is one."""
     seconds: float = 1.0
     """How long each is repeated."""
+    only: tuple[str, ...] = ()
+    """Only these, such as ours, dense, chunked, PyTorch or lightly."""
     out: Annotated[Path | None, arg(aliases=["-o"])] = None
     """Write the figures as JSON, with machine and versions."""
 
@@ -50,7 +52,7 @@ class BenchLosses:
         print(f"a {dtype} matrix product: {rate:.3g} TFLOP/s; forward and backward, d = {self.width}\n")
         print(f"{'loss':14}{'n':>8}  {'':15}{'ms':>10}{'of ours':>9}{'MiB':>10}{'TFLOP/s':>9}{'of product':>12}")
         rows: list[Timing] = []
-        for timing in compare(self.losses, self.sizes, self.width, dtype, device, self.seconds):
+        for timing in compare(self.losses, self.sizes, self.width, dtype, device, seconds=self.seconds, only=self.only):
             rows.append(timing)
             ours = next((row.ms for row in reversed(rows) if row.who == "ours" and row.n == timing.n), None)
             print(_line(timing, ours), flush=True)

@@ -17,7 +17,6 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -25,6 +24,7 @@ from contrapose.reduce.block import Selection
 from contrapose.reduce.kernels import BAND, backward_kernel, count_kernel, forward_kernel
 from contrapose.reduce.logit import Divided, Logit, Scale
 from contrapose.reduce.statistics import Count, Expectation, LogSumExp, Statistic
+from contrapose.unit import refuse_second_derivative
 
 WIDEST = 256  # of embeddings: beyond that a row's gradient does not fit in registers, and blocks of matrix products are faster
 _STEEPEST = 40.0  # |φ| up to which e^{φ-max} and e^{max-lse} are float32 numbers
@@ -212,7 +212,7 @@ class _Problem:
     def _operand(self, z: Tensor) -> Tensor:
         """In the precision of the products, with zeros up to a width that tiles have."""
         z, d = z.detach().to(torch.bfloat16 if self.precision == "bf16" else torch.float32), z.shape[1]
-        width = max(16, triton.next_power_of_2(d))
+        width = max(16, 1 << (d - 1).bit_length())
         return torch.nn.functional.pad(z, (0, width - d)) if width > d else z.contiguous()
 
     @property
@@ -264,13 +264,12 @@ class _Statistics(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # create_graph=True
-            raise RuntimeError("first derivatives only: losses of embeddings have no second derivative here")
+        refuse_second_derivative()
         problem: _Problem = ctx.problem
         anchor, pool, lse, second, *means = ctx.saved_tensors
         wants_anchor, wants_pool, wants_factor, _ = ctx.needs_input_grad
         upstream = gradients[0].contiguous()
-        saved = (lse, second, upstream, gradients[-1].contiguous())
+        saved = (lse, *_lifted(problem, lse, second, upstream, gradients[-1]))
         symmetric = [ctx.both and rows == columns for rows, columns in problem.selection.runs]
         z, p = problem.operands(anchor, pool)
         d_anchor = torch.empty_like(anchor) if wants_anchor else None
@@ -290,31 +289,65 @@ class _Statistics(torch.autograd.Function):
         return d_anchor, d_pool, upstream * second if wants_factor else None, None
 
 
-# (rows, columns, warps, stages) of a tile, measured on an H200: forward, forward with the gradient, backward.
+def _lifted(problem: _Problem, lse: Tensor, second: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of the statistics as the backward kernel takes them, a and b. Then ∂L/∂s is
+
+        e^φ φ' a;    with an expectation e^φ (φ' (a + b s) + b), or e^φ (φ' a + b) where its weights are fixed;
+        with another total base' (a e^φ + b e^φ2)
+
+    With a constant shift e^φ is e^{φ - most}, and a and b make up for it.
+    """
+    phi = problem.phi
+    if problem.answers == 2 and problem.what == _AND_EXPECTATION and not problem.fixed:
+        a = a - b * second
+    if phi.shared:
+        lift = torch.exp(phi.most - lse)
+        a = a * lift
+        if problem.answers == 2 and problem.what == _AND_EXPECTATION:
+            b = b * lift
+        elif problem.what == _AND_ANOTHER:
+            a = a * phi.times
+            b = b * (torch.exp(replace(phi, times=problem.times2).most - second) * problem.times2)
+    return a.contiguous(), b.contiguous()
+
+
+# (rows, columns, warps, stages) of a tile, by precision and stage, measured on an H200 at n = 65,536 and d = 128.
 _Tile = tuple[int, int, int, int]
-_TILES: dict[str, tuple[_Tile, _Tile, _Tile]] = {
-    "bf16": ((128, 64, 4, 3), (64, 128, 4, 2), (64, 128, 4, 2)),
-    "tf32": ((128, 32, 4, 3), (128, 32, 8, 2), (128, 32, 8, 2)),
+_FORWARD, _GATHER, _BACKWARD = range(3)
+_TILES: dict[tuple[str, int], _Tile] = {
+    ("bf16", _FORWARD): (128, 128, 4, 2),
+    ("bf16", _GATHER): (64, 128, 4, 2),
+    ("bf16", _BACKWARD): (64, 128, 4, 2),
+    ("tf32", _FORWARD): (128, 32, 4, 2),
+    ("tf32", _GATHER): (128, 32, 4, 2),
+    ("tf32", _BACKWARD): (128, 32, 4, 2),
+    ("tf32x3", _FORWARD): (64, 64, 4, 2),
+    ("tf32x3", _GATHER): (128, 64, 8, 2),
+    ("tf32x3", _BACKWARD): (128, 64, 8, 2),
 }
-_FLAT: _Tile = (128, 128, 4, 2)  # bf16 forward of a plain scale
-_PLAIN: tuple[_Tile, _Tile, _Tile] = ((64, 64, 4, 2), (64, 32, 4, 2), (64, 32, 4, 2))
-_COUNT: _Tile = (128, 64, 8, 2)
+_PLAIN: dict[int, _Tile] = {
+    _FORWARD: (128, 128, 8, 2),
+    _BACKWARD: (64, 64, 4, 3),
+}  # one total of a plain scale, in bf16
+_ANY: _Tile = (64, 32, 4, 2)
+_COUNT: _Tile = (64, 64, 4, 2)
 _LEAST_TILES = 16  # of a program that has a share of the columns
 
 
 def _tile(problem: _Problem, stage: int, d: int) -> _Tile:
     if d > 128:
         return (64, 64, 8, 2) if problem.precision == "bf16" else (64, 32, 8, 1)
-    if stage == 0 and problem.precision == "bf16" and problem.phi.kind == _SCALE and problem.phi.shared:
-        return _FLAT
-    return _TILES.get(problem.precision, _PLAIN)[stage]
+    phi = problem.phi
+    if problem.precision == "bf16" and phi.kind == _SCALE and phi.shared and problem.what == _ONE and stage in _PLAIN:
+        return _PLAIN[stage]
+    return _TILES.get((problem.precision, stage), _ANY)
 
 
 def _forward(
     problem: _Problem, z: Tensor, p: Tensor, rows: slice, columns: slice, d: int, gather: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Total, second total and, with `gather`, the mean of slope times column, of one run."""
-    launch = _Launch(_tile(problem, 1 if gather else 0, d), z[rows], p[columns], d, problem.precision)
+    launch = _Launch(_tile(problem, _GATHER if gather else _FORWARD, d), z[rows], p[columns], d, problem.precision)
     shape = (launch.splits, launch.n)
     out = second = z.new_empty(shape, dtype=torch.float32)
     if problem.what != _ONE:
@@ -341,7 +374,7 @@ def _backward(
 ) -> None:  # fmt: skip
     """The gradient of some rows of z, written to `out`; with `own` they are anchors, with `other` the columns are."""
     d = out.shape[1]
-    launch = _Launch(_tile(problem, 2, d), z[rows], p[columns], d, problem.precision)
+    launch = _Launch(_tile(problem, _BACKWARD, d), z[rows], p[columns], d, problem.precision)
     anchors = rows if own else columns
     parts = out if launch.splits == 1 else out.new_empty((launch.splits, *out.shape))
     data = _row_data(problem, anchors, len(z if own else p), z)
@@ -376,19 +409,24 @@ class _Launch:
         self.width = z.shape[1]
         self.z = TensorDescriptor.from_tensor(z, [rows, self.width])
         self.p = TensorDescriptor.from_tensor(p, [columns, self.width])
-        blocks, tiles = triton.cdiv(self.n, rows), triton.cdiv(self.m, columns)
+        blocks, tiles = _ceil(self.n, rows), _ceil(self.m, columns)
         # Shared out, partial results have to be put together: worth it only for long rows.
         shares = max(1, min(2 * _processors(z.device) // blocks, tiles // _LEAST_TILES))
-        self.each = triton.cdiv(tiles, shares) * columns
-        self.splits = triton.cdiv(self.m, self.each)
+        self.each = _ceil(tiles, shares) * columns
+        self.splits = _ceil(self.m, self.each)
         self.grid = (blocks, self.splits)
 
     def __call__(self, kernel: Any, *buffers: Tensor, numbers: tuple[float, ...], **constants: Any) -> None:
         rows, columns, warps, stages = self.tile
         kernel[self.grid](
             self.z, self.p, *buffers, self.n, self.m, self.d, self.each, *numbers, ROWS=rows, COLUMNS=columns,
-            WIDTH=self.width, PRECISION=self.precision, num_warps=warps, num_stages=stages, **constants,
+            WIDTH=self.width, PRECISION=self.precision, EVEN=self.m % columns == 0, num_warps=warps, num_stages=stages,
+            **constants,
         )  # fmt: skip
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
 
 
 @lru_cache

@@ -20,10 +20,8 @@ def _reciprocal(x, FAST: tl.constexpr):
 
 
 @triton.jit
-def _over_temperature(s, low, span, bend, KIND: tl.constexpr, DETACH: tl.constexpr, FAST: tl.constexpr):
-    """s / τ(s) and its slope; with KIND 0, s itself."""
-    if KIND == 0:
-        return s, s * 0.0 + 1.0
+def _temperature(s, low, span, bend, KIND: tl.constexpr):
+    """τ(s)."""
     if KIND == 1:  # sin²(πs/2) as a polynomial in s², to 2e-8
         x = s * s
         q = 0.01274423722645821 - 0.0008194806203914438 * x
@@ -36,14 +34,16 @@ def _over_temperature(s, low, span, bend, KIND: tl.constexpr, DETACH: tl.constex
     elif KIND == 3:  # bend: the rate
         tau = low + span * (1.0 - tl.exp2(tl.abs(s) * (-bend * LOG2E)))
     elif KIND == 4:  # bend: the shift
-        frequency = 6.283185307179586 / (1.0 + tl.abs(bend))
-        active = tl.where(bend <= 0.0, s <= -bend, s >= -bend)
-        tau = low + span * tl.where(active, 0.5 + 0.5 * tl.cos((bend + s) * frequency), 1.0)
+        wave = 0.5 + 0.5 * tl.cos((bend + s) * (6.283185307179586 / (1.0 + tl.abs(bend))))
+        tau = low + span * tl.where(tl.where(bend <= 0.0, s <= -bend, s >= -bend), wave, 1.0)
     else:
         tau = low + span * (0.5 + 0.5 * tl.sin(1.5707963267948966 * s))
-    inverse = _reciprocal(tau, FAST)
-    if DETACH:
-        return s * inverse, inverse
+    return tau
+
+
+@triton.jit
+def _temperature_slope(s, span, bend, KIND: tl.constexpr):
+    """τ'(s)."""
     sign = tl.where(s > 0, 1.0, tl.where(s < 0, -1.0, 0.0))
     if KIND == 1:
         slope = span * 1.5707963267948966 * tl.sin(3.141592653589793 * s)
@@ -52,17 +52,39 @@ def _over_temperature(s, low, span, bend, KIND: tl.constexpr, DETACH: tl.constex
     elif KIND == 3:
         slope = span * bend * tl.exp2(tl.abs(s) * (-bend * LOG2E)) * sign
     elif KIND == 4:
+        frequency = 6.283185307179586 / (1.0 + tl.abs(bend))
+        active = tl.where(bend <= 0.0, s <= -bend, s >= -bend)
         slope = tl.where(active, -0.5 * span * frequency * tl.sin((bend + s) * frequency), 0.0)
     else:
         slope = span * 0.7853981633974483 * tl.cos(1.5707963267948966 * s)
-    return s * inverse, (tau - s * slope) * inverse * inverse
+    return slope
 
 
 @triton.jit
-def _negatives(own, p_id, columns, m):
-    """(rows, columns) bool: true where a column is no negative."""
-    other = tl.load(p_id + columns, columns < m, -2)
-    return (own[:, None] == other[None, :]) | (columns >= m)[None, :]
+def _over_temperature(s, low, span, bend, KIND: tl.constexpr, DETACH: tl.constexpr, FAST: tl.constexpr):
+    """s / τ(s) and its slope; with KIND 0, s itself."""
+    if KIND == 0:
+        base, slope = s, 1.0
+    else:
+        tau = _temperature(s, low, span, bend, KIND)
+        inverse = _reciprocal(tau, FAST)
+        base, slope = s * inverse, inverse
+        if not DETACH:
+            slope = (tau - s * _temperature_slope(s, span, bend, KIND)) * inverse * inverse
+    return base, slope
+
+
+@triton.jit
+def _dropped(own, p_id, columns, m, EVEN: tl.constexpr):
+    """(rows, columns) bool: true where a column is no negative. EVEN: no tile reaches beyond the last column."""
+    if EVEN:
+        return own[:, None] == tl.load(p_id + columns)[None, :]
+    return (own[:, None] == tl.load(p_id + columns, columns < m, -2)[None, :]) | (columns >= m)[None, :]
+
+
+@triton.jit
+def _column(x, columns, m, EVEN: tl.constexpr):
+    return tl.load(x + columns) if EVEN else tl.load(x + columns, columns < m, 0.0)
 
 
 @triton.jit
@@ -76,7 +98,7 @@ def forward_kernel(
     z, p, z_id, p_id, factors, cut, share, out, second, moved, n, m, d, each, times, times2, low, span, bend, most, most2,
     SHARED: tl.constexpr, KIND: tl.constexpr, DETACH: tl.constexpr, SECOND: tl.constexpr, HARD: tl.constexpr,
     GATHER: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
-    FAST: tl.constexpr,
+    EVEN: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """Totals of some rows over one share of the columns; with GATHER the columns' mean under the softmax, times slope, too."""
     first = tl.program_id(0) * ROWS
@@ -96,7 +118,7 @@ def forward_kernel(
         y = p.load([start, 0])
         s = tl.dot(x, tl.trans(y), input_precision=PRECISION)
         base, slope = _over_temperature(s, low, span, bend, KIND, DETACH, FAST)
-        drop = _negatives(own, p_id, columns, m)
+        drop = _dropped(own, p_id, columns, m, EVEN)
         if SHARED:
             e = tl.exp2(base * times - most)
         else:
@@ -139,37 +161,8 @@ def forward_kernel(
 
 
 @triton.jit
-def _gradients(
-    i, n, lse, second, gradient, gradient2, times, times2, most, most2,
-    SHARED: tl.constexpr, SECOND: tl.constexpr, FIXED: tl.constexpr,
-):  # fmt: skip
-    """What some anchors' weights are multiplied with: a and, for a second statistic, b. Then ∂L/∂s is
-
-        e^φ φ' a;    with an expectation e^φ (φ' (a + b s) + b), or e^φ (φ' a + b) where its weights are FIXED;
-        with another total base' (a e^φ + b e^φ2)
-    """  # fmt: skip
-    inside = i < n
-    a = tl.load(gradient + i, inside, 0.0)
-    total = tl.load(lse + i, inside, 0.0) * LOG2E
-    total = tl.where(total == float("-inf"), most, total)
-    lift = tl.exp2(most - total) if SHARED else 1.0
-    b = a * 0.0
-    if SECOND > 0:
-        b = tl.load(gradient2 + i, inside, 0.0)
-        other = tl.load(second + i, inside, 0.0)
-    if SECOND == 1:
-        if not FIXED:
-            a -= b * other
-        b *= lift
-    if SECOND == 2:
-        other = tl.where(other == float("-inf"), most2, other * LOG2E)
-        a *= times * LN2
-        b *= tl.exp2(most2 - other) * times2 * LN2
-    return a * lift, b, total
-
-
-@triton.jit
 def _pull(s, slope, e, steep, a, b, SECOND: tl.constexpr, FIXED: tl.constexpr):
+    """∂L/∂s of one side: from its weights and what `fused` made of the gradients of its statistics."""
     if SECOND == 0:
         return e * (slope * (steep * a))
     if FIXED:
@@ -179,28 +172,28 @@ def _pull(s, slope, e, steep, a, b, SECOND: tl.constexpr, FIXED: tl.constexpr):
 
 @triton.jit
 def backward_kernel(
-    z, p, z_id, p_id, factors, cut, share, lse, second, gradient, gradient2, out, n, m, d, each,
+    z, p, z_id, p_id, factors, cut, share, lse, gradient, gradient2, out, n, m, d, each,
     times, times2, low, span, bend, most, most2,
     OWN: tl.constexpr, OTHER: tl.constexpr, SHARED: tl.constexpr, KIND: tl.constexpr, DETACH: tl.constexpr,
     SECOND: tl.constexpr, FIXED: tl.constexpr, HARD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    WIDTH: tl.constexpr, PRECISION: tl.constexpr, FAST: tl.constexpr,
+    WIDTH: tl.constexpr, PRECISION: tl.constexpr, EVEN: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """out_i = Σ_j (OWN · ∂L_i/∂s_ij + OTHER · ∂L_j/∂s_ji) p_j; with OWN the rows are anchors, with OTHER the columns are.
 
-    Factors, thresholds, statistics and their gradients are the anchors'.
+    Factors, thresholds, totals and gradients are the anchors'; an anchor without negatives may have a gradient that is no
+    number, since it moves nothing.
     """
     first = tl.program_id(0) * ROWS
     rows, split = first + tl.arange(0, ROWS), tl.program_id(1)
     own, inside = tl.load(z_id + rows, rows < n, -1), rows < n
     if OWN:
-        row_a, row_b, row_total = _gradients(
-            rows, n, lse, second, gradient, gradient2, times, times2, most, most2, SHARED, SECOND, FIXED
-        )
-        row_a, row_b, row_total = row_a[:, None], row_b[:, None], row_total[:, None]
+        row_a = tl.load(gradient + rows, inside, 0.0)[:, None]
+        row_b = tl.load(gradient2 + rows, inside, 0.0)[:, None] if SECOND > 0 else 0.0
         if HARD:
             row_cut, row_share = tl.load(cut + rows, inside, 0.0)[:, None], tl.load(share + rows, inside, 0.0)[:, None]
         if not SHARED:
             row_factor = tl.load(factors + rows, inside, 0.0)[:, None]
+            row_total = tl.load(lse + rows, inside, 0.0)[:, None] * LOG2E
     x = z.load([first, 0])
     moved = tl.zeros((ROWS, WIDTH), tl.float32)
     for start in range(split * each, min(m, (split + 1) * each), COLUMNS):
@@ -208,15 +201,15 @@ def backward_kernel(
         y = p.load([start, 0])
         s = tl.dot(x, tl.trans(y), input_precision=PRECISION)
         base, slope = _over_temperature(s, low, span, bend, KIND, DETACH, FAST)
-        drop = _negatives(own, p_id, columns, m)
+        drop = _dropped(own, p_id, columns, m, EVEN)
         if OTHER:
-            column_a, column_b, column_total = _gradients(
-                columns, m, lse, second, gradient, gradient2, times, times2, most, most2, SHARED, SECOND, FIXED
-            )
-            column_a, column_b, column_total = column_a[None, :], column_b[None, :], column_total[None, :]
+            column_a = _column(gradient, columns, m, EVEN)[None, :]
+            column_b = _column(gradient2, columns, m, EVEN)[None, :] if SECOND > 0 else 0.0
             if HARD:
-                column_cut = tl.load(cut + columns, columns < m, 0.0)[None, :]
-                column_share = tl.load(share + columns, columns < m, 0.0)[None, :]
+                column_cut, column_share = (
+                    _column(cut, columns, m, EVEN)[None, :],
+                    _column(share, columns, m, EVEN)[None, :],
+                )
         if SHARED:
             # e^φ is common to both sides: only the gradients differ.
             if OWN and OTHER:
@@ -250,7 +243,8 @@ def backward_kernel(
                     e *= _member(s, row_cut, row_share)
                 weight += _pull(s, slope, e, row_factor, row_a, row_b, SECOND, FIXED)
             if OTHER:
-                column_factor = tl.load(factors + columns, columns < m, 0.0)[None, :]
+                column_factor = _column(factors, columns, m, EVEN)[None, :]
+                column_total = _column(lse, columns, m, EVEN)[None, :] * LOG2E
                 e = tl.exp2(base * (column_factor * LOG2E) - column_total)
                 if HARD:
                     e *= _member(s, column_cut, column_share)
@@ -273,7 +267,7 @@ def _two(s, start_at, step, k: tl.constexpr):
 @triton.jit
 def count_kernel(
     z, p, z_id, p_id, start_at, out, n, m, d, each, step,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """How many of a row's negatives are at or above each of 8 thresholds, `start_at_i` + k · `step`."""
     first = tl.program_id(0) * ROWS
@@ -286,7 +280,7 @@ def count_kernel(
     for start in range(split * each, min(m, (split + 1) * each), COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
         s = tl.dot(x, tl.trans(p.load([start, 0])), input_precision=PRECISION)
-        s = tl.where(_negatives(own, p_id, columns, m), -3.0, s)
+        s = tl.where(_dropped(own, p_id, columns, m, EVEN), -3.0, s)
         c0, c1, c2, c3 = _two(s, edge, step, 0), _two(s, edge, step, 2), _two(s, edge, step, 4), _two(s, edge, step, 6)
         low0, low1, low2, low3 = low0 + (c0 & 65535), low1 + (c1 & 65535), low2 + (c2 & 65535), low3 + (c3 & 65535)
         high0, high1, high2, high3 = high0 + (c0 >> 16), high1 + (c1 >> 16), high2 + (c2 >> 16), high3 + (c3 >> 16)

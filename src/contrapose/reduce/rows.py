@@ -16,7 +16,7 @@ from torch import Tensor
 from contrapose.reduce.block import Block, Source
 from contrapose.reduce.logit import Divided
 from contrapose.reduce.statistics import Statistic
-from contrapose.unit import matmul
+from contrapose.unit import matmul, refuse_second_derivative
 from contrapose.validate import check_choice
 
 
@@ -32,6 +32,7 @@ class Memory:
 # In float32, in flight: 2 MiB on the CPU, which stays in cache, and 256 MiB where launches cost; kept: 64 MiB, 1 GiB.
 _CPU, _DEVICE = Memory(2**19, 2**24, 64), Memory(2**26, 2**28, 64)
 _DENSE = Memory(2**62, 2**62)
+_SMALL = {False: 2**18, True: 2**20}  # similarities, on the CPU and on a GPU
 _MEMORY: ContextVar[Memory | None] = ContextVar("memory", default=None)
 PATHS = ("dense", "chunked", "fused")
 PRECISIONS = ("ieee", "tf32x3", "tf32", "bf16")
@@ -90,12 +91,13 @@ def reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
 
 def _reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
     anchor, pool = source.anchor, source.pool
-    if anchor is not None and pool is not None:
+    if anchor is not None and pool is not None and not _small(source, anchor, pool):
         found = _fused(source, statistics, anchor, pool)
         if found is not None:
             return found
-    # Given similarities, and temperatures with parameters of their own, are left to autograd as they are.
-    if anchor is None or pool is None or _opaque(statistics, anchor, pool):
+    # Given similarities, temperatures with parameters of their own, and matrices so small that it is the number of operations
+    # that counts, are left to autograd as they are.
+    if anchor is None or pool is None or _small(source, anchor, pool) or _opaque(statistics, anchor, pool):
         parts = [[s(block) for s in statistics] for block in _whole(source)]
         return tuple(torch.cat(column) for column in zip(*parts, strict=True))
     plan = _Plan(source, statistics, anchor.device)
@@ -132,6 +134,11 @@ def _has_kernels(device: torch.device) -> bool:
     if device.type != "cuda" or find_spec("triton") is None:
         return False
     return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def _small(source: Source, anchor: Tensor, pool: Tensor) -> bool:
+    few = len(anchor) * len(pool) <= _SMALL[anchor.is_cuda]
+    return few and _MEMORY.get() is None and _FORCED.get() is None and source.selection is not None
 
 
 def _opaque(statistics: tuple[Statistic, ...], anchor: Tensor, pool: Tensor) -> bool:
@@ -194,8 +201,7 @@ class _Rows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # create_graph=True
-            raise RuntimeError("first derivatives only: losses of embeddings have no second derivative here")
+        refuse_second_derivative()
         plan: _Plan = ctx.plan
         anchor, pool, *saved = ctx.saved_tensors
         values, kept = saved[: len(plan.statistics)], saved[len(plan.statistics) :]
