@@ -55,8 +55,8 @@ def gradient_errors(n: int = 2048, width: int = 128) -> None:
         raw = [(base + spread * torch.randn_like(base)).bfloat16() for _ in range(2)]
         for name, loss in CHECKED.items():
             found: dict[str, tuple[float, Tensor]] = {}
-            for label, dtype in (("true", torch.float64), ("fused bf16", torch.float32), ("fused tf32", torch.float32),
-                                 ("fused tf32x3", torch.float32), ("dense float32", torch.float32), ("dense bf16", torch.float32)):  # fmt: skip
+            for label in ("true", "fused bf16", "fused tf32", "fused tf32x3", "dense float32", "dense bf16"):
+                dtype = torch.float64 if label == "true" else torch.float32
                 live = [z.to(dtype).requires_grad_() for z in raw]
                 if label == "dense bf16":
                     if name not in ("nt_xent", "dystress"):
@@ -91,27 +91,33 @@ def captured(step: Callable[[], None]) -> Callable[[], None]:
 
 
 def capture_and_compile(n: int = 1600) -> None:
-    torch.manual_seed(0)
-    z1, z2 = (torch.randn(n // 2, 128, device="cuda", requires_grad=True) for _ in range(2))
     for name, loss in CHECKED.items():
-        values: list[Tensor] = []
+        found = []
+        for how in ("eager", "graph", "compile"):
+            torch.manual_seed(0)
+            z1, z2 = (torch.randn(n // 2, 128, device="cuda", requires_grad=True) for _ in range(2))
+            run = torch.compile(loss_of_views) if how == "compile" else loss_of_views
+            values: list[Tensor] = []
 
-        def step(loss: Callable[..., Tensor] = loss, values: list[Tensor] = values) -> None:
-            z1.grad = z2.grad = None
-            value = loss(two_views(z1, z2))
-            value.backward()
-            values[:] = [value.detach(), z1.grad, z2.grad]  # type: ignore[list-item]
+            def step(
+                z1: Tensor = z1, z2: Tensor = z2, values: list[Tensor] = values, run: Any = run, loss: Any = loss
+            ) -> None:
+                value = run(loss, z1, z2)
+                values[:] = [value.detach(), *torch.autograd.grad(value, (z1, z2))]
 
-        step()
-        wanted = [x.clone() for x in values]
-        replay = captured(step)
-        replay()
-        torch.cuda.synchronize()
-        graph = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(values, wanted, strict=True))
-        value = torch.compile(lambda a, b, loss=loss: loss(two_views(a, b)))(z1, z2)
-        moved = torch.autograd.grad(value, (z1, z2))
-        compiled = max(float((a - b).abs().max() / b.abs().max()) for a, b in zip((value, *moved), wanted, strict=True))
+            (captured(step) if how == "graph" else step)()
+            torch.cuda.synchronize()
+            found.append(values)
+        eager, *others = found
+        graph, compiled = (
+            max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(other, eager, strict=True))
+            for other in others
+        )
         say(check="capture and compile", loss=name, n=n, graph_difference=graph, compile_difference=compiled)
+
+
+def loss_of_views(loss: Callable[..., Tensor], z1: Tensor, z2: Tensor) -> Tensor:
+    return loss(two_views(z1, z2))
 
 
 def main() -> None:

@@ -468,7 +468,7 @@ def _image_ids(ids: Tensor | None, m: int, device: torch.device, *, alone: bool 
     if ids is None:
         if m < 2 and not alone:
             raise ValueError("one image in the batch has no negatives: expected at least two images")
-        return torch.arange(m, device=device)
+        return torch.arange(m, device=device, dtype=torch.int32)  # kernels compare them faster
     check_index("ids", ids, m)
     ids = ids.to(device).long()
     if not alone:

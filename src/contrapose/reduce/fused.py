@@ -325,10 +325,6 @@ _TILES: dict[tuple[str, int], _Tile] = {
     ("tf32x3", _GATHER): (128, 64, 8, 2),
     ("tf32x3", _BACKWARD): (128, 64, 8, 2),
 }
-_PLAIN: dict[int, _Tile] = {
-    _FORWARD: (128, 128, 8, 2),
-    _BACKWARD: (64, 64, 4, 3),
-}  # one total of a plain scale, in bf16
 _ANY: _Tile = (64, 32, 4, 2)
 _COUNT: _Tile = (64, 64, 4, 2)
 _LEAST_TILES = 16  # of a program that has a share of the columns
@@ -337,9 +333,6 @@ _LEAST_TILES = 16  # of a program that has a share of the columns
 def _tile(problem: _Problem, stage: int, d: int) -> _Tile:
     if d > 128:
         return (64, 64, 8, 2) if problem.precision == "bf16" else (64, 32, 8, 1)
-    phi = problem.phi
-    if problem.precision == "bf16" and phi.kind == _SCALE and phi.shared and problem.what == _ONE and stage in _PLAIN:
-        return _PLAIN[stage]
     return _TILES.get((problem.precision, stage), _ANY)
 
 
