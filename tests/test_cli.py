@@ -219,3 +219,14 @@ def test_help_is_there() -> None:
     said = subprocess.check_output([sys.executable, "-m", "contrapose", "train", "--help"], text=True)
     assert "Peak learning rate" in said
     assert torch.__version__
+
+
+def test_losses_are_timed_beside_their_peers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "bench.json"
+    words = ["--losses", "nt_xent", "--sizes", "16", "--only", "ours", "PyTorch", "--seconds", "0.01"]
+    main(["bench", "losses", *words, "--device", "cpu", "-o", str(out)])
+    assert "PyTorch" in capsys.readouterr().out
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["who"] for row in rows] == ["ours", "PyTorch"]
+    assert all(row["ms"] > 0 and row["tflops"] >= 0 and row["mib"] >= 0 for row in rows)
+    assert "did you mean 'nt_xent'" in failed(capsys, "bench", "losses", "--losses", "ntxent")

@@ -24,7 +24,7 @@ from torch import Tensor
 from contrapose.distributed import gather, processes, share_of_rows
 from contrapose.negatives import STORED, Choice, Hardest, Negatives, ViewChoice, narrow, steps
 from contrapose.reduce import ALL, Block, Selection, Statistic, reduce_rows
-from contrapose.unit import is_half, matmul, products, products_between_views, unit, units
+from contrapose.unit import is_half, matmul, products, unit, unit_views, units
 from contrapose.validate import check_embeddings, check_index, check_same_shape, check_values
 
 __all__ = [
@@ -49,7 +49,7 @@ class Pairs:
     """
 
     anchor: Tensor  # (n, d)
-    given: Tensor | None  # (n, k, d): the positives; None: the same image's anchors in the views after, cyclically
+    given: Tensor  # (n, k, d): the positives; or (n, k): the products with them, the same image's anchors in the views after
     pool: Tensor  # (m, d)
     anchor_image: Tensor  # (n,)
     pool_image: Tensor  # (m,)
@@ -73,7 +73,7 @@ class Pairs:
     @property
     def positive(self) -> Tensor:
         """(n, k, d)."""
-        if self.given is not None:
+        if self.given.ndim == 3:
             return self.given
         return _other_views(self.anchor.view(self.views, -1, self.anchor.shape[1]))
 
@@ -89,9 +89,7 @@ class Pairs:
 
     def positives(self) -> Tensor:
         """Similarities to the positives, (n, k)."""
-        if self.given is None:
-            return products_between_views(self.anchor.view(self.views, -1, self.anchor.shape[1]))
-        return products(self.anchor, self.given)
+        return products(self.anchor, self.given) if self.given.ndim == 3 else self.given
 
     def reduce(
         self, *statistics: Statistic, negatives: Negatives = None, may_be_empty: bool = False
@@ -275,7 +273,8 @@ class _Compared:
         hardest = self.negatives[0] if len(self.negatives) == 1 else None
         if self.negatives and not isinstance(hardest, Hardest):
             return None
-        runs = [(slice(start, end), self.candidates(slice(start, end))) for start, end, _ in self.spans]
+        met = [(slice(start, end), self.candidates(slice(start, end))) for start, end, _ in self.spans]
+        runs = [(rows, slice(*columns.indices(len(self.pool))[:2])) for rows, columns in met]
         of = (lambda count: hardest.of(count, self.spans[0][2])) if isinstance(hardest, Hardest) else None
         return Selection(self.pairs.anchor_image, self.pairs.pool_image, runs, of)
 
@@ -283,7 +282,9 @@ class _Compared:
         return ALL
 
     def similarity(self, rows: slice) -> Tensor:
-        return matmul(self.anchor[rows], self.pool[self.candidates(rows)].T, low=self.low)
+        return matmul(
+            self.anchor[rows], self.pool[self.candidates(rows)].T, low=self.low and not torch.is_grad_enabled()
+        )
 
     def block(self, rows: slice, similarity: Tensor) -> Block:
         pairs, pool = self.pairs, self.candidates(rows)
@@ -337,13 +338,15 @@ def views(z: Tensor, *, keys: Tensor | None = None, ids: Tensor | None = None) -
     if keys is not None:
         check_embeddings("keys", keys, 3)
         check_same_shape("keys", keys, "z", z)
-    low = is_half(z)
-    z, other = units(z, z if keys is None else keys.detach())
-    count, m, _ = z.shape
+    low, (count, m, _) = is_half(z), z.shape
     image, seen = torch.cat([images] * count), partial(_in_order, count, m, z.device)
-    anchor = z.flatten(0, 1)
-    given, pool = (None, anchor) if keys is None else (_other_views(other), other.flatten(0, 1))
-    return Pairs(anchor, given, pool, image, image, seen, count, 0, keys is not None, low)
+    if keys is None:
+        z, found = unit_views(z)
+        anchor = z.flatten(0, 1)
+        return Pairs(anchor, found, anchor, image, image, seen, count, 0, False, low)
+    z, keys = units(z, keys.detach())
+    rows = (z.flatten(0, 1), _other_views(keys), keys.flatten(0, 1))
+    return Pairs(*rows, image, image, seen, count, 0, True, low)
 
 
 def cross(a: Tensor, b: Tensor, *, ids: Tensor | None = None) -> Pairs:

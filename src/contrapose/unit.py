@@ -62,9 +62,12 @@ def products(anchor: Tensor, positive: Tensor) -> Tensor:
         return (anchor[:, None] * positive).sum(-1)
 
 
-def products_between_views(z: Tensor) -> Tensor:
-    """Each row's products with the same row of the views after it, cyclically: (V, m, d) -> (V · m, V - 1)."""
-    made: Tensor = _BetweenViews.apply(z)
+def unit_views(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit vectors of V views (V, m, d), and each row's products with the same row of the views after it: (V · m, V - 1).
+
+    Both at once, so that in the backward pass there is one gradient of the embeddings and not one for each.
+    """
+    made: tuple[Tensor, Tensor] = _UnitViews.apply(z)
     return made
 
 
@@ -80,11 +83,24 @@ def _row_products(a: Tensor, b: Tensor) -> Tensor:
     return torch.cat([(a[rows] * b[rows]).sum(-1) for rows in _chunks(*a.shape)])
 
 
+def _inverse_length(z: Tensor) -> Tensor:
+    """1 / ‖z‖ in float32 or better, 0 for what has no direction."""
+    length = torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=torch.float32 if is_half(z) else None)
+    return threshold(length, _EPSILON, torch.inf).reciprocal_()
+
+
+def _turned_(moved: Tensor, made: Tensor, inverse: Tensor) -> Tensor:
+    """What turns a vector, over its length, written over the gradient g of its direction u: (g - (g · u) u) / ‖z‖."""
+    flat, d = made.reshape(-1, made.shape[-1]), made.shape[-1]
+    along = _row_products(moved.view(-1, d), flat)[:, None]
+    moved.view(-1, d).addcmul_(flat, along, value=-1.0)
+    return moved.mul_(inverse)
+
+
 class _Unit(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor) -> Tensor:
-        length = torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=torch.float32 if is_half(z) else None)
-        inverse = threshold(length, _EPSILON, torch.inf).reciprocal_()
+        inverse = _inverse_length(z)
         made = z * inverse
         ctx.save_for_backward(made, inverse)
         ctx.dtype = z.dtype
@@ -92,45 +108,41 @@ class _Unit(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        """What turns the vector, over its length: (g - (g · u) u) / ‖z‖."""
+        refuse_second_derivative()
+        moved = gradient.clone(memory_format=torch.contiguous_format)
+        return _turned_(moved, *ctx.saved_tensors).to(ctx.dtype)
+
+
+class _UnitViews(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> tuple[Tensor, Tensor]:
+        inverse = _inverse_length(z)
+        made = z * inverse
+        ctx.save_for_backward(made, inverse)
+        ctx.dtype = z.dtype
+        ctx.set_materialize_grads(False)
+        views, m, _ = z.shape
+        if views == 2:
+            both = _row_products(made[0], made[1])
+            return made, torch.cat([both, both])[:, None]
+        found = made.new_empty((views, m, views - 1))
+        for v, w in _view_pairs(views):
+            found[v, :, w - v - 1] = found[w, :, (v - w) % views - 1] = _row_products(made[v], made[w])
+        return made, found.flatten(0, 1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None, of_products: Tensor | None) -> Tensor | None:
         refuse_second_derivative()
         made, inverse = ctx.saved_tensors
-        flat, d = made.flatten(0, -2), made.shape[-1]
-        gradient = gradient.reshape(-1, d)
-        along = _row_products(gradient, flat)[:, None]
-        moved = torch.addcmul(gradient, flat, along, value=-1.0)
-        return moved.mul_(inverse.view(-1, 1)).view_as(made).to(ctx.dtype)
-
-
-class _BetweenViews(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, z: Tensor) -> Tensor:
-        ctx.save_for_backward(z)
-        views, m, _ = z.shape
-        found = z.new_empty((views, m, views - 1))
-        for v, w in _view_pairs(views):
-            both = _row_products(z[v], z[w])
-            if views == 2:
-                return torch.cat([both, both])[:, None]
-            found[v, :, w - v - 1] = both
-            found[w, :, (v - w) % views - 1] = both
-        return found.flatten(0, 1)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        refuse_second_derivative()
-        (z,) = ctx.saved_tensors
-        views, m, _ = z.shape
-        gradient = gradient.reshape(views, m, views - 1)
-        moved = torch.zeros_like(z) if views > 2 else torch.empty_like(z)
-        for v, w in _view_pairs(views):
-            both = (gradient[v, :, w - v - 1] + gradient[w, :, (v - w) % views - 1])[:, None]
-            for mine, other in ((v, w), (w, v)):
-                if views > 2:
-                    moved[mine].addcmul_(z[other], both)
-                else:
-                    torch.mul(z[other], both, out=moved[mine])
-        return moved
+        views, m, _ = made.shape
+        moved = torch.zeros_like(made) if gradient is None else gradient.clone(memory_format=torch.contiguous_format)
+        if of_products is not None:
+            of_products = of_products.reshape(views, m, views - 1)
+            for v, w in _view_pairs(views):
+                both = (of_products[v, :, w - v - 1] + of_products[w, :, (v - w) % views - 1])[:, None]
+                moved[v].addcmul_(made[w], both)
+                moved[w].addcmul_(made[v], both)
+        return _turned_(moved, made, inverse).to(ctx.dtype)
 
 
 def _view_pairs(views: int) -> Iterator[tuple[int, int]]:

@@ -127,7 +127,7 @@ def test_kernels_equal_the_dense_formula(sizes: list[tuple[int, int]]) -> None:
     worst: dict[str, tuple[float, float, bool]] = json.loads(out)
     assert len(worst) == sum(2 * 26 if m == 1 else 7 * 26 + 6 for m, _ in sizes)
     for name, (plain, fused, by_kernels) in worst.items():
-        assert fused <= 2 * plain + 2e-6, f"{name}: {fused} against the dense path's {plain}"
+        assert fused <= 2 * plain + 5e-6, f"{name}: {fused} against the dense path's {plain}"
         assert by_kernels != name.endswith(IN_BLOCKS), name
 
 

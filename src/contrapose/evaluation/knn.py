@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+
+from contrapose.pairs import queue
+from contrapose.reduce import Block
+from contrapose.reduce.statistics import Gradient
 
 
 @dataclass(frozen=True)
@@ -32,23 +35,33 @@ class KNN:
         if self.k > len(train):
             raise ValueError(f"k: {self.k} neighbours of {len(train)} training images are more than there are")
         classes = int(train_labels.max()) + 1
-        train, test = normalize(train.float(), dim=1), normalize(test.float(), dim=1)
-        ranks = []
-        # A chunk of the test set at a time: 50,000 × 10,000 similarities are never there at once.
-        for chunk in test.split(max(1, 2**24 // len(train))):
-            votes = self._votes(chunk @ train.T, train_labels, classes)
-            ranks.append(votes.topk(min(5, classes), dim=1).indices)
-        hit = torch.cat(ranks) == test_labels[:, None]
+        # Rows of the test set are reduced to votes a block at a time: 50,000 × 10,000 similarities are never there at once.
+        (votes,) = queue(test.float(), test.float(), train.float()).reduce(_Votes(self, train_labels, classes))
+        hit = votes.topk(min(5, classes), dim=1).indices == test_labels[:, None]
         scores = {"top1": 100 * float(hit[:, 0].float().mean())}
         return scores | ({"top5": 100 * float(hit.any(1).float().mean())} if classes >= 5 else {})
 
-    def _votes(self, similarity: Tensor, labels: Tensor, classes: int) -> Tensor:
-        nearest = similarity.topk(self.k, dim=1)
-        if self.weights == "softmax":
-            weight = (nearest.values / self.temperature).softmax(1)  # a factor for each row changes no ranking
-        elif self.weights == "uniform":
+
+@dataclass(frozen=True, eq=False)
+class _Votes:
+    """For each row, what its nearest columns give each class: (b, classes)."""
+
+    by: KNN
+    labels: Tensor
+    classes: int
+    logit = None
+
+    def __call__(self, block: Block) -> Tensor:
+        nearest = block.similarity.topk(self.by.k, dim=1)
+        if self.by.weights == "softmax":
+            weight = (nearest.values / self.by.temperature).softmax(1)  # a factor for each row changes no ranking
+        elif self.by.weights == "uniform":
             weight = torch.ones_like(nearest.values)
         else:
             weight = (2 - 2 * nearest.values).clamp(min=1e-12).rsqrt()
-        empty = similarity.new_zeros(len(similarity), classes)
-        return empty.scatter_add_(1, labels[nearest.indices], weight)
+        empty = weight.new_zeros(len(weight), self.classes)
+        return empty.scatter_add_(1, self.labels[nearest.indices], weight)
+
+    def back(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
+        """Votes do not move."""
+        return None, None
