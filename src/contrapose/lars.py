@@ -40,9 +40,18 @@ class LARS(Optimizer):
                 if w.grad is None:
                     continue
                 direction = self._direction(w, w.grad, group["weight_decay"])
-                velocity = self.state[w].setdefault("velocity", torch.zeros_like(w))
-                velocity.mul_(group["momentum"]).add_(direction)
-                w.add_(velocity, alpha=-group["lr"])
+                if "velocity" not in self.state[w]:
+                    self.state[w]["velocity"] = torch.zeros_like(w)
+                velocity, rate = self.state[w]["velocity"], group["lr"]
+                if not isinstance(rate, Tensor):
+                    velocity.mul_(group["momentum"]).add_(direction)
+                    w.add_(velocity, alpha=-rate)
+                    continue
+                # A rate in a tensor, in a recorded graph: there a gradient that is not finite must move nothing.
+                moved = velocity * group["momentum"] + direction
+                fine = getattr(self, "found_inf", torch.zeros_like(rate)) == 0
+                velocity.copy_(torch.where(fine, moved, velocity))
+                w.sub_(torch.where(fine, rate * moved, 0.0))
 
     def _direction(self, w: Tensor, g: Tensor, decay: float) -> Tensor:
         adapts = decay != 0 if self.form == "lightly" else w.ndim > 1

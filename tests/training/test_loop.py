@@ -162,7 +162,7 @@ def test_accumulated_batches_are_the_mean_of_their_gradients(tmp_path: Path) -> 
     for index, seen in batches:
         alone = Trainer(Run(**settings), tmp_path, say=quiet)
         alone.network.train()
-        alone._loss(seen, index).backward()
+        alone.loss_of(seen, index).backward()
         gradients.append([p.grad for p in alone.network.parameters()])
     before = [p.detach().clone() for p in trainer.network.parameters()]
     trainer._one(iter(batches), 0)

@@ -30,6 +30,10 @@ class Framework(nn.Module, ABC):
         """Once the optimiser has moved: a momentum encoder follows."""
         return
 
+    def compile_encoders(self) -> None:
+        """Let the compiler make kernels for the networks that views pass through."""
+        self.encoder.compile()
+
     def features(self, images: Tensor) -> Tensor:
         """What evaluation sees: the encoder's output, before the projector."""
         features: Tensor = self.encoder(images)
@@ -42,4 +46,10 @@ class Framework(nn.Module, ABC):
 
 def encode(network: nn.Module, views: list[Tensor]) -> Tensor:
     """(V, B, d): each tensor of views in one pass."""
-    return torch.cat([network(group.flatten(0, 1)).unflatten(0, group.shape[:2]) for group in views])
+    return torch.cat([network(_laid_out(group)).unflatten(0, group.shape[:2]) for group in views])
+
+
+def _laid_out(group: Tensor) -> Tensor:
+    """(V, B, …) as one batch; on a GPU channels come last, as its convolutions want them."""
+    images = group.flatten(0, 1)
+    return images.contiguous(memory_format=torch.channels_last) if images.is_cuda and images.ndim == 4 else images

@@ -33,12 +33,16 @@ class _Momentum(Framework):
         """(V, B, d) by the momentum encoder."""
         return encode(self.keys, views_of)
 
+    def compile_encoders(self) -> None:
+        """The queries' and the keys'."""
+        super().compile_encoders()
+        self.keys[0].compile()
+
     @torch.no_grad()
     def after_step(self) -> None:
         """The key network follows the query network; its running statistics are its own."""
         query = nn.Sequential(self.encoder, self.projector)
-        for key, parameter in zip(self.keys.parameters(), query.parameters(), strict=True):
-            key.lerp_(parameter, 1 - self.momentum)
+        torch._foreach_lerp_(list(self.keys.parameters()), list(query.parameters()), 1 - self.momentum)
 
 
 class MoCo(_Momentum):

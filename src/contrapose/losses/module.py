@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from contrapose.losses.catalogue import Method
@@ -40,6 +41,7 @@ class Loss(nn.Module):
         if isinstance(objective, partial):  # what a method of the catalogue makes
             settings, objective = {**objective.keywords, **settings}, objective.func
         self.objective, self.settings, self.state, self.epoch = objective, settings, state, 0
+        self.held: dict[str, Tensor] = {}
         for name, value in settings.items():  # a learned temperature is learned, moved and saved with the module
             if isinstance(value, nn.Parameter):
                 self.register_parameter(name, value)
@@ -54,11 +56,24 @@ class Loss(nn.Module):
             raise ValueError("ids: expected the data-set index of each image, since the state is kept for each of them")
         pairs = self._pairs(z, z2, ids)
         settings = {**self.settings, **(self.state(pairs) if self.state is not None else {}), **more}
-        at_epoch = {name: s.at(self.epoch) if isinstance(s, Schedule) else s for name, s in settings.items()}
+        at_epoch = {
+            name: s.at(self.epoch) if isinstance(s, Schedule) else s for name, s in settings.items()
+        } | self.held
         loss = self.objective(pairs, **at_epoch)
         if self.state is not None and self.training:
             self.state.update(pairs, negatives=settings.get("negatives"))
         return loss
+
+    def hold_schedules(self, device: torch.device) -> None:
+        """Keep what schedules say in tensors, for a recorded graph; `refresh_schedules` brings them up to date."""
+        scheduled = [name for name, s in self.settings.items() if isinstance(s, Schedule)]
+        self.held = {name: torch.zeros((), device=device) for name in scheduled}
+        self.refresh_schedules()
+
+    def refresh_schedules(self) -> None:
+        """Put the epoch's values into the tensors."""
+        for name, tensor in self.held.items():
+            tensor.fill_(self.settings[name].at(self.epoch))
 
     def extra_repr(self) -> str:
         """Objective and settings, for `print`."""

@@ -33,6 +33,7 @@ from contrapose.metrics import penalties
 from contrapose.pairs import Pairs, unit
 from contrapose.temperature import PerSample
 from contrapose.training import checkpoint
+from contrapose.training.captured import Captured, why_not
 from contrapose.training.optimisers import learning_rate, optimiser
 from contrapose.training.processes import join, own_device, synchronised
 from contrapose.training.records import append, environment, forget_after, write_whole
@@ -72,6 +73,7 @@ class Trainer:
     data_root: Path | None = None
     workers: int = 0
     device: torch.device = field(default_factory=own_device)
+    fast: bool = True  # on a GPU, the whole step in one graph
 
     def __post_init__(self) -> None:
         self.rank, self.world = join()
@@ -109,6 +111,8 @@ class Trainer:
         self.pixels = train.pixels.to(self.device) if isinstance(train, Images) else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.run.precision == "fp16")
         self.step, self.neighbours = 0, self.run.knn
+        self.captured: Captured | None = None
+        self.saved, self.saving = -math.inf, 0.0  # when the last checkpoint was written, and how long that took
         self.latest: Pairs | None = None  # the last batch's
         self.part = (0.0, 0.0)  # of an epoch that was stopped: its losses so far, added up, and its seconds
 
@@ -136,6 +140,7 @@ class Trainer:
             self.say(f"resuming after step {self.step}")
         if self.rank == 0:
             forget_after(self.folder, self.step)
+        self._choose_path()
         total = self.run.epochs * self.steps_per_epoch
         scores: dict[str, float] = {}
         with worker_deaths(), _signals() as asked:
@@ -151,12 +156,52 @@ class Trainer:
                 # First the record, then the checkpoint: what is lost between them is done, and recorded, again.
                 if self.rank == 0:
                     append(self.folder, record)
-                self._save()
+                if asked or self.step == total or self._due():
+                    self._save()
                 if asked:
                     raise Stopped(_stopped(asked, self.step))
         return scores or self.evaluate()
 
+    def _choose_path(self) -> None:
+        """On a GPU, the whole step in one graph where that is possible; a word about it there."""
+        if self.device.type != "cuda" or not self.fast:
+            return
+        reason = why_not(self)
+        self.say(
+            f"step by step, since {reason}"
+            if reason
+            else "the whole step in one CUDA graph, compiled in the first steps"
+        )
+        if not reason:
+            self.captured = Captured(self)
+
+    def _captured_epoch(self, epoch: int, asked: list[int]) -> tuple[float, float]:
+        assert self.captured is not None
+        first, start = self.step % self.steps_per_epoch, time.perf_counter()
+        total, before = self.part if first else (0.0, 0.0)
+        begun, images = self.step - first, self.run.batch * self.run.accumulate
+
+        def watch(place: int, loss: float, rate: float) -> None:
+            steps = self.run.epochs * self.steps_per_epoch
+            self.watch(Progress(epoch + 1, begun + place, steps, loss, rate * images))
+
+        losses, failed = self.captured.epoch(epoch, first, asked, watch)
+        if failed >= 0:
+            raise Diverged(
+                f"the loss or gradient of step {begun + failed + 1} (epoch {epoch + 1}) is not finite; "
+                "the weights are those before it"
+            )
+        self.step += len(losses)
+        total, seconds = total + math.fsum(losses), before + time.perf_counter() - start
+        if asked and self.step % self.steps_per_epoch:
+            self.part = total, seconds
+            self._save()
+            raise Stopped(_stopped(asked, self.step))
+        return total / self.steps_per_epoch, seconds
+
     def _epoch(self, epoch: int, asked: list[int]) -> tuple[float, float]:
+        if self.captured is not None:
+            return self._captured_epoch(epoch, asked)
         first, start = self.step % self.steps_per_epoch, time.perf_counter()
         total, before = self.part if first else (0.0, 0.0)
         batches = self._batches(epoch, first)
@@ -199,7 +244,7 @@ class Trainer:
         self.optimiser.zero_grad()
         value, images = 0.0, []
         for index, seen in batches:
-            loss = self._loss(seen, index) / self.run.accumulate
+            loss = self.loss_of(seen, index) / self.run.accumulate
             self.scaler.scale(loss).backward()
             self.network.after_batch()
             value += float(loss.detach())
@@ -217,14 +262,17 @@ class Trainer:
         self.network.after_step()
         return value
 
-    def _loss(self, seen: list[Tensor], index: Tensor) -> Tensor:
+    def loss_of(self, seen: list[Tensor], index: Tensor) -> Tensor:
         """Encoder, pairs, objective; low precision ends before the loss."""
-        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.run.precision)
-        with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
+        with self._autocast():
             pairs = self.learner(seen, index)
         loss: Tensor = self.criterion(pairs)
         self.latest = pairs
         return loss
+
+    def _autocast(self) -> torch.autocast:
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.run.precision)
+        return torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None)
 
     def _penalties(self) -> dict[str, float | None]:
         """What the loss did to the similarities of the epoch's last batch; nothing where they are too many to look at."""
@@ -263,8 +311,18 @@ class Trainer:
 
     def embed(self, images: Tensor) -> Tensor:
         """Encoder and projector, in evaluation mode."""
-        found: Tensor = self.network.projector(self.network.encoder(images))
-        return found
+        with self._as_it_is():
+            found: Tensor = self.network.projector(self.network.encoder(images))
+        return found.float()
+
+    @contextmanager
+    def _as_it_is(self) -> Iterator[None]:
+        """For evaluation on a GPU: in the run's precision, without compiling networks for other batches."""
+        if self.captured is None:
+            yield
+            return
+        with torch.compiler.set_stance("force_eager"), self._autocast():
+            yield
 
     def sample_embeddings(self, count: int) -> tuple[Tensor, Tensor | None, tuple[str, ...]]:
         """Unit embeddings, labels and class names of a fixed random sample of the test (or training) images."""
@@ -278,16 +336,17 @@ class Trainer:
 
     def features(self, images: Images | Files) -> Tensor:
         """The encoder's features of a whole data set, not augmented."""
-        recipe, batch = self.views.recipes[0], 500
+        recipe, batch = self.views.recipes[0], 500 if self.device.type == "cpu" else 2000
         self.network.eval()
         pixels = (
             images.pixels.split(batch)
             if isinstance(images, Images)
             else whole(images, recipe.size, batch=batch, workers=self.workers)
         )
-        return features(
-            self.network.features, pixels, mean=recipe.mean, std=recipe.std, size=recipe.size, device=self.device
-        )
+        with self._as_it_is():
+            return features(
+                self.network.features, pixels, mean=recipe.mean, std=recipe.std, size=recipe.size, device=self.device
+            )
 
     def labelled_features(self) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
         """Features and labels to classify by, then those to be classified; None where there are no labels."""
@@ -305,15 +364,22 @@ class Trainer:
         scores = KNN(self.neighbours)(*found)
         return {f"knn_{name}": score for name, score in scores.items()}
 
+    def _due(self) -> bool:
+        """Whether a checkpoint is worth its time: all of them together take a twentieth at most."""
+        return time.perf_counter() - self.saved > 20 * self.saving
+
     def _save(self) -> None:
         if self.rank:
             return
+        start = time.perf_counter()
         tensors = checkpoint.collect(self.whole, self.optimiser)
         if self.scaler.is_enabled():
             tensors["scaler.scale"] = torch.tensor(self.scaler.get_scale())
         if self.step % self.steps_per_epoch:
             tensors["part"] = torch.tensor(self.part, dtype=torch.float64)
         checkpoint.save(self.folder / "checkpoints", checkpoint.Checkpoint(self.step, tensors))
+        self.saved = time.perf_counter()
+        self.saving = self.saved - start
 
     def load_latest(self) -> bool:
         """Take up the newest checkpoint that verifies; False where there is none."""

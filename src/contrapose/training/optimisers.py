@@ -15,16 +15,17 @@ from contrapose.training.run import Run
 def optimiser(run: Run, network: nn.Module) -> Optimizer:
     """The run's optimiser; biases and norms are not decayed by LARS and AdamW."""
     parameters = [p for p in network.parameters() if p.requires_grad]
+    cuda = parameters[0].is_cuda  # there one kernel moves all weights, and waits for nothing
     if run.optimiser == "sgd":
-        return torch.optim.SGD(parameters, run.lr, momentum=0.9, weight_decay=run.weight_decay)
+        return torch.optim.SGD(parameters, run.lr, momentum=0.9, weight_decay=run.weight_decay, fused=cuda or None)
     if run.optimiser == "adam":
-        return torch.optim.Adam(parameters, run.lr, weight_decay=run.weight_decay)
+        return torch.optim.Adam(parameters, run.lr, weight_decay=run.weight_decay, fused=cuda or None, capturable=cuda)
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": run.weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
     if run.optimiser == "adamw":
-        return torch.optim.AdamW(groups, run.lr)
+        return torch.optim.AdamW(groups, run.lr, fused=cuda or None, capturable=cuda)
     return LARS(groups, run.lr, form="moco" if run.optimiser == "lars-moco" else "lightly")
 
 

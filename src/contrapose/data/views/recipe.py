@@ -13,8 +13,6 @@ from contrapose.data.views import operations as ops
 
 _TRIES = 10  # of a random box before the crop falls back to the centre, as in torchvision
 _CROP, _REST, _NOISE = range(3)  # the last key: which part of a view the numbers are for
-_ORDERS = torch.tensor([[a, b, c, d] for a in range(4) for b in range(4) for c in range(4) for d in range(4)
-                        if len({a, b, c, d}) == 4])  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -108,7 +106,7 @@ class Recipe:
 
     def _colour(self, x: Tensor, chance: Tensor, u: list[Tensor], gray: Tensor) -> Tensor:
         if self.jitter is not None:
-            order = _ORDERS.to(x.device)[(u[4] * 24).long()]  # (B, 4): which operation comes at each place
+            order = _order((u[4] * 24).long())  # which operation comes at each place
             jittered = chance < self.jitter_chance
             steps = (
                 (ops.brightness, self._factor(u[0], self.jitter[0])),
@@ -119,7 +117,7 @@ class Recipe:
             for place in range(4):
                 for which, (operation, parameter) in enumerate(steps):
                     if self.jitter[which]:
-                        x = ops.where(jittered & (order[:, place] == which), operation, x, parameter)
+                        x = ops.where(jittered & (order[place] == which), operation, x, parameter)
         return ops.where(gray < self.gray, ops.grayscale, x) if self.gray else x
 
     @staticmethod
@@ -131,3 +129,13 @@ class Recipe:
         u = uniform(key, 2 * images[0].numel()).unflatten(1, (2, *images.shape[1:]))
         normal = torch.sqrt(-2 * torch.log1p(-u[:, 0])) * torch.cos(2 * math.pi * u[:, 1])
         return (images + self.deviation * normal).clamp(0, 1)
+
+
+def _order(k: Tensor) -> list[Tensor]:
+    """The k-th order of 0, 1, 2, 3, from 0123 (k = 0) to 3210 (k = 23): what stands at each of four places."""
+    first, second, third = k // 6, k % 6 // 2, k % 2
+    second = second + (second >= first)  # of those that are left
+    low, high = torch.minimum(first, second), torch.maximum(first, second)
+    third = third + (third >= low)
+    third = third + (third >= high)
+    return [first, second, third, 6 - first - second - third]

@@ -1,0 +1,142 @@
+"""A training step on a GPU: one CUDA graph, our own eager path, and a pipeline as lightly's examples have it. JSON lines.
+
+python benchmarks/train.py --data cifar10 [--frameworks simclr moco memory-bank] [--batches 128 256 512]
+
+Steady state: wall-clock time over many steps between two synchronisations, after the steps that compile and record. The
+lightly-style pipeline: torchvision's transforms on PIL images in 16 workers, eager, fp16 with a gradient scaler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contrapose.bench import plain_nt_xent
+from contrapose.training import Run, Trainer
+from contrapose.training.captured import Captured
+
+CIFAR: dict[str, Any] = {
+    "views": "simclr-cifar", "encoder": "resnet18-cifar", "optimiser": "sgd", "lr": 0.06, "weight_decay": 5e-4,
+    "epochs": 200, "precision": "bf16", "knn": 200, "knn_every": 200, "metrics": 0,
+}  # fmt: skip
+
+
+def say(**record: Any) -> None:
+    print(json.dumps(record), flush=True)
+
+
+def trainer(data: str, framework: str, batch: int, **more: Any) -> Trainer:
+    run = Run(data=data, framework=framework, batch=batch, **CIFAR | more)
+    return Trainer(run, Path(tempfile.mkdtemp()), say=lambda text: None)
+
+
+def graph(data: str, framework: str, batch: int, steps: int, compiled: bool) -> dict[str, float]:
+    """Milliseconds of a replayed step, and the seconds until the first one."""
+    made = trainer(data, framework, batch)
+    start = time.perf_counter()
+    captured = Captured(made, compiled=compiled)
+    captured._begin(0, 0)
+    while captured.graph is None:
+        captured._one()
+    torch.cuda.synchronize()
+    ready = time.perf_counter() - start
+    captured._one()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(steps):
+        captured._one()
+    torch.cuda.synchronize()
+    return {"ms": 1e3 * (time.perf_counter() - start) / steps, "ready_s": ready, "loss": float(captured.losses[steps])}
+
+
+def eager(data: str, framework: str, batch: int, steps: int) -> dict[str, float]:
+    made = trainer(data, framework, batch)
+    batches = made._batches(0, 0)
+    for _ in range(5):
+        made._one([next(batches)], 0)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(steps):
+        made._one([next(batches)], 0)
+    torch.cuda.synchronize()
+    return {"ms": 1e3 * (time.perf_counter() - start) / steps}
+
+
+def lightly_style(data: str, batch: int, steps: int, workers: int) -> dict[str, float]:
+    from PIL import Image
+    from torchvision import transforms as T
+
+    made = trainer(data, "simclr", batch)
+    assert made.pixels is not None
+    images = [Image.fromarray(x) for x in made.pixels.permute(0, 2, 3, 1).cpu().numpy()]
+    jitter = T.RandomApply([T.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8)
+    make = T.Compose([T.RandomResizedCrop(32, (0.2, 1.0)), T.RandomHorizontalFlip(), jitter, T.RandomGrayscale(0.2), T.ToTensor(),
+                      T.Normalize((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616))])  # fmt: skip
+
+    class Pairs(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
+        def __len__(self) -> int:
+            return len(images)
+
+        def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
+            return make(images[place]), make(images[place])
+
+    loader = torch.utils.data.DataLoader(
+        Pairs(), batch, shuffle=True, drop_last=True, num_workers=workers, pin_memory=True
+    )
+    network = torch.nn.Sequential(made.network.encoder, made.network.projector).train()
+    optimiser = torch.optim.SGD(network.parameters(), 0.06, momentum=0.9, weight_decay=5e-4)
+    scaler = torch.amp.GradScaler("cuda")
+    start = 0.0
+    for done, (x0, x1) in enumerate(loader):
+        if done == 10:
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+        optimiser.zero_grad()
+        with torch.autocast("cuda", torch.float16):
+            z0, z1 = (network(x.cuda(non_blocking=True)) for x in (x0, x1))
+        loss = plain_nt_xent(z0.float(), z1.float())
+        scaler.scale(loss).backward()
+        scaler.step(optimiser)
+        scaler.update()
+        loss.item()
+        if done + 1 == 10 + steps:
+            break
+    torch.cuda.synchronize()
+    return {"ms": 1e3 * (time.perf_counter() - start) / steps}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="cifar10")
+    parser.add_argument("--frameworks", nargs="+", default=["simclr", "moco", "memory-bank"])
+    parser.add_argument("--batches", type=int, nargs="+", default=[128, 256, 512])
+    parser.add_argument("--pipelines", nargs="+", default=["compiled", "graph", "eager", "lightly-style"])
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--workers", type=int, default=16)
+    given = parser.parse_args()
+    say(device=torch.cuda.get_device_name(), torch=torch.__version__)
+    for framework in given.frameworks:
+        for batch in given.batches:
+            for pipeline in given.pipelines:
+                if pipeline == "lightly-style" and framework != "simclr":
+                    continue
+                if pipeline == "eager":
+                    found = eager(given.data, framework, batch, given.steps)
+                elif pipeline == "lightly-style":
+                    found = lightly_style(given.data, batch, given.steps, given.workers)
+                else:
+                    found = graph(given.data, framework, batch, given.steps, pipeline == "compiled")
+                seconds = found["ms"] * (50_000 // batch) / 1e3
+                rounded = {key: round(value, 3) for key, value in found.items()}
+                say(framework=framework, batch=batch, pipeline=pipeline, epoch_s=round(seconds, 3), **rounded)
+
+
+if __name__ == "__main__":
+    main()

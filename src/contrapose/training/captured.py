@@ -1,0 +1,163 @@
+"""The whole training step as one CUDA graph: images and their order on the GPU, nothing read back until an epoch is over.
+
+Gather, augmentation, encoder, pairs, objective, backward pass, optimiser, queue, bank and momentum encoder are recorded once
+and replayed. What changes from step to step (place in the epoch, learning rate) and from epoch to epoch (order, augmentation,
+a temperature's schedule) is in tensors. Augmentation and encoders are compiled. The first steps are the same function, run as
+it is: it is they that make autograd, cuDNN and the compiler ready, and they count.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from contrapose.data.images import Images
+from contrapose.data.randomness import permutation
+from contrapose.training.optimisers import learning_rate
+
+if TYPE_CHECKING:
+    from contrapose.training.loop import Trainer
+
+_READY = 4  # steps before the graph is recorded
+_WINDOW = 20  # steps between looks at the loss: it is of one window ago, so that nobody waits
+
+
+def why_not(trainer: Trainer) -> str:
+    """What stands in the way of a graph; nothing, where it can be had."""
+    if trainer.device.type != "cuda":
+        return "there is no GPU"
+    if trainer.world > 1:
+        return f"{trainer.world} processes exchange embeddings within a step"
+    if not isinstance(trainer.split.train, Images):
+        return "images are streamed from disk"
+    if trainer.scaler.is_enabled():
+        return "fp16 looks at its gradients on the way; bf16 does not"
+    if trainer.criterion.state is not None:
+        return "the loss keeps a state for each image whose size changes from batch to batch"
+    return "" if find_spec("triton") is not None else "the compiler needs Triton"
+
+
+class Captured:
+    """Epochs of a trainer's run, step after step from one graph."""
+
+    def __init__(self, trainer: Trainer, *, compiled: bool = True) -> None:
+        self.trainer = trainer
+        run, device = trainer.run, trainer.device
+        assert trainer.pixels is not None
+        steps = trainer.steps_per_epoch
+        self.order = torch.zeros((steps, run.accumulate, run.batch), dtype=torch.long, device=device)
+        self.rates, self.losses = (torch.zeros(steps, device=device) for _ in range(2))
+        self.place, self.epoch_number = (torch.zeros((), dtype=torch.long, device=device) for _ in range(2))
+        self.rate, self.failed = (torch.zeros((), device=device) for _ in range(2))
+        self.failed_at = torch.full((), -1, dtype=torch.long, device=device)
+        for group in trainer.optimiser.param_groups:
+            group["lr"] = self.rate
+        trainer.optimiser.found_inf = self.failed  # type: ignore[attr-defined]  # read by fused optimisers: then they do nothing
+        trainer.criterion.hold_schedules(device)
+        self.views: Callable[..., list[Tensor]] = torch.compile(trainer.views) if compiled else trainer.views
+        if compiled:
+            trainer.network.compile_encoders()
+        if not torch.are_deterministic_algorithms_enabled():
+            torch.backends.cudnn.benchmark = True
+        self.stream = torch.cuda.Stream(device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.done = 0
+
+    def epoch(
+        self, epoch: int, first: int, asked: Sequence[int], watch: Callable[[int, float, float], None]
+    ) -> tuple[list[float], int]:
+        """Losses of the epoch's steps from `first` on, up to the last or to a signal, and the step that failed or -1.
+
+        `watch` is told now and then: steps done, a recent loss, steps a second.
+        """
+        self._begin(epoch, first)
+        start, seen, stop = time.perf_counter(), _Lagging(self.losses), self.trainer.steps_per_epoch
+        for place in range(first, stop):
+            self._one()
+            if (place + 1 - first) % _WINDOW == 0:
+                recent = seen.look(place)
+                if recent is not None:
+                    watch(place + 1, recent, (place + 1 - first) / (time.perf_counter() - start))
+                if asked:
+                    stop = place + 1
+                    break
+        torch.cuda.synchronize(self.trainer.device)
+        return self.losses[first:stop].tolist(), int(self.failed_at)
+
+    def _begin(self, epoch: int, first: int) -> None:
+        trainer, run = self.trainer, self.trainer.run
+        steps = trainer.steps_per_epoch
+        order = permutation(len(trainer.split.train), run.seed, epoch, device=trainer.device)
+        self.order.copy_(order[: self.order.numel()].view_as(self.order))
+        rates = [learning_rate(run, epoch * steps + place, steps) for place in range(steps)]
+        self.rates.copy_(torch.tensor(rates, device=trainer.device))
+        self.place.fill_(first)
+        self.epoch_number.fill_(epoch)
+        trainer.criterion.refresh_schedules()
+        trainer.network.train()
+        torch.cuda.synchronize(trainer.device)
+
+    def _one(self) -> None:
+        if self.graph is not None:
+            with torch.cuda.stream(self.stream):
+                self.graph.replay()
+            return
+        with torch.cuda.stream(self.stream):
+            self._step()
+        self.done += 1
+        if self.done == _READY:
+            torch.cuda.synchronize(self.trainer.device)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=self.stream):
+                self._step()
+            self.graph = graph
+
+    def _step(self) -> None:
+        """One step, without a look at any value."""
+        trainer, run = self.trainer, self.trainer.run
+        pixels = trainer.pixels
+        assert pixels is not None
+        batches = self.order.index_select(0, self.place.view(1))[0]
+        self.rate.copy_(self.rates.index_select(0, self.place.view(1))[0])
+        trainer.optimiser.zero_grad(set_to_none=True)
+        value = torch.zeros((), device=trainer.device)
+        for index in batches:
+            seen = self.views(pixels[index], index, seed=run.seed, epoch=self.epoch_number)
+            loss = trainer.loss_of(seen, index) / run.accumulate
+            loss.backward()
+            trainer.network.after_batch()
+            value += loss.detach()
+        norm = torch.nn.utils.clip_grad_norm_(trainer.network.parameters(), run.clip or math.inf)
+        failed = ~(value.isfinite() & norm.isfinite())
+        self.failed_at.copy_(torch.where(failed & (self.failed == 0), self.place, self.failed_at))
+        self.failed.copy_(torch.maximum(self.failed, failed.float()))
+        trainer.optimiser.step()
+        trainer.network.after_step()
+        self.losses.index_copy_(0, self.place.view(1), value.view(1))
+        self.place += 1
+
+
+class _Lagging:
+    """Reads a loss a window after it was asked for: by then it is there."""
+
+    def __init__(self, losses: Tensor) -> None:
+        self.losses = losses
+        self.asked: tuple[Tensor, torch.cuda.Event] | None = None
+
+    def look(self, place: int) -> float | None:
+        """The value asked for the last time, and a question about the present one."""
+        before = self.asked
+        host, event = torch.empty((), pin_memory=True), torch.cuda.Event()
+        host.copy_(self.losses[place], non_blocking=True)
+        event.record()
+        self.asked = host, event
+        if before is None:
+            return None
+        before[1].synchronize()
+        return float(before[0])
