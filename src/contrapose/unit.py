@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import reduce
+from functools import lru_cache, reduce
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -116,11 +117,17 @@ class _Unit(torch.autograd.Function):
 class _UnitViews(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.dtype, ctx.in_kernels = z.dtype, _fit_kernels(z)
+        ctx.set_materialize_grads(False)
+        if ctx.in_kernels:
+            from contrapose import unit_kernels
+
+            made, inverse, both = unit_kernels.forward(z)
+            ctx.save_for_backward(made, inverse)
+            return made, both
         inverse = _inverse_length(z)
         made = z * inverse
         ctx.save_for_backward(made, inverse)
-        ctx.dtype = z.dtype
-        ctx.set_materialize_grads(False)
         views, m, _ = z.shape
         if views == 2:
             both = _row_products(made[0], made[1])
@@ -134,6 +141,10 @@ class _UnitViews(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor | None, of_products: Tensor | None) -> Tensor | None:
         refuse_second_derivative()
         made, inverse = ctx.saved_tensors
+        if ctx.in_kernels:
+            from contrapose import unit_kernels
+
+            return unit_kernels.backward(gradient, of_products, made, inverse, ctx.dtype)
         views, m, _ = made.shape
         moved = torch.zeros_like(made) if gradient is None else gradient.clone(memory_format=torch.contiguous_format)
         if of_products is not None:
@@ -143,6 +154,20 @@ class _UnitViews(torch.autograd.Function):
                 moved[v].addcmul_(made[w], both)
                 moved[w].addcmul_(made[v], both)
         return _turned_(moved, made, inverse).to(ctx.dtype)
+
+
+def _fit_kernels(z: Tensor) -> bool:
+    """Two views on a GPU, of rows that fit in registers: there it is the number of launches that counts."""
+    fits = z.is_cuda and len(z) == 2 and z.shape[2] <= 2048 and z.dtype != torch.float64
+    return fits and has_kernels(z.device)
+
+
+@lru_cache
+def has_kernels(device: torch.device) -> bool:
+    """Whether Triton can run here, on a chip with bf16 and tf32."""
+    if device.type != "cuda" or find_spec("triton") is None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _view_pairs(views: int) -> Iterator[tuple[int, int]]:

@@ -144,3 +144,32 @@ def test_paths_agree_and_bad_ones_are_refused() -> None:
         pass
     with pytest.raises(ValueError, match="precision: expected one of 'ieee'"), path("fused", precision="fp8"):
         pass
+
+
+UNITS = """
+import torch
+from contrapose import unit_kernels
+from contrapose.unit import unit_views
+for m, d, dtype in ((1, 3, torch.float32), (7, 17, torch.float32), (65, 128, torch.bfloat16), (5, 200, torch.float16)):
+    z = torch.randn(2, m, d, generator=torch.Generator().manual_seed(m)).to(dtype)
+    z[1, 0] = 0  # without a direction
+    live = z.clone().requires_grad_()
+    made, products = unit_views(live)
+    upstream = torch.randn_like(made), torch.randn_like(products)
+    ours, inverse, ours_products = unit_kernels.forward(z)
+    torch.testing.assert_close(ours, made.detach(), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(ours_products, products.detach(), rtol=1e-6, atol=1e-7)
+    for given in (upstream, (upstream[0], None), (None, upstream[1])):
+        outs = [(out, g) for out, g in zip((made, products), given) if g is not None]
+        (wanted,) = torch.autograd.grad([o for o, _ in outs], live, [g for _, g in outs], retain_graph=True)
+        found = unit_kernels.backward(*given, ours, inverse, dtype)
+        assert found.dtype == dtype and found[1, 0].abs().max() == 0
+        rough = 1e-2 if dtype != torch.float32 else 2e-6
+        torch.testing.assert_close(found, wanted, rtol=rough, atol=rough)
+print("equal")
+"""
+
+
+def test_kernels_for_unit_vectors_equal_the_plain_form() -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
+    assert "equal" in subprocess.check_output([sys.executable, "-c", UNITS], text=True, env=environment)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed number: 2⁶⁴ divided by the golden ratio
+_INVERSE = -1018231460777725123  # of that number, modulo 2⁶⁴
 _FIRST, _SECOND = -4658895280553007687, -7723592293110705685  # the multipliers of SplitMix64
 
 
@@ -40,7 +41,8 @@ def uniform(index: Tensor, count: int, *keys: int | Tensor) -> Tensor:
     True
     """
     slots = torch.arange(count, device=index.device)
-    x = _mix(bits(index, *keys)[:, None] + slots * _GOLDEN)
+    # bits + slots · golden; written so that no small number meets the large one alone, which compilers take for 32 bits.
+    x = _mix(((bits(index, *keys) * _INVERSE)[:, None] + slots) * _GOLDEN)
     return _shift(x, 40).float() * 2.0**-24
 
 

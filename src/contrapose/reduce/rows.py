@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -16,7 +14,7 @@ from torch import Tensor
 from contrapose.reduce.block import Block, Source
 from contrapose.reduce.logit import Divided
 from contrapose.reduce.statistics import Statistic
-from contrapose.unit import matmul, refuse_second_derivative
+from contrapose.unit import has_kernels, matmul, refuse_second_derivative
 from contrapose.validate import check_choice
 
 
@@ -111,7 +109,7 @@ def _fused(
     """By kernels, where there is a device for them and they can do it."""
     forced = _FORCED.get() or _FREE
     if forced.path not in (None, "fused") or (
-        forced.path is None and (_MEMORY.get() or not _has_kernels(anchor.device))
+        forced.path is None and (_MEMORY.get() or not has_kernels(anchor.device))
     ):
         return None
     selection = source.selection
@@ -126,14 +124,6 @@ def _precision(source: Source) -> str:
     if source.low:
         return "bf16"
     return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-
-
-@lru_cache
-def _has_kernels(device: torch.device) -> bool:
-    """Whether Triton can run here, on a chip with bf16 and tf32."""
-    if device.type != "cuda" or find_spec("triton") is None:
-        return False
-    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _small(source: Source, anchor: Tensor, pool: Tensor) -> bool:
