@@ -1,4 +1,4 @@
-# mypy: allow-untyped-decorators, allow-untyped-defs
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
 """Two views to unit vectors and their products in one Triton kernel each way. Imported only when it is used."""
 
 from __future__ import annotations
