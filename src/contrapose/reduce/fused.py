@@ -327,10 +327,15 @@ _TILES: dict[tuple[str, int], _Tile] = {
 }
 _ANY: _Tile = (64, 32, 4, 2)
 _COUNT: _Tile = (64, 64, 4, 2)
+_FEW = 4096  # rows
 _LEAST_TILES = 16  # of a program that has a share of the columns
 
 
-def _tile(problem: _Problem, stage: int, d: int) -> _Tile:
+def _tile(problem: _Problem, stage: int, rows: int, d: int) -> _Tile:
+    if (
+        problem.precision == "bf16" and d <= 128 and rows <= _FEW
+    ):  # large tiles would leave most of the chip without work
+        return (16, 128, 4, 2) if rows <= _FEW // 2 else (64, 64, 4, 3)
     if d > 128:
         return (64, 64, 8, 2) if problem.precision == "bf16" else (64, 32, 8, 1)
     return _TILES.get((problem.precision, stage), _ANY)
@@ -340,7 +345,9 @@ def _forward(
     problem: _Problem, z: Tensor, p: Tensor, rows: slice, columns: slice, d: int, gather: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Total, second total and, with `gather`, the mean of slope times column, of one run."""
-    launch = _Launch(_tile(problem, _GATHER if gather else _FORWARD, d), z[rows], p[columns], d, problem.precision)
+    launch = _Launch(
+        _tile(problem, _GATHER if gather else _FORWARD, len(z[rows]), d), z[rows], p[columns], d, problem.precision
+    )
     shape = (launch.splits, launch.n)
     out = second = z.new_empty(shape, dtype=torch.float32)
     if problem.what != _ONE:
@@ -367,7 +374,7 @@ def _backward(
 ) -> None:  # fmt: skip
     """The gradient of some rows of z, written to `out`; with `own` they are anchors, with `other` the columns are."""
     d = out.shape[1]
-    launch = _Launch(_tile(problem, _BACKWARD, d), z[rows], p[columns], d, problem.precision)
+    launch = _Launch(_tile(problem, _BACKWARD, len(out), d), z[rows], p[columns], d, problem.precision)
     anchors = rows if own else columns
     parts = out if launch.splits == 1 else out.new_empty((launch.splits, *out.shape))
     data = _row_data(problem, anchors, len(z if own else p), z)
