@@ -42,18 +42,22 @@ def graph(data: str, framework: str, batch: int, steps: int, compiled: bool) -> 
     made = trainer(data, framework, batch)
     start = time.perf_counter()
     captured = Captured(made, compiled=compiled)
-    captured._begin(0, 0)
+    captured.begin(0, 0)
     while captured.graph is None:
-        captured._one()
+        captured.one()
     torch.cuda.synchronize()
     ready = time.perf_counter() - start
-    captured._one()
+    captured.one()
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(steps):
-        captured._one()
+        captured.one()
     torch.cuda.synchronize()
-    return {"ms": 1e3 * (time.perf_counter() - start) / steps, "ready_s": ready, "loss": float(captured.losses[steps])}
+    return {
+        "ms": 1e3 * (time.perf_counter() - start) / steps,
+        "ready_s": ready,
+        "loss": float(captured.step.losses[steps]),
+    }
 
 
 def eager(data: str, framework: str, batch: int, steps: int) -> dict[str, float]:

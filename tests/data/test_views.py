@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -14,6 +15,7 @@ from torchvision.transforms import functional as tv
 from contrapose.data.randomness import permutation, uniform
 from contrapose.data.views import RECIPES, Recipe, Views
 from contrapose.data.views import operations as ops
+from contrapose.data.views.recipe import _order
 
 IMAGES = torch.rand(12, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 TALL = torch.rand(12, 3, 40, 56, generator=torch.Generator().manual_seed(1))
@@ -155,3 +157,8 @@ def test_multi_crop() -> None:
 def test_unknown_recipes_are_named() -> None:
     with pytest.raises(ValueError, match="got 'simclr-cifr'; did you mean 'simclr-cifar'"):
         Views.named("simclr-cifr")
+
+
+def test_orders_of_jitter_are_all_permutations() -> None:
+    found = torch.stack(_order(torch.arange(24)), 1).tolist()
+    assert found == [list(order) for order in itertools.permutations(range(4))]

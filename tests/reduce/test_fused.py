@@ -82,6 +82,10 @@ VIEWS = {
     "hardest of other views": lambda p: nt_xent(p, negatives=(other_views(), hardest(1))),
 }
 fused._LEAST_TILES = 1  # so that few columns are shared out between programs too
+precision = sys.argv[2]
+if precision == "bf16":
+    ROUGH = ("nt_xent", "per anchor", "dystress", "dystress not detached", "balanced", "hard_negative", "cacr", "sogclr", "align_uniform")
+    LOSSES, VIEWS = {name: LOSSES[name] for name in ROUGH}, {}
 by_kernels = []
 reduce = fused.reduce
 fused.reduce = lambda *given: by_kernels.append(reduce(*given)) or by_kernels[-1]
@@ -97,7 +101,7 @@ for m, d in json.loads(sys.argv[1]):
             by_kernels.clear()
             for dtype, which in ((torch.float64, "dense"), (torch.float32, "dense"), (torch.float32, "fused")):
                 live = [x.to(dtype, copy=True).requires_grad_() for x in raw]
-                with path(which):
+                with path(which, precision=precision if which == "fused" else None):
                     value = loss(make(*live))
                     value.backward()
                 grads = [x.grad.double() for x in live if x.grad is not None]
@@ -123,7 +127,9 @@ IN_BLOCKS = ("queue batch cacr", "queue batch cacr reversed", "queue batch align
 )
 def test_kernels_equal_the_dense_formula(sizes: list[tuple[int, int]]) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
-    out = subprocess.check_output([sys.executable, "-c", SCRIPT, json.dumps(sizes)], text=True, env=environment)
+    out = subprocess.check_output(
+        [sys.executable, "-c", SCRIPT, json.dumps(sizes), "tf32x3"], text=True, env=environment
+    )
     worst: dict[str, tuple[float, float, bool]] = json.loads(out)
     assert len(worst) == sum(2 * 26 if m == 1 else 7 * 26 + 6 for m, _ in sizes)
     for name, (plain, fused, by_kernels) in worst.items():
@@ -144,6 +150,19 @@ def test_paths_agree_and_bad_ones_are_refused() -> None:
         pass
     with pytest.raises(ValueError, match="precision: expected one of 'ieee'"), path("fused", precision="fp8"):
         pass
+
+
+@pytest.mark.parametrize(
+    "sizes", [[(7, 17), (33, 128)], pytest.param([(65, 200), (257, 16)], marks=pytest.mark.slow)], ids=str
+)
+def test_kernels_of_bf16_products_are_as_exact_as_those(sizes: list[tuple[int, int]]) -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
+    out = subprocess.check_output([sys.executable, "-c", SCRIPT, json.dumps(sizes), "bf16"], text=True, env=environment)
+    worst: dict[str, tuple[float, float, bool]] = json.loads(out)
+    assert len(worst) == 7 * 9 * len(sizes)
+    for name, (_, fused, by_kernels) in worst.items():
+        assert fused <= 0.02, f"{name}: {fused}"
+        assert by_kernels != name.endswith(IN_BLOCKS), name
 
 
 UNITS = """

@@ -212,6 +212,7 @@ class _Problem:
     def _operand(self, z: Tensor) -> Tensor:
         """In the precision of the products, with zeros up to a width that tiles have."""
         z, d = z.detach().to(torch.bfloat16 if self.precision == "bf16" else torch.float32), z.shape[1]
+        z = z if z.is_cuda else z.float()  # Triton's interpreter multiplies no bf16: it gets numbers rounded to that
         width = max(16, 1 << (d - 1).bit_length())
         return torch.nn.functional.pad(z, (0, width - d)) if width > d else z.contiguous()
 

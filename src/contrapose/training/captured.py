@@ -19,6 +19,7 @@ from torch import Tensor
 
 from contrapose.data.images import Images
 from contrapose.data.randomness import permutation
+from contrapose.lars import LARS
 from contrapose.training.optimisers import learning_rate
 
 if TYPE_CHECKING:
@@ -43,92 +44,45 @@ def why_not(trainer: Trainer) -> str:
     return "" if find_spec("triton") is not None else "the compiler needs Triton"
 
 
-class Captured:
-    """Epochs of a trainer's run, step after step from one graph."""
+class Step:
+    """One step as a function of tensors alone: it takes nothing from the host and gives nothing back."""
 
-    def __init__(self, trainer: Trainer, *, compiled: bool = True) -> None:
-        self.trainer = trainer
-        run, device = trainer.run, trainer.device
-        assert trainer.pixels is not None
-        steps = trainer.steps_per_epoch
+    def __init__(self, trainer: Trainer, views: Callable[..., list[Tensor]]) -> None:
+        self.trainer, self.views = trainer, views
+        run, device, steps = trainer.run, trainer.device, trainer.steps_per_epoch
         self.order = torch.zeros((steps, run.accumulate, run.batch), dtype=torch.long, device=device)
         self.rates, self.losses = (torch.zeros(steps, device=device) for _ in range(2))
-        self.place, self.epoch_number = (torch.zeros((), dtype=torch.long, device=device) for _ in range(2))
+        self.place, self.epoch = (torch.zeros((), dtype=torch.long, device=device) for _ in range(2))
         self.rate, self.failed = (torch.zeros((), device=device) for _ in range(2))
         self.failed_at = torch.full((), -1, dtype=torch.long, device=device)
         for group in trainer.optimiser.param_groups:
             group["lr"] = self.rate
-        trainer.optimiser.found_inf = self.failed  # type: ignore[attr-defined]  # read by fused optimisers: then they do nothing
+        if trainer.optimiser.defaults.get("fused") or isinstance(trainer.optimiser, LARS):
+            trainer.optimiser.found_inf = self.failed  # type: ignore[attr-defined]  # once it is 1, they do nothing
         trainer.criterion.hold_schedules(device)
-        self.views: Callable[..., list[Tensor]] = torch.compile(trainer.views) if compiled else trainer.views
-        if compiled:
-            trainer.network.compile_encoders()
-        if not torch.are_deterministic_algorithms_enabled():
-            torch.backends.cudnn.benchmark = True
-        self.stream = torch.cuda.Stream(device)
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.done = 0
 
-    def epoch(
-        self, epoch: int, first: int, asked: Sequence[int], watch: Callable[[int, float, float], None]
-    ) -> tuple[list[float], int]:
-        """Losses of the epoch's steps from `first` on, up to the last or to a signal, and the step that failed or -1.
-
-        `watch` is told now and then: steps done, a recent loss, steps a second.
-        """
-        self._begin(epoch, first)
-        start, seen, stop = time.perf_counter(), _Lagging(self.losses), self.trainer.steps_per_epoch
-        for place in range(first, stop):
-            self._one()
-            if (place + 1 - first) % _WINDOW == 0:
-                recent = seen.look(place)
-                if recent is not None:
-                    watch(place + 1, recent, (place + 1 - first) / (time.perf_counter() - start))
-                if asked:
-                    stop = place + 1
-                    break
-        torch.cuda.synchronize(self.trainer.device)
-        return self.losses[first:stop].tolist(), int(self.failed_at)
-
-    def _begin(self, epoch: int, first: int) -> None:
-        trainer, run = self.trainer, self.trainer.run
-        steps = trainer.steps_per_epoch
+    def begin(self, epoch: int, first: int) -> None:
+        """What is different in each epoch; the next step is the epoch's `first`."""
+        trainer, run, steps = self.trainer, self.trainer.run, self.trainer.steps_per_epoch
         order = permutation(len(trainer.split.train), run.seed, epoch, device=trainer.device)
         self.order.copy_(order[: self.order.numel()].view_as(self.order))
         rates = [learning_rate(run, epoch * steps + place, steps) for place in range(steps)]
-        self.rates.copy_(torch.tensor(rates, device=trainer.device))
+        self.rates.copy_(torch.tensor(rates))
         self.place.fill_(first)
-        self.epoch_number.fill_(epoch)
+        self.epoch.fill_(epoch)
         trainer.criterion.refresh_schedules()
         trainer.network.train()
-        torch.cuda.synchronize(trainer.device)
 
-    def _one(self) -> None:
-        if self.graph is not None:
-            with torch.cuda.stream(self.stream):
-                self.graph.replay()
-            return
-        with torch.cuda.stream(self.stream):
-            self._step()
-        self.done += 1
-        if self.done == _READY:
-            torch.cuda.synchronize(self.trainer.device)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=self.stream):
-                self._step()
-            self.graph = graph
-
-    def _step(self) -> None:
-        """One step, without a look at any value."""
-        trainer, run = self.trainer, self.trainer.run
-        pixels = trainer.pixels
+    def __call__(self) -> None:
+        """The step at `place`, and on to the next."""
+        trainer, run, pixels = self.trainer, self.trainer.run, self.trainer.pixels
         assert pixels is not None
         batches = self.order.index_select(0, self.place.view(1))[0]
         self.rate.copy_(self.rates.index_select(0, self.place.view(1))[0])
         trainer.optimiser.zero_grad(set_to_none=True)
         value = torch.zeros((), device=trainer.device)
         for index in batches:
-            seen = self.views(pixels[index], index, seed=run.seed, epoch=self.epoch_number)
+            seen = self.views(pixels[index], index, seed=run.seed, epoch=self.epoch)
             loss = trainer.loss_of(seen, index) / run.accumulate
             loss.backward()
             trainer.network.after_batch()
@@ -141,6 +95,59 @@ class Captured:
         trainer.network.after_step()
         self.losses.index_copy_(0, self.place.view(1), value.view(1))
         self.place += 1
+
+
+class Captured:
+    """Epochs of a trainer's run, step after step from one graph."""
+
+    def __init__(self, trainer: Trainer, *, compiled: bool = True) -> None:
+        self.trainer = trainer
+        self.step = Step(trainer, torch.compile(trainer.views) if compiled else trainer.views)
+        if compiled:
+            trainer.network.compile_encoders()
+        if not torch.are_deterministic_algorithms_enabled():
+            torch.backends.cudnn.benchmark = True
+        self.stream = torch.cuda.Stream(trainer.device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.done = 0
+
+    def epoch(
+        self, epoch: int, first: int, asked: Sequence[int], watch: Callable[[int, float, float], None]
+    ) -> tuple[list[float], int]:
+        """Losses of the epoch's steps from `first` on, up to the last or to a signal, and the step that failed or -1.
+
+        `watch` is told now and then: steps done, a recent loss, steps a second.
+        """
+        self.begin(epoch, first)
+        start, seen, stop = time.perf_counter(), _Lagging(self.step.losses), self.trainer.steps_per_epoch
+        for place in range(first, stop):
+            self.one()
+            if (place + 1 - first) % _WINDOW == 0:
+                recent = seen.look(place)
+                if recent is not None:
+                    watch(place + 1, recent, (place + 1 - first) / (time.perf_counter() - start))
+                if asked:
+                    stop = place + 1
+                    break
+        torch.cuda.synchronize(self.trainer.device)
+        return self.step.losses[first:stop].tolist(), int(self.step.failed_at)
+
+    def begin(self, epoch: int, first: int) -> None:
+        """Ready for the epoch's `first` step."""
+        self.step.begin(epoch, first)
+        torch.cuda.synchronize(self.trainer.device)
+
+    def one(self) -> None:
+        """The next step, from the graph once there is one."""
+        with torch.cuda.stream(self.stream):
+            self.step() if self.graph is None else self.graph.replay()
+        self.done += 1
+        if self.done == _READY:
+            torch.cuda.synchronize(self.trainer.device)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=self.stream):
+                self.step()
+            self.graph = graph
 
 
 class _Lagging:

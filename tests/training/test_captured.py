@@ -1,0 +1,155 @@
+"""The step as a function of tensors takes the steps of the plain loop; on a GPU so does its graph, and it resumes exactly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from contrapose.lars import LARS
+from contrapose.losses import Loss, nt_xent
+from contrapose.pairs import two_views
+from contrapose.temperature import CosineSchedule
+from contrapose.training import Run, Trainer
+from contrapose.training.captured import Step, why_not
+
+SETTINGS: dict[str, Any] = {
+    "limit": 256,
+    "batch": 32,
+    "epochs": 1,
+    "metrics": 0,
+    "knn": 3,
+    "optimiser": "sgd",
+    "lr": 0.01,
+}
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def quiet(text: str) -> None:
+    return
+
+
+def plain(run: Run, folder: Path, device: str = "cpu") -> tuple[list[float], list[Tensor]]:
+    seen: list[float] = []
+    trainer = Trainer(
+        run, folder, watch=lambda p: seen.append(p.loss), say=quiet, device=torch.device(device), fast=False
+    )
+    trainer._epoch(0, [])
+    return seen, [p.detach() for p in trainer.network.parameters()]
+
+
+@pytest.mark.parametrize("framework", ["simclr", "moco", "moco-v3", "memory-bank"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_step_of_tensors_is_the_plain_step(framework: str, accumulate: int, tmp_path: Path) -> None:
+    run = Run(framework=framework, accumulate=accumulate, **SETTINGS)
+    losses, weights = plain(run, tmp_path / "plain")
+    trainer = Trainer(run, tmp_path / "tensors", say=quiet, device=torch.device("cpu"))
+    step = Step(trainer, trainer.views)
+    step.begin(0, 0)
+    for _ in losses:
+        step()
+    torch.testing.assert_close(step.losses, torch.tensor(losses), rtol=1e-4, atol=1e-5)
+    for ours, wanted in zip(trainer.network.parameters(), weights, strict=True):
+        torch.testing.assert_close(ours.detach(), wanted, rtol=1e-3, atol=1e-5)
+    assert int(step.failed_at) == -1
+    assert int(step.place) == trainer.steps_per_epoch
+
+
+def test_a_step_that_fails_is_remembered(tmp_path: Path) -> None:
+    trainer = Trainer(Run(**SETTINGS), tmp_path, say=quiet, device=torch.device("cpu"))
+    step = Step(trainer, trainer.views)
+    step.begin(0, 0)
+    step()
+    with torch.no_grad():
+        next(trainer.network.parameters()).fill_(torch.nan)
+    step()
+    step()
+    assert int(step.failed_at) == 1
+    assert float(step.failed) == 1
+
+
+def test_without_a_gpu_steps_are_plain(tmp_path: Path) -> None:
+    said: list[str] = []
+    trainer = Trainer(Run(**SETTINGS), tmp_path, say=said.append, device=torch.device("cpu"))
+    assert why_not(trainer) == "there is no GPU"
+    trainer._choose_path()
+    assert trainer.captured is None
+    assert said == []
+
+
+def test_a_schedule_is_held_in_a_tensor() -> None:
+    z1, z2 = torch.randn(2, 6, 4, dtype=torch.float64)
+    criterion = Loss(nt_xent, temperature=CosineSchedule(0.1, 1.0, 400))
+    wanted = []
+    for epoch in (0, 100, 200):
+        criterion.epoch = epoch
+        wanted.append(float(criterion(two_views(z1, z2))))
+    criterion.hold_schedules(torch.device("cpu"))
+    for epoch, value in zip((0, 100, 200), wanted, strict=True):
+        criterion.epoch = epoch
+        criterion.refresh_schedules()
+        assert float(criterion(two_views(z1, z2))) == pytest.approx(value, rel=1e-6)
+    assert len(set(wanted)) == 3
+
+
+def test_lars_with_its_rate_in_a_tensor() -> None:
+    weights = [nn.Parameter(torch.ones(3, 2) * 0.5) for _ in range(2)]
+    plain_, held = (LARS([{"params": [w], "weight_decay": 0.1}], 0.3) for w in weights)
+    held.param_groups[0]["lr"] = torch.tensor(0.3)
+    for _ in range(3):
+        for w, optimiser in zip(weights, (plain_, held), strict=True):
+            w.grad = torch.full_like(w, 0.2)
+            optimiser.step()
+    torch.testing.assert_close(weights[0], weights[1])
+    held.found_inf = torch.ones(())  # type: ignore[attr-defined]
+    before = weights[1].detach().clone()
+    weights[1].grad = torch.full_like(before, torch.nan)
+    held.step()
+    assert torch.equal(weights[1].detach(), before)
+    assert bool(held.state[weights[1]]["velocity"].isfinite().all())
+
+
+@on_gpu
+@pytest.mark.parametrize("framework", ["simclr", "moco", "moco-v3", "memory-bank"])
+def test_the_graph_gives_the_losses_of_the_cpu(framework: str, tmp_path: Path) -> None:
+    from contrapose.training.captured import Captured
+
+    run = Run(framework=framework, precision="bf16", **SETTINGS | {"limit": 640})
+    losses, _ = plain(run, tmp_path / "plain")
+    trainer = Trainer(run, tmp_path / "graph", say=quiet)
+    found, failed = Captured(trainer).epoch(0, 0, [], lambda *progress: None)
+    assert failed == -1
+    assert len(found) == 20
+    torch.testing.assert_close(torch.tensor(found), torch.tensor(losses), rtol=0.02, atol=0.02)
+
+
+@on_gpu
+def test_a_resumed_graph_equals_an_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from contrapose.training import Stopped
+
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    try:
+        run = Run(precision="bf16", **SETTINGS | {"epochs": 3})
+        whole = Trainer(run, tmp_path / "whole", say=quiet)
+        whole.train()
+        first = Trainer(run, tmp_path / "parts", say=quiet)
+        epoch = first._epoch
+
+        def stopped(number: int, asked: list[int]) -> tuple[float, float]:
+            found = epoch(number, asked)
+            asked.append(15)
+            return found
+
+        monkeypatch.setattr(first, "_epoch", stopped)
+        with pytest.raises(Stopped):
+            first.train()
+        second = Trainer(run, tmp_path / "parts", say=quiet)
+        second.train()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for name, value in whole.network.state_dict().items():
+        assert torch.equal(value, second.network.state_dict()[name]), name
