@@ -39,7 +39,9 @@ def trainer(data: str, framework: str, batch: int, **more: Any) -> Trainer:
 
 def graph(data: str, framework: str, batch: int, steps: int, compiled: bool) -> dict[str, float]:
     """Milliseconds of a replayed step, and the seconds until the first one."""
+    torch._dynamo.reset()  # otherwise the next batch size gets kernels for any size
     made = trainer(data, framework, batch)
+    steps = min(steps, made.steps_per_epoch - 6)
     start = time.perf_counter()
     captured = Captured(made, compiled=compiled)
     captured.begin(0, 0)
@@ -62,6 +64,7 @@ def graph(data: str, framework: str, batch: int, steps: int, compiled: bool) -> 
 
 def eager(data: str, framework: str, batch: int, steps: int) -> dict[str, float]:
     made = trainer(data, framework, batch)
+    steps = min(steps, made.steps_per_epoch - 5)
     batches = made._batches(0, 0)
     for _ in range(5):
         made._one([next(batches)], 0)
@@ -78,6 +81,7 @@ def lightly_style(data: str, batch: int, steps: int, workers: int) -> dict[str, 
     from torchvision import transforms as T
 
     made = trainer(data, "simclr", batch)
+    steps = min(steps, made.steps_per_epoch - 10)
     assert made.pixels is not None
     images = [Image.fromarray(x) for x in made.pixels.permute(0, 2, 3, 1).cpu().numpy()]
     jitter = T.RandomApply([T.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from contrapose.lars import LARS
-from contrapose.losses import Loss, nt_xent
+from contrapose.losses import Loss, balanced, macl, nt_xent
 from contrapose.pairs import two_views
 from contrapose.temperature import CosineSchedule
 from contrapose.training import Run, Trainer
@@ -93,6 +93,34 @@ def test_a_schedule_is_held_in_a_tensor() -> None:
         criterion.refresh_schedules()
         assert float(criterion(two_views(z1, z2))) == pytest.approx(value, rel=1e-6)
     assert len(set(wanted)) == 3
+
+
+def test_other_schedules_are_not_held() -> None:
+    assert Loss(nt_xent, temperature=CosineSchedule()).can_hold_schedules
+    assert Loss(nt_xent, temperature=0.2).can_hold_schedules
+    assert not Loss(macl, temperature=CosineSchedule()).can_hold_schedules
+    assert not Loss(balanced, alpha=CosineSchedule()).can_hold_schedules
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
+def test_restored_state_lies_as_its_weights_do(optimiser: str, tmp_path: Path) -> None:
+    """Files hold no memory layout; fused optimisers refuse momentum that lies otherwise than its weights."""
+    run = Run(**SETTINGS | {"optimiser": optimiser})
+    trainer = Trainer(run, tmp_path, say=quiet)
+    trainer._epoch(0, [])
+    trainer._save()
+    again = Trainer(run, tmp_path, say=quiet)
+    assert again.load_latest()
+    for parameter, state in again.optimiser.state.items():
+        for name, value in state.items():
+            if value.shape == parameter.shape:
+                assert value.stride() == parameter.stride(), name
+                torch.testing.assert_close(value, trainer.optimiser.state[_same(trainer, again, parameter)][name])
+
+
+def _same(trainer: Trainer, again: Trainer, parameter: Tensor) -> Tensor:
+    places = {id(p): place for place, p in enumerate(again.network.parameters())}
+    return list(trainer.network.parameters())[places[id(parameter)]]
 
 
 def test_lars_with_its_rate_in_a_tensor() -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from contrapose.losses.catalogue import Method
+from contrapose.losses.softmax import macl
 from contrapose.pairs import AnyPairs, Pairs, Similarities, two_views, views
 from contrapose.temperature import PerSample, Schedule
 
@@ -55,14 +56,18 @@ class Loss(nn.Module):
         if self.state is not None and ids is None and isinstance(z, Tensor):
             raise ValueError("ids: expected the data-set index of each image, since the state is kept for each of them")
         pairs = self._pairs(z, z2, ids)
-        settings = {**self.settings, **(self.state(pairs) if self.state is not None else {}), **more}
-        at_epoch = {
-            name: s.at(self.epoch) if isinstance(s, Schedule) else s for name, s in settings.items()
-        } | self.held
+        settings = {**self.settings, **self.held, **(self.state(pairs) if self.state is not None else {}), **more}
+        at_epoch = {name: s.at(self.epoch) if isinstance(s, Schedule) else s for name, s in settings.items()}
         loss = self.objective(pairs, **at_epoch)
         if self.state is not None and self.training:
             self.state.update(pairs, negatives=settings.get("negatives"))
         return loss
+
+    @property
+    def can_hold_schedules(self) -> bool:
+        """Whether tensors can take the place of what is scheduled: of temperatures that objectives take as tensors."""
+        scheduled = {name for name, s in self.settings.items() if isinstance(s, Schedule)}
+        return not scheduled or (scheduled == {"temperature"} and self.objective is not macl)
 
     def hold_schedules(self, device: torch.device) -> None:
         """Keep what schedules say in tensors, for a recorded graph; `refresh_schedules` brings them up to date."""

@@ -8,6 +8,7 @@ it is: it is they that make autograd, cuDNN and the compiler ready, and they cou
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -40,7 +41,9 @@ def why_not(trainer: Trainer) -> str:
     if trainer.scaler.is_enabled():
         return "fp16 looks at its gradients on the way; bf16 does not"
     if trainer.criterion.state is not None:
-        return "the loss keeps a state for each image whose size changes from batch to batch"
+        return "the loss moves a state of its own for each image, and how many those are changes"
+    if not trainer.criterion.can_hold_schedules:
+        return "the loss has a schedule for something else than a temperature"
     return "" if find_spec("triton") is not None else "the compiler needs Triton"
 
 
@@ -101,6 +104,7 @@ class Captured:
     """Epochs of a trainer's run, step after step from one graph."""
 
     def __init__(self, trainer: Trainer, *, compiled: bool = True) -> None:
+        gc.collect()  # an earlier run's graph holds its memory until then
         self.trainer = trainer
         self.step = Step(trainer, torch.compile(trainer.views) if compiled else trainer.views)
         if compiled:
@@ -123,14 +127,17 @@ class Captured:
         for place in range(first, stop):
             self.one()
             if (place + 1 - first) % _WINDOW == 0:
-                recent = seen.look(place)
+                with torch.cuda.stream(self.stream):
+                    recent = seen.look(place)
                 if recent is not None:
                     watch(place + 1, recent, (place + 1 - first) / (time.perf_counter() - start))
                 if asked:
                     stop = place + 1
                     break
         torch.cuda.synchronize(self.trainer.device)
-        return self.step.losses[first:stop].tolist(), int(self.step.failed_at)
+        losses: list[float] = self.step.losses[first:stop].tolist()
+        watch(stop, losses[-1], len(losses) / (time.perf_counter() - start))
+        return losses, int(self.step.failed_at)
 
     def begin(self, epoch: int, first: int) -> None:
         """Ready for the epoch's `first` step."""
@@ -138,16 +145,15 @@ class Captured:
         torch.cuda.synchronize(self.trainer.device)
 
     def one(self) -> None:
-        """The next step, from the graph once there is one."""
+        """The next step, from the graph once there is one: recorded before it is first needed, since recording runs nothing."""
+        if self.graph is None and self.done == _READY:
+            torch.cuda.synchronize(self.trainer.device)
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, stream=self.stream):
+                self.step()
         with torch.cuda.stream(self.stream):
             self.step() if self.graph is None else self.graph.replay()
         self.done += 1
-        if self.done == _READY:
-            torch.cuda.synchronize(self.trainer.device)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=self.stream):
-                self.step()
-            self.graph = graph
 
 
 class _Lagging:

@@ -121,3 +121,7 @@ def restore(network: nn.Module, optimiser: Optimizer, tensors: Mapping[str, Tens
             _, place, key = name.split(".", 2)
             state.setdefault(int(place), {})[key] = tensor
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+    for parameter, kept in optimiser.state.items():  # files know no memory layout, and fused optimisers want one
+        for name, value in kept.items():
+            if value.shape == parameter.shape and value.stride() != parameter.stride():
+                kept[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)

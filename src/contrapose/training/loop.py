@@ -7,7 +7,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -317,11 +317,12 @@ class Trainer:
 
     @contextmanager
     def _as_it_is(self) -> Iterator[None]:
-        """For evaluation on a GPU: in the run's precision, without compiling networks for other batches."""
-        if self.captured is None:
-            yield
-            return
-        with torch.compiler.set_stance("force_eager"), self._autocast():
+        """For evaluation: on a GPU in the run's precision, and without compiling networks for other batches."""
+        with ExitStack() as stack:
+            if self.device.type == "cuda":
+                stack.enter_context(self._autocast())
+            if self.captured is not None:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
             yield
 
     def sample_embeddings(self, count: int) -> tuple[Tensor, Tensor | None, tuple[str, ...]]:

@@ -17,7 +17,9 @@ def optimiser(run: Run, network: nn.Module) -> Optimizer:
     parameters = [p for p in network.parameters() if p.requires_grad]
     cuda = parameters[0].is_cuda  # there one kernel moves all weights, and waits for nothing
     if run.optimiser == "sgd":
-        return torch.optim.SGD(parameters, run.lr, momentum=0.9, weight_decay=run.weight_decay, fused=cuda or None)
+        # In fp16 a first step that overflows would leave fused SGD with a momentum that nobody has written.
+        fused = (cuda and run.precision != "fp16") or None
+        return torch.optim.SGD(parameters, run.lr, momentum=0.9, weight_decay=run.weight_decay, fused=fused)
     if run.optimiser == "adam":
         return torch.optim.Adam(parameters, run.lr, weight_decay=run.weight_decay, fused=cuda or None, capturable=cuda)
     groups = [
