@@ -21,9 +21,10 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
+from contrapose.compared import Compared, Given, ViewByView
 from contrapose.distributed import gather, processes, share_of_rows
-from contrapose.negatives import STORED, Choice, Hardest, Negatives, ViewChoice, narrow, steps
-from contrapose.reduce import ALL, Block, Selection, Statistic, reduce_rows
+from contrapose.negatives import STORED, Negatives, ViewChoice, steps
+from contrapose.reduce import Statistic, reduce_rows
 from contrapose.unit import is_half, matmul, products, unit, unit_views, units
 from contrapose.validate import check_embeddings, check_index, check_same_shape, check_values
 
@@ -101,11 +102,11 @@ class Pairs:
         chosen = steps(negatives)
         if self.shared:
             own = share_of_rows(self.shape[0])
-            found = reduce_rows(_Compared(self._some(own), chosen, may_be_empty), *statistics)
+            found = reduce_rows(Compared(self._some(own), chosen, may_be_empty), *statistics)
             return tuple(gather(values) for values in found)
         if chosen and isinstance(chosen[0], ViewChoice) and self.has_views and (chosen[0].same or self.views == 2):
-            return reduce_rows(_ViewByView(self, chosen[1:], may_be_empty, chosen[0].same), *statistics)
-        return reduce_rows(_Compared(self, chosen, may_be_empty), *statistics)
+            return reduce_rows(ViewByView(self, chosen[1:], may_be_empty, chosen[0].same), *statistics)
+        return reduce_rows(Compared(self, chosen, may_be_empty), *statistics)
 
     def shared_out(self) -> Pairs:
         """The same pairs, made of gathered embeddings, with the work shared out between processes.
@@ -187,7 +188,7 @@ class Similarities:
 
         With `may_be_empty` a choice may leave anchors without any: their log-sum-exp is -inf, their expectation 0.
         """
-        return reduce_rows(_Given(self, steps(negatives), may_be_empty), *statistics)
+        return reduce_rows(Given(self, steps(negatives), may_be_empty), *statistics)
 
     def between_views(self) -> Iterator[tuple[int, int, Pairs | Similarities]]:
         """The same as that of `Pairs`; the whole, once, where nobody knows views."""
@@ -215,101 +216,6 @@ class Similarities:
 
 
 AnyPairs = Pairs | Similarities
-
-
-@dataclass(frozen=True)
-class _Given:
-    """Given similarities with a choice of negatives, ready to be reduced."""
-
-    given: Similarities
-    negatives: tuple[Choice, ...]
-    may_be_empty: bool
-    anchor: None = None
-    pool: None = None
-    selection: None = None
-    low = False
-
-    @property
-    def spans(self) -> list[tuple[int, int, int]]:
-        return [(0, *self.given.shape)]
-
-    def similarity(self, rows: slice) -> Tensor:
-        return self.given.negative[rows]
-
-    def block(self, rows: slice, similarity: Tensor) -> Block:
-        given = self.given
-        own = None if given.own is None else given.own[rows]
-        view = None if given.anchor_view is None else given.anchor_view[rows, None]
-        pool_view = None if given.pool_view is None else given.pool_view[None]
-        return narrow(Block(rows, similarity, own, view, pool_view), self.negatives, may_be_empty=self.may_be_empty)
-
-
-@dataclass(frozen=True)
-class _Compared:
-    """Pairs with a choice of negatives, ready to be reduced."""
-
-    pairs: Pairs
-    negatives: tuple[Choice, ...]
-    may_be_empty: bool
-
-    @property
-    def anchor(self) -> Tensor:
-        return self.pairs.anchor
-
-    @property
-    def pool(self) -> Tensor:
-        return self.pairs.pool
-
-    @property
-    def spans(self) -> list[tuple[int, int, int]]:
-        return [(0, *self.pairs.shape)]
-
-    @property
-    def low(self) -> bool:
-        return self.pairs.low
-
-    @property
-    def selection(self) -> Selection | None:
-        hardest = self.negatives[0] if len(self.negatives) == 1 else None
-        if self.negatives and not isinstance(hardest, Hardest):
-            return None
-        met = [(slice(start, end), self.candidates(slice(start, end))) for start, end, _ in self.spans]
-        runs = [(rows, slice(*columns.indices(len(self.pool))[:2])) for rows, columns in met]
-        of = (lambda count: hardest.of(count, self.spans[0][2])) if isinstance(hardest, Hardest) else None
-        return Selection(self.pairs.anchor_image, self.pairs.pool_image, runs, of)
-
-    def candidates(self, rows: slice) -> slice:
-        return ALL
-
-    def similarity(self, rows: slice) -> Tensor:
-        return matmul(
-            self.anchor[rows], self.pool[self.candidates(rows)].T, low=self.low and not torch.is_grad_enabled()
-        )
-
-    def block(self, rows: slice, similarity: Tensor) -> Block:
-        pairs, pool = self.pairs, self.candidates(rows)
-        own = pairs.anchor_image[rows, None] == pairs.pool_image[pool]
-        if not self.negatives:
-            return Block(rows, similarity, own, pool=pool)
-        block = Block(rows, similarity, own, pairs.anchor_view[rows, None], pairs.pool_view[None, pool], pool)
-        return narrow(block, self.negatives, may_be_empty=self.may_be_empty)
-
-
-@dataclass(frozen=True)
-class _ViewByView(_Compared):
-    """The same where each view meets only itself, or only the other: the rest of the matrix is not computed."""
-
-    same: bool
-
-    @property
-    def spans(self) -> list[tuple[int, int, int]]:
-        m = len(self.anchor) // self.pairs.views
-        return [(start, start + m, m) for start in range(0, len(self.anchor), m)]
-
-    def candidates(self, rows: slice) -> slice:
-        m = len(self.anchor) // self.pairs.views
-        view = rows.start // m if self.same else 1 - rows.start // m
-        return slice(view * m, (view + 1) * m)
 
 
 def two_views(z1: Tensor, z2: Tensor, *, ids: Tensor | None = None) -> Pairs:

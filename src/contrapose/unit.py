@@ -50,8 +50,8 @@ def refuse_second_derivative() -> None:
 
 
 def matmul(a: Tensor, b: Tensor, *, low: bool = False) -> Tensor:
-    """a @ b in full precision; with `low`, on a GPU, of factors in bf16, added up in float32."""
-    if low and a.is_cuda and a.dtype == torch.float32:
+    """a @ b in full precision; with `low`, on a GPU, of factors in bf16, added up in float32 (autograd cannot follow that)."""
+    if low and a.is_cuda and a.dtype == torch.float32 and not torch.is_grad_enabled():
         return torch.mm(a.bfloat16(), b.bfloat16(), out_dtype=torch.float32)
     with full_precision(a):
         return a @ b

@@ -15,7 +15,7 @@ SOURCE = Path(contrapose.__file__).parent
 LAYERS = (
     ("validate", "lars", "unit", "unit_kernels"),
     ("reduce",),
-    ("negatives", "pairs", "temperature", "distributed"),
+    ("negatives", "compared", "pairs", "temperature", "distributed"),
     ("losses",),
     ("metrics", "bench"),
     ("explain",),
