@@ -137,7 +137,7 @@ def main() -> None:
     )
     gradient_errors()
     capture_and_compile()
-    run = partial(compare, d=given.width, dtype="bfloat16", device="cuda", seconds=given.seconds)
+    run = partial(compare, d=given.width, dtype="bfloat16", device="cuda", rate=rate, seconds=given.seconds)
     large = [n for n in given.sizes if n == 2**16]
     some = [n for n in given.sizes if n in (256, 2**11, 2**13, 2**14)]
     for rows in (

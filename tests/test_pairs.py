@@ -6,7 +6,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from contrapose.negatives import hardest, other_views, same_view
+from contrapose.losses import nt_xent
+from contrapose.negatives import batch_rows, hardest, other_views, same_view
 from contrapose.pairs import bank, cross, from_similarities, queue, two_views, unit, views
 
 Z = torch.randn(4, 3)
@@ -88,3 +89,16 @@ def test_more_hardest_negatives_than_there_are() -> None:
         pairs.reduce(negatives=hardest)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="negatives: expected None, other_views"):
         pairs.reduce(negatives="hardest")  # type: ignore[arg-type]
+
+
+def test_views_that_lie_otherwise_in_memory() -> None:
+    z = torch.randn(5, 2, 3, requires_grad=True)
+    views(z.transpose(0, 1)).positives().sum().backward()
+    assert z.grad is not None
+    assert bool(z.grad.isfinite().all())
+
+
+def test_a_share_of_no_negatives_is_none() -> None:
+    q, k, rows = torch.randn(1, 3), torch.randn(1, 3), torch.randn(4, 3)
+    with pytest.raises(ValueError, match="without negatives"):
+        nt_xent(queue(q, k, rows, batch=True), negatives=(batch_rows(), hardest(0.5)))

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import resource
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -39,6 +40,7 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
     "cross": partial(nt_xent, temperature=0.1),  # one direction, as CLIP: n anchors against n others
 }
 PATHS = ("ours", "dense", "chunked", "fused")
+PEERS = ("PyTorch", "torch.compile", "lightly", "inf-cl", "siglip-kernel")
 WITHOUT_MATRIX = ("ours", "chunked", "fused", "inf-cl", "siglip-kernel")
 
 
@@ -154,8 +156,8 @@ def prepared(loss: str, who: str, n: int, d: int, dtype: str, device: str) -> Ca
 def peak_memory(loss: str, who: str, n: int, d: int, dtype: str, device: str) -> float:
     """MiB that a step holds at most, beside the embeddings and, on a GPU, their gradients."""
     if device == "cpu":
-        prepared(loss, who, 8, d, dtype, device)()  # what is loaded once is loaded now
         step = prepared(loss, who, n, d, dtype, device)
+        step()  # what is loaded, or compiled, once
         before = _high_water(reset=True)
         step()
         return _high_water() - before
@@ -172,7 +174,7 @@ def _high_water(*, reset: bool = False) -> float:
     """MiB that this process has held at most; Linux can forget what was before."""
     status = Path("/proc/self/status")
     if not status.exists():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 1024)
     if reset:
         Path("/proc/self/clear_refs").write_text("5")
     line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
@@ -230,16 +232,18 @@ def compare(
     d: int,
     dtype: str,
     device: str,
+    rate: float,
     *,
     seconds: float = 1.0,
     only: Sequence[str] = (),
 ) -> Iterator[Timing]:
-    """Every contestant of every loss at every size, timed in turns. On the CPU memory is that of a process of its own."""
-    rate = matmul_rate(device, dtype)
+    """Every contestant of every loss at every size, timed in turns. On the CPU memory is that of a process of its own.
+
+    `rate` is what `matmul_rate` measured.
+    """
     for loss in losses:
-        check_known("losses", loss, LOSSES)
+        everyone = contestants(loss)
         for n in sizes:
-            everyone = contestants(loss)
             chosen = [who for who in everyone if not only or who in only]
             yield from _compare_at(loss, n, d, dtype, device, chosen, seconds, rate)
 

@@ -31,7 +31,7 @@ class Given:
     def spans(self) -> list[tuple[int, int, int]]:
         return [(0, *self.given.shape)]
 
-    def similarity(self, rows: slice) -> Tensor:
+    def similarity(self, rows: slice, *, low: bool = False) -> Tensor:
         return self.given.negative[rows]
 
     def block(self, rows: slice, similarity: Tensor) -> Block:
@@ -79,8 +79,8 @@ class Compared:
     def candidates(self, rows: slice) -> slice:
         return ALL
 
-    def similarity(self, rows: slice) -> Tensor:
-        return matmul(self.anchor[rows], self.pool[self.candidates(rows)].T, low=self.low)
+    def similarity(self, rows: slice, *, low: bool = False) -> Tensor:
+        return matmul(self.anchor[rows], self.pool[self.candidates(rows)].T, low=low)
 
     def block(self, rows: slice, similarity: Tensor) -> Block:
         pairs, pool = self.pairs, self.candidates(rows)

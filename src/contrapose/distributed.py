@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 def processes() -> int:
@@ -47,6 +50,24 @@ def share_of_rows(count: int) -> slice:
         raise ValueError(f"{count} anchors cannot be shared out evenly between {processes()} processes")
     own = dist.get_rank() if processes() > 1 else 0
     return slice(own * each, (own + 1) * each)
+
+
+def together(work: Callable[[], T]) -> T:
+    """What `work` gives; a ValueError on one process is one on all of them, which would wait for it otherwise."""
+    found, error = None, None
+    try:
+        found = work()
+    except ValueError as raised:
+        error = raised
+    if processes() > 1 and not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+        device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else "cpu"
+        failed = torch.tensor(float(error is not None), device=device)
+        dist.all_reduce(failed)
+        if float(failed) and error is None:
+            raise ValueError("another process found a fault in its part of the batch; its message says which")
+    if error is not None:
+        raise error
+    return cast(T, found)
 
 
 class _Gather(torch.autograd.Function):

@@ -119,7 +119,7 @@ class Hardest(Choice):
     def of(self, count: Tensor, candidates: int) -> Tensor:
         """How many of its `count` negatives count for each anchor."""
         if self.k is None:
-            return torch.ceil(count.double() * (self.fraction or 0.0) - 1e-6).clamp(min=1)
+            return torch.ceil(count.double() * (self.fraction or 0.0) - 1e-6).clamp(min=1).minimum(count)
         if self.k > candidates:
             raise ValueError(f"negatives: hardest(k={self.k}) asks for more than the {candidates} rows there are")
         check_values(
@@ -169,8 +169,8 @@ def batch_rows() -> OriginChoice:
 def hardest(k: int | float | None = None, *, fraction: float | None = None) -> Hardest:
     """Each anchor's k most similar negatives, or the share ⌈αn⌉ of its n (Wang & Liu, Eq. 8-9).
 
-    The count is exact: among ties at the threshold, as many are kept as make up k. `hardest(0.1)` is
-    `hardest(fraction=0.1)`.
+    The count is exact: among ties at the threshold, as many are kept as make up k; kernels on a GPU keep all of them (those
+    within 1e-6) with that share of their weight, which is the same value. `hardest(0.1)` is `hardest(fraction=0.1)`.
 
     >>> hardest(4095)
     hardest(4095)

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from contrapose.compared import Compared, Given, ViewByView
-from contrapose.distributed import gather, processes, share_of_rows
+from contrapose.distributed import gather, processes, share_of_rows, together
 from contrapose.negatives import STORED, Negatives, ViewChoice, steps
-from contrapose.reduce import Statistic, reduce_rows
+from contrapose.reduce import Statistic, of_rows, reduce_rows
 from contrapose.unit import is_half, matmul, products, unit, unit_views, units
 from contrapose.validate import check_embeddings, check_index, check_same_shape, check_values
 
@@ -102,7 +102,8 @@ class Pairs:
         chosen = steps(negatives)
         if self.shared:
             own = share_of_rows(self.shape[0])
-            found = reduce_rows(Compared(self._some(own), chosen, may_be_empty), *statistics)
+            mine = Compared(self._some(own), chosen, may_be_empty)
+            found = together(lambda: reduce_rows(mine, *(of_rows(statistic, own) for statistic in statistics)))
             return tuple(gather(values) for values in found)
         if chosen and isinstance(chosen[0], ViewChoice) and self.has_views and (chosen[0].same or self.views == 2):
             return reduce_rows(ViewByView(self, chosen[1:], may_be_empty, chosen[0].same), *statistics)
@@ -112,7 +113,7 @@ class Pairs:
         """The same pairs, made of gathered embeddings, with the work shared out between processes.
 
         Each process reduces its part of the anchors, and the statistics, a few numbers for each anchor, are exchanged. Values
-        and gradients are those of one process:
+        and, after the mean of DistributedDataParallel, gradients are those of one process (a learned temperature must be under it):
 
             loss = nt_xent(two_views(gather(z1), gather(z2)).shared_out(), temperature=0.5)
         """

@@ -12,7 +12,9 @@ from torch import Tensor
 from torch.nn.functional import threshold
 
 _EPSILON = 1e-12
+_WIDEST = 2048  # coordinates that kernels hold of a row
 _AT_ONCE = 2**20  # coordinates whose products are there at the same time
+_PLAIN = torch.contiguous_format
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -51,7 +53,7 @@ def refuse_second_derivative() -> None:
 
 def matmul(a: Tensor, b: Tensor, *, low: bool = False) -> Tensor:
     """a @ b in full precision; with `low`, on a GPU, of factors in bf16, added up in float32 (autograd cannot follow that)."""
-    if low and a.is_cuda and a.dtype == torch.float32 and not torch.is_grad_enabled():
+    if low and a.is_cuda and a.dtype == torch.float32:
         return torch.mm(a.bfloat16(), b.bfloat16(), out_dtype=torch.float32)
     with full_precision(a):
         return a @ b
@@ -110,7 +112,7 @@ class _Unit(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         refuse_second_derivative()
-        moved = gradient.clone(memory_format=torch.contiguous_format)
+        moved = gradient.clone(memory_format=_PLAIN)
         return _turned_(moved, *ctx.saved_tensors).to(ctx.dtype)
 
 
@@ -146,7 +148,9 @@ class _UnitViews(torch.autograd.Function):
 
             return unit_kernels.backward(gradient, of_products, made, inverse, ctx.dtype)
         views, m, _ = made.shape
-        moved = torch.zeros_like(made) if gradient is None else gradient.clone(memory_format=torch.contiguous_format)
+        moved = (
+            torch.zeros_like(made, memory_format=_PLAIN) if gradient is None else gradient.clone(memory_format=_PLAIN)
+        )
         if of_products is not None:
             of_products = of_products.reshape(views, m, views - 1)
             for v, w in _view_pairs(views):
@@ -158,14 +162,14 @@ class _UnitViews(torch.autograd.Function):
 
 def _fit_kernels(z: Tensor) -> bool:
     """Two views on a GPU, of rows that fit in registers: there it is the number of launches that counts."""
-    fits = z.is_cuda and len(z) == 2 and z.shape[2] <= 2048 and z.dtype != torch.float64
+    fits = z.is_cuda and len(z) == 2 and z.shape[2] <= _WIDEST and z.dtype != torch.float64
     return fits and has_kernels(z.device)
 
 
 @lru_cache
 def has_kernels(device: torch.device) -> bool:
     """Whether Triton can run here, on a chip with bf16 and tf32."""
-    if device.type != "cuda" or find_spec("triton") is None:
+    if device.type != "cuda" or torch.version.hip is not None or find_spec("triton") is None:
         return False
     return torch.cuda.get_device_capability(device) >= (8, 0)
 

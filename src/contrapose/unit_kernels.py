@@ -10,7 +10,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-WIDEST = 2048  # of embeddings: a row stays in registers
 _TILE = 2048  # coordinates of a view that a program holds
 
 
@@ -70,7 +69,8 @@ def forward(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     grid, constants, m, d = _shape(z)
     z, made = z.contiguous(), z.new_empty(z.shape, dtype=torch.float32)
     inverse, products = (made.new_empty(shape) for shape in ((2, m, 1), (2 * m, 1)))
-    _forward_kernel[grid](z, made, inverse, products, m, d, **constants)
+    with torch.cuda.device_of(z):
+        _forward_kernel[grid](z, made, inverse, products, m, d, **constants)
     return made, inverse, products
 
 
@@ -82,5 +82,6 @@ def backward(
     out = torch.empty_like(made, dtype=dtype)
     given: list[Any] = [made if x is None else x.contiguous() for x in (gradient, of_products)]
     flags = {"GRADIENT": gradient is not None, "PRODUCTS": of_products is not None}
-    _backward_kernel[grid](*given, made, inverse, out, m, d, **flags, **constants)
+    with torch.cuda.device_of(made):
+        _backward_kernel[grid](*given, made, inverse, out, m, d, **flags, **constants)
     return out

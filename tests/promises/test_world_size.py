@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.distributed import gather
-from contrapose.losses import balanced, cacr, dclw, nt_xent
+from contrapose.losses import balanced, cacr, dclw, nt_xent, sogclr
 from contrapose.negatives import hardest
-from contrapose.pairs import two_views, views
+from contrapose.pairs import cross, two_views, views
 from contrapose.temperature import cosine
 
 IMAGES, WIDTH, STEPS = 8, 6, 20
@@ -24,6 +24,12 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
     "nt_xent": lambda pairs: nt_xent(pairs, temperature=0.2),
     "dystress": lambda pairs: nt_xent(pairs, temperature=cosine(0.07, 0.2)),
     "hard": lambda pairs: nt_xent(pairs, temperature=0.3, negatives=hardest(5)),
+    "per anchor": lambda pairs: nt_xent(
+        pairs, temperature=torch.linspace(0.1, 1.0, pairs.shape[0], dtype=torch.float64)
+    ),
+    "sogclr per anchor": lambda pairs: sogclr(
+        pairs, temperature=torch.linspace(0.1, 1.0, pairs.shape[0], dtype=torch.float64)
+    ),
     "dclw": dclw,
     "cacr": cacr,
     "balanced": balanced,
@@ -83,6 +89,16 @@ def step(m: int, rank: int) -> None:
     assert z.grad is not None
 
 
+def faulty(rank: int, world: int, out: str) -> None:
+    """Only the last process has anchors with too few negatives; all must say so, and none may wait."""
+    a, b = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(rank))
+    ids = torch.arange(4) if rank == 0 else torch.full((4,), 9)
+    try:
+        nt_xent(cross(gather(a), gather(b), ids=gather(ids)).shared_out(), negatives=hardest(5))
+    except ValueError as error:
+        Path(f"{out}.{rank}").write_text(str(error))
+
+
 def unequal(rank: int, world: int, out: str) -> None:
     try:
         gather(torch.zeros(2 + rank, 3))
@@ -106,6 +122,14 @@ def test_no_process_stores_the_matrix(tmp_path: Path) -> None:
     in_group(large, 2, tmp_path / "grown")
     for rank in range(2):
         assert int((tmp_path / f"grown.{rank}").read_text()) < 200
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_fault_on_one_process_is_raised_on_all(tmp_path: Path) -> None:
+    in_group(faulty, 2, tmp_path / "said")
+    said = [(tmp_path / f"said.{rank}").read_text() for rank in range(2)]
+    assert "another process" in said[0]
+    assert "more negatives than an anchor has" in said[1]
 
 
 @pytest.mark.filterwarnings("default")

@@ -9,9 +9,9 @@ from typing import Annotated
 import torch
 from tyro.conf import arg
 
-from contrapose.bench import Timing, as_record, compare, matmul_rate
+from contrapose.bench import LOSSES, PATHS, PEERS, Timing, as_record, compare, matmul_rate
 from contrapose.training.records import environment, write_whole
-from contrapose.validate import check_choice, check_number
+from contrapose.validate import check_choice, check_known, check_number
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,10 @@ class BenchLosses:
         """Print a line as each is done, slower ones beside ours."""
         for n in self.sizes:
             check_number("sizes", n, least=4)
+        for loss in self.losses:
+            check_known("losses", loss, LOSSES)
+        for who in self.only:
+            check_known("only", who, (*PATHS, *PEERS))
         device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         check_choice("device", device, "cpu", "cuda")
         if device == "cuda" and not torch.cuda.is_available():
@@ -52,9 +56,14 @@ class BenchLosses:
         print(f"a {dtype} matrix product: {rate:.3g} TFLOP/s; forward and backward, d = {self.width}\n")
         print(f"{'loss':14}{'n':>8}  {'':15}{'ms':>10}{'of ours':>9}{'MiB':>10}{'TFLOP/s':>9}{'of product':>12}")
         rows: list[Timing] = []
-        for timing in compare(self.losses, self.sizes, self.width, dtype, device, seconds=self.seconds, only=self.only):
+        for timing in compare(
+            self.losses, self.sizes, self.width, dtype, device, rate, seconds=self.seconds, only=self.only
+        ):
             rows.append(timing)
-            ours = next((row.ms for row in reversed(rows) if row.who == "ours" and row.n == timing.n), None)
+            ours = next(
+                (row.ms for row in reversed(rows) if (row.who, row.n, row.loss) == ("ours", timing.n, timing.loss)),
+                None,
+            )
             print(_line(timing, ours), flush=True)
         if self.out is not None:
             here = {"machine": environment(torch.device(device)), "matmul_tflops": round(rate, 1)}

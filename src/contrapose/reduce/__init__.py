@@ -9,7 +9,7 @@ embeddings and not with its square.
 from contrapose.reduce.block import ALL, Block, Selection, Source
 from contrapose.reduce.logit import Divided, Logit, Scale
 from contrapose.reduce.rows import PATHS, PRECISIONS, memory, path, reduce_rows
-from contrapose.reduce.statistics import Count, Expectation, LogSumExp, Maximum, Mean, Nearest, Statistic
+from contrapose.reduce.statistics import Count, Expectation, LogSumExp, Maximum, Mean, Nearest, Statistic, of_rows
 
 __all__ = [
     "ALL",
@@ -29,6 +29,7 @@ __all__ = [
     "Source",
     "Statistic",
     "memory",
+    "of_rows",
     "path",
     "reduce_rows",
 ]

@@ -95,8 +95,8 @@ class Source(Protocol):
     def low(self) -> bool:
         """Whether the embeddings came in half precision."""
 
-    def similarity(self, rows: slice) -> Tensor:
-        """Some anchors of one run against its candidates, before any choice: the part that costs."""
+    def similarity(self, rows: slice, *, low: bool = False) -> Tensor:
+        """Some anchors of one run against its candidates, before any choice: the part that costs. `low`: of bf16 products."""
 
     def block(self, rows: slice, similarity: Tensor) -> Block:
         """The same with its negatives chosen."""

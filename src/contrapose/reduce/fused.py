@@ -366,6 +366,8 @@ def _forward(
         second = (weight * second).sum(0)
     elif problem.what == _AND_ANOTHER:
         second = second.logsumexp(0)
+    else:
+        second = total
     return total, second, None if mean is None else (weight[..., None] * mean).sum(0)
 
 
@@ -419,11 +421,12 @@ class _Launch:
 
     def __call__(self, kernel: Any, *buffers: Tensor, numbers: tuple[float, ...], **constants: Any) -> None:
         rows, columns, warps, stages = self.tile
-        kernel[self.grid](
-            self.z, self.p, *buffers, self.n, self.m, self.d, self.each, *numbers, ROWS=rows, COLUMNS=columns,
-            WIDTH=self.width, PRECISION=self.precision, EVEN=self.m % columns == 0, num_warps=warps, num_stages=stages,
-            **constants,
-        )  # fmt: skip
+        with torch.cuda.device_of(self.z.base):
+            kernel[self.grid](
+                self.z, self.p, *buffers, self.n, self.m, self.d, self.each, *numbers, ROWS=rows, COLUMNS=columns,
+                WIDTH=self.width, PRECISION=self.precision, EVEN=self.m % columns == 0, num_warps=warps, num_stages=stages,
+                **constants,
+            )  # fmt: skip
 
 
 def _ceil(a: int, b: int) -> int:

@@ -21,6 +21,9 @@ class Logit(Protocol):
     def times(self, factor: float) -> Logit:
         """factor · φ."""
 
+    def of(self, rows: slice) -> Logit:
+        """φ of some anchors alone."""
+
     def back(self, s: Tensor, gradient: Tensor, rows: slice) -> tuple[Tensor, Tensor | None]:
         """From ∂L/∂φ, which may be overwritten: ∂L/∂s, and ∂L/∂factor for each row where that is wanted."""
 
@@ -45,6 +48,10 @@ class Scale:
     def times(self, factor: float) -> Scale:
         """The same, multiplied."""
         return Scale(self.factor * factor)
+
+    def of(self, rows: slice) -> Scale:
+        """The same for some anchors."""
+        return Scale(self.factor[rows]) if isinstance(self.factor, Tensor) and self.factor.ndim else self
 
     def back(self, s: Tensor, gradient: Tensor, rows: slice) -> tuple[Tensor, Tensor | None]:
         """∂L/∂s = factor · ∂L/∂φ, ∂L/∂factor = Σ s · ∂L/∂φ."""
@@ -83,6 +90,10 @@ class Divided:
     def times(self, factor: float) -> Divided:
         """The same, multiplied."""
         return replace(self, factor=self.factor * factor)
+
+    def of(self, rows: slice) -> Divided:
+        """Itself: all anchors have the same."""
+        return self
 
     def back(self, s: Tensor, gradient: Tensor, rows: slice) -> tuple[Tensor, Tensor | None]:
         """∂L/∂s by autograd, elementwise: whatever τ detaches stays detached."""

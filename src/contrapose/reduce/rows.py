@@ -107,23 +107,32 @@ def _fused(
     source: Source, statistics: tuple[Statistic, ...], anchor: Tensor, pool: Tensor
 ) -> tuple[Tensor, ...] | None:
     """By kernels, where there is a device for them and they can do it."""
-    forced = _FORCED.get() or _FREE
-    if forced.path not in (None, "fused") or (
-        forced.path is None and (_MEMORY.get() or not has_kernels(anchor.device))
-    ):
+    forced, selection = _FORCED.get() or _FREE, source.selection
+    if selection is None or forced.path not in (None, "fused"):
         return None
-    selection = source.selection
-    if selection is None:
+    precision = forced.precision or _precision(source)
+    if forced.path is None and (
+        _MEMORY.get() or not has_kernels(anchor.device) or not _has_room(anchor.device, precision)
+    ):
         return None
     from contrapose.reduce import fused  # needs Triton
 
-    return fused.reduce(anchor, pool, selection, statistics, forced.precision or _precision(source))
+    return fused.reduce(anchor, pool, selection, statistics, precision)
+
+
+def _has_room(device: torch.device, precision: str) -> bool:
+    """Whether tiles of float32 fit on the chip: they do from Hopper on, where it is a data centre's."""
+    return precision == "bf16" or torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= 220 * 1024
 
 
 def _precision(source: Source) -> str:
     if source.low:
         return "bf16"
-    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    try:
+        exact = torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # set through the newer switch, which the older one does not speak of
+        exact = torch.backends.cuda.matmul.fp32_precision != "tf32"
+    return "tf32x3" if exact else "tf32"
 
 
 def _small(source: Source, anchor: Tensor, pool: Tensor) -> bool:
@@ -165,7 +174,7 @@ class _Plan:
     def blocks(self, kept: Sequence[Tensor] = ()) -> Iterator[Block]:
         """Every block, from the similarities kept on the way forward, or computed."""
         for place, rows in enumerate(self.rows):
-            yield self.source.block(rows, kept[place] if kept else self.source.similarity(rows))
+            yield self.source.block(rows, kept[place] if kept else self.source.similarity(rows, low=self.source.low))
 
     def values(self, kept: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
         """Every statistic of every row. Written where they stay: small results between large blocks would scatter memory."""
@@ -183,7 +192,11 @@ class _Plan:
 class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, anchor: Tensor, pool: Tensor, *factors: Tensor | None) -> tuple[Tensor, ...]:
-        kept = [plan.source.similarity(rows) for rows in plan.rows] if plan.keeps and any(ctx.needs_input_grad) else []
+        kept = (
+            [plan.source.similarity(rows, low=plan.source.low) for rows in plan.rows]
+            if plan.keeps and any(ctx.needs_input_grad)
+            else []
+        )
         values = plan.values(kept)
         ctx.plan = plan
         ctx.save_for_backward(anchor, pool, *values, *kept)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -26,7 +26,15 @@ class Statistic(Protocol):
 
     @property
     def logit(self) -> Logit | None:
-        """The exponent it weighs with, if any."""
+        """The exponent it weighs with, if any; a statistic with one is a dataclass that has it as a field."""
+
+
+def of_rows(statistic: Statistic, rows: slice) -> Statistic:
+    """The same statistic of some anchors alone."""
+    if statistic.logit is None:
+        return statistic
+    made: Statistic = replace(statistic, logit=statistic.logit.of(rows))  # type: ignore[type-var]
+    return made
 
 
 def _finite(log_total: Tensor) -> Tensor:
