@@ -113,7 +113,7 @@ class Pairs:
         """The same pairs, made of gathered embeddings, with the work shared out between processes.
 
         Each process reduces its part of the anchors, and the statistics, a few numbers for each anchor, are exchanged. Values
-        and, after the mean of DistributedDataParallel, gradients are those of one process (a learned temperature must be under it):
+        and, after DistributedDataParallel, gradients are those of one process (a learned temperature must be under it, too):
 
             loss = nt_xent(two_views(gather(z1), gather(z2)).shared_out(), temperature=0.5)
         """
