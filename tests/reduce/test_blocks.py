@@ -6,16 +6,17 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
 from cases import Case, combinations, named
-from kinds import Kind
+from kinds import KINDS, Kind
 
 from contrapose import losses
 from contrapose.negatives import hardest
 from contrapose.pairs import cross, from_similarities, two_views, unit
-from contrapose.reduce import Count, memory
+from contrapose.reduce import Count, memory, rows
 
 
 @pytest.mark.parametrize("pair", combinations(), ids=named)
@@ -115,6 +116,21 @@ def test_backward_twice_with_a_retained_graph() -> None:
     loss = losses.nt_xent(cross(a, torch.randn(5, 3)))
     first = torch.autograd.grad(loss, a, retain_graph=True)[0]
     assert torch.equal(first, torch.autograd.grad(loss, a)[0])
+
+
+@pytest.mark.parametrize("kind", ["two_views", "two_views_ids", "views", "cross", "queue", "queue_batch", "bank"])
+def test_means_need_no_similarities(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large ones are sums of embeddings; the numbers and gradients are those of the blocks."""
+    raw = KINDS[kind].draw(m=6, d=3)
+    found = []
+    for small, limits in ((2**18, 10**9), (0, None)):
+        monkeypatch.setattr(rows, "_SMALL", {False: small, True: small})
+        leaves = {name: value.clone().requires_grad_() for name, value in raw.items()}
+        with memory(block=limits, kept=limits) if limits else nullcontext():
+            loss = losses.simple(KINDS[kind].make(leaves), weight=0.3)
+            loss.backward()
+        found.append([loss.detach(), *(leaf.grad for leaf in leaves.values() if leaf.grad is not None)])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-12, atol=1e-14)
 
 
 def test_a_share_is_counted_exactly_in_float32() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from contrapose.reduce.block import Block, Source
 from contrapose.reduce.logit import Divided
+from contrapose.reduce.means import means
 from contrapose.reduce.statistics import Statistic
 from contrapose.unit import has_kernels, matmul, refuse_second_derivative
 from contrapose.validate import check_choice
@@ -90,7 +91,7 @@ def reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
 def _reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
     anchor, pool = source.anchor, source.pool
     if anchor is not None and pool is not None and not _small(source, anchor, pool):
-        found = _fused(source, statistics, anchor, pool)
+        found = _without_rows(source, statistics, anchor, pool)
         if found is not None:
             return found
     # Given similarities, temperatures with parameters of their own, and matrices so small that it is the number of operations
@@ -101,6 +102,17 @@ def _reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
     plan = _Plan(source, statistics, anchor.device)
     values: tuple[Tensor, ...] = _Rows.apply(plan, anchor, pool, *plan.factors)
     return values
+
+
+def _without_rows(
+    source: Source, statistics: tuple[Statistic, ...], anchor: Tensor, pool: Tensor
+) -> tuple[Tensor, ...] | None:
+    """What needs no blocks: means, and what kernels can do."""
+    if _MEMORY.get() is None and (_FORCED.get() or _FREE).path is None:
+        found = means(anchor, pool, source.selection, statistics)
+        if found is not None:
+            return found
+    return _fused(source, statistics, anchor, pool)
 
 
 def _fused(
