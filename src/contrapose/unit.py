@@ -51,6 +51,11 @@ def refuse_second_derivative() -> None:
         raise RuntimeError("first derivatives only: losses of embeddings have no second derivative here")
 
 
+def same_tensor(a: Tensor, b: Tensor) -> bool:
+    """Whether two unit vectors' tensors are one and the same, also where autograd hands out other objects for it."""
+    return a.data_ptr() == b.data_ptr() and a.shape == b.shape
+
+
 def matmul(a: Tensor, b: Tensor, *, low: bool = False) -> Tensor:
     """a @ b in full precision; with `low`, on a GPU, of factors in bf16, added up in float32 (autograd cannot follow that)."""
     if low and a.is_cuda and a.dtype == torch.float32:

@@ -25,7 +25,7 @@ from contrapose.reduce.exponent import Exponent, exponent
 from contrapose.reduce.kernels import BAND, backward_kernel, count_kernel, forward_kernel
 from contrapose.reduce.logit import Logit, Scale
 from contrapose.reduce.statistics import Count, Expectation, LogSumExp, Statistic
-from contrapose.unit import refuse_second_derivative
+from contrapose.unit import refuse_second_derivative, same_tensor
 
 WIDEST = 256  # of embeddings: beyond that a row's gradient does not fit in registers, and blocks of matrix products are faster
 _LOG2E = math.log2(math.e)
@@ -134,7 +134,7 @@ class _Problem:
     def operands(self, anchor: Tensor, pool: Tensor) -> tuple[Tensor, Tensor]:
         """Both as kernels read them; one tensor given twice stays one."""
         left = self._operand(anchor)
-        return left, left if _same(anchor, pool) else self._operand(pool)
+        return left, left if same_tensor(anchor, pool) else self._operand(pool)
 
     def _operand(self, z: Tensor) -> Tensor:
         """In the precision of the products, with zeros up to a width that tiles have."""
@@ -166,17 +166,13 @@ class _Problem:
         return like if self.phi.shared else like.new_full((anchors,), self.phi.times, dtype=torch.float32)
 
 
-def _same(anchor: Tensor, pool: Tensor) -> bool:
-    return anchor is pool or (anchor.data_ptr() == pool.data_ptr() and anchor.shape == pool.shape)
-
-
 class _Statistics(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, anchor: Tensor, pool: Tensor, learned: Tensor | None, problem: _Problem
     ) -> tuple[Tensor, ...]:
         wants_anchor, wants_pool, *_ = ctx.needs_input_grad
-        ctx.both = wants_anchor and wants_pool and _same(anchor, pool)
+        ctx.both = wants_anchor and wants_pool and same_tensor(anchor, pool)
         ctx.gathers = wants_anchor and problem.what != _AND_ANOTHER and not problem.asked
         z, p = problem.operands(anchor, pool)
         parts = [
@@ -255,14 +251,12 @@ _TILES: dict[tuple[str, int], _Tile] = {
 }
 _ANY: _Tile = (64, 32, 4, 2)
 _COUNT: _Tile = (64, 64, 4, 2)
-_FEW = 4096  # rows
+_FEW = 4096  # rows, which in large tiles would leave most of the chip without work
 _LEAST_TILES = 16  # of a program that has a share of the columns
 
 
 def _tile(problem: _Problem, stage: int, rows: int, d: int) -> _Tile:
-    if (
-        problem.precision == "bf16" and d <= 128 and rows <= _FEW
-    ):  # large tiles would leave most of the chip without work
+    if problem.precision == "bf16" and d <= 128 and rows <= _FEW:
         return (16, 128, 4, 2) if rows <= _FEW // 2 else (64, 64, 4, 3)
     if d > 128:
         return (64, 64, 8, 2) if problem.precision == "bf16" else (64, 32, 8, 1)

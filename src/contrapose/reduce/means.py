@@ -10,10 +10,10 @@ from contrapose.reduce.statistics import Count, Mean, Statistic
 
 
 def means(
-    anchor: Tensor, pool: Tensor, selection: Selection | None, statistics: tuple[Statistic, ...]
+    anchor: Tensor, pool: Tensor, selection: Selection, statistics: tuple[Statistic, ...]
 ) -> tuple[Tensor, ...] | None:
     """Means and counts of all negatives; None where something else is asked for."""
-    if selection is None or selection.hardest is not None or not all(isinstance(s, Mean | Count) for s in statistics):
+    if selection.hardest is not None or not all(isinstance(s, Mean | Count) for s in statistics):
         return None
     count = selection.chosen(anchor.dtype)
     if all(isinstance(s, Count) for s in statistics):

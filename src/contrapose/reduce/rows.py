@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contrapose.reduce.block import Block, Source
+from contrapose.reduce.block import Block, Selection, Source
 from contrapose.reduce.logit import Divided
 from contrapose.reduce.means import means
 from contrapose.reduce.statistics import Statistic
-from contrapose.unit import has_kernels, matmul, refuse_second_derivative
+from contrapose.unit import has_kernels, matmul, refuse_second_derivative, same_tensor
 from contrapose.validate import check_choice
 
 
@@ -89,43 +89,42 @@ def reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
 
 
 def _reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
-    anchor, pool = source.anchor, source.pool
-    if anchor is not None and pool is not None and not _small(source, anchor, pool):
-        found = _without_rows(source, statistics, anchor, pool)
+    anchor, pool, selection = source.anchor, source.pool, source.selection
+    # Given similarities, matrices so small that it is the number of operations that counts, and temperatures with parameters of
+    # their own are left to autograd as they are.
+    if anchor is None or pool is None or _small(anchor, pool, selection):
+        return _by_autograd(source, statistics)
+    if selection is not None:
+        found = _without_rows(anchor, pool, selection, statistics, source.low)
         if found is not None:
             return found
-    # Given similarities, temperatures with parameters of their own, and matrices so small that it is the number of operations
-    # that counts, are left to autograd as they are.
-    if anchor is None or pool is None or _small(source, anchor, pool) or _opaque(statistics, anchor, pool):
-        parts = [[s(block) for s in statistics] for block in _whole(source)]
-        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+    if _opaque(statistics, anchor, pool):
+        return _by_autograd(source, statistics)
     plan = _Plan(source, statistics, anchor.device)
     values: tuple[Tensor, ...] = _Rows.apply(plan, anchor, pool, *plan.factors)
     return values
 
 
+def _by_autograd(source: Source, statistics: tuple[Statistic, ...]) -> tuple[Tensor, ...]:
+    parts = [[s(block) for s in statistics] for block in _whole(source)]
+    return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
+
 def _without_rows(
-    source: Source, statistics: tuple[Statistic, ...], anchor: Tensor, pool: Tensor
+    anchor: Tensor, pool: Tensor, selection: Selection, statistics: tuple[Statistic, ...], low: bool
 ) -> tuple[Tensor, ...] | None:
-    """What needs no blocks: means, and what kernels can do."""
-    if _MEMORY.get() is None and (_FORCED.get() or _FREE).path is None:
-        found = means(anchor, pool, source.selection, statistics)
-        if found is not None:
+    """What needs no blocks: means, and what kernels can do where there is a device for them."""
+    forced = _FORCED.get() or _FREE
+    if forced.path is None:
+        if _MEMORY.get() is not None:
+            return None
+        found = means(anchor, pool, selection, statistics)
+        if found is not None or not has_kernels(anchor.device):
             return found
-    return _fused(source, statistics, anchor, pool)
-
-
-def _fused(
-    source: Source, statistics: tuple[Statistic, ...], anchor: Tensor, pool: Tensor
-) -> tuple[Tensor, ...] | None:
-    """By kernels, where there is a device for them and they can do it."""
-    forced, selection = _FORCED.get() or _FREE, source.selection
-    if selection is None or forced.path not in (None, "fused"):
+    elif forced.path != "fused":
         return None
-    precision = forced.precision or _precision(source)
-    if forced.path is None and (
-        _MEMORY.get() or not has_kernels(anchor.device) or not _has_room(anchor.device, precision)
-    ):
+    precision = forced.precision or _precision(low)
+    if forced.path is None and not _has_room(anchor.device, precision):
         return None
     from contrapose.reduce import fused  # needs Triton
 
@@ -137,8 +136,8 @@ def _has_room(device: torch.device, precision: str) -> bool:
     return precision == "bf16" or torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= 220 * 1024
 
 
-def _precision(source: Source) -> str:
-    if source.low:
+def _precision(low: bool) -> str:
+    if low:
         return "bf16"
     try:
         exact = torch.get_float32_matmul_precision() == "highest"
@@ -147,9 +146,9 @@ def _precision(source: Source) -> str:
     return "tf32x3" if exact else "tf32"
 
 
-def _small(source: Source, anchor: Tensor, pool: Tensor) -> bool:
+def _small(anchor: Tensor, pool: Tensor, selection: Selection | None) -> bool:
     few = len(anchor) * len(pool) <= _SMALL[anchor.is_cuda]
-    return few and _MEMORY.get() is None and _FORCED.get() is None and source.selection is not None
+    return few and selection is not None and _MEMORY.get() is None and _FORCED.get() is None
 
 
 def _opaque(statistics: tuple[Statistic, ...], anchor: Tensor, pool: Tensor) -> bool:
@@ -222,8 +221,7 @@ class _Rows(torch.autograd.Function):
         values, kept = saved[: len(plan.statistics)], saved[len(plan.statistics) :]
         _, wants_anchor, wants_pool, *_ = ctx.needs_input_grad
         # All rows at once of a matrix that is its own transpose: both halves of the gradient in one product.
-        same = anchor.data_ptr() == pool.data_ptr() and anchor.shape == pool.shape
-        at_once = wants_anchor and wants_pool and len(plan.rows) == 1 and same
+        at_once = wants_anchor and wants_pool and len(plan.rows) == 1 and same_tensor(anchor, pool)
         d_anchor = torch.empty_like(anchor) if wants_anchor and not at_once else None
         d_pool = torch.zeros_like(pool) if wants_pool and not at_once else None
         d_factors: list[list[Tensor]] = [[] for _ in plan.statistics]
