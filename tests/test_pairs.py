@@ -102,3 +102,15 @@ def test_a_share_of_no_negatives_is_none() -> None:
     q, k, rows = torch.randn(1, 3), torch.randn(1, 3), torch.randn(4, 3)
     with pytest.raises(ValueError, match="without negatives"):
         nt_xent(queue(q, k, rows, batch=True), negatives=(batch_rows(), hardest(0.5)))
+
+
+def test_ids_kept_from_inference_serve_training_too() -> None:
+    z = torch.randn(2, 9, 5)  # of a size that nothing else has
+    with torch.inference_mode():
+        first = two_views(*z)
+    live = z.clone().requires_grad_()
+    second = two_views(live[0], live[1])
+    nt_xent(second).backward()
+    assert second.anchor_image is first.anchor_image and not second.anchor_image.is_inference()
+    assert second.anchor_image.tolist() == [*range(9), *range(9)]
+    assert live.grad is not None and live.grad.abs().max() > 0

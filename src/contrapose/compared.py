@@ -26,6 +26,7 @@ class Given:
     pool: None = None
     selection: None = None
     low = False
+    rounded = None
 
     @property
     def spans(self) -> list[tuple[int, int, int]]:
@@ -65,6 +66,10 @@ class Compared:
     @property
     def low(self) -> bool:
         return self.pairs.low
+
+    @property
+    def rounded(self) -> Tensor | None:
+        return self.pairs.rounded
 
     @property
     def selection(self) -> Selection | None:

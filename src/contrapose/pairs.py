@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -59,6 +59,7 @@ class Pairs:
     stored: int  # how many pool rows, the first ones, come from a queue or a bank
     detached: bool  # whether positives, and the pool's stored rows or keys, carry no gradient
     low: bool = False  # whether the embeddings came in half precision
+    rounded: Tensor | None = None  # (n, d): anchors, which are the pool too, in bf16, where that was made in passing
     shared: bool = False  # whether each process reduces a part of the anchors; see `shared_out`
 
     @cached_property
@@ -126,6 +127,7 @@ class Pairs:
             given=self.anchor[rows, None],  # not asked for
             anchor_image=self.anchor_image[rows],
             seen=lambda: (self.anchor_view[rows], self.pool_view),
+            rounded=None,
             shared=False,
         )
 
@@ -229,7 +231,7 @@ def two_views(z1: Tensor, z2: Tensor, *, ids: Tensor | None = None) -> Pairs:
     check_embeddings("z1", z1, 2)
     check_embeddings("z2", z2, 2)
     check_same_shape("z2", z2, "z1", z1)
-    return views(torch.stack([z1, z2]), ids=ids)
+    return _of_views(z1, z2, ids=ids)
 
 
 def views(z: Tensor, *, keys: Tensor | None = None, ids: Tensor | None = None) -> Pairs:
@@ -241,19 +243,26 @@ def views(z: Tensor, *, keys: Tensor | None = None, ids: Tensor | None = None) -
     check_embeddings("z", z, 3)
     if z.shape[0] < 2:
         raise ValueError(f"z: expected at least two views of each image, got shape {tuple(z.shape)}")
-    images = _image_ids(ids, z.shape[1], z.device)
-    if keys is not None:
-        check_embeddings("keys", keys, 3)
-        check_same_shape("keys", keys, "z", z)
-    low, (count, m, _) = is_half(z), z.shape
-    image, seen = torch.cat([images] * count), partial(_in_order, count, m, z.device)
     if keys is None:
-        z, found = unit_views(z)
-        anchor = z.flatten(0, 1)
-        return Pairs(anchor, found, anchor, image, image, seen, count, 0, False, low)
+        return _of_views(z, ids=ids)
+    check_embeddings("keys", keys, 3)
+    check_same_shape("keys", keys, "z", z)
+    low, (count, m, _) = is_half(z), z.shape
+    image, seen = _image_ids(ids, m, z.device, times=count), partial(_in_order, count, m, z.device)
     z, keys = units(z, keys.detach())
     rows = (z.flatten(0, 1), _other_views(keys), keys.flatten(0, 1))
     return Pairs(*rows, image, image, seen, count, 0, True, low)
+
+
+def _of_views(*given: Tensor, ids: Tensor | None) -> Pairs:
+    """Views one by one, or all in one tensor: each row an anchor, and all of them the pool."""
+    low, device = is_half(*given), given[0].device
+    z, found, rounded = unit_views(*given)
+    count, m, _ = z.shape
+    image, seen = _image_ids(ids, m, device, times=count), partial(_in_order, count, m, device)
+    anchor = z.flatten(0, 1)
+    rounded = None if rounded is None else rounded.flatten(0, 1)
+    return Pairs(anchor, found, anchor, image, image, seen, count, 0, False, low, rounded)
 
 
 def cross(a: Tensor, b: Tensor, *, ids: Tensor | None = None) -> Pairs:
@@ -290,7 +299,7 @@ def queue(q: Tensor, k: Tensor, rows: Tensor, *, batch: bool = False, ids: Tenso
     views_, m, _ = q.shape
     # One view of queries takes all keys; several views take the keys of the others.
     positive = _other_views(k) if views_ > 1 else k.transpose(0, 1)
-    images = _image_ids(ids, m, q.device, alone=True).repeat(views_)
+    images = _image_ids(ids, m, q.device, times=views_, alone=True)
     seen = partial(_in_order, views_, m, q.device, stored=len(rows), batch=batch)
     anchor, pool = q.flatten(0, 1), rows
     pool_image = images.new_full((len(rows),), torch.iinfo(images.dtype).min)
@@ -373,18 +382,28 @@ def _other_views(z: Tensor) -> Tensor:
     return torch.stack([z.roll(-step, 0) for step in range(1, len(z))], dim=2).flatten(0, 1)
 
 
-def _image_ids(ids: Tensor | None, m: int, device: torch.device, *, alone: bool = False) -> Tensor:
-    """Given ids, checked, or 0…m-1. Unless an image may stand `alone`, there must be two different ones."""
+def _image_ids(ids: Tensor | None, m: int, device: torch.device, *, times: int = 1, alone: bool = False) -> Tensor:
+    """Given ids, checked, or 0…m-1, `times` over. Unless an image may stand `alone`, there must be two different ones."""
     if ids is None:
         if m < 2 and not alone:
             raise ValueError("one image in the batch has no negatives: expected at least two images")
-        return torch.arange(m, device=device, dtype=torch.int32)  # kernels compare them faster
+        # What is recorded has no values yet, and what is traced never has: only the rest can be kept.
+        passing = torch.compiler.is_compiling() or (device.type == "cuda" and torch.cuda.is_current_stream_capturing())
+        return (_in_sequence.__wrapped__ if passing else _in_sequence)(m, times, device)
     check_index("ids", ids, m)
     ids = ids.to(device).long()
     if not alone:
         different = (ids != ids[0]).any()
         check_values(different, lambda: f"ids: all {m} images have the id {int(ids[0])}, so there are no negatives")
-    return ids
+    return ids.repeat(times) if times > 1 else ids
+
+
+@lru_cache(maxsize=16)
+def _in_sequence(m: int, times: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.arange(m, device=device, dtype=torch.int32).repeat(
+            times
+        )  # of 32 bits: kernels compare them faster
 
 
 def _check_width(name: str, rows: Tensor, z: Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, reduce
 from importlib.util import find_spec
 from typing import Any
@@ -70,12 +71,13 @@ def products(anchor: Tensor, positive: Tensor) -> Tensor:
         return (anchor[:, None] * positive).sum(-1)
 
 
-def unit_views(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Unit vectors of V views (V, m, d), and each row's products with the same row of the views after it: (V · m, V - 1).
+def unit_views(*views: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Unit vectors of V views, and each row's products with the same row of the views after it: (V, m, d), (V · m, V - 1).
 
-    Both at once, so that in the backward pass there is one gradient of the embeddings and not one for each.
+    Views come one by one or as one tensor (V, m, d). Both at once, so that in the backward pass there is one gradient of the
+    embeddings and not one for each. In passing, where kernels do it and embeddings came in half precision: unit vectors in bf16.
     """
-    made: tuple[Tensor, Tensor] = _UnitViews.apply(z)
+    made: tuple[Tensor, Tensor, Tensor | None] = _UnitViews.apply(*views)
     return made
 
 
@@ -123,52 +125,78 @@ class _Unit(torch.autograd.Function):
 
 class _UnitViews(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, z: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.dtype, ctx.in_kernels = z.dtype, _fit_kernels(z)
+    def forward(ctx: Any, *views: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        ctx.given, ctx.dtypes = len(views), [z.dtype for z in views]
         ctx.set_materialize_grads(False)
+        pair = tuple(views[0]) if len(views) == 1 else views
+        ctx.in_kernels = _fit_kernels(pair)
         if ctx.in_kernels:
             from contrapose import unit_kernels
 
-            made, inverse, both = unit_kernels.forward(z)
-            ctx.save_for_backward(made, inverse)
-            return made, both
-        inverse = _inverse_length(z)
-        made = z * inverse
+            made, inverse, found, rounded = unit_kernels.forward(*pair)
+        else:
+            z = views[0] if len(views) == 1 else torch.stack(views)
+            inverse, rounded = _inverse_length(z), None
+            made = z * inverse
+            found = _view_products(made)
         ctx.save_for_backward(made, inverse)
-        views, m, _ = z.shape
-        if views == 2:
-            both = _row_products(made[0], made[1])
-            return made, torch.cat([both, both])[:, None]
-        found = made.new_empty((views, m, views - 1))
-        for v, w in _view_pairs(views):
-            found[v, :, w - v - 1] = found[w, :, (v - w) % views - 1] = _row_products(made[v], made[w])
-        return made, found.flatten(0, 1)
+        if rounded is not None:
+            ctx.mark_non_differentiable(rounded)
+        return made, found, rounded
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None, of_products: Tensor | None) -> Tensor | None:
+    def backward(
+        ctx: Any, gradient: Tensor | None, of_products: Tensor | None, _: Tensor | None
+    ) -> Tensor | tuple[Tensor, ...]:
         refuse_second_derivative()
         made, inverse = ctx.saved_tensors
         if ctx.in_kernels:
             from contrapose import unit_kernels
 
-            return unit_kernels.backward(gradient, of_products, made, inverse, ctx.dtype)
-        views, m, _ = made.shape
-        moved = (
-            torch.zeros_like(made, memory_format=_PLAIN) if gradient is None else gradient.clone(memory_format=_PLAIN)
-        )
-        if of_products is not None:
-            of_products = of_products.reshape(views, m, views - 1)
-            for v, w in _view_pairs(views):
-                both = (of_products[v, :, w - v - 1] + of_products[w, :, (v - w) % views - 1])[:, None]
-                moved[v].addcmul_(made[w], both)
-                moved[w].addcmul_(made[v], both)
-        return _turned_(moved, made, inverse).to(ctx.dtype)
+            moved = unit_kernels.backward(gradient, of_products, made, inverse, ctx.dtypes[0])
+        else:
+            moved = _views_moved(gradient, of_products, made)
+            moved = _turned_(moved, made, inverse)
+        if ctx.given == 1:
+            return moved.to(ctx.dtypes[0])
+        return tuple(part.to(dtype) for part, dtype in zip(moved, ctx.dtypes, strict=True))
 
 
-def _fit_kernels(z: Tensor) -> bool:
+def _view_products(made: Tensor) -> Tensor:
+    """(V · m, V - 1): each row's products with the same row of the views after it."""
+    views, m, _ = made.shape
+    if views == 2:
+        both = _row_products(made[0], made[1])
+        return torch.cat([both, both])[:, None]
+    found = made.new_empty((views, m, views - 1))
+    for v, w in _view_pairs(views):
+        found[v, :, w - v - 1] = found[w, :, (v - w) % views - 1] = _row_products(made[v], made[w])
+    return found.flatten(0, 1)
+
+
+def _views_moved(gradient: Tensor | None, of_products: Tensor | None, made: Tensor) -> Tensor:
+    """The gradient of unit vectors, from theirs and that of their products."""
+    views, m, _ = made.shape
+    moved = torch.zeros_like(made, memory_format=_PLAIN) if gradient is None else gradient.clone(memory_format=_PLAIN)
+    if of_products is not None:
+        of_products = of_products.reshape(views, m, views - 1)
+        for v, w in _view_pairs(views):
+            both = (of_products[v, :, w - v - 1] + of_products[w, :, (v - w) % views - 1])[:, None]
+            moved[v].addcmul_(made[w], both)
+            moved[w].addcmul_(made[v], both)
+    return moved
+
+
+def _fit_kernels(views: tuple[Tensor, ...]) -> bool:
     """Two views on a GPU, of rows that fit in registers: there it is the number of launches that counts."""
-    fits = z.is_cuda and len(z) == 2 and z.shape[2] <= _WIDEST and z.dtype != torch.float64
-    return fits and has_kernels(z.device)
+    z = views[0]
+    alike = len(views) == 2 and views[1].dtype == z.dtype != torch.float64
+    return alike and z.is_cuda and z.shape[1] <= _WIDEST and has_kernels(z.device)
+
+
+def on_device(z: Tensor) -> AbstractContextManager[Any]:
+    """Inside, kernels are launched where z is."""
+    return torch.cuda.device_of(z) if z.is_cuda and z.device.index != torch.cuda.current_device() else nullcontext()
 
 
 @lru_cache

@@ -10,15 +10,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from contrapose.unit import is_half, on_device
+
 _TILE = 2048  # coordinates of a view that a program holds
 
 
 @triton.jit
-def _forward_kernel(z, made, inverse, products, m, d, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+def _forward_kernel(
+    z1, z2, made, rounded, inverse, products, m, d, ROUND: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr
+):  # fmt: skip
     rows, along = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     first, inside = rows.to(tl.int64)[:, None] * d + along[None, :], (rows < m)[:, None] & (along < d)[None, :]
     second = (rows.to(tl.int64) + m)[:, None] * d + along[None, :]
-    x, y = tl.load(z + first, inside, 0.0).to(tl.float32), tl.load(z + second, inside, 0.0).to(tl.float32)
+    x, y = tl.load(z1 + first, inside, 0.0).to(tl.float32), tl.load(z2 + first, inside, 0.0).to(tl.float32)
     length_x, length_y = tl.sqrt_rn(tl.sum(x * x, 1)), tl.sqrt_rn(tl.sum(y * y, 1))
     inverse_x, inverse_y = (
         tl.where(length_x > 1e-12, 1.0 / length_x, 0.0),
@@ -27,6 +31,9 @@ def _forward_kernel(z, made, inverse, products, m, d, ROWS: tl.constexpr, WIDTH:
     x, y = x * inverse_x[:, None], y * inverse_y[:, None]
     tl.store(made + first, x, inside)
     tl.store(made + second, y, inside)
+    if ROUND:
+        tl.store(rounded + first, x.to(tl.bfloat16), inside)
+        tl.store(rounded + second, y.to(tl.bfloat16), inside)
     tl.store(inverse + rows, inverse_x, rows < m)
     tl.store(inverse + m + rows, inverse_y, rows < m)
     both = tl.sum(x * y, 1)
@@ -57,31 +64,39 @@ def _backward_kernel(
     tl.store(out + second, moved_y.to(out.dtype.element_ty), inside)
 
 
-def _shape(z: Tensor) -> tuple[tuple[int], dict[str, int], int, int]:
-    _, m, d = z.shape
+def _shape(m: int, d: int) -> tuple[tuple[int], dict[str, int]]:
     width = max(16, 1 << (d - 1).bit_length())
     rows = max(1, _TILE // width)
-    return (-(-m // rows),), {"ROWS": rows, "WIDTH": width, "num_warps": 4}, m, d
+    return (-(-m // rows),), {"ROWS": rows, "WIDTH": width, "num_warps": 4}
 
 
-def forward(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(2, m, d) -> unit vectors in float32, inverse lengths (2, m, 1) and products with the other view (2 · m, 1)."""
-    grid, constants, m, d = _shape(z)
-    z, made = z.contiguous(), z.new_empty(z.shape, dtype=torch.float32)
-    inverse, products = (made.new_empty(shape) for shape in ((2, m, 1), (2 * m, 1)))
-    with torch.cuda.device_of(z):
-        _forward_kernel[grid](z, made, inverse, products, m, d, **constants)
-    return made, inverse, products
+def forward(z1: Tensor, z2: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Two views (m, d): unit vectors (2, m, d) in float32, inverse lengths (2, m, 1), products with the other view (2 · m, 1).
+
+    Last, for embeddings in half precision, the unit vectors in bf16.
+    """
+    m, d = z1.shape
+    grid, constants = _shape(m, d)
+    made = z1.new_empty((2, m, d), dtype=torch.float32)
+    rounded = torch.empty_like(made, dtype=torch.bfloat16) if is_half(z1) else None
+    inverse, products = made.new_empty((2, m, 1)), made.new_empty((2 * m, 1))
+    with on_device(z1):
+        _forward_kernel[grid](
+            z1.contiguous(), z2.contiguous(), made, made if rounded is None else rounded, inverse, products, m, d,
+            ROUND=rounded is not None, **constants,
+        )  # fmt: skip
+    return made, inverse, products, rounded
 
 
 def backward(
     gradient: Tensor | None, of_products: Tensor | None, made: Tensor, inverse: Tensor, dtype: torch.dtype
 ) -> Tensor:
-    """The gradient of z from those of its unit vectors and products."""
-    grid, constants, m, d = _shape(made)
+    """The gradient of the views (2, m, d) from those of their unit vectors and products."""
+    _, m, d = made.shape
+    grid, constants = _shape(m, d)
     out = torch.empty_like(made, dtype=dtype)
     given: list[Any] = [made if x is None else x.contiguous() for x in (gradient, of_products)]
     flags = {"GRADIENT": gradient is not None, "PRODUCTS": of_products is not None}
-    with torch.cuda.device_of(made):
+    with on_device(made):
         _backward_kernel[grid](*given, made, inverse, out, m, d, **flags, **constants)
     return out

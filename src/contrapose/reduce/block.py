@@ -95,6 +95,10 @@ class Source(Protocol):
     def low(self) -> bool:
         """Whether the embeddings came in half precision."""
 
+    @property
+    def rounded(self) -> Tensor | None:
+        """(n, d): anchors, which are the pool too, in bf16, where somebody has made that already."""
+
     def similarity(self, rows: slice, *, low: bool = False) -> Tensor:
         """Some anchors of one run against its candidates, before any choice: the part that costs. `low`: of bf16 products."""
 

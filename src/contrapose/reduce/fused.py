@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from contrapose.reduce.block import Selection
 from contrapose.reduce.exponent import Exponent, exponent
-from contrapose.reduce.kernels import BAND, backward_kernel, count_kernel, forward_kernel
+from contrapose.reduce.kernels import BAND, backward_kernel, count_kernel, forward_kernel, join_kernel
+from contrapose.reduce.launch import BACKWARD, COUNT, FORWARD, GATHER, Launch, tile_of
 from contrapose.reduce.logit import Logit, Scale
 from contrapose.reduce.statistics import Count, Expectation, LogSumExp, Statistic
 from contrapose.unit import refuse_second_derivative, same_tensor
@@ -82,28 +81,36 @@ def _alike(one: Logit, two: Logit) -> bool:
 
 
 def reduce(
-    anchor: Tensor, pool: Tensor, selection: Selection, statistics: tuple[Statistic, ...], precision: str
+    anchor: Tensor,
+    pool: Tensor,
+    selection: Selection,
+    statistics: tuple[Statistic, ...],
+    precision: str,
+    rounded: Tensor | None = None,
 ) -> tuple[Tensor, ...] | None:
     """Each statistic of each anchor's negatives in float32, with gradients to anchor and pool; None where kernels cannot.
 
     precision   of the products: "ieee" float32, "tf32x3" (nearly that), "tf32", or "bf16" inputs; sums are always float32
+    rounded     anchors, where they are the pool too, in bf16
     """
     each = supported(statistics, anchor)
     if each is None or anchor.dtype != torch.float32 or anchor.shape[1] > WIDEST:
         return None
     selection = selection.contiguous()
-    cut = _thresholds(anchor.detach(), pool.detach(), selection, precision)
+    operands = _operands(anchor, pool, precision, rounded)
+    cut = _thresholds(*operands, selection, precision)
     logits = list({id(of): of for of in each if of is not None}.values())
     if len(logits) == 2 and _joint(*logits):
         one, two = logits
         problem = _Problem(one.phi, selection, precision, cut, _AND_ANOTHER, times2=two.phi.times)
-        one.total, two.total = _Statistics.apply(anchor, pool, None, problem)
+        one.total, two.total = _Statistics.apply(anchor, pool, None, *operands, problem)
     else:
         for of in logits:
             fixed = of.expectation is not None and of.expectation.detach
             what = _AND_EXPECTATION if of.expectation is not None or of.learned is not None else _ONE
-            problem = _Problem(of.phi, selection, precision, cut, what, fixed, asked=of.expectation is not None)
-            of.total, of.mean = (*_Statistics.apply(anchor, pool, of.learned, problem), None)[:2]
+            asked = of.expectation is not None
+            problem = _Problem(of.phi, selection, precision, cut, what, fixed, asked=asked)
+            of.total, of.mean = (*_Statistics.apply(anchor, pool, of.learned, *operands, problem), None)[:2]
     return tuple(
         selection.chosen(anchor.dtype) if of is None else of.answer(statistic)
         for statistic, of in zip(statistics, each, strict=True)
@@ -113,6 +120,21 @@ def reduce(
 def _joint(one: _Asked, two: _Asked) -> bool:
     plain = one.expectation is None and two.expectation is None
     return plain and one.phi.shared and two.phi.shared and one.phi.same_but_for_times(two.phi)
+
+
+def _operands(anchor: Tensor, pool: Tensor, precision: str, rounded: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Both as kernels read them; one tensor given twice stays one."""
+    same = same_tensor(anchor, pool)
+    left = _operand(anchor if rounded is None or precision != "bf16" or not same else rounded, precision)
+    return left, left if same else _operand(pool, precision)
+
+
+def _operand(z: Tensor, precision: str) -> Tensor:
+    """In the precision of the products, with zeros up to a width that tiles have."""
+    z, d = z.detach().to(torch.bfloat16 if precision == "bf16" else torch.float32), z.shape[1]
+    z = z if z.is_cuda else z.float()  # Triton's interpreter multiplies no bf16: it gets numbers rounded to that
+    width = max(16, 1 << (d - 1).bit_length())
+    return torch.nn.functional.pad(z, (0, width - d)) if width > d else z.contiguous()
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,18 +153,6 @@ class _Problem:
         """How many statistics are asked for."""
         return 2 if self.asked or self.what == _AND_ANOTHER else 1
 
-    def operands(self, anchor: Tensor, pool: Tensor) -> tuple[Tensor, Tensor]:
-        """Both as kernels read them; one tensor given twice stays one."""
-        left = self._operand(anchor)
-        return left, left if same_tensor(anchor, pool) else self._operand(pool)
-
-    def _operand(self, z: Tensor) -> Tensor:
-        """In the precision of the products, with zeros up to a width that tiles have."""
-        z, d = z.detach().to(torch.bfloat16 if self.precision == "bf16" else torch.float32), z.shape[1]
-        z = z if z.is_cuda else z.float()  # Triton's interpreter multiplies no bf16: it gets numbers rounded to that
-        width = max(16, 1 << (d - 1).bit_length())
-        return torch.nn.functional.pad(z, (0, width - d)) if width > d else z.contiguous()
-
     @property
     def constants(self) -> dict[str, Any]:
         phi = self.phi
@@ -154,63 +164,60 @@ class _Problem:
     def numbers(self) -> tuple[float, ...]:
         phi, shared = self.phi, self.phi.shared
         most = phi.most * _LOG2E if shared else 0.0
-        return (
-            phi.times * _LOG2E, self.times2 * _LOG2E, phi.low, phi.span, phi.bend, most,
-            replace(phi, times=self.times2).most * _LOG2E if self.what == _AND_ANOTHER else 0.0,
-        )  # fmt: skip
-
-    def factors(self, anchors: int, like: Tensor) -> Tensor:
-        """(n,): what s or s/τ(s) is multiplied by; read only where there is no constant shift."""
-        if self.phi.factor is not None:
-            return self.phi.factor.detach().contiguous()
-        return like if self.phi.shared else like.new_full((anchors,), self.phi.times, dtype=torch.float32)
+        most2 = replace(phi, times=self.times2).most * _LOG2E if self.what == _AND_ANOTHER else 0.0
+        given = (phi.times * _LOG2E, self.times2 * _LOG2E, phi.low, phi.span, phi.bend, most, most2)
+        return tuple(map(float, given))
 
 
 class _Statistics(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, anchor: Tensor, pool: Tensor, learned: Tensor | None, problem: _Problem
+        ctx: Any, anchor: Tensor, pool: Tensor, learned: Tensor | None, z: Tensor, p: Tensor, problem: _Problem
     ) -> tuple[Tensor, ...]:
         wants_anchor, wants_pool, *_ = ctx.needs_input_grad
         ctx.both = wants_anchor and wants_pool and same_tensor(anchor, pool)
         ctx.gathers = wants_anchor and problem.what != _AND_ANOTHER and not problem.asked
-        z, p = problem.operands(anchor, pool)
+        ctx.width = anchor.shape[1]
         parts = [
-            _forward(problem, z, p, rows, columns, anchor.shape[1], ctx.gathers and not (ctx.both and rows == columns))
+            _forward(problem, z, p, rows, columns, ctx.width, ctx.gathers and not (ctx.both and rows == columns))
             for rows, columns in problem.selection.runs
         ]
         lse, second = (
             each[0] if len(each) == 1 else torch.cat(each) for each in zip(*(part[:2] for part in parts), strict=True)
         )
         ctx.problem = problem
-        ctx.save_for_backward(anchor, pool, lse, second, *(part[2] for part in parts if part[2] is not None))
+        ctx.save_for_backward(z, p, lse, second, *(part[2] for part in parts if part[2] is not None))
         return (lse, second) if problem.answers == 2 else (lse,)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
         problem: _Problem = ctx.problem
-        anchor, pool, lse, second, *means = ctx.saved_tensors
-        wants_anchor, wants_pool, wants_factor, _ = ctx.needs_input_grad
+        z, p, lse, second, *means = ctx.saved_tensors
+        wants_anchor, wants_pool, wants_factor, *_ = ctx.needs_input_grad
         upstream = gradients[0].contiguous()
         saved = (lse, *_lifted(problem, lse, second, upstream, gradients[-1]))
         symmetric = [ctx.both and rows == columns for rows, columns in problem.selection.runs]
-        z, p = problem.operands(anchor, pool)
-        d_anchor = torch.empty_like(anchor) if wants_anchor else None
-        d_pool = torch.zeros_like(pool) if wants_pool and not all(symmetric) else None
+        d_anchor = lse.new_empty((len(z), ctx.width)) if wants_anchor else None
+        d_pool = lse.new_zeros((len(p), ctx.width)) if wants_pool and not all(symmetric) else None
         found = iter(means)
         for (rows, columns), alike in zip(problem.selection.runs, symmetric, strict=True):
             if d_anchor is not None:
                 if alike or not ctx.gathers:
-                    _backward(problem, z, p, rows, columns, saved, d_anchor[rows], own=True, other=alike)
+                    _backward(problem, z, p, rows, columns, saved, _part(d_anchor, rows), own=True, other=alike)
                 else:
                     steep = problem.phi.times if problem.phi.factor is None else problem.phi.factor.detach()[rows]
                     torch.mul(next(found), (upstream[rows] * steep)[:, None], out=d_anchor[rows])
             if d_pool is not None and not alike:
-                part = torch.empty_like(pool[columns])
+                part = torch.empty_like(d_pool[columns])
                 _backward(problem, p, z, columns, rows, saved, part, own=False, other=True)
                 d_pool[columns] += part
-        return d_anchor, d_pool, upstream * second if wants_factor else None, None
+        return d_anchor, d_pool, upstream * second if wants_factor else None, None, None, None
+
+
+def _part(x: Tensor, rows: slice) -> Tensor:
+    """x[rows], without the time that takes where rows are all."""
+    return x if rows.start == 0 and rows.stop == len(x) else x[rows]
 
 
 def _lifted(problem: _Problem, lse: Tensor, second: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -219,77 +226,45 @@ def _lifted(problem: _Problem, lse: Tensor, second: Tensor, a: Tensor, b: Tensor
         e^φ φ' a;    with an expectation e^φ (φ' (a + b s) + b), or e^φ (φ' a + b) where its weights are fixed;
         with another total base' (a e^φ + b e^φ2)
 
-    With a constant shift e^φ is e^{φ - most}, and a and b make up for it.
+    With a constant shift e^φ is e^{φ - most}, and a and b make up for it; in the first case b is what a is multiplied by.
     """
     phi = problem.phi
+    if problem.what == _ONE:
+        return a, second
     if problem.answers == 2 and problem.what == _AND_EXPECTATION and not problem.fixed:
         a = a - b * second
     if phi.shared:
         lift = torch.exp(phi.most - lse)
         a = a * lift
-        if problem.answers == 2 and problem.what == _AND_EXPECTATION:
-            b = b * lift
-        elif problem.what == _AND_ANOTHER:
+        if problem.what == _AND_ANOTHER:
             a = a * phi.times
             b = b * (torch.exp(replace(phi, times=problem.times2).most - second) * problem.times2)
+        else:
+            b = b * lift
     return a.contiguous(), b.contiguous()
-
-
-# (rows, columns, warps, stages) of a tile, by precision and stage, measured on an H200 at n = 65,536 and d = 128.
-_Tile = tuple[int, int, int, int]
-_FORWARD, _GATHER, _BACKWARD = range(3)
-_TILES: dict[tuple[str, int], _Tile] = {
-    ("bf16", _FORWARD): (128, 128, 4, 2),
-    ("bf16", _GATHER): (64, 128, 4, 2),
-    ("bf16", _BACKWARD): (64, 128, 4, 2),
-    ("tf32", _FORWARD): (128, 32, 4, 2),
-    ("tf32", _GATHER): (128, 32, 4, 2),
-    ("tf32", _BACKWARD): (128, 32, 4, 2),
-    ("tf32x3", _FORWARD): (64, 64, 4, 2),
-    ("tf32x3", _GATHER): (128, 64, 8, 2),
-    ("tf32x3", _BACKWARD): (128, 64, 8, 2),
-}
-_ANY: _Tile = (64, 32, 4, 2)
-_COUNT: _Tile = (64, 64, 4, 2)
-_FEW = 4096  # rows, which in large tiles would leave most of the chip without work
-_LEAST_TILES = 16  # of a program that has a share of the columns
-
-
-def _tile(problem: _Problem, stage: int, rows: int, d: int) -> _Tile:
-    if problem.precision == "bf16" and d <= 128 and rows <= _FEW:
-        return (16, 128, 4, 2) if rows <= _FEW // 2 else (64, 64, 4, 3)
-    if d > 128:
-        return (64, 64, 8, 2) if problem.precision == "bf16" else (64, 32, 8, 1)
-    return _TILES.get((problem.precision, stage), _ANY)
 
 
 def _forward(
     problem: _Problem, z: Tensor, p: Tensor, rows: slice, columns: slice, d: int, gather: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Total, second total and, with `gather`, the mean of slope times column, of one run."""
-    launch = _Launch(
-        _tile(problem, _GATHER if gather else _FORWARD, len(z[rows]), d), z[rows], p[columns], d, problem.precision
-    )
-    shape = (launch.splits, launch.n)
-    out = second = z.new_empty(shape, dtype=torch.float32)
-    if problem.what != _ONE:
-        second = torch.empty_like(out)
-    mean = z.new_empty((*shape, d), dtype=torch.float32) if gather else None
+    z, p = _part(z, rows), _part(p, columns)
+    tile = tile_of(problem.precision, GATHER if gather else FORWARD, len(z), d)
+    launch = Launch(tile, z, p, d, problem.precision)
+    out, second = z.new_empty((2, launch.splits, launch.n), dtype=torch.float32)
+    mean = z.new_empty((launch.splits, launch.n, d), dtype=torch.float32) if gather else None
+    numbers, constants = problem.numbers, problem.constants
     launch(
-        forward_kernel, *_ids(problem, rows, columns), *_row_data(problem, rows, len(z), z), out, second,
-        out if mean is None else mean, numbers=problem.numbers, GATHER=gather, FAST=z.is_cuda, **problem.constants,
+        forward_kernel, *_ids(problem, rows, columns), *_row_data(problem, rows, z), out, second,
+        out if mean is None else mean, numbers=numbers, GATHER=gather, FAST=z.is_cuda, **constants,
     )  # fmt: skip
     if launch.splits == 1:
         return out[0], second[0], None if mean is None else mean[0]
-    total = out.logsumexp(0)
-    weight = torch.exp(out - total.masked_fill(total == -torch.inf, 0.0))
-    if problem.what == _AND_EXPECTATION:
-        second = (weight * second).sum(0)
-    elif problem.what == _AND_ANOTHER:
-        second = second.logsumexp(0)
-    else:
-        second = total
-    return total, second, None if mean is None else (weight[..., None] * mean).sum(0)
+    total, second = launch.joined(join_kernel, out, second, numbers[5], SHARED=problem.phi.shared, SECOND=problem.what)
+    if mean is not None:
+        weight = torch.exp(out - total.masked_fill(total == -torch.inf, 0.0))
+        mean = (weight[..., None] * mean).sum(0)
+    return total, second, mean
 
 
 def _backward(
@@ -298,13 +273,14 @@ def _backward(
 ) -> None:  # fmt: skip
     """The gradient of some rows of z, written to `out`; with `own` they are anchors, with `other` the columns are."""
     d = out.shape[1]
-    launch = _Launch(_tile(problem, _BACKWARD, len(out), d), z[rows], p[columns], d, problem.precision)
+    z, p = _part(z, rows), _part(p, columns)
+    launch = Launch(tile_of(problem.precision, BACKWARD, len(out), d), z, p, d, problem.precision)
     anchors = rows if own else columns
     parts = out if launch.splits == 1 else out.new_empty((launch.splits, *out.shape))
-    data = _row_data(problem, anchors, len(z if own else p), z)
+    data = _row_data(problem, anchors, z)
     ids = _ids(problem, rows, columns) if own else _ids(problem, columns, rows)[::-1]
     launch(
-        backward_kernel, *ids, *data, *(x[anchors] for x in saved), parts, numbers=problem.numbers,
+        backward_kernel, *ids, *data, *(_part(x, anchors) for x in saved), parts, numbers=problem.numbers,
         OWN=own, OTHER=other, FIXED=problem.fixed, FAST=z.is_cuda,
         **problem.constants | {"SECOND": problem.what if problem.answers == 2 else _ONE},
     )  # fmt: skip
@@ -313,53 +289,22 @@ def _backward(
 
 
 def _ids(problem: _Problem, anchors: slice, pool: slice) -> tuple[Tensor, Tensor]:
-    return problem.selection.anchor_id[anchors], problem.selection.pool_id[pool]
+    return _part(problem.selection.anchor_id, anchors), _part(problem.selection.pool_id, pool)
 
 
-def _row_data(problem: _Problem, anchors: slice, count: int, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Factors, thresholds and shares of ties; anything where they are not read."""
-    factors = problem.factors(count, like)
-    factors = factors if factors is like else factors[anchors]
-    return (factors, like, like) if problem.cut is None else (factors, problem.cut[0][anchors], problem.cut[1][anchors])
+def _row_data(problem: _Problem, anchors: slice, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Factors (read only where there is no constant shift), thresholds and shares of ties; anything where they are not read."""
+    factors, cut = like, (like, like)
+    if problem.phi.factor is not None:
+        factors = _part(problem.phi.factor.detach(), anchors).contiguous()
+    elif not problem.phi.shared:
+        factors = like.new_full((anchors.stop - anchors.start,), problem.phi.times, dtype=torch.float32)
+    if problem.cut is not None:
+        cut = _part(problem.cut[0], anchors), _part(problem.cut[1], anchors)
+    return factors, *cut
 
 
-class _Launch:
-    """A kernel over rows and shares of the columns."""
-
-    def __init__(self, tile: _Tile, z: Tensor, p: Tensor, d: int, precision: str) -> None:
-        self.n, self.m, self.d, self.tile = len(z), len(p), d, tile
-        self.precision = "ieee" if precision == "bf16" else precision
-        rows, columns, _, _ = tile
-        self.width = z.shape[1]
-        self.z = TensorDescriptor.from_tensor(z, [rows, self.width])
-        self.p = TensorDescriptor.from_tensor(p, [columns, self.width])
-        blocks, tiles = _ceil(self.n, rows), _ceil(self.m, columns)
-        # Shared out, partial results have to be put together: worth it only for long rows.
-        shares = max(1, min(2 * _processors(z.device) // blocks, tiles // _LEAST_TILES))
-        self.each = _ceil(tiles, shares) * columns
-        self.splits = _ceil(self.m, self.each)
-        self.grid = (blocks, self.splits)
-
-    def __call__(self, kernel: Any, *buffers: Tensor, numbers: tuple[float, ...], **constants: Any) -> None:
-        rows, columns, warps, stages = self.tile
-        with torch.cuda.device_of(self.z.base):
-            kernel[self.grid](
-                self.z, self.p, *buffers, self.n, self.m, self.d, self.each, *numbers, ROWS=rows, COLUMNS=columns,
-                WIDTH=self.width, PRECISION=self.precision, EVEN=self.m % columns == 0, num_warps=warps, num_stages=stages,
-                **constants,
-            )  # fmt: skip
-
-
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-@lru_cache
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
-
-
-def _thresholds(anchor: Tensor, pool: Tensor, selection: Selection, precision: str) -> tuple[Tensor, Tensor] | None:
+def _thresholds(z: Tensor, p: Tensor, selection: Selection, precision: str) -> tuple[Tensor, Tensor] | None:
     """The similarity of each anchor's k-th hardest negative, and the share that ties with it count for; k in all.
 
     Eight thresholds are counted in a pass and the one interval kept: after eight passes it is narrower than float32 tells apart.
@@ -368,7 +313,6 @@ def _thresholds(anchor: Tensor, pool: Tensor, selection: Selection, precision: s
         return None
     wanted = selection.chosen(torch.int64)
     problem = _Problem(Exponent(), selection, precision, None)
-    z, p = problem.operands(anchor, pool)
     at = torch.full((len(z),), -1.01, device=z.device)
     width = 2.02
     for _ in range(8):
@@ -384,7 +328,7 @@ def _counted(problem: _Problem, z: Tensor, p: Tensor, start: Tensor, step: float
     """(n, 8): how many negatives are at or above start + k · step."""
     counts = torch.empty((len(z), 8), dtype=torch.int64, device=z.device)
     for rows, columns in problem.selection.runs:
-        launch = _Launch(_COUNT, z[rows], p[columns], z.shape[1], problem.precision)
+        launch = Launch(COUNT, z[rows], p[columns], z.shape[1], problem.precision)
         parts = counts.new_empty((launch.splits, launch.n, 8), dtype=torch.int32)
         launch(count_kernel, *_ids(problem, rows, columns), start[rows], parts, numbers=(step,))
         counts[rows] = parts.sum(0)

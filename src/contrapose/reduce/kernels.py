@@ -99,16 +99,25 @@ def _member(s, cut, share):
 
 
 @triton.jit
+def _rows(z_id, n, ROWS: tl.constexpr):
+    """A program's first row, its rows, which of them there are, their ids, and its share of the columns."""
+    first = tl.program_id(0) * ROWS
+    rows = first + tl.arange(0, ROWS)
+    return first, rows, rows < n, tl.load(z_id + rows, rows < n, -1), tl.program_id(1)
+
+
+@triton.jit
 def forward_kernel(
     z, p, z_id, p_id, factors, cut, share, out, second, moved, n, m, d, each, times, times2, low, span, bend, most, most2,
     SHARED: tl.constexpr, KIND: tl.constexpr, DETACH: tl.constexpr, SECOND: tl.constexpr, HARD: tl.constexpr,
     GATHER: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
     EVEN: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """Totals of some rows over one share of the columns; with GATHER the columns' mean under the softmax, times slope, too."""
-    first = tl.program_id(0) * ROWS
-    rows, split = first + tl.arange(0, ROWS), tl.program_id(1)
-    own, inside = tl.load(z_id + rows, rows < n, -1), rows < n
+    """Totals of some rows over one share of the columns; with GATHER the columns' mean under the softmax, times slope, too.
+
+    With nothing else asked for and a constant shift, `second` is 1 / Σ e^{φ - most}.
+    """
+    first, rows, inside, own, split = _rows(z_id, n, ROWS)
     if HARD:
         row_cut, row_share = tl.load(cut + rows, inside, 0.0)[:, None], tl.load(share + rows, inside, 0.0)[:, None]
     if not SHARED:
@@ -155,6 +164,8 @@ def forward_kernel(
         top = most + total * 0.0
     some, place = total > 0, split.to(tl.int64) * n + rows
     tl.store(out + place, tl.where(some, (top + tl.log2(total)) * LN2, float("-inf")), inside)
+    if SECOND == 0 and SHARED:
+        tl.store(second + place, tl.where(some, 1.0 / total, 0.0), inside)
     if SECOND == 1:
         tl.store(second + place, tl.where(some, total2 / total, 0.0), inside)
     if SECOND == 2:
@@ -163,6 +174,50 @@ def forward_kernel(
         mean *= tl.where(some, 1.0 / total, 0.0)[:, None]
         along = tl.arange(0, WIDTH)
         tl.store(moved + place[:, None] * d + along[None, :], mean, inside[:, None] & (along < d)[None, :])
+
+
+@triton.jit
+def _joined(parts, rows, inside, n, splits):
+    """The largest of some rows' partial log totals, and what all of them come to in relation to it."""
+    top = tl.load(parts + rows, inside, float("-inf"))
+    for k in range(1, splits):
+        top = tl.maximum(top, tl.load(parts + k * n + rows, inside, float("-inf")))
+    top = tl.where(top == float("-inf"), 0.0, top)
+    total = tl.zeros_like(top)
+    for k in range(splits):
+        total += tl.exp2((tl.load(parts + k * n + rows, inside, float("-inf")) - top) * LOG2E)
+    return top, total
+
+
+@triton.jit
+def join_kernel(
+    parts, parts2, out, second, n, splits, most, SHARED: tl.constexpr, SECOND: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    """Totals of whole rows from those of shares of the columns, (splits, n)."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = rows < n
+    top, total = _joined(parts, rows, inside, n, splits)
+    some = total > 0
+    log_total = tl.where(some, top + tl.log2(total) * LN2, float("-inf"))
+    tl.store(out + rows, log_total, inside)
+    if SECOND == 0 and SHARED:
+        tl.store(second + rows, tl.where(some, tl.exp2(most - log_total * LOG2E), 0.0), inside)
+    if SECOND == 1:
+        mean = tl.zeros_like(total)
+        for k in range(splits):
+            weight = tl.exp2((tl.load(parts + k * n + rows, inside, float("-inf")) - top) * LOG2E)
+            mean += weight * tl.load(parts2 + k * n + rows, inside, 0.0)
+        tl.store(second + rows, tl.where(some, mean / total, 0.0), inside)
+    if SECOND == 2:
+        top2, total2 = _joined(parts2, rows, inside, n, splits)
+        tl.store(second + rows, tl.where(total2 > 0, top2 + tl.log2(total2) * LN2, float("-inf")), inside)
+
+
+@triton.jit
+def _weighed(s, a, b, cut, share):
+    """Gradients of a row's statistics, as far as a negative is a member of the hardest."""
+    member = _member(s, cut, share)
+    return a * member, b * member
 
 
 @triton.jit
@@ -186,14 +241,14 @@ def backward_kernel(
     """out_i = Σ_j (OWN · ∂L_i/∂s_ij + OTHER · ∂L_j/∂s_ji) p_j; with OWN the rows are anchors, with OTHER the columns are.
 
     Factors, thresholds, totals and gradients are the anchors'; an anchor without negatives may have a gradient that is no
-    number, since it moves nothing.
+    number, since it moves nothing. With one statistic and a constant shift `gradient2` is 1 / Σ e^{φ - most}.
     """
-    first = tl.program_id(0) * ROWS
-    rows, split = first + tl.arange(0, ROWS), tl.program_id(1)
-    own, inside = tl.load(z_id + rows, rows < n, -1), rows < n
+    first, rows, inside, own, split = _rows(z_id, n, ROWS)
     if OWN:
         row_a = tl.load(gradient + rows, inside, 0.0)[:, None]
-        row_b = tl.load(gradient2 + rows, inside, 0.0)[:, None] if SECOND > 0 else 0.0
+        row_b = tl.load(gradient2 + rows, inside, 0.0)[:, None] if SECOND > 0 or SHARED else 0.0
+        if SECOND == 0 and SHARED:
+            row_a *= row_b
         if HARD:
             row_cut, row_share = tl.load(cut + rows, inside, 0.0)[:, None], tl.load(share + rows, inside, 0.0)[:, None]
         if not SHARED:
@@ -207,32 +262,24 @@ def backward_kernel(
         s = tl.dot(x, tl.trans(y), input_precision=PRECISION)
         base, slope = _over_temperature(s, low, span, bend, KIND, DETACH, FAST, y.dtype == tl.bfloat16)
         drop = _dropped(own, p_id, columns, m, EVEN)
-        if OTHER:
-            column_a = _column(gradient, columns, m, EVEN)[None, :]
-            column_b = _column(gradient2, columns, m, EVEN)[None, :] if SECOND > 0 else 0.0
+        if OWN:
+            a, b = row_a, row_b
             if HARD:
-                column_cut, column_share = (
-                    _column(cut, columns, m, EVEN)[None, :],
-                    _column(share, columns, m, EVEN)[None, :],
-                )
-        if SHARED:
-            # e^φ is common to both sides: only the gradients differ.
+                a, b = _weighed(s, row_a, row_b, row_cut, row_share)
+        if OTHER:
+            other_a = _column(gradient, columns, m, EVEN)[None, :]
+            other_b = _column(gradient2, columns, m, EVEN)[None, :] if SECOND > 0 or SHARED else 0.0
+            if SECOND == 0 and SHARED:
+                other_a *= other_b
+            if HARD:
+                column_cut = _column(cut, columns, m, EVEN)[None, :]
+                column_share = _column(share, columns, m, EVEN)[None, :]
+                other_a, other_b = _weighed(s, other_a, other_b, column_cut, column_share)
+        if SHARED:  # e^φ is common to both sides: only the gradients differ
             if OWN and OTHER:
-                if HARD:
-                    row_member, column_member = _member(s, row_cut, row_share), _member(s, column_cut, column_share)
-                    a, b = row_a * row_member + column_a * column_member, row_b * row_member + column_b * column_member
-                else:
-                    a, b = row_a + column_a, row_b + column_b
-            elif OWN:
-                a, b = row_a, row_b
-                if HARD:
-                    row_member = _member(s, row_cut, row_share)
-                    a, b = a * row_member, b * row_member
-            else:
-                a, b = column_a, column_b
-                if HARD:
-                    column_member = _member(s, column_cut, column_share)
-                    a, b = a * column_member, b * column_member
+                a, b = a + other_a, b + other_b
+            elif OTHER:
+                a, b = other_a, other_b
             e = tl.exp2(base * times - most)
             if SECOND == 2:
                 weight = slope * (a * e + b * tl.exp2(base * times2 - most2))
@@ -244,16 +291,12 @@ def backward_kernel(
             weight = tl.zeros((ROWS, COLUMNS), tl.float32)
             if OWN:
                 e = tl.exp2(base * (row_factor * LOG2E) - row_total)
-                if HARD:
-                    e *= _member(s, row_cut, row_share)
-                weight += _pull(s, slope, e, row_factor, row_a, row_b, SECOND, FIXED)
+                weight += _pull(s, slope, e, row_factor, a, b, SECOND, FIXED)
             if OTHER:
                 column_factor = _column(factors, columns, m, EVEN)[None, :]
                 column_total = _column(lse, columns, m, EVEN)[None, :] * LOG2E
                 e = tl.exp2(base * (column_factor * LOG2E) - column_total)
-                if HARD:
-                    e *= _member(s, column_cut, column_share)
-                weight += _pull(s, slope, e, column_factor, column_a, column_b, SECOND, FIXED)
+                weight += _pull(s, slope, e, column_factor, other_a, other_b, SECOND, FIXED)
         weight = tl.where(drop, 0.0, weight)
         moved = tl.dot(weight.to(y.dtype), y, moved, input_precision=PRECISION)
     if SHARED and SECOND == 0:
@@ -275,9 +318,7 @@ def count_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     """How many of a row's negatives are at or above each of 8 thresholds, `start_at_i` + k · `step`."""
-    first = tl.program_id(0) * ROWS
-    rows, split = first + tl.arange(0, ROWS), tl.program_id(1)
-    own, inside = tl.load(z_id + rows, rows < n, -1), rows < n
+    first, rows, inside, own, split = _rows(z_id, n, ROWS)
     edge = tl.load(start_at + rows, inside, 0.0)[:, None]
     x = z.load([first, 0])
     none = tl.zeros((ROWS,), tl.int32)

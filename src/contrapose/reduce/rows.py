@@ -90,15 +90,16 @@ def reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
 
 def _reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
     anchor, pool, selection = source.anchor, source.pool, source.selection
-    # Given similarities, matrices so small that it is the number of operations that counts, and temperatures with parameters of
-    # their own are left to autograd as they are.
-    if anchor is None or pool is None or _small(anchor, pool, selection):
+    # Given similarities, temperatures with parameters of their own and, where no kernel does it all in one, matrices so small
+    # that it is the number of operations that counts are left to autograd as they are.
+    if anchor is None or pool is None:
         return _by_autograd(source, statistics)
-    if selection is not None:
-        found = _without_rows(anchor, pool, selection, statistics, source.low)
+    small = selection is not None and _small(anchor, pool)
+    if selection is not None and not (small and not anchor.is_cuda):
+        found = _without_rows(source, anchor, pool, selection, statistics)
         if found is not None:
             return found
-    if _opaque(statistics, anchor, pool):
+    if small or _opaque(statistics, anchor, pool):
         return _by_autograd(source, statistics)
     plan = _Plan(source, statistics, anchor.device)
     values: tuple[Tensor, ...] = _Rows.apply(plan, anchor, pool, *plan.factors)
@@ -111,7 +112,7 @@ def _by_autograd(source: Source, statistics: tuple[Statistic, ...]) -> tuple[Ten
 
 
 def _without_rows(
-    anchor: Tensor, pool: Tensor, selection: Selection, statistics: tuple[Statistic, ...], low: bool
+    source: Source, anchor: Tensor, pool: Tensor, selection: Selection, statistics: tuple[Statistic, ...]
 ) -> tuple[Tensor, ...] | None:
     """What needs no blocks: means, and what kernels can do where there is a device for them."""
     forced = _FORCED.get() or _FREE
@@ -123,12 +124,12 @@ def _without_rows(
             return found
     elif forced.path != "fused":
         return None
-    precision = forced.precision or _precision(low)
+    precision = forced.precision or _precision(source.low)
     if forced.path is None and not _has_room(anchor.device, precision):
         return None
     from contrapose.reduce import fused  # needs Triton
 
-    return fused.reduce(anchor, pool, selection, statistics, precision)
+    return fused.reduce(anchor, pool, selection, statistics, precision, source.rounded)
 
 
 def _has_room(device: torch.device, precision: str) -> bool:
@@ -146,9 +147,8 @@ def _precision(low: bool) -> str:
     return "tf32x3" if exact else "tf32"
 
 
-def _small(anchor: Tensor, pool: Tensor, selection: Selection | None) -> bool:
-    few = len(anchor) * len(pool) <= _SMALL[anchor.is_cuda]
-    return few and selection is not None and _MEMORY.get() is None and _FORCED.get() is None
+def _small(anchor: Tensor, pool: Tensor) -> bool:
+    return len(anchor) * len(pool) <= _SMALL[anchor.is_cuda] and _MEMORY.get() is None and _FORCED.get() is None
 
 
 def _opaque(statistics: tuple[Statistic, ...], anchor: Tensor, pool: Tensor) -> bool:
