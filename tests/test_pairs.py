@@ -111,6 +111,8 @@ def test_ids_kept_from_inference_serve_training_too() -> None:
     live = z.clone().requires_grad_()
     second = two_views(live[0], live[1])
     nt_xent(second).backward()
-    assert second.anchor_image is first.anchor_image and not second.anchor_image.is_inference()
+    assert second.anchor_image is first.anchor_image
+    assert not second.anchor_image.is_inference()
     assert second.anchor_image.tolist() == [*range(9), *range(9)]
-    assert live.grad is not None and live.grad.abs().max() > 0
+    assert live.grad is not None
+    assert live.grad.abs().max() > 0
