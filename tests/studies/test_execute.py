@@ -11,17 +11,20 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Generator
+from itertools import groupby
 from pathlib import Path
 
 import pytest
+import torch
 
 from contrapose.cli import main
 from contrapose.report.render import write
 from contrapose.studies import find
 from contrapose.studies.collect import collect, document
-from contrapose.studies.execute import BUSY, Task, Watch, perform, perform_all
+from contrapose.studies.execute import BUSY, Task, Watch, _here, perform, perform_all
 from contrapose.studies.results import Left
-from contrapose.training import Progress, Run, Stopped
+from contrapose.training import Progress, Run, Stopped, Trainer
 
 TINY = {"limit": 48, "batch": 16, "epochs": 2, "knn": 3, "knn_every": 2, "metrics": 12}
 
@@ -96,6 +99,54 @@ def test_several_at_once(tmp_path: Path) -> None:
         perform_all(tasks, jobs=0)
     with pytest.raises(ValueError, match="on: expected local or ray"):
         perform_all(tasks, on="cloud")
+
+
+def test_runs_in_turns_are_the_runs_alone(tmp_path: Path) -> None:
+    alone, turns = ([task(tmp_path / name, seed=seed) for seed in range(3)] for name in ("alone", "turns"))
+    bad = task(tmp_path / "turns", batch=64)
+    assert perform_all(alone) == {}
+    order: list[str] = []
+    watch = Watch(step=lambda name, progress: order.append(name), steps_every=0.0)
+    assert list(_here([*turns, bad], watch, 2)) == [bad.name]
+    first, second, third = (one.name for one in turns)
+    assert [name for name, _ in groupby(order)] == [first, second, first, second, third]
+    for one, two in zip(alone, turns, strict=True):
+        left = [Left(which.folder).records() for which in (one, two)]
+        assert [r["loss"] for r in left[0]] == [r["loss"] for r in left[1]]
+        assert Left(one.folder).evaluations() == Left(two.folder).evaluations()
+
+
+def test_a_signal_stops_all_that_take_turns(tmp_path: Path) -> None:
+    tasks = [task(tmp_path, seed=seed) for seed in range(3)]
+
+    def stop(name: str, progress: Progress) -> None:
+        if (name, progress.step) == (tasks[1].name, 2):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped, match="after step 2"):
+        _here(tasks, Watch(step=stop, steps_every=0.0), 2)
+    assert not tasks[2].folder.exists()
+    assert (tasks[0].folder / "checkpoints").is_dir()
+    assert _here(tasks, Watch(), 2) == {}
+    assert all(one.done() for one in tasks)
+    for one in tasks:
+        assert [record["epoch"] for record in Left(one.folder).records()] == [1, 2]
+
+
+def test_what_finds_no_room_beside_others_has_its_turn_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks, tried = [task(tmp_path, seed=seed) for seed in range(2)], list[str]()
+    train = Trainer.training
+
+    def cramped(self: Trainer, asked: list[int]) -> Generator[None, None, dict[str, float]]:
+        tried.append(self.folder.name)
+        if tried == [tasks[0].name]:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return (yield from train(self, asked))
+
+    monkeypatch.setattr(Trainer, "training", cramped)
+    assert _here(tasks, Watch(), 2) == {}
+    assert tried == [tasks[0].name, tasks[1].name, tasks[0].name]
+    assert all(one.done() and not Left(one.folder).failure() for one in tasks)
 
 
 @pytest.mark.parametrize("step", [3, 6])

@@ -88,8 +88,8 @@ class StudyRun:
     """Other data: a name or path for all, or NAME=PATH for one, such as cifar10=cifar10.npz."""
     seeds: int = 1
     """Runs of each setting, with seeds 0, 1, …"""
-    jobs: int = 1
-    """Runs at once on this machine."""
+    jobs: int | None = None
+    """Runs at once on this machine: processes on a CPU (without a number 1), in turns on a GPU (2)."""
     on: str = "local"
     """local, or ray: a cluster whose nodes all see the directory of runs."""
     root: Path = Path("runs")
@@ -174,7 +174,7 @@ class Compare:
     """Losses with commas between them, as in `train --loss`."""
     seeds: int = 1
     """Runs of each loss."""
-    jobs: int = 1
+    jobs: int | None = None
     """Runs at once."""
     root: Path = Path("runs")
     """Directory of the runs."""
@@ -250,7 +250,9 @@ def planned(names: Sequence[str], scale: str, data: Sequence[str]) -> list[Plan]
     return plans
 
 
-def do(plans: Sequence[Plan], seeds: int, root: Path, data_root: Path, jobs: int, on: str = "local") -> dict[str, str]:
+def do(
+    plans: Sequence[Plan], seeds: int, root: Path, data_root: Path, jobs: int | None, on: str = "local"
+) -> dict[str, str]:
     """All runs of some plans, with a display; why each failed, by name."""
     if seeds < 1:
         raise ValueError(f"seeds: expected at least 1, got {seeds}")

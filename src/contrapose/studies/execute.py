@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -21,12 +21,16 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from contrapose.data.stream import worker_deaths
 from contrapose.studies.measures import evaluate, is_evaluation
 from contrapose.studies.results import Left
-from contrapose.training import Progress, Run, Stopped, Trainer
+from contrapose.training import Progress, Run, Stopped, Trainer, drain, signals
+from contrapose.training.processes import own_device
 from contrapose.training.records import write_whole
 
 BUSY = "busy"
+_NO_ROOM = "OutOfMemoryError"
+_ON_A_GPU = 2  # jobs at once: measured, in benchmarks/README.md; a third gives no more
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,14 @@ class Task:
 
 def perform(task: Task, watch: Callable[[str, Progress], None] | None = None, *, patient: bool = True) -> str:
     """Do what is left of a task. Gives "" when it is done, why it failed, or BUSY where another process has it."""
+    with signals() as asked:
+        return drain(_performing(task, watch, asked, patient=patient))
+
+
+def _performing(
+    task: Task, watch: Callable[[str, Progress], None] | None, asked: list[int], *, patient: bool
+) -> Generator[None, None, str]:
+    """The same in parts, as `Trainer.training` has them."""
     with _locked(task.root, task.name, patient) as mine:
         if not mine:
             return BUSY
@@ -68,7 +80,8 @@ def perform(task: Task, watch: Callable[[str, Progress], None] | None = None, *,
             return ""
         failure = task.folder / "failure.json"
         try:
-            _work(task, watch)
+            with worker_deaths():
+                yield from _work(task, watch, asked)
         except (Stopped, KeyboardInterrupt):
             raise
         except Exception as error:  # whatever it is, the other runs go on, and the report says it
@@ -80,16 +93,23 @@ def perform(task: Task, watch: Callable[[str, Progress], None] | None = None, *,
         return "" if task.done() else "it ended without its last record"
 
 
-def _work(task: Task, watch: Callable[[str, Progress], None] | None) -> None:
+def _work(task: Task, watch: Callable[[str, Progress], None] | None, asked: list[int]) -> Generator[None, None, None]:
     see = (lambda progress: watch(task.name, progress)) if watch is not None else (lambda progress: None)
+    if asked:
+        raise Stopped(f"{task.name} did not begin")
     trainer = Trainer(task.run, task.folder, see, lambda text: None, task.data_root)
     trainer.load_latest()
     if not Left(task.folder).trained(task.run.epochs):
-        trainer.train()
+        yield from trainer.training(asked)
     for measure in task.open_measures():
+        if asked:
+            raise Stopped(
+                f"stopped by signal {asked[0]} before measuring {measure}; the same command goes on from there"
+            )
         there = Left(task.folder).evaluations()
         if measure not in there:  # one evaluation may have given several
             write_whole(task.folder / "evaluations.json", there | evaluate(trainer, measure))
+            yield
 
 
 @contextmanager
@@ -123,11 +143,15 @@ class Watch:
 
 
 def perform_all(
-    tasks: Sequence[Task], watch: Watch | None = None, *, jobs: int = 1, on: str = "local"
+    tasks: Sequence[Task], watch: Watch | None = None, *, jobs: int | None = None, on: str = "local"
 ) -> dict[str, str]:
-    """All tasks, `jobs` at once, here or on a Ray cluster; why each failed, by name. What is done is not done again."""
+    """All tasks, `jobs` at once, here or on a Ray cluster; why each failed, by name. What is done is not done again.
+
+    On a CPU each job is a process; without a number, one. On a GPU jobs take turns in this process, so that one has work queued
+    while another is busy with the host, and their kernels overlap; without a number, two.
+    """
     watch = watch or Watch()
-    if jobs < 1:
+    if jobs is not None and jobs < 1:
         raise ValueError(f"jobs: expected at least 1, got {jobs}")
     if on not in ("local", "ray"):
         raise ValueError(f"on: expected local or ray, got {on!r}")
@@ -142,7 +166,9 @@ def perform_all(
         return {}
     if on == "ray":
         return _on_ray(open_tasks, watch)
-    return _alone(open_tasks, watch) if jobs == 1 else _in_processes(open_tasks, watch, jobs)
+    if own_device().type == "cuda":
+        return _here(open_tasks, watch, jobs or _ON_A_GPU)
+    return _here(open_tasks, watch, 1) if jobs in (None, 1) else _in_processes(open_tasks, watch, jobs)
 
 
 def _merged(tasks: Sequence[Task]) -> list[Task]:
@@ -155,22 +181,45 @@ def _merged(tasks: Sequence[Task]) -> list[Task]:
     return list(found.values())
 
 
-def _alone(tasks: Sequence[Task], watch: Watch) -> dict[str, str]:
-    """One after the other in this process; what another process works on is waited for at the end."""
+def _here(tasks: Sequence[Task], watch: Watch, at_once: int) -> dict[str, str]:
+    """In this process, `at_once` in turns. What another process works on, or finds no room beside others, comes at the end."""
     failures: dict[str, str] = {}
     later = []
-    for task in tasks:
-        why = perform(task, watch.stepped, patient=False)
-        if why == BUSY:
-            later.append(task)
-            continue
+
+    def ended(task: Task, why: str) -> None:
         watch.ended(task.name, why)
-        failures |= {task.name: why} if why else {}
-    for task in later:
-        why = perform(task, watch.stepped)
-        watch.ended(task.name, why)
-        failures |= {task.name: why} if why else {}
+        failures.update({task.name: why} if why else {})
+
+    with signals() as asked:
+        works = [(task, _performing(task, watch.stepped, asked, patient=False)) for task in tasks]
+        for task, why in _in_turns(works, at_once):
+            if why == BUSY or (at_once > 1 and why.startswith(_NO_ROOM)):
+                later.append(task)
+            else:
+                ended(task, why)
+        for task in later:
+            ended(task, drain(_performing(task, watch.stepped, asked, patient=True)))
     return failures
+
+
+def _in_turns(works: list[tuple[Task, Generator[None, None, str]]], at_once: int) -> Iterator[tuple[Task, str]]:
+    """What each gives, as they end. Where one is stopped by a signal the others are too, and nothing new begins."""
+    waiting, running = list(works), list(works[:0])
+    stopped: Stopped | None = None
+    while running or (waiting and stopped is None):
+        while waiting and stopped is None and len(running) < at_once:
+            running.append(waiting.pop(0))
+        for task, work in list(running):
+            try:
+                next(work)
+                continue
+            except StopIteration as end:
+                yield task, end.value
+            except Stopped as error:
+                stopped = stopped or error
+            running.remove((task, work))
+    if stopped is not None:
+        raise stopped
 
 
 def _in_processes(tasks: Sequence[Task], watch: Watch, jobs: int) -> dict[str, str]:

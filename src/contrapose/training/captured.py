@@ -9,9 +9,8 @@ it is: it is they that make autograd, cuDNN and the compiler ready, and they cou
 from __future__ import annotations
 
 import gc
-import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -21,7 +20,7 @@ from torch import Tensor
 from contrapose.data.images import Images
 from contrapose.data.randomness import permutation
 from contrapose.lars import LARS
-from contrapose.training.optimisers import learning_rate
+from contrapose.training.optimisers import gradient_norm, learning_rate
 
 if TYPE_CHECKING:
     from contrapose.training.loop import Trainer
@@ -57,6 +56,7 @@ class Step:
         self.rates, self.losses = (torch.zeros(steps, device=device) for _ in range(2))
         self.place, self.epoch = (torch.zeros((), dtype=torch.long, device=device) for _ in range(2))
         self.rate, self.failed = (torch.zeros((), device=device) for _ in range(2))
+        self.seed = torch.tensor(run.seed, device=device)
         self.failed_at = torch.full((), -1, dtype=torch.long, device=device)
         for group in trainer.optimiser.param_groups:
             group["lr"] = self.rate
@@ -85,12 +85,12 @@ class Step:
         trainer.optimiser.zero_grad(set_to_none=True)
         value = torch.zeros((), device=trainer.device)
         for index in batches:
-            seen = self.views(pixels[index], index, seed=run.seed, epoch=self.epoch)
+            seen = self.views(pixels[index], index, seed=self.seed, epoch=self.epoch)
             loss = trainer.loss_of(seen, index) / run.accumulate
             loss.backward()
             trainer.network.after_batch()
             value += loss.detach()
-        norm = torch.nn.utils.clip_grad_norm_(trainer.network.parameters(), run.clip or math.inf)
+        norm = gradient_norm(run, trainer.network)
         failed = ~(value.isfinite() & norm.isfinite())
         self.failed_at.copy_(torch.where(failed & (self.failed == 0), self.place, self.failed_at))
         self.failed.copy_(torch.maximum(self.failed, failed.float()))
@@ -105,6 +105,7 @@ class Captured:
 
     def __init__(self, trainer: Trainer, *, compiled: bool = True) -> None:
         gc.collect()  # an earlier run's graph holds its memory until then
+        _forget_unless(trainer)
         self.trainer = trainer
         self.step = Step(trainer, torch.compile(trainer.views) if compiled else trainer.views)
         if compiled:
@@ -117,10 +118,10 @@ class Captured:
 
     def epoch(
         self, epoch: int, first: int, asked: Sequence[int], watch: Callable[[int, float, float], None]
-    ) -> tuple[list[float], int]:
+    ) -> Generator[None, None, tuple[list[float], int]]:
         """Losses of the epoch's steps from `first` on, up to the last or to a signal, and the step that failed or -1.
 
-        `watch` is told now and then: steps done, a recent loss, steps a second.
+        `watch` is told now and then: steps done, a recent loss, steps a second. Each time it stops, the GPU has work for a while.
         """
         self.begin(epoch, first)
         start, seen, stop = time.perf_counter(), _Lagging(self.step.losses), self.trainer.steps_per_epoch
@@ -134,7 +135,8 @@ class Captured:
                 if asked:
                     stop = place + 1
                     break
-        torch.cuda.synchronize(self.trainer.device)
+                yield
+        self.stream.synchronize()
         losses: list[float] = self.step.losses[first:stop].tolist()
         watch(stop, losses[-1], len(losses) / (time.perf_counter() - start))
         return losses, int(self.step.failed_at)
@@ -142,18 +144,39 @@ class Captured:
     def begin(self, epoch: int, first: int) -> None:
         """Ready for the epoch's `first` step."""
         self.step.begin(epoch, first)
-        torch.cuda.synchronize(self.trainer.device)
+        self.stream.wait_stream(torch.cuda.current_stream(self.trainer.device))
 
     def one(self) -> None:
         """The next step, from the graph once there is one: recorded before it is first needed, since recording runs nothing."""
-        if self.graph is None and self.done == _READY:
-            torch.cuda.synchronize(self.trainer.device)
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, stream=self.stream):
-                self.step()
+        if self.done == _READY:
+            self.graph = self._record()
         with torch.cuda.stream(self.stream):
             self.step() if self.graph is None else self.graph.replay()
         self.done += 1
+
+    def _record(self) -> torch.cuda.CUDAGraph | None:
+        """The step as a graph; None where something in it cannot be recorded: then it goes on as it is, with the same numbers."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, stream=self.stream):
+                self.step()
+        except RuntimeError as error:
+            self.trainer.say(f"step by step, since it could not be recorded: {str(error).strip().splitlines()[0]}")
+            return None
+        return graph
+
+
+_COMPILED_FOR: list[tuple[object, ...]] = []  # the settings of the last run
+
+
+def _forget_unless(trainer: Trainer) -> None:
+    """Runs of the same networks, views and sizes share what is compiled; for others it is made anew, for their sizes alone."""
+    run = trainer.run
+    sizes = (run.width, run.view_count, run.batch, run.norm_splits)
+    key = (run.framework, run.encoder, run.head, run.views, run.precision, *sizes)
+    if key not in _COMPILED_FOR:
+        _COMPILED_FOR[:] = [key]
+        torch._dynamo.reset()
 
 
 class _Lagging:

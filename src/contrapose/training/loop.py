@@ -6,12 +6,12 @@ import json
 import math
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -34,12 +34,13 @@ from contrapose.pairs import Pairs, unit
 from contrapose.temperature import PerSample
 from contrapose.training import checkpoint
 from contrapose.training.captured import Captured, why_not
-from contrapose.training.optimisers import learning_rate, optimiser
+from contrapose.training.optimisers import gradient_norm, learning_rate, optimiser
 from contrapose.training.processes import join, own_device, synchronised
 from contrapose.training.records import append, environment, forget_after, write_whole
 from contrapose.training.run import Run
 from contrapose.training.weights import initialise
 
+T = TypeVar("T")
 COLLAPSED = 0.05  # a spread below this share of a uniform embedding's
 
 
@@ -136,6 +137,14 @@ class Trainer:
 
     def train(self) -> dict[str, float]:
         """Train to the end, from the last checkpoint if there is one; the final scores."""
+        with worker_deaths(), signals() as asked:
+            return drain(self.training(asked))
+
+    def training(self, asked: list[int]) -> Generator[None, None, dict[str, float]]:
+        """The same in parts: it stops after each epoch and, with a graph, wherever the GPU has work for a while.
+
+        Who does several runs in turns goes on with another one there. `asked` holds the signals that came.
+        """
         if self.load_latest() and self.rank == 0:
             self.say(f"resuming after step {self.step}")
         if self.rank == 0:
@@ -143,23 +152,23 @@ class Trainer:
         self._choose_path()
         total = self.run.epochs * self.steps_per_epoch
         scores: dict[str, float] = {}
-        with worker_deaths(), _signals() as asked:
-            while self.step < total:
-                epoch = self.step // self.steps_per_epoch
-                self.criterion.epoch = epoch + 1
-                loss, seconds = self._epoch(epoch, asked)
-                record: dict[str, Any] = {"epoch": epoch + 1, "step": self.step, "loss": loss, "seconds": seconds}
-                record |= self._penalties()
-                if (epoch + 1) % self.run.knn_every == 0 or self.step == total:
-                    scores = self.evaluate()
-                    record |= scores | self._measures()
-                # First the record, then the checkpoint: what is lost between them is done, and recorded, again.
-                if self.rank == 0:
-                    append(self.folder, record)
-                if asked or self.step == total or self._due():
-                    self._save()
-                if asked:
-                    raise Stopped(_stopped(asked, self.step))
+        while self.step < total:
+            epoch = self.step // self.steps_per_epoch
+            self.criterion.epoch = epoch + 1
+            loss, seconds = yield from self._epoch(epoch, asked)
+            record: dict[str, Any] = {"epoch": epoch + 1, "step": self.step, "loss": loss, "seconds": seconds}
+            record |= self._penalties()
+            if (epoch + 1) % self.run.knn_every == 0 or self.step == total:
+                scores = self.evaluate()
+                record |= scores | self._measures()
+            # First the record, then the checkpoint: what is lost between them is done, and recorded, again.
+            if self.rank == 0:
+                append(self.folder, record)
+            if asked or self.step == total or self._due():
+                self._save()
+            if asked:
+                raise Stopped(_stopped(asked, self.step))
+            yield
         return scores or self.evaluate()
 
     def _choose_path(self) -> None:
@@ -175,8 +184,9 @@ class Trainer:
         if not reason:
             self.captured = Captured(self)
 
-    def _captured_epoch(self, epoch: int, asked: list[int]) -> tuple[float, float]:
-        assert self.captured is not None
+    def _captured_epoch(
+        self, captured: Captured, epoch: int, asked: list[int]
+    ) -> Generator[None, None, tuple[float, float]]:
         first, start = self.step % self.steps_per_epoch, time.perf_counter()
         total, before = self.part if first else (0.0, 0.0)
         begun, images = self.step - first, self.run.batch * self.run.accumulate
@@ -185,7 +195,7 @@ class Trainer:
             steps = self.run.epochs * self.steps_per_epoch
             self.watch(Progress(epoch + 1, begun + place, steps, loss, rate * images))
 
-        losses, failed = self.captured.epoch(epoch, first, asked, watch)
+        losses, failed = yield from captured.epoch(epoch, first, asked, watch)
         if failed >= 0:
             raise Diverged(
                 f"the loss or gradient of step {begun + failed + 1} (epoch {epoch + 1}) is not finite; "
@@ -199,9 +209,10 @@ class Trainer:
             raise Stopped(_stopped(asked, self.step))
         return total / self.steps_per_epoch, seconds
 
-    def _epoch(self, epoch: int, asked: list[int]) -> tuple[float, float]:
+    def _epoch(self, epoch: int, asked: list[int]) -> Generator[None, None, tuple[float, float]]:
+        """The epoch's mean loss and its seconds."""
         if self.captured is not None:
-            return self._captured_epoch(epoch, asked)
+            return (yield from self._captured_epoch(self.captured, epoch, asked))
         first, start = self.step % self.steps_per_epoch, time.perf_counter()
         total, before = self.part if first else (0.0, 0.0)
         batches = self._batches(epoch, first)
@@ -250,7 +261,7 @@ class Trainer:
             value += float(loss.detach())
             images += index[:16].tolist()
         self.scaler.unscale_(self.optimiser)
-        norm = torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.run.clip or math.inf)
+        norm = gradient_norm(self.run, self.network)
         if not math.isfinite(value) or not (bool(norm.isfinite()) or self.scaler.is_enabled()):
             what = "loss" if not math.isfinite(value) else "gradient"
             raise Diverged(
@@ -430,8 +441,18 @@ def build(run: Run, size: int) -> Framework:
         return MemoryBank(body, projector, width=width, size=size)
 
 
+def drain(work: Generator[None, None, T]) -> T:
+    """All parts of a work, one after the other, and what it gives."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
+
 @contextmanager
-def _signals() -> Iterator[list[int]]:
+def signals() -> Iterator[list[int]]:
     """SIGTERM and SIGINT fill the list instead of ending the process: the step is finished and saved first."""
     asked: list[int] = []
     try:

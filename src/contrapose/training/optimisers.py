@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from contrapose.lars import LARS
@@ -29,6 +29,13 @@ def optimiser(run: Run, network: nn.Module) -> Optimizer:
     if run.optimiser == "adamw":
         return torch.optim.AdamW(groups, run.lr, fused=cuda or None, capturable=cuda)
     return LARS(groups, run.lr, form="moco" if run.optimiser == "lars-moco" else "lightly")
+
+
+def gradient_norm(run: Run, network: nn.Module) -> Tensor:
+    """The norm of the whole gradient, which is clipped where the run says so."""
+    if run.clip:
+        return torch.nn.utils.clip_grad_norm_(network.parameters(), run.clip)
+    return torch.nn.utils.get_total_norm([p.grad for p in network.parameters() if p.grad is not None])
 
 
 def learning_rate(run: Run, step: int, steps_per_epoch: int) -> float:

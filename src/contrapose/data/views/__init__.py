@@ -47,15 +47,15 @@ class Views:
         small = replace(chosen[0], size=round(chosen[0].size * 96 / 224), scale=(0.05, 0.4))
         return cls((*chosen, *[small] * int(extra or 0)))
 
-    def __call__(self, images: Tensor, index: Tensor, *, seed: int, epoch: int | Tensor) -> list[Tensor]:
+    def __call__(self, images: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
         """uint8 images (B, 3, H, W) -> one tensor (V, B, 3, size, size) for each image size, in the recipes' order."""
         return self.finish(self.crop(images, index, seed=seed, epoch=epoch), index, seed=seed, epoch=epoch)
 
-    def crop(self, images: Tensor, index: Tensor, *, seed: int, epoch: int | Tensor) -> list[Tensor]:
+    def crop(self, images: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
         """The part that needs whole images: one tensor (B, 3, size, size) for each view."""
         return [recipe.crop(images, index, seed, epoch, view) for view, recipe in enumerate(self.recipes)]
 
-    def finish(self, crops: list[Tensor], index: Tensor, *, seed: int, epoch: int | Tensor) -> list[Tensor]:
+    def finish(self, crops: list[Tensor], index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
         """The rest of each view, on the whole batch."""
         made = [r.finish(x, index, seed, epoch, v) for v, (r, x) in enumerate(zip(self.recipes, crops, strict=True))]
         return [torch.stack(list(group)) for _, group in groupby(made, key=lambda x: x.shape[-1])]
