@@ -45,7 +45,7 @@ def graph(data: str, framework: str, batch: int, steps: int, compiled: bool) -> 
     start = time.perf_counter()
     captured = Captured(made, compiled=compiled)
     captured.begin(0, 0)
-    while captured.graph is None:
+    while captured.one.graph is None:
         captured.one()
     torch.cuda.synchronize()
     ready = time.perf_counter() - start

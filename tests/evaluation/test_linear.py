@@ -7,6 +7,7 @@ from contrapose.data.images import Images
 from contrapose.data.views import RECIPES
 from contrapose.encoders import encoder
 from contrapose.evaluation import PROBES, FineTune, Probe, few_shot
+from contrapose.evaluation.linear import _Fit
 
 
 def blobs(n: int, classes: int = 6, spread: float = 0.3, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -75,3 +76,21 @@ def test_fine_tuning_learns_and_leaves_the_encoder_alone() -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in body.state_dict().items())
     with pytest.raises(ValueError, match="epochs, batch"):
         FineTune(epochs=0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("optimiser", ["sgd", "adam", "lars"])
+def test_steps_launched_as_one_are_the_steps(optimiser: str) -> None:
+    found = []
+    for device in ("cpu", "cuda"):
+        features, labels = (x.to(device) for x in blobs(700))
+        layer = torch.nn.Linear(16, 6, device=device)
+        with torch.no_grad():
+            layer.weight.copy_(torch.linspace(-0.1, 0.1, 96).view(6, 16))
+            layer.bias.zero_()
+        fit = _Fit(layer, Probe(optimiser, lr=0.05)._optimiser(layer), features, labels, 64)
+        for epoch in range(3):
+            fit(torch.arange(700, device=device).roll(epoch * 100), 0.05 / (1 + epoch))
+        assert fit.replayed is None or fit.replayed.graph is not None
+        found.append(layer.weight.detach().cpu())
+    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from contrapose.data.randomness import permutation
 from contrapose.lars import LARS
+from contrapose.replayed import Replayed
 
 
 @dataclass(frozen=True)
@@ -44,15 +45,9 @@ class Probe:
         with torch.no_grad():
             layer.weight.copy_(0.01 * noise)
             layer.bias.zero_()
-        optimiser = self._optimiser(layer)
-        best = 0.0
+        fit, best = _Fit(layer, self._optimiser(layer), train, train_labels, self.batch), 0.0
         for epoch in range(self.epochs):
-            for group in optimiser.param_groups:
-                group["lr"] = self._rate(epoch)
-            for index in permutation(len(train), seed, epoch, device=train.device).split(self.batch):
-                optimiser.zero_grad()
-                cross_entropy(layer(train[index]), train_labels[index]).backward()
-                optimiser.step()
+            fit(permutation(len(train), seed, epoch, device=train.device), self._rate(epoch))
             if self.best:
                 best = max(best, accuracy(layer, test, test_labels)["top1"])
         scores = accuracy(layer, test, test_labels)
@@ -64,11 +59,51 @@ class Probe:
         return self.lr * 0.5 * (1 + math.cos(math.pi * epoch / self.epochs))
 
     def _optimiser(self, layer: nn.Linear) -> torch.optim.Optimizer:
+        cuda = layer.weight.is_cuda
         if self.optimiser == "sgd":
-            return torch.optim.SGD(layer.parameters(), self.lr, momentum=0.9)
+            return torch.optim.SGD(layer.parameters(), self.lr, momentum=0.9, fused=cuda or None)
         if self.optimiser == "adam":
-            return torch.optim.Adam(layer.parameters(), self.lr, betas=(0.5, 0.999), eps=1e-8)
+            return torch.optim.Adam(
+                layer.parameters(), self.lr, betas=(0.5, 0.999), eps=1e-8, fused=cuda or None, capturable=cuda
+            )
         return LARS(layer.parameters(), self.lr, form="moco")
+
+
+class _Fit:
+    """Epochs of a linear layer; on a GPU each step but a smaller last one is launched as one."""
+
+    def __init__(
+        self, layer: nn.Linear, optimiser: torch.optim.Optimizer, train: Tensor, labels: Tensor, batch: int
+    ) -> None:
+        self.layer, self.optimiser, self.train, self.labels, self.batch = layer, optimiser, train, labels, batch
+        self.replayed: Replayed | None = None
+        if train.is_cuda:
+            self.index, self.rate = labels.new_zeros(batch, dtype=torch.long), train.new_zeros(())
+            self.replayed = Replayed(lambda: self._step(self.index), train.device)
+
+    def __call__(self, order: Tensor, rate: float) -> None:
+        """One epoch."""
+        if self.replayed is None:
+            for index in order.split(self.batch):
+                self._step(index, rate)
+            return
+        self.rate.fill_(rate)
+        self.replayed.stream.wait_stream(torch.cuda.current_stream(order.device))
+        with torch.cuda.stream(self.replayed.stream):
+            for index in order.split(self.batch):
+                if len(index) < self.batch:
+                    self._step(index)
+                else:
+                    self.index.copy_(index)
+                    self.replayed()
+        torch.cuda.current_stream(order.device).wait_stream(self.replayed.stream)
+
+    def _step(self, index: Tensor, rate: float | None = None) -> None:
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.rate if rate is None else rate
+        self.optimiser.zero_grad()
+        cross_entropy(self.layer(self.train[index]), self.labels[index]).backward()
+        self.optimiser.step()
 
 
 @torch.no_grad()

@@ -20,12 +20,12 @@ from torch import Tensor
 from contrapose.data.images import Images
 from contrapose.data.randomness import permutation
 from contrapose.lars import LARS
+from contrapose.replayed import Replayed
 from contrapose.training.optimisers import gradient_norm, learning_rate
 
 if TYPE_CHECKING:
     from contrapose.training.loop import Trainer
 
-_READY = 4  # steps before the graph is recorded
 _WINDOW = 20  # steps between looks at the loss: it is of one window ago, so that nobody waits
 
 
@@ -112,9 +112,7 @@ class Captured:
             trainer.network.compile_encoders()
         if not torch.are_deterministic_algorithms_enabled():
             torch.backends.cudnn.benchmark = True
-        self.stream = torch.cuda.Stream(trainer.device)
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.done = 0
+        self.one = Replayed(self.step, trainer.device, trainer.say)
 
     def epoch(
         self, epoch: int, first: int, asked: Sequence[int], watch: Callable[[int, float, float], None]
@@ -128,7 +126,7 @@ class Captured:
         for place in range(first, stop):
             self.one()
             if (place + 1 - first) % _WINDOW == 0:
-                with torch.cuda.stream(self.stream):
+                with torch.cuda.stream(self.one.stream):
                     recent = seen.look(place)
                 if recent is not None:
                     watch(place + 1, recent, (place + 1 - first) / (time.perf_counter() - start))
@@ -136,7 +134,7 @@ class Captured:
                     stop = place + 1
                     break
                 yield
-        self.stream.synchronize()
+        self.one.stream.synchronize()
         losses: list[float] = self.step.losses[first:stop].tolist()
         watch(stop, losses[-1], len(losses) / (time.perf_counter() - start))
         return losses, int(self.step.failed_at)
@@ -144,26 +142,7 @@ class Captured:
     def begin(self, epoch: int, first: int) -> None:
         """Ready for the epoch's `first` step."""
         self.step.begin(epoch, first)
-        self.stream.wait_stream(torch.cuda.current_stream(self.trainer.device))
-
-    def one(self) -> None:
-        """The next step, from the graph once there is one: recorded before it is first needed, since recording runs nothing."""
-        if self.done == _READY:
-            self.graph = self._record()
-        with torch.cuda.stream(self.stream):
-            self.step() if self.graph is None else self.graph.replay()
-        self.done += 1
-
-    def _record(self) -> torch.cuda.CUDAGraph | None:
-        """The step as a graph; None where something in it cannot be recorded: then it goes on as it is, with the same numbers."""
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph, stream=self.stream):
-                self.step()
-        except RuntimeError as error:
-            self.trainer.say(f"step by step, since it could not be recorded: {str(error).strip().splitlines()[0]}")
-            return None
-        return graph
+        self.one.stream.wait_stream(torch.cuda.current_stream(self.trainer.device))
 
 
 _COMPILED_FOR: list[tuple[object, ...]] = []  # the settings of the last run

@@ -1,0 +1,43 @@
+"""A step that is launched as one CUDA graph: launching small operations one by one takes longer than their work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+_READY = 4  # times that a step runs as it is, before it is recorded: that makes autograd, cuDNN and compilers ready
+
+
+class Replayed:
+    """A function of nothing but tensors that stay where they are. The first times count: they are the same step, run as it is.
+
+    It has a stream of its own. What it cannot record it goes on with as it is, with the same numbers, and says so.
+    """
+
+    def __init__(
+        self, step: Callable[[], None], device: torch.device, say: Callable[[str], None] | None = None
+    ) -> None:
+        self.step, self.say = step, say
+        self.stream = torch.cuda.Stream(device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.done = 0
+
+    def __call__(self) -> None:
+        """The next step: recorded before it is first needed as a graph, since recording runs nothing."""
+        if self.done == _READY:
+            self.graph = self._record()
+        with torch.cuda.stream(self.stream):
+            self.step() if self.graph is None else self.graph.replay()
+        self.done += 1
+
+    def _record(self) -> torch.cuda.CUDAGraph | None:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, stream=self.stream):
+                self.step()
+        except RuntimeError as error:
+            if self.say is not None:
+                self.say(f"step by step, since it could not be recorded: {str(error).strip().splitlines()[0]}")
+            return None
+        return graph
