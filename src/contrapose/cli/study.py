@@ -102,6 +102,7 @@ class StudyRun:
     def __call__(self) -> None:
         """Run, judge, report; exit code 1 where a run failed."""
         plans = planned(self.names, self.scale, self.data)
+        check_present(plans)
         failures = do(plans, self.seeds, self.root, self.data_root, self.jobs, self.on)
         report(plans, self.seeds, self.root, self.out)
         if failures:
@@ -240,14 +241,20 @@ def planned(names: Sequence[str], scale: str, data: Sequence[str]) -> list[Plan]
     """The studies at a scale; an unknown name or scale is refused."""
     if not names:
         raise ValueError("names: expected at least one study; `contrapose study list` names them")
-    plans = [find(name).at(scale, data) for name in names]
+    return [find(name).at(scale, data) for name in names]
+
+
+def check_present(plans: Sequence[Plan]) -> None:
+    """The data of the runs must be at hand, or be something that is downloaded."""
     for on in {on.data: on for plan in plans if plan.study.rows for on in plan.sets}.values():
-        if on.data not in NAMED and not Path(on.data).exists():
-            where = "a folder with train/ and test/ (or val/), class folders inside, or an .npz file"
-            raise ValueError(
-                f"data: {on.name} is not here; get it, and say where it is with --data {on.data}=PATH: {where}"
-            )
-    return plans
+        if on.data in NAMED or Path(on.data).exists():
+            continue
+        where = "a folder with train/ and test/ (or val/), class folders inside, or an .npz file"
+        if len(Path(on.data).parts) > 1 or Path(on.data).suffix:
+            raise ValueError(f"data: there is no {on.data}: expected {where}")
+        raise ValueError(
+            f"data: {on.name} is not here; get it, and say where it is with --data {on.data}=PATH: {where}"
+        )
 
 
 def do(

@@ -23,10 +23,18 @@ def figure(block: Chart | Heat) -> Figure:
 def _chart(chart: Chart) -> Figure:
     with styled():
         made, (ax,) = blank(1, 1, (7.2, 4.6))
-        place = 0
+        place = theirs = 0
         for series in chart.series:
             if series.printed:
-                ax.plot(series.x, series.y, color="0.55", linewidth=1, linestyle=(0, (2, 2)), label=series.name)
+                look = {
+                    "color": "0.55",
+                    "linewidth": 1,
+                    "linestyle": (0, (2, 2)),
+                    "markersize": 4,
+                    "markerfacecolor": "none",
+                }
+                ax.plot(series.x, series.y, label=series.name, marker=MARKERS[theirs % len(MARKERS)], **look)
+                theirs += 1
                 continue
             look, marker = line(place), MARKERS[place % len(MARKERS)]
             place += 1
@@ -110,11 +118,13 @@ def plotly(block: Chart | Heat) -> dict[str, object]:
         return {"data": [heat], "layout": layout}
     if block.log_x:
         layout["xaxis"] = {"title": {"text": block.x}, "type": "log", **_ticks(block)}
-    data, place = [], 0
+    data, place, theirs = [], 0, 0
     for series in block.series:
         trace: dict[str, object] = {"name": series.name, "x": series.x, "y": series.y}
         if series.printed:
-            trace |= {"mode": "lines", "line": {"color": "#888", "dash": "dot", "width": 1.5}}
+            marker = {"color": "#888", "symbol": f"{_SYMBOLS[theirs % len(_SYMBOLS)]}-open", "size": 6}
+            trace |= {"mode": "lines+markers", "line": {"color": "#888", "dash": "dot", "width": 1.5}, "marker": marker}
+            theirs += 1
         else:
             colour = COLOURS[place % len(COLOURS)]
             mode = "markers" if series.points else "lines" if len(series.x) > 60 else "lines+markers"
