@@ -35,10 +35,11 @@ class Measures:
         """Every metric there is; those that need labels only where there are at least two classes of them."""
         sample = self.sample(data, recipe)
         pixels = sample.pixels
-        z = unit(features(embed, pixels.split(500), mean=recipe.mean, std=recipe.std, size=recipe.size, device=device))
+        batches = pixels.split(_at_once(device))
+        z = unit(features(embed, batches, mean=recipe.mean, std=recipe.std, size=recipe.size, device=device))
         every = torch.arange(len(pixels))
         drawn = every[: self.drawn]
-        first, second = (self.draw(embed, pixels, every, recipe, device, draw) for draw in (0, 1))
+        first, second = self.draw(embed, pixels, every, recipe, device, 0, 1)
         found = {
             "uniformity": metrics.uniformity(z),
             "alignment": metrics.alignment(first, second),
@@ -58,14 +59,14 @@ class Measures:
             return found
         found["tolerance"] = metrics.tolerance(z, labels)
         found["alignment_class"] = 2 - 2 * found["tolerance"]
-        draws = torch.stack([self.draw(embed, pixels[drawn], drawn, recipe, device, 2 + r) for r in range(self.draws)])
+        draws = self.draw(embed, pixels[drawn], drawn, recipe, device, *range(2, 2 + self.draws))
         own = labels[drawn.to(device)]
         found["prototype_bias_means"] = metrics.prototype_bias_means(draws, own, rows=second, row_labels=labels)
         partner = partners(labels.cpu(), seed=self.seed)[drawn]
         some = drawn[partner >= 0]
         if len(some):
             # The same augmentation for both: the same index decides it.
-            other = self.draw(embed, pixels[partner[partner >= 0]], some, recipe, device, 0)
+            (other,) = self.draw(embed, pixels[partner[partner >= 0]], some, recipe, device, 0)
             found["prototype_bias_single"] = metrics.prototype_bias_single(first[some.to(device)], other)
         attraction = metrics.attraction_gap(first[drawn.to(device)], draws)
         repulsion = metrics.repulsion_gap(first[drawn.to(device)], own, second, labels, alpha=self.alpha)
@@ -93,15 +94,21 @@ class Measures:
         index: Tensor,
         recipe: Recipe,
         device: torch.device,
-        draw: int,
+        *draws: int,
     ) -> Tensor:
-        """Unit embeddings of one random augmentation of each image; `index` and `draw` decide which."""
-        view, made = Views((recipe,)), []
+        """(D, n, d): unit embeddings of random augmentations of each image; `index` and the draw's number decide which."""
+        view, numbers, made = Views((recipe,)), torch.tensor(draws), []
         with torch.no_grad():
-            for part, place in zip(pixels.split(500), index.split(500), strict=True):
-                (x,) = view(part.to(device), place.to(device), seed=self.seed, epoch=draw)
+            for part in torch.arange(len(draws) * len(pixels)).split(_at_once(device)):
+                draw, image = numbers[part // len(pixels)], part % len(pixels)
+                (x,) = view(pixels[image].to(device), index[image].to(device), seed=self.seed, epoch=draw.to(device))
                 made.append(unit(embed(x[0].contiguous(memory_format=torch.channels_last)).float()))
-        return torch.cat(made)
+        return torch.cat(made).view(len(draws), len(pixels), -1)
+
+
+def _at_once(device: torch.device) -> int:
+    """Images in a batch: few on the CPU, for its memory; many on a GPU, where it is launches that count."""
+    return 500 if device.type == "cpu" else 4000
 
 
 def partners(labels: Tensor, *, seed: int = 0) -> Tensor:

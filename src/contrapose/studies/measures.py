@@ -81,7 +81,7 @@ def _one_histogram(trainer: Trainer) -> dict[str, Any]:
     sample = how.sample(trainer.held_out, recipe)
     trainer.network.eval()
     every = torch.arange(len(sample))
-    first, second = (how.draw(trainer.embed, sample.pixels, every, recipe, trainer.device, k) for k in (0, 1))
+    first, second = how.draw(trainer.embed, sample.pixels, every, recipe, trainer.device, 0, 1)
     labels = None if sample.labels is None else sample.labels.to(first.device)
     found = similarity_histograms(first, second, labels)
     kinds = ("true_positive", "false_negative", "true_negative")

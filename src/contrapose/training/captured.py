@@ -134,6 +134,7 @@ class Captured:
                     stop = place + 1
                     break
                 yield
+        yield  # whoever takes turns queues more before this waits
         self.one.stream.synchronize()
         losses: list[float] = self.step.losses[first:stop].tolist()
         watch(stop, losses[-1], len(losses) / (time.perf_counter() - start))

@@ -377,8 +377,8 @@ class Trainer:
         return {f"knn_{name}": score for name, score in scores.items()}
 
     def _due(self) -> bool:
-        """Whether a checkpoint is worth its time: all of them together take a twentieth at most."""
-        return time.perf_counter() - self.saved > 20 * self.saving
+        """Whether a checkpoint is worth its time: all of them together take a fiftieth at most."""
+        return time.perf_counter() - self.saved > 50 * self.saving
 
     def _save(self) -> None:
         if self.rank:
