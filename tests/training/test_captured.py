@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from contrapose import validate
 from contrapose.lars import LARS
-from contrapose.losses import Loss, balanced, macl, nt_xent
+from contrapose.losses import CATALOGUE, Loss, balanced, macl, nt_xent
 from contrapose.pairs import two_views
 from contrapose.temperature import CosineSchedule
 from contrapose.training import Run, Trainer, drain
@@ -57,6 +59,41 @@ def test_a_step_of_tensors_is_the_plain_step(framework: str, accumulate: int, tm
         torch.testing.assert_close(ours.detach(), wanted, rtol=1e-3, atol=1e-5)
     assert int(step.failed_at) == -1
     assert int(step.place) == trainer.steps_per_epoch
+
+
+class _NoQuestions(TorchDispatchMode):
+    """Refuses what makes a program wait for the device to tell a value or a size: none of it can be recorded."""
+
+    ASKING = (
+        "_local_scalar_dense",
+        "nonzero",
+        "masked_select",
+        "_unique2",
+        "unique_dim",
+        "unique_consecutive",
+        "equal",
+    )
+
+    def __torch_dispatch__(self, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
+        assert function.name().split("::")[1].split(".")[0] not in self.ASKING, f"{function} asks the device"
+        return function(*given, **named or {})
+
+
+@pytest.mark.parametrize("framework", ["simclr", "moco", "memory-bank"])
+@pytest.mark.parametrize("loss", [*sorted(set(CATALOGUE) - {"tau", "isogclr"}), "nt_xent(negatives=hardest(0.1))"])
+def test_no_step_asks_the_device(loss: str, framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    views = 3 if loss.startswith(("cmc", "cacr")) else 1 if framework == "memory-bank" else 2
+    run = Run(framework=framework, loss=loss, view_count=views, **SETTINGS | {"limit": 64, "batch": 16})
+    trainer = Trainer(run, tmp_path, say=quiet, device=torch.device("cpu"))
+    _, seen = next(trainer._batches(0, 0))  # on a CPU augmentation computes only what is chosen, on a GPU everything
+    step = Step(trainer, lambda *given, **named: seen)
+    step.begin(0, 0)
+    step()  # what is made once
+    monkeypatch.setattr(validate, "values_may_be_read", lambda values: False)  # as when recording
+    monkeypatch.setattr(trainer.optimiser, "step", lambda: None)  # on a GPU another one, fused
+    with _NoQuestions():  # type: ignore[no-untyped-call]
+        step()
+    assert bool(step.losses[:2].isfinite().all())
 
 
 def test_a_step_that_fails_is_remembered(tmp_path: Path) -> None:
