@@ -21,6 +21,7 @@ from torch import Tensor
 from contrapose.bench import plain_nt_xent
 from contrapose.training import Run, Trainer
 from contrapose.training.captured import Captured
+from contrapose.training.plain import Plain
 
 CIFAR: dict[str, Any] = {
     "views": "simclr-cifar", "encoder": "resnet18-cifar", "optimiser": "sgd", "lr": 0.06, "weight_decay": 5e-4,
@@ -65,13 +66,14 @@ def graph(data: str, framework: str, batch: int, steps: int, compiled: bool) -> 
 def eager(data: str, framework: str, batch: int, steps: int) -> dict[str, float]:
     made = trainer(data, framework, batch)
     steps = min(steps, made.steps_per_epoch - 5)
-    batches = made._batches(0, 0)
-    for _ in range(5):
-        made._one([next(batches)], 0)
+    plain = Plain(made)
+    batches = plain.batches(0, 0)
+    for place in range(5):
+        plain.one([next(batches)], 0, place)
     torch.cuda.synchronize()
     start = time.perf_counter()
-    for _ in range(steps):
-        made._one([next(batches)], 0)
+    for place in range(steps):
+        plain.one([next(batches)], 0, place)
     torch.cuda.synchronize()
     return {"ms": 1e3 * (time.perf_counter() - start) / steps}
 

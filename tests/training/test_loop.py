@@ -9,6 +9,7 @@ import torch
 from contrapose.lars import LARS
 from contrapose.training import Diverged, Run, Trainer
 from contrapose.training.optimisers import learning_rate
+from contrapose.training.plain import Plain
 
 RUN = Run(limit=128, batch=32, epochs=2, knn_every=2, knn=5, metrics=0)
 
@@ -157,7 +158,7 @@ def test_accumulated_batches_are_the_mean_of_their_gradients(tmp_path: Path) -> 
     settings = vars(RUN) | {"accumulate": 2, "optimiser": "sgd", "warmup": 0.0, "weight_decay": 0.0}
     trainer = Trainer(Run(**settings), tmp_path, say=quiet)
     assert trainer.steps_per_epoch == 2
-    batches = list(trainer._batches(0, 0))[:2]
+    batches = list(Plain(trainer).batches(0, 0))[:2]
     gradients = []
     for index, seen in batches:
         alone = Trainer(Run(**settings), tmp_path, say=quiet)
@@ -165,7 +166,7 @@ def test_accumulated_batches_are_the_mean_of_their_gradients(tmp_path: Path) -> 
         alone.loss_of(seen, index).backward()
         gradients.append([p.grad for p in alone.network.parameters()])
     before = [p.detach().clone() for p in trainer.network.parameters()]
-    trainer._one(iter(batches), 0)
+    Plain(trainer).one(iter(batches), 0, 0)
     for old, new, first, second in zip(before, trainer.network.parameters(), *gradients, strict=True):
         assert first is not None
         assert second is not None

@@ -1,8 +1,9 @@
 """Training: a run's description, its loop, its checkpoints."""
 
-from contrapose.training.loop import Diverged, Progress, Stopped, Trainer, build, drain, prepare, signals
+from contrapose.training.loop import Progress, Trainer, build, drain, prepare
 from contrapose.training.presets import PRESETS, preset
 from contrapose.training.run import Run
+from contrapose.training.stops import Diverged, Stopped, signals
 
 __all__ = [
     "PRESETS",

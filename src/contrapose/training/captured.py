@@ -22,6 +22,7 @@ from contrapose.data.randomness import permutation
 from contrapose.lars import LARS
 from contrapose.replayed import Replayed
 from contrapose.training.optimisers import gradient_norm, learning_rate
+from contrapose.training.stops import Diverged
 
 if TYPE_CHECKING:
     from contrapose.training.loop import Trainer
@@ -116,8 +117,8 @@ class Captured:
 
     def epoch(
         self, epoch: int, first: int, asked: Sequence[int], watch: Callable[[int, float, float], None]
-    ) -> Generator[None, None, tuple[list[float], int]]:
-        """Losses of the epoch's steps from `first` on, up to the last or to a signal, and the step that failed or -1.
+    ) -> Generator[None, None, list[float]]:
+        """Losses of the epoch's steps from `first` on, up to the last or to a signal.
 
         `watch` is told now and then: steps done, a recent loss, steps a second. Each time it stops, the GPU has work for a while.
         """
@@ -136,9 +137,15 @@ class Captured:
                 yield
         yield  # whoever takes turns queues more before this waits
         self.one.stream.synchronize()
+        failed = int(self.step.failed_at)
+        if failed >= 0:
+            step = epoch * self.trainer.steps_per_epoch + failed + 1
+            raise Diverged(
+                f"the loss or gradient of step {step} (epoch {epoch + 1}) is not finite; the weights are those before it"
+            )
         losses: list[float] = self.step.losses[first:stop].tolist()
         watch(stop, losses[-1], len(losses) / (time.perf_counter() - start))
-        return losses, int(self.step.failed_at)
+        return losses
 
     def begin(self, epoch: int, first: int) -> None:
         """Ready for the epoch's `first` step."""

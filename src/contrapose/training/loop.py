@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-import signal
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,8 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from contrapose.data.images import Images
 from contrapose.data.imbalance import by_rule
 from contrapose.data.load import Split, load
-from contrapose.data.randomness import permutation
-from contrapose.data.stream import Files, crops, whole, worker_deaths
+from contrapose.data.stream import Files, whole, worker_deaths
 from contrapose.data.views import Views
 from contrapose.encoders import encoder
 from contrapose.encoders.heads import head, predictor
@@ -34,22 +31,16 @@ from contrapose.pairs import Pairs, unit
 from contrapose.temperature import PerSample
 from contrapose.training import checkpoint
 from contrapose.training.captured import Captured, why_not
-from contrapose.training.optimisers import gradient_norm, learning_rate, optimiser
+from contrapose.training.optimisers import optimiser
+from contrapose.training.plain import Plain
 from contrapose.training.processes import join, own_device, synchronised
 from contrapose.training.records import append, environment, forget_after, write_whole
 from contrapose.training.run import Run
+from contrapose.training.stops import Stopped, signals
 from contrapose.training.weights import initialise
 
 T = TypeVar("T")
 COLLAPSED = 0.05  # a spread below this share of a uniform embedding's
-
-
-class Stopped(Exception):
-    """A signal asked the training to stop; its state is saved."""
-
-
-class Diverged(Exception):
-    """A loss or gradient was not finite; the weights are those of the step before."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +103,7 @@ class Trainer:
         self.pixels = train.pixels.to(self.device) if isinstance(train, Images) else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.run.precision == "fp16")
         self.step, self.neighbours = 0, self.run.knn
-        self.captured: Captured | None = None
+        self.steps: Plain | Captured = Plain(self)
         self.saved, self.saving = -math.inf, 0.0  # when the last checkpoint was written, and how long that took
         self.latest: Pairs | None = None  # the last batch's
         self.part = (0.0, 0.0)  # of an epoch that was stopped: its losses so far, added up, and its seconds
@@ -182,96 +173,28 @@ class Trainer:
             else "the whole step in one CUDA graph, compiled in the first steps"
         )
         if not reason:
-            self.captured = Captured(self)
+            self.steps = Captured(self)
 
-    def _captured_epoch(
-        self, captured: Captured, epoch: int, asked: list[int]
-    ) -> Generator[None, None, tuple[float, float]]:
+    def _epoch(self, epoch: int, asked: list[int]) -> Generator[None, None, tuple[float, float]]:
+        """The epoch's mean loss and its seconds."""
         first, start = self.step % self.steps_per_epoch, time.perf_counter()
         total, before = self.part if first else (0.0, 0.0)
         begun, images = self.step - first, self.run.batch * self.run.accumulate
 
         def watch(place: int, loss: float, rate: float) -> None:
             steps = self.run.epochs * self.steps_per_epoch
-            self.watch(Progress(epoch + 1, begun + place, steps, loss, rate * images))
+            if self.rank == 0:
+                self.watch(Progress(epoch + 1, begun + place, steps, loss, rate * images))
 
-        losses, failed = yield from captured.epoch(epoch, first, asked, watch)
-        if failed >= 0:
-            raise Diverged(
-                f"the loss or gradient of step {begun + failed + 1} (epoch {epoch + 1}) is not finite; "
-                "the weights are those before it"
-            )
-        self.step += len(losses)
-        total, seconds = total + math.fsum(losses), before + time.perf_counter() - start
-        if asked and self.step % self.steps_per_epoch:
+        for loss in (yield from self.steps.epoch(epoch, first, asked, watch)):
+            total += loss  # one by one: a resumed epoch's mean is the same to the last digit
+            self.step += 1
+        seconds = before + time.perf_counter() - start
+        if asked and self.step % self.steps_per_epoch:  # an epoch that is complete is recorded first
             self.part = total, seconds
             self._save()
             raise Stopped(_stopped(asked, self.step))
         return total / self.steps_per_epoch, seconds
-
-    def _epoch(self, epoch: int, asked: list[int]) -> Generator[None, None, tuple[float, float]]:
-        """The epoch's mean loss and its seconds."""
-        if self.captured is not None:
-            return (yield from self._captured_epoch(self.captured, epoch, asked))
-        first, start = self.step % self.steps_per_epoch, time.perf_counter()
-        total, before = self.part if first else (0.0, 0.0)
-        batches = self._batches(epoch, first)
-        for place in range(first, self.steps_per_epoch):
-            loss = self._one(islice(batches, self.run.accumulate), epoch)
-            total += loss
-            self.step += 1
-            passed = time.perf_counter() - start
-            rate = (place - first + 1) * self.run.batch * self.run.accumulate / passed
-            steps = self.run.epochs * self.steps_per_epoch
-            if self.rank == 0:
-                self.watch(Progress(epoch + 1, self.step, steps, loss, rate))
-            if asked and place + 1 < self.steps_per_epoch:  # an epoch that is complete is recorded first
-                self.part = total, before + passed
-                self._save()
-                raise Stopped(_stopped(asked, self.step))
-        return total / self.steps_per_epoch, before + time.perf_counter() - start
-
-    def _batches(self, epoch: int, first: int) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        """(index, views) of this process's share of each batch, from the epoch's `first` step on."""
-        train, seed, several = self.split.train, self.run.seed, self.run.accumulate
-        batches = self.steps_per_epoch * several
-        order = permutation(len(train), seed, epoch, device=self.device)[: batches * self.run.batch]
-        shares = order.view(batches, self.world, -1)[first * several :, self.rank]
-        if isinstance(train, Images):
-            assert self.pixels is not None
-            for index in shares:
-                yield index, self.views(self.pixels[index], index, seed=seed, epoch=epoch)
-            return
-        cut = crops(train, self.views, shares.tolist(), seed=seed, epoch=epoch, workers=self.workers)
-        for index, parts in zip(shares, cut, strict=True):
-            moved = [part.to(self.device) for part in parts]
-            yield index, self.views.finish(moved, index, seed=seed, epoch=epoch)
-
-    def _one(self, batches: Iterable[tuple[Tensor, list[Tensor]]], epoch: int) -> float:
-        """One step: the gradient of each batch, the optimiser, and what follows it."""
-        self.network.train()
-        for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate(self.run, self.step, self.steps_per_epoch)
-        self.optimiser.zero_grad()
-        value, images = 0.0, []
-        for index, seen in batches:
-            loss = self.loss_of(seen, index) / self.run.accumulate
-            self.scaler.scale(loss).backward()
-            self.network.after_batch()
-            value += float(loss.detach())
-            images += index[:16].tolist()
-        self.scaler.unscale_(self.optimiser)
-        norm = gradient_norm(self.run, self.network)
-        if not math.isfinite(value) or not (bool(norm.isfinite()) or self.scaler.is_enabled()):
-            what = "loss" if not math.isfinite(value) else "gradient"
-            raise Diverged(
-                f"the {what} of step {self.step + 1} (epoch {epoch + 1}) is not finite; the weights are those before it. "
-                f"Its images are {images} …"
-            )
-        self.scaler.step(self.optimiser)
-        self.scaler.update()
-        self.network.after_step()
-        return value
 
     def loss_of(self, seen: list[Tensor], index: Tensor) -> Tensor:
         """Encoder, pairs, objective; low precision ends before the loss."""
@@ -332,7 +255,7 @@ class Trainer:
         with ExitStack() as stack:
             if self.device.type == "cuda":
                 stack.enter_context(self._autocast())
-            if self.captured is not None:
+            if isinstance(self.steps, Captured):
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             yield
 
@@ -449,19 +372,3 @@ def drain(work: Generator[None, None, T]) -> T:
         except StopIteration as end:
             value: T = end.value
             return value
-
-
-@contextmanager
-def signals() -> Iterator[list[int]]:
-    """SIGTERM and SIGINT fill the list instead of ending the process: the step is finished and saved first."""
-    asked: list[int] = []
-    try:
-        old = {s: signal.signal(s, lambda number, frame: asked.append(number)) for s in (signal.SIGTERM, signal.SIGINT)}
-    except ValueError:  # not the main thread
-        yield asked
-        return
-    try:
-        yield asked
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
