@@ -13,6 +13,7 @@ from contrapose.cli.study import split_losses
 from contrapose.data.digits import digits
 from contrapose.studies import dilemma
 from contrapose.studies.results import Cell, Results
+from contrapose.studies.study import SMOKE
 
 
 def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,3 +94,16 @@ def test_advice_says_what_it_knows() -> None:
     assert dilemma.advice(study, found(a=(80.0,), b=(79.5,), c=(60.0,))).startswith("Use a: kNN accuracy 80.00")
     assert "b is not told apart" in dilemma.advice(study, found(a=(80.0,), b=(79.5,), c=(60.0,)))
     assert dilemma.advice(study, found(a=(80.0,), b=(79.5,), c=(79.9,))).startswith("No loss stands out")
+
+
+def test_some_rows_of_a_study_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny = {"limit": 40, "batch": 8, "epochs": 1, "knn": 3, "knn_every": 1, "metrics": 10}
+    monkeypatch.setattr("contrapose.studies.study.SMOKE", {**SMOKE, **tiny})
+    words = ["study", "run", "behaviour/figure4", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")]
+    main([*words, "--rows", "τ = 0.2"])
+    assert len([path for path in (tmp_path / "runs").iterdir() if path.is_dir()]) == 1
+    page = (tmp_path / "out" / "behaviour-figure4-smoke" / "index.md").read_text()
+    assert page.count("| not run |") == 11
+    assert "did you mean 'τ = 0.2'?" in failed(capsys, *words, "--rows", "τ = 0.21")

@@ -20,7 +20,7 @@ from contrapose.studies.dilemma import LEAD, advice, comparison, demo, start
 from contrapose.studies.execute import Task, perform_all
 from contrapose.training import Run
 from contrapose.training.weights import export
-from contrapose.validate import nearest
+from contrapose.validate import check_known, nearest
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,8 @@ class StudyRun:
     """smoke (seconds, the built-in digits), small (one GPU, minutes, CIFAR-10) or paper (the printed settings)."""
     data: tuple[str, ...] = ()
     """Other data: a name or path for all, or NAME=PATH for one, such as cifar10=cifar10.npz."""
+    rows: tuple[str, ...] = ()
+    """Do the runs of these rows alone, such as "τ = 0.2"; the report shows what there is of the others."""
     seeds: int = 1
     """Runs of each setting, with seeds 0, 1, …"""
     jobs: int | None = None
@@ -103,7 +105,9 @@ class StudyRun:
         """Run, judge, report; exit code 1 where a run failed."""
         plans = planned(self.names, self.scale, self.data)
         check_present(plans)
-        failures = do(plans, self.seeds, self.root, self.data_root, self.jobs, self.on)
+        for row in self.rows:
+            check_known("rows", row, [known.name for plan in plans for known in plan.study.rows])
+        failures = do(plans, self.seeds, self.root, self.data_root, self.jobs, self.on, self.rows)
         report(plans, self.seeds, self.root, self.out)
         if failures:
             raise SystemExit(exits.FAILED)
@@ -258,12 +262,18 @@ def check_present(plans: Sequence[Plan]) -> None:
 
 
 def do(
-    plans: Sequence[Plan], seeds: int, root: Path, data_root: Path, jobs: int | None, on: str = "local"
+    plans: Sequence[Plan],
+    seeds: int,
+    root: Path,
+    data_root: Path,
+    jobs: int | None,
+    on: str = "local",
+    rows: Sequence[str] = (),
 ) -> dict[str, str]:
-    """All runs of some plans, with a display; why each failed, by name."""
+    """All runs of some plans, or of some of their rows, with a display; why each failed, by name."""
     if seeds < 1:
         raise ValueError(f"seeds: expected at least 1, got {seeds}")
-    tasks = [Task(run, plan.measures, root, data_root) for plan in plans for run in plan.wanted(seeds).values()]
+    tasks = [Task(run, plan.measures, root, data_root) for plan in plans for run in plan.wanted(seeds, rows).values()]
     names = {task.name for task in tasks}
     if not names:
         return {}

@@ -182,9 +182,9 @@ class Plan:
                     for seed in range(seeds):
                         yield row, on, self.run(row, on, seed)
 
-    def wanted(self, seeds: int) -> dict[str, Run]:
-        """The runs by name: cells that share a run share it here."""
-        return {run.name: run for _, _, run in self.cells(seeds)}
+    def wanted(self, seeds: int, rows: Sequence[str] = ()) -> dict[str, Run]:
+        """The runs by name, of some rows or of all: cells that share a run share it here."""
+        return {run.name: run for row, _, run in self.cells(seeds) if not rows or row.name in rows}
 
     @property
     def measures(self) -> tuple[str, ...]:
