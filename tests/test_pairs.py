@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from contrapose.losses import nt_xent
 from contrapose.negatives import batch_rows, hardest, other_views, same_view
@@ -116,3 +118,16 @@ def test_ids_kept_from_inference_serve_training_too() -> None:
     assert second.anchor_image.tolist() == [*range(9), *range(9)]
     assert live.grad is not None
     assert live.grad.abs().max() > 0
+
+
+def test_ids_of_traced_pairs_are_not_kept() -> None:
+    z = torch.randn(2, 11, 5)
+    mode = FakeTensorMode()
+    traced = [mode.from_tensor(x) for x in z]
+    with mode:
+        two_views(*traced)
+    assert type(two_views(*z).anchor_image) is torch.Tensor
+    with mode:  # and those that are kept do not meet traced ones
+        assert nt_xent(two_views(*traced)).ndim == 0
+    again = make_fx(lambda a, b: nt_xent(two_views(a, b)), tracing_mode="symbolic")(*z)
+    torch.testing.assert_close(again(*z), nt_xent(two_views(*z)))

@@ -20,6 +20,7 @@ from functools import cached_property, lru_cache, partial
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from contrapose.compared import Compared, Given, ViewByView
 from contrapose.distributed import gather, processes, share_of_rows, together
@@ -52,7 +53,7 @@ class Pairs:
     anchor: Tensor  # (n, d)
     given: Tensor  # (n, k, d): the positives; or (n, k): the products with them, the same image's anchors in the views after
     pool: Tensor  # (m, d)
-    anchor_image: Tensor  # (n,)
+    anchor_image: Tensor  # (n,); both may be shared with other pairs, and are not to be written to
     pool_image: Tensor  # (m,)
     seen: Callable[[], tuple[Tensor, Tensor]]  # (n,) and (m,): the views of anchors and pool, for who asks
     views: int  # how many views the anchors are laid out in: n = views · images
@@ -388,8 +389,9 @@ def _image_ids(ids: Tensor | None, m: int, device: torch.device, *, times: int =
         if m < 2 and not alone:
             raise ValueError("one image in the batch has no negatives: expected at least two images")
         # What is recorded has no values yet, and what is traced never has: only the rest can be kept.
-        passing = torch.compiler.is_compiling() or (device.type == "cuda" and torch.cuda.is_current_stream_capturing())
-        return (_in_sequence.__wrapped__ if passing else _in_sequence)(m, times, device)
+        passing = torch.compiler.is_compiling() or is_in_torch_dispatch_mode()
+        passing = passing or (device.type == "cuda" and torch.cuda.is_current_stream_capturing())
+        return _sequence(m, times, device) if passing else _kept_sequence(m, times, device)
     check_index("ids", ids, m)
     ids = ids.to(device).long()
     if not alone:
@@ -398,12 +400,17 @@ def _image_ids(ids: Tensor | None, m: int, device: torch.device, *, times: int =
     return ids.repeat(times) if times > 1 else ids
 
 
+def _sequence(m: int, times: int, device: torch.device) -> Tensor:
+    return torch.arange(m, device=device, dtype=torch.int32).repeat(times)  # of 32 bits: kernels compare them faster
+
+
 @lru_cache(maxsize=16)
-def _in_sequence(m: int, times: int, device: torch.device) -> Tensor:
+def _kept_sequence(m: int, times: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
-        return torch.arange(m, device=device, dtype=torch.int32).repeat(
-            times
-        )  # of 32 bits: kernels compare them faster
+        made = _sequence(m, times, device)
+    if made.is_cuda:  # whichever stream reads it
+        torch.cuda.current_stream(device).synchronize()
+    return made
 
 
 def _check_width(name: str, rows: Tensor, z: Tensor) -> None:

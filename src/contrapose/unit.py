@@ -128,7 +128,7 @@ class _UnitViews(torch.autograd.Function):
     def forward(ctx: Any, *views: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         ctx.given, ctx.dtypes = len(views), [z.dtype for z in views]
         ctx.set_materialize_grads(False)
-        pair = tuple(views[0]) if len(views) == 1 else views
+        pair = (views[0][0], views[0][1]) if len(views) == 1 and len(views[0]) == 2 else views
         ctx.in_kernels = _fit_kernels(pair)
         if ctx.in_kernels:
             from contrapose import unit_kernels
@@ -190,7 +190,7 @@ def _views_moved(gradient: Tensor | None, of_products: Tensor | None, made: Tens
 def _fit_kernels(views: tuple[Tensor, ...]) -> bool:
     """Two views on a GPU, of rows that fit in registers: there it is the number of launches that counts."""
     z = views[0]
-    alike = len(views) == 2 and views[1].dtype == z.dtype != torch.float64
+    alike = len(views) == 2 and views[1].dtype == z.dtype != torch.float64 and views[1].device == z.device
     return alike and z.is_cuda and z.shape[1] <= _WIDEST and has_kernels(z.device)
 
 

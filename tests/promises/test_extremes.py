@@ -10,7 +10,7 @@ from kinds import KINDS
 from torch import Tensor
 
 from contrapose.losses import CATALOGUE, nt_xent
-from contrapose.pairs import AnyPairs, two_views
+from contrapose.pairs import AnyPairs, queue, two_views
 from contrapose.temperature import cosine
 
 METHODS = sorted(set(CATALOGUE) - {"isogclr", "tau", "temperature_schedule"})
@@ -112,4 +112,18 @@ def test_one_image_twice_is_not_its_own_negative(promise: Promise) -> None:
     # Anchors 0 and 4 are one image: same negatives, same loss, and neither among the other's negatives.
     assert torch.equal(loss(twice)[0], loss(twice)[4])
     torch.testing.assert_close(loss(twice)[0], loss(two_views(z1, z2))[0])
+    promise.case()
+
+
+@pytest.mark.parametrize("kind", ["two_views", "queue"])
+@pytest.mark.parametrize("name", METHODS)
+def test_what_is_no_number_is_not_hidden(name: str, kind: str, promise: Promise) -> None:
+    z1, z2, rows = torch.randn(8, 5), torch.randn(8, 5), torch.randn(20, 5)
+    (z1 if kind == "two_views" else rows)[3, 2] = torch.nan
+    try:
+        value = CATALOGUE[name]()(two_views(z1, z2) if kind == "two_views" else queue(z1, z2, rows))
+    except ValueError as error:
+        assert "nan" in str(error)
+    else:
+        assert bool(value.isnan())
     promise.case()

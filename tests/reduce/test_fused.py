@@ -169,6 +169,27 @@ def test_kernels_of_bf16_products_are_as_exact_as_those(sizes: list[tuple[int, i
         assert by_kernels != name.endswith(IN_BLOCKS), name
 
 
+NANS = """
+import torch
+from contrapose.losses import hard_negative, nt_xent, sogclr
+from contrapose.pairs import queue
+from contrapose.reduce import launch, path
+q, k, rows = torch.randn(3, 8), torch.randn(3, 8), torch.randn(400, 8)
+rows[170] = torch.nan
+for launch.LEAST_TILES in (1, 4, 100):
+    launch._shared_out.cache_clear()
+    for loss in (nt_xent, hard_negative, sogclr):
+        with path("fused", precision="tf32x3"):
+            assert bool(loss(queue(q, k, rows)).isnan()), (launch.LEAST_TILES, loss)
+print("nowhere hidden")
+"""
+
+
+def test_what_is_no_number_stays_none() -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
+    assert "nowhere hidden" in subprocess.check_output([sys.executable, "-c", NANS], text=True, env=environment)
+
+
 UNITS = """
 import torch
 from contrapose import unit_kernels

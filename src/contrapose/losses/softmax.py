@@ -220,9 +220,9 @@ def hard_negative(
     log_ng = log_r
     if tau_plus > 0:
         share = torch.exp((math.log(tau_plus) + log_count + log_p - log_r).clamp(max=1.0))
-        positive = share < 1  # otherwise R - τ⁺Np is not, and the lower bound holds
-        log_rest = torch.log1p(-torch.where(positive, share, torch.zeros_like(share)))
-        log_ng = torch.where(positive, log_r + log_rest, -torch.inf) - math.log1p(-tau_plus)
+        nothing = share >= 1  # then R - τ⁺Np is not positive, and the lower bound holds
+        log_rest = torch.log1p(-torch.where(nothing, torch.zeros_like(share), share))
+        log_ng = torch.where(nothing, -torch.inf, log_r + log_rest) - math.log1p(-tau_plus)
     least = log_count + logit(torch.full_like(positives, -1.0))
     return finish(softplus(torch.maximum(log_ng, least) - log_p), reduction)
 

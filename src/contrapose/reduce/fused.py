@@ -94,7 +94,7 @@ def reduce(
     rounded     anchors, where they are the pool too, in bf16
     """
     each = supported(statistics, anchor)
-    if each is None or anchor.dtype != torch.float32 or anchor.shape[1] > WIDEST:
+    if each is None or anchor.dtype != torch.float32 or anchor.shape[1] > WIDEST or anchor.device != pool.device:
         return None
     selection = selection.contiguous()
     operands = _operands(anchor, pool, precision, rounded)
@@ -161,12 +161,26 @@ class _Problem:
         }  # fmt: skip
 
     @property
+    def most(self) -> float:
+        """The constant shift; 0 where there is none."""
+        return self.phi.most if self.phi.shared else 0.0
+
+    @property
+    def most2(self) -> float:
+        """The same of the other total."""
+        return replace(self.phi, times=self.times2).most if self.what == _AND_ANOTHER else 0.0
+
+    @property
     def numbers(self) -> tuple[float, ...]:
-        phi, shared = self.phi, self.phi.shared
-        most = phi.most * _LOG2E if shared else 0.0
-        most2 = replace(phi, times=self.times2).most * _LOG2E if self.what == _AND_ANOTHER else 0.0
-        given = (phi.times * _LOG2E, self.times2 * _LOG2E, phi.low, phi.span, phi.bend, most, most2)
-        return tuple(map(float, given))
+        """As kernels take them: exponents in base 2."""
+        phi, times, most = self.phi, (self.phi.times, self.times2), (self.most, self.most2)
+        return (
+            *(_LOG2E * x for x in times),
+            float(phi.low),
+            float(phi.span),
+            float(phi.bend),
+            *(_LOG2E * x for x in most),
+        )
 
 
 class _Statistics(torch.autograd.Function):
@@ -238,7 +252,7 @@ def _lifted(problem: _Problem, lse: Tensor, second: Tensor, a: Tensor, b: Tensor
         a = a * lift
         if problem.what == _AND_ANOTHER:
             a = a * phi.times
-            b = b * (torch.exp(replace(phi, times=problem.times2).most - second) * problem.times2)
+            b = b * (torch.exp(problem.most2 - second) * problem.times2)
         else:
             b = b * lift
     return a.contiguous(), b.contiguous()
@@ -253,14 +267,14 @@ def _forward(
     launch = Launch(tile, z, p, d, problem.precision)
     out, second = z.new_empty((2, launch.splits, launch.n), dtype=torch.float32)
     mean = z.new_empty((launch.splits, launch.n, d), dtype=torch.float32) if gather else None
-    numbers, constants = problem.numbers, problem.constants
     launch(
         forward_kernel, *_ids(problem, rows, columns), *_row_data(problem, rows, z), out, second,
-        out if mean is None else mean, numbers=numbers, GATHER=gather, FAST=z.is_cuda, **constants,
+        out if mean is None else mean, numbers=problem.numbers, GATHER=gather, FAST=z.is_cuda, **problem.constants,
     )  # fmt: skip
     if launch.splits == 1:
         return out[0], second[0], None if mean is None else mean[0]
-    total, second = launch.joined(join_kernel, out, second, numbers[5], SHARED=problem.phi.shared, SECOND=problem.what)
+    of = {"SHARED": problem.phi.shared, "SECOND": problem.what}
+    total, second = launch.joined(join_kernel, out, second, _LOG2E * problem.most, **of)
     if mean is not None:
         weight = torch.exp(out - total.masked_fill(total == -torch.inf, 0.0))
         mean = (weight[..., None] * mean).sum(0)
@@ -328,8 +342,8 @@ def _counted(problem: _Problem, z: Tensor, p: Tensor, start: Tensor, step: float
     """(n, 8): how many negatives are at or above start + k · step."""
     counts = torch.empty((len(z), 8), dtype=torch.int64, device=z.device)
     for rows, columns in problem.selection.runs:
-        launch = Launch(COUNT, z[rows], p[columns], z.shape[1], problem.precision)
+        launch = Launch(COUNT, _part(z, rows), _part(p, columns), z.shape[1], problem.precision)
         parts = counts.new_empty((launch.splits, launch.n, 8), dtype=torch.int32)
-        launch(count_kernel, *_ids(problem, rows, columns), start[rows], parts, numbers=(step,))
+        launch(count_kernel, *_ids(problem, rows, columns), _part(start, rows), parts, numbers=(step,))
         counts[rows] = parts.sum(0)
     return counts

@@ -162,14 +162,14 @@ def forward_kernel(
             mean = tl.dot((e * slope).to(y.dtype), y, mean, input_precision=PRECISION)
     if SHARED:
         top = most + total * 0.0
-    some, place = total > 0, split.to(tl.int64) * n + rows
+    some, place = total != 0, split.to(tl.int64) * n + rows  # also what is no number
     tl.store(out + place, tl.where(some, (top + tl.log2(total)) * LN2, float("-inf")), inside)
     if SECOND == 0 and SHARED:
         tl.store(second + place, tl.where(some, 1.0 / total, 0.0), inside)
     if SECOND == 1:
         tl.store(second + place, tl.where(some, total2 / total, 0.0), inside)
     if SECOND == 2:
-        tl.store(second + place, tl.where(total2 > 0, (most2 + tl.log2(total2)) * LN2, float("-inf")), inside)
+        tl.store(second + place, tl.where(total2 != 0, (most2 + tl.log2(total2)) * LN2, float("-inf")), inside)
     if GATHER:
         mean *= tl.where(some, 1.0 / total, 0.0)[:, None]
         along = tl.arange(0, WIDTH)
@@ -197,7 +197,7 @@ def join_kernel(
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < n
     top, total = _joined(parts, rows, inside, n, splits)
-    some = total > 0
+    some = total != 0
     log_total = tl.where(some, top + tl.log2(total) * LN2, float("-inf"))
     tl.store(out + rows, log_total, inside)
     if SECOND == 0 and SHARED:
@@ -210,7 +210,7 @@ def join_kernel(
         tl.store(second + rows, tl.where(some, mean / total, 0.0), inside)
     if SECOND == 2:
         top2, total2 = _joined(parts2, rows, inside, n, splits)
-        tl.store(second + rows, tl.where(total2 > 0, top2 + tl.log2(total2) * LN2, float("-inf")), inside)
+        tl.store(second + rows, tl.where(total2 != 0, top2 + tl.log2(total2) * LN2, float("-inf")), inside)
 
 
 @triton.jit

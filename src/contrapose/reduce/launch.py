@@ -84,7 +84,7 @@ def launch(
     where: Tensor, warps: int, stages: int,
 ) -> None:  # fmt: skip
     """kernel[grid](…), with the compiled kernel kept: for small problems Triton's look-up takes longer than the work."""
-    key = (kernel.__name__, where.device, kind, *constants.values(), warps, stages)
+    key = (kernel.__name__, where.device, kind, *constants.items(), warps, stages)
     compiled = _COMPILED.get(key)
     with on_device(where):
         if compiled is None:
