@@ -120,10 +120,10 @@ def test_one_image_twice_is_not_its_own_negative(promise: Promise) -> None:
 def test_what_is_no_number_is_not_hidden(name: str, kind: str, promise: Promise) -> None:
     z1, z2, rows = torch.randn(8, 5), torch.randn(8, 5), torch.randn(20, 5)
     (z1 if kind == "two_views" else rows)[3, 2] = torch.nan
-    try:
-        value = CATALOGUE[name]()(two_views(z1, z2) if kind == "two_views" else queue(z1, z2, rows))
-    except ValueError as error:
-        assert "nan" in str(error)
+    pairs = two_views(z1, z2) if kind == "two_views" else queue(z1, z2, rows)
+    if (name, kind) == ("macl", "two_views"):  # its temperature comes from the positives
+        with pytest.raises(ValueError, match="the adapted temperature is nan"):
+            CATALOGUE[name]()(pairs)
     else:
-        assert bool(value.isnan())
+        assert bool(CATALOGUE[name]()(pairs).isnan())
     promise.case()
