@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import torch
@@ -32,11 +33,14 @@ class Replayed:
         self.done += 1
 
     def _record(self) -> torch.cuda.CUDAGraph | None:
+        gc.collect()  # graphs that are no longer needed must not be freed while another is recorded
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, stream=self.stream):
                 self.step()
         except RuntimeError as error:
+            if "out of memory" in str(error).lower():
+                raise
             if self.say is not None:
                 self.say(f"step by step, since it could not be recorded: {str(error).strip().splitlines()[0]}")
             return None

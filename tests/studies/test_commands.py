@@ -36,6 +36,12 @@ def test_bad_words(capsys: pytest.CaptureFixture[str]) -> None:
         capsys, "study", "run", "dystress/table14", "--scale", "paper"
     )
     assert "seeds: expected at least 1" in failed(capsys, "study", "run", "dystress/table3", "--seeds", "0")
+    assert "none of the 12 runs is in nowhere" in failed(
+        capsys, "study", "report", "behaviour/figure4", "--root", "nowhere"
+    )
+    assert "data: there is no my/cifar.npz" in failed(
+        capsys, "study", "run", "dystress/table3", "--scale", "small", "--data", "cifar10=my/cifar.npz"
+    )
     assert "did you mean 'balanced'" in failed(capsys, "compare", "--losses", "simclr,balancd")
 
 

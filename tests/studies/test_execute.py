@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -24,7 +25,7 @@ from contrapose.studies import find
 from contrapose.studies.collect import collect, document
 from contrapose.studies.execute import BUSY, Task, Watch, _here, perform, perform_all
 from contrapose.studies.results import Left
-from contrapose.training import Progress, Run, Stopped, Trainer
+from contrapose.training import Progress, Run, Stopped, Trainer, signals
 
 TINY = {"limit": 48, "batch": 16, "epochs": 2, "knn": 3, "knn_every": 2, "metrics": 12}
 
@@ -147,6 +148,99 @@ def test_what_finds_no_room_beside_others_has_its_turn_alone(tmp_path: Path, mon
     assert _here(tasks, Watch(), 2) == {}
     assert tried == [tasks[0].name, tasks[1].name, tasks[0].name]
     assert all(one.done() and not Left(one.folder).failure() for one in tasks)
+
+
+def sent_after(seconds: float) -> threading.Timer:
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    return timer
+
+
+def test_who_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
+    one = task(tmp_path)
+    tmp_path.mkdir(exist_ok=True)
+    with (tmp_path / f"{one.name}.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        sent_after(0.5)
+        start = time.monotonic()
+        with pytest.raises(Stopped, match="stopped by signal 2"):
+            perform(one)
+    assert time.monotonic() - start < 10
+
+
+def test_an_evaluation_is_stopped_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = task(tmp_path, "linear:cacr")
+
+    def endless(trainer: Trainer, measure: str) -> dict[str, float]:
+        sent_after(0.2)
+        time.sleep(30)
+        return {measure: 1.0}
+
+    monkeypatch.setattr("contrapose.studies.execute.evaluate", endless)
+    start = time.monotonic()
+    with pytest.raises(Stopped, match="stopped by signal 2"):
+        perform_all([one])
+    assert time.monotonic() - start < 25
+    assert Left(one.folder).evaluations() == {}
+    monkeypatch.undo()
+    assert perform_all([one]) == {}
+    assert "linear:cacr" in Left(one.folder).evaluations()
+
+
+def test_no_signal_is_lost(tmp_path: Path) -> None:
+    """Also one that comes when there is nothing left to stop."""
+    one = task(tmp_path)
+
+    def at_the_end(name: str, why: str) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped, match="stopped by signal 15"):
+        perform_all([one], Watch(ended=at_the_end))
+    assert one.done()
+
+
+def test_a_second_interrupt_ends_everything() -> None:
+    def interrupted_twice() -> None:
+        with signals() as asked:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert asked == [signal.SIGINT]
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_twice()
+
+
+def test_without_its_weights_a_run_is_trained_again_before_it_is_measured(tmp_path: Path) -> None:
+    one = task(tmp_path)
+    assert perform(one) == ""
+    before = Left(one.folder).records()
+    shutil.rmtree(one.folder / "checkpoints")
+    assert one.done()  # nothing is asked for
+    again = task(tmp_path, "knn:3:uniform")
+    assert perform(again) == ""
+    after = Left(one.folder).records()
+    assert [r["loss"] for r in after] == [r["loss"] for r in before]
+    assert Left(one.folder).value("knn:3:uniform") is not None
+    assert (one.folder / "checkpoints").is_dir()
+
+
+def test_times_are_taken_alone(tmp_path: Path) -> None:
+    timed, others = task(tmp_path, "step_seconds"), [task(tmp_path, seed=seed) for seed in (1, 2)]
+    order: list[str] = []
+    watch = Watch(step=lambda name, progress: order.append(name), steps_every=0.0)
+    assert _here([timed, *others], watch, 2) == {}
+    assert order.index(timed.name) == len(order) - order.count(timed.name)
+
+
+def test_a_display_that_is_gone_stops_no_run(tmp_path: Path) -> None:
+    one = task(tmp_path)
+
+    def gone(name: str, progress: Progress) -> None:
+        raise BrokenPipeError
+
+    assert perform_all([one], Watch(step=gone)) == {}
+    assert one.done()
 
 
 @pytest.mark.parametrize("step", [3, 6])
@@ -282,3 +376,17 @@ def test_every_smoke_scale_runs(tmp_path: Path) -> None:
     names = [study.name for study in STUDIES.values() if not study.missing and not study.schema]
     main(["study", "run", *names, "--jobs", "2", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")])
     assert (tmp_path / "out" / f"{len(names)}-studies-smoke" / "index.html").stat().st_size > 10**6
+
+
+def test_terminated_with_several_processes(tmp_path: Path) -> None:
+    """Those at work save, nobody is left behind, and the exit code and one line say what happened."""
+    words = ["study", "run", "behaviour/figure4", "--jobs", "2", "--root", str(tmp_path / "runs"), "-o", str(tmp_path)]
+    process = subprocess.Popen([sys.executable, "-m", "contrapose", *words], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("runs/*/run.json")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    time.sleep(1)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)  # ends only when nobody holds the pipe any more
+    assert process.returncode == 143
+    assert said.strip().splitlines()[-1].startswith("contrapose: stopped by signal 15")

@@ -132,7 +132,13 @@ class StudyReport:
 
     def __call__(self) -> None:
         """Page, Markdown and figures."""
-        report(planned(self.names, self.scale, self.data), self.seeds, self.root, self.out)
+        plans = planned(self.names, self.scale, self.data)
+        wanted = {name for plan in plans for name in plan.wanted(self.seeds)}
+        if wanted and not any((self.root / name).is_dir() for name in wanted):
+            raise ValueError(
+                f"root: none of the {len(wanted)} runs is in {self.root}; --scale and --data have to be those of `study run`"
+            )
+        report(plans, self.seeds, self.root, self.out)
 
 
 @dataclass(frozen=True)

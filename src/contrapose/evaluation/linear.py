@@ -83,9 +83,11 @@ class _Fit:
 
     def __call__(self, order: Tensor, rate: float) -> None:
         """One epoch."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate if self.replayed is None else self.rate
         if self.replayed is None:
             for index in order.split(self.batch):
-                self._step(index, rate)
+                self._step(index)
             return
         self.rate.fill_(rate)
         self.replayed.stream.wait_stream(torch.cuda.current_stream(order.device))
@@ -98,9 +100,7 @@ class _Fit:
                     self.replayed()
         torch.cuda.current_stream(order.device).wait_stream(self.replayed.stream)
 
-    def _step(self, index: Tensor, rate: float | None = None) -> None:
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.rate if rate is None else rate
+    def _step(self, index: Tensor) -> None:
         self.optimiser.zero_grad()
         cross_entropy(self.layer(self.train[index]), self.labels[index]).backward()
         self.optimiser.step()

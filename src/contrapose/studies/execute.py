@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import gc
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -27,9 +28,9 @@ from contrapose.studies.results import Left
 from contrapose.training import Progress, Run, Stopped, Trainer, drain, signals
 from contrapose.training.processes import own_device
 from contrapose.training.records import write_whole
+from contrapose.training.stops import Asked
 
 BUSY = "busy"
-_NO_ROOM = "OutOfMemoryError"
 _ON_A_GPU = 2  # jobs at once: measured, in benchmarks/README.md; a third gives no more
 
 
@@ -70,10 +71,10 @@ def perform(task: Task, watch: Callable[[str, Progress], None] | None = None, *,
 
 
 def _performing(
-    task: Task, watch: Callable[[str, Progress], None] | None, asked: list[int], *, patient: bool
+    task: Task, watch: Callable[[str, Progress], None] | None, asked: Asked, *, patient: bool
 ) -> Generator[None, None, str]:
     """The same in parts, as `Trainer.training` has them."""
-    with _locked(task.root, task.name, patient) as mine:
+    with _locked(task.root, task.name, asked, patient) as mine:
         if not mine:
             return BUSY
         if task.done():
@@ -82,7 +83,7 @@ def _performing(
         try:
             with worker_deaths():
                 yield from _work(task, watch, asked)
-        except (Stopped, KeyboardInterrupt):
+        except Stopped:
             raise
         except Exception as error:  # whatever it is, the other runs go on, and the report says it
             task.folder.mkdir(parents=True, exist_ok=True)
@@ -93,31 +94,29 @@ def _performing(
         return "" if task.done() else "it ended without its last record"
 
 
-def _work(task: Task, watch: Callable[[str, Progress], None] | None, asked: list[int]) -> Generator[None, None, None]:
+def _work(task: Task, watch: Callable[[str, Progress], None] | None, asked: Asked) -> Generator[None, None, None]:
     see = (lambda progress: watch(task.name, progress)) if watch is not None else (lambda progress: None)
-    if asked:
-        raise Stopped(f"{task.name} did not begin")
-    trainer = Trainer(task.run, task.folder, see, lambda text: None, task.data_root)
-    trainer.load_latest()
-    if not Left(task.folder).trained(task.run.epochs):
+    with asked.at_once():
+        trainer = Trainer(task.run, task.folder, see, lambda text: None, task.data_root)
+        trained = Left(task.folder).trained(task.run.epochs) and trainer.load_latest()
+    if not trained:
         yield from trainer.training(asked)
     for measure in task.open_measures():
-        if asked:
-            raise Stopped(
-                f"stopped by signal {asked[0]} before measuring {measure}; the same command goes on from there"
-            )
         there = Left(task.folder).evaluations()
         if measure not in there:  # one evaluation may have given several
-            write_whole(task.folder / "evaluations.json", there | evaluate(trainer, measure))
+            with asked.at_once():
+                found = evaluate(trainer, measure)
+            write_whole(task.folder / "evaluations.json", there | found)
             yield
 
 
 @contextmanager
-def _locked(root: Path, name: str, patient: bool) -> Iterator[bool]:
+def _locked(root: Path, name: str, asked: Asked, patient: bool) -> Iterator[bool]:
     root.mkdir(parents=True, exist_ok=True)
     with (root / f"{name}.lock").open("w") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if patient else fcntl.LOCK_NB))
+            with asked.at_once():
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if patient else fcntl.LOCK_NB))
         except BlockingIOError:
             yield False
             return
@@ -139,7 +138,8 @@ class Watch:
         now = time.monotonic()
         if progress.step == progress.steps or now - self._told.get(name, 0.0) > self.steps_every:
             self._told[name] = now
-            self.step(name, progress)
+            with suppress(OSError):  # a display that is gone, such as a closed pipe, stops no run
+                self.step(name, progress)
 
 
 def perform_all(
@@ -184,40 +184,47 @@ def _merged(tasks: Sequence[Task]) -> list[Task]:
 def _here(tasks: Sequence[Task], watch: Watch, at_once: int) -> dict[str, str]:
     """In this process, `at_once` in turns. What another process works on, or finds no room beside others, comes at the end."""
     failures: dict[str, str] = {}
-    later = []
-
-    def ended(task: Task, why: str) -> None:
-        watch.ended(task.name, why)
-        failures.update({task.name: why} if why else {})
-
+    later = [task for task in tasks if "step_seconds" in task.measures]  # beside another run, time says nothing
+    together = [task for task in tasks if task not in later]
     with signals() as asked:
-        works = [(task, _performing(task, watch.stepped, asked, patient=False)) for task in tasks]
-        for task, why in _in_turns(works, at_once):
-            if why == BUSY or (at_once > 1 and why.startswith(_NO_ROOM)):
-                later.append(task)
-            else:
-                ended(task, why)
-        for task in later:
-            ended(task, drain(_performing(task, watch.stepped, asked, patient=True)))
+        for some, turns in ((together, at_once), (later, 1)):
+            works = [(task, _performing(task, watch.stepped, asked, patient=some is later)) for task in some]
+            for task, why in _in_turns(works, turns):
+                if some is together and (why == BUSY or (turns > 1 and _no_room(why))):
+                    (task.folder / "failure.json").unlink(missing_ok=True)
+                    later.append(task)
+                    continue
+                watch.ended(task.name, why)
+                failures |= {task.name: why} if why else {}
     return failures
+
+
+def _no_room(why: str) -> bool:
+    return "out of memory" in why.lower() or "alloc_failed" in why.lower()
 
 
 def _in_turns(works: list[tuple[Task, Generator[None, None, str]]], at_once: int) -> Iterator[tuple[Task, str]]:
     """What each gives, as they end. Where one is stopped by a signal the others are too, and nothing new begins."""
     waiting, running = list(works), list(works[:0])
     stopped: Stopped | None = None
-    while running or (waiting and stopped is None):
-        while waiting and stopped is None and len(running) < at_once:
-            running.append(waiting.pop(0))
-        for task, work in list(running):
-            try:
-                next(work)
-                continue
-            except StopIteration as end:
-                yield task, end.value
-            except Stopped as error:
-                stopped = stopped or error
-            running.remove((task, work))
+    try:
+        while running or (waiting and stopped is None):
+            while waiting and stopped is None and len(running) < at_once:
+                running.append(waiting.pop(0))
+            for task, work in list(running):
+                try:
+                    next(work)
+                    continue
+                except StopIteration as end:
+                    running.remove((task, work))
+                    gc.collect()  # a run that is over holds a GPU's memory until then
+                    yield task, end.value
+                except Stopped as error:
+                    running.remove((task, work))
+                    stopped = stopped or error
+    finally:
+        for _, work in running:
+            work.close()
     if stopped is not None:
         raise stopped
 
@@ -226,7 +233,8 @@ def _in_processes(tasks: Sequence[Task], watch: Watch, jobs: int) -> dict[str, s
     """Some at once. A process that is killed takes its pool with it: what is not done goes to another pool, twice at most."""
     failures: dict[str, str] = {}
     for _ in range(3):
-        lost = _in_one_pool(tasks, watch, jobs, failures)
+        with signals() as asked:
+            lost = _in_one_pool(tasks, watch, jobs, failures, asked)
         tasks = [task for task in tasks if task.name in lost]
         if not tasks:
             return failures
@@ -236,7 +244,7 @@ def _in_processes(tasks: Sequence[Task], watch: Watch, jobs: int) -> dict[str, s
     return failures
 
 
-def _in_one_pool(tasks: Sequence[Task], watch: Watch, jobs: int, failures: dict[str, str]) -> set[str]:
+def _in_one_pool(tasks: Sequence[Task], watch: Watch, jobs: int, failures: dict[str, str], asked: Asked) -> set[str]:
     """The names of those that were lost with a killed process."""
     context, lost = get_context("spawn"), set()
     with context.Manager() as manager:
@@ -245,6 +253,8 @@ def _in_one_pool(tasks: Sequence[Task], watch: Watch, jobs: int, failures: dict[
             running = {pool.submit(_reported, task, told, stop): task.name for task in tasks}
             try:
                 while running:
+                    if asked:
+                        raise asked.stopped()
                     ended, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
                     while not told.empty():
                         watch.step(*told.get())
@@ -258,6 +268,9 @@ def _in_one_pool(tasks: Sequence[Task], watch: Watch, jobs: int, failures: dict[
                         failures |= {name: why} if why else {}
             except BaseException:  # a signal: those at work save and stop, the others do not begin
                 stop.set()
+                for worker in list(pool._processes):
+                    with suppress(ProcessLookupError):
+                        os.kill(worker, signal.SIGTERM)
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
     return lost
@@ -273,14 +286,9 @@ def _share(workers: int) -> None:
 
 
 def _reported(task: Task, told: Any, stop: Any) -> str:
-    def step(name: str, progress: Progress) -> None:
-        told.put((name, progress))
-        if stop.is_set():
-            os.kill(os.getpid(), signal.SIGTERM)  # the trainer saves, and says that it stopped
-
     if stop.is_set():
         raise Stopped(f"{task.name} did not begin")
-    return perform(task, Watch(step=step).stepped)
+    return perform(task, Watch(step=lambda name, progress: told.put((name, progress))).stepped)
 
 
 def _on_ray(tasks: Sequence[Task], watch: Watch) -> dict[str, str]:

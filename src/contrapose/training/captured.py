@@ -124,19 +124,22 @@ class Captured:
         """
         self.begin(epoch, first)
         start, seen, stop = time.perf_counter(), _Lagging(self.step.losses), self.trainer.steps_per_epoch
-        for place in range(first, stop):
-            self.one()
-            if (place + 1 - first) % _WINDOW == 0:
-                with torch.cuda.stream(self.one.stream):
-                    recent = seen.look(place)
-                if recent is not None:
-                    watch(place + 1, recent, (place + 1 - first) / (time.perf_counter() - start))
-                if asked:
+        try:
+            for place in range(first, stop):
+                self.one()
+                window = (place + 1 - first) % _WINDOW == 0
+                if asked and (window or self.one.graph is None):
                     stop = place + 1
                     break
-                yield
-        yield  # whoever takes turns queues more before this waits
-        self.one.stream.synchronize()
+                if window:
+                    with torch.cuda.stream(self.one.stream):
+                        recent = seen.look(place)
+                    if recent is not None:
+                        watch(place + 1, recent, (place + 1 - first) / (time.perf_counter() - start))
+                    yield
+            yield  # whoever takes turns queues more before this waits
+        finally:
+            self.one.stream.synchronize()  # also where the run ends here: its memory goes to others
         failed = int(self.step.failed_at)
         if failed >= 0:
             step = epoch * self.trainer.steps_per_epoch + failed + 1

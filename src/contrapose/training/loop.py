@@ -144,6 +144,8 @@ class Trainer:
         total = self.run.epochs * self.steps_per_epoch
         scores: dict[str, float] = {}
         while self.step < total:
+            if asked:
+                raise Stopped(_stopped(asked, self.step))
             epoch = self.step // self.steps_per_epoch
             self.criterion.epoch = epoch + 1
             loss, seconds = yield from self._epoch(epoch, asked)

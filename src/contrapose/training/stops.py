@@ -8,19 +8,48 @@ from contextlib import contextmanager
 
 
 class Stopped(Exception):
-    """A signal asked the training to stop; its state is saved."""
+    """A signal asked the work to stop; what is done is saved."""
 
 
 class Diverged(Exception):
     """A loss or gradient was not finite; the weights are those of the step before."""
 
 
+class Asked(list[int]):
+    """The signals that came. Who works looks here now and then, and stops where its state is whole."""
+
+    _now = False
+
+    def __call__(self, number: int, frame: object = None) -> None:
+        """A signal comes. A second Ctrl-C ends everything at once."""
+        self.append(number)
+        if self._now:
+            raise self.stopped()
+        if self.count(signal.SIGINT) > 1:
+            raise KeyboardInterrupt
+
+    def stopped(self) -> Stopped:
+        """What there is to say."""
+        return Stopped(f"stopped by signal {self[0]}; the same command goes on from there")
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Inside, a signal ends the work where it is: for what loses nothing by that, such as loading or waiting."""
+        if self:
+            raise self.stopped()
+        self._now = True
+        try:
+            yield
+        finally:
+            self._now = False
+
+
 @contextmanager
-def signals() -> Iterator[list[int]]:
-    """SIGTERM and SIGINT fill the list instead of ending the process: the step is finished and saved first."""
-    asked: list[int] = []
+def signals() -> Iterator[Asked]:
+    """SIGTERM and SIGINT are noted instead of ending the process: a step is finished and saved first."""
+    asked = Asked()
     try:
-        old = {s: signal.signal(s, lambda number, frame: asked.append(number)) for s in (signal.SIGTERM, signal.SIGINT)}
+        old = {s: signal.signal(s, asked) for s in (signal.SIGTERM, signal.SIGINT)}
     except ValueError:  # not the main thread
         yield asked
         return
@@ -29,3 +58,5 @@ def signals() -> Iterator[list[int]]:
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
+    if asked:  # too late for whoever was at work
+        raise asked.stopped()
