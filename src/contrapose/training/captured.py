@@ -54,11 +54,10 @@ class Step:
         self.trainer, self.views = trainer, views
         run, device, steps = trainer.run, trainer.device, trainer.steps_per_epoch
         self.order = torch.zeros((steps, run.accumulate, run.batch), dtype=torch.long, device=device)
-        self.rates, self.losses = (torch.zeros(steps, device=device) for _ in range(2))
+        self.rates, self.losses, self.norms = (torch.zeros(steps, device=device) for _ in range(3))
         self.place, self.epoch = (torch.zeros((), dtype=torch.long, device=device) for _ in range(2))
         self.rate, self.failed = (torch.zeros((), device=device) for _ in range(2))
         self.seed = torch.tensor(run.seed, device=device)
-        self.failed_at = torch.full((), -1, dtype=torch.long, device=device)
         for group in trainer.optimiser.param_groups:
             group["lr"] = self.rate
         if trainer.optimiser.defaults.get("fused") or isinstance(trainer.optimiser, LARS):
@@ -84,21 +83,27 @@ class Step:
         batches = self.order.index_select(0, self.place.view(1))[0]
         self.rate.copy_(self.rates.index_select(0, self.place.view(1))[0])
         trainer.optimiser.zero_grad(set_to_none=True)
-        value = torch.zeros((), device=trainer.device)
+        values = []
         for index in batches:
             seen = self.views(pixels[index], index, seed=self.seed, epoch=self.epoch)
-            loss = trainer.loss_of(seen, index) / run.accumulate
+            loss = trainer.loss_of(seen, index)
+            loss = loss / run.accumulate if run.accumulate > 1 else loss
             loss.backward()
             trainer.network.after_batch()
-            value += loss.detach()
-        norm = gradient_norm(run, trainer.network)
-        failed = ~(value.isfinite() & norm.isfinite())
-        self.failed_at.copy_(torch.where(failed & (self.failed == 0), self.place, self.failed_at))
-        self.failed.copy_(torch.maximum(self.failed, failed.float()))
+            values.append(loss.detach())
+        value, norm = sum(values[1:], values[0]), gradient_norm(run, trainer.network)
+        both = value + norm
+        torch.maximum(self.failed, (both - both != 0).float(), out=self.failed)  # from the first that is not finite on
         trainer.optimiser.step()
         trainer.network.after_step()
         self.losses.index_copy_(0, self.place.view(1), value.view(1))
+        self.norms.index_copy_(0, self.place.view(1), norm.view(1))
         self.place += 1
+
+    def failed_at(self) -> int:
+        """The epoch's first step whose loss or gradient was not finite; -1: none."""
+        bad = (~(self.losses.isfinite() & self.norms.isfinite())).nonzero()
+        return int(bad[0]) if len(bad) else -1
 
 
 class Captured:
@@ -140,7 +145,7 @@ class Captured:
             yield  # whoever takes turns queues more before this waits
         finally:
             self.one.stream.synchronize()  # also where the run ends here: its memory goes to others
-        failed = int(self.step.failed_at)
+        failed = self.step.failed_at()
         if failed >= 0:
             step = epoch * self.trainer.steps_per_epoch + failed + 1
             raise Diverged(
