@@ -162,3 +162,8 @@ def test_unknown_recipes_are_named() -> None:
 def test_orders_of_jitter_are_all_permutations() -> None:
     found = torch.stack(_order(torch.arange(24)), 1).tolist()
     assert found == [list(order) for order in itertools.permutations(range(4))]
+
+
+def test_a_recipe_may_have_every_operation() -> None:
+    every = Recipe(size=16, blur=0.5, solarize=0.3, invert=0.3, rotate=0.3, cutout=0.3, noise=0.3)
+    assert every((IMAGES * 255).byte(), torch.arange(12), 0, 0).isfinite().all()

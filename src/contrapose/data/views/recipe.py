@@ -12,6 +12,7 @@ from contrapose.data.randomness import bits, uniform
 from contrapose.data.views import operations as ops
 
 _TRIES = 10  # of a random box before the crop falls back to the centre, as in torchvision
+_NUMBERS = 17  # that all operations after the crop need together
 _CROP, _REST, _NOISE = range(3)  # the last key: which part of a view the numbers are for
 
 
@@ -54,7 +55,7 @@ class Recipe:
 
     def finish(self, x: Tensor, index: Tensor, *keys: int | Tensor) -> Tensor:
         """The rest, on the whole batch."""
-        u = iter(uniform(index, 16, *keys, _REST).unbind(1))
+        u = iter(uniform(index, _NUMBERS, *keys, _REST).unbind(1))
         x = self._colour(x, next(u), [next(u) for _ in range(5)], next(u))
         if self.blur:
             sigma = self.sigma[0] + (self.sigma[1] - self.sigma[0]) * next(u)
