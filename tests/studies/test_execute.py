@@ -23,8 +23,9 @@ from contrapose.cli import main
 from contrapose.report.render import write
 from contrapose.studies import find
 from contrapose.studies.collect import collect, document
-from contrapose.studies.execute import BUSY, Task, Watch, _here, perform, perform_all
+from contrapose.studies.execute import _here, perform_all
 from contrapose.studies.results import Left
+from contrapose.studies.task import BUSY, Task, Watch, perform
 from contrapose.training import Progress, Run, Stopped, Trainer, signals
 
 TINY = {"limit": 48, "batch": 16, "epochs": 2, "knn": 3, "knn_every": 2, "metrics": 12}
@@ -176,7 +177,7 @@ def test_an_evaluation_is_stopped_where_it_is(tmp_path: Path, monkeypatch: pytes
         time.sleep(30)
         return {measure: 1.0}
 
-    monkeypatch.setattr("contrapose.studies.execute.evaluate", endless)
+    monkeypatch.setattr("contrapose.studies.task.evaluate", endless)
     start = time.monotonic()
     with pytest.raises(Stopped, match="stopped by signal 2"):
         perform_all([one])

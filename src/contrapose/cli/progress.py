@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from contrapose.studies.execute import Watch
+from contrapose.studies.task import Watch
 from contrapose.training import Progress
 
 

@@ -17,7 +17,8 @@ from contrapose.report.render import write
 from contrapose.studies import STUDIES, Plan, Study, find
 from contrapose.studies.collect import collect, document, verdicts
 from contrapose.studies.dilemma import LEAD, advice, comparison, demo, start
-from contrapose.studies.execute import Task, perform_all
+from contrapose.studies.execute import perform_all
+from contrapose.studies.task import Task
 from contrapose.training import Run
 from contrapose.training.weights import export
 from contrapose.validate import check_known, nearest

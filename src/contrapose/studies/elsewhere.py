@@ -1,0 +1,118 @@
+"""Runs of studies in other processes: on this machine, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from contrapose.studies.task import Task, Watch, perform
+from contrapose.training import Stopped, signals
+from contrapose.training.stops import Asked
+
+
+def in_processes(tasks: Sequence[Task], watch: Watch, jobs: int) -> dict[str, str]:
+    """Some at once. A process that is killed takes its pool with it: what is not done goes to another pool, twice at most."""
+    failures: dict[str, str] = {}
+    for _ in range(3):
+        with signals() as asked:
+            lost = _in_one_pool(tasks, watch, jobs, failures, asked)
+        tasks = [task for task in tasks if task.name in lost]
+        if not tasks:
+            return failures
+    for task in tasks:
+        failures[task.name] = "its process was killed three times"
+        watch.ended(task.name, failures[task.name])
+    return failures
+
+
+def _in_one_pool(tasks: Sequence[Task], watch: Watch, jobs: int, failures: dict[str, str], asked: Asked) -> set[str]:
+    """The names of those that were lost with a killed process."""
+    context, lost = get_context("spawn"), set()
+    with context.Manager() as manager:
+        told, stop, workers = manager.Queue(), manager.Event(), min(jobs, len(tasks))
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=_share, initargs=(workers,)) as pool:
+            running = {pool.submit(_reported, task, told, stop): task.name for task in tasks}
+            try:
+                while running:
+                    if asked:
+                        raise asked.stopped()
+                    ended, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
+                    while not told.empty():
+                        watch.step(*told.get())
+                    for future in ended:
+                        name, error = running.pop(future), future.exception()
+                        if isinstance(error, BrokenProcessPool):
+                            lost.add(name)
+                            continue
+                        why = future.result()
+                        watch.ended(name, why)
+                        failures |= {name: why} if why else {}
+            except BaseException:  # a signal: those at work save and stop, the others do not begin
+                stop.set()
+                for worker in list(pool._processes):
+                    with suppress(ProcessLookupError):
+                        os.kill(worker, signal.SIGTERM)
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+    return lost
+
+
+def _share(workers: int) -> None:
+    """Each process takes its share of the cores, and ends with the one that started it."""
+    import torch
+
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def _reported(task: Task, told: Any, stop: Any) -> str:
+    if stop.is_set():
+        raise Stopped(f"{task.name} did not begin")
+    return perform(task, Watch(step=lambda name, progress: told.put((name, progress))).stepped)
+
+
+def on_ray(tasks: Sequence[Task], watch: Watch) -> dict[str, str]:
+    """A task for each run, wherever the cluster has room; all nodes must see this directory under the same path."""
+    try:
+        import ray
+    except ImportError as error:
+        raise ValueError("on: a Ray cluster needs: pip install 'contrapose[cluster]'") from error
+    if not ray.is_initialized():
+        try:
+            ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False)
+        except ConnectionError as error:
+            raise ValueError("on: there is no Ray cluster here; start one with `ray start --head`") from error
+    gpus = 1 if ray.cluster_resources().get("GPU", 0) else 0
+    remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=2)(_from_here)
+    running = {remote.remote(task, str(Path.cwd())): task for task in tasks}
+    failures: dict[str, str] = {}
+    while running:
+        ended, _ = ray.wait(list(running), num_returns=1)
+        for reference in ended:
+            task = running.pop(reference)
+            try:
+                why = ray.get(reference)
+            except ray.exceptions.RayError as error:
+                why = f"its node or process was lost: {str(error).splitlines()[0]}"
+            if not why and not task.done():
+                why = f"its node does not see {task.folder.resolve()}"
+            watch.ended(task.name, why)
+            failures |= {task.name: why} if why else {}
+    return failures
+
+
+def _from_here(task: Task, place: str) -> str:
+    """On another node, with the paths that the driver has."""
+    os.makedirs(place, exist_ok=True)
+    os.chdir(place)
+    return perform(task)

@@ -1,0 +1,131 @@
+"""A run of a study: done once, however many studies want it, whoever is killed, and however many start at once.
+
+A run's directory says what is done: records to the last epoch, evaluations.json, or failure.json. A lock file beside it, held
+by whoever works on it, is released by the system when that process ends, also when it is killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from contrapose.data.stream import worker_deaths
+from contrapose.studies.measures import evaluate, is_evaluation
+from contrapose.studies.results import Left
+from contrapose.training import Progress, Run, Stopped, Trainer, drain, signals
+from contrapose.training.records import write_whole
+from contrapose.training.stops import Asked
+
+BUSY = "busy"
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run, what is measured of it, and where it lives."""
+
+    run: Run
+    measures: tuple[str, ...]
+    root: Path
+    data_root: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.run.name
+
+    @property
+    def folder(self) -> Path:
+        """The run's directory."""
+        return self.root / self.name
+
+    def done(self) -> bool:
+        """Whether it is trained and everything is measured."""
+        left = Left(self.folder)
+        return left.trained(self.run.epochs) and not self.open_measures()
+
+    def open_measures(self) -> list[str]:
+        """What is still to be evaluated."""
+        there = Left(self.folder).evaluations()
+        return [measure for measure in self.measures if is_evaluation(measure) and measure not in there]
+
+
+def perform(task: Task, watch: Callable[[str, Progress], None] | None = None, *, patient: bool = True) -> str:
+    """Do what is left of a task. Gives "" when it is done, why it failed, or BUSY where another process has it."""
+    with signals() as asked:
+        return drain(performing(task, watch, asked, patient=patient))
+
+
+def performing(
+    task: Task, watch: Callable[[str, Progress], None] | None, asked: Asked, *, patient: bool
+) -> Generator[None, None, str]:
+    """The same in parts, as `Trainer.training` has them."""
+    with _locked(task.root, task.name, asked, patient) as mine:
+        if not mine:
+            return BUSY
+        if task.done():
+            return ""
+        failure = task.folder / "failure.json"
+        try:
+            with worker_deaths():
+                yield from _work(task, watch, asked)
+        except Stopped:
+            raise
+        except Exception as error:  # whatever it is, the other runs go on, and the report says it
+            task.folder.mkdir(parents=True, exist_ok=True)
+            why = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
+            write_whole(failure, {"why": why})
+            return why
+        failure.unlink(missing_ok=True)
+        return "" if task.done() else "it ended without its last record"
+
+
+def _work(task: Task, watch: Callable[[str, Progress], None] | None, asked: Asked) -> Generator[None, None, None]:
+    see = (lambda progress: watch(task.name, progress)) if watch is not None else (lambda progress: None)
+    with asked.at_once():
+        trainer = Trainer(task.run, task.folder, see, lambda text: None, task.data_root)
+        trained = Left(task.folder).trained(task.run.epochs) and trainer.load_latest()
+    if not trained:
+        yield from trainer.training(asked)
+    for measure in task.open_measures():
+        there = Left(task.folder).evaluations()
+        if measure not in there:  # one evaluation may have given several
+            with asked.at_once():
+                found = evaluate(trainer, measure)
+            write_whole(task.folder / "evaluations.json", there | found)
+            yield
+
+
+@contextmanager
+def _locked(root: Path, name: str, asked: Asked, patient: bool) -> Iterator[bool]:
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / f"{name}.lock").open("w") as file:
+        try:
+            with asked.at_once():
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if patient else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+@dataclass
+class Watch:
+    """Whoever looks on: told of every step and of every run that ends."""
+
+    step: Callable[[str, Progress], None] = lambda name, progress: None
+    ended: Callable[[str, str], None] = lambda name, why: None
+    skipped: Callable[[str], None] = lambda name: None  # it was done before
+    steps_every: float = 0.2
+    _told: dict[str, float] = field(default_factory=dict)
+
+    def stepped(self, name: str, progress: Progress) -> None:
+        """Pass a step on, not too often."""
+        now = time.monotonic()
+        if progress.step == progress.steps or now - self._told.get(name, 0.0) > self.steps_every:
+            self._told[name] = now
+            with suppress(OSError):  # a display that is gone, such as a closed pipe, stops no run
+                self.step(name, progress)
