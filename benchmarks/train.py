@@ -40,7 +40,6 @@ def trainer(data: str, framework: str, batch: int, **more: Any) -> Trainer:
 
 def graph(data: str, framework: str, batch: int, steps: int, compiled: bool) -> dict[str, float]:
     """Milliseconds of a replayed step, and the seconds until the first one."""
-    torch._dynamo.reset()  # otherwise the next batch size gets kernels for any size
     made = trainer(data, framework, batch)
     steps = min(steps, made.steps_per_epoch - 6)
     start = time.perf_counter()

@@ -16,15 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from contrapose.compared import Compared, Given, ViewByView
 from contrapose.distributed import gather, processes, share_of_rows, together
-from contrapose.negatives import STORED, Negatives, ViewChoice, steps
+from contrapose.ids import image_ids, in_order, opposite
+from contrapose.negatives import Negatives, ViewChoice, steps
 from contrapose.reduce import Statistic, of_rows, reduce_rows
 from contrapose.unit import is_half, matmul, products, unit, unit_views, units
 from contrapose.validate import check_embeddings, check_index, check_same_shape, check_values
@@ -152,7 +152,7 @@ class Pairs:
         for v in range(self.views):
             for w in range(self.views):
                 if v != w:
-                    who = (images[v], images[w], partial(_opposite, len(images[v]), images.device))
+                    who = (images[v], images[w], partial(opposite, len(images[v]), images.device))
                     made = Pairs(anchors[v], pool[w][:, None], pool[w], *who, 1, 0, self.detached, self.low)
                     yield v, w, replace(made, shared=self.shared)
 
@@ -249,7 +249,7 @@ def views(z: Tensor, *, keys: Tensor | None = None, ids: Tensor | None = None) -
     check_embeddings("keys", keys, 3)
     check_same_shape("keys", keys, "z", z)
     low, (count, m, _) = is_half(z), z.shape
-    image, seen = _image_ids(ids, m, z.device, times=count), partial(_in_order, count, m, z.device)
+    image, seen = image_ids(ids, m, z.device, times=count), partial(in_order, count, m, z.device)
     z, keys = units(z, keys.detach())
     rows = (z.flatten(0, 1), _other_views(keys), keys.flatten(0, 1))
     return Pairs(*rows, image, image, seen, count, 0, True, low)
@@ -260,7 +260,7 @@ def _of_views(*given: Tensor, ids: Tensor | None) -> Pairs:
     low, device = is_half(*given), given[0].device
     z, found, rounded = unit_views(*given)
     count, m, _ = z.shape
-    image, seen = _image_ids(ids, m, device, times=count), partial(_in_order, count, m, device)
+    image, seen = image_ids(ids, m, device, times=count), partial(in_order, count, m, device)
     anchor = z.flatten(0, 1)
     rounded = None if rounded is None else rounded.flatten(0, 1)
     return Pairs(anchor, found, anchor, image, image, seen, count, 0, False, low, rounded)
@@ -273,7 +273,7 @@ def cross(a: Tensor, b: Tensor, *, ids: Tensor | None = None) -> Pairs:
     check_same_shape("b", b, "a", a)
     low = is_half(a, b)
     a, b = units(a, b)
-    image, seen = _image_ids(ids, len(a), a.device), partial(_opposite, len(a), a.device)
+    image, seen = image_ids(ids, len(a), a.device), partial(opposite, len(a), a.device)
     return Pairs(a, b[:, None], b, image, image, seen, 1, 0, False, low)
 
 
@@ -300,8 +300,8 @@ def queue(q: Tensor, k: Tensor, rows: Tensor, *, batch: bool = False, ids: Tenso
     views_, m, _ = q.shape
     # One view of queries takes all keys; several views take the keys of the others.
     positive = _other_views(k) if views_ > 1 else k.transpose(0, 1)
-    images = _image_ids(ids, m, q.device, times=views_, alone=True)
-    seen = partial(_in_order, views_, m, q.device, stored=len(rows), batch=batch)
+    images = image_ids(ids, m, q.device, times=views_, alone=True)
+    seen = partial(in_order, views_, m, q.device, stored=len(rows), batch=batch)
     anchor, pool = q.flatten(0, 1), rows
     pool_image = images.new_full((len(rows),), torch.iinfo(images.dtype).min)
     if batch:
@@ -335,7 +335,7 @@ def bank(z: Tensor, index: Tensor, rows: Tensor) -> Pairs:
     z = z if z.ndim == 3 else z[None]
     count, m, _ = z.shape
     index = index.to(z.device).long()
-    image, seen = index.repeat(count), partial(_in_order, count, m, z.device, stored=size, batch=False)
+    image, seen = index.repeat(count), partial(in_order, count, m, z.device, stored=size, batch=False)
     positive = rows[index].repeat(count, 1)[:, None]
     pool_image = torch.arange(size, device=z.device)
     return Pairs(z.flatten(0, 1), positive, rows, image, pool_image, seen, count, size, True, low)
@@ -363,54 +363,9 @@ def from_similarities(pos: Tensor, neg: Tensor) -> Similarities:
     return Similarities(pos.float() if pos.dtype in low else pos, neg.float() if neg.dtype in low else neg)
 
 
-def _in_order(
-    views: int, images: int, device: torch.device, *, stored: int = 0, batch: bool = True
-) -> tuple[Tensor, Tensor]:
-    """The views of anchors, view after view, and of a pool of stored rows and, with `batch`, the same again."""
-    anchors = torch.arange(views, device=device).repeat_interleave(images)
-    rows = anchors.new_full((stored,), STORED)
-    return anchors, torch.cat([rows, anchors]) if batch else rows
-
-
-def _opposite(images: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Anchors in one view, the pool in another."""
-    anchors = torch.zeros(images, dtype=torch.long, device=device)
-    return anchors, anchors + 1
-
-
 def _other_views(z: Tensor) -> Tensor:
     # (V, m, d) -> (V · m, V - 1, d): of each view's rows, the same image's rows in the views after it, cyclically.
     return torch.stack([z.roll(-step, 0) for step in range(1, len(z))], dim=2).flatten(0, 1)
-
-
-def _image_ids(ids: Tensor | None, m: int, device: torch.device, *, times: int = 1, alone: bool = False) -> Tensor:
-    """Given ids, checked, or 0…m-1, `times` over. Unless an image may stand `alone`, there must be two different ones."""
-    if ids is None:
-        if m < 2 and not alone:
-            raise ValueError("one image in the batch has no negatives: expected at least two images")
-        # What is recorded has no values yet, and what is traced never has: only the rest can be kept.
-        passing = torch.compiler.is_compiling() or is_in_torch_dispatch_mode()
-        passing = passing or (device.type == "cuda" and torch.cuda.is_current_stream_capturing())
-        return _sequence(m, times, device) if passing else _kept_sequence(m, times, device)
-    check_index("ids", ids, m)
-    ids = ids.to(device).long()
-    if not alone:
-        different = (ids != ids[0]).any()
-        check_values(different, lambda: f"ids: all {m} images have the id {int(ids[0])}, so there are no negatives")
-    return ids.repeat(times) if times > 1 else ids
-
-
-def _sequence(m: int, times: int, device: torch.device) -> Tensor:
-    return torch.arange(m, device=device, dtype=torch.int32).repeat(times)  # of 32 bits: kernels compare them faster
-
-
-@lru_cache(maxsize=16)
-def _kept_sequence(m: int, times: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        made = _sequence(m, times, device)
-    if made.is_cuda:  # whichever stream reads it
-        torch.cuda.current_stream(device).synchronize()
-    return made
 
 
 def _check_width(name: str, rows: Tensor, z: Tensor) -> None:

@@ -15,7 +15,7 @@ SOURCE = Path(contrapose.__file__).parent
 LAYERS = (
     ("validate", "lars", "replayed", "unit", "unit_kernels"),
     ("reduce",),
-    ("negatives", "compared", "pairs", "temperature", "distributed"),
+    ("negatives", "ids", "compared", "pairs", "temperature", "distributed"),
     ("losses",),
     ("metrics", "bench"),
     ("explain",),

@@ -23,6 +23,11 @@ def centred(images: Tensor, size: int) -> Tensor:
     return images[:, :, top : top + size, left : left + size]
 
 
+def at_once(device: torch.device, size: int) -> int:
+    """Images in a batch: few on the CPU, for its memory; many small ones on a GPU, where it is launches that count."""
+    return 500 if device.type == "cpu" else max(250, min(4000, 2**22 // size**2))
+
+
 @torch.no_grad()
 def features(
     network: Callable[[Tensor], Tensor],

@@ -13,7 +13,7 @@ from contrapose.data.images import Images
 from contrapose.data.randomness import permutation
 from contrapose.data.stream import Files, whole
 from contrapose.data.views import Recipe, Views
-from contrapose.evaluation.features import features
+from contrapose.evaluation.features import at_once, features
 from contrapose.pairs import unit
 
 
@@ -35,7 +35,7 @@ class Measures:
         """Every metric there is; those that need labels only where there are at least two classes of them."""
         sample = self.sample(data, recipe)
         pixels = sample.pixels
-        batches = pixels.split(_at_once(device, recipe.size))
+        batches = pixels.split(at_once(device, recipe.size))
         z = unit(features(embed, batches, mean=recipe.mean, std=recipe.std, size=recipe.size, device=device))
         every = torch.arange(len(pixels))
         drawn = every[: self.drawn]
@@ -99,16 +99,11 @@ class Measures:
         """(D, n, d): unit embeddings of random augmentations of each image; `index` and the draw's number decide which."""
         view, numbers, made = Views((recipe,)), torch.tensor(draws), []
         with torch.no_grad():
-            for part in torch.arange(len(draws) * len(pixels)).split(_at_once(device, recipe.size)):
+            for part in torch.arange(len(draws) * len(pixels)).split(at_once(device, recipe.size)):
                 draw, image = numbers[part // len(pixels)], part % len(pixels)
                 (x,) = view(pixels[image].to(device), index[image].to(device), seed=self.seed, epoch=draw.to(device))
                 made.append(unit(embed(x[0].contiguous(memory_format=torch.channels_last)).float()))
         return torch.cat(made).view(len(draws), len(pixels), -1)
-
-
-def _at_once(device: torch.device, size: int) -> int:
-    """Images in a batch: few on the CPU, for its memory; many small ones on a GPU, where it is launches that count."""
-    return 500 if device.type == "cpu" else max(250, min(4000, 2**22 // size**2))
 
 
 def partners(labels: Tensor, *, seed: int = 0) -> Tensor:

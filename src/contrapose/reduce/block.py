@@ -53,7 +53,7 @@ class Selection:
 
     anchor_id: Tensor  # (n,)
     pool_id: Tensor  # (m,)
-    runs: list[tuple[slice, slice]]  # which anchors meet which pool rows
+    runs: list[tuple[slice, slice]]  # which anchors meet which pool rows; no row is in two of them
     hardest: Callable[[Tensor], Tensor] | None = None  # from an anchor's number of negatives to how many of them count
 
     def contiguous(self) -> Selection:

@@ -223,9 +223,7 @@ class _Statistics(torch.autograd.Function):
                     steep = problem.phi.times if problem.phi.factor is None else problem.phi.factor.detach()[rows]
                     torch.mul(next(found), (upstream[rows] * steep)[:, None], out=d_anchor[rows])
             if d_pool is not None and not alike:
-                part = torch.empty_like(d_pool[columns])
-                _backward(problem, p, z, columns, rows, saved, part, own=False, other=True)
-                d_pool[columns] += part
+                _backward(problem, p, z, columns, rows, saved, _part(d_pool, columns), own=False, other=True)
         return d_anchor, d_pool, upstream * second if wants_factor else None, None, None, None
 
 

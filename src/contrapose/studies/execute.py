@@ -10,6 +10,7 @@ from contrapose.studies.task import BUSY, Task, Watch, performing
 from contrapose.training import Stopped, signals
 from contrapose.training.processes import own_device
 
+Work = tuple[Task, Generator[None, None, str]]
 _ON_A_GPU = 2  # jobs at once: measured, in benchmarks/README.md; a third gives no more
 
 
@@ -74,9 +75,10 @@ def _no_room(why: str) -> bool:
     return "out of memory" in why.lower() or "alloc_failed" in why.lower()
 
 
-def _in_turns(works: list[tuple[Task, Generator[None, None, str]]], at_once: int) -> Iterator[tuple[Task, str]]:
+def _in_turns(works: list[Work], at_once: int) -> Iterator[tuple[Task, str]]:
     """What each gives, as they end. Where one is stopped by a signal the others are too, and nothing new begins."""
-    waiting, running = list(works), list(works[:0])
+    waiting: list[Work] = list(works)
+    running: list[Work] = []
     stopped: Stopped | None = None
     try:
         while running or (waiting and stopped is None):

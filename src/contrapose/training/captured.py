@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Generator, Sequence
+from functools import lru_cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -111,8 +112,18 @@ class Captured:
 
     def __init__(self, trainer: Trainer, *, compiled: bool = True) -> None:
         gc.collect()  # an earlier run's graph holds its memory until then
-        _forget_unless(trainer)
-        self.trainer = trainer
+        self.trainer, run = trainer, trainer.run
+        _compile_for(
+            run.framework,
+            run.encoder,
+            run.head,
+            run.width,
+            run.norm_splits,
+            run.views,
+            run.view_count,
+            run.batch,
+            run.precision,
+        )
         self.step = Step(trainer, torch.compile(trainer.views) if compiled else trainer.views)
         if compiled:
             trainer.network.compile_encoders()
@@ -161,17 +172,10 @@ class Captured:
         self.one.stream.wait_stream(torch.cuda.current_stream(self.trainer.device))
 
 
-_COMPILED_FOR: list[tuple[object, ...]] = []  # the settings of the last run
-
-
-def _forget_unless(trainer: Trainer) -> None:
+@lru_cache(maxsize=1)
+def _compile_for(*what: object) -> None:
     """Runs of the same networks, views and sizes share what is compiled; for others it is made anew, for their sizes alone."""
-    run = trainer.run
-    sizes = (run.width, run.view_count, run.batch, run.norm_splits)
-    key = (run.framework, run.encoder, run.head, run.views, run.precision, *sizes)
-    if key not in _COMPILED_FOR:
-        _COMPILED_FOR[:] = [key]
-        torch._dynamo.reset()
+    torch._dynamo.reset()
 
 
 class _Lagging:

@@ -23,6 +23,7 @@ from contrapose.data.views import Views
 from contrapose.encoders import encoder
 from contrapose.encoders.heads import head, predictor
 from contrapose.evaluation import KNN, Measures, features
+from contrapose.evaluation.features import at_once
 from contrapose.frameworks import Framework, MemoryBank, MoCo, MoCoV3, SimCLR
 from contrapose.losses import Loss, isogclr
 from contrapose.losses.parse import parse
@@ -266,14 +267,14 @@ class Trainer:
         self.network.eval()
         recipe = self.views.recipes[0]
         sample = Measures(count).sample(self.held_out, recipe)
-        z = features(
-            self.embed, sample.pixels.split(500), mean=recipe.mean, std=recipe.std, size=recipe.size, device=self.device
-        )
+        pixels = sample.pixels.split(at_once(self.device, recipe.size))
+        z = features(self.embed, pixels, mean=recipe.mean, std=recipe.std, size=recipe.size, device=self.device)
         return unit(z), sample.labels, sample.classes
 
     def features(self, images: Images | Files) -> Tensor:
         """The encoder's features of a whole data set, not augmented."""
-        recipe, batch = self.views.recipes[0], 500 if self.device.type == "cpu" else 2000
+        recipe = self.views.recipes[0]
+        batch = at_once(self.device, recipe.size)
         self.network.eval()
         pixels = (
             images.pixels.split(batch)
