@@ -86,6 +86,18 @@ def test_the_queue_is_first_in_first_out() -> None:
     torch.testing.assert_close(framework.rows.norm(dim=1), torch.ones(20))
 
 
+@pytest.mark.parametrize("views", [2, 3])
+def test_keys_of_two_views_are_the_second_alone(views: int) -> None:
+    """Batch norms of the key network must not see the queries."""
+    framework = make("moco").train()
+    assert isinstance(framework, MoCo)
+    (x,), network = images(views), copy.deepcopy(framework.keys)
+    framework([x], torch.arange(6))
+    wanted = network(x[1]) if views == 2 else network(x.flatten(0, 1))[-6:]
+    assert framework._latest is not None
+    torch.testing.assert_close(framework._latest, unit(wanted))
+
+
 def test_the_key_encoder_is_an_exact_average() -> None:
     framework = make("moco", momentum=0.9)
     assert isinstance(framework, MoCo)

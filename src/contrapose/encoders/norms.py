@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -12,8 +14,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 Network = TypeVar("Network", bound=nn.Module)
 
 
-class AdoptedBatchNorm(nn.Module):
-    """The names and values of the batch norm that it replaces; how to normalise is for its children to say."""
+class AdoptedBatchNorm(nn.Module, ABC):
+    """The names and values of the batch norm that it replaces; what is normalised together is for its children to say."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -26,6 +28,29 @@ class AdoptedBatchNorm(nn.Module):
         self.register_buffer("running_mean", norm.running_mean)
         self.register_buffer("running_var", norm.running_var)
         self.register_buffer("num_batches_tracked", norm.num_batches_tracked)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, …): by statistics of the batch in training, by the running ones in evaluation."""
+        if self.training:
+            return self.by_batch(x)
+        return batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+
+    @abstractmethod
+    def by_batch(self, x: Tensor) -> Tensor:
+        """Normalised by statistics of the batch, which the running ones follow."""
+
+    def scaled(self, centred: Tensor, variance: Tensor, places: int) -> Tensor:
+        """To the learned scale and shift; channels are followed by `places` dimensions."""
+        y = centred * torch.rsqrt(variance + self.eps)
+        shape = [-1] + [1] * places
+        return y if self.weight is None else y * self.weight.view(shape) + self.bias.view(shape)
+
+    @torch.no_grad()
+    def follow(self, mean: Tensor, variance: Tensor, count: float) -> None:
+        """The running statistics take their step towards those of `count` values a channel."""
+        self.num_batches_tracked += 1
+        self.running_mean.lerp_(mean, self.momentum)
+        self.running_var.lerp_(variance * count / (count - 1), self.momentum)
 
 
 def replace_norms(network: Network, make: Callable[[_BatchNorm], nn.Module]) -> Network:
@@ -47,21 +72,15 @@ class SplitBatchNorm(AdoptedBatchNorm):
         super().__init__(norm)
         self.splits = splits
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise each part by itself in training, all by the running statistics in evaluation."""
-        if not self.training:
-            return batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
-        parts = self.splits
-        if len(x) % parts:
-            raise ValueError(f"norm_splits: a batch of {len(x)} cannot be split into {parts} equal parts")
-        mean, var = self.running_mean.repeat(parts), self.running_var.repeat(parts)
-        weight, bias = (None if p is None else p.repeat(parts) for p in (self.weight, self.bias))
-        grouped = x.reshape(len(x) // parts, parts * x.shape[1], *x.shape[2:])
-        y = batch_norm(grouped, mean, var, weight, bias, training=True, momentum=self.momentum, eps=self.eps)
-        self.running_mean.copy_(mean.view(parts, -1).mean(0))
-        self.running_var.copy_(var.view(parts, -1).mean(0))
-        self.num_batches_tracked += 1
-        return y.reshape(x.shape)
+    def by_batch(self, x: Tensor) -> Tensor:
+        """Each part by itself, where the images lie."""
+        if len(x) % self.splits:
+            raise ValueError(f"norm_splits: a batch of {len(x)} cannot be split into {self.splits} equal parts")
+        parts = x.unflatten(0, (-1, self.splits)).float()  # (B / splits, splits, C, …)
+        over = (0, *range(3, parts.ndim))
+        variance, mean = torch.var_mean(parts, over, correction=0, keepdim=True)
+        self.follow(mean.mean(1).flatten(), variance.mean(1).flatten(), parts.numel() / mean.numel())
+        return self.scaled(parts - mean, variance, parts.ndim - 3).flatten(0, 1).to(x.dtype)
 
 
 def split_norms(network: Network, splits: int) -> Network:

@@ -32,7 +32,7 @@ class Framework(nn.Module, ABC):
 
     def compile_encoders(self) -> None:
         """Let the compiler make kernels for the networks that views pass through."""
-        self.encoder.compile()
+        self.encoder.compile(dynamic=False)
 
     def features(self, images: Tensor) -> Tensor:
         """What evaluation sees: the encoder's output, before the projector."""

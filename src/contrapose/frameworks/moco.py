@@ -36,7 +36,7 @@ class _Momentum(Framework):
     def compile_encoders(self) -> None:
         """The queries' and the keys'."""
         super().compile_encoders()
-        self.keys[0].compile()
+        self.keys[0].compile(dynamic=False)
 
     @torch.no_grad()
     def after_step(self) -> None:
@@ -83,12 +83,14 @@ class MoCo(_Momentum):
 
     def forward(self, views_of: list[Tensor], index: Tensor) -> Pairs:
         """Queries against keys and queue."""
-        keys, ids = gather(self._shuffled_keys(views_of, index), 1), gather(index)
+        two = sum(len(group) for group in views_of) == 2
+        keyed = [views_of[-1][-1:]] if two else views_of  # key and query never share a batch norm's statistics
+        keys, ids = gather(self._shuffled_keys(keyed, index), 1), gather(index)
         self._latest = unit(keys[-1])
         rows = self.rows.clone()  # what the backward pass sees must not change under it
-        if len(keys) == 2:
+        if two:
             query = encode(nn.Sequential(self.encoder, self.projector), [views_of[0][:1]])
-            return queue(gather(query[0]), keys[1], rows, batch=self.batch_negatives, ids=ids).shared_out()
+            return queue(gather(query[0]), keys[0], rows, batch=self.batch_negatives, ids=ids).shared_out()
         return queue(gather(self.embed(views_of), 1), keys, rows, batch=self.batch_negatives, ids=ids).shared_out()
 
     def _shuffled_keys(self, views_of: list[Tensor], index: Tensor) -> Tensor:

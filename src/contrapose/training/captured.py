@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,7 +29,8 @@ from contrapose.training.stops import Diverged
 if TYPE_CHECKING:
     from contrapose.training.loop import Trainer
 
-_WINDOW = 20  # steps between looks at the loss: it is of one window ago, so that nobody waits
+_TURN = 4  # steps queued before another run has its turn: a GPU takes them in this order, and overlaps neighbours
+_WINDOW = 5 * _TURN  # steps between looks at the loss: it is of one window ago, so that nobody waits
 
 
 def why_not(trainer: Trainer) -> str:
@@ -124,7 +126,7 @@ class Captured:
             run.batch,
             run.precision,
         )
-        self.step = Step(trainer, torch.compile(trainer.views) if compiled else trainer.views)
+        self.step = Step(trainer, torch.compile(trainer.views, dynamic=False) if compiled else trainer.views)
         if compiled:
             trainer.network.compile_encoders()
         if not torch.are_deterministic_algorithms_enabled():
@@ -152,8 +154,9 @@ class Captured:
                         recent = seen.look(place)
                     if recent is not None:
                         watch(place + 1, recent, (place + 1 - first) / (time.perf_counter() - start))
+                if (place + 1 - first) % _TURN == 0:
                     yield
-            yield  # whoever takes turns queues more before this waits
+            yield from repeat(None, _WINDOW // _TURN)  # whoever takes turns queues more before this waits
         finally:
             self.one.stream.synchronize()  # also where the run ends here: its memory goes to others
         failed = self.step.failed_at()

@@ -49,20 +49,13 @@ def synchronised(network: nn.Module, device: torch.device) -> nn.Module:
 class SyncedBatchNorm(AdoptedBatchNorm):
     """A batch norm with the statistics of all processes, on any device (torch's own is for GPUs alone)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise over everything but the channels, dimension 1."""
-        if not self.training:
-            running = self.running_mean, self.running_var
-            return nn.functional.batch_norm(x, *running, self.weight, self.bias, eps=self.eps)
+    def by_batch(self, x: Tensor) -> Tensor:
+        """Over everything but the channels, dimension 1, in all processes."""
         over = [d for d in range(x.ndim) if d != 1]
         shape = [1, -1] + [1] * (x.ndim - 2)
         count = x.numel() / x.shape[1] * dist.get_world_size()
         mean = total(x.sum(over)) / count
         centred = x - mean.view(shape)
         variance = total(centred.square().sum(over)) / count
-        with torch.no_grad():
-            self.num_batches_tracked += 1
-            self.running_mean.lerp_(mean, self.momentum)
-            self.running_var.lerp_(variance * count / (count - 1), self.momentum)
-        y = centred * torch.rsqrt(variance + self.eps).view(shape)
-        return y if self.weight is None else y * self.weight.view(shape) + self.bias.view(shape)
+        self.follow(mean, variance, count)
+        return self.scaled(centred, variance.view(shape), x.ndim - 2)
