@@ -101,7 +101,8 @@ class Trainer:
         self.whole = nn.ModuleDict({"network": self.network, "criterion": self.criterion})
         self.optimiser = optimiser(self.run, self.network)
         train = self.split.train
-        self.pixels = train.pixels.to(self.device) if isinstance(train, Images) else None
+        self.moved: dict[Images, Tensor] = {}
+        self.pixels = self._resident(train) if isinstance(train, Images) else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.run.precision == "fp16")
         self.step, self.neighbours = 0, self.run.knn
         self.steps: Plain | Captured = Plain(self)
@@ -277,7 +278,7 @@ class Trainer:
         batch = at_once(self.device, recipe.size)
         self.network.eval()
         pixels = (
-            images.pixels.split(batch)
+            self._resident(images).split(batch)
             if isinstance(images, Images)
             else whole(images, recipe.size, batch=batch, workers=self.workers)
         )
@@ -285,6 +286,12 @@ class Trainer:
             return features(
                 self.network.features, pixels, mean=recipe.mean, std=recipe.std, size=recipe.size, device=self.device
             )
+
+    def _resident(self, images: Images) -> Tensor:
+        """Their pixels on the device, where they stay: training and evaluations come to them again and again."""
+        if images not in self.moved:
+            self.moved[images] = images.pixels.to(self.device)
+        return self.moved[images]
 
     def labelled_features(self) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
         """Features and labels to classify by, then those to be classified; None where there are no labels."""
@@ -303,8 +310,8 @@ class Trainer:
         return {f"knn_{name}": score for name, score in scores.items()}
 
     def _due(self) -> bool:
-        """Whether a checkpoint is worth its time: all of them together take a fiftieth at most."""
-        return time.perf_counter() - self.saved > 50 * self.saving
+        """Whether a checkpoint is worth its time: all of them together take a hundredth at most."""
+        return time.perf_counter() - self.saved > 100 * self.saving
 
     def _save(self) -> None:
         if self.rank:
