@@ -25,7 +25,7 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     main(["study", "show", "dystress/table3"])
     shown = capsys.readouterr().out
     assert "paper: CIFAR-10 85.68, CIFAR-100 56.57" in shown
-    assert "--scale small   # 5 runs on CIFAR-10" in shown
+    assert "--scale small   # 6 runs on CIFAR-10" in shown
 
 
 def test_bad_words(capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,5 +111,8 @@ def test_some_rows_of_a_study_alone(
     main([*words, "--rows", "τ = 0.2"])
     assert len([path for path in (tmp_path / "runs").iterdir() if path.is_dir()]) == 1
     page = (tmp_path / "out" / "behaviour-figure4-smoke" / "index.md").read_text()
-    assert page.count("| not run |") == 11
+    assert page.count("| τ = ") == 1
+    assert "1 of its 12 rows alone, and judged by them." in page
     assert "did you mean 'τ = 0.2'?" in failed(capsys, *words, "--rows", "τ = 0.21")
+    other = ["study", "run", "behaviour/figure4", "behaviour/figure9", "--rows", "τ = 0.2"]
+    assert "rows: behaviour/figure9 has none of these" in failed(capsys, *other)

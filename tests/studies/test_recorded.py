@@ -1,39 +1,86 @@
-"""What results/README.md says of a run is what the run left."""
+"""What results/README.md says of runs is what they left, and its commands give the verdicts that it prints."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from contrapose.cli import main
 from contrapose.studies import find
-from contrapose.studies.results import Left
+from contrapose.studies.results import Left, column
+from contrapose.studies.study import Row
 from contrapose.training import Run
 
-RESULTS = Path(__file__).parents[2] / "results"
-ROWS = re.findall(r"^\| (.+?) \| (\S+-[0-9a-f]{8}) \| (.+) \|$", (RESULTS / "README.md").read_text(), re.MULTILINE)
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "results" / "README.md").read_text()
+SECTIONS = [section for section in TEXT.split("\n## ") if re.search(r"-[0-9a-f]{8} \|", section)]
+COMMANDS = [
+    command.replace("\\\n", " ") for command in re.findall(r"^    (contrapose study report (?:.*\\\n)*.*)$", TEXT, re.M)
+]
+
+
+def lines() -> list[tuple[list[str], dict[str, str]]]:
+    """Every row of the tables, by its headings, with the studies that its section names."""
+    found = []
+    for section in SECTIONS:
+        studies = re.findall(r"`(\w+/\w+)`", section.splitlines()[0])
+        table = [
+            line.strip("| ").split(" | ")
+            for line in section.splitlines()
+            if line.startswith("| ") and "---" not in line
+        ]
+        found += [(studies, dict(zip(table[0], row, strict=True))) for row in table[1:]]
+    return found
+
+
+def printed(run: Run, studies: list[str]) -> str:
+    """The paper's number for what the run is behind."""
+    rows: list[tuple[Row, str, str]] = []
+    for study in studies:
+        plan = find(study).at("small", ["cifar10=data/cifar10.npz"])
+        for row, on, planned in plan.cells(1):
+            if planned == run:
+                rows.append((row, plan.study.quantities[0].name, on.name))
+    assert rows, f"{run.name} is not of {studies}"
+    first, quantity, where = rows[0]
+    return str(first.printed.get(column(quantity, where), "none"))
 
 
 def test_every_run_has_its_row() -> None:
-    assert sorted(name for _, name, _ in ROWS) == sorted(path.name for path in (RESULTS / "runs").iterdir())
+    assert sorted(row["run"] for _, row in lines()) == sorted(path.name for path in (ROOT / "results/runs").iterdir())
 
 
-@pytest.mark.parametrize(("name", "numbers"), [(name, numbers) for _, name, numbers in ROWS])
-def test_a_row_is_what_its_run_left(name: str, numbers: str) -> None:
-    left = Left(RESULTS / "runs" / name)
+@pytest.mark.parametrize(("studies", "row"), lines())
+def test_a_row_is_what_its_run_left(studies: list[str], row: dict[str, str]) -> None:
+    left = Left(ROOT / "results" / "runs" / row["run"])
     settings: dict[str, Any] = json.loads((left.folder / "run.json").read_text())
     run = Run(**settings | {"milestones": tuple(settings["milestones"])})
-    assert run.name == name
+    assert run.name == row["run"]
     assert left.trained(run.epochs)
     last, evaluations = left.records()[-1], left.evaluations()
-    seconds = sum(record["seconds"] for record in left.records())
-    found = [-last["uniformity"], last["tolerance"], evaluations["linear:wang-liu"], last["knn_top1"]]
-    assert numbers.split(" | ") == [*(f"{value:.2f}" for value in found), f"{seconds:.0f}"]
+    found = {
+        "-U": f"{-last['uniformity']:.2f}",
+        "tolerance": f"{last['tolerance']:.2f}",
+        "kNN-200, %": f"{last['knn_top1']:.2f}",
+        "linear, %": "".join(f"{value:.2f}" for name, value in evaluations.items() if name.startswith("linear:")),
+        "seconds": f"{sum(record['seconds'] for record in left.records()):.0f}",
+        "paper, %": printed(run, studies),
+    }
+    assert {key: value for key, value in row.items() if key in found} == {k: v for k, v in found.items() if k in row}
+    assert set(row) <= {"run", "loss", "method", *found}
 
 
-def test_they_are_runs_of_the_study() -> None:
-    wanted = find("behaviour/figure9").at("small", ["cifar10=data/cifar10.npz"]).wanted(1)
-    assert {name for _, name, _ in ROWS} <= set(wanted)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_gives_its_verdicts(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    main([*shlex.split(command)[1:], "-o", str(tmp_path)])
+    said = capsys.readouterr().out.split("\nreport ")[0]
+    assert ": holds: " in said
+    assert "".join(f"    {line}\n" for line in said.splitlines()) in TEXT

@@ -88,7 +88,7 @@ class StudyRun:
     data: tuple[str, ...] = ()
     """Other data: a name or path for all, or NAME=PATH for one, such as cifar10=cifar10.npz."""
     rows: tuple[str, ...] = ()
-    """Do the runs of these rows alone, such as "τ = 0.2"; the report shows what there is of the others."""
+    """These rows alone, such as "τ = 0.2": the claims are judged by them."""
     seeds: int = 1
     """Runs of each setting, with seeds 0, 1, …"""
     jobs: int | None = None
@@ -104,11 +104,9 @@ class StudyRun:
 
     def __call__(self) -> None:
         """Run, judge, report; exit code 1 where a run failed."""
-        plans = planned(self.names, self.scale, self.data)
+        plans = planned(self.names, self.scale, self.data, self.rows)
         check_present(plans)
-        for row in self.rows:
-            check_known("rows", row, [known.name for plan in plans for known in plan.study.rows])
-        failures = do(plans, self.seeds, self.root, self.data_root, self.jobs, self.on, self.rows)
+        failures = do(plans, self.seeds, self.root, self.data_root, self.jobs, self.on)
         report(plans, self.seeds, self.root, self.out)
         if failures:
             raise SystemExit(exits.FAILED)
@@ -124,6 +122,8 @@ class StudyReport:
     """The scale of the runs."""
     data: tuple[str, ...] = ()
     """The data of the runs, as given to `study run`."""
+    rows: tuple[str, ...] = ()
+    """These rows alone, such as "τ = 0.2": the claims are judged by them."""
     seeds: int = 1
     """Their number of seeds."""
     root: Path = Path("runs")
@@ -133,7 +133,7 @@ class StudyReport:
 
     def __call__(self) -> None:
         """Page, Markdown and figures."""
-        plans = planned(self.names, self.scale, self.data)
+        plans = planned(self.names, self.scale, self.data, self.rows)
         wanted = {name for plan in plans for name in plan.wanted(self.seeds)}
         if wanted and not any((self.root / name).is_dir() for name in wanted):
             raise ValueError(
@@ -248,11 +248,14 @@ def finish(plan: Plan, seeds: int, root: Path, folder: Path, title: str, lead: s
     print(f"report {write(document([plan], seeds, root, title=title, lead=lead), folder)}")
 
 
-def planned(names: Sequence[str], scale: str, data: Sequence[str]) -> list[Plan]:
-    """The studies at a scale; an unknown name or scale is refused."""
+def planned(names: Sequence[str], scale: str, data: Sequence[str], rows: Sequence[str] = ()) -> list[Plan]:
+    """The studies at a scale, or some of their rows; an unknown name or scale is refused."""
     if not names:
         raise ValueError("names: expected at least one study; `contrapose study list` names them")
-    return [find(name).at(scale, data) for name in names]
+    studies = [find(name) for name in names]
+    for row in rows:
+        check_known("rows", row, [known.name for study in studies for known in study.rows])
+    return [study.only(rows).at(scale, data) for study in studies]
 
 
 def check_present(plans: Sequence[Plan]) -> None:
@@ -275,12 +278,11 @@ def do(
     data_root: Path,
     jobs: int | None,
     on: str = "local",
-    rows: Sequence[str] = (),
 ) -> dict[str, str]:
-    """All runs of some plans, or of some of their rows, with a display; why each failed, by name."""
+    """All runs of some plans, with a display; why each failed, by name."""
     if seeds < 1:
         raise ValueError(f"seeds: expected at least 1, got {seeds}")
-    tasks = [Task(run, plan.measures, root, data_root) for plan in plans for run in plan.wanted(seeds, rows).values()]
+    tasks = [Task(run, plan.measures, root, data_root) for plan in plans for run in plan.wanted(seeds).values()]
     names = {task.name for task in tasks}
     if not names:
         return {}

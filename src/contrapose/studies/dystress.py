@@ -32,7 +32,8 @@ _MOCO: Settings = {
 }  # fmt: skip
 _CIFAR: Mapping[str, Settings] = {
     "SimCLR": {"loss": "simclr"}, "MoCo v2": _MOCO, "DCL": {"loss": "dcl"}, "DCLW": {"loss": "dclw"},
-    "MACL": {"loss": "macl"}, "DySTreSS": {"loss": "dystress"}, "DySTreSS*": {"loss": _cosine(0.1, 0.2)},
+    "DCL (old form)": {"loss": "dcl(split_views=True)"}, "MACL": {"loss": "macl"}, "DySTreSS": {"loss": "dystress"},
+    "DySTreSS*": {"loss": _cosine(0.1, 0.2)},
     "Kukleva et al.": {"loss": "temperature_schedule"}, "cosine": {"loss": "dystress"},
     "linear": {"loss": "nt_xent(temperature=linear(0.07, 0.2))"},
     "exponential": {"loss": "nt_xent(temperature=exponential(0.07, 0.2))"},
@@ -103,7 +104,8 @@ _TABLE2 = _rows(_IMAGENET, _LINEAR, _IN1K, {
     "VICReg": "63.0 85.4", "MACL": "64.3 -", "DySTreSS": "65.21 86.55",
 })  # fmt: skip
 _TABLE3 = _rows(_CIFAR, _KNN, _BOTH, {
-    "SimCLR": "83.65 52.32", "MoCo v2": "83.9 54.01", "DCL": "84.4 56.02", "MACL": "84.85 56.15", "DySTreSS": "85.68 56.57",
+    "SimCLR": "83.65 52.32", "MoCo v2": "83.9 54.01", "DCL (old form)": "84.4 56.02", "MACL": "84.85 56.15",
+    "DySTreSS": "85.68 56.57",
 })  # fmt: skip
 _TABLE4 = _rows(_CIFAR, _KUKLEVA, _LT, {
     "Kukleva et al.": "62.91 - - - 30.20 - - -", "DySTreSS": "64.98 - - - 31.71 - - -",
@@ -427,10 +429,12 @@ STUDIES = (
     ),
     Study(
         "dystress/table3", "200-NN accuracy on CIFAR-10 and CIFAR-100", "DySTreSS is above SimCLR, MoCo v2, DCL and MACL.",
-        _C10, _TABLE3, _KNN, _BOTH,
-        claims=(best("DySTreSS", _names(_TABLE3)), above("DySTreSS", "SimCLR"), above("DySTreSS", "MACL", margin=0.3)),
-        note=f"{_NOISE} The paper takes the best epoch, we the last. {_OLD_DCL} The text's gains on CIFAR-100, 1.77 and 1.39, "
-             "are 4.25 and 0.42 by the table.",
+        _C10, (*_TABLE3, Row("DCL", _CIFAR["DCL"])), _KNN, _BOTH,
+        claims=(best("DySTreSS", _names(_TABLE3)), above("DySTreSS", "SimCLR"), above("DySTreSS", "MACL", margin=0.3),
+                above("DySTreSS", "DCL", margin=0.3)),
+        note=f"{_NOISE} The paper takes the best epoch, we the last. {_OLD_DCL} That form is its row here, and DCL as it was "
+             "published is beside it, without a printed number. MoCo v2 has one query for each image, as published; lightly's, "
+             "whose settings these are, has two. The text's gains on CIFAR-100, 1.77 and 1.39, are 4.25 and 0.42 by the table.",
     ),
     Study(
         "dystress/table4", "CIFAR-10-LT and CIFAR-100-LT, 2000 epochs", "DySTreSS is above the temperature schedule.",

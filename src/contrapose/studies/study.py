@@ -98,6 +98,16 @@ class Study:
         """Whether it needs no training."""
         return not self.rows
 
+    def only(self, rows: Sequence[str]) -> Study:
+        """With some of its rows alone: those are run, shown and judged. None are named: with all."""
+        kept = tuple(row for row in self.rows if row.name in rows)
+        if not rows or len(kept) == len(self.rows):
+            return self
+        if not kept:
+            raise ValueError(f"rows: {self.name} has none of these; `contrapose study show {self.name}` names them")
+        note = f"{len(kept)} of its {len(self.rows)} rows alone, and judged by them."
+        return replace(self, rows=kept, note=f"{self.note} {note}".strip())
+
     def at(self, scale: str, data: Sequence[str] = ()) -> Plan:
         """The study at a scale; `data` gives other data sets: NAME=PATH says where one is, a name or path alone replaces all."""
         check_known("scale", scale, SCALES, cutoff=0.4)
@@ -182,9 +192,9 @@ class Plan:
                     for seed in range(seeds):
                         yield row, on, self.run(row, on, seed)
 
-    def wanted(self, seeds: int, rows: Sequence[str] = ()) -> dict[str, Run]:
-        """The runs by name, of some rows or of all: cells that share a run share it here."""
-        return {run.name: run for row, _, run in self.cells(seeds) if not rows or row.name in rows}
+    def wanted(self, seeds: int) -> dict[str, Run]:
+        """The runs by name: cells that share a run share it here."""
+        return {run.name: run for _, _, run in self.cells(seeds)}
 
     @property
     def measures(self) -> tuple[str, ...]:
