@@ -159,7 +159,10 @@ def pictures(folder: Path, count: int = 20) -> None:
 def test_a_folder_of_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pictures(tmp_path / "mine")
     main(["train", "--data", str(tmp_path / "mine"), *SMALL, "--out", str(tmp_path / "run")])
-    assert "40 images of train" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "40 images of train" in said
+    assert "views: simclr-cifar" in said
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["views"] == "simclr-cifar"
     main(["data", "check", str(tmp_path / "mine")])
     assert "80 of 80 images can be read" in capsys.readouterr().out
 

@@ -36,6 +36,8 @@ def test_bad_words(capsys: pytest.CaptureFixture[str]) -> None:
         capsys, "study", "run", "dystress/table14", "--scale", "paper"
     )
     assert "seeds: expected at least 1" in failed(capsys, "study", "run", "dystress/table3", "--seeds", "0")
+    assert "seeds: expected at least 1" in failed(capsys, "study", "report", "dystress/table3", "--seeds", "0")
+    assert "did you mean 'behaviour/figure9' or 'cacr/figure9'?" in failed(capsys, "study", "show", "figure9")
     assert "none of the 12 runs is in nowhere" in failed(
         capsys, "study", "report", "behaviour/figure4", "--root", "nowhere"
     )
@@ -110,7 +112,7 @@ def test_some_rows_of_a_study_alone(
     words = ["study", "run", "behaviour/figure4", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")]
     main([*words, "--rows", "τ = 0.2"])
     assert len([path for path in (tmp_path / "runs").iterdir() if path.is_dir()]) == 1
-    page = (tmp_path / "out" / "behaviour-figure4-smoke" / "index.md").read_text()
+    page = (tmp_path / "out" / "behaviour-figure4-smoke-some-rows" / "index.md").read_text()
     assert page.count("| τ = ") == 1
     assert "1 of its 12 rows alone, and judged by them." in page
     assert "did you mean 'τ = 0.2'?" in failed(capsys, *words, "--rows", "τ = 0.21")

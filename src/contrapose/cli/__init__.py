@@ -35,20 +35,27 @@ GROUPS: dict[str, dict[str, Any]] = {  # alone, a group's name means the first o
     "data": {"list": DataList, "check": DataCheck},
     "study": {"list": StudyList, "show": StudyShow, "run": StudyRun, "report": StudyReport},
 }
+ABOUT = {
+    "": "Contrastive representation learning in which the loss is the subject.",
+    "bench": "bench losses: every path and every installed peer, timed on this machine.",
+    "data": "data list | check: the data sets that have a name, and a look at yours.",
+    "study": "study list | show | run | report: every table and figure of the four papers.",
+}
 
 
 def main(words: list[str] | None = None) -> None:
     """Parse, run, and say in one line what went wrong."""
     words = sys.argv[1:] if words is None else words
     group = words[0] if words and words[0] in GROUPS and len(words) > 1 else None
-    alone: dict[str, Any] = {name: next(iter(commands.values())) for name, commands in GROUPS.items()}
+    firsts = {name: next(iter(commands.values())) for name, commands in GROUPS.items()}
+    alone: dict[str, Any] = {name: type(name, (first,), {"__doc__": ABOUT[name]}) for name, first in firsts.items()}
     commands, rest = (GROUPS[group], words[1:]) if group else (COMMANDS | alone, words)
     try:
         if rest[:1] == ["train"]:
             rest = without_preset(rest)
         chosen = tyro.extras.subcommand_cli_from_dict(
             commands, args=rest, prog=f"contrapose {group}" if group else "contrapose", config=(OmitArgPrefixes,),
-            description="Contrastive representation learning in which the loss is the subject.",
+            description=ABOUT[group or ""],
         )  # fmt: skip
         chosen()
     except (ValueError, FileNotFoundError, NotADirectoryError) as error:

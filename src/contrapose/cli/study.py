@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -11,13 +11,14 @@ from tyro.conf import Positional, arg
 
 from contrapose.cli import exits
 from contrapose.cli.progress import watching
-from contrapose.cli.train import opened
+from contrapose.cli.train import opened, with_views
 from contrapose.data.load import NAMED
 from contrapose.report.render import write
 from contrapose.studies import STUDIES, Plan, Study, find
 from contrapose.studies.collect import collect, document, verdicts
 from contrapose.studies.dilemma import LEAD, advice, comparison, demo, start
 from contrapose.studies.execute import perform_all
+from contrapose.studies.results import Left
 from contrapose.studies.task import Task
 from contrapose.training import Run
 from contrapose.training.weights import export
@@ -35,7 +36,10 @@ class StudyList:
         """One line each."""
         chosen = [study for study in STUDIES.values() if self.only in study.name]
         if not chosen:
-            raise ValueError(f"only: no study's name contains {self.only!r}{nearest(self.only, STUDIES, 0.4)}")
+            papers = ", ".join(dict.fromkeys(name.split("/")[0] for name in STUDIES))
+            raise ValueError(
+                f"only: no study's name contains {self.only!r}{nearest(self.only, STUDIES, 0.4)} (papers: {papers})"
+            )
         for study in chosen:
             print(f"{study.name:28} {study.title}{_state(study)}")
 
@@ -107,7 +111,7 @@ class StudyRun:
         plans = planned(self.names, self.scale, self.data, self.rows)
         check_present(plans)
         failures = do(plans, self.seeds, self.root, self.data_root, self.jobs, self.on)
-        report(plans, self.seeds, self.root, self.out)
+        report(plans, self.seeds, self.root, self.out, some=bool(self.rows))
         if failures:
             raise SystemExit(exits.FAILED)
 
@@ -133,13 +137,18 @@ class StudyReport:
 
     def __call__(self) -> None:
         """Page, Markdown and figures."""
+        check_seeds(self.seeds)
         plans = planned(self.names, self.scale, self.data, self.rows)
         wanted = {name for plan in plans for name in plan.wanted(self.seeds)}
         if wanted and not any((self.root / name).is_dir() for name in wanted):
+            there = sorted(
+                {Left(path).settings().get("data", "") for path in self.root.glob("*/") if path.is_dir()} - {""}
+            )
             raise ValueError(
                 f"root: none of the {len(wanted)} runs is in {self.root}; --scale and --data have to be those of `study run`"
+                + (f" (the runs there are on {', '.join(there)})" if there else "")
             )
-        report(plans, self.seeds, self.root, self.out)
+        report(plans, self.seeds, self.root, self.out, some=bool(self.rows))
 
 
 @dataclass(frozen=True)
@@ -197,12 +206,7 @@ class Compare:
 
     def __call__(self) -> None:
         """Run, compare, advise."""
-        run = self.run
-        if run.data != "digits" and run.views == "digits":
-            run = replace(run, views="simclr-cifar")
-            print(
-                "views: simclr-cifar, 32 pixels, since those of the digits would turn light into dark (--views says otherwise)"
-            )
+        run = with_views(self.run, print)
         plan = comparison(run, split_losses(self.losses))
         failures = do([plan], self.seeds, self.root, self.data_root, self.jobs)
         name = f"compare-{plan.sets[0].name}"
@@ -271,6 +275,12 @@ def check_present(plans: Sequence[Plan]) -> None:
         )
 
 
+def check_seeds(seeds: int) -> None:
+    """At least one."""
+    if seeds < 1:
+        raise ValueError(f"seeds: expected at least 1, got {seeds}")
+
+
 def do(
     plans: Sequence[Plan],
     seeds: int,
@@ -280,8 +290,7 @@ def do(
     on: str = "local",
 ) -> dict[str, str]:
     """All runs of some plans, with a display; why each failed, by name."""
-    if seeds < 1:
-        raise ValueError(f"seeds: expected at least 1, got {seeds}")
+    check_seeds(seeds)
     tasks = [Task(run, plan.measures, root, data_root) for plan in plans for run in plan.wanted(seeds).values()]
     names = {task.name for task in tasks}
     if not names:
@@ -290,13 +299,15 @@ def do(
         return perform_all(tasks, watch, jobs=jobs, on=on)
 
 
-def report(plans: Sequence[Plan], seeds: int, root: Path, out: Path) -> Path:
-    """The page of some plans, and their verdicts in the terminal."""
+def report(plans: Sequence[Plan], seeds: int, root: Path, out: Path, *, some: bool = False) -> Path:
+    """The page of some plans, and their verdicts in the terminal; that of `some` rows does not replace that of all."""
     for plan in plans:
         for verdict in verdicts(plan, collect(plan, seeds, root)):
             print(f"{plan.study.name}: {verdict.outcome}: {verdict.statement}\n    {verdict.evidence}")
     name = "-".join(plan.study.name.replace("/", "-") for plan in plans)
-    folder = out / (f"{name if len(name) < 80 else f'{len(plans)}-studies'}-{plans[0].scale}")
+    folder = out / (
+        f"{name if len(name) < 80 else f'{len(plans)}-studies'}-{plans[0].scale}{'-some-rows' if some else ''}"
+    )
     path = write(document(plans, seeds, root), folder)
     print(f"report {path}")
     return path

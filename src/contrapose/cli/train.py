@@ -38,15 +38,24 @@ class Train:
 
     def __call__(self) -> None:
         """Train, with a progress bar."""
-        folder = self.out or Path("runs") / self.run.name
         with _progress() as (watch, say):
-            trainer = Trainer(self.run, folder, watch, say, self.data_root, self.workers)
+            run = with_views(self.run, say)
+            folder = self.out or Path("runs") / run.name
+            trainer = Trainer(run, folder, watch, say, self.data_root, self.workers)
             say(f"{len(trainer.split.train):,} images of {trainer.split.train.name} on {trainer.device}, into {folder}")
             scores = trainer.train()
             for name, score in scores.items():
-                say(f"{name:10} {score:6.2f} %   (last epoch, {self.run.knn} neighbours)")
+                say(f"{name:10} {score:6.2f} %   (last epoch, {run.knn} neighbours)")
             say(f"run        {folder}")
         leave()
+
+
+def with_views(run: Run, say: Callable[[str], None]) -> Run:
+    """The run, with views for images where they were left at those of the digits."""
+    if run.data == "digits" or run.views != "digits":
+        return run
+    say("views: simclr-cifar, 32 pixels, since those of the digits would turn light into dark (--views says otherwise)")
+    return replace(run, views="simclr-cifar")
 
 
 @dataclass(frozen=True)

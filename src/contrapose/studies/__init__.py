@@ -18,7 +18,8 @@ __all__ = ["SCALES", "STUDIES", "On", "Plan", "Quantity", "Row", "Study", "find"
 def find(name: str) -> Study:
     """A study by its name; the nearest names for one that is unknown."""
     if name not in STUDIES:
-        near = get_close_matches(name, STUDIES, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else ""
-        raise ValueError(f"study: there is no {name!r}; {hint} `contrapose study list` names all {len(STUDIES)}")
+        near = [known for known in STUDIES if known.endswith(f"/{name}")]
+        near = near or get_close_matches(name, STUDIES, n=3, cutoff=0.4)
+        hint = f" did you mean {' or '.join(map(repr, near))}?" if near else ""
+        raise ValueError(f"study: there is no {name!r};{hint} `contrapose study list` names all {len(STUDIES)}")
     return STUDIES[name]

@@ -57,8 +57,8 @@ def above(better: str, worse: str, quantity: str = "", *, margin: float = 0.5) -
     return claim
 
 
-def best(row: str, rows: Sequence[str], quantity: str = "", *, margin: float = 0.2) -> Claim:
-    """Row `row` has the most of all that can run, on every data set that was measured."""
+def best(row: str, rows: Sequence[str], quantity: str = "", *, margin: float = 0.2, of: str = "") -> Claim:
+    """Row `row` has the most of all that can run, on every data set that was measured; `of` says which, if not all."""
 
     def claim(results: Results) -> Verdict:
         outcomes, evidence = [], []
@@ -69,7 +69,7 @@ def best(row: str, rows: Sequence[str], quantity: str = "", *, margin: float = 0
             outcomes += [UNDECIDED] * (not results.complete(rows, quantity, on))
             ranked = sorted(there, key=lambda name: -cells[name].mean)
             evidence.append(f"{on}: " + ", ".join(f"{name} {shown(cells[name])}" for name in ranked[:4]))
-        return Verdict(f"{row} is best", _all(outcomes), "; ".join(evidence))
+        return Verdict(f"{row} is best{of}", _all(outcomes), "; ".join(evidence))
 
     return claim
 

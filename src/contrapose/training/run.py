@@ -44,7 +44,8 @@ class Run:
     probe: str = "all"
     """What test images are classified by: all labelled training images, or those left by `imbalance` (train)."""
     views: str = "digits"
-    """Recipe of augmentation; `a+local8` adds eight local crops."""
+    """Recipe of augmentation: digits, simclr-cifar, simclr, moco-v2, byol, insdis, … (`--views ?` names all); `a+local8`
+    adds eight local crops."""
     view_count: int = 2
     """Views of each image."""
     encoder: str = "tiny"
@@ -86,7 +87,8 @@ class Run:
     accumulate: int = 1
     """Batches whose gradients are averaged into one step. It adds no negatives: each batch is contrasted by itself."""
     precision: str = "fp32"
-    """fp32, bf16 or fp16 autocast in the encoder; losses are always computed in fp32."""
+    """fp32, bf16 or fp16 autocast in the encoder. Losses are computed in fp32; on a GPU the similarities of bf16 embeddings
+    are bf16 products, added up in fp32."""
     clip: float = 0.0
     """Largest norm of the gradient; 0: not clipped."""
     knn: int = 20
