@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-_READY = 4  # times that a step runs as it is, before it is recorded: that makes autograd, cuDNN and compilers ready
+READY = 4  # times that a step runs as it is, before it is recorded: that makes autograd, cuDNN and compilers ready
 
 
 class Replayed:
@@ -25,12 +25,12 @@ class Replayed:
         self.done = 0
 
     def __call__(self) -> None:
-        """The next step: recorded before it is first needed as a graph, since recording runs nothing."""
-        if self.done == _READY:
-            self.graph = self._record()
+        """The next step. It is recorded right after the last that runs as it is, while what was compiled is still at hand."""
         with torch.cuda.stream(self.stream):
             self.step() if self.graph is None else self.graph.replay()
         self.done += 1
+        if self.done == READY:  # recording runs nothing
+            self.graph = self._record()
 
     def _record(self) -> torch.cuda.CUDAGraph | None:
         gc.collect()  # graphs that are no longer needed must not be freed while another is recorded

@@ -145,19 +145,35 @@ def test_bad_momentum_is_named() -> None:
 
 
 @pytest.mark.parametrize("shape", [(12, 5), (12, 5, 4, 4)])
-def test_split_norms_are_norms_of_the_parts(shape: tuple[int, ...]) -> None:
-    plain = nn.BatchNorm1d(5) if len(shape) == 2 else nn.BatchNorm2d(5)
-    nn.init.uniform_(plain.weight)
-    split, x = SplitBatchNorm(copy.deepcopy(plain), 3), torch.randn(shape)
-    made = split(x)
+@pytest.mark.parametrize("form", ["grouped", "written_out"])
+@pytest.mark.parametrize("affine", [True, False])
+def test_split_norms_are_norms_of_the_parts(shape: tuple[int, ...], form: str, affine: bool) -> None:
+    make_norm = nn.BatchNorm1d if len(shape) == 2 else nn.BatchNorm2d
+    plain = make_norm(5, affine=affine).double()
+    if affine:
+        nn.init.uniform_(plain.weight)
+    norms = [SplitBatchNorm(copy.deepcopy(plain), splits) for splits in (3, 1)]
+    x, upstream = torch.randn(shape, dtype=torch.float64, requires_grad=True), torch.randn(shape, dtype=torch.float64)
+    made = getattr(norms[0], form)(x)
+    wanted = torch.empty_like(made)
     for part in range(3):
-        torch.testing.assert_close(made[part::3], copy.deepcopy(plain)(x[part::3]))
-    torch.testing.assert_close(split.eval()(x).shape, x.shape)
-    one = SplitBatchNorm(copy.deepcopy(plain), 1)
-    torch.testing.assert_close(one(x), plain(x))
-    torch.testing.assert_close(one.running_var, plain.running_var)
+        wanted[part::3] = copy.deepcopy(plain)(x[part::3])
+    torch.testing.assert_close(made, wanted)
+    ours, theirs = (torch.autograd.grad((y * upstream).sum(), x)[0] for y in (made, wanted))
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(getattr(norms[1], form)(x), plain(x))
+    torch.testing.assert_close(norms[1].running_mean, plain.running_mean)
+    torch.testing.assert_close(norms[1].running_var, plain.running_var)
+    assert int(norms[1].num_batches_tracked) == 1
+
+
+def test_split_norms_know_when_to_refuse() -> None:
+    split = SplitBatchNorm(nn.BatchNorm1d(5), 3)
+    assert split.eval()(torch.randn(7, 5)).shape == (7, 5)
     with pytest.raises(ValueError, match="a batch of 7 cannot be split into 3"):
-        split.train()(torch.randn(7, *shape[1:]))
+        split.train()(torch.randn(7, 5))
+    with pytest.raises(ValueError, match="3 parts of 3 images leave nothing to average over"):
+        split(torch.randn(3, 5))
 
 
 def test_shuffled_keys_are_the_same_images() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from contrapose.studies import find
 from contrapose.studies.claims import FAILS, HOLDS, UNDECIDED, above, best, compared, computed, moves, peaks, within
 from contrapose.studies.results import Cell, Results
 
@@ -78,3 +79,13 @@ def test_computed() -> None:
     assert computed("it is so", lambda found: (True, "seen"))(results()).outcome == HOLDS
     assert computed("it is so", lambda found: (False, "seen"))(results()).outcome == FAILS
     assert computed("it is so", lambda found: (None, "seen"))(results()).outcome == UNDECIDED
+
+
+def test_a_half_done_grid_decides_nothing() -> None:
+    study = find("balanced/figure4")
+    names = ["balanced α = 4, λ = 2", "balanced α = 1, λ = 1", "generalized α = 2, λ = 2", "generalized α = 2, λ = 1"]
+    cells = {(name, "", "digits"): Cell((value,)) for name, value in zip(names, (80.0, 70.0, 60.0, 50.0), strict=True)}
+    every = frozenset(row.name for row in study.rows)
+    for rows, outcome in ((every, UNDECIDED), (frozenset(names), HOLDS)):  # judged by themselves, they decide
+        found = Results(sets=("digits",), rows=rows, cells=cells)
+        assert [claim(found).outcome for claim in study.claims[:3]] == [outcome] * 3

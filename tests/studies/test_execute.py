@@ -235,13 +235,50 @@ def test_times_are_taken_alone(tmp_path: Path) -> None:
 
 
 def test_a_display_that_is_gone_stops_no_run(tmp_path: Path) -> None:
-    one = task(tmp_path)
+    one, other = task(tmp_path), task(tmp_path, seed=1)
 
-    def gone(name: str, progress: Progress) -> None:
+    def gone(*what: object) -> None:
         raise BrokenPipeError
 
-    assert perform_all([one], Watch(step=gone)) == {}
+    for tasks in ([one], [one, other]):  # the second time one of them is skipped
+        assert perform_all(tasks, Watch(step=gone, ended=gone, skipped=gone)) == {}
     assert one.done()
+    assert other.done()
+
+
+def test_a_damaged_last_checkpoint_is_not_measured_in_its_stead(tmp_path: Path) -> None:
+    """The one before it is taken up, and the rest is trained again first."""
+    one, twin = task(tmp_path / "a"), task(tmp_path / "b", "knn:3:uniform")
+    assert perform(one) == ""
+    assert perform(twin) == ""
+    before = Trainer(one.run, one.folder, say=lambda text: None)
+    assert len(list((one.folder / "checkpoints").glob("step-*"))) == 2
+    newest = max((one.folder / "checkpoints").glob("step-*")) / "tensors.safetensors"
+    payload = bytearray(newest.read_bytes())
+    payload[-1] ^= 1
+    newest.write_bytes(payload)
+    assert before.load_latest()
+    assert not before.complete
+    again = task(tmp_path / "a", "knn:3:uniform")
+    assert perform(again) == ""
+    assert Left(again.folder).value("knn:3:uniform") == Left(twin.folder).value("knn:3:uniform")
+
+
+def test_stopped_while_another_has_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was done since the last checkpoint is saved."""
+    monkeypatch.setattr(Trainer, "_due", lambda self: False)
+    tasks = [task(tmp_path, seed=seed, epochs=4, knn_every=4) for seed in (0, 1)]
+
+    def stop(name: str, progress: Progress) -> None:
+        if name == tasks[1].name and progress.step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        _here(tasks, Watch(step=stop, steps_every=0.0), 2)
+    for one in tasks:
+        done = Left(one.folder).records()[-1]["step"]
+        saved = max(int(path.name[5:]) for path in (one.folder / "checkpoints").glob("step-*"))
+        assert saved >= done >= 3
 
 
 @pytest.mark.parametrize("step", [3, 6])
@@ -292,6 +329,23 @@ def started(root: Path, *more: str) -> subprocess.Popen[bytes]:
 def tasks_of(root: Path) -> list[Task]:
     plan = find(STUDY).at("smoke")
     return [Task(run, plan.measures, root / "runs") for run in plan.wanted(1).values()]
+
+
+@pytest.mark.slow
+def test_a_signal_to_the_whole_group_is_a_signal(tmp_path: Path) -> None:
+    """As `timeout` sends it: helpers of the pool end too, and one line says what happened."""
+    words = ["study", "run", STUDY, "--jobs", "2", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "contrapose", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        start_new_session=True,
+    )  # fmt: skip
+    while not list((tmp_path / "runs").glob("*/run.json")):
+        time.sleep(0.1)
+    os.killpg(running.pid, signal.SIGTERM)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 143
+    assert b"stopped by signal 15" in said
+    assert b"Traceback" not in said
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, 6))])

@@ -197,6 +197,23 @@ def test_the_graph_gives_the_losses_of_the_cpu(framework: str, splits: int, tmp_
 
 
 @on_gpu
+def test_runs_of_different_networks_take_turns_and_keep_their_graphs(tmp_path: Path) -> None:
+    """The second begins by undoing what was compiled for the first."""
+    runs = [Run(framework=name, precision="bf16", **SETTINGS | {"epochs": 2}) for name in ("simclr", "moco")]
+    said: list[str] = []
+    trainers = [Trainer(run, tmp_path / run.framework, say=said.append) for run in runs]
+    works = [trainer.training([]) for trainer in trainers]
+    while works:
+        for work in list(works):
+            if next(work, "over") == "over":
+                works.remove(work)
+    for trainer in trainers:
+        assert isinstance(trainer.steps, Captured)
+        assert trainer.steps.one.graph is not None
+    assert not [text for text in said if "could not be recorded" in text]
+
+
+@on_gpu
 def test_a_resumed_graph_equals_an_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from contrapose.training import Stopped
 

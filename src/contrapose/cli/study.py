@@ -257,8 +257,11 @@ def planned(names: Sequence[str], scale: str, data: Sequence[str], rows: Sequenc
     if not names:
         raise ValueError("names: expected at least one study; `contrapose study list` names them")
     studies = [find(name) for name in names]
+    known = [row.name for study in studies for row in study.rows]
+    if rows and not known:
+        raise ValueError(f"rows: {names[0]} has none: nothing is trained for it")
     for row in rows:
-        check_known("rows", row, [known.name for study in studies for known in study.rows])
+        check_known("rows", row, known)
     return [study.only(rows).at(scale, data) for study in studies]
 
 

@@ -53,6 +53,11 @@ class AdoptedBatchNorm(nn.Module, ABC):
         self.running_var.lerp_(variance * count / (count - 1), self.momentum)
 
 
+def wide(x: Tensor) -> Tensor:
+    """In float32 at least: statistics are not made in less."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def replace_norms(network: Network, make: Callable[[_BatchNorm], nn.Module]) -> Network:
     """Every batch norm inside a network replaced by what `make` makes of it, in place."""
     for module in network.modules():
@@ -73,10 +78,28 @@ class SplitBatchNorm(AdoptedBatchNorm):
         self.splits = splits
 
     def by_batch(self, x: Tensor) -> Tensor:
-        """Each part by itself, where the images lie."""
+        """Each part by itself."""
         if len(x) % self.splits:
             raise ValueError(f"norm_splits: a batch of {len(x)} cannot be split into {self.splits} equal parts")
-        parts = x.unflatten(0, (-1, self.splits)).float()  # (B / splits, splits, C, …)
+        if x.numel() == self.splits * x.shape[1]:
+            raise ValueError(f"norm_splits: {self.splits} parts of {len(x)} images leave nothing to average over")
+        return self.written_out(x) if torch.compiler.is_compiling() else self.grouped(x)
+
+    def grouped(self, x: Tensor) -> Tensor:
+        """The parts as channels of their own: nothing but the input is kept for the backward pass."""
+        parts = self.splits
+        mean, var = self.running_mean.repeat(parts), self.running_var.repeat(parts)
+        weight, bias = (None if p is None else p.repeat(parts) for p in (self.weight, self.bias))
+        channels = x.reshape(len(x) // parts, parts * x.shape[1], *x.shape[2:])
+        y = batch_norm(channels, mean, var, weight, bias, training=True, momentum=self.momentum, eps=self.eps)
+        self.running_mean.copy_(mean.view(parts, -1).mean(0))
+        self.running_var.copy_(var.view(parts, -1).mean(0))
+        self.num_batches_tracked += 1
+        return y.reshape(x.shape)
+
+    def written_out(self, x: Tensor) -> Tensor:
+        """The same where the images lie, for a compiler: it makes one kernel of it, and is lost in the other form."""
+        parts = wide(x.unflatten(0, (-1, self.splits)))  # (B / splits, splits, C, …)
         over = (0, *range(3, parts.ndim))
         variance, mean = torch.var_mean(parts, over, correction=0, keepdim=True)
         self.follow(mean.mean(1).flatten(), variance.mean(1).flatten(), parts.numel() / mean.numel())

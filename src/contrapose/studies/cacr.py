@@ -203,12 +203,15 @@ def _ahead(row: str, measure: str, what: str) -> Claim:
     def decide(results: Results) -> tuple[bool | None, str]:
         shares = {}
         for on in results.sets:
-            mine, *others = (dict(results.curve(name, measure, on)) for name in (row, *(n for n in _ALL if n != row)))
+            mine, *others = (
+                dict(results.curve(name, measure, on))
+                for name in (row, *(n for n in _ALL if n != row and n in results.rows))
+            )
             common = [epoch for epoch in mine if all(epoch in other for other in others)]
-            if common:
+            if common and others:
                 shares[on] = sum(all(mine[e] > other[e] for other in others) for e in common) / len(common)
         if not shares:
-            return None, "no curves of all six"
+            return None, "no curves to compare"
         low, evidence = min(shares.values()), ", ".join(f"{on}: {100 * share:.0f} %" for on, share in shares.items())
         return True if low >= 0.8 else False if low <= 0.5 else None, f"highest at this share of epochs: {evidence}"
 

@@ -46,8 +46,9 @@ def _in_one_pool(tasks: Sequence[Task], watch: Watch, jobs: int, failures: dict[
                     if asked:
                         raise asked.stopped()
                     ended, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
-                    while not told.empty():
-                        watch.step(*told.get())
+                    with _perhaps_gone():
+                        while not told.empty():
+                            watch.step(*told.get())
                     for future in ended:
                         name, error = running.pop(future), future.exception()
                         if isinstance(error, BrokenProcessPool):
@@ -57,13 +58,19 @@ def _in_one_pool(tasks: Sequence[Task], watch: Watch, jobs: int, failures: dict[
                         watch.ended(name, why)
                         failures |= {name: why} if why else {}
             except BaseException:  # a signal: those at work save and stop, the others do not begin
-                stop.set()
+                with _perhaps_gone():
+                    stop.set()
                 for worker in list(pool._processes):
                     with suppress(ProcessLookupError):
                         os.kill(worker, signal.SIGTERM)
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
     return lost
+
+
+def _perhaps_gone() -> suppress:
+    """Around talk with the manager: a signal to the whole group ends it too, and the workers are then told by theirs."""
+    return suppress(OSError, EOFError)
 
 
 def _share(workers: int) -> None:

@@ -87,7 +87,7 @@ def _work(task: Task, watch: Callable[[str, Progress], None] | None, asked: Aske
     see = (lambda progress: watch(task.name, progress)) if watch is not None else (lambda progress: None)
     with asked.at_once():
         trainer = Trainer(task.run, task.folder, see, lambda text: None, task.data_root)
-        trained = Left(task.folder).trained(task.run.epochs) and trainer.load_latest()
+        trained = Left(task.folder).trained(task.run.epochs) and trainer.load_latest() and trainer.complete
     if not trained:
         yield from trainer.training(asked)
     for measure in task.open_measures():
@@ -122,10 +122,21 @@ class Watch:
     steps_every: float = 0.2
     _told: dict[str, float] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        # A display that is gone, such as a closed pipe, stops no run.
+        self.step, self.ended, self.skipped = (_whatever(f) for f in (self.step, self.ended, self.skipped))
+
     def stepped(self, name: str, progress: Progress) -> None:
         """Pass a step on, not too often."""
         now = time.monotonic()
         if progress.step == progress.steps or now - self._told.get(name, 0.0) > self.steps_every:
             self._told[name] = now
-            with suppress(OSError):  # a display that is gone, such as a closed pipe, stops no run
-                self.step(name, progress)
+            self.step(name, progress)
+
+
+def _whatever(tell: Callable[..., None]) -> Callable[..., None]:
+    def told(*what: object) -> None:
+        with suppress(OSError):
+            tell(*what)
+
+    return told

@@ -22,7 +22,7 @@ from torch import Tensor
 from contrapose.data.images import Images
 from contrapose.data.randomness import permutation
 from contrapose.lars import LARS
-from contrapose.replayed import Replayed
+from contrapose.replayed import READY, Replayed
 from contrapose.training.optimisers import gradient_norm, learning_rate
 from contrapose.training.stops import Diverged
 
@@ -154,7 +154,7 @@ class Captured:
                         recent = seen.look(place)
                     if recent is not None:
                         watch(place + 1, recent, (place + 1 - first) / (time.perf_counter() - start))
-                if (place + 1 - first) % _TURN == 0:
+                if (place + 1 - first) % _TURN == 0 and self.one.done >= READY:  # another run may undo what is compiled
                     yield
             yield from repeat(None, _WINDOW // _TURN)  # whoever takes turns queues more before this waits
         finally:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -107,6 +107,7 @@ class Trainer:
         self.step, self.neighbours = 0, self.run.knn
         self.steps: Plain | Captured = Plain(self)
         self.saved, self.saving = -math.inf, 0.0  # when the last checkpoint was written, and how long that took
+        self.saved_step = 0
         self.latest: Pairs | None = None  # the last batch's
         self.part = (0.0, 0.0)  # of an epoch that was stopped: its losses so far, added up, and its seconds
 
@@ -146,8 +147,8 @@ class Trainer:
         total = self.run.epochs * self.steps_per_epoch
         scores: dict[str, float] = {}
         while self.step < total:
-            if asked:
-                raise Stopped(_stopped(asked, self.step))
+            if asked:  # while others had their turn
+                self._stop(asked)
             epoch = self.step // self.steps_per_epoch
             self.criterion.epoch = epoch + 1
             loss, seconds = yield from self._epoch(epoch, asked)
@@ -159,10 +160,10 @@ class Trainer:
             # First the record, then the checkpoint: what is lost between them is done, and recorded, again.
             if self.rank == 0:
                 append(self.folder, record)
-            if asked or self.step == total or self._due():
+            if self.step == total or self._due():
                 self._save()
             if asked:
-                raise Stopped(_stopped(asked, self.step))
+                self._stop(asked)
             yield
         return scores or self.evaluate()
 
@@ -196,8 +197,7 @@ class Trainer:
         seconds = before + time.perf_counter() - start
         if asked and self.step % self.steps_per_epoch:  # an epoch that is complete is recorded first
             self.part = total, seconds
-            self._save()
-            raise Stopped(_stopped(asked, self.step))
+            self._stop(asked)
         return total / self.steps_per_epoch, seconds
 
     def loss_of(self, seen: list[Tensor], index: Tensor) -> Tensor:
@@ -313,17 +313,29 @@ class Trainer:
         """Whether a checkpoint is worth its time: all of them together take a hundredth at most."""
         return time.perf_counter() - self.saved > 100 * self.saving
 
+    @property
+    def complete(self) -> bool:
+        """Whether the last step is done."""
+        return self.step == self.run.epochs * self.steps_per_epoch
+
+    def _stop(self, asked: list[int]) -> NoReturn:
+        """Save what is not saved yet, and end."""
+        if self.step != self.saved_step:
+            self._save()
+        raise Stopped(f"stopped by signal {asked[0]} after step {self.step}; the same command goes on from there")
+
     def _save(self) -> None:
         if self.rank:
             return
         start = time.perf_counter()
         tensors = checkpoint.collect(self.whole, self.optimiser)
         if self.scaler.is_enabled():
-            tensors["scaler.scale"] = torch.tensor(self.scaler.get_scale())
+            state = self.scaler.state_dict()
+            tensors |= {f"scaler.{name}": torch.tensor(state[name]) for name in ("scale", "_growth_tracker")}
         if self.step % self.steps_per_epoch:
             tensors["part"] = torch.tensor(self.part, dtype=torch.float64)
         checkpoint.save(self.folder / "checkpoints", checkpoint.Checkpoint(self.step, tensors))
-        self.saved = time.perf_counter()
+        self.saved, self.saved_step = time.perf_counter(), self.step
         self.saving = self.saved - start
 
     def load_latest(self) -> bool:
@@ -333,16 +345,13 @@ class Trainer:
             return False
         checkpoint.restore(self.whole, self.optimiser, found.tensors)
         if "scaler.scale" in found.tensors:
-            self.scaler = torch.amp.GradScaler(self.device.type, init_scale=float(found.tensors["scaler.scale"]))
+            kept = {name: found.tensors[f"scaler.{name}"].item() for name in ("scale", "_growth_tracker")}
+            self.scaler.load_state_dict(self.scaler.state_dict() | kept)
         if "part" in found.tensors:
             loss, seconds = found.tensors["part"].tolist()
             self.part = loss, seconds
-        self.step = found.step
+        self.step = self.saved_step = found.step
         return True
-
-
-def _stopped(asked: list[int], step: int) -> str:
-    return f"stopped by signal {asked[0]} after step {step}; the same command goes on from there"
 
 
 def prepare(run: Run, root: Path | None = None) -> Split:

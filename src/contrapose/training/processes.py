@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from contrapose.distributed import total
-from contrapose.encoders.norms import AdoptedBatchNorm, replace_norms
+from contrapose.encoders.norms import AdoptedBatchNorm, replace_norms, wide
 
 
 def join() -> tuple[int, int]:
@@ -53,9 +53,9 @@ class SyncedBatchNorm(AdoptedBatchNorm):
         """Over everything but the channels, dimension 1, in all processes."""
         over = [d for d in range(x.ndim) if d != 1]
         shape = [1, -1] + [1] * (x.ndim - 2)
-        count = x.numel() / x.shape[1] * dist.get_world_size()
-        mean = total(x.sum(over)) / count
-        centred = x - mean.view(shape)
+        count, values = x.numel() / x.shape[1] * dist.get_world_size(), wide(x)
+        mean = total(values.sum(over)) / count
+        centred = values - mean.view(shape)
         variance = total(centred.square().sum(over)) / count
         self.follow(mean, variance, count)
-        return self.scaled(centred, variance.view(shape), x.ndim - 2)
+        return self.scaled(centred, variance.view(shape), x.ndim - 2).to(x.dtype)

@@ -35,10 +35,10 @@ class Asked(list[int]):
     @contextmanager
     def at_once(self) -> Iterator[None]:
         """Inside, a signal ends the work where it is: for what loses nothing by that, such as loading or waiting."""
-        if self:
-            raise self.stopped()
-        self._now = True
+        self._now = True  # before the look: a signal comes either before it or at once
         try:
+            if self:
+                raise self.stopped()
             yield
         finally:
             self._now = False
