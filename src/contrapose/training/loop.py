@@ -34,7 +34,7 @@ from contrapose.training import checkpoint
 from contrapose.training.captured import Captured, why_not
 from contrapose.training.optimisers import optimiser
 from contrapose.training.plain import Plain
-from contrapose.training.processes import join, own_device, synchronised
+from contrapose.training.processes import any_asked, join, own_device, synchronised
 from contrapose.training.records import append, environment, forget_after, write_whole
 from contrapose.training.run import Run
 from contrapose.training.stops import Stopped, signals
@@ -147,7 +147,7 @@ class Trainer:
         total = self.run.epochs * self.steps_per_epoch
         scores: dict[str, float] = {}
         while self.step < total:
-            if asked:  # while others had their turn
+            if self.must_stop(asked):  # a signal came while others had their turn
                 self._stop(asked)
             epoch = self.step // self.steps_per_epoch
             self.criterion.epoch = epoch + 1
@@ -162,7 +162,7 @@ class Trainer:
                 append(self.folder, record)
             if self.step == total or self._due():
                 self._save()
-            if asked:
+            if self.must_stop(asked):
                 self._stop(asked)
             yield
         return scores or self.evaluate()
@@ -195,7 +195,7 @@ class Trainer:
             total += loss  # one by one: a resumed epoch's mean is the same to the last digit
             self.step += 1
         seconds = before + time.perf_counter() - start
-        if asked and self.step % self.steps_per_epoch:  # an epoch that is complete is recorded first
+        if self.step % self.steps_per_epoch:  # stopped; an epoch that is complete is recorded first
             self.part = total, seconds
             self._stop(asked)
         return total / self.steps_per_epoch, seconds
@@ -317,6 +317,10 @@ class Trainer:
     def complete(self) -> bool:
         """Whether the last step is done."""
         return self.step == self.run.epochs * self.steps_per_epoch
+
+    def must_stop(self, asked: list[int]) -> bool:
+        """Whether a signal came, to this process or to another one of the run's."""
+        return any_asked(asked, self.device, self.world)
 
     def _stop(self, asked: list[int]) -> NoReturn:
         """Save what is not saved yet, and end."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ class Plain:
         self.trainer = trainer
 
     def epoch(
-        self, epoch: int, first: int, asked: Sequence[int], watch: Callable[[int, float, float], None]
+        self, epoch: int, first: int, asked: list[int], watch: Callable[[int, float, float], None]
     ) -> Generator[None, None, list[float]]:
         """Losses of the epoch's steps from `first` on, up to the last or to a signal.
 
@@ -40,7 +40,7 @@ class Plain:
         for place in range(first, self.trainer.steps_per_epoch):
             losses.append(self.one(islice(batches, self.trainer.run.accumulate), epoch, place))
             watch(place + 1, losses[-1], len(losses) / (time.perf_counter() - start))
-            if asked:
+            if self.trainer.must_stop(asked):
                 break
         yield from ()  # it stops nowhere: nothing works while it waits
         return losses

@@ -29,6 +29,17 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
+def any_asked(asked: list[int], device: torch.device, world: int) -> bool:
+    """Whether a signal came to any process. All note it and stop at the same step: one alone would leave the others waiting."""
+    if world == 1:
+        return bool(asked)
+    number = torch.tensor(asked[0] if asked else 0, device=device)
+    dist.all_reduce(number, dist.ReduceOp.MAX)
+    if int(number) and not asked:
+        asked.append(int(number))
+    return int(number) > 0
+
+
 def own_device() -> torch.device:
     """This process's GPU, or the CPU."""
     if not torch.cuda.is_available():
