@@ -232,6 +232,17 @@ def test_times_are_taken_alone(tmp_path: Path) -> None:
     watch = Watch(step=lambda name, progress: order.append(name), steps_every=0.0)
     assert _here([timed, *others], watch, 2) == {}
     assert order.index(timed.name) == len(order) - order.count(timed.name)
+    seconds = Left(timed.folder).value("step_seconds")
+    assert seconds is not None
+    assert seconds > 0
+    assert Left(others[0].folder).value("step_seconds") is None  # it shared the device
+    assert {record["beside"] for record in Left(others[0].folder).records()} == {1}
+
+
+def test_times_are_taken_alone_beside_a_pool(tmp_path: Path) -> None:
+    tasks = [task(tmp_path, "step_seconds"), task(tmp_path, seed=1), task(tmp_path, seed=2)]
+    assert perform_all(tasks, jobs=2) == {}
+    assert [Left(one.folder).value("step_seconds") is None for one in tasks] == [False, True, True]
 
 
 def test_a_display_that_is_gone_stops_no_run(tmp_path: Path) -> None:

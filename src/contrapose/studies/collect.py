@@ -40,7 +40,8 @@ def _cell(lefts: Sequence[tuple[str, Left]], measure: str, epochs: int) -> Cell:
             values.append(value)
             runs.append(name)
         else:
-            holes.append(left.failure() or ("there is no such number" if left.trained(epochs) else "not run"))
+            none = "timed beside other runs" if measure == "step_seconds" else "there is no such number"
+            holes.append(left.failure() or (none if left.trained(epochs) else "not run"))
     return Cell(tuple(values), tuple(runs), tuple(holes))
 
 

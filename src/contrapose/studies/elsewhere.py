@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from contrapose.training.stops import Asked
 def in_processes(tasks: Sequence[Task], watch: Watch, jobs: int) -> dict[str, str]:
     """Some at once. A process that is killed takes its pool with it: what is not done goes to another pool, twice at most."""
     failures: dict[str, str] = {}
+    if not tasks:
+        return failures
     for _ in range(3):
         with signals() as asked:
             lost = _in_one_pool(tasks, watch, jobs, failures, asked)
@@ -40,7 +43,8 @@ def _in_one_pool(tasks: Sequence[Task], watch: Watch, jobs: int, failures: dict[
     with context.Manager() as manager:
         told, stop, workers = manager.Queue(), manager.Event(), min(jobs, len(tasks))
         with ProcessPoolExecutor(workers, mp_context=context, initializer=_share, initargs=(workers,)) as pool:
-            running = {pool.submit(_reported, task, told, stop): task.name for task in tasks}
+            alike = [replace(task, beside=workers - 1) for task in tasks]
+            running = {pool.submit(_reported, task, told, stop): task.name for task in alike}
             try:
                 while running:
                     if asked:

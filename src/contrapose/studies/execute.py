@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 
 from contrapose.studies.elsewhere import in_processes, on_ray
 from contrapose.studies.task import BUSY, Task, Watch, performing
@@ -40,7 +41,11 @@ def perform_all(
         return on_ray(open_tasks, watch)
     if own_device().type == "cuda":
         return _here(open_tasks, watch, jobs or _ON_A_GPU)
-    return _here(open_tasks, watch, 1) if jobs in (None, 1) else in_processes(open_tasks, watch, jobs)
+    if jobs in (None, 1):
+        return _here(open_tasks, watch, 1)
+    timed = [task for task in open_tasks if task.timed]
+    others = [task for task in open_tasks if not task.timed]
+    return in_processes(others, watch, jobs) | _here(timed, watch, 1)
 
 
 def _merged(tasks: Sequence[Task]) -> list[Task]:
@@ -56,11 +61,11 @@ def _merged(tasks: Sequence[Task]) -> list[Task]:
 def _here(tasks: Sequence[Task], watch: Watch, at_once: int) -> dict[str, str]:
     """In this process, `at_once` in turns. What another process works on, or finds no room beside others, comes at the end."""
     failures: dict[str, str] = {}
-    later = [task for task in tasks if "step_seconds" in task.measures]  # beside another run, time says nothing
-    together = [task for task in tasks if task not in later]
+    later, together = [task for task in tasks if task.timed], [task for task in tasks if not task.timed]
     with signals() as asked:
         for some, turns in ((together, at_once), (later, 1)):
-            works = [(task, performing(task, watch.stepped, asked, patient=some is later)) for task in some]
+            alike = [replace(task, beside=min(turns, len(some)) - 1) for task in some]
+            works = [(task, performing(task, watch.stepped, asked, patient=some is later)) for task in alike]
             for task, why in _in_turns(works, turns):
                 if some is together and (why == BUSY or (turns > 1 and _no_room(why))):
                     (task.folder / "failure.json").unlink(missing_ok=True)

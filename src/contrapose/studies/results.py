@@ -127,8 +127,8 @@ class Left:
 
 
 def _step_seconds(records: list[dict[str, Any]]) -> float | None:
-    """Seconds of a step, the median epoch's."""
-    if not records:
+    """Seconds of a step, the median epoch's; none of a run that shared its device."""
+    if not records or any(record.get("beside") for record in records):
         return None
     steps = records[0]["step"]
     seconds = sorted(record["seconds"] for record in records)

@@ -31,6 +31,7 @@ class Task:
     measures: tuple[str, ...]
     root: Path
     data_root: Path | None = None
+    beside: int = 0  # other runs on the same device meanwhile
 
     @property
     def name(self) -> str:
@@ -41,6 +42,11 @@ class Task:
     def folder(self) -> Path:
         """The run's directory."""
         return self.root / self.name
+
+    @property
+    def timed(self) -> bool:
+        """Whether its time is asked for: beside another run it says nothing."""
+        return "step_seconds" in self.measures
 
     def done(self) -> bool:
         """Whether it is trained and everything is measured."""
@@ -86,7 +92,7 @@ def performing(
 def _work(task: Task, watch: Callable[[str, Progress], None] | None, asked: Asked) -> Generator[None, None, None]:
     see = (lambda progress: watch(task.name, progress)) if watch is not None else (lambda progress: None)
     with asked.at_once():
-        trainer = Trainer(task.run, task.folder, see, lambda text: None, task.data_root)
+        trainer = Trainer(task.run, task.folder, see, lambda text: None, task.data_root, beside=task.beside)
         trained = Left(task.folder).trained(task.run.epochs) and trainer.load_latest() and trainer.complete
     if not trained:
         yield from trainer.training(asked)

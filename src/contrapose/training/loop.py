@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -67,6 +68,7 @@ class Trainer:
     workers: int = 0
     device: torch.device = field(default_factory=own_device)
     fast: bool = True  # on a GPU, the whole step in one graph
+    beside: int = 0  # other runs on the device meanwhile: for whoever reads the records' seconds
 
     def __post_init__(self) -> None:
         self.rank, self.world = join()
@@ -94,7 +96,9 @@ class Trainer:
         if self.world > 1:
             synchronised(self.network, self.device)
             # Buffers are equal on all processes: they come from gathered batches and synchronised statistics.
-            self.learner = DistributedDataParallel(self.network, broadcast_buffers=False)
+            with warnings.catch_warnings():  # torch 2.15 has another name for it, which earlier ones do not know
+                warnings.simplefilter("ignore", FutureWarning)
+                self.learner = DistributedDataParallel(self.network, broadcast_buffers=False)
         objective = parse(self.run.loss, self.run.data)
         state = PerSample(size) if objective.func is isogclr else None
         self.criterion = Loss(objective, state=state).to(self.device)
@@ -153,7 +157,7 @@ class Trainer:
             self.criterion.epoch = epoch + 1
             loss, seconds = yield from self._epoch(epoch, asked)
             record: dict[str, Any] = {"epoch": epoch + 1, "step": self.step, "loss": loss, "seconds": seconds}
-            record |= self._penalties()
+            record |= ({"beside": self.beside} if self.beside else {}) | self._penalties()
             if (epoch + 1) % self.run.knn_every == 0 or self.step == total:
                 scores = self.evaluate()
                 record |= scores | self._measures()
