@@ -111,7 +111,7 @@ class StudyRun:
         plans = planned(self.names, self.scale, self.data, self.rows)
         check_present(plans)
         failures = do(plans, self.seeds, self.root, self.data_root, self.jobs, self.on)
-        report(plans, self.seeds, self.root, self.out, some=bool(self.rows))
+        report(plans, self.seeds, self.root, self.out)
         if failures:
             raise SystemExit(exits.FAILED)
 
@@ -148,7 +148,7 @@ class StudyReport:
                 f"root: none of the {len(wanted)} runs is in {self.root}; --scale and --data have to be those of `study run`"
                 + (f" (the runs there are on {', '.join(there)})" if there else "")
             )
-        report(plans, self.seeds, self.root, self.out, some=bool(self.rows))
+        report(plans, self.seeds, self.root, self.out)
 
 
 @dataclass(frozen=True)
@@ -302,15 +302,14 @@ def do(
         return perform_all(tasks, watch, jobs=jobs, on=on)
 
 
-def report(plans: Sequence[Plan], seeds: int, root: Path, out: Path, *, some: bool = False) -> Path:
-    """The page of some plans, and their verdicts in the terminal; that of `some` rows does not replace that of all."""
+def report(plans: Sequence[Plan], seeds: int, root: Path, out: Path) -> Path:
+    """The page of some plans, and their verdicts in the terminal; that of some rows does not replace that of all."""
     for plan in plans:
         for verdict in verdicts(plan, collect(plan, seeds, root)):
             print(f"{plan.study.name}: {verdict.outcome}: {verdict.statement}\n    {verdict.evidence}")
     name = "-".join(plan.study.name.replace("/", "-") for plan in plans)
-    folder = out / (
-        f"{name if len(name) < 80 else f'{len(plans)}-studies'}-{plans[0].scale}{'-some-rows' if some else ''}"
-    )
-    path = write(document(plans, seeds, root), folder)
+    name = name if len(name) < 80 else f"{len(plans)}-studies"
+    some = "-some-rows" if any(plan.study is not find(plan.study.name) for plan in plans) else ""
+    path = write(document(plans, seeds, root), out / f"{name}-{plans[0].scale}{some}")
     print(f"report {path}")
     return path

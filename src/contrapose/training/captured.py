@@ -29,7 +29,9 @@ from contrapose.training.stops import Diverged
 if TYPE_CHECKING:
     from contrapose.training.loop import Trainer
 
-_TURN = 4  # steps queued before another run has its turn: a GPU takes them in this order, and overlaps neighbours
+# Steps queued before another run has its turn: a GPU takes them in this order, and overlaps neighbours. In the first turn the
+# step is recorded, since the other run may undo what is compiled for this one.
+_TURN = max(4, READY)
 _WINDOW = 5 * _TURN  # steps between looks at the loss: it is of one window ago, so that nobody waits
 
 
@@ -154,7 +156,7 @@ class Captured:
                         recent = seen.look(place)
                     if recent is not None:
                         watch(place + 1, recent, (place + 1 - first) / (time.perf_counter() - start))
-                if (place + 1 - first) % _TURN == 0 and self.one.done >= READY:  # another run may undo what is compiled
+                if (place + 1 - first) % _TURN == 0:
                     yield
             yield from repeat(None, _WINDOW // _TURN)  # whoever takes turns queues more before this waits
         finally:

@@ -17,21 +17,17 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.data.images import Images
-from contrapose.data.imbalance import by_rule
-from contrapose.data.load import Split, load
 from contrapose.data.stream import Files, whole, worker_deaths
 from contrapose.data.views import Views
-from contrapose.encoders import encoder
-from contrapose.encoders.heads import head, predictor
 from contrapose.evaluation import KNN, Measures, features
 from contrapose.evaluation.features import at_once
-from contrapose.frameworks import Framework, MemoryBank, MoCo, MoCoV3, SimCLR
 from contrapose.losses import Loss, isogclr
 from contrapose.losses.parse import parse
 from contrapose.metrics import penalties
 from contrapose.pairs import Pairs, unit
 from contrapose.temperature import PerSample
 from contrapose.training import checkpoint
+from contrapose.training.build import build, prepare
 from contrapose.training.captured import Captured, why_not
 from contrapose.training.optimisers import optimiser
 from contrapose.training.plain import Plain
@@ -39,7 +35,6 @@ from contrapose.training.processes import any_asked, join, own_device, synchroni
 from contrapose.training.records import append, environment, forget_after, write_whole
 from contrapose.training.run import Run
 from contrapose.training.stops import Stopped, signals
-from contrapose.training.weights import initialise
 
 T = TypeVar("T")
 COLLAPSED = 0.05  # a spread below this share of a uniform embedding's
@@ -360,35 +355,6 @@ class Trainer:
             self.part = loss, seconds
         self.step = self.saved_step = found.step
         return True
-
-
-def prepare(run: Run, root: Path | None = None) -> Split:
-    """The run's data: loaded, cut to its limit and thinned out."""
-    split = load(run.data, limit=run.limit, root=root, stream=run.stream, classes=run.classes)
-    if run.imbalance:
-        thin = by_rule(split.train, run.imbalance)
-        split = Split(thin, thin if run.probe == "train" and split.probe is not None else split.probe, split.test)
-    return split
-
-
-def build(run: Run, size: int) -> Framework:
-    """The run's network, with weights that its seed decides; `size` is the number of training images."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(run.seed)
-        body = encoder(run.encoder)
-        if run.init:
-            initialise(body, Path(run.init))
-        projector = head(run.head, body.width, run.width)
-        width = [m for m in projector.modules() if isinstance(m, nn.Linear)][-1].out_features
-        if run.framework == "simclr":
-            return SimCLR(body, projector)
-        if run.framework == "moco":
-            return MoCo(
-                body, projector, width=width, size=run.queue, momentum=run.momentum, norm_splits=run.norm_splits
-            )
-        if run.framework == "moco-v3":
-            return MoCoV3(body, projector, predictor(width), momentum=run.momentum)
-        return MemoryBank(body, projector, width=width, size=size)
 
 
 def drain(work: Generator[None, None, T]) -> T:

@@ -1,0 +1,45 @@
+"""What a run is made of: its data and its network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from contrapose.data.imbalance import by_rule
+from contrapose.data.load import Split, load
+from contrapose.encoders import encoder
+from contrapose.encoders.heads import head, predictor
+from contrapose.frameworks import Framework, MemoryBank, MoCo, MoCoV3, SimCLR
+from contrapose.training.run import Run
+from contrapose.training.weights import initialise
+
+
+def prepare(run: Run, root: Path | None = None) -> Split:
+    """The run's data: loaded, cut to its limit and thinned out."""
+    split = load(run.data, limit=run.limit, root=root, stream=run.stream, classes=run.classes)
+    if run.imbalance:
+        thin = by_rule(split.train, run.imbalance)
+        split = Split(thin, thin if run.probe == "train" and split.probe is not None else split.probe, split.test)
+    return split
+
+
+def build(run: Run, size: int) -> Framework:
+    """The run's network, with weights that its seed decides; `size` is the number of training images."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(run.seed)
+        body = encoder(run.encoder)
+        if run.init:
+            initialise(body, Path(run.init))
+        projector = head(run.head, body.width, run.width)
+        width = [m for m in projector.modules() if isinstance(m, nn.Linear)][-1].out_features
+        if run.framework == "simclr":
+            return SimCLR(body, projector)
+        if run.framework == "moco":
+            return MoCo(
+                body, projector, width=width, size=run.queue, momentum=run.momentum, norm_splits=run.norm_splits
+            )
+        if run.framework == "moco-v3":
+            return MoCoV3(body, projector, predictor(width), momentum=run.momentum)
+        return MemoryBank(body, projector, width=width, size=size)
