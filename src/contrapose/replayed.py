@@ -34,14 +34,21 @@ class Replayed:
 
     def _record(self) -> torch.cuda.CUDAGraph | None:
         gc.collect()  # graphs that are no longer needed must not be freed while another is recorded
-        graph = torch.cuda.CUDAGraph()
+        graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.stream.device)
         try:
             with torch.cuda.graph(graph, stream=self.stream):
                 self.step()
         except RuntimeError as error:
+            torch.cuda.set_stream(before)
+            self._recover()
             if "out of memory" in str(error).lower():
                 raise
             if self.say is not None:
                 self.say(f"step by step, since it could not be recorded: {str(error).strip().splitlines()[0]}")
             return None
         return graph
+
+    def _recover(self) -> None:
+        """A failed recording leaves the device's random numbers waiting for its end, everywhere; one that succeeds ends it."""
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self.stream):
+            torch.zeros((), device=self.stream.device)

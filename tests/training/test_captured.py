@@ -15,6 +15,7 @@ from contrapose import validate
 from contrapose.lars import LARS
 from contrapose.losses import CATALOGUE, Loss, balanced, macl, nt_xent
 from contrapose.pairs import two_views
+from contrapose.replayed import READY, Replayed
 from contrapose.temperature import CosineSchedule
 from contrapose.training import Run, Trainer, drain
 from contrapose.training.captured import Captured, Step, why_not
@@ -261,3 +262,27 @@ def test_what_cannot_be_recorded_goes_on_step_by_step(tmp_path: Path) -> None:
         found.append(losses)
     assert "could not be recorded" in said[-1]
     assert found[0] == found[1]
+
+
+@on_gpu
+def test_a_failed_recording_leaves_others_as_they_were() -> None:
+    device = torch.device("cuda")
+    total, looked = torch.zeros((), device=device), torch.zeros((), device=device)
+
+    def by_chance() -> None:
+        total.add_(1 + torch.rand((), device=device))
+
+    def by_a_look() -> None:
+        looked.add_(1 if looked.isfinite() else 0)
+
+    good, bad = Replayed(by_chance, device), Replayed(by_a_look, device)
+    for _ in range(READY + 3):
+        good()
+        bad()
+    assert good.graph is not None
+    assert bad.graph is None
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    torch.cuda.synchronize()
+    assert float(looked) == READY + 3
+    assert float(torch.rand(3, device=device).sum()) > 0
+    assert READY + 3 < float(total) < 2 * (READY + 3)
