@@ -98,6 +98,30 @@ def test_keys_of_two_views_are_the_second_alone(views: int) -> None:
     torch.testing.assert_close(framework._latest, unit(wanted))
 
 
+def test_symmetric_moco_is_the_mean_of_both_directions() -> None:
+    both, one = make("moco", symmetric=True).eval(), make("moco").eval()
+    (x,), index = images(), torch.arange(6)
+    wanted = (nt_xent(one([x], index)) + nt_xent(one([x.flip(0)], index))) / 2
+    torch.testing.assert_close(nt_xent(both([x], index)), wanted)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_queries_of_the_batch_join_the_queue(symmetric: bool) -> None:
+    framework = make("moco", symmetric=symmetric, batch_negatives=True).eval()
+    assert isinstance(framework, MoCo)
+    (x,), index = images(), torch.arange(6)
+    queries = unit(framework.embed([x])).unbind()[: 1 + symmetric]
+    total = torch.zeros(())
+    for view, rows in enumerate(queries):
+        positive = (rows * unit(framework.keys(x[1 - view]))).sum(1) / 0.2
+        for i in range(6):
+            others = torch.cat([torch.cat([q[:i], q[i + 1 :]]) for q in queries])
+            negatives = torch.cat([framework.rows, others]) @ rows[i] / 0.2
+            total = total + torch.cat([positive[i : i + 1], negatives]).logsumexp(0) - positive[i]
+    found = nt_xent(framework([x], index), temperature=0.2)
+    torch.testing.assert_close(found, total / (6 * len(queries)))
+
+
 def test_the_key_encoder_is_an_exact_average() -> None:
     framework = make("moco", momentum=0.9)
     assert isinstance(framework, MoCo)

@@ -46,10 +46,12 @@ def plain(run: Run, folder: Path, device: str = "cpu") -> tuple[list[float], lis
     return seen, [p.detach() for p in trainer.network.parameters()]
 
 
-@pytest.mark.parametrize("framework", ["simclr", "moco", "moco-v3", "memory-bank"])
+@pytest.mark.parametrize("framework", ["simclr", "moco", "moco symmetric", "moco-v3", "memory-bank"])
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_step_of_tensors_is_the_plain_step(framework: str, accumulate: int, tmp_path: Path) -> None:
-    run = Run(framework=framework, accumulate=accumulate, **SETTINGS)
+    name, *symmetric = framework.split()
+    both = bool(symmetric)
+    run = Run(framework=name, symmetric=both, batch_negatives=both, accumulate=accumulate, **SETTINGS)
     losses, weights = plain(run, tmp_path / "plain")
     trainer = Trainer(run, tmp_path / "tensors", say=quiet, device=torch.device("cpu"))
     step = Step(trainer, trainer.views)
@@ -184,12 +186,20 @@ def test_lars_with_its_rate_in_a_tensor() -> None:
 
 @on_gpu
 @pytest.mark.parametrize(
-    ("framework", "splits"), [("simclr", 1), ("moco", 1), ("moco", 4), ("moco-v3", 1), ("memory-bank", 1)]
+    "change",
+    [
+        {"framework": "simclr"},
+        {"framework": "moco"},
+        {"framework": "moco", "norm_splits": 4},
+        {"framework": "moco", "norm_splits": 4, "symmetric": True, "batch_negatives": True},
+        {"framework": "moco-v3"},
+        {"framework": "memory-bank"},
+    ],
+    ids=lambda change: "-".join(map(str, change.values())),
 )
-def test_the_graph_gives_the_losses_of_the_cpu(framework: str, splits: int, tmp_path: Path) -> None:
+def test_the_graph_gives_the_losses_of_the_cpu(change: dict[str, Any], tmp_path: Path) -> None:
     # At a higher rate rounding grows from step to step: bf16 and float32 on one CPU are 0.3 apart after 20 steps at 0.01.
-    more = {"framework": framework, "norm_splits": splits, "precision": "bf16", "limit": 640, "lr": 1e-4}
-    run = Run(**SETTINGS | more)
+    run = Run(**SETTINGS | {"precision": "bf16", "limit": 640, "lr": 1e-4} | change)
     losses, _ = plain(run, tmp_path / "plain")
     trainer = Trainer(run, tmp_path / "graph", say=quiet)
     found = drain(Captured(trainer).epoch(0, 0, [], lambda *progress: None))

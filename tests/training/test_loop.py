@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from contrapose.lars import LARS
 from contrapose.training import Diverged, Run, Trainer
 from contrapose.training.optimisers import learning_rate
 from contrapose.training.plain import Plain
+from contrapose.training.run import ADDED
 
 RUN = Run(limit=128, batch=32, epochs=2, knn_every=2, knn=5, metrics=0)
 
@@ -52,10 +55,24 @@ def test_a_collapsed_embedding_is_said(tmp_path: Path) -> None:
     assert "has no direction" in said[1]
 
 
+def test_settings_that_came_later_rename_no_run() -> None:
+    """At their defaults they are not said: directories made before them keep their names and are gone on with."""
+    moco = replace(RUN, framework="moco")
+    assert not set(ADDED) & set(moco.describe())
+    for name in ADDED:
+        change: dict[str, Any] = {name: True}
+        other = replace(moco, **change)
+        assert other.describe() == moco.describe() | change
+        assert other.name != moco.name
+        assert Run(**other.describe() | {"milestones": ()}) == other
+
+
 def test_another_run_is_refused(tmp_path: Path) -> None:
     Trainer(RUN, tmp_path, say=quiet)
     with pytest.raises(ValueError, match=r"holds another run: lr is 0\.004 there and 0\.1 here"):
-        Trainer(Run(**{**vars(RUN), "lr": 0.1}), tmp_path, say=quiet)
+        Trainer(replace(RUN, lr=0.1), tmp_path, say=quiet)
+    with pytest.raises(ValueError, match=r"symmetric is False there and True here"):
+        Trainer(replace(RUN, framework="moco", symmetric=True), tmp_path, say=quiet)
 
 
 @pytest.mark.parametrize("where", ["loss", "gradient"])
@@ -94,6 +111,11 @@ def test_nan_stops_before_the_weights_move(where: str, tmp_path: Path) -> None:
             {"framework": "moco", "queue": 9, "loss": "simple(negatives=hardest(10))"},
             "than the 9 negatives that moco has",
         ),
+        (
+            {"framework": "moco", "queue": 9, "batch_negatives": True, "loss": "simple(negatives=hardest(41))"},
+            "than the 40 negatives that moco has",
+        ),
+        ({"symmetric": True}, "symmetric: it is MoCo's; the framework is simclr"),
         ({"precision": "fp8"}, "precision: expected one of fp32, bf16, fp16"),
     ],
 )

@@ -46,7 +46,8 @@ class _Momentum(Framework):
 
 
 class MoCo(_Momentum):
-    """MoCo v2. Two views: the first is the query and the second its key. More: every view is a query (CACR, Alg. 3).
+    """MoCo v2. Two views: the first is the query and the second its key. If `symmetric`, or with more of them: every view is a
+    query, and the keys of the others its positives (CACR, Alg. 3).
 
     The queue takes the last view's keys, the oldest rows leave. With `norm_splits`, batch norms see parts of the batch and
     the images change parts between queries and keys, so that statistics do not tell which key belongs to which query
@@ -66,6 +67,7 @@ class MoCo(_Momentum):
         momentum: float = 0.999,
         batch_negatives: bool = False,
         norm_splits: int = 1,
+        symmetric: bool = False,
     ) -> None:
         if norm_splits < 1:
             raise ValueError(f"norm_splits: expected at least 1, got {norm_splits!r}")
@@ -76,19 +78,19 @@ class MoCo(_Momentum):
         self.norm_splits = norm_splits
         if size < 1:
             raise ValueError(f"size: expected a queue of at least one row, got {size!r}")
-        self.batch_negatives = batch_negatives
+        self.batch_negatives, self.symmetric = batch_negatives, symmetric
         self.register_buffer("rows", unit(torch.randn(size, width)))
         self.register_buffer("place", torch.zeros((), dtype=torch.long))
         self._latest: Tensor | None = None
 
     def forward(self, views_of: list[Tensor], index: Tensor) -> Pairs:
         """Queries against keys and queue."""
-        two = sum(len(group) for group in views_of) == 2
-        keyed = [views_of[-1][-1:]] if two else views_of  # key and query never share a batch norm's statistics
+        one = not self.symmetric and sum(len(group) for group in views_of) == 2
+        keyed = [views_of[-1][-1:]] if one else views_of  # key and query never share a batch norm's statistics
         keys, ids = gather(self._shuffled_keys(keyed, index), 1), gather(index)
         self._latest = unit(keys[-1])
         rows = self.rows.clone()  # what the backward pass sees must not change under it
-        if two:
+        if one:
             query = encode(nn.Sequential(self.encoder, self.projector), [views_of[0][:1]])
             return queue(gather(query[0]), keys[0], rows, batch=self.batch_negatives, ids=ids).shared_out()
         return queue(gather(self.embed(views_of), 1), keys, rows, batch=self.batch_negatives, ids=ids).shared_out()

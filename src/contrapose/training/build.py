@@ -38,7 +38,14 @@ def build(run: Run, size: int) -> Framework:
             return SimCLR(body, projector)
         if run.framework == "moco":
             return MoCo(
-                body, projector, width=width, size=run.queue, momentum=run.momentum, norm_splits=run.norm_splits
+                body,
+                projector,
+                width=width,
+                size=run.queue,
+                momentum=run.momentum,
+                norm_splits=run.norm_splits,
+                symmetric=run.symmetric,
+                batch_negatives=run.batch_negatives,
             )
         if run.framework == "moco-v3":
             return MoCoV3(body, projector, predictor(width), momentum=run.momentum)

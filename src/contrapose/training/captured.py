@@ -123,6 +123,7 @@ class Captured:
             run.head,
             run.width,
             run.norm_splits,
+            run.symmetric,
             run.views,
             run.view_count,
             run.batch,

@@ -44,8 +44,8 @@ _HCL: Settings = {
 }  # fmt: skip
 _MOCO: Settings = _SGD | {
     "data": "imagenet", "views": "moco-v2", "encoder": "resnet50", "head": "moco-v2", "framework": "moco", "queue": 65536,
-    "momentum": 0.999, "norm_splits": 8, "loss": "cacr", "lr": 0.03, "batch": 256, "epochs": 200, "weight_decay": 1e-4,
-    "knn": 200,
+    "momentum": 0.999, "norm_splits": 8, "symmetric": True, "batch_negatives": True, "loss": "cacr", "lr": 0.03, "batch": 256,
+    "epochs": 200, "weight_decay": 1e-4, "knn": 200,
 }  # fmt: skip
 _MOCO_V3: Settings = {
     "data": "imagenet", "views": "byol", "encoder": "resnet50", "head": "moco-v3", "framework": "moco-v3", "momentum": 0.996,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -25,6 +24,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "precision": ("fp32", "bf16", "fp16"),
     "probe": ("all", "train"),
 }
+# Settings that came after the first runs, with what they were for those. At that they are not said, so that names stay.
+ADDED: dict[str, Any] = {"symmetric": False, "batch_negatives": False}
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,11 @@ class Run:
     """Rows of MoCo's queue."""
     norm_splits: int = 1
     """MoCo: batch norms over this many parts of the batch, as on that many GPUs, keys shuffled between them."""
+    symmetric: bool = False
+    """MoCo: both views are queries, each with the other's key. Otherwise the first is, with the second's key; of more than two
+    views always all are."""
+    batch_negatives: bool = False
+    """MoCo: the other queries of the batch are negatives too, beside the queue."""
     momentum: float = 0.99
     """Of MoCo's key encoder; the memory bank's own is 0.5."""
     loss: str = "simclr(temperature=0.2)"
@@ -123,8 +129,13 @@ class Run:
             raise ValueError(
                 f"view_count: {self.framework} needs at least two views of each image, got {self.view_count}"
             )
+        for field in ("symmetric", "batch_negatives"):
+            if getattr(self, field) and self.framework != "moco":
+                raise ValueError(f"{field}: it is MoCo's; the framework is {self.framework}")
         Views.named(self.views, self.view_count)
-        negatives = {"moco": self.queue, "memory-bank": 0}.get(self.framework, self.view_count * (self.batch - 1))
+        queries = self.view_count if self.framework != "moco" or self.symmetric or self.view_count > 2 else 1
+        others = queries * (self.batch - 1)
+        negatives = {"moco": self.queue + self.batch_negatives * others, "memory-bank": 0}.get(self.framework, others)
         if negatives:
             self.check_hardest(negatives)
         if self.init and not Path(self.init).is_file():
@@ -143,7 +154,8 @@ class Run:
 
     def describe(self) -> dict[str, Any]:
         """The settings as JSON knows them."""
-        return json.loads(json.dumps(dataclasses.asdict(self)))  # type: ignore[no-any-return]
+        said = {name: value for name, value in vars(self).items() if name not in ADDED or value != ADDED[name]}
+        return json.loads(json.dumps(said))  # type: ignore[no-any-return]
 
     @property
     def name(self) -> str:
