@@ -18,7 +18,7 @@ from pyarrow import parquet
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from contrapose.cli import main
+from contrapose.cli import exits, main
 from contrapose.data.digits import digits
 
 SMALL = ["--batch", "16", "--epochs", "1", "--knn", "3", "--metrics", "0"]
@@ -216,6 +216,17 @@ def test_an_npz_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_data_list(capsys: pytest.CaptureFixture[str]) -> None:
     main(["data", "list"])
     assert "cifar100" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["train", "--help"], ["study", "show", "dystress/table3"]])
+def test_a_reader_that_has_seen_enough(words: list[str]) -> None:
+    command = [sys.executable, "-m", "contrapose", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == exits.UNREAD
 
 
 def test_help_is_there() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -58,12 +59,16 @@ def main(words: list[str] | None = None) -> None:
             description=ABOUT[group or ""],
         )  # fmt: skip
         chosen()
+        sys.stdout.flush()
     except (ValueError, FileNotFoundError, NotADirectoryError) as error:
         _fail(str(error), exits.BAD_SETTINGS)
     except (Diverged, WorkerDied) as error:
         _fail(str(error), exits.FAILED)
     except Stopped as error:
         _fail(str(error), exits.STOPPED)
+    except BrokenPipeError:  # as in `contrapose study list | head`: whoever read it has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere, and says nothing
+        raise SystemExit(exits.UNREAD) from None
     except KeyboardInterrupt:
         _fail("interrupted; the same command goes on from what is done", exits.INTERRUPTED)
 
