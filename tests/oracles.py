@@ -329,7 +329,7 @@ def cacr(
         each = _each(now, held)
         m = len(each) // now.views
         repel: list[float]
-        if pairs and now.in_batch and not filters:
+        if pairs and now.in_batch and not filters and margin is None:
             orders = [(v, w) for v in range(now.views) for w in range(now.views) if v < w or (now.keyed and v != w)]
             rows = {(v, w): [row(a, h, chosen(h, ("view", w))) for a, h in each if a.view == v] for v, w in orders}
             if cost == "rbf":
@@ -339,6 +339,7 @@ def cacr(
         else:
             mixed = not now.in_batch and len({c.stored for a in now.anchors for c in a.negatives}) > 1
             used = (("same", 0.0),) if mixed and not filters else filters
+            used = (("other", 0.0),) if margin is not None and now.in_batch and not filters else used
             of = [row(a, h, chosen(h, *used)) for a, h in each]
             by_view = [[x for x, (a, _) in zip(of, each, strict=True) if a.view == v] for v in range(now.views)]
             repel = [mean([log(mean(x)) for x in by_view])] * len(each) if cost == "rbf" else [-x for x in of]

@@ -5,7 +5,7 @@ A pool row of another image is a negative. A choice narrows that, and choices ap
     negatives=None                              all of them
     negatives=other_views()                     CLIP, SimCSE, MoCo v3: only rows of other views
     negatives=same_view()                       align-uniform, CACR as printed: only rows of the anchor's view
-    negatives=hardest(4095)                     Wang & Liu, Eq. 8: the most similar ones of each anchor
+    negatives=hardest(4095)                     Wang & Liu, Eq. 9: the most similar ones of each anchor
     negatives=(other_views(), hardest(0.1))     the hardest tenth of those in other views
 
 Rows of a queue or a bank belong to no view, so both view choices keep them.
@@ -169,6 +169,7 @@ def batch_rows() -> OriginChoice:
 def hardest(k: int | float | None = None, *, fraction: float | None = None) -> Hardest:
     """Each anchor's k most similar negatives, or the share ⌈αn⌉ of its n (Wang & Liu, Eq. 8-9).
 
+    The positive is not among them. (The authors' code counts it in, k + 1 with it: the same once it is among its anchor's k + 1.)
     The count is exact: among ties at the threshold, as many are kept as make up k; kernels on a GPU keep all of them (those
     within 1e-6) with that share of their weight, which is the same value. `hardest(0.1)` is `hardest(fraction=0.1)`.
 

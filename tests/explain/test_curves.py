@@ -166,5 +166,13 @@ def test_words_say_what_the_curves_do() -> None:
     assert "among 49,140 random directions" in " ".join(words(Subject.of("hard_contrastive", "cifar10")))
     assert "tolerates few of them" in cold
     assert "uniform at any temperature" in hard
+    assert "single hardest one. " in (only := " ".join(words(Subject.of("triplet"))))
+    assert "Expect little" in only
+    assert "It has no temperature." in words(Subject.of("cacr(t_neg=0.0)"))
+    turned = " ".join(words(Subject.of("cacr(repulsion='reversed')")))
+    assert "with its sign reversed" in turned
+    assert "towards the triplet loss" not in turned
+    assert "No negative is pushed." in (nothing := words(Subject.of("balanced(weight=0.0)")))
+    assert "Expect a collapse" in nothing[-1]
     assert "not monotone" in " ".join(words(Subject.of("nt_xent(temperature=cosine(0.07, 0.5))")))
     assert "not monotone" not in " ".join(words(Subject.of("nt_xent(temperature=cosine(0.07, 0.2))")))

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from contrapose.losses import CATALOGUE, Loss, nt_xent, sogclr
+from contrapose.losses.parse import parse
+from contrapose.losses.sogclr import remembering
 from contrapose.negatives import hardest, other_views
 from contrapose.pairs import bank, cross, from_similarities, queue, two_views, views
 from contrapose.temperature import CosineSchedule, PerSample, cosine
@@ -161,6 +163,25 @@ def test_per_sample_state_is_the_papers_update() -> None:
         assert torch.isfinite(sogclr(pairs, **state(pairs)))
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_state_is_made_of_settings() -> None:
+    objective, state = remembering(parse("isogclr(temperature=0.3, gamma=0.9, rho=0.3, rate=0.01, high=0.7)"), 10)
+    assert objective.keywords == {}
+    assert state is not None
+    assert state.adapt
+    assert (state.gamma, state.rho, state.rate, state.high) == (0.9, 0.3, 0.01, 0.7)
+    torch.testing.assert_close(state.temperature, torch.full((10,), 0.3))
+    objective, state = remembering(parse("sogclr(temperature=0.3, gamma=0.5, negatives=hardest(2))"), 10)
+    assert objective.keywords == {"negatives": hardest(2)}
+    assert state is not None
+    assert not state.adapt
+    criterion, ids = Loss(objective, state=state), torch.arange(6)
+    first, again = (criterion(torch.randn(6, 4), torch.randn(6, 4), ids=ids) for _ in range(2))
+    assert torch.isfinite(first + again)
+    assert torch.isfinite(state.log_average[:6]).all()
+    for text in ("sogclr", "sogclr(gamma=1.0)", "nt_xent"):  # nothing to remember
+        assert remembering(parse(text), 10)[1] is None
 
 
 def test_state_needs_ids_and_sees_the_chosen_negatives() -> None:

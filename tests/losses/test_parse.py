@@ -7,7 +7,7 @@ import pytest
 from contrapose.losses import nt_xent
 from contrapose.losses.parse import parse
 from contrapose.negatives import hardest, other_views
-from contrapose.temperature import CosineSchedule, cosine
+from contrapose.temperature import CosineSchedule, cosine, exponential_legacy
 
 
 def test_methods_and_objectives() -> None:
@@ -17,6 +17,9 @@ def test_methods_and_objectives() -> None:
     made = parse("nt_xent(temperature=cosine(0.1, 0.2, shift=-0.4), negatives=(other_views(), hardest(5)))")
     assert made.func is nt_xent
     assert made.keywords == {"temperature": cosine(0.1, 0.2, shift=-0.4), "negatives": (other_views(), hardest(5))}
+    assert parse("isogclr(rho=0.3, high=0.7)").keywords == {"rho": 0.3, "high": 0.7}
+    legacy = parse("nt_xent(temperature=exponential_legacy(0.1, 0.2))").keywords["temperature"]
+    assert legacy == exponential_legacy(0.1, 0.2)
     assert parse("nt_xent(temperature=schedule(0.1, 1.0, 50))").keywords == {
         "temperature": CosineSchedule(0.1, 1.0, 50)
     }
@@ -26,6 +29,7 @@ def test_methods_and_objectives() -> None:
     ("text", "said"),
     [
         ("nt_xnt", "got 'nt_xnt'; did you mean 'nt_xent'"),
+        ("sogclr(rho=0.3)", "has the settings temperature, gamma, negatives, got 'rho'"),
         ("nt_xent(temprature=0.5)", "got 'temprature'; did you mean 'temperature'"),
         ("nt_xent(temperature=cosin(0.1, 0.2))", "got 'cosin'; did you mean 'cosine'"),
         ("nt_xent(temperature=cosine(0.2, 0.1))", "expected low ≤ high"),

@@ -91,6 +91,16 @@ def test_effective_temperatures() -> None:
         partial(nt_xent, temperature=0.1), from_similarities(torch.tensor([0.9]), torch.tensor([[0.5, 0.5]]))
     )
     assert math.isinf(ties.effective_temperature)  # all alike, not one alone
+    twice = penalties(triplet, from_similarities(torch.tensor([0.3]), torch.tensor([[0.1, 0.5, 0.5]])))
+    assert twice.effective_temperature == 0  # the hardest, seen twice
+
+
+@pytest.mark.parametrize("percent", [7, 14, 28, 55, 56])
+def test_shares_are_counted_as_a_person_does(percent: int) -> None:
+    """0.07 · 100 is a little above 7 in binary."""
+    at = from_similarities(torch.tensor([0.9]), torch.linspace(-1, 1, 100)[None])
+    share = float(penalties(simple, at).share_of_hardest(percent / 100))
+    assert share == pytest.approx(percent / 100)
 
 
 def test_balance_and_hardness() -> None:

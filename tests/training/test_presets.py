@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import tyro
+from tyro.conf import OmitArgPrefixes
 
 from contrapose.cli import main
+from contrapose.cli.train import Train, without_preset
 from contrapose.training import PRESETS, preset
 
 
@@ -27,3 +32,9 @@ def test_a_preset_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> Non
         main(["train", "--preset", "dystress/cifar"])
     assert stopped.value.code == 2
     assert "did you mean 'dystress/cifar10'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_every_preset_is_the_same_run_on_the_command_line(name: str) -> None:
+    words = without_preset(["train", "--preset", name, "--seed", "3"])
+    assert tyro.cli(Train, args=words[1:], config=(OmitArgPrefixes,)).run == replace(preset(name), seed=3)

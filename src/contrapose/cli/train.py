@@ -142,8 +142,10 @@ def without_preset(words: list[str]) -> list[str]:
 
 
 def _as_words(key: str, value: Any) -> list[str]:
-    values = [str(v) for v in value] if isinstance(value, tuple) else [str(value)]
-    return [f"--{key.replace('_', '-')}", *values]
+    option = key.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{option}" if value else f"--no-{option}"]
+    return [f"--{option}", *(str(v) for v in (value if isinstance(value, tuple) else (value,)))]
 
 
 def opened(folder: Path, data_root: Path, *, knn: int = 0) -> Trainer:

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from contrapose import losses
 from contrapose.losses.parse import parse
+from contrapose.losses.sogclr import STATE_SETTINGS
 from contrapose.negatives import Hardest, steps
 from contrapose.pairs import AnyPairs
 from contrapose.temperature import Profile, Schedule, adaptive
 
-# The setting that makes an objective softer (+1) or sharper (-1), and its exponent's factor: φ = s · factor^power.
+# The setting that makes an objective softer (+1: the exponent is s / value) or sharper (-1: it is factor · value · s).
 _SOFTNESS = {
     losses.tau: ("base", 1, 1.0),
     losses.balanced: ("alpha", -1, 1.0),
@@ -46,8 +47,8 @@ class Subject:
             name: value.at(epoch) if isinstance(value, Schedule) else value for name, value in made.keywords.items()
         }
         if made.func is losses.isogclr:
-            settings = {"temperature": 0.1, **settings}
-            return cls(text, losses.sogclr, settings)
+            rest = {name: value for name, value in settings.items() if name not in STATE_SETTINGS}
+            return cls(text, losses.sogclr, {"temperature": settings.get("temperature", 0.1), **rest})
         return cls(text, made.func, settings)
 
     def __call__(self, pairs: AnyPairs) -> Tensor:
@@ -73,6 +74,8 @@ class Subject:
         name, power, factor = _SOFTNESS.get(self.objective, ("temperature", 1, 1.0))
         value = self._setting(name)
         if value is None or (self.objective is losses.cacr and self.settings.get("repulsion") == "uniform"):
+            return None
+        if power == -1 and value == 0:  # every negative weighs the same
             return None
         if self.objective is losses.macl:
             keywords = {key: self._setting(key) for key in ("alpha", "center")}

@@ -51,7 +51,8 @@ def _temperature(subject: Subject) -> str:
         return "It has no temperature."
     low, high = float(tau.min()), float(tau.max())
     if high - low < 1e-12:
-        return f"The temperature is {low:.3g} at every similarity."
+        turned = ", with its sign reversed" if subject.settings.get("repulsion") == "reversed" else ""
+        return f"The temperature is {low:.3g} at every similarity{turned}."
     sentence = f"The temperature is lowest, {low:.3g}, at s = {round(float(s[tau.argmin()]), 2) + 0.0:g} and reaches {high:.3g}."
     if bool(((s / tau).diff() < 0).any()):
         sentence += " s/τ(s) is not monotone: beyond some similarity, a closer negative weighs less."
@@ -65,6 +66,8 @@ def _hardness(subject: Subject) -> str:
     pulled = s[r < -1e-12]
     now = sweep(subject, torch.ones(1))
     tau = now.temperature[0]
+    if math.isnan(tau):
+        return "No negative is pushed."
     counted = r[r != 0].abs()
     even = len(counted) > 1 and float(counted.max()) < 1.1 * float(counted.min())
     if tau == 0:
@@ -112,9 +115,10 @@ def _limits(subject: Subject) -> str:
     if subject.nominal_temperature(torch.zeros(1)) is None:
         return "There is nothing to make sharper or softer."
     low, high = (100 * float(x) for x in sweep(subject, torch.tensor([0.02, 50.0])).hardest)
+    start = " (towards the triplet loss)" if low > 90 else ""
     end = " (towards the simple loss)" if high < 2 else ""
     return (
-        f"At a fiftieth of this temperature {low:.0f} % of the push is on the hardest 1 % (towards the triplet loss), "
+        f"At a fiftieth of this temperature {low:.0f} % of the push is on the hardest 1 %{start}, "
         f"at fifty times {high:.2g} %{end}."
     )
 
@@ -132,8 +136,10 @@ def _expect(subject: Subject) -> str:
             f"which may be false, to be spared as at τ = {float(tau[1]):.2g} (Manna et al., §3.3)."
         )
     hardness = sweep(subject, torch.ones(1)).temperature[0]
+    if math.isnan(hardness):
+        return "Expect a collapse: nothing keeps images apart."
     if hardness == 0:
-        return "Expect little: a hardest negative alone teaches next to nothing (Wang & Liu, §4.1)."
+        return "Expect little: a hardest negative alone teaches next to nothing (Wang & Liu, §3.2)."
     if hardness < 0.1:
         return (
             "Expect a uniform embedding that separates the nearest neighbours and tolerates few of them: good where every "

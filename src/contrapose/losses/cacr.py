@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from contrapose.losses.reduction import finish, objective
-from contrapose.negatives import Negatives, batch_rows, same_view, steps, stored_rows
+from contrapose.negatives import Negatives, batch_rows, other_views, same_view, steps, stored_rows
 from contrapose.pairs import AnyPairs
 from contrapose.reduce import Expectation, LogSumExp, Scale
 from contrapose.validate import check_choice, check_number
@@ -42,12 +42,13 @@ def cacr(
     negatives: Negatives = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """CA + CR with t⁺ = `t_pos` and t⁻ = `t_neg`: contrastive attraction and repulsion (Zheng et al., Eq. 5-7).
+    """CA + CR with t⁺ = `t_pos` and t⁻ = `t_neg`: contrastive attraction and repulsion (Zheng et al., Eq. 2-4).
 
     attraction, repulsion   "contrast" as above, "uniform" (all weigh the same), "reversed" (sign of t flipped)
     cost                    "euclidean" 2 - 2s; "inner" -s; "rbf": CR = log mean_i Σ_j π⁻_ij e^{-t c_ij}. Weights always
                             use 2 - 2s.
-    margin                  if given, max(CA + CR + margin, 0) for each query, the triplet view
+    margin                  if given, max(CA + CR + margin, 0) for each query, the triplet view; a query's negatives are then
+                            those of all other views
     stop_positive_weights   no gradient through π⁺; by default so where keys, a queue or a bank are (the MoCo form)
     detach_queue_weights    no gradient through the stored rows' part of π⁻, as in the authors' MoCo code
 
@@ -69,6 +70,8 @@ def cacr(
     check_choice("cost", cost, *COSTS)
     if stop_positive_weights is None:
         stop_positive_weights = pairs.detached
+    if margin is not None and pairs.has_views:  # a number for each query, not one for its image
+        negatives = steps(negatives) or (other_views(),)
     attract = _attraction(pairs.positives(), _sharpness(t_pos, attraction), cost, stop_positive_weights)
     sharpness = -_sharpness(t_neg, repulsion)
     if cost == "rbf":

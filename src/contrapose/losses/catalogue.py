@@ -85,7 +85,7 @@ CATALOGUE: Mapping[str, Method] = {
         _each({"temperature": 0.1}, *_IMAGENET) | _each({"temperature": 0.05, **_SIMCSE}, "simcse"),
     ),
     "contrastive": Method(
-        "InfoNCE against a whole memory bank, at the temperature that did best (Wang & Liu, Eq. 1, Table 1)",
+        "InfoNCE against a whole memory bank, at the temperature that did best (Wang & Liu, Eq. 1, supplement's Table 1)",
         nt_xent,
         {"temperature": 0.2},
         _each({"temperature": 0.3}, "cifar100", "svhn"),
@@ -133,7 +133,7 @@ CATALOGUE: Mapping[str, Method] = {
     ),
     "simple": Method("all negatives weigh the same (Wang & Liu, Eq. 3)", simple, {}),
     "hard_contrastive": Method(
-        "InfoNCE over each anchor's hardest negatives (Wang & Liu, Eq. 8)",
+        "InfoNCE over each anchor's hardest negatives (Wang & Liu, Eq. 9)",
         nt_xent,
         {"temperature": 0.5, "negatives": hardest(fraction=0.0819)},
         {
@@ -142,7 +142,7 @@ CATALOGUE: Mapping[str, Method] = {
         },
     ),
     "hard_simple": Method(
-        "the simple loss over each anchor's hardest negatives (Wang & Liu, §4.2)",
+        "the simple loss over each anchor's hardest negatives (Wang & Liu, §5.5)",
         simple,
         {"negatives": hardest(fraction=0.0819)},
         _each({"negatives": hardest(4095)}, *_BANK),
@@ -167,7 +167,7 @@ CATALOGUE: Mapping[str, Method] = {
         _each({"temperature": 0.07}, *_IMAGENET),
     ),
     "cacr": Method(
-        "distant positives attract more, close negatives repel more (Zheng et al., Eq. 5-7)",
+        "distant positives attract more, close negatives repel more (Zheng et al., Eq. 2-4)",
         cacr,
         {"t_pos": 1.0, "t_neg": 2.0},
         _CACR,
@@ -190,7 +190,7 @@ CATALOGUE: Mapping[str, Method] = {
         _each({"alpha": 2.0, "weight": 4.0}, "cifar10"),
     ),
     "generalized_nt_xent": Method(
-        "NT-Xent with a weight λ on its repulsion (Lee, §5.3)",
+        "NT-Xent with a weight λ on its repulsion (Lee, §6)",
         generalized_nt_xent,
         {"alpha": 2.0, "weight": 2.0},
     ),

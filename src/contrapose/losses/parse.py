@@ -17,11 +17,15 @@ from torch import Tensor
 
 from contrapose import losses, negatives, temperature
 from contrapose.losses.catalogue import CATALOGUE, DATA
+from contrapose.losses.sogclr import STATE_SETTINGS
 from contrapose.validate import check_known, nearest
 
 _PARTS: Mapping[str, Callable[..., Any]] = {
     **{name: getattr(negatives, name) for name in ("other_views", "same_view", "hardest", "stored_rows", "batch_rows")},
-    **{name: getattr(temperature, name) for name in ("cosine", "linear", "exponential", "monotonic_cosine")},
+    **{
+        name: getattr(temperature, name)
+        for name in ("cosine", "linear", "exponential", "exponential_legacy", "monotonic_cosine")
+    },
     "schedule": temperature.CosineSchedule,
 }
 _OBJECTIVES = {name: getattr(losses, name) for name in losses.__all__ if name.islower()}
@@ -41,7 +45,8 @@ def parse(text: str, data: str | None = None) -> partial[Tensor]:
     known = {**_OBJECTIVES, **CATALOGUE}
     check_known("loss", name, sorted(known))
     made = CATALOGUE[name](data if data in DATA else None) if name in CATALOGUE else partial(_OBJECTIVES[name])
-    accepted = [p for p in signature(made.func).parameters if p not in ("pairs", "reduction")]
+    accepted = [p for p in signature(made.func).parameters if p not in ("pairs", "reduction", "log_average", "score")]
+    accepted += [p for p in STATE_SETTINGS if made.func is losses.isogclr and p not in accepted]
     for setting in settings:
         if setting not in accepted:
             hint = nearest(setting, accepted)

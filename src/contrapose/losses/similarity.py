@@ -35,6 +35,7 @@ def simple(
     return finish(repulsion - attraction, reduction)
 
 
+@objective
 def triplet(pairs: AnyPairs, *, margin: float = 0.0, negatives: Negatives = None, reduction: str = "mean") -> Tensor:
     """max(max_k s_k - s⁺ + margin, 0): only the hardest negative counts (Wang & Liu, Eq. 6).
 

@@ -32,7 +32,7 @@ def nt_xent(
     """-log e^{s⁺/τ} / (e^{s⁺/τ} + Σ_k e^{s_k/τ}): InfoNCE, NT-Xent.
 
     On `two_views` SimCLR's loss, on `queue` MoCo's, on `bank` Wang & Liu's Eq. 1, and with `hardest(k)` their
-    Eq. 8; with `temperature=cosine(low, high)` DySTreSS (Manna et al., Alg. 3).
+    Eq. 9; with `temperature=cosine(low, high)` DySTreSS (Manna et al., Alg. 3).
 
     >>> from contrapose.pairs import two_views
     >>> round(nt_xent(two_views(torch.eye(4), torch.eye(4)), temperature=0.5).item(), 4)  # log(1 + 6/e²)

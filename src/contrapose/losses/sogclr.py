@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+from inspect import signature
+
 from torch import Tensor
 
 from contrapose.losses.reduction import finish, objective
 from contrapose.negatives import Negatives
 from contrapose.pairs import AnyPairs
 from contrapose.reduce import Count, Expectation, LogSumExp
-from contrapose.temperature import Temperature, temperature_logit
+from contrapose.temperature import PerSample, Temperature, temperature_logit
 from contrapose.temperature.per_sample import blend
 from contrapose.validate import check_number
+
+# What a state is made of, and not asked at each step.
+STATE_SETTINGS = tuple(name for name in signature(PerSample).parameters if name not in ("size", "adapt"))
 
 
 @objective
@@ -60,3 +66,16 @@ def isogclr(
     return sogclr(
         pairs, temperature=temperature, log_average=log_average, gamma=gamma, negatives=negatives, reduction=reduction
     )
+
+
+def remembering(objective: partial[Tensor], size: int) -> tuple[partial[Tensor], PerSample | None]:
+    """An objective for a data set of `size` images, and the state that its settings ask for, if any.
+
+    iSogCLR has one. SogCLR has one unless γ = 1, its default: then there is nothing to remember.
+    """
+    adapt, settings = objective.func is isogclr, objective.keywords
+    if not adapt and (objective.func is not sogclr or settings.get("gamma", 1.0) == 1):
+        return objective, None
+    kept = {name: settings[name] for name in STATE_SETTINGS if name in settings}
+    rest = {name: value for name, value in settings.items() if name not in kept}
+    return partial(objective.func, **rest), PerSample(size, adapt=adapt, **kept)

@@ -23,6 +23,7 @@ def conditional_entropy(z: Tensor, *, t_neg: float = 2.0, batch: int | None = No
     z = units("z", z, least=3)
     size = len(z) if batch is None else batch
     check_number("batch", size, least=3)
+    size = int(size)
     if size > len(z):
         raise ValueError(f"batch: {size} is more than the {len(z)} embeddings there are")
     logit = Scale(2 * t_neg)  # -t⁻(2 - 2s), less a constant

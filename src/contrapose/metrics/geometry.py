@@ -37,7 +37,8 @@ def uniformity(z: Tensor, *, t: float = 2.0, include_self: bool = False) -> floa
 def uniformity_limit(d: int, *, t: float = 2.0) -> float:
     """U_t of the uniform distribution on the unit sphere of R^d: log ₀F₁(; d/2; t²) - 2t.
 
-    No embedding of many points is more uniform. In Wang & Isola's words the sum is a Bessel function.
+    With more and more points no embedding is more uniform; few of them can be, by about their number's share, since a point does
+    not meet itself. In Wang & Isola's words the sum is a Bessel function.
 
     >>> round(uniformity_limit(128), 4)
     -3.9375

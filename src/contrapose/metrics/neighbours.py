@@ -36,6 +36,7 @@ def local_separation(z: Tensor, rows: Tensor, index: Tensor | None = None, *, ne
         check_same_shape("rows", rows, "z", z)
         index = torch.arange(len(z), device=z.device)
     check_number("nearest", nearest, least=1)
+    nearest = int(nearest)
     if nearest >= len(rows):
         raise ValueError(f"nearest: {nearest} neighbours are more than the {len(rows) - 1} other rows of the bank")
     pairs = bank(z, index, rows)

@@ -58,8 +58,9 @@ class Penalties:
         spread, slope = (r * centred.square()).sum(), (r * centred * log_r).sum()
         if not bool((r > 0).any()):  # nothing is pushed
             return math.nan
-        if float(spread) < 1e-12:  # one negative takes it all, or all are equally similar
-            return 0.0 if float(self.entropy.max()) < 1e-6 else math.inf
+        if float(spread) < 1e-12:  # the hardest take it all, or all are equally similar
+            least = s if self.at.own is None else s.masked_fill(self.at.own, torch.inf)
+            return 0.0 if float((self._ranked.amax(1) - least.amin(1)).max()) > 1e-6 else math.inf
         return float(spread / slope) if float(slope) > 1e-4 * float(spread) else math.inf
 
     def share_of_hardest(self, fraction: float = 0.01) -> Tensor:
@@ -69,7 +70,8 @@ class Penalties:
         count = (s > -torch.inf).sum(1, keepdim=True)
         place = torch.arange(s.shape[1], device=s.device)
         ranked = self.relative.gather(1, s.argsort(1, descending=True))
-        return torch.where(place < (count * fraction).ceil().clamp(min=1), ranked, 0.0).sum(1)
+        wanted = (count.double() * fraction - 1e-6).ceil().clamp(min=1)  # as `hardest` counts them
+        return torch.where(place < wanted, ranked, 0.0).sum(1)
 
     def summary(self) -> dict[str, float | None]:
         """A few numbers for the record of a training run; None for an infinite temperature, and where nothing is pushed."""

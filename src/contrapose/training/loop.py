@@ -21,11 +21,11 @@ from contrapose.data.stream import Files, whole, worker_deaths
 from contrapose.data.views import Views
 from contrapose.evaluation import KNN, Measures, features
 from contrapose.evaluation.features import at_once
-from contrapose.losses import Loss, isogclr
+from contrapose.losses import Loss
 from contrapose.losses.parse import parse
+from contrapose.losses.sogclr import remembering
 from contrapose.metrics import penalties
 from contrapose.pairs import Pairs, unit
-from contrapose.temperature import PerSample
 from contrapose.training import checkpoint
 from contrapose.training.build import build, prepare
 from contrapose.training.captured import Captured, why_not
@@ -94,8 +94,7 @@ class Trainer:
             with warnings.catch_warnings():  # torch 2.15 has another name for it, which earlier ones do not know
                 warnings.simplefilter("ignore", FutureWarning)
                 self.learner = DistributedDataParallel(self.network, broadcast_buffers=False)
-        objective = parse(self.run.loss, self.run.data)
-        state = PerSample(size) if objective.func is isogclr else None
+        objective, state = remembering(parse(self.run.loss, self.run.data), size)
         self.criterion = Loss(objective, state=state).to(self.device)
         self.whole = nn.ModuleDict({"network": self.network, "criterion": self.criterion})
         self.optimiser = optimiser(self.run, self.network)
