@@ -17,7 +17,7 @@ from PIL import Image
 from contrapose.data.imagenet100 import IMAGENET100
 from contrapose.data.load import load
 from contrapose.data.stream import Files, crops, whole
-from contrapose.data.views import Views
+from contrapose.data.views import Recipe, Views
 from contrapose.training import Run, Trainer, checkpoint
 
 
@@ -57,7 +57,7 @@ def test_crops_are_those_of_the_batched_views(folder: Path) -> None:
     for place, index in enumerate((3, 17)):
         alone = views(files.read(index), torch.tensor([index]), seed=1, epoch=2)[0]
         torch.testing.assert_close(finished[:, place], alone[:, 0], rtol=0, atol=1e-5)
-    assert next(iter(whole(files, 32, batch=8, workers=0))).shape == (8, 3, 32, 32)
+    assert next(iter(whole(files, Recipe(32), batch=8, workers=0))).shape == (8, 3, 32, 32)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

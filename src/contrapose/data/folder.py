@@ -46,17 +46,20 @@ def files(folder: Path, only: Sequence[str] = ()) -> tuple[list[Path], list[int]
     return found, labels if len(classes) > 1 else None, tuple(p.name for p in classes)
 
 
-def decode(path: Path, size: int | None = None) -> torch.Tensor:
-    """One image as uint8 (H, W, 3); with `size`, shorter side resized to it and the centre cut out."""
+def decode(path: Path, size: int | None = None, shorter: int | None = None) -> torch.Tensor:
+    """One image as uint8 (H, W, 3); with `size`, its shorter side resized to `shorter`, or to `size`, and the centre cut out.
+
+    An image that has the size stays as it is.
+    """
     import numpy as np
     from PIL import Image
 
     with Image.open(path) as file:
         file.load()
         image = file.convert("RGB")
-    if size is not None:
+    if size is not None and image.size != (size, size):
         w, h = image.size
-        scale = size / min(w, h)
+        scale = (shorter or size) / min(w, h)
         image = image.resize((max(size, round(w * scale)), max(size, round(h * scale))), Image.Resampling.BILINEAR)
         left, top = (image.width - size) // 2, (image.height - size) // 2
         image = image.crop((left, top, left + size, top + size))

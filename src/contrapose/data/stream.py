@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from contrapose.data.folder import decode, files
 from contrapose.data.images import channels_first, class_counts
-from contrapose.data.views import Views
+from contrapose.data.views import Recipe, Views
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,10 +45,10 @@ class Files:
         """How many images each class has."""
         return class_counts(self.name, self.labels, self.classes)
 
-    def read(self, place: int, size: int | None = None) -> Tensor:
+    def read(self, place: int, size: int | None = None, shorter: int | None = None) -> Tensor:
         """uint8 (1, 3, H, W); a file that cannot be read is named."""
         try:
-            return channels_first(decode(self.paths[place], size)[None])
+            return channels_first(decode(self.paths[place], size, shorter)[None])
         except Exception as error:
             raise UnreadableImage(f"data: image {place}, {self.paths[place]}, cannot be read: {error}") from error
 
@@ -72,16 +72,16 @@ class _Crops(Dataset[list[Tensor]]):
 
 
 class _Whole(Dataset[Tensor]):
-    """Each image at one size, for evaluation."""
+    """Each image as a recipe has it in evaluation."""
 
-    def __init__(self, source: Files, size: int) -> None:
-        self.source, self.size = source, size
+    def __init__(self, source: Files, recipe: Recipe) -> None:
+        self.source, self.recipe = source, recipe
 
     def __len__(self) -> int:
         return len(self.source)
 
     def __getitem__(self, place: int) -> Tensor:
-        return self.source.read(place, self.size)[0]
+        return self.source.read(place, self.recipe.size, self.recipe.resized)[0]
 
 
 def crops(
@@ -92,9 +92,9 @@ def crops(
     yield from _guarded(loader)
 
 
-def whole(source: Files, size: int, *, batch: int, workers: int) -> Iterator[Tensor]:
+def whole(source: Files, recipe: Recipe, *, batch: int, workers: int) -> Iterator[Tensor]:
     """All images in order, resized and cut out of the centre, uint8 (B, 3, size, size)."""
-    yield from _guarded(DataLoader(_Whole(source, size), batch_size=batch, num_workers=workers))
+    yield from _guarded(DataLoader(_Whole(source, recipe), batch_size=batch, num_workers=workers))
 
 
 Batch = TypeVar("Batch")

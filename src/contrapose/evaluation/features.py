@@ -8,15 +8,21 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from contrapose.data.views import Recipe
 from contrapose.data.views.operations import normalize
 
 
-def centred(images: Tensor, size: int) -> Tensor:
-    """Images of another size: the shorter side becomes 8/7 of `size` (256 for 224), then the centre is cut out."""
+def as_in_evaluation(pixels: Tensor, recipe: Recipe) -> Tensor:
+    """uint8 (B, 3, H, W) -> what a network sees that was trained with the recipe: not augmented, of its size, normalised."""
+    return normalize(_centred(pixels.float() / 255, recipe.size, recipe.resized), recipe.mean, recipe.std)
+
+
+def _centred(images: Tensor, size: int, shorter: int) -> Tensor:
+    """Images of another size: the shorter side becomes `shorter`, then the centre is cut out."""
     height, width = images.shape[2:]
     if (height, width) == (size, size):
         return images
-    factor = round(size * 8 / 7) / min(height, width)
+    factor = shorter / min(height, width)
     scaled = (max(size, round(height * factor)), max(size, round(width * factor)))
     images = interpolate(images, scaled, mode="bilinear", antialias=True, align_corners=False)
     top, left = (scaled[0] - size) // 2, (scaled[1] - size) // 2
@@ -32,15 +38,12 @@ def at_once(device: torch.device, size: int) -> int:
 def features(
     network: Callable[[Tensor], Tensor],
     batches: Iterable[Tensor],
-    *,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
-    size: int,
+    recipe: Recipe,
     device: torch.device | str = "cpu",
 ) -> Tensor:
     """(N, width) on `device`: uint8 batches (B, 3, H, W), not augmented, of the size and normalised as in training."""
     made = []
     for pixels in batches:
-        x = normalize(centred(pixels.to(device).float() / 255, size), mean, std)
+        x = as_in_evaluation(pixels.to(device), recipe)
         made.append(network(x.contiguous(memory_format=torch.channels_last)).float())
     return torch.cat(made)

@@ -13,9 +13,8 @@ from torch.nn.functional import cross_entropy
 from contrapose.data.images import Images
 from contrapose.data.randomness import permutation
 from contrapose.data.views import Recipe
-from contrapose.data.views.operations import normalize
 from contrapose.encoders import Encoder
-from contrapose.evaluation.features import centred
+from contrapose.evaluation.features import as_in_evaluation
 from contrapose.evaluation.linear import accuracy
 
 
@@ -71,7 +70,7 @@ class FineTune:
         network.eval()
 
         def classify(chunk: Tensor) -> Tensor:
-            logits: Tensor = network(normalize(centred(chunk.float() / 255, recipe.size), recipe.mean, recipe.std))
+            logits: Tensor = network(as_in_evaluation(chunk, recipe))
             return logits
 
         return accuracy(classify, test.pixels.to(device), test.labels.to(device), chunk=500)

@@ -36,7 +36,7 @@ class Measures:
         sample = self.sample(data, recipe)
         pixels = sample.pixels
         batches = pixels.split(at_once(device, recipe.size))
-        z = unit(features(embed, batches, mean=recipe.mean, std=recipe.std, size=recipe.size, device=device))
+        z = unit(features(embed, batches, recipe, device))
         every = torch.arange(len(pixels))
         drawn = every[: self.drawn]
         first, second = self.draw(embed, pixels, every, recipe, device, 0, 1)
@@ -84,7 +84,7 @@ class Measures:
         part = data.subset(place)
         if isinstance(part, Images):
             return part
-        pixels = torch.cat(list(whole(part, recipe.size, batch=500, workers=0)))
+        pixels = torch.cat(list(whole(part, recipe, batch=500, workers=0)))
         return Images(part.name, pixels, part.labels, part.classes)
 
     def draw(

@@ -14,7 +14,7 @@ from contrapose.explain import Subject, relative_penalty
 from contrapose.losses import nt_xent
 from contrapose.pairs import two_views
 from contrapose.report.document import Block, Chart, Series, Table, points, words
-from contrapose.studies.claims import Claim, above, computed, moves, peaks, within
+from contrapose.studies.claims import Claim, above, computed, moves, only_on, peaks, within
 from contrapose.studies.results import Results
 from contrapose.studies.shows import curves, maps, table
 from contrapose.studies.study import CIFAR10, CIFAR100, On, Quantity, Row, Study
@@ -54,7 +54,7 @@ _TABLE1 = {
     "SVHN": ((92.55, 95.47, 94.17, 92.07, 70.83, 91.82, 94.79, 95.02, 95.26, 94.99),
              (3.88, 3.65, 3.27, 3.05, 1.50, 3.89, 3.91, 3.90, 3.88, 3.85),
              (0.032, 0.137, 0.186, 0.197, 0.074, 0.025, 0.021, 0.021, 0.023, 0.026)),
-    "ImageNet-100": ((71.53, 75.10, 69.03, 63.57, 48.09, 68.33, 74.21, 74.70, 74.28, 74.31),
+    "ImageNet-100": ((71.53, 75.10, 69.03, 65.49, 48.09, 68.33, 74.21, 74.70, 73.78, 74.31),
                      (3.917, 3.693, 3.323, 3.08, 1.742, 3.929, 3.932, 3.927, 3.923, 3.917),
                      (0.093, 0.380, 0.427, 0.456, 0.528, 0.067, 0.096, 0.121, 0.134, 0.157)),
 }  # fmt: skip
@@ -253,7 +253,7 @@ _STUDIES = (
     _against_tau(
         "behaviour/figure7", "Tolerance against temperature, hard contrastive loss",
         "With hard negatives tolerance rises with τ where classes are many.", _HARDER, _TOLERANCE, "tolerance",
-        moves(_points(_HARDER), "T", up=True, margin=0.005, what="tolerance"),
+        only_on(("CIFAR-100", "ImageNet-100"), moves(_points(_HARDER), "T", up=True, margin=0.005, what="tolerance")),
     ),
     _separation_study("behaviour/figure8", _PLAIN, CIFAR100, "contrastive"),
     Study(
@@ -277,7 +277,8 @@ _STUDIES = (
             above("Contrastive 1", "Contrastive 0.07", "T", margin=0.05),
         ),
         small=_SMALL,
-        note="ImageNet-100 at τ = 1: the supplement has 65.49 and 73.78 in place of 63.57 and 74.28; its numbers are trusted.",
+        note="ImageNet-100 at τ = 1: 65.49 and 73.78 are the supplement's, which is trusted; the paper's own table has 63.57 and "
+        "74.28. Probes see the last epoch; the authors' code keeps the one with the best 200-NN accuracy.",
     ),
     Study(
         "behaviour/equation6", "The triplet limit as an objective",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from contrapose.studies.results import Cell, Results
 
@@ -140,6 +140,16 @@ def _along(points: Points, quantity: str, statement: str, decide: Decide, *, lea
         return Verdict(statement, _all(outcomes), "; ".join(evidence) or "nothing has run")
 
     return claim
+
+
+def only_on(sets: Sequence[str], claim: Claim) -> Claim:
+    """A claim that is about some data sets."""
+
+    def narrowed(results: Results) -> Verdict:
+        found = claim(replace(results, sets=tuple(on for on in results.sets if on in sets)))
+        return replace(found, statement=f"{found.statement} ({' and '.join(sets)})")
+
+    return narrowed
 
 
 def computed(statement: str, decide: Callable[[Results], tuple[bool | None, str]]) -> Claim:

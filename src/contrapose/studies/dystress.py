@@ -381,7 +381,7 @@ STUDIES = (
             above("0.07–0.5", "0.1–0.2", "inter-class U", margin=0.01),
             above("0.07–0.1", "0.07–0.5", "T", margin=0.01),
         ), _SMALL_IMAGENET,
-        "The paper says that a low temperature gives high tolerance; Wang & Liu find the opposite.",
+        f"The paper says that a low temperature gives high tolerance; Wang & Liu find the opposite. {_OURS}",
     ),
     Study(
         "dystress/figure6", "Accuracy, uniformity and tolerance for temperature ranges",
@@ -392,7 +392,7 @@ STUDIES = (
             above("0.07–0.2", "0.2–0.5", "-U", margin=0.05),
             above("0.2–0.5", "0.07–0.2", "T", margin=0.02),
             _there("CIFAR-100", "0.07–0.2", "0.07–0.5", "accuracy", 0.3),
-        ), _SMALL, "The paper does not list all of its ranges: Figure 3's are taken.",
+        ), _SMALL, f"The paper does not list all of its ranges: Figure 3's are taken. {_OURS}",
     ),
     Study(
         "dystress/figure7", "Accuracy, uniformity and tolerance for shifted minima",
@@ -404,7 +404,7 @@ STUDIES = (
             above("SMv2b", "SMv1b", "-U", margin=0.02),
             above("SMv1b", "SMv2b", "T", margin=0.01),
             _there("CIFAR-10", "SMv2a", "SMv2b", "accuracy", 0.2),
-        ), _SMALL, "Versions a and b have |Δs| = 0.2 and 0.4; see Figure 4 for where their minima are.",
+        ), _SMALL, f"Versions a and b have |Δs| = 0.2 and 0.4; see Figure 4 for where their minima are. {_OURS}",
     ),
     Study(
         "dystress/figure8", "Accuracy against the learning rate", "A high learning rate costs accuracy on CIFAR-10 only.",
@@ -425,7 +425,7 @@ STUDIES = (
         "dystress/table2", "Linear accuracy on ImageNet-1K, 100 epochs", "DySTreSS is above every other framework.",
         "dystress/imagenet", _TABLE2, _LINEAR, _IN1K, small=_SMALL_IMAGENET,
         claims=(above("DySTreSS", "SimCLR", "top-1"), best("DySTreSS", _names(_TABLE2), "top-1")),
-        note="The others' numbers are lightly's (DCLW is 64.5 there); MACL's 64.3 is its own, after 200 epochs.",
+        note="The others' numbers are lightly's (DCLW is 64.5 there); MACL's 64.3 is its own, after 200 epochs. " + _OLD_DCL,
     ),
     Study(
         "dystress/table3", "200-NN accuracy on CIFAR-10 and CIFAR-100", "DySTreSS is above SimCLR, MoCo v2, DCL and MACL.",
@@ -448,7 +448,8 @@ STUDIES = (
         "dystress/table5", "ImageNet-100-LT", "DySTreSS is above the temperature schedule.", "dystress/table5-imagenet100-lt",
         _rows(_IMAGENET, _KUKLEVA, _IN100_LT, {"Kukleva et al.": "- - 45.3 -", "DySTreSS": "- - 46.1 -"}), _KUKLEVA, _IN100_LT,
         claims=tuple(above("DySTreSS", "Kukleva et al.", q.name) for q in _KUKLEVA),
-        small={**_SMALL_KUKLEVA, "views": "kukleva", "encoder": "resnet18-cifar", "batch": 512, "imbalance": _TAIL},
+        small={**_SMALL_KUKLEVA, "views": "kukleva", "encoder": "resnet18-cifar", "batch": 512, "imbalance": _TAIL,
+               "probe": "train"},
         note="The paper does not name its measure: its numbers are nearest to few-shot. The data is a folder that is long-tailed "
              "already. 800 epochs are Kukleva et al.'s; the paper says 2000.",
     ),

@@ -267,7 +267,7 @@ class Trainer:
         recipe = self.views.recipes[0]
         sample = Measures(count).sample(self.held_out, recipe)
         pixels = sample.pixels.split(at_once(self.device, recipe.size))
-        z = features(self.embed, pixels, mean=recipe.mean, std=recipe.std, size=recipe.size, device=self.device)
+        z = features(self.embed, pixels, recipe, self.device)
         return unit(z), sample.labels, sample.classes
 
     def features(self, images: Images | Files) -> Tensor:
@@ -278,12 +278,10 @@ class Trainer:
         pixels = (
             self._resident(images).split(batch)
             if isinstance(images, Images)
-            else whole(images, recipe.size, batch=batch, workers=self.workers)
+            else whole(images, recipe, batch=batch, workers=self.workers)
         )
         with self._as_it_is():
-            return features(
-                self.network.features, pixels, mean=recipe.mean, std=recipe.std, size=recipe.size, device=self.device
-            )
+            return features(self.network.features, pixels, recipe, self.device)
 
     def _resident(self, images: Images) -> Tensor:
         """Their pixels on the device, where they stay: training and evaluations come to them again and again."""

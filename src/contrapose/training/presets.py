@@ -65,26 +65,27 @@ PRESETS: Mapping[str, Settings] = {
     "dystress/table4-cifar10-lt": _KUKLEVA | {"data": "cifar10", **_TAIL},
     "dystress/table4-cifar100-lt": _KUKLEVA | {"data": "cifar100", **_TAIL},
     "dystress/table5-imagenet100-lt": _KUKLEVA | {
-        "data": "imagenet", "views": "simclr", "encoder": "resnet50", "batch": 256, "epochs": 800},
-    "dystress/tiny-imagenet": _DYSTRESS | {"data": "imagenet", "encoder": "resnet50"},
+        "data": "imagenet", "views": "simclr", "encoder": "resnet50", "batch": 256, "epochs": 800,
+        "loss": "dystress(temperature=cosine(0.1, 0.2))"},
+    "dystress/tiny-imagenet": _DYSTRESS | {"data": "imagenet", "encoder": "resnet50", "views": "simclr-64"},
     "dystress/imagenet100": _IMAGENET | {"epochs": 200},
     "dystress/imagenet": _IMAGENET,
     "dystress/table8-imagenet100": _IMAGENET | {"head": "balanced", "lr": 0.15, "batch": 128, "epochs": 400},
     "behaviour/cifar10": _BEHAVIOUR | {"data": "cifar10"},
-    "behaviour/cifar100": _BEHAVIOUR | {"data": "cifar100"},
-    "behaviour/svhn": _BEHAVIOUR | {"data": "svhn", "views": "insdis-svhn"},
+    "behaviour/cifar100": _BEHAVIOUR | {"data": "cifar100", "loss": "contrastive(temperature=0.3)"},
+    "behaviour/svhn": _BEHAVIOUR | {"data": "svhn", "views": "insdis-svhn", "loss": "contrastive(temperature=0.3)"},
     "behaviour/imagenet100": _BEHAVIOUR | {
         "data": "imagenet", "views": "moco-v2", "encoder": "resnet50", "weight_decay": 1e-4},
     "cacr/cifar10": _CACR | {"data": "cifar10"},
-    "cacr/cifar100": _CACR | {"data": "cifar100", "loss": "cacr(t_neg=3.0)"},
+    "cacr/cifar100": _CACR | {"data": "cifar100", "views": "align-uniform-cifar100", "loss": "cacr(t_neg=3.0)"},
     "cacr/stl10": _CACR | {
         "data": "stl10", "views": "align-uniform-stl", "encoder": "alexnet-64", "loss": "cacr(t_neg=3.0)"},
     "cacr/cifar10-k4": _CACR_K4 | {"data": "cifar10", "loss": "cacr(t_neg=0.9)"},
-    "cacr/cifar100-k4": _CACR_K4 | {"data": "cifar100", "loss": "cacr(t_neg=2.0)"},
+    "cacr/cifar100-k4": _CACR_K4 | {"data": "cifar100", "views": "align-uniform-cifar100", "loss": "cacr(t_neg=2.0)"},
     "cacr/stl10-k4": _CACR_K4 | {
         "data": "stl10", "views": "align-uniform-stl", "encoder": "alexnet-64", "loss": "cacr(t_neg=2.0)"},
     "cacr/resnet50-cifar10": _HCL | {"data": "cifar10"},
-    "cacr/resnet50-cifar100": _HCL | {"data": "cifar100", "loss": "cacr(t_neg=3.0)"},
+    "cacr/resnet50-cifar100": _HCL | {"data": "cifar100", "views": "align-uniform-cifar100", "loss": "cacr(t_neg=3.0)"},
     "cacr/moco-imagenet100": _MOCO | {"batch": 128},
     "cacr/moco-imagenet": _MOCO,
     "cacr/moco-webvision": _MOCO | {"epochs": 100},
@@ -93,7 +94,7 @@ PRESETS: Mapping[str, Settings] = {
     "cacr/moco-v3-vit": _MOCO_V3 | {
         "encoder": "vit-b16", "loss": "nt_xent(temperature=0.2, negatives=other_views())", "optimiser": "adamw",
         "lr": 2.4e-3, "warmup": 40.0, "weight_decay": 0.1},
-    "balanced/cifar10": _BALANCED | {"data": "cifar10"},
+    "balanced/cifar10": _BALANCED | {"data": "cifar10", "loss": "balanced(alpha=2.0, weight=4.0)"},
     "balanced/imagenet": _BALANCED | {
         "data": "imagenet", "views": "moco-v2", "encoder": "resnet50", "head": "balanced", "epochs": 100, "knn": 200},
 }  # fmt: skip

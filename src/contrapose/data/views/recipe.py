@@ -42,6 +42,14 @@ class Recipe:
     deviation: float = 0.05
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    shorter: int = (
+        0  # test images of another size: their shorter side, before the centre is cut out; 0: 8/7 of the size
+    )
+
+    @property
+    def resized(self) -> int:
+        """What a test image's shorter side becomes: 256 where views have 224 pixels."""
+        return self.shorter or round(self.size * 8 / 7)
 
     def __call__(self, images: Tensor, index: Tensor, *keys: int | Tensor) -> Tensor:
         """One view of each image: uint8 (B, 3, H, W) -> float (B, 3, size, size), decided by index and keys."""

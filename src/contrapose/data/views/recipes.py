@@ -22,13 +22,15 @@ RECIPES: Mapping[str, tuple[Recipe, ...]] = {
     "insdis": (_INSDIS,),  # Wang & Liu on CIFAR; the paper lists the mirror, the code does not have it
     "insdis-svhn": (replace(_INSDIS, flip=0.0),),  # digits are not mirrored
     "simclr-cifar": (_SIMCLR,),  # DySTreSS
+    "simclr-64": (replace(_SIMCLR, size=64),),  # DySTreSS, Tiny-ImageNet
     "simclr-cifar-imagenet-norm": (replace(_SIMCLR, **IMAGENET),),  # Lee, CIFAR-10
     "simclr": (
         Recipe(224, scale=(0.08, 1.0), jitter=(0.8, 0.8, 0.8, 0.2), blur=0.5, **IMAGENET),
     ),  # DySTreSS, ImageNet
     "moco-v2": (_MOCO,),  # Wang & Liu, CACR and Lee on ImageNet
-    "align-uniform": (replace(_INSDIS, **CIFAR10),),  # CACR, CIFAR
-    "align-uniform-stl": (replace(_INSDIS, size=64, scale=(0.08, 1.0), **STL10),),  # CACR, STL-10
+    "align-uniform": (_INSDIS,),  # CACR, CIFAR-10
+    "align-uniform-cifar100": (replace(_INSDIS, **CIFAR100),),
+    "align-uniform-stl": (replace(_INSDIS, size=64, scale=(0.08, 1.0), shorter=70, **STL10),),  # CACR, STL-10
     "byol": (replace(_BYOL, blur=1.0), replace(_BYOL, blur=0.1, solarize=0.2)),  # MoCo v3, BYOL, Barlow Twins
     "kukleva": (Recipe(32, scale=(0.1, 1.0), cubic=True),),  # long-tailed runs; not normalised
     # Lee, §5.2: what a missing or an added operation does
