@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -218,15 +220,38 @@ def test_data_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert "cifar100" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["train", "--help"], ["study", "show", "dystress/table3"]])
-def test_a_reader_that_has_seen_enough(words: list[str]) -> None:
+def without(stream: str, *words: str, closed: bool = False) -> tuple[int, str]:
+    """The exit code and what was said to the other stream, where nobody reads `stream` or, `closed`, there is none."""
     command = [sys.executable, "-m", "contrapose", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    if closed:
+        text = shlex.join(command) + (" >&-" if stream == "stdout" else " 2>&-")
+        done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, env=clean, check=False)
+        return done.returncode, done.stderr if stream == "stdout" else done.stdout
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        process.stdout.close()
-        assert process.stderr.read() == ""
-    assert process.returncode == exits.UNREAD
+        unread, other = (process.stdout, process.stderr)[:: 1 if stream == "stdout" else -1]
+        unread.close()
+        said = other.read()
+    return process.returncode, said
+
+
+@pytest.mark.parametrize("words", ["train --help", "evaluate --help", "study show dystress/table3"])
+def test_a_reader_that_has_seen_enough(words: str) -> None:
+    assert without("stdout", *words.split()) == (exits.UNREAD, "")
+
+
+def test_nobody_reads_what_went_wrong() -> None:
+    assert without("stderr", "study", "show", "nonsense") == (exits.BAD_SETTINGS, "")
+    assert without("stdout", "data", "list", closed=True) == (0, "")
+
+
+def test_training_goes_on_unread(tmp_path: Path) -> None:
+    code, said = without("stdout", "train", "--limit", "64", *SMALL, "--epochs", "3", "--out", str(tmp_path / "run"))
+    assert said == ""
+    assert code == exits.UNREAD
+    assert len((tmp_path / "run" / "records.jsonl").read_text().splitlines()) == 3
 
 
 def test_help_is_there() -> None:

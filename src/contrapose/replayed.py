@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from contextlib import suppress
 
 import torch
 
@@ -49,6 +50,9 @@ class Replayed:
         return graph
 
     def _recover(self) -> None:
-        """A failed recording leaves the device's random numbers waiting for its end, everywhere; one that succeeds ends it."""
-        with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self.stream):
+        """A failed recording leaves the device's random numbers waiting for its end, everywhere; one that succeeds ends it.
+
+        That is so in torch 2.11, where its memory stays taken too; 2.15 needs none of it.
+        """
+        with suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self.stream):
             torch.zeros((), device=self.stream.device)

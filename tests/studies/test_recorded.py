@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -58,8 +57,7 @@ def test_every_run_has_its_row() -> None:
 @pytest.mark.parametrize(("studies", "row"), lines())
 def test_a_row_is_what_its_run_left(studies: list[str], row: dict[str, str]) -> None:
     left = Left(ROOT / "results" / "runs" / row["run"])
-    settings: dict[str, Any] = json.loads((left.folder / "run.json").read_text())
-    run = Run(**settings | {"milestones": tuple(settings["milestones"])})
+    run = Run.read(json.loads((left.folder / "run.json").read_text()))
     assert run.name == row["run"]
     assert left.trained(run.epochs)
     last, evaluations = left.records()[-1], left.evaluations()

@@ -1,10 +1,14 @@
-"""The command line. A bad setting exits with 2, a failure with 1, a signal with 143: one line says what happened."""
+"""The command line. A bad setting exits with 2, a failure with 1, a signal with 143 or 130: one line says what happened.
+
+Whoever reads the output may leave, as in `contrapose study list | head`: runs go on, and the exit code is 141.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO
 
 import tyro
 from tyro.conf import OmitArgPrefixes
@@ -46,6 +50,20 @@ ABOUT = {
 
 def main(words: list[str] | None = None) -> None:
     """Parse, run, and say in one line what went wrong."""
+    end: SystemExit | None = None
+    try:
+        _command(words)
+    except SystemExit as asked:
+        end = asked
+    except BrokenPipeError:
+        end = SystemExit(exits.UNREAD)
+    if not all([_flushed(sys.stdout), _flushed(sys.stderr)]) and (end is None or not end.code):
+        end = SystemExit(exits.UNREAD)
+    if end is not None:
+        raise end
+
+
+def _command(words: list[str] | None) -> None:
     words = sys.argv[1:] if words is None else words
     group = words[0] if words and words[0] in GROUPS and len(words) > 1 else None
     firsts = {name: next(iter(commands.values())) for name, commands in GROUPS.items()}
@@ -59,20 +77,29 @@ def main(words: list[str] | None = None) -> None:
             description=ABOUT[group or ""],
         )  # fmt: skip
         chosen()
-        sys.stdout.flush()
     except (ValueError, FileNotFoundError, NotADirectoryError) as error:
         _fail(str(error), exits.BAD_SETTINGS)
     except (Diverged, WorkerDied) as error:
         _fail(str(error), exits.FAILED)
     except Stopped as error:
         _fail(str(error), exits.STOPPED)
-    except BrokenPipeError:  # as in `contrapose study list | head`: whoever read it has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere, and says nothing
-        raise SystemExit(exits.UNREAD) from None
     except KeyboardInterrupt:
         _fail("interrupted; the same command goes on from what is done", exits.INTERRUPTED)
 
 
 def _fail(message: str, code: int) -> None:
-    print(f"contrapose: {message}", file=sys.stderr)
+    with suppress(OSError):  # nobody reads it; the code says it too
+        print(f"contrapose: {message}", file=sys.stderr)
     raise SystemExit(code)
+
+
+def _flushed(stream: TextIO | None) -> bool:
+    """Whether all of it was read; what was not goes nowhere, and says nothing at the end."""
+    if stream is None:  # a daemon may have none
+        return True
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return False
+    return True

@@ -245,11 +245,15 @@ def finish(plan: Plan, seeds: int, root: Path, folder: Path, title: str, lead: s
         spread = [f" ± {cell.spread:.2f}" if len(cell.values) > 1 else "" for cell in cells]
         numbers = [f"{cell.mean:.2f}{s}" if cell.values else "–" for cell, s in zip(cells, spread, strict=True)]
         grid.add_row(row.name if not why else f"{row.name} ({why})", *numbers)
-    Console(highlight=False).print(grid)
+    path = write(document([plan], seeds, root, title=title, lead=lead), folder)
+    console = Console(highlight=False)
+    with console.capture() as table:  # its own way with a closed pipe is to exit
+        console.print(grid)
+    print(table.get(), end="")
     for verdict in verdicts(plan, results):
         print(f"{verdict.outcome}: {verdict.statement} ({verdict.evidence})")
     print(advice(plan.study, results))
-    print(f"report {write(document([plan], seeds, root, title=title, lead=lead), folder)}")
+    print(f"report {path}")
 
 
 def planned(names: Sequence[str], scale: str, data: Sequence[str], rows: Sequence[str] = ()) -> list[Plan]:
@@ -304,12 +308,12 @@ def do(
 
 def report(plans: Sequence[Plan], seeds: int, root: Path, out: Path) -> Path:
     """The page of some plans, and their verdicts in the terminal; that of some rows does not replace that of all."""
-    for plan in plans:
-        for verdict in verdicts(plan, collect(plan, seeds, root)):
-            print(f"{plan.study.name}: {verdict.outcome}: {verdict.statement}\n    {verdict.evidence}")
     name = "-".join(plan.study.name.replace("/", "-") for plan in plans)
     name = name if len(name) < 80 else f"{len(plans)}-studies"
     some = "-some-rows" if any(plan.study is not find(plan.study.name) for plan in plans) else ""
     path = write(document(plans, seeds, root), out / f"{name}-{plans[0].scale}{some}")
+    for plan in plans:
+        for verdict in verdicts(plan, collect(plan, seeds, root)):
+            print(f"{plan.study.name}: {verdict.outcome}: {verdict.statement}\n    {verdict.evidence}")
     print(f"report {path}")
     return path

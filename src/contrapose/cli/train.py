@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from torch import Tensor
 from tyro.conf import Positional, arg
 
+from contrapose.cli.progress import kept_on
 from contrapose.data.images import Images
 from contrapose.evaluation import PROBES, FineTune, Measures, few_shot
 from contrapose.training import PRESETS, Progress, Run, Trainer, preset
@@ -38,7 +39,8 @@ class Train:
 
     def __call__(self) -> None:
         """Train, with a progress bar."""
-        with _progress() as (watch, say):
+        with _progress() as (show, tell):
+            watch, say = kept_on(show), kept_on(tell)
             run = with_views(self.run, say)
             folder = self.out or Path("runs") / run.name
             trainer = Trainer(run, folder, watch, say, self.data_root, self.workers)
@@ -153,9 +155,7 @@ def opened(folder: Path, data_root: Path, *, knn: int = 0) -> Trainer:
     path = folder / "run.json"
     if not path.exists():
         raise ValueError(f"run: {folder} is not the directory of a run (it has no run.json)")
-    described = json.loads(path.read_text())
-    described["milestones"] = tuple(described["milestones"])
-    trainer = Trainer(Run(**described), folder, say=lambda text: None, data_root=data_root)
+    trainer = Trainer(Run.read(json.loads(path.read_text())), folder, say=lambda text: None, data_root=data_root)
     trainer.load_latest()
     if knn:
         trainer.neighbours = knn

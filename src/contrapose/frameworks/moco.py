@@ -85,15 +85,17 @@ class MoCo(_Momentum):
 
     def forward(self, views_of: list[Tensor], index: Tensor) -> Pairs:
         """Queries against keys and queue."""
-        one = not self.symmetric and sum(len(group) for group in views_of) == 2
-        keyed = [views_of[-1][-1:]] if one else views_of  # key and query never share a batch norm's statistics
-        keys, ids = gather(self._shuffled_keys(keyed, index), 1), gather(index)
+        seen = [
+            view[None] for group in views_of for view in group
+        ]  # each has its own pass, and its own batch statistics
+        one = len(seen) == 2 and not self.symmetric
+        keys, ids = gather(self._shuffled_keys(seen[1:] if one else seen, index), 1), gather(index)
+        query = gather(self.embed(seen[:1] if one else seen), 1)
         self._latest = unit(keys[-1])
         rows = self.rows.clone()  # what the backward pass sees must not change under it
         if one:
-            query = encode(nn.Sequential(self.encoder, self.projector), [views_of[0][:1]])
-            return queue(gather(query[0]), keys[0], rows, batch=self.batch_negatives, ids=ids).shared_out()
-        return queue(gather(self.embed(views_of), 1), keys, rows, batch=self.batch_negatives, ids=ids).shared_out()
+            query, keys = query[0], keys[0]
+        return queue(query, keys, rows, batch=self.batch_negatives, ids=ids).shared_out()
 
     def _shuffled_keys(self, views_of: list[Tensor], index: Tensor) -> Tensor:
         if self.norm_splits == 1:

@@ -33,7 +33,7 @@ from contrapose.training.optimisers import optimiser
 from contrapose.training.plain import Plain
 from contrapose.training.processes import any_asked, join, own_device, synchronised
 from contrapose.training.records import append, environment, forget_after, write_whole
-from contrapose.training.run import ADDED, Run
+from contrapose.training.run import Run
 from contrapose.training.stops import Stopped, signals
 
 T = TypeVar("T")
@@ -111,12 +111,12 @@ class Trainer:
 
     def _refuse_another(self) -> None:
         """The directory must not hold another run."""
-        path, described = self.folder / "run.json", ADDED | self.run.describe()
+        path = self.folder / "run.json"
         if path.exists():
-            there = ADDED | json.loads(path.read_text())
-            differing = sorted(k for k in described.keys() | there.keys() if described.get(k) != there.get(k))
+            here, there = vars(self.run), vars(Run.read(json.loads(path.read_text())))
+            differing = sorted(name for name in here if here[name] != there[name])
             if differing:
-                changes = ", ".join(f"{k} is {there.get(k)!r} there and {described.get(k)!r} here" for k in differing)
+                changes = ", ".join(f"{k} is {there[k]!r} there and {here[k]!r} here" for k in differing)
                 raise ValueError(f"out: {self.folder} holds another run: {changes}. Choose another directory.")
 
     def _claim(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -132,9 +133,8 @@ class Run:
         for field in ("symmetric", "batch_negatives"):
             if getattr(self, field) and self.framework != "moco":
                 raise ValueError(f"{field}: it is MoCo's; the framework is {self.framework}")
-        Views.named(self.views, self.view_count)
-        queries = self.view_count if self.framework != "moco" or self.symmetric or self.view_count > 2 else 1
-        others = queries * (self.batch - 1)
+        views = len(Views.named(self.views, self.view_count).recipes)
+        others = (1 if self.framework == "moco" and views == 2 and not self.symmetric else views) * (self.batch - 1)
         negatives = {"moco": self.queue + self.batch_negatives * others, "memory-bank": 0}.get(self.framework, others)
         if negatives:
             self.check_hardest(negatives)
@@ -151,6 +151,12 @@ class Run:
                 raise ValueError(
                     f"loss: {choice!r} asks for more than the {negatives} negatives that {self.framework} has"
                 )
+
+    @classmethod
+    def read(cls, said: Mapping[str, Any]) -> Run:
+        """A run from what `describe` said of it, now or before some settings came."""
+        settings: dict[str, Any] = {**ADDED, **said}
+        return cls(**settings | {"milestones": tuple(settings["milestones"])})
 
     def describe(self) -> dict[str, Any]:
         """The settings as JSON knows them."""
