@@ -103,6 +103,7 @@ CASES = {
         case("dcl split", L.dcl, plain.dcl(constant(0.2), split=True), temperature=0.2, split_views=True,
              kinds=WITH_VIEWS),
         case("dclw", L.dclw, plain.dclw(0.2, 0.5), smooth=False, temperature=0.2, sigma=0.5),
+        case("moco v3", L.moco_v3, plain.moco_v3(0.3), temperature=0.3, kinds=WITH_VIEWS),
         Case("tau", tau_loss, plain.tau(scores, 0.3)),
         case("generalized", L.generalized_nt_xent, plain.balanced(2.0, 3.0, generalized=True), alpha=2.0, weight=3.0),
         case("balanced", L.balanced, plain.balanced(4.0, 2.0), alpha=4.0, weight=2.0),

@@ -240,6 +240,11 @@ def simple(weight: float | None, *filters: tuple[str, float]) -> Oracle:
     return oracle
 
 
+def moco_v3(tau: float) -> Oracle:
+    one = nt_xent(constant(tau), ("other", 0.0))
+    return lambda now, held: [2 * tau * now.views * value for value in one(now, held)]
+
+
 def triplet(margin: float) -> Oracle:
     def oracle(now: Batch, held: Batch) -> list[float]:
         return [

@@ -10,7 +10,7 @@ from contrapose.encoders import encoder
 from contrapose.encoders.heads import head, predictor
 from contrapose.encoders.norms import SplitBatchNorm
 from contrapose.frameworks import Framework, MemoryBank, MoCo, MoCoV3, SimCLR
-from contrapose.losses import CATALOGUE, nt_xent
+from contrapose.losses import CATALOGUE, moco_v3, nt_xent
 from contrapose.negatives import other_views
 from contrapose.pairs import cross, unit
 
@@ -162,6 +162,7 @@ def test_moco_v3_is_symmetric_cross_entropy() -> None:
     q1, q2, k1, k2 = query(x[0]), query(x[1]), framework.keys(x[0]), framework.keys(x[1])
     wanted = (nt_xent(cross(q1, k2)) + nt_xent(cross(q2, k1))) / 2
     torch.testing.assert_close(nt_xent(pairs, negatives=other_views()), wanted)
+    torch.testing.assert_close(moco_v3(pairs, temperature=0.5), 2 * 0.5 * 2 * wanted)  # 2τ[CE + CE]
 
 
 def test_bad_momentum_is_named() -> None:

@@ -22,6 +22,7 @@ NAMED = [
     "dcl",
     "dclw",
     "macl",
+    "moco_v3",
     "temperature_schedule",
     "isogclr",
     "tau",

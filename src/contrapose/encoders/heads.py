@@ -26,6 +26,14 @@ def mlp(widths: tuple[int, ...], *, norm: bool = True, last_norm: str = "none", 
     return nn.Sequential(*layers)
 
 
+def _fc8(width: int, out: int) -> nn.Linear:
+    """The small AlexNet's last layer, which begins as its others do."""
+    layer = nn.Linear(width, out)
+    nn.init.normal_(layer.weight, std=0.02)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
 # (width of the features, width of the embedding or 0 for the paper's own) -> projector
 HEADS: Mapping[str, Callable[[int, int], nn.Module]] = {
     "simclr": lambda d, out: mlp((d, d, out or 128), last_norm="affine"),  # DySTreSS (lightly)
@@ -34,7 +42,8 @@ HEADS: Mapping[str, Callable[[int, int], nn.Module]] = {
     "balanced-cifar": lambda d, out: mlp((d, 2048, out or 2048), last_norm="affine"),  # Lee, CIFAR-10
     "moco-v2": lambda d, out: mlp((d, d, out or 128), norm=False, bias=True),
     "moco-v3": lambda d, out: mlp((d, 4096, out or 256), last_norm="plain"),
-    "linear": lambda d, out: nn.Linear(d, out or 128),  # Wang & Liu; fc8 of the small AlexNet
+    "linear": lambda d, out: nn.Linear(d, out or 128),  # Wang & Liu
+    "alexnet": lambda d, out: _fc8(d, out or 128),  # CACR
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,10 +48,10 @@ def tiny(width: int = 16) -> Encoder:
     return Encoder(network, 4 * width)
 
 
-def _resnet(name: str, width: int, *, cifar: bool) -> Encoder:
+def _resnet(name: str, width: int, *, cifar: bool, **more: Any) -> Encoder:
     import torchvision
 
-    network = torchvision.models.get_model(name, weights=None)
+    network = torchvision.models.get_model(name, weights=None, **more)
     if cifar:  # 3 × 3 stem of stride 1 and no pooling: 32 × 32 images stay 32 × 32 up to the second stage
         network.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
         nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
@@ -105,6 +106,9 @@ NETWORKS: Mapping[str, Callable[[], Encoder]] = {
     "resnet50-cifar": lambda: _resnet("resnet50", 2048, cifar=True),
     "resnet18": lambda: _resnet("resnet18", 512, cifar=False),
     "resnet50": lambda: _resnet("resnet50", 2048, cifar=False),
+    "resnet50-zero": lambda: _resnet(
+        "resnet50", 2048, cifar=False, zero_init_residual=True
+    ),  # Lee: blocks begin as identities
     "alexnet": alexnet,
     "alexnet-64": lambda: alexnet(64),
     "vit-b16": vit_b16,

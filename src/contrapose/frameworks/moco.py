@@ -120,7 +120,7 @@ class MoCo(_Momentum):
 class MoCoV3(_Momentum):
     """MoCo v3: no queue; queries pass through a predictor and meet the keys of the other views of the batch.
 
-    Its loss takes negatives from the other views alone: `nt_xent(…, negatives=other_views())`, times 2τ.
+    Its loss is `moco_v3`: negatives are those of the other views alone.
     """
 
     def __init__(self, encoder: Encoder, projector: nn.Module, predictor: nn.Module, *, momentum: float = 0.99) -> None:

@@ -19,6 +19,7 @@ from contrapose.losses.softmax import (
     generalized_nt_xent,
     hard_negative,
     macl,
+    moco_v3,
     nt_xent,
     tau,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "hard_negative",
     "isogclr",
     "macl",
+    "moco_v3",
     "nt_xent",
     "simple",
     "sogclr",

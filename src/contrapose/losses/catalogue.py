@@ -20,6 +20,7 @@ from contrapose.losses.softmax import (
     generalized_nt_xent,
     hard_negative,
     macl,
+    moco_v3,
     nt_xent,
     tau,
 )
@@ -116,6 +117,11 @@ CATALOGUE: Mapping[str, Method] = {
         macl,
         {"temperature": 0.1, "alpha": 0.5, "center": 0.0},
         _each({"temperature": 0.05, "alpha": 2.0, "center": 0.8, **_SIMCSE}, "simcse"),
+    ),
+    "moco_v3": Method(
+        "each view's queries against the other views' keys, scaled by 2τ (Chen et al., MoCo v3)",
+        moco_v3,
+        {"temperature": 1.0},
     ),
     "temperature_schedule": Method(
         "NT-Xent with a temperature that swings between 0.1 and 1 over the epochs (Kukleva et al.)",

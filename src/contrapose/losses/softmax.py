@@ -44,6 +44,21 @@ def nt_xent(
 
 
 @objective
+def moco_v3(
+    pairs: AnyPairs, *, temperature: float = 1.0, negatives: Negatives = None, reduction: str = "mean"
+) -> Tensor:
+    """2τ times the sum over views of NT-Xent against the other views alone: 2τ[CE(q₁, k₂) + CE(q₂, k₁)] (MoCo v3).
+
+    The pull does not depend on τ as NT-Xent's does, so neither does the learning rate.
+    """
+    check_number("temperature", temperature, above=0.0)
+    chosen = (only_other_views(), *steps(negatives)) if pairs.has_views else steps(negatives)
+    return (
+        2 * temperature * pairs.views * nt_xent(pairs, temperature=temperature, negatives=chosen, reduction=reduction)
+    )
+
+
+@objective
 def dcl(
     pairs: AnyPairs,
     *,

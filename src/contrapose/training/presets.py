@@ -34,7 +34,7 @@ _BEHAVIOUR: Settings = _SGD | {
     "weight_decay": 5e-4, "knn": 200,
 }  # fmt: skip
 _CACR: Settings = _SGD | {
-    "views": "align-uniform", "encoder": "alexnet", "head": "linear", "loss": "cacr", "lr": 0.36, "schedule": "step",
+    "views": "align-uniform", "encoder": "alexnet", "head": "alexnet", "loss": "cacr", "lr": 0.36, "schedule": "step",
     "milestones": (155, 170, 185), "batch": 768, "epochs": 200, "weight_decay": 1e-4, "knn": 200,
 }  # fmt: skip
 _CACR_K4: Settings = _CACR | {"view_count": 5, "batch": 128, "lr": 0.06}
@@ -49,7 +49,7 @@ _MOCO: Settings = _SGD | {
 }  # fmt: skip
 _MOCO_V3: Settings = {
     "data": "imagenet", "views": "byol", "encoder": "resnet50", "head": "moco-v3", "framework": "moco-v3", "momentum": 0.996,
-    "loss": "nt_xent(temperature=1.0, negatives=other_views())", "optimiser": "lars-moco", "lr": 4.8, "warmup": 10.0,
+    "loss": "moco_v3", "optimiser": "lars-moco", "lr": 4.8, "warmup": 10.0,
     "batch": 4096, "epochs": 300, "weight_decay": 1.5e-6, "precision": "bf16", "knn": 200,
 }  # fmt: skip
 _BALANCED: Settings = _SGD | {
@@ -92,11 +92,11 @@ PRESETS: Mapping[str, Settings] = {
     "cacr/moco-imagenet22k": _MOCO | {"epochs": 20},
     "cacr/moco-v3-resnet50": _MOCO_V3,
     "cacr/moco-v3-vit": _MOCO_V3 | {
-        "encoder": "vit-b16", "loss": "nt_xent(temperature=0.2, negatives=other_views())", "optimiser": "adamw",
+        "encoder": "vit-b16", "loss": "moco_v3(temperature=0.2)", "optimiser": "adamw",
         "lr": 2.4e-3, "warmup": 40.0, "weight_decay": 0.1},
     "balanced/cifar10": _BALANCED | {"data": "cifar10", "loss": "balanced(alpha=2.0, weight=4.0)"},
     "balanced/imagenet": _BALANCED | {
-        "data": "imagenet", "views": "moco-v2", "encoder": "resnet50", "head": "balanced", "epochs": 100, "knn": 200},
+        "data": "imagenet", "views": "moco-v2", "encoder": "resnet50-zero", "head": "balanced", "epochs": 100, "knn": 200},
 }  # fmt: skip
 
 

@@ -51,11 +51,11 @@ class Run:
     view_count: int = 2
     """Views of each image."""
     encoder: str = "tiny"
-    """tiny, resnet18-cifar, resnet50-cifar, resnet50, alexnet, vit-b16 or timm:NAME."""
+    """tiny, resnet18-cifar, resnet50-cifar, resnet50, resnet50-zero, alexnet, vit-b16 or timm:NAME."""
     init: str = ""
     """Weights to start the encoder from: a .safetensors file of `export` or `import`."""
     head: str = "simclr"
-    """Projector: simclr, hcl, balanced, balanced-cifar, moco-v2, moco-v3 or linear."""
+    """Projector: simclr, hcl, balanced, balanced-cifar, moco-v2, moco-v3, linear or alexnet."""
     width: int = 0
     """Dimensions of the embedding, the projector's output; 0: the projector's own. 3 can be drawn on a sphere."""
     framework: str = "simclr"
