@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from contrapose.cli import exits, main
 from contrapose.data.digits import digits
+from contrapose.data.load import load
 
 SMALL = ["--batch", "16", "--epochs", "1", "--knn", "3", "--metrics", "0"]
 
@@ -40,7 +42,7 @@ def test_train_evaluate_embed(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert made["train_features"].shape == (5000, 64)
         assert made["test_labels"].shape == (2000,)
     main(["train", "--limit", "64", *SMALL, "--out", str(run)])  # finished: nothing to do but say so
-    assert "resuming after step 4" in capsys.readouterr().out
+    assert "finished at step 4" in capsys.readouterr().out
 
 
 def test_metrics_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,7 +168,65 @@ def test_a_folder_of_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "views: simclr-cifar" in said
     assert json.loads((tmp_path / "run" / "run.json").read_text())["views"] == "simclr-cifar"
     main(["data", "check", str(tmp_path / "mine")])
-    assert "80 of 80 images can be read" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "80 of 80 images can be read" in said
+    assert "train: 40 images, 2 classes: cat 20, dog 20" in said
+    embedded = tmp_path / "new" / "features.npz"
+    main(["embed", str(tmp_path / "run"), f"{tmp_path / 'mine'}/", "-o", str(embedded)])
+    with np.load(embedded) as made:
+        assert made["classes"].tolist() == ["cat", "dog"]
+        named = [Path(path).parent.name for path in made["test_paths"]]
+        assert named == [["cat", "dog"][label] for label in made["test_labels"]]
+    assert "ends in .npz or .parquet" in failed(capsys, "embed", str(tmp_path / "run"), "digits", "-o", "f.csv")
+    main(["train", "--data", f"{tmp_path / 'mine'}/", *SMALL, "--out", str(tmp_path / "run")])
+    assert "finished at step 2" in capsys.readouterr().out
+
+
+def test_classes_are_known_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pictures(tmp_path / "mine", 4)
+    (tmp_path / "mine" / "train" / "ant").mkdir()
+    for name in ("0.png", "1.png"):
+        shutil.copy(tmp_path / "mine" / "train" / "cat" / name, tmp_path / "mine" / "train" / "ant")
+    for stream in (False, True):
+        split = load(str(tmp_path / "mine"), stream=stream)
+        assert split.train.classes == ("ant", "cat", "dog")
+        assert split.test is not None
+        assert split.test.labels is not None
+        assert split.test.labels.tolist() == [1] * 4 + [2] * 4
+    (tmp_path / "mine" / "test" / "cat").rename(tmp_path / "mine" / "test" / "cow")
+    said = failed(capsys, "data", "check", str(tmp_path / "mine"))
+    assert "have a class 'cow' that the training images do not have" in said
+
+
+def test_a_run_without_weights_is_not_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    main(["train", "--limit", "64", *SMALL, "--out", str(run)])
+    shutil.rmtree(run / "checkpoints")
+    assert "has no checkpoint that can be read" in failed(capsys, "evaluate", str(run))
+    (run / "run.json").write_text("{")
+    assert "run.json does not describe a run" in failed(capsys, "evaluate", str(run))
+
+
+def test_a_refused_setting_leaves_the_directory_free(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "--limit", "64", *SMALL, "--out", str(tmp_path / "run"), "--loss"]
+    assert "temperature: expected" in failed(capsys, *words, "nt_xent(temperature=0)")
+    main([*words, "nt_xent(temperature=0.1)"])
+    said = capsys.readouterr().out
+    assert "epoch    1   loss" in said
+    recorded = json.loads((tmp_path / "run" / "records.jsonl").read_text())["loss"]
+    assert f"loss {recorded:.3f}" in said
+    assert "holds another run" in failed(capsys, *words, "simclr")
+
+
+def test_small_folders_and_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = failed(capsys, "train", "--limit", "60", "--batch", "128", "--out", str(tmp_path / "run"))
+    assert "more than the 60 of the data set (--batch 32 would do)" in said
+    assert "data: expected a name or a path, got nothing" in failed(capsys, "train", "--data", "")
+    main(["--version"])
+    assert capsys.readouterr().out.startswith("contrapose 0.")
+    np.savez(tmp_path / "first.npz", train_images=np.zeros((10, 3, 8, 8), dtype=np.uint8))
+    said = failed(capsys, "train", "--data", str(tmp_path / "first.npz"))
+    assert "(N, H, W, 3), channels last, got uint8 (10, 3, 8, 8)" in said
 
 
 def test_broken_images_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,6 +63,11 @@ class Pairs:
     rounded: Tensor | None = None  # (n, d): anchors, which are the pool too, in bf16, where that was made in passing
     shared: bool = False  # whether each process reduces a part of the anchors; see `shared_out`
 
+    def __repr__(self) -> str:
+        n, m = self.shape
+        each = self.given.shape[1]
+        return f"Pairs({n} anchors in {self.views} views, {each} positives each, {m} candidates, {self.stored} of them stored)"
+
     @cached_property
     def anchor_view(self) -> Tensor:
         """(n,)."""

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from contrapose.losses import (
+    Loss,
     align_uniform,
     balanced,
     cacr,
@@ -126,3 +127,19 @@ def test_numbers_of_other_kinds_are_numbers() -> None:
 
 def test_three_views_too() -> None:
     assert torch.isfinite(cacr(views(torch.randn(3, 4, 5))))
+
+
+def test_what_is_not_pairs_is_said() -> None:
+    z = torch.randn(4, 3)
+    with pytest.raises(ValueError, match=r"got Tensor and Tensor; for two views write nt_xent\(two_views\(z1, z2\)\)"):
+        nt_xent(z, z)  # type: ignore[call-arg,arg-type]
+    with pytest.raises(ValueError, match=r"got Tensor; for two views write triplet"):
+        triplet(z)  # type: ignore[arg-type]
+    with pytest.raises(
+        ValueError, match=r"tempreature: nt_xent has the settings temperature, .*did you mean 'temperature'"
+    ):
+        Loss(nt_xent, tempreature=0.5)
+    with pytest.raises(ValueError, match=r"CATALOGUE\['dystress'\] has it"):
+        Loss("dystress")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="state: expected a PerSample"):
+        Loss(isogclr, state=100)  # type: ignore[arg-type]

@@ -19,7 +19,9 @@ from contrapose.studies.study import SMOKE
 def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     main(["study", "list"])
     listed = capsys.readouterr().out
-    assert len(listed.splitlines()) == 90
+    lines = listed.splitlines()
+    assert len([line for line in lines if not line.startswith("#")]) == 90
+    assert "# Wang, Liu: Understanding the Behaviour of Contrastive Loss" in lines
     assert "dystress/table12" in listed
     assert "[cannot run: text encoders are not built" in listed
     main(["study", "show", "dystress/table3"])
@@ -93,7 +95,7 @@ def test_losses_are_split_outside_of_brackets() -> None:
 
 
 def test_advice_says_what_it_knows() -> None:
-    study = dilemma.comparison(dilemma.start(), ["a", "b", "c"]).study
+    study = dilemma.comparison(dilemma.start(), ["a", "b", "c"], 10_000).study
 
     def found(**rows: tuple[float, ...]) -> Results:
         return Results(sets=("digits",), cells={(name, "kNN", "digits"): Cell(values) for name, values in rows.items()})
@@ -102,6 +104,10 @@ def test_advice_says_what_it_knows() -> None:
     assert dilemma.advice(study, found(a=(80.0,), b=(79.5,), c=(60.0,))).startswith("Use a: kNN accuracy 80.00")
     assert "b is not told apart" in dilemma.advice(study, found(a=(80.0,), b=(79.5,), c=(60.0,)))
     assert dilemma.advice(study, found(a=(80.0,), b=(79.5,), c=(79.9,))).startswith("No loss stands out")
+    few = dilemma.advice(study, found(a=(83.3,), b=(79.2,), c=(75.0,)), tested=24)
+    assert few.startswith("No loss stands out")
+    assert "on 24 test images 22 points are chance" in few
+    assert "nothing to compare it with" in dilemma.advice(study, found(a=(83.3,)))
 
 
 def test_some_rows_of_a_study_alone(

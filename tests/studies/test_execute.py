@@ -402,7 +402,7 @@ def test_a_hole_in_a_report(
 ) -> None:
     plan = find("behaviour/equation6").at("smoke")
     first, second = plan.wanted(1).values()
-    (tmp_path / first.name).mkdir()
+    (tmp_path / first.name / "checkpoints").mkdir(parents=True)
     (tmp_path / first.name / "run.json").write_text(json.dumps({**first.describe(), "lr": 9.0}))  # holds another run
     with pytest.raises(SystemExit) as stopped:
         main(["study", "run", "behaviour/equation6", "--root", str(tmp_path), "-o", str(tmp_path / "out")])

@@ -69,7 +69,8 @@ def test_settings_that_came_later_rename_no_run() -> None:
 
 
 def test_another_run_is_refused(tmp_path: Path) -> None:
-    Trainer(RUN, tmp_path, say=quiet)
+    Trainer(replace(RUN, lr=9.0), tmp_path, say=quiet)  # leaves its settings, and nothing that could be lost
+    Trainer(RUN, tmp_path, say=quiet)._save()
     with pytest.raises(ValueError, match=r"holds another run: lr is 0\.004 there and 0\.1 here"):
         Trainer(replace(RUN, lr=0.1), tmp_path, say=quiet)
     with pytest.raises(ValueError, match=r"symmetric is False there and True here"):

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 import tyro
 from tyro.conf import OmitArgPrefixes
 
+from contrapose import __version__
 from contrapose.cli import exits
 from contrapose.cli.bench import BenchLosses
 from contrapose.cli.data import DataCheck, DataList
@@ -65,6 +66,9 @@ def main(words: list[str] | None = None) -> None:
 
 def _command(words: list[str] | None) -> None:
     words = sys.argv[1:] if words is None else words
+    if words in (["--version"], ["-V"]):
+        print(f"contrapose {__version__}")
+        return
     group = words[0] if words and words[0] in GROUPS and len(words) > 1 else None
     firsts = {name: next(iter(commands.values())) for name, commands in GROUPS.items()}
     alone: dict[str, Any] = {name: type(name, (first,), {"__doc__": ABOUT[name]}) for name, first in firsts.items()}

@@ -8,6 +8,8 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from contrapose.cli import exits
+from contrapose.data.images import Images
+from contrapose.data.stream import Files
 
 
 @dataclass(frozen=True)
@@ -27,18 +29,39 @@ class DataList:
 
 @dataclass(frozen=True)
 class DataCheck:
-    """Read every image of a folder once and name every broken file."""
+    """Read every image once, name every broken file, and say what a training would see: parts, classes, counts."""
 
     path: Positional[Path]
-    """The folder."""
+    """A folder of images, or an .npz file."""
 
     def __call__(self) -> None:
         """Exit code 1 if a file is broken."""
         from contrapose.data.folder import check_folder
+        from contrapose.data.load import load
 
+        split = load(str(self.path), stream=self.path.is_dir())
+        print(f"train: {_contents(split.train)}")
+        print(
+            f"test:  {_contents(split.test)}"
+            if split.test is not None
+            else "test:  none with labels, so nothing is scored"
+        )
+        if not self.path.is_dir():
+            return
         count, problems = check_folder(self.path)
         for problem in problems:
             print(f"{problem.path}: {problem.why}")
         print(f"{count - len(problems):,} of {count:,} images can be read")
         if problems:
             raise SystemExit(exits.FAILED)
+
+
+def _contents(images: Images | Files) -> str:
+    """How many there are, and of which classes."""
+    if images.labels is None:
+        return f"{len(images):,} images, no classes"
+    counts = images.counts()
+    if not images.classes or len(counts) > 12:
+        return f"{len(images):,} images, {len(counts)} classes of {min(counts):,} to {max(counts):,}"
+    each = ", ".join(f"{name} {count:,}" for name, count in zip(images.classes, counts, strict=True))
+    return f"{len(images):,} images, {len(counts)} classes: {each}"

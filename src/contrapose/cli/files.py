@@ -20,7 +20,8 @@ class Embed:
     data: Positional[str]
     """A data set's name, a folder of images or an .npz file."""
     out: Annotated[Path, arg(aliases=["-o"])]
-    """The file to write: .npz with train_features, train_labels, test_features, test_labels, or .parquet with a row each."""
+    """The file to write: .npz with train_features, train_labels, test_features, test_labels, classes and, of a folder,
+    train_paths and test_paths; or .parquet with a row each."""
     data_root: Path = Path("data")
     """Where downloaded data sets are."""
 
@@ -30,6 +31,8 @@ class Embed:
 
         from contrapose.data.load import load
 
+        if self.out.suffix not in (".npz", ".parquet"):
+            raise ValueError(f"out: expected a name that ends in .npz or .parquet, got {self.out}")
         trainer, split = opened(self.run, self.data_root), load(self.data, root=self.data_root)
         arrays = {}
         for name, images in (("train", split.train), ("test", split.test)):
@@ -37,6 +40,11 @@ class Embed:
                 arrays[f"{name}_features"] = trainer.features(images).cpu().numpy()
                 if images.labels is not None:
                     arrays[f"{name}_labels"] = images.labels.numpy()
+                if images.paths:
+                    arrays[f"{name}_paths"] = np.array([str(path) for path in images.paths])
+                if images.classes:
+                    arrays["classes"] = np.array(images.classes)
+        self.out.parent.mkdir(parents=True, exist_ok=True)
         if self.out.suffix == ".parquet":
             _to_parquet(arrays, self.out)
         else:
@@ -61,6 +69,7 @@ class Export:
 
         trainer = opened(self.run, self.data_root)
         encoder = trainer.network.encoder.eval()
+        self.out.parent.mkdir(parents=True, exist_ok=True)
         if self.out.suffix == ".safetensors":
             export(encoder, self.out)
         elif self.out.suffix == ".onnx":
@@ -91,7 +100,7 @@ class Import:
 
 
 def _to_parquet(arrays: dict[str, Any], path: Path) -> None:
-    """One row for each image: split, label (if there are any) and features."""
+    """One row for each image: split, features and, if there are any, label, class and path."""
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -104,6 +113,10 @@ def _to_parquet(arrays: dict[str, Any], path: Path) -> None:
             columns = {"split": [part] * len(rows), "features": list(rows)}
             if f"{part}_labels" in arrays:
                 columns["label"] = arrays[f"{part}_labels"].tolist()
+                if "classes" in arrays:
+                    columns["class"] = arrays["classes"][arrays[f"{part}_labels"]].tolist()
+            if f"{part}_paths" in arrays:
+                columns["path"] = arrays[f"{part}_paths"].tolist()
             tables.append(pa.table(columns))
     parquet.write_table(pa.concat_tables(tables, promote_options="default"), path)
 

@@ -21,6 +21,7 @@ from contrapose.studies.execute import perform_all
 from contrapose.studies.results import Left
 from contrapose.studies.task import Task
 from contrapose.training import Run
+from contrapose.training.build import prepare
 from contrapose.training.weights import export
 from contrapose.validate import check_known, nearest
 
@@ -40,7 +41,11 @@ class StudyList:
             raise ValueError(
                 f"only: no study's name contains {self.only!r}{nearest(self.only, STUDIES, 0.4)} (papers: {papers})"
             )
+        paper = ""
         for study in chosen:
+            if study.paper != paper:
+                paper = study.paper
+                print(f"# {paper}")
             print(f"{study.name:28} {study.title}{_state(study)}")
 
 
@@ -65,7 +70,7 @@ class StudyShow:
     def __call__(self) -> None:
         """In words."""
         study = find(self.name)
-        print(f"{study.name}: {study.title}\n\n{study.claim}")
+        print(f"{study.name}: {study.title}\n{study.paper}\n\n{study.claim}")
         for line in (study.note, f"Cannot run: {study.missing}." if study.missing else ""):
             if line:
                 print(f"\n{line}")
@@ -207,10 +212,16 @@ class Compare:
     def __call__(self) -> None:
         """Run, compare, advise."""
         run = with_views(self.run, print)
-        plan = comparison(run, split_losses(self.losses))
+        split = prepare(run, self.data_root)
+        if split.probe is None or split.test is None:
+            raise ValueError(
+                f"data: {run.data} has no labelled test images to compare by; a folder needs train/ and test/ with a folder for "
+                "each class in both"
+            )
+        plan = comparison(run, split_losses(self.losses), tested := len(split.test))
         failures = do([plan], self.seeds, self.root, self.data_root, self.jobs)
         name = f"compare-{plan.sets[0].name}"
-        finish(plan, self.seeds, self.root, self.out / name, f"Losses on {plan.sets[0].name}", "")
+        finish(plan, self.seeds, self.root, self.out / name, f"Losses on {plan.sets[0].name}", "", tested)
         if failures:
             raise SystemExit(exits.FAILED)
 
@@ -230,7 +241,7 @@ def split_losses(text: str) -> list[str]:
     return names
 
 
-def finish(plan: Plan, seeds: int, root: Path, folder: Path, title: str, lead: str) -> None:
+def finish(plan: Plan, seeds: int, root: Path, folder: Path, title: str, lead: str, tested: int = 0) -> None:
     """A table in the terminal, the advice, and the path of the page."""
     from rich.console import Console
     from rich.table import Table as Grid
@@ -252,7 +263,7 @@ def finish(plan: Plan, seeds: int, root: Path, folder: Path, title: str, lead: s
     print(table.get(), end="")
     for verdict in verdicts(plan, results):
         print(f"{verdict.outcome}: {verdict.statement} ({verdict.evidence})")
-    print(advice(plan.study, results))
+    print(advice(plan.study, results, tested))
     print(f"report {path}")
 
 

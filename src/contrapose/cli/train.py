@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -155,8 +156,15 @@ def opened(folder: Path, data_root: Path, *, knn: int = 0) -> Trainer:
     path = folder / "run.json"
     if not path.exists():
         raise ValueError(f"run: {folder} is not the directory of a run (it has no run.json)")
-    trainer = Trainer(Run.read(json.loads(path.read_text())), folder, say=lambda text: None, data_root=data_root)
-    trainer.load_latest()
+    try:
+        run = Run.read(json.loads(path.read_text()))
+    except (json.JSONDecodeError, TypeError, KeyError) as error:
+        raise ValueError(f"run: {path} does not describe a run: {error}") from error
+    trainer = Trainer(run, folder, say=lambda text: print(text, file=sys.stderr), data_root=data_root)
+    if not trainer.load_latest():
+        raise ValueError(
+            f"run: {folder} has no checkpoint that can be read; `contrapose train` with its settings trains it"
+        )
     if knn:
         trainer.neighbours = knn
     return trainer
@@ -189,12 +197,18 @@ def _progress() -> Iterator[tuple[Callable[[Progress], None], Callable[[str], No
 
 
 def _lines() -> Callable[[Progress], None]:
-    last: list[Progress] = []
+    seen: list[Progress] = []  # of the epoch that is under way
+
+    def over() -> None:
+        last, loss = seen[-1], sum(p.loss for p in seen) / len(seen)
+        print(f"epoch {last.epoch:4}   loss {loss:.3f}   {last.images_per_second:,.0f} images/s", flush=True)
+        seen.clear()
 
     def watch(p: Progress) -> None:
-        if last and last[-1].epoch != p.epoch:
-            done = last[-1]
-            print(f"epoch {done.epoch:4}   loss {done.loss:.3f}   {done.images_per_second:,.0f} images/s", flush=True)
-        last[:] = [p]
+        if seen and seen[-1].epoch != p.epoch:
+            over()
+        seen.append(p)
+        if p.step == p.steps:
+            over()
 
     return watch

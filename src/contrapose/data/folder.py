@@ -88,6 +88,10 @@ def read_folder(folder: Path, only: Sequence[str] = (), size: int | None = None)
                 size = min(256, *decode(path).shape[:2])
             pixels.append(decode(path, size))
         except Exception as error:
-            raise ValueError(f"data: image {place}, {path}, cannot be read: {type(error).__name__}: {error}") from error
+            raise ValueError(
+                f"data: image {place}, {path}, cannot be read: {type(error).__name__}: {error} "
+                "(`contrapose data check` names all such files)"
+            ) from error
     made = channels_first(torch.stack(pixels))
-    return Images(folder.name, made, None if labels is None else torch.tensor(labels), classes if labels else ())
+    known = None if labels is None else torch.tensor(labels)
+    return Images(folder.name, made, known, classes if labels else (), tuple(found))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ class Images:
     pixels: Tensor  # uint8 (N, 3, H, W)
     labels: Tensor | None  # int64 (N,)
     classes: tuple[str, ...] = ()
+    paths: tuple[Path, ...] = ()  # where they were read, if each was a file
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4 or self.pixels.shape[1] != 3:
@@ -39,7 +41,8 @@ class Images:
         """The images at these places, in this order."""
         place = torch.as_tensor(index, dtype=torch.long)
         labels = None if self.labels is None else self.labels[place]
-        return replace(self, pixels=self.pixels[place], labels=labels)
+        paths = tuple(self.paths[i] for i in place.tolist()) if self.paths else ()
+        return replace(self, pixels=self.pixels[place], labels=labels, paths=paths)
 
     def counts(self) -> list[int]:
         """How many images each class has."""

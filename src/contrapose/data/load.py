@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,7 @@ def check_name(name: str) -> None:
     hint = nearest(name, NAMED)
     raise ValueError(
         f"data: expected one of {', '.join(NAMED)}, a folder of images or an .npz file, got {name!r}{hint}"
+        + ("" if hint else ", which is not there (a relative path begins at the working directory)")
     )
 
 
@@ -94,7 +95,17 @@ def _from_npz(path: Path) -> Split:
             if f"{which}_images" not in file:
                 return None
             labels = file[f"{which}_labels"].reshape(-1) if f"{which}_labels" in file else None
-            pixels = channels_first(torch.from_numpy(file[f"{which}_images"]))
+            array = file[f"{which}_images"]
+            if (
+                array.dtype != np.uint8
+                or array.ndim not in (3, 4)
+                or (array.ndim == 4 and array.shape[3] not in (1, 3))
+            ):
+                raise ValueError(
+                    f"{path}: {which}_images: expected uint8 of shape (N, H, W) or (N, H, W, 3), channels last, "
+                    f"got {array.dtype} {array.shape}"
+                )
+            pixels = channels_first(torch.from_numpy(array))
             found = None if labels is None else torch.from_numpy(labels.astype("int64"))
             return Images(f"{path.name} ({which})", pixels, found)
 
@@ -134,11 +145,22 @@ def _torchvision(name: str, root: Path) -> Split:
     return Split(images(parts["train+unlabeled"].data, None, name), probe, test)
 
 
+def _numbered(held_out: Images | Files, train: Images | Files) -> Images | Files:
+    """The same, with classes numbered as in training: a folder's name says which it is."""
+    if held_out.labels is None or train.labels is None:
+        return held_out
+    unknown = [name for name in held_out.classes if name not in train.classes]
+    if unknown:
+        raise ValueError(f"data: the test images have a class {unknown[0]!r} that the training images do not have")
+    number = torch.tensor([train.classes.index(name) for name in held_out.classes])
+    return replace(held_out, labels=number[held_out.labels], classes=train.classes)
+
+
 def _from_folder(path: Path, read: Callable[[Path], Images | Files]) -> Split:
     parts = {part: path / part for part in ("train", "test", "val")}
     if parts["train"].is_dir():
         train = read(parts["train"])
-        held_out = next((read(parts[p]) for p in ("test", "val") if parts[p].is_dir()), None)
+        held_out = next((_numbered(read(parts[p]), train) for p in ("test", "val") if parts[p].is_dir()), None)
         labelled = held_out is not None and held_out.labels is not None and train.labels is not None
         return Split(train, train if labelled else None, held_out if labelled else None)
     return Split(read(path), None, None)

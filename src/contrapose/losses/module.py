@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from contrapose.losses.catalogue import Method
+from contrapose.losses.catalogue import CATALOGUE, Method
 from contrapose.losses.softmax import macl
 from contrapose.pairs import AnyPairs, Pairs, Similarities, two_views, views
 from contrapose.temperature import PerSample, Schedule
+from contrapose.validate import nearest
 
 
 class Loss(nn.Module):
@@ -36,11 +38,15 @@ class Loss(nn.Module):
     ) -> None:
         super().__init__()
         if not callable(objective):
-            raise ValueError(f"objective: expected a function of pairs such as nt_xent, got {objective!r}")
+            named = f"; CATALOGUE[{objective!r}] has it" if objective in CATALOGUE else ""
+            raise ValueError(f"objective: expected a function of pairs such as nt_xent, got {objective!r}{named}")
+        if state is not None and not isinstance(state, PerSample):
+            raise ValueError(f"state: expected a PerSample(number_of_images), got {state!r}")
         if isinstance(objective, Method):
             objective = objective()
         if isinstance(objective, partial):  # what a method of the catalogue makes
             settings, objective = {**objective.keywords, **settings}, objective.func
+        _check_settings(objective, settings)
         self.objective, self.settings, self.state, self.epoch = objective, settings, state, 0
         self.held: dict[str, Tensor] = {}
         for name, value in settings.items():  # a learned temperature is learned, moved and saved with the module
@@ -92,3 +98,14 @@ class Loss(nn.Module):
         if z2 is not None or ids is not None:
             raise ValueError("z: expected pairs alone, since they hold both views and their ids")
         return z
+
+
+def _check_settings(objective: Callable[..., Tensor], settings: Mapping[str, Any]) -> None:
+    """Refuse a setting that the objective does not have, before the first batch does."""
+    known = signature(objective).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in known.values()):
+        return
+    for name in settings:
+        if name not in known:
+            has = [p for p in known if p != "pairs"]
+            raise ValueError(f"{name}: {objective.__name__} has the settings {', '.join(has)}{nearest(name, has)}")

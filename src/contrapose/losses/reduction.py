@@ -18,10 +18,12 @@ def objective(function: F) -> F:
     """A function of pairs that says so when it is given something else."""
 
     @wraps(function)
-    def checked(pairs: Any, **settings: Any) -> Tensor:
-        if not isinstance(pairs, Pairs | Similarities):
+    def checked(pairs: Any, *more: Any, **settings: Any) -> Tensor:
+        if more or not isinstance(pairs, Pairs | Similarities):
             wanted = "what two_views, views, cross, queue, bank or from_similarities make"
-            raise ValueError(f"pairs: expected {wanted}, got {type(pairs).__name__}")
+            came = " and ".join(type(given).__name__ for given in (pairs, *more))
+            hint = f"; for two views write {function.__name__}(two_views(z1, z2))" if isinstance(pairs, Tensor) else ""
+            raise ValueError(f"pairs: expected {wanted}, got {came}{hint}")
         return function(pairs, **settings)
 
     return cast(F, checked)

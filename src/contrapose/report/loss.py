@@ -18,8 +18,15 @@ if TYPE_CHECKING:
 _FROM_TO = (-1.0, -0.5, 0.0, 0.5, 1.0)
 
 
-def explain_figure(subjects: Sequence[Subject], *, ode: bool = False) -> Figure:
-    """Temperature, penalty, entropy, false negatives, the positive and the limits, one curve for each loss."""
+def explain_figure(losses: Sequence[Subject | str], *, ode: bool = False) -> Figure:
+    """Temperature, penalty, entropy, false negatives, the positive and the limits, one curve for each loss.
+
+    A loss is written as in `contrapose train --loss`: `explain_figure(["simclr", "dystress", "nt_xent(temperature=0.1)"])`.
+    """
+    subjects = [
+        Subject.of(loss) if isinstance(loss, str) else loss
+        for loss in ([losses] if isinstance(losses, str) else losses)
+    ]
     with styled():
         figure, axes = blank(2, 3, (13.5, 7.6))
         for place, subject in enumerate(subjects):

@@ -59,7 +59,8 @@ def section(plan: Plan, results: Results) -> Section:
     """A study as a part of a page."""
     study = plan.study
     blocks = (study.show or table)(study, results)
-    notes = [study.note] if study.note else []
+    notes = [f"{study.paper}."] if study.paper else []
+    notes += [study.note] if study.note else []
     if study.rows:
         where = ", ".join(f"{on.name} ({on.data})" for on in plan.sets)
         scale = "Settings of its own" if plan.scale == "own" else f"Scale {plan.scale}"

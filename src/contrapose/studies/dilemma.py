@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,8 @@ def demo(weights: Path) -> Plan:
     return Plan(study, "own", study.sets)
 
 
-def comparison(base: Run, losses: Sequence[str]) -> Plan:
-    """The same picture for a user's data and losses; `base` has everything else."""
+def comparison(base: Run, losses: Sequence[str], tested: int) -> Plan:
+    """The same picture for a user's data, `tested` images of it, and losses; `base` has everything else."""
     settings = {key: value for key, value in vars(base).items() if key not in ("loss", "data", "seed")}
     rows = tuple(Row(loss, {"loss": loss}) for loss in losses)
     on = On(Path(base.data).name or base.data, base.data)
@@ -78,13 +79,13 @@ def comparison(base: Run, losses: Sequence[str]) -> Plan:
         rows,
         QUANTITIES,
         (on,),
-        dilemma,
+        partial(dilemma, tested=tested),
         base=settings,
     )
     return Plan(study, "own", (on,))
 
 
-def dilemma(study: Study, results: Results) -> list[Block]:
+def dilemma(study: Study, results: Results, tested: int = 0) -> list[Block]:
     """Accuracy over the temperature, and every loss in the plane of uniformity and tolerance."""
     line = [row for row in study.rows if row.series == "NT-Xent"]
     lone = [row for row in study.rows if row.series != "NT-Xent"]
@@ -112,7 +113,7 @@ def dilemma(study: Study, results: Results) -> list[Block]:
         blocks.append(
             Chart("What it is worth", "temperature of NT-Xent", "kNN accuracy, %", tuple(accuracy), log_x=True)
         )
-    return [Text((advice(study, results),)), *blocks, *table(study, results)]
+    return [Text((advice(study, results, tested),)), *blocks, *table(study, results)]
 
 
 def _place(results: Results, rows: Sequence[Row], name: str) -> Series:
@@ -141,24 +142,32 @@ def _others_keep_up(results: Results) -> tuple[bool | None, str]:
     return best_other[0].mean >= best_plain[0].mean - 0.3, evidence
 
 
-def advice(study: Study, results: Results) -> str:
-    """Which loss to use, with the evidence."""
+def _telling(accuracy: float, tested: int) -> float:
+    """The least difference that says something: a point, or what `tested` images leave to chance (two standard errors)."""
+    share = min(max(accuracy / 100, 0.05), 0.95)
+    return max(1.0, 200 * math.sqrt(2 * share * (1 - share) / tested)) if tested else 1.0
+
+
+def advice(study: Study, results: Results, tested: int = 0) -> str:
+    """Which loss to use, with the evidence: accuracies on `tested` images."""
     cells = {row.name: results.cell(row.name, "kNN") for row in study.rows}
     there = {name: cell for name, cell in cells.items() if cell.values}
     if not there:
         return "No run has an accuracy yet: the data needs labelled test images, or no run is done."
     ranked = sorted(there, key=lambda name: -there[name].mean)
     best = ranked[0]
-    near = [name for name in ranked[1:] if compared(there[best], there[name], 1.0) != "holds"]
-    if len(ranked) > 1 and len(near) == len(ranked) - 1:
-        told = ", ".join(f"{name} {shown(there[name])}" for name in ranked)
-        return f"No loss stands out in kNN accuracy: {told}. Longer runs or more seeds may tell them apart."
+    least = _telling(there[best].mean, tested)
+    near = [name for name in ranked[1:] if compared(there[best], there[name], least) != "holds"]
+    told = ", ".join(f"{name} {shown(there[name])}" for name in ranked)
+    if len(ranked) == 1:
+        return f"kNN accuracy: {told}. There is nothing to compare it with."
+    if len(near) == len(ranked) - 1:
+        few = f"; on {tested:,} test images {least:.0f} points are chance" if least > 1 else ""
+        return f"No loss stands out in kNN accuracy: {told}{few}. Longer runs or more seeds may tell them apart."
     text = f"Use {best}: kNN accuracy {shown(there[best])}"
     if math.isfinite(results.cell(best, "-U").mean):
         text += f", -U {results.cell(best, '-U').mean:.2f}, tolerance {results.cell(best, 'T').mean:.2f}"
     if near:
         text += f". {', '.join(near)} {'is' if len(near) == 1 else 'are'} not told apart from it"
-        text += " by one seed (differences below a point)" if results.seeds == 1 else f" by {results.seeds} seeds"
-    if len(ranked) > 1:
-        text += f". Last: {ranked[-1]}, {shown(there[ranked[-1]])}"
-    return text + "."
+        text += f" by one seed (differences below {least:.2g})" if results.seeds == 1 else f" by {results.seeds} seeds"
+    return f"{text}. Last: {ranked[-1]}, {shown(there[ranked[-1]])}."

@@ -23,6 +23,12 @@ from contrapose.training import PRESETS, Run
 from contrapose.validate import check_known
 
 SCALES = ("smoke", "small", "paper")
+PAPERS = {
+    "dystress": "Manna et al.: Dynamically Scaled Temperature in Self-Supervised Contrastive Learning",
+    "behaviour": "Wang, Liu: Understanding the Behaviour of Contrastive Loss",
+    "cacr": "Zheng et al.: Contrastive Attraction and Contrastive Repulsion for Representation Learning",
+    "balanced": "Lee: Understanding Self-supervised Contrastive Learning through Supervised Objectives",
+}
 Settings = Mapping[str, Any]
 
 # Seconds on a CPU: the built-in digits and a tiny network, with the method of the study.
@@ -92,6 +98,11 @@ class Study:
     schema: bool = False  # a drawing or a cross-reference: there is nothing to measure
     base: Settings = field(default_factory=dict)  # settings of its own, in place of a preset
     values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by data set: {names} in a loss
+
+    @property
+    def paper(self) -> str:
+        """Whose it is; nothing, if it is nobody's."""
+        return PAPERS.get(self.name.split("/")[0], "")
 
     @property
     def analytic(self) -> bool:

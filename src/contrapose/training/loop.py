@@ -77,7 +77,10 @@ class Trainer:
         size = len(self.split.train)
         if self.run.batch * self.run.accumulate > size:
             wanted = self.run.batch * self.run.accumulate
-            raise ValueError(f"batch: {wanted} images for a step are more than the {size} of the data set")
+            fits = 2 ** int(math.log2(max(2, size // self.run.accumulate)))
+            raise ValueError(
+                f"batch: {wanted} images for a step are more than the {size} of the data set (--batch {fits} would do)"
+            )
         if self.split.probe is not None and self.run.knn > len(self.split.probe):
             raise ValueError(
                 f"knn: {self.run.knn} neighbours are more than the {len(self.split.probe)} labelled images"
@@ -110,19 +113,22 @@ class Trainer:
         self.part = (0.0, 0.0)  # of an epoch that was stopped: its losses so far, added up, and its seconds
 
     def _refuse_another(self) -> None:
-        """The directory must not hold another run."""
+        """The directory must not hold another run; one that has left nothing but its settings may go."""
         path = self.folder / "run.json"
-        if path.exists():
-            here, there = vars(self.run), vars(Run.read(json.loads(path.read_text())))
-            differing = sorted(name for name in here if here[name] != there[name])
-            if differing:
-                changes = ", ".join(f"{k} is {there[k]!r} there and {here[k]!r} here" for k in differing)
-                raise ValueError(f"out: {self.folder} holds another run: {changes}. Choose another directory.")
+        if not path.exists() or not (
+            (self.folder / "records.jsonl").exists() or (self.folder / "checkpoints").exists()
+        ):
+            return
+        here, there = vars(self.run), vars(Run.read(json.loads(path.read_text())))
+        differing = sorted(name for name in here if here[name] != there[name])
+        if differing:
+            changes = ", ".join(f"{k} is {there[k]!r} there and {here[k]!r} here" for k in differing)
+            raise ValueError(f"out: {self.folder} holds another run: {changes}. Choose another directory.")
 
     def _claim(self) -> None:
         """From here on the directory holds this run."""
         path = self.folder / "run.json"
-        if self.rank == 0 and not path.exists():
+        if self.rank == 0 and not (path.exists() and json.loads(path.read_text()) == self.run.describe()):
             self.folder.mkdir(parents=True, exist_ok=True)
             write_whole(self.folder / "environment.json", environment(self.device))
             write_whole(path, self.run.describe())
@@ -138,7 +144,7 @@ class Trainer:
         Who does several runs in turns goes on with another one there. `asked` holds the signals that came.
         """
         if self.load_latest() and self.rank == 0:
-            self.say(f"resuming after step {self.step}")
+            self.say(f"finished at step {self.step}" if self.complete else f"resuming after step {self.step}")
         if self.rank == 0:
             forget_after(self.folder, self.step)
         self._choose_path()

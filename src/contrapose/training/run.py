@@ -108,6 +108,9 @@ class Run:
     """Decides weights, order and augmentation."""
 
     def __post_init__(self) -> None:
+        if not self.data:
+            raise ValueError("data: expected a name or a path, got nothing")
+        object.__setattr__(self, "data", str(Path(self.data)))  # one way to write it: my-images/ is my-images
         for field, allowed in CHOICES.items():
             if getattr(self, field) not in allowed:
                 raise ValueError(f"{field}: expected one of {', '.join(allowed)}, got {getattr(self, field)!r}")
