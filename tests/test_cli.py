@@ -24,6 +24,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from contrapose.cli import exits, main
 from contrapose.data.digits import digits
 from contrapose.data.load import load
+from contrapose.training.locks import locked
 
 SMALL = ["--batch", "16", "--epochs", "1", "--knn", "3", "--metrics", "0"]
 
@@ -216,6 +217,14 @@ def test_a_refused_setting_leaves_the_directory_free(tmp_path: Path, capsys: pyt
     recorded = json.loads((tmp_path / "run" / "records.jsonl").read_text())["loss"]
     assert f"loss {recorded:.3f}" in said
     assert "holds another run" in failed(capsys, *words, "simclr")
+
+
+def test_one_process_works_in_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "--limit", "64", *SMALL, "--out", str(tmp_path / "run")]
+    with locked(tmp_path / "run") as mine:
+        assert mine
+        assert "another process is at work in" in failed(capsys, *words)
+    main(words)
 
 
 def test_small_folders_and_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

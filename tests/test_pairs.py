@@ -131,3 +131,9 @@ def test_ids_of_traced_pairs_are_not_kept() -> None:
         assert nt_xent(two_views(*traced)).ndim == 0
     again = make_fx(lambda a, b: nt_xent(two_views(a, b)), tracing_mode="symbolic")(*z)
     torch.testing.assert_close(again(*z), nt_xent(two_views(*z)))
+
+
+def test_views_may_come_one_by_one() -> None:
+    z = torch.randn(3, 5, 4)
+    torch.testing.assert_close(nt_xent(views(list(z))), nt_xent(views(z)))
+    assert repr(views(z)) == "Pairs(15 anchors in 3 views, 2 positives each, 15 candidates, 0 of them stored)"

@@ -240,12 +240,15 @@ def two_views(z1: Tensor, z2: Tensor, *, ids: Tensor | None = None) -> Pairs:
     return _of_views(z1, z2, ids=ids)
 
 
-def views(z: Tensor, *, keys: Tensor | None = None, ids: Tensor | None = None) -> Pairs:
-    """V views of m images, (V, m, d): every view once an anchor, the other V - 1 its positives.
+def views(
+    z: Tensor | list[Tensor] | tuple[Tensor, ...], *, keys: Tensor | None = None, ids: Tensor | None = None
+) -> Pairs:
+    """V views of m images, (V, m, d) or V times (m, d): every view once an anchor, the other V - 1 its positives.
 
     With `keys` (V, m, d), from a momentum encoder, positives and pool are the keys, without gradient (MoCo v3
     with `negatives=other_views()`).
     """
+    z = torch.stack(list(z)) if isinstance(z, list | tuple) else z
     check_embeddings("z", z, 3)
     if z.shape[0] < 2:
         raise ValueError(f"z: expected at least two views of each image, got shape {tuple(z.shape)}")

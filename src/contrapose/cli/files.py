@@ -76,7 +76,9 @@ class Export:
             _to_onnx(encoder.cpu(), trainer.views.recipes[0].size, self.out)
         else:
             raise ValueError(f"out: expected a name that ends in .safetensors or .onnx, got {self.out}")
+        seen = trainer.views.recipes[0]
         print(f"{trainer.run.encoder}, {encoder.width} features, in {self.out}")
+        print(f"it takes images from 0 to 1 of {seen.size} pixels, less {seen.mean}, divided by {seen.std}")
 
 
 @dataclass(frozen=True)
@@ -131,5 +133,6 @@ def _to_onnx(encoder: Any, size: int, path: Path) -> None:
     batch = torch.export.Dim("batch")
     images = torch.zeros(2, 3, size, size)
     torch.onnx.export(
-        encoder, (images,), str(path), dynamo=True, dynamic_shapes=({0: batch},), input_names=["images"], verbose=False
-    )
+        encoder, (images,), str(path), dynamo=True, dynamic_shapes=({0: batch},), input_names=["images"], verbose=False,
+        external_data=False,
+    )  # fmt: skip

@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 from contrapose.cli import exits
 from contrapose.cli.progress import watching
 from contrapose.cli.train import opened, with_views
-from contrapose.data.load import NAMED
+from contrapose.data.load import NAMED, load
 from contrapose.report.render import write
 from contrapose.studies import STUDIES, Plan, Study, find
 from contrapose.studies.collect import collect, document, verdicts
@@ -74,8 +74,12 @@ class StudyShow:
         for line in (study.note, f"Cannot run: {study.missing}." if study.missing else ""):
             if line:
                 print(f"\n{line}")
+        values = next(iter(study.values.values()), {})  # of its first data set
         for row in study.rows:
-            what = f"not built: {row.missing}" if row.missing else " ".join(f"{k}={v}" for k, v in row.changes.items())
+            settings = " ".join(f"{k}={v}" for k, v in row.changes.items())
+            for name, value in values.items():
+                settings = settings.replace(f"{{{name}}}", f"{value:g}")
+            what = f"not built: {row.missing}" if row.missing else settings
             printed = ", ".join(f"{column} {value:g}" for column, value in row.printed.items())
             print(f"  {row.name:24} {what}" + (f"\n{'':27}paper: {printed}" if printed else ""))
         if study.rows and not study.missing:
@@ -114,7 +118,7 @@ class StudyRun:
     def __call__(self) -> None:
         """Run, judge, report; exit code 1 where a run failed."""
         plans = planned(self.names, self.scale, self.data, self.rows)
-        check_present(plans)
+        check_present(plans, self.data_root)
         failures = do(plans, self.seeds, self.root, self.data_root, self.jobs, self.on)
         report(plans, self.seeds, self.root, self.out)
         if failures:
@@ -280,9 +284,11 @@ def planned(names: Sequence[str], scale: str, data: Sequence[str], rows: Sequenc
     return [study.only(rows).at(scale, data) for study in studies]
 
 
-def check_present(plans: Sequence[Plan]) -> None:
-    """The data of the runs must be at hand, or be something that is downloaded."""
+def check_present(plans: Sequence[Plan], root: Path) -> None:
+    """The data of the runs must be at hand; what torchvision has is downloaded, once."""
     for on in {on.data: on for plan in plans if plan.study.rows for on in plan.sets}.values():
+        if on.data in NAMED and on.data != "digits":
+            load(on.data, root=root)
         if on.data in NAMED or Path(on.data).exists():
             continue
         where = "a folder with train/ and test/ (or val/), class folders inside, or an .npz file"

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,8 +16,10 @@ from tyro.conf import Positional, arg
 
 from contrapose.cli.progress import kept_on
 from contrapose.data.images import Images
+from contrapose.data.load import check_name
 from contrapose.evaluation import PROBES, FineTune, Measures, few_shot
 from contrapose.training import PRESETS, Progress, Run, Trainer, preset
+from contrapose.training.locks import locked
 from contrapose.training.processes import leave
 from contrapose.validate import check_known
 
@@ -40,10 +42,13 @@ class Train:
 
     def __call__(self) -> None:
         """Train, with a progress bar."""
-        with _progress() as (show, tell):
+        with _progress() as (show, tell), ExitStack() as stack:
             watch, say = kept_on(show), kept_on(tell)
             run = with_views(self.run, say)
+            check_name(run.data)  # before anything is made
             folder = self.out or Path("runs") / run.name
+            if not _others_rank() and not stack.enter_context(locked(folder)):
+                raise ValueError(f"out: another process is at work in {folder}")
             trainer = Trainer(run, folder, watch, say, self.data_root, self.workers)
             say(f"{len(trainer.split.train):,} images of {trainer.split.train.name} on {trainer.device}, into {folder}")
             scores = trainer.train()
@@ -51,6 +56,11 @@ class Train:
                 say(f"{name:10} {score:6.2f} %   (last epoch, {run.knn} neighbours)")
             say(f"run        {folder}")
         leave()
+
+
+def _others_rank() -> int:
+    """Of several processes, the first speaks and holds the lock; it has 0."""
+    return int(os.environ.get("RANK", "0"))
 
 
 def with_views(run: Run, say: Callable[[str], None]) -> Run:
@@ -178,7 +188,7 @@ def _progress() -> Iterator[tuple[Callable[[Progress], None], Callable[[str], No
     from rich.progress import Progress as Bar
 
     console = Console(highlight=False)
-    if int(os.environ.get("RANK", "0")):  # of several processes, one speaks
+    if _others_rank():
         yield lambda progress: None, lambda text: None
         return
     if not console.is_terminal:

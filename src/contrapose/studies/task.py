@@ -1,15 +1,13 @@
 """A run of a study: done once, however many studies want it, whoever is killed, and however many start at once.
 
-A run's directory says what is done: records to the last epoch, evaluations.json, or failure.json. A lock file beside it, held
-by whoever works on it, is released by the system when that process ends, also when it is killed.
+A run's directory says what is done: records to the last epoch, evaluations.json, or failure.json.
 """
 
 from __future__ import annotations
 
-import fcntl
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from contrapose.data.stream import worker_deaths
 from contrapose.studies.measures import evaluate, is_evaluation
 from contrapose.studies.results import Left
 from contrapose.training import Progress, Run, Stopped, Trainer, drain, signals
+from contrapose.training.locks import locked
 from contrapose.training.records import write_whole
 from contrapose.training.stops import Asked
 
@@ -69,7 +68,7 @@ def performing(
     task: Task, watch: Callable[[str, Progress], None] | None, asked: Asked, *, patient: bool
 ) -> Generator[None, None, str]:
     """The same in parts, as `Trainer.training` has them."""
-    with _locked(task.root, task.name, asked, patient) as mine:
+    with locked(task.folder, asked, patient=patient) as mine:
         if not mine:
             return BUSY
         if task.done():
@@ -103,19 +102,6 @@ def _work(task: Task, watch: Callable[[str, Progress], None] | None, asked: Aske
                 found = evaluate(trainer, measure)
             write_whole(task.folder / "evaluations.json", there | found)
             yield
-
-
-@contextmanager
-def _locked(root: Path, name: str, asked: Asked, patient: bool) -> Iterator[bool]:
-    root.mkdir(parents=True, exist_ok=True)
-    with (root / f"{name}.lock").open("w") as file:
-        try:
-            with asked.at_once():
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if patient else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-            return
-        yield True
 
 
 @dataclass
