@@ -25,7 +25,7 @@ def make(name: str, **settings: float) -> Framework:
     if name == "moco":
         return MoCo(body, projector, width=128, size=20, **settings)  # type: ignore[arg-type]
     if name == "moco-v3":
-        return MoCoV3(body, projector, predictor(128), **settings)
+        return MoCoV3(body, projector, predictor(128), **settings)  # type: ignore[arg-type]
     return MemoryBank(body, projector, width=128, size=SIZE, **settings)
 
 
@@ -135,6 +135,20 @@ def test_the_key_encoder_is_an_exact_average() -> None:
         wanted = 0.9 * wanted + 0.1 * query.detach()
     torch.testing.assert_close(key, wanted)
     assert not any(p.requires_grad for p in framework.keys.parameters())
+
+
+def test_a_momentum_that_rises_to_one() -> None:
+    framework = make("moco-v3", momentum=0.9, rising=True)
+    assert isinstance(framework, MoCoV3)
+    for share, momentum in ((0.0, 0.9), (0.5, 0.95), (1.0, 1.0)):
+        framework.begin(share)
+        key, query = next(framework.keys.parameters()), next(framework.encoder.parameters())
+        with torch.no_grad():
+            query.add_(0.1)
+        wanted = momentum * key + (1 - momentum) * query.detach()
+        settle(framework)
+        torch.testing.assert_close(key, wanted)
+    assert "follow" not in framework.state_dict()
 
 
 def test_the_bank_moves_the_rows_it_saw_and_no_other() -> None:

@@ -59,7 +59,7 @@ def test_settings_that_came_later_rename_no_run() -> None:
     """At their defaults they are not said: directories made before them keep their names and are gone on with."""
     moco = replace(RUN, framework="moco")
     assert not set(ADDED) & set(moco.describe())
-    for name in ADDED:
+    for name in ("symmetric", "batch_negatives"):
         change: dict[str, Any] = {name: True}
         other = replace(moco, **change)
         assert other.describe() == moco.describe() | change
@@ -117,7 +117,7 @@ def test_nan_stops_before_the_weights_move(where: str, tmp_path: Path) -> None:
             {"framework": "moco", "queue": 9, "batch_negatives": True, "loss": "simple(negatives=hardest(41))"},
             "than the 40 negatives that moco has",
         ),
-        ({"symmetric": True}, "symmetric: it is MoCo's; the framework is simclr"),
+        ({"symmetric": True}, "symmetric: it is for moco; the framework is simclr"),
         ({"precision": "fp8"}, "precision: expected one of fp32, bf16, fp16"),
     ],
 )

@@ -22,6 +22,10 @@ class Framework(nn.Module, ABC):
     def forward(self, views: list[Tensor], index: Tensor) -> Pairs:
         """Views, (V, B, 3, H, W) for each image size, of the images `index` -> the comparison to be learned."""
 
+    def begin(self, share: float) -> None:
+        """Before an epoch, with the share of the training that is done: what is scheduled takes its value."""
+        return
+
     def after_batch(self) -> None:
         """Once a batch's loss is known: queues and banks take its embeddings."""
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import torch
 from torch import Tensor, nn
@@ -18,14 +19,20 @@ from contrapose.pairs import Pairs, queue, unit, views
 class _Momentum(Framework):
     """Query network and its exponential moving average θ_k ← m θ_k + (1-m) θ_q.
 
-    The average moves after each step, which is MoCo's own order: there it moves before the next keys are made.
+    The average moves after each step, which is MoCo's own order: there it moves before the next keys are made. With `rising`, m
+    follows half a cosine to 1 over the training, an epoch at a time (BYOL, MoCo v3).
     """
 
-    def __init__(self, encoder: Encoder, projector: nn.Module, *, momentum: float) -> None:
+    follow: Tensor
+
+    def __init__(self, encoder: Encoder, projector: nn.Module, *, momentum: float, rising: bool = False) -> None:
         super().__init__(encoder, projector)
         if not 0 <= momentum <= 1:
             raise ValueError(f"momentum: expected a number from 0 to 1, got {momentum!r}")
-        self.momentum = momentum
+        self.momentum, self.rising = momentum, rising
+        self.register_buffer(
+            "follow", torch.tensor(1 - momentum), persistent=False
+        )  # 1 - m, where a recorded step reads it
         self.keys = copy.deepcopy(nn.Sequential(encoder, projector)).requires_grad_(False)
 
     @torch.no_grad()
@@ -41,8 +48,19 @@ class _Momentum(Framework):
     @torch.no_grad()
     def after_step(self) -> None:
         """The key network follows the query network; its running statistics are its own."""
-        query = nn.Sequential(self.encoder, self.projector)
-        torch._foreach_lerp_(list(self.keys.parameters()), list(query.parameters()), 1 - self.momentum)
+        keys: list[Tensor] = list(self.keys.parameters())
+        query: list[Tensor] = list(nn.Sequential(self.encoder, self.projector).parameters())
+        if not self.rising:
+            torch._foreach_lerp_(keys, query, 1 - self.momentum)
+            return
+        ahead = list(torch._foreach_sub(query, keys))
+        torch._foreach_mul_(ahead, self.follow)
+        torch._foreach_add_(keys, ahead)
+
+    def begin(self, share: float) -> None:
+        """1 - m falls to 0 as the training ends."""
+        if self.rising:
+            self.follow.fill_((1 - self.momentum) * (1 + math.cos(math.pi * share)) / 2)
 
 
 class MoCo(_Momentum):
@@ -123,8 +141,16 @@ class MoCoV3(_Momentum):
     Its loss is `moco_v3`: negatives are those of the other views alone.
     """
 
-    def __init__(self, encoder: Encoder, projector: nn.Module, predictor: nn.Module, *, momentum: float = 0.99) -> None:
-        super().__init__(encoder, projector, momentum=momentum)
+    def __init__(
+        self,
+        encoder: Encoder,
+        projector: nn.Module,
+        predictor: nn.Module,
+        *,
+        momentum: float = 0.99,
+        rising: bool = False,
+    ) -> None:
+        super().__init__(encoder, projector, momentum=momentum, rising=rising)
         self.predictor = predictor
 
     def forward(self, views_of: list[Tensor], index: Tensor) -> Pairs:

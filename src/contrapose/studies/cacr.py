@@ -463,8 +463,8 @@ _STUDIES = (
         claims=(above("CACR", "MoCov3", margin=0.3),),
         note="CACR is its own formula with four positives; the authors' MoCo v3 code weighs InfoNCE instead. Fine-tuning is left "
         "out; the paper has 77.2, 77.0, 78.1, 77.8, 78.4 with ResNet-50 and 83.1, 83.2, 83.4, 82.8, 83.4 with ViT, in row order. "
-        "CACR with ResNet-50 is 74.7 here and 74.4 in Table 4. The momentum of the keys is constant, where MoCo v3's rises to 1; "
-        "the ViT is torchvision's, its patches and positions learned, and the probe is MoCo v2's.",
+        "CACR with ResNet-50 is 74.7 here and 74.4 in Table 4. The ViT is torchvision's, its patches and "
+        "positions learned, and the probe is MoCo v2's.",
     ),
     Study(
         "cacr/table19", "Zero-shot accuracy on ImageNet-1K after image-text training", "CACR is above CLIP.",

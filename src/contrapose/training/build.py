@@ -48,5 +48,5 @@ def build(run: Run, size: int) -> Framework:
                 batch_negatives=run.batch_negatives,
             )
         if run.framework == "moco-v3":
-            return MoCoV3(body, projector, predictor(width), momentum=run.momentum)
+            return MoCoV3(body, projector, predictor(width), momentum=run.momentum, rising=run.rising)
         return MemoryBank(body, projector, width=width, size=size)

@@ -155,6 +155,7 @@ class Trainer:
                 self._stop(asked)
             epoch = self.step // self.steps_per_epoch
             self.criterion.epoch = epoch + 1
+            self.network.begin(epoch / self.run.epochs)
             loss, seconds = yield from self._epoch(epoch, asked)
             record: dict[str, Any] = {"epoch": epoch + 1, "step": self.step, "loss": loss, "seconds": seconds}
             record |= ({"beside": self.beside} if self.beside else {}) | self._penalties()

@@ -49,8 +49,8 @@ _MOCO: Settings = _SGD | {
 }  # fmt: skip
 _MOCO_V3: Settings = {
     "data": "imagenet", "views": "byol", "encoder": "resnet50", "head": "moco-v3", "framework": "moco-v3", "momentum": 0.996,
-    "loss": "moco_v3", "optimiser": "lars-moco", "lr": 4.8, "warmup": 10.0,
-    "batch": 4096, "epochs": 300, "weight_decay": 1.5e-6, "precision": "bf16", "knn": 200,
+    "rising": True, "loss": "moco_v3", "optimiser": "lars-moco", "lr": 4.8, "warmup": 10.0, "batch": 4096, "epochs": 300,
+    "weight_decay": 1.5e-6, "precision": "bf16", "knn": 200,
 }  # fmt: skip
 _BALANCED: Settings = _SGD | {
     "views": "simclr-cifar-imagenet-norm", "encoder": "resnet18-cifar", "head": "balanced-cifar", "loss": "balanced",

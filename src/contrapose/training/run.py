@@ -26,7 +26,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "probe": ("all", "train"),
 }
 # Settings that came after the first runs, with what they were for those. At that they are not said, so that names stay.
-ADDED: dict[str, Any] = {"symmetric": False, "batch_negatives": False}
+ADDED: dict[str, Any] = {"symmetric": False, "batch_negatives": False, "rising": False}
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,8 @@ class Run:
     """MoCo: the other queries of the batch are negatives too, beside the queue."""
     momentum: float = 0.99
     """Of MoCo's key encoder; the memory bank's own is 0.5."""
+    rising: bool = False
+    """MoCo v3: the momentum rises to 1 over the training, by half a cosine."""
     loss: str = "simclr(temperature=0.2)"
     """A method of the catalogue or an objective, with settings: nt_xent(temperature=cosine(0.07, 0.2))."""
     optimiser: str = "adamw"
@@ -133,9 +135,9 @@ class Run:
             raise ValueError(
                 f"view_count: {self.framework} needs at least two views of each image, got {self.view_count}"
             )
-        for field in ("symmetric", "batch_negatives"):
-            if getattr(self, field) and self.framework != "moco":
-                raise ValueError(f"{field}: it is MoCo's; the framework is {self.framework}")
+        for field, owner in (("symmetric", "moco"), ("batch_negatives", "moco"), ("rising", "moco-v3")):
+            if getattr(self, field) and self.framework != owner:
+                raise ValueError(f"{field}: it is for {owner}; the framework is {self.framework}")
         views = len(Views.named(self.views, self.view_count).recipes)
         others = (1 if self.framework == "moco" and views == 2 and not self.symmetric else views) * (self.batch - 1)
         negatives = {"moco": self.queue + self.batch_negatives * others, "memory-bank": 0}.get(self.framework, others)
