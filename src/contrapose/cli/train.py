@@ -80,7 +80,7 @@ class Evaluate:
     knn: int = 0
     """Neighbours; 0: as the run has it."""
     linear: str = ""
-    """A linear probe: wang-liu, cacr, cacr-imagenet, dystress-imagenet, balanced-cifar or balanced-imagenet."""
+    """A linear probe: wang-liu, cacr, cacr-imagenet, moco-v3, dystress-imagenet, balanced-cifar or balanced-imagenet."""
     best: bool = False
     """Report the probe's best epoch too, under that name."""
     finetune: int = 0

@@ -122,6 +122,7 @@ PROBES: Mapping[str, Probe] = {
     "wang-liu": Probe(lr=30.0, epochs=100, milestones=(40, 60, 80), gamma=0.2),  # E6
     "cacr": Probe("adam", lr=1e-3, epochs=100, batch=128, milestones=(60, 80), gamma=0.2),  # E7
     "cacr-imagenet": Probe(lr=30.0, epochs=100, milestones=(60, 80)),  # E8, MoCo v2
+    "moco-v3": Probe(lr=0.4, epochs=90, batch=1024),  # E8, MoCo v3 with a ResNet: 0.1 · batch / 256; with a ViT 3 ·
     "balanced-imagenet": Probe("lars", lr=1.6, epochs=90, batch=4096),  # E9
     "balanced-cifar": Probe(lr=30.0, epochs=90),  # E10
 }

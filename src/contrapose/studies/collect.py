@@ -65,6 +65,8 @@ def section(plan: Plan, results: Results) -> Section:
         where = ", ".join(f"{on.name} ({on.data})" for on in plan.sets)
         scale = "Settings of its own" if plan.scale == "own" else f"Scale {plan.scale}"
         notes.append(f"{scale}, {_seeds(results.seeds)}, on {where}.")
+    if any(quantity.measure.startswith("linear") for quantity in study.quantities) and study.rows:
+        notes.append("Linear probes learn from images that are not augmented, and their last epoch counts.")
     if plan.scale == "smoke" and study.rows:
         notes.append("The smoke scale shows that everything runs; it says nothing about the paper.")
     if plan.scale == "small" and study.small:
