@@ -47,7 +47,7 @@ class Train:
             run = with_views(self.run, say)
             check_name(run.data)  # before anything is made
             folder = self.out or Path("runs") / run.name
-            if not _others_rank() and not stack.enter_context(locked(folder)):
+            if not _rank() and not stack.enter_context(locked(folder)):
                 raise ValueError(f"out: another process is at work in {folder}")
             trainer = Trainer(run, folder, watch, say, self.data_root, self.workers)
             say(f"{len(trainer.split.train):,} images of {trainer.split.train.name} on {trainer.device}, into {folder}")
@@ -58,7 +58,7 @@ class Train:
         leave()
 
 
-def _others_rank() -> int:
+def _rank() -> int:
     """Of several processes, the first speaks and holds the lock; it has 0."""
     return int(os.environ.get("RANK", "0"))
 
@@ -67,7 +67,7 @@ def with_views(run: Run, say: Callable[[str], None]) -> Run:
     """The run, with views for images where they were left at those of the digits."""
     if run.data == "digits" or run.views != "digits":
         return run
-    say("views: simclr-cifar, 32 pixels, since those of the digits would turn light into dark (--views says otherwise)")
+    say("views: simclr-cifar, of 32 pixels, as for any images but the built-in digits (--views says otherwise)")
     return replace(run, views="simclr-cifar")
 
 
@@ -188,7 +188,7 @@ def _progress() -> Iterator[tuple[Callable[[Progress], None], Callable[[str], No
     from rich.progress import Progress as Bar
 
     console = Console(highlight=False)
-    if _others_rank():
+    if _rank():
         yield lambda progress: None, lambda text: None
         return
     if not console.is_terminal:
