@@ -160,7 +160,7 @@ def sent_after(seconds: float) -> threading.Timer:
 def test_who_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
     one = task(tmp_path)
     tmp_path.mkdir(exist_ok=True)
-    with (tmp_path / f"{one.name}.lock").open("w") as held:
+    with (tmp_path / f".{one.name}.lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         sent_after(0.5)
         start = time.monotonic()

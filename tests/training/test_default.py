@@ -17,7 +17,7 @@ from contrapose.training import Run, Trainer
 def test_the_default_run_learns_digits(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-m", "contrapose", "train"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    (folder,) = (tmp_path / "runs").iterdir()
+    (folder,) = (tmp_path / "runs").glob("*/")
     trained = json.loads((folder / "records.jsonl").read_text().splitlines()[-1])["knn_top1"]
     fresh = Trainer(Run(), tmp_path / "fresh", say=lambda text: None)
     probe, test = fresh.split.probe, fresh.split.test

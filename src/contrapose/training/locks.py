@@ -14,7 +14,7 @@ from contrapose.training.stops import Asked
 def locked(folder: Path, asked: Asked | None = None, *, patient: bool = False) -> Iterator[bool]:
     """Whether the directory is ours while this lasts; `patient`: once it is, unless a signal is `asked` for before."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f"{folder.name}.lock").open("w") as file:
+    with (folder.parent / f".{folder.name}.lock").open("w") as file:
         try:
             with asked.at_once() if asked is not None else nullcontext():
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if patient else fcntl.LOCK_NB))
