@@ -41,11 +41,7 @@ class DataCheck:
 
         split = load(str(self.path), stream=self.path.is_dir())
         print(f"train: {_contents(split.train)}")
-        print(
-            f"test:  {_contents(split.test)}"
-            if split.test is not None
-            else "test:  none with labels, so nothing is scored"
-        )
+        print(f"test:  {_contents(split.test) if split.test is not None else 'none with labels, so nothing is scored'}")
         if not self.path.is_dir():
             return
         count, problems = check_folder(self.path)

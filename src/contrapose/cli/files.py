@@ -67,16 +67,15 @@ class Export:
         """Weights, or a graph with a free batch size."""
         from contrapose.training.weights import export
 
-        trainer = opened(self.run, self.data_root)
-        encoder = trainer.network.encoder.eval()
-        self.out.parent.mkdir(parents=True, exist_ok=True)
-        if self.out.suffix == ".safetensors":
-            export(encoder, self.out)
-        elif self.out.suffix == ".onnx":
-            _to_onnx(encoder.cpu(), trainer.views.recipes[0].size, self.out)
-        else:
+        if self.out.suffix not in (".safetensors", ".onnx"):
             raise ValueError(f"out: expected a name that ends in .safetensors or .onnx, got {self.out}")
-        seen = trainer.views.recipes[0]
+        trainer = opened(self.run, self.data_root)
+        encoder, seen = trainer.network.encoder.eval(), trainer.views.recipes[0]
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        if self.out.suffix == ".onnx":
+            _to_onnx(encoder.cpu(), seen.size, self.out)
+        else:
+            export(encoder, self.out)
         print(f"{trainer.run.encoder}, {encoder.width} features, in {self.out}")
         print(f"it takes images from 0 to 1 of {seen.size} pixels, less {seen.mean}, divided by {seen.std}")
 

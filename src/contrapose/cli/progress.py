@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from contrapose.studies.task import Watch
 from contrapose.training import Progress
-
-T = TypeVar("T")
 
 
 @contextmanager
@@ -77,16 +74,6 @@ def _lines(runs: int, started: float) -> Watch:
         print(f"{len(ended)} of {runs}: {name} {f'failed: {why}' if why else 'done'}{left}", flush=True)
 
     return Watch(ended=end, skipped=skip)
-
-
-def kept_on(show: Callable[[T], None]) -> Callable[[T], None]:
-    """The same display, whose end is not that of what it shows: a closed pipe, a terminal that is gone."""
-
-    def shown(what: T) -> None:
-        with suppress(OSError):
-            show(what)
-
-    return shown
 
 
 def _clock(seconds: float) -> str:

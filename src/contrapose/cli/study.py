@@ -216,18 +216,24 @@ class Compare:
     def __call__(self) -> None:
         """Run, compare, advise."""
         run = with_views(self.run, print)
-        split = prepare(run, self.data_root)
-        if split.probe is None or split.test is None:
-            raise ValueError(
-                f"data: {run.data} has no labelled test images to compare by; a folder needs train/ and test/ with a folder for "
-                "each class in both"
-            )
-        plan = comparison(run, split_losses(self.losses), tested := len(split.test))
+        tested = count_tested(run, self.data_root)
+        plan = comparison(run, split_losses(self.losses), tested)
         failures = do([plan], self.seeds, self.root, self.data_root, self.jobs)
         name = f"compare-{plan.sets[0].name}"
         finish(plan, self.seeds, self.root, self.out / name, f"Losses on {plan.sets[0].name}", "", tested)
         if failures:
             raise SystemExit(exits.FAILED)
+
+
+def count_tested(run: Run, data_root: Path) -> int:
+    """How many labelled test images a run's data has; none are refused."""
+    split = prepare(run, data_root)
+    if split.probe is None or split.test is None:
+        raise ValueError(
+            f"data: {run.data} has no labelled test images to compare by; a folder needs train/ and test/ with a folder for "
+            "each class in both"
+        )
+    return len(split.test)
 
 
 def split_losses(text: str) -> list[str]:

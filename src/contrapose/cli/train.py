@@ -14,13 +14,13 @@ from typing import Annotated, Any
 from torch import Tensor
 from tyro.conf import Positional, arg
 
-from contrapose.cli.progress import kept_on
 from contrapose.data.images import Images
 from contrapose.data.load import check_name
 from contrapose.evaluation import PROBES, FineTune, Measures, few_shot
 from contrapose.training import PRESETS, Progress, Run, Trainer, preset
 from contrapose.training.locks import locked
 from contrapose.training.processes import leave
+from contrapose.training.stops import kept_on
 from contrapose.validate import check_known
 
 

@@ -106,9 +106,8 @@ NETWORKS: Mapping[str, Callable[[], Encoder]] = {
     "resnet50-cifar": lambda: _resnet("resnet50", 2048, cifar=True),
     "resnet18": lambda: _resnet("resnet18", 512, cifar=False),
     "resnet50": lambda: _resnet("resnet50", 2048, cifar=False),
-    "resnet50-zero": lambda: _resnet(
-        "resnet50", 2048, cifar=False, zero_init_residual=True
-    ),  # Lee: blocks begin as identities
+    # Lee's: blocks begin as identities
+    "resnet50-zero": lambda: _resnet("resnet50", 2048, cifar=False, zero_init_residual=True),
     "alexnet": alexnet,
     "alexnet-64": lambda: alexnet(64),
     "vit-b16": vit_b16,

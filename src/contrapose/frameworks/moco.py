@@ -30,9 +30,8 @@ class _Momentum(Framework):
         if not 0 <= momentum <= 1:
             raise ValueError(f"momentum: expected a number from 0 to 1, got {momentum!r}")
         self.momentum, self.rising = momentum, rising
-        self.register_buffer(
-            "follow", torch.tensor(1 - momentum), persistent=False
-        )  # 1 - m, where a recorded step reads it
+        # 1 - m, where a recorded step reads it
+        self.register_buffer("follow", torch.tensor(1 - momentum), persistent=False)
         self.keys = copy.deepcopy(nn.Sequential(encoder, projector)).requires_grad_(False)
 
     @torch.no_grad()
@@ -103,9 +102,8 @@ class MoCo(_Momentum):
 
     def forward(self, views_of: list[Tensor], index: Tensor) -> Pairs:
         """Queries against keys and queue."""
-        seen = [
-            view[None] for group in views_of for view in group
-        ]  # each has its own pass, and its own batch statistics
+        # Each view has a pass of its own, and its own batch statistics.
+        seen = [view[None] for group in views_of for view in group]
         one = len(seen) == 2 and not self.symmetric
         keys, ids = gather(self._shuffled_keys(seen[1:] if one else seen, index), 1), gather(index)
         query = gather(self.embed(seen[:1] if one else seen), 1)

@@ -28,10 +28,8 @@ _LOSSES = {_CL: "simclr(temperature=0.19)", _AU: "align_uniform", _HN: _HARD, _C
            _CMC: "cmc(temperature=0.19)", _CACR4: "cacr(t_neg={k4})"}  # fmt: skip
 _SMALL_SETS: Mapping[str, Settings] = {name: {"loss": loss} for name, loss in _LOSSES.items()}
 _RESNETS = {**_SMALL_SETS, _CL: {"loss": "simclr(temperature=0.5)"}, _CMC: {"loss": "cmc(temperature=0.5)"}}
-_QUEUE_ALONE: Settings = {
-    "symmetric": False,
-    "batch_negatives": False,
-}  # as in MoCo v2; CACR's own are those of the preset
+# As in MoCo v2; CACR's own are those of the preset.
+_QUEUE_ALONE: Settings = {"symmetric": False, "batch_negatives": False}
 _MOCO: Mapping[str, Settings] = {
     _CL: {"loss": "simclr(temperature=0.2)", **_QUEUE_ALONE},
     _AU: {"loss": "align_uniform(align_weight=3.0, t=3.0)", "symmetric": False},

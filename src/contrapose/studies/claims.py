@@ -146,8 +146,10 @@ def only_on(sets: Sequence[str], claim: Claim) -> Claim:
     """A claim that is about some data sets."""
 
     def narrowed(results: Results) -> Verdict:
-        found = claim(replace(results, sets=tuple(on for on in results.sets if on in sets)))
-        return replace(found, statement=f"{found.statement} ({' and '.join(sets)})")
+        there = tuple(on for on in results.sets if on in sets)
+        found = claim(replace(results, sets=there))
+        evidence = found.evidence if there else "nothing has run"
+        return replace(found, statement=f"{found.statement} ({' and '.join(sets)})", evidence=evidence)
 
     return narrowed
 

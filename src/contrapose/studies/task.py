@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from contrapose.studies.results import Left
 from contrapose.training import Progress, Run, Stopped, Trainer, drain, signals
 from contrapose.training.locks import locked
 from contrapose.training.records import write_whole
-from contrapose.training.stops import Asked
+from contrapose.training.stops import Asked, kept_on
 
 BUSY = "busy"
 
@@ -115,8 +114,7 @@ class Watch:
     _told: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        # A display that is gone, such as a closed pipe, stops no run.
-        self.step, self.ended, self.skipped = (_whatever(f) for f in (self.step, self.ended, self.skipped))
+        self.step, self.ended, self.skipped = kept_on(self.step), kept_on(self.ended), kept_on(self.skipped)
 
     def stepped(self, name: str, progress: Progress) -> None:
         """Pass a step on, not too often."""
@@ -124,11 +122,3 @@ class Watch:
         if progress.step == progress.steps or now - self._told.get(name, 0.0) > self.steps_every:
             self._told[name] = now
             self.step(name, progress)
-
-
-def _whatever(tell: Callable[..., None]) -> Callable[..., None]:
-    def told(*what: object) -> None:
-        with suppress(OSError):
-            tell(*what)
-
-    return told

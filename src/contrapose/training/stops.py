@@ -1,10 +1,13 @@
-"""Why a training ends before its last step."""
+"""Why a training ends before its last step, and what is no reason."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import ParamSpec
+
+P = ParamSpec("P")
 
 
 class Stopped(Exception):
@@ -60,3 +63,13 @@ def signals() -> Iterator[Asked]:
             signal.signal(number, handler)
     if asked:  # too late for whoever was at work
         raise asked.stopped()
+
+
+def kept_on(show: Callable[P, None]) -> Callable[P, None]:
+    """The same display, whose end is not that of what it shows: a closed pipe, a terminal that is gone."""
+
+    def shown(*what: P.args, **more: P.kwargs) -> None:
+        with suppress(OSError):
+            show(*what, **more)
+
+    return shown

@@ -42,9 +42,7 @@ class Recipe:
     deviation: float = 0.05
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    shorter: int = (
-        0  # test images of another size: their shorter side, before the centre is cut out; 0: 8/7 of the size
-    )
+    shorter: int = 0  # side of test images of another size, before the centre is cut out; 0: 8/7 of the size
 
     @property
     def resized(self) -> int:
