@@ -15,6 +15,8 @@ from contrapose.studies import dilemma
 from contrapose.studies.results import Cell, Results
 from contrapose.studies.study import SMOKE
 
+RUNS = Path(__file__).parents[2] / "results" / "runs"
+
 
 def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     main(["study", "list"])
@@ -118,9 +120,31 @@ def test_some_rows_of_a_study_alone(
     words = ["study", "run", "behaviour/figure4", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")]
     main([*words, "--rows", "τ = 0.2"])
     assert len([path for path in (tmp_path / "runs").iterdir() if path.is_dir()]) == 1
-    page = (tmp_path / "out" / "behaviour-figure4-smoke-some-rows" / "index.md").read_text()
+    page = (tmp_path / "out" / "behaviour-figure4-smoke-part" / "index.md").read_text()
     assert page.count("| τ = ") == 1
     assert "1 of its 12 rows alone, and judged by them." in page
     assert "did you mean 'τ = 0.2'?" in failed(capsys, *words, "--rows", "τ = 0.21")
     other = ["study", "run", "behaviour/figure4", "behaviour/figure9", "--rows", "τ = 0.2"]
     assert "rows: behaviour/figure9 has none of these" in failed(capsys, *other)
+
+
+def test_some_data_sets_of_a_study_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the command says of one set is judged by it, and by nothing else."""
+    words = [
+        "study",
+        "report",
+        "cacr/table2",
+        "--scale",
+        "small",
+        "--data",
+        "cifar10=data/cifar10.npz",
+        "--root",
+        str(RUNS),
+    ]
+    main([*words, "-o", str(tmp_path), "--sets", "CIFAR-10, exponential", "--rows", "CL", "CACR (K=1)"])
+    said = capsys.readouterr().out
+    assert "holds: CACR (K=1) is above CL\n    CIFAR-10, exponential: " in said
+    page = (tmp_path / "cacr-table2-small-part" / "index.md").read_text()
+    assert "| CIFAR-10, exponential |" in page
+    assert "CIFAR-10, linear" not in page
+    assert "did you mean 'CIFAR-10, linear'?" in failed(capsys, *words, "--sets", "CIFAR-10, lineal")

@@ -102,6 +102,8 @@ class StudyRun:
     """Other data: a name or path for all, or NAME=PATH for one, such as cifar10=cifar10.npz."""
     rows: tuple[str, ...] = ()
     """These rows alone, such as "τ = 0.2": the claims are judged by them."""
+    sets: tuple[str, ...] = ()
+    """These data sets alone, as the report calls them, such as "CIFAR-10, exponential"."""
     seeds: int = 1
     """Runs of each setting, with seeds 0, 1, …"""
     jobs: int | None = None
@@ -117,10 +119,10 @@ class StudyRun:
 
     def __call__(self) -> None:
         """Run, judge, report; exit code 1 where a run failed."""
-        plans = planned(self.names, self.scale, self.data, self.rows)
+        plans = planned(self.names, self.scale, self.data, self.rows, self.sets)
         check_present(plans, self.data_root)
         failures = do(plans, self.seeds, self.root, self.data_root, self.jobs, self.on)
-        report(plans, self.seeds, self.root, self.out)
+        report(plans, self.seeds, self.root, self.out, part=bool(self.rows or self.sets))
         if failures:
             raise SystemExit(exits.FAILED)
 
@@ -137,6 +139,8 @@ class StudyReport:
     """The data of the runs, as given to `study run`."""
     rows: tuple[str, ...] = ()
     """These rows alone, such as "τ = 0.2": the claims are judged by them."""
+    sets: tuple[str, ...] = ()
+    """These data sets alone, as the report calls them, such as "CIFAR-10, exponential"."""
     seeds: int = 1
     """Their number of seeds."""
     root: Path = Path("runs")
@@ -147,7 +151,7 @@ class StudyReport:
     def __call__(self) -> None:
         """Page, Markdown and figures."""
         check_seeds(self.seeds)
-        plans = planned(self.names, self.scale, self.data, self.rows)
+        plans = planned(self.names, self.scale, self.data, self.rows, self.sets)
         wanted = {name for plan in plans for name in plan.wanted(self.seeds)}
         if wanted and not any((self.root / name).is_dir() for name in wanted):
             there = sorted(
@@ -157,7 +161,7 @@ class StudyReport:
                 f"root: none of the {len(wanted)} runs is in {self.root}; --scale and --data have to be those of `study run`"
                 + (f" (the runs there are on {', '.join(there)})" if there else "")
             )
-        report(plans, self.seeds, self.root, self.out)
+        report(plans, self.seeds, self.root, self.out, part=bool(self.rows or self.sets))
 
 
 @dataclass(frozen=True)
@@ -277,8 +281,10 @@ def finish(plan: Plan, seeds: int, root: Path, folder: Path, title: str, lead: s
     print(f"report {path}")
 
 
-def planned(names: Sequence[str], scale: str, data: Sequence[str], rows: Sequence[str] = ()) -> list[Plan]:
-    """The studies at a scale, or some of their rows; an unknown name or scale is refused."""
+def planned(
+    names: Sequence[str], scale: str, data: Sequence[str], rows: Sequence[str] = (), sets: Sequence[str] = ()
+) -> list[Plan]:
+    """The studies at a scale, or some of their rows or data sets; an unknown name or scale is refused."""
     if not names:
         raise ValueError("names: expected at least one study; `contrapose study list` names them")
     studies = [find(name) for name in names]
@@ -287,7 +293,7 @@ def planned(names: Sequence[str], scale: str, data: Sequence[str], rows: Sequenc
         raise ValueError(f"rows: {names[0]} has none: nothing is trained for it")
     for row in rows:
         check_known("rows", row, known)
-    return [study.only(rows).at(scale, data) for study in studies]
+    return [study.only(rows).at(scale, data).on(sets) for study in studies]
 
 
 def check_present(plans: Sequence[Plan], root: Path) -> None:
@@ -329,12 +335,11 @@ def do(
         return perform_all(tasks, watch, jobs=jobs, on=on)
 
 
-def report(plans: Sequence[Plan], seeds: int, root: Path, out: Path) -> Path:
-    """The page of some plans, and their verdicts in the terminal; that of some rows does not replace that of all."""
+def report(plans: Sequence[Plan], seeds: int, root: Path, out: Path, part: bool = False) -> Path:
+    """The page of some plans, and their verdicts in the terminal; that of a part of them does not replace that of all."""
     name = "-".join(plan.study.name.replace("/", "-") for plan in plans)
     name = name if len(name) < 80 else f"{len(plans)}-studies"
-    some = "-some-rows" if any(plan.study is not find(plan.study.name) for plan in plans) else ""
-    path = write(document(plans, seeds, root), out / f"{name}-{plans[0].scale}{some}")
+    path = write(document(plans, seeds, root), out / f"{name}-{plans[0].scale}{'-part' if part else ''}")
     for plan in plans:
         for verdict in verdicts(plan, collect(plan, seeds, root)):
             print(f"{plan.study.name}: {verdict.outcome}: {verdict.statement}\n    {verdict.evidence}")

@@ -95,7 +95,7 @@ def grid(x: str, y: str, quantity: str = "") -> Show:
                 at = {row.x: row for row in study.rows if row.series == kind and isinstance(row.x, tuple)}
                 xs, ys = (sorted({place[axis] for place in at if isinstance(place, tuple)}) for axis in (0, 1))
                 values = tuple(tuple(_value(results, at.get((a, b)), quantity, on) for a in xs) for b in ys)
-                title = ", ".join(part for part in (study.title, kind, on) if part)
+                title = ", ".join(part for part in (study.title, kind, on if len(results.sets) > 1 else "") if part)
                 made.append(Heat(title, x, y, tuple(xs), tuple(ys), values))
         return made + table(study, results)
 

@@ -175,6 +175,12 @@ class Plan:
     scale: str
     sets: tuple[On, ...]
 
+    def on(self, sets: Sequence[str]) -> Plan:
+        """On some of its data sets alone. None are named: on all."""
+        for name in sets:
+            check_known("sets", name, [on.name for on in self.sets])
+        return replace(self, sets=tuple(on for on in self.sets if on.name in sets)) if sets else self
+
     def run(self, row: Row, on: On, seed: int = 0) -> Run:
         """The run behind a cell."""
         changes = {**on.changes, **row.changes}
