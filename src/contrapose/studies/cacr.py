@@ -237,7 +237,7 @@ def _drops_less(results: Results) -> tuple[bool | None, str]:
             gaps.append(lost[1] - lost[0])
             evidence.append(f"{on}: {_CACR4} loses {lost[0]:.2f}, {_CL} {lost[1]:.2f}")
     yes, no = bool(gaps) and all(gap > 0.3 for gap in gaps), any(gap < -0.3 for gap in gaps)
-    return True if yes else False if no else None, "; ".join(evidence) or "no imbalanced runs"
+    return True if yes else False if no else None, "; ".join(evidence) or f"nothing of both {_CACR4} and {_CL}"
 
 
 def _longer_is_better(results: Results) -> tuple[bool | None, str]:
