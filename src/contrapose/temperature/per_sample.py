@@ -83,15 +83,15 @@ class PerSample(nn.Module):
         total, pull, count = pairs.reduce(LogSumExp(logit), Expectation(logit), Count(), negatives=negatives)
         log_g = total - count.log()
         log_u = blend(self.log_average[index], log_g, self.gamma)
-        images, place = torch.unique(index, return_inverse=True)
-        self.log_average[images] = _mean_exp(log_u, place, len(images)).to(self.log_average.dtype)
+        same = _same(index)
+        self.log_average[index] = _mean_exp(log_u, same).to(self.log_average.dtype)
         if self.adapt:
             gradient = log_u + self.rho - (log_g - log_u).exp() * pull / tau
-            gradient = _mean(gradient, place, len(images)).clamp(-self.clip, self.clip)
-            velocity = (1 - self.beta) * self.velocity[images] + self.beta * gradient.to(self.velocity.dtype)
-            self.velocity[images] = velocity
-            moved = self.temperature[images] - self.rate * velocity
-            self.temperature[images] = moved.clamp(self.low, self.high)
+            gradient = _mean(gradient, same).clamp(-self.clip, self.clip)
+            velocity = (1 - self.beta) * self.velocity[index] + self.beta * gradient.to(self.velocity.dtype)
+            moved = self.temperature[index] - self.rate * velocity
+            self.velocity[index] = velocity  # the same value for each view of an image
+            self.temperature[index] = moved.clamp(self.low, self.high)
 
     def _index(self, pairs: AnyPairs) -> Tensor:
         index, size = pairs.anchor_image, len(self.temperature)
@@ -115,12 +115,20 @@ def blend(log_average: Tensor, log_g: Tensor, gamma: float) -> Tensor:
     return torch.where(log_average == -torch.inf, log_g, moved)
 
 
-def _mean(values: Tensor, place: Tensor, groups: int) -> Tensor:
-    sums = values.new_zeros(groups).index_add(0, place, values)
-    return sums / values.new_zeros(groups).index_add(0, place, torch.ones_like(values))
+def _same(index: Tensor) -> Tensor:
+    """A number for each anchor, the same for those of one image. How many images there are is not asked: nothing waits for it."""
+    ordered, order = index.sort()
+    changes = (ordered.diff() != 0).cumsum(0)
+    return torch.zeros_like(index).scatter(0, order[1:], changes)
 
 
-def _mean_exp(log_values: Tensor, place: Tensor, groups: int) -> Tensor:
-    # The mean over an image's views is of u, not of log u.
-    top = log_values.new_full((groups,), -torch.inf).scatter_reduce(0, place, log_values, "amax")
-    return _mean((log_values - top[place]).exp(), place, groups).log() + top
+def _mean(values: Tensor, same: Tensor) -> Tensor:
+    """Of each anchor's image."""
+    zero = torch.zeros_like(values)
+    return (zero.index_add(0, same, values) / zero.index_add(0, same, torch.ones_like(values)))[same]
+
+
+def _mean_exp(log_values: Tensor, same: Tensor) -> Tensor:
+    """The mean over an image's views is of u, not of log u."""
+    top = torch.full_like(log_values, -torch.inf).scatter_reduce(0, same, log_values, "amax")[same]
+    return _mean((log_values - top).exp(), same).log() + top

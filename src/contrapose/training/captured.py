@@ -45,8 +45,6 @@ def why_not(trainer: Trainer) -> str:
         return "images are streamed from disk"
     if trainer.scaler.is_enabled():
         return "fp16 looks at its gradients on the way; bf16 does not"
-    if trainer.criterion.state is not None:
-        return "the loss moves a state of its own for each image, and how many those are changes"
     if not trainer.criterion.can_hold_schedules:
         return "the loss has a schedule for something else than a temperature"
     return "" if find_spec("triton") is not None else "the compiler needs Triton"
