@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 import re
 
 import pytest
@@ -183,6 +184,28 @@ def test_state_is_made_of_settings() -> None:
     assert torch.isfinite(state.log_average[:6]).all()
     for text in ("sogclr", "sogclr(gamma=1.0)", "nt_xent"):  # nothing to remember
         assert remembering(parse(text), 10)[1] is None
+
+
+def test_an_image_twice_in_a_batch_moves_once() -> None:
+    """All its views, of both times, are one mean; images that are not there stay as they are."""
+    state, ids = PerSample(4, temperature=0.2).double(), torch.tensor([2, 0, 2])
+    pairs = two_views(torch.randn(3, 4).double(), torch.randn(3, 4).double(), ids=ids)
+    s, image = pairs.anchor @ pairs.pool.T, ids.tolist() * 2
+    state.update(pairs)
+    for n in (0, 2):
+        visits = []
+        for anchor in range(6):
+            if image[anchor] == n:
+                negatives = torch.stack([s[anchor, j] for j in range(6) if image[j] != n]) / 0.2
+                g = negatives.exp().mean()
+                visits.append((g, g.log() + 0.4 - (negatives.exp() / g * negatives).mean()))
+        u, gradient = (sum(column) / len(visits) for column in zip(*visits, strict=True))
+        velocity = 0.5 * min(max(float(gradient), -3.0), 3.0)
+        assert float(state.log_average[n].exp()) == pytest.approx(float(u), rel=1e-5)
+        assert float(state.velocity[n]) == pytest.approx(velocity, rel=1e-5)
+        assert float(state.temperature[n]) == pytest.approx(min(max(0.2 - 0.03 * velocity, 0.05), 1.0), rel=1e-6)
+    assert state.log_average[[1, 3]].tolist() == [-math.inf, -math.inf]
+    assert state.temperature[[1, 3]].tolist() == pytest.approx([0.2, 0.2])
 
 
 def test_state_needs_ids_and_sees_the_chosen_negatives() -> None:
