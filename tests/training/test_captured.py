@@ -57,6 +57,7 @@ def test_a_step_of_tensors_is_the_plain_step(framework: str, accumulate: int, tm
     losses, weights = plain(run, tmp_path / "plain")
     trainer = Trainer(run, tmp_path / "tensors", say=quiet, device=torch.device("cpu"))
     step = Step(trainer, trainer.views)
+    step.begin(1, 3)  # views are made ahead, and made anew where another epoch begins
     step.begin(0, 0)
     for _ in losses:
         step()

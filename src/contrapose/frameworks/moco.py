@@ -8,6 +8,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from contrapose.beside import beside
 from contrapose.data.randomness import bits
 from contrapose.distributed import gather
 from contrapose.encoders import Encoder
@@ -105,8 +106,11 @@ class MoCo(_Momentum):
         # Each view has a pass of its own, and its own batch statistics.
         seen = [view[None] for group in views_of for view in group]
         one = len(seen) == 2 and not self.symmetric
-        keys, ids = gather(self._shuffled_keys(seen[1:] if one else seen, index), 1), gather(index)
+        with beside(seen[0].device) as join:
+            keys = self._shuffled_keys(seen[1:] if one else seen, index)
         query = gather(self.embed(seen[:1] if one else seen), 1)
+        join()
+        keys, ids = gather(keys, 1), gather(index)
         self._latest = unit(keys[-1])
         rows = self.rows.clone()  # what the backward pass sees must not change under it
         if one:
@@ -153,5 +157,8 @@ class MoCoV3(_Momentum):
 
     def forward(self, views_of: list[Tensor], index: Tensor) -> Pairs:
         """Every view a query, the keys of the others its positives."""
+        with beside(views_of[0].device) as join:
+            keys = self.make_keys(views_of)
         query = encode(nn.Sequential(self.encoder, self.projector, self.predictor), views_of)
-        return views(gather(query, 1), keys=gather(self.make_keys(views_of), 1), ids=gather(index)).shared_out()
+        join()
+        return views(gather(query, 1), keys=gather(keys, 1), ids=gather(index)).shared_out()

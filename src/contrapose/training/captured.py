@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from contrapose.beside import beside
 from contrapose.data.images import Images
 from contrapose.data.randomness import permutation
 from contrapose.lars import LARS
@@ -61,6 +62,7 @@ class Step:
         self.place, self.epoch = (torch.zeros((), dtype=torch.long, device=device) for _ in range(2))
         self.rate, self.failed = (torch.zeros((), device=device) for _ in range(2))
         self.seed = torch.tensor(run.seed, device=device)
+        self.seen: list[list[Tensor]] = []  # the views of the step at `place`, for each of its batches
         for group in trainer.optimiser.param_groups:
             group["lr"] = self.rate
         if trainer.optimiser.defaults.get("fused") or isinstance(trainer.optimiser, LARS):
@@ -78,17 +80,34 @@ class Step:
         self.epoch.fill_(epoch)
         trainer.criterion.refresh_schedules()
         trainer.network.train()
+        made = self._views(self.place)
+        if self.seen:
+            self._keep(made)
+        else:
+            self.seen = [[view.clone() for view in views] for views in made]
+
+    def _views(self, place: Tensor) -> list[list[Tensor]]:
+        pixels = self.trainer.pixels
+        assert pixels is not None
+        batches = self.order.index_select(0, place.view(1))[0]
+        return [self.views(pixels[index], index, seed=self.seed, epoch=self.epoch) for index in batches]
+
+    def _keep(self, made: list[list[Tensor]]) -> None:
+        """They take their places in memory, where a recorded step finds them."""
+        for ours, views in zip(self.seen, made, strict=True):
+            for mine, view in zip(ours, views, strict=True):
+                mine.copy_(view)
 
     def __call__(self) -> None:
-        """The step at `place`, and on to the next."""
-        trainer, run, pixels = self.trainer, self.trainer.run, self.trainer.pixels
-        assert pixels is not None
+        """The step at `place`, and on to the next, whose views are made meanwhile."""
+        trainer, run = self.trainer, self.trainer.run
+        with beside(trainer.device) as join:
+            coming = self._views((self.place + 1).clamp(max=trainer.steps_per_epoch - 1))
         batches = self.order.index_select(0, self.place.view(1))[0]
         self.rate.copy_(self.rates.index_select(0, self.place.view(1))[0])
         trainer.optimiser.zero_grad(set_to_none=True)
         values = []
-        for index in batches:
-            seen = self.views(pixels[index], index, seed=self.seed, epoch=self.epoch)
+        for seen, index in zip(self.seen, batches, strict=True):
             loss = trainer.loss_of(seen, index)
             loss = loss / run.accumulate if run.accumulate > 1 else loss
             loss.backward()
@@ -101,6 +120,8 @@ class Step:
         trainer.network.after_step()
         self.losses.index_copy_(0, self.place.view(1), value.view(1))
         self.norms.index_copy_(0, self.place.view(1), norm.view(1))
+        join()
+        self._keep(coming)
         self.place += 1
 
     def failed_at(self) -> int:
