@@ -29,7 +29,7 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     main(["study", "show", "dystress/table3"])
     shown = capsys.readouterr().out
     assert "paper: CIFAR-10 85.68, CIFAR-100 56.57" in shown
-    assert "--scale small   # 7 runs on CIFAR-10" in shown
+    assert "--scale small   # 8 runs on CIFAR-10" in shown
 
 
 def test_bad_words(capsys: pytest.CaptureFixture[str]) -> None:
