@@ -91,8 +91,8 @@ class StudyShow:
 
 
 @dataclass(frozen=True)
-class StudyRun:
-    """Do the runs of studies, each once, and write the report. The same command again goes on where it stopped."""
+class _Chosen:
+    """Studies, their runs and where the report goes."""
 
     names: Positional[tuple[str, ...]]
     """Studies, such as behaviour/figure9."""
@@ -106,52 +106,47 @@ class StudyRun:
     """These data sets alone, as the report calls them, such as "CIFAR-10, exponential"."""
     seeds: int = 1
     """Runs of each setting, with seeds 0, 1, …"""
-    jobs: int | None = None
-    """Runs at once on this machine: processes on a CPU (without a number 1), in turns on a GPU (2)."""
-    on: str = "local"
-    """local, or ray: a cluster whose nodes all see the directory of runs."""
     root: Path = Path("runs")
     """Directory of the runs; `contrapose train` keeps its runs there too."""
     out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
     """Directory of the report."""
+
+    def plans(self) -> list[Plan]:
+        return planned(self.names, self.scale, self.data, self.rows, self.sets)
+
+    def report(self, plans: list[Plan]) -> None:
+        report(plans, self.seeds, self.root, self.out, part=bool(self.rows or self.sets))
+
+
+@dataclass(frozen=True)
+class StudyRun(_Chosen):
+    """Do the runs of studies, each once, and write the report. The same command again goes on where it stopped."""
+
+    jobs: int | None = None
+    """Runs at once on this machine: processes on a CPU (without a number 1), in turns on a GPU (2)."""
+    on: str = "local"
+    """local, or ray: a cluster whose nodes all see the directory of runs."""
     data_root: Path = Path("data")
     """Where downloaded data sets are, or go."""
 
     def __call__(self) -> None:
         """Run, judge, report; exit code 1 where a run failed."""
-        plans = planned(self.names, self.scale, self.data, self.rows, self.sets)
+        plans = self.plans()
         check_present(plans, self.data_root)
         failures = do(plans, self.seeds, self.root, self.data_root, self.jobs, self.on)
-        report(plans, self.seeds, self.root, self.out, part=bool(self.rows or self.sets))
+        self.report(plans)
         if failures:
             raise SystemExit(exits.FAILED)
 
 
 @dataclass(frozen=True)
-class StudyReport:
-    """Write the report of studies from what their runs have left so far; nothing is trained."""
-
-    names: Positional[tuple[str, ...]]
-    """Studies, such as behaviour/figure9."""
-    scale: str = "smoke"
-    """The scale of the runs."""
-    data: tuple[str, ...] = ()
-    """The data of the runs, as given to `study run`."""
-    rows: tuple[str, ...] = ()
-    """These rows alone, such as "τ = 0.2": the claims are judged by them."""
-    sets: tuple[str, ...] = ()
-    """These data sets alone, as the report calls them, such as "CIFAR-10, exponential"."""
-    seeds: int = 1
-    """Their number of seeds."""
-    root: Path = Path("runs")
-    """Directory of the runs."""
-    out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
-    """Directory of the report."""
+class StudyReport(_Chosen):
+    """Write the report of studies from what their runs have left so far; nothing is trained. Options as given to `study run`."""
 
     def __call__(self) -> None:
         """Page, Markdown and figures."""
         check_seeds(self.seeds)
-        plans = planned(self.names, self.scale, self.data, self.rows, self.sets)
+        plans = self.plans()
         wanted = {name for plan in plans for name in plan.wanted(self.seeds)}
         if wanted and not any((self.root / name).is_dir() for name in wanted):
             there = sorted(
@@ -161,7 +156,7 @@ class StudyReport:
                 f"root: none of the {len(wanted)} runs is in {self.root}; --scale and --data have to be those of `study run`"
                 + (f" (the runs there are on {', '.join(there)})" if there else "")
             )
-        report(plans, self.seeds, self.root, self.out, part=bool(self.rows or self.sets))
+        self.report(plans)
 
 
 @dataclass(frozen=True)
