@@ -46,6 +46,25 @@ def test_train_evaluate_embed(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "finished at step 4" in capsys.readouterr().out
 
 
+def test_evaluate_on_other_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Stripes of two directions, which an encoder of digits tells apart."""
+    run, other = tmp_path / "run", tmp_path / "stripes.npz"
+    main(["train", "--limit", "64", *SMALL, "--out", str(run)])
+    upright = np.tile(np.array([[0], [255]], dtype=np.uint8).repeat(4, 0).reshape(1, 8, 1, 1), (1, 4, 32, 3))
+    lying = upright.swapaxes(1, 2)
+    images = np.concatenate([upright.repeat(6, 0), lying.repeat(6, 0)])
+    labels = np.arange(2).repeat(6)
+    np.savez(other, train_images=images, train_labels=labels, test_images=images[4:8], test_labels=labels[4:8])
+    capsys.readouterr()
+    main(["evaluate", str(run), "--data", str(other), "--linear", "cacr"])
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["knn_top1"] == scores["linear_top1"] == 100
+    assert "knn_top5" not in scores  # there are two classes
+    assert "k: 20 neighbours of 12" in failed(capsys, "evaluate", str(run), "--data", str(other), "--knn", "20")
+    np.savez(other, train_images=images)
+    assert "stripes.npz has no labelled" in failed(capsys, "evaluate", str(run), "--data", str(other))
+
+
 def test_metrics_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     main(["train", "--limit", "64", *SMALL[:-1], "30", "--out", str(run)])

@@ -15,7 +15,7 @@ from torch import Tensor
 from tyro.conf import Positional, arg
 
 from contrapose.data.images import Images
-from contrapose.data.load import check_name
+from contrapose.data.load import check_name, load
 from contrapose.evaluation import PROBES, FineTune, Measures, few_shot
 from contrapose.training import PRESETS, Progress, Run, Trainer, preset
 from contrapose.training.locks import locked
@@ -77,6 +77,8 @@ class Evaluate:
 
     run: Positional[Path]
     """Directory of the run."""
+    data: str = ""
+    """Another data set to score on (a name, a folder or an .npz file, with labelled training and test images)."""
     knn: int = 0
     """Neighbours; 0: as the run has it."""
     linear: str = ""
@@ -97,6 +99,8 @@ class Evaluate:
         if self.linear:
             check_known("linear", self.linear, PROBES)
         trainer = opened(self.run, self.data_root, knn=self.knn)
+        if self.data:
+            trainer.split = load(self.data, root=self.data_root)
         scores = trainer.evaluate()
         if self.metrics:
             scores |= trainer.measure(Measures(images=0, drawn=1000))
@@ -121,7 +125,8 @@ class Evaluate:
 def _labelled(trainer: Trainer) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     found = trainer.labelled_features()
     if found is None:
-        raise ValueError(f"run: {trainer.run.data} has no labelled training and test images to score with")
+        name = trainer.split.train.name.removesuffix(" (train)")
+        raise ValueError(f"data: {name} has no labelled training and test images to score with")
     return found
 
 
