@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from contrapose.bench import plain_nt_xent
+from contrapose.replayed import READY
 from contrapose.training import Run, Trainer
 from contrapose.training.captured import Captured
 from contrapose.training.plain import Plain
@@ -59,8 +60,10 @@ def graph(data: str, framework: str, batch: int, steps: int, compiled: bool) -> 
     start = time.perf_counter()
     captured = Captured(made, compiled=compiled)
     captured.begin(0, 0)
-    while captured.one.graph is None:
+    for _ in range(READY):
         captured.one()
+    if captured.one.graph is None:
+        raise RuntimeError("the step could not be recorded")
     torch.cuda.synchronize()
     ready = time.perf_counter() - start
     captured.one()

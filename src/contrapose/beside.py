@@ -19,7 +19,7 @@ def beside(device: torch.device) -> Iterator[Callable[[], None]]:
         join()
 
     Tensors made inside may be used once joined. The second stream always waits for the first before it begins, so memory of
-    one is not given to the other too early.
+    one is not given to the other too early. Each first stream has a second of its own.
     """
     if device.type != "cuda":
         yield lambda: None

@@ -21,7 +21,8 @@ class Replayed:
         self, step: Callable[[], None], device: torch.device, say: Callable[[str], None] | None = None
     ) -> None:
         self.step, self.say = step, say
-        self.stream = torch.cuda.Stream(device)
+        # Above the streams of `beside`: what is done meanwhile fills gaps, and is never another step's own stream.
+        self.stream = torch.cuda.Stream(device, priority=-1)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.done = 0
 
@@ -36,16 +37,24 @@ class Replayed:
     def _record(self) -> torch.cuda.CUDAGraph | None:
         gc.collect()  # graphs that are no longer needed must not be freed while another is recorded
         graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.stream.device)
+        first: list[
+            BaseException
+        ] = []  # what went wrong; where that leaves work on a second stream, the end complains of it
         try:
             with torch.cuda.graph(graph, stream=self.stream):
-                self.step()
+                try:
+                    self.step()
+                except BaseException as error:
+                    first.append(error)
+                    raise
         except RuntimeError as error:
             torch.cuda.set_stream(before)
             self._recover()
-            if "out of memory" in str(error).lower():
-                raise
+            cause = first[0] if first else error
+            if not isinstance(cause, RuntimeError) or "out of memory" in str(cause).lower():
+                raise cause from None
             if self.say is not None:
-                self.say(f"step by step, since it could not be recorded: {str(error).strip().splitlines()[0]}")
+                self.say(f"step by step, since it could not be recorded: {str(cause).strip().splitlines()[0]}")
             return None
         return graph
 

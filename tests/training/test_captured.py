@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from contrapose import validate
+from contrapose.beside import beside
 from contrapose.lars import LARS
 from contrapose.losses import CATALOGUE, Loss, balanced, macl, nt_xent
 from contrapose.pairs import two_views
@@ -66,6 +67,39 @@ def test_a_step_of_tensors_is_the_plain_step(framework: str, accumulate: int, tm
         torch.testing.assert_close(ours.detach(), wanted, rtol=1e-3, atol=1e-5)
     assert step.failed_at() == -1
     assert int(step.place) == trainer.steps_per_epoch
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"views": "digits+local2"},
+        {"framework": "moco", "views": "digits+local2", "accumulate": 2},
+        {"framework": "moco-v3"},
+    ],
+    ids=lambda change: "-".join(map(str, change.values())),
+)
+def test_an_epoch_taken_up_in_its_middle_goes_on_the_same(change: dict[str, Any], tmp_path: Path) -> None:
+    """To the last bit, with views of two sizes and several batches a step, too."""
+    run = Run(**SETTINGS | {"batch": 16, "epochs": 2} | change)
+    whole = Trainer(run, tmp_path, say=quiet, device=torch.device("cpu"))
+    step = Step(whole, whole.views)
+    step.begin(0, 0)
+    for place in range(whole.steps_per_epoch):
+        if place == 3:
+            whole.step = place
+            whole._save()
+        step()
+    parts = Trainer(run, tmp_path, say=quiet, device=torch.device("cpu"))
+    assert parts.load_latest()
+    again = Step(parts, parts.views)
+    again.begin(0, parts.step)
+    for _ in range(parts.step, parts.steps_per_epoch):
+        again()
+    for one in (step, again):
+        one.begin(1, 0)
+        one()
+    for name, value in whole.whole.state_dict().items():
+        assert torch.equal(value, parts.whole.state_dict()[name]), name
 
 
 class _NoQuestions(TorchDispatchMode):
@@ -206,9 +240,19 @@ def test_the_graph_gives_the_losses_of_the_cpu(change: dict[str, Any], tmp_path:
     run = Run(**SETTINGS | {"precision": "bf16", "limit": 640, "lr": 1e-4} | change)
     losses, _ = plain(run, tmp_path / "plain")
     trainer = Trainer(run, tmp_path / "graph", say=quiet)
-    found = drain(Captured(trainer).epoch(0, 0, [], lambda *progress: None))
+    captured = Captured(trainer)
+    found = drain(captured.epoch(0, 0, [], lambda *progress: None))
     assert len(found) == 20
     torch.testing.assert_close(torch.tensor(found), torch.tensor(losses), rtol=0.02, atol=0.02)
+    captured.begin(1, 0)
+    for _ in range(7):
+        captured.one()
+    captured.one.stream.synchronize()
+    assert trainer.pixels is not None
+    index = captured.step.order[7]  # the next batch's views are there
+    wanted = trainer.views(trainer.pixels[index], index, seed=run.seed, epoch=1)
+    for ours, view in zip(captured.step.seen, wanted, strict=True):
+        torch.testing.assert_close(ours, view, rtol=1e-3, atol=1e-3)
 
 
 @on_gpu
@@ -276,6 +320,49 @@ def test_what_cannot_be_recorded_goes_on_step_by_step(tmp_path: Path) -> None:
         found.append(losses)
     assert "could not be recorded" in said[-1]
     assert found[0] == found[1]
+
+
+@on_gpu
+def test_runs_in_turns_are_the_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last bit: none reads what another has not written yet, or writes where another still reads."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    try:
+        runs = [Run(framework="moco", precision="bf16", **SETTINGS | {"epochs": 3, "seed": seed}) for seed in (0, 1)]
+        alone = [Trainer(run, tmp_path / f"alone{run.seed}", say=quiet) for run in runs]
+        for trainer in alone:
+            trainer.train()
+        together = [Trainer(run, tmp_path / f"turns{run.seed}", say=quiet) for run in runs]
+        works = [trainer.training([]) for trainer in together]
+        while works:
+            works = [work for work in works if next(work, "over") != "over"]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for one, other in zip(alone, together, strict=True):
+        for name, value in one.network.state_dict().items():
+            assert torch.equal(value, other.network.state_dict()[name]), name
+
+
+@on_gpu
+def test_out_of_memory_while_recording_is_told() -> None:
+    """Also where it leaves work on a second stream."""
+    device = torch.device("cuda")
+    times = torch.zeros((), device=device)
+
+    def step() -> None:
+        with beside(device) as join:
+            times.add_(1)
+        if torch.cuda.is_current_stream_capturing():
+            torch.empty(2**50, device=device)
+        join()
+
+    one = Replayed(step, device)
+    for _ in range(READY - 1):
+        one()
+    with pytest.raises(torch.OutOfMemoryError):  # the last that runs as it is, and then the recording
+        one()
+    torch.cuda.synchronize()
+    assert float(times) == READY
 
 
 @on_gpu

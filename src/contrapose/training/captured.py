@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from contrapose.training.loop import Trainer
 
 # Steps queued before another run has its turn: a GPU takes them in this order, and overlaps neighbours. In the first turn the
-# step is recorded, since the other run may undo what is compiled for this one.
+# step is recorded, since the other run may undo what is compiled for this one (views are then compiled once more, for the first
+# batch of an epoch).
 _TURN = max(4, READY)
 _WINDOW = 5 * _TURN  # steps between looks at the loss: it is of one window ago, so that nobody waits
 
@@ -57,12 +58,12 @@ class Step:
     def __init__(self, trainer: Trainer, views: Callable[..., list[Tensor]]) -> None:
         self.trainer, self.views = trainer, views
         run, device, steps = trainer.run, trainer.device, trainer.steps_per_epoch
-        self.order = torch.zeros((steps, run.accumulate, run.batch), dtype=torch.long, device=device)
+        self.order = torch.zeros((steps * run.accumulate, run.batch), dtype=torch.long, device=device)
         self.rates, self.losses, self.norms = (torch.zeros(steps, device=device) for _ in range(3))
         self.place, self.epoch = (torch.zeros((), dtype=torch.long, device=device) for _ in range(2))
         self.rate, self.failed = (torch.zeros((), device=device) for _ in range(2))
         self.seed = torch.tensor(run.seed, device=device)
-        self.seen: list[list[Tensor]] = []  # the views of the step at `place`, for each of its batches
+        self.seen: list[Tensor] = []  # the views of the batch that is next
         for group in trainer.optimiser.param_groups:
             group["lr"] = self.rate
         if trainer.optimiser.defaults.get("fused") or isinstance(trainer.optimiser, LARS):
@@ -80,38 +81,39 @@ class Step:
         self.epoch.fill_(epoch)
         trainer.criterion.refresh_schedules()
         trainer.network.train()
-        made = self._views(self.place)
-        if self.seen:
-            self._keep(made)
-        else:
-            self.seen = [[view.clone() for view in views] for views in made]
+        self._keep(self._views(self._batch(0)))
 
-    def _views(self, place: Tensor) -> list[list[Tensor]]:
+    def _batch(self, ahead: int) -> Tensor:
+        """The images of a batch of the step at `place`, or of the next step's first; after the last comes the last again."""
+        number = self.place * self.trainer.run.accumulate + ahead
+        return self.order.index_select(0, number.clamp(max=len(self.order) - 1).view(1))[0]
+
+    def _views(self, index: Tensor) -> list[Tensor]:
         pixels = self.trainer.pixels
         assert pixels is not None
-        batches = self.order.index_select(0, place.view(1))[0]
-        return [self.views(pixels[index], index, seed=self.seed, epoch=self.epoch) for index in batches]
+        return self.views(pixels[index], index, seed=self.seed, epoch=self.epoch)
 
-    def _keep(self, made: list[list[Tensor]]) -> None:
+    def _keep(self, made: list[Tensor]) -> None:
         """They take their places in memory, where a recorded step finds them."""
-        for ours, views in zip(self.seen, made, strict=True):
-            for mine, view in zip(ours, views, strict=True):
-                mine.copy_(view)
+        self.seen = self.seen or [torch.empty_like(view) for view in made]
+        for ours, view in zip(self.seen, made, strict=True):
+            ours.copy_(view)
 
     def __call__(self) -> None:
-        """The step at `place`, and on to the next, whose views are made meanwhile."""
+        """The step at `place`, and on to the next. While a batch is learned from, the views of the one after it are made."""
         trainer, run = self.trainer, self.trainer.run
-        with beside(trainer.device) as join:
-            coming = self._views((self.place + 1).clamp(max=trainer.steps_per_epoch - 1))
-        batches = self.order.index_select(0, self.place.view(1))[0]
         self.rate.copy_(self.rates.index_select(0, self.place.view(1))[0])
         trainer.optimiser.zero_grad(set_to_none=True)
         values = []
-        for seen, index in zip(self.seen, batches, strict=True):
-            loss = trainer.loss_of(seen, index)
+        for number in range(run.accumulate):
+            with beside(trainer.device) as join:
+                coming = self._views(self._batch(number + 1))
+            loss = trainer.loss_of(self.seen, self._batch(number))
             loss = loss / run.accumulate if run.accumulate > 1 else loss
             loss.backward()
             trainer.network.after_batch()
+            join()
+            self._keep(coming)
             values.append(loss.detach())
         value, norm = sum(values[1:], values[0]), gradient_norm(run, trainer.network)
         both = value + norm
@@ -120,8 +122,6 @@ class Step:
         trainer.network.after_step()
         self.losses.index_copy_(0, self.place.view(1), value.view(1))
         self.norms.index_copy_(0, self.place.view(1), norm.view(1))
-        join()
-        self._keep(coming)
         self.place += 1
 
     def failed_at(self) -> int:
