@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -65,6 +66,48 @@ def test_evaluate_on_other_data(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "stripes.npz has no labelled" in failed(capsys, "evaluate", str(run), "--data", str(other))
 
 
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (np.array([0, -1]), "expected whole numbers of at least 0, one for each image, got int64 such as -1, 0"),
+        (np.array([0.0, np.nan]), "got float64 such as 0.0, nan"),
+        (np.array(["a", "b"]), "got <U1 such as a, b"),
+    ],
+    ids=["below 0", "nan", "words"],
+)
+def test_labels_that_are_none(
+    labels: np.ndarray[Any, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bad.npz"
+    np.savez(file, train_images=np.zeros((2, 8, 8, 3), dtype=np.uint8), train_labels=labels)
+    for words in (["data", "check", str(file)], ["train", "--data", str(file)]):
+        message = failed(capsys, *words)
+        assert "bad.npz: train_labels: " in message
+        assert said in message
+
+
+def test_wrong_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "weights.pth"
+    torch.save({"x": torch.zeros(2)}, other)
+    told = failed(capsys, "train", "--init", str(other), "--limit", "64", *SMALL, "--out", str(tmp_path / "run"))
+    assert f"`contrapose import {other} -o weights.safetensors`" in told
+    assert "is a file; a run needs a directory" in failed(capsys, "train", *SMALL, "--out", str(other))
+    assert "nope.pth is not there" in failed(capsys, "import", str(tmp_path / "nope.pth"), "-o", "x.safetensors")
+    assert "ends in .safetensors" in failed(capsys, "import", str(other), "-o", str(tmp_path / "x.npz"))
+    shutil.copy(other, tmp_path / "fake.npz")
+    (tmp_path / "fake.npz").write_bytes(b"no archive")
+    assert "fake.npz is not an .npz file" in failed(capsys, "train", "--data", str(tmp_path / "fake.npz"))
+    main(["import", str(other), "-o", str(tmp_path / "new" / "x.safetensors")])
+    assert load_file(tmp_path / "new" / "x.safetensors")["x"].shape == (2,)
+
+
+def test_settings_that_do_not_go_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ["--limit", "64", *SMALL, "--out", str(tmp_path / "run")]
+    assert "vit-b16 takes images of 224 pixels" in failed(capsys, "train", "--encoder", "vit-b16", *out)
+    assert "a step schedule drops at some epochs" in failed(capsys, "train", "--schedule", "step", *out)
+    assert "ratio of at least 1" in failed(capsys, "train", "--imbalance", "exponential:0", *out)
+
+
 def test_metrics_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     main(["train", "--limit", "64", *SMALL[:-1], "30", "--out", str(run)])
@@ -95,6 +138,9 @@ def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (tmp_path / "out.png").stat().st_size > 50_000
     assert "did you mean 'dystress'" in failed(capsys, "explain", "dystres")
     assert "ends in .png, .svg or .pdf" in failed(capsys, "explain", "dystress", "-o", "x.gif")
+    assert "got -0.1\n" in failed(capsys, "explain", "nt_xent(temperature=-0.1)")
+    assert "got -4.0\n" in failed(capsys, "explain", "balanced(alpha=-4)")
+    assert "got 'foo'" in failed(capsys, "explain", "dystress", "--data", "foo")
 
 
 def test_weights_go_out_and_come_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,6 +245,25 @@ def test_a_folder_of_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert named == [["cat", "dog"][label] for label in made["test_labels"]]
     assert "ends in .npz or .parquet" in failed(capsys, "embed", str(tmp_path / "run"), "digits", "-o", "f.csv")
     main(["train", "--data", f"{tmp_path / 'mine'}/", *SMALL, "--out", str(tmp_path / "run")])
+    assert "finished at step 2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("stream", [(), ("--stream",)])
+def test_a_training_goes_on_with_its_own_images(
+    stream: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pictures(tmp_path / "mine")
+    words = ["train", "--data", str(tmp_path / "mine"), *stream, *SMALL, "--out", str(tmp_path / "run")]
+    main(words)
+    one = next((tmp_path / "mine" / "train" / "cat").iterdir())
+    one.rename(one.with_stem("another"))
+    told = failed(capsys, *words)
+    assert "the 40 images" in told
+    assert "are not the 40 that are in" in told
+    main(["evaluate", str(tmp_path / "run")])  # what is trained can still be asked
+    one.with_stem("another").rename(one)
+    capsys.readouterr()
+    main(words)
     assert "finished at step 2" in capsys.readouterr().out
 
 

@@ -27,7 +27,7 @@ from contrapose.losses import (
     triplet,
 )
 from contrapose.negatives import batch_rows, hardest, other_views, stored_rows
-from contrapose.pairs import cross, queue, two_views, views
+from contrapose.pairs import cross, from_similarities, queue, two_views, views
 from contrapose.temperature import CosineSchedule, PerSample, cosine, linear, ode_constant, ode_solution, uncertainty
 
 Q = torch.rand(4, 3) + 0.1  # all similar: a hardest negative is one of the same view
@@ -143,3 +143,10 @@ def test_what_is_not_pairs_is_said() -> None:
         Loss("dystress")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="state: expected a PerSample"):
         Loss(isogclr, state=100)  # type: ignore[arg-type]
+
+
+def test_alignment_pulls_with_the_same_force_to_the_end() -> None:
+    s = torch.tensor([0.9, 1.0], dtype=torch.float64, requires_grad=True)
+    align_uniform(from_similarities(s, torch.zeros(2, 1, dtype=torch.float64))).backward()
+    assert s.grad is not None
+    assert torch.equal(s.grad, torch.full_like(s, -1.0))  # of 2 - 2 s, by two anchors

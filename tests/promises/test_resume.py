@@ -130,16 +130,17 @@ def test_kill_nine_and_resume(seed: int, tmp_path: Path, promise: Promise) -> No
     promise.case()
 
 
-def test_sigterm_saves_and_says_so(tmp_path: Path, promise: Promise) -> None:
+@pytest.mark.parametrize(("asking", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_and_says_so(asking: int, code: int, tmp_path: Path, promise: Promise) -> None:
     child = started(tmp_path / "run", "--epochs", "400")
     while not (tmp_path / "run" / "records.jsonl").exists():
         assert child.poll() is None
         time.sleep(0.1)
     asked = time.perf_counter()
-    child.terminate()
+    child.send_signal(asking)
     child.wait(timeout=60)
     promise.case(time.perf_counter() - asked)
-    assert child.returncode == 143
+    assert child.returncode == code
     assert "the same command goes on from there" in said(tmp_path / "run")
     assert "Traceback" not in said(tmp_path / "run")
     assert checkpoint.latest(tmp_path / "run" / "checkpoints") is not None

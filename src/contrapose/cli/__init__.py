@@ -6,6 +6,7 @@ Whoever reads the output may leave, as in `contrapose study list | head`: runs g
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from contextlib import suppress
 from typing import Any, TextIO
@@ -86,7 +87,7 @@ def _command(words: list[str] | None) -> None:
     except (Diverged, WorkerDied) as error:
         _fail(str(error), exits.FAILED)
     except Stopped as error:
-        _fail(str(error), exits.STOPPED)
+        _fail(str(error), exits.INTERRUPTED if error.number == signal.SIGINT else exits.STOPPED)
     except KeyboardInterrupt:
         _fail("interrupted; the same command goes on from what is done", exits.INTERRUPTED)
 

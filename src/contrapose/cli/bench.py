@@ -50,6 +50,8 @@ class BenchLosses:
         check_choice("device", device, "cpu", "cuda")
         if device == "cuda" and not torch.cuda.is_available():
             raise ValueError("device: there is no GPU here that torch can use; leave --device out, or say cpu")
+        if self.out is not None:
+            self.out.parent.mkdir(parents=True, exist_ok=True)
         dtype = self.dtype or ("float32" if device == "cpu" else "bfloat16")
         check_choice("dtype", dtype, "float32", "bfloat16")
         rate = matmul_rate(device, dtype)

@@ -95,7 +95,12 @@ class Import:
 
         from contrapose.training.weights import convert
 
+        if not self.file.is_file():
+            raise ValueError(f"file: {self.file} is not there")
+        if self.out.suffix != ".safetensors":
+            raise ValueError(f"out: expected a name that ends in .safetensors, got {self.out}")
         tensors = convert(self.file)
+        self.out.parent.mkdir(parents=True, exist_ok=True)
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, str(self.out))
         print(f"{len(tensors)} tensors, from {next(iter(tensors))} on, in {self.out}")
 

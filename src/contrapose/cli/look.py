@@ -32,12 +32,16 @@ class Explain:
     def __call__(self) -> None:
         """Write both, and print the words."""
         from contrapose.explain import Subject, words
+        from contrapose.losses.catalogue import DATA
         from contrapose.report.loss import explain_figure
         from contrapose.report.page import drawing, page, section
         from contrapose.report.style import save
+        from contrapose.validate import check_known
 
         if self.out.suffix not in (".png", ".svg", ".pdf"):
             raise ValueError(f"out: expected a name that ends in .png, .svg or .pdf, got {self.out}")
+        if self.data:
+            check_known("data", self.data, DATA)
         subjects = [Subject.of(text, self.data or None, epoch=self.epoch) for text in (self.loss, *self.vs)]
         figure = explain_figure(subjects, ode=self.ode)
         save(figure, self.out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,7 +116,8 @@ class _Chosen:
         return planned(self.names, self.scale, self.data, self.rows, self.sets)
 
     def report(self, plans: list[Plan]) -> None:
-        report(plans, self.seeds, self.root, self.out, part=bool(self.rows or self.sets))
+        chosen = "\n".join((*self.rows, "", *self.sets)).strip()
+        report(plans, self.seeds, self.root, self.out, f"-part-{zlib.crc32(chosen.encode()):08x}" if chosen else "")
 
 
 @dataclass(frozen=True)
@@ -236,7 +238,7 @@ def count_tested(run: Run, data_root: Path) -> int:
 
 
 def split_losses(text: str) -> list[str]:
-    """At commas that stand in no brackets."""
+    """At commas that stand in no brackets; each once."""
     found, depth = [""], 0
     for letter in text:
         depth += {"(": 1, ")": -1}.get(letter, 0)
@@ -244,7 +246,7 @@ def split_losses(text: str) -> list[str]:
             found.append("")
         else:
             found[-1] += letter
-    names = [loss.strip() for loss in found if loss.strip()]
+    names = list(dict.fromkeys(loss.strip() for loss in found if loss.strip()))
     if not names:
         raise ValueError("losses: expected at least one loss, such as simclr,dystress")
     return names
@@ -330,11 +332,11 @@ def do(
         return perform_all(tasks, watch, jobs=jobs, on=on)
 
 
-def report(plans: Sequence[Plan], seeds: int, root: Path, out: Path, part: bool = False) -> Path:
+def report(plans: Sequence[Plan], seeds: int, root: Path, out: Path, part: str = "") -> Path:
     """The page of some plans, and their verdicts in the terminal; that of a part of them does not replace that of all."""
     name = "-".join(plan.study.name.replace("/", "-") for plan in plans)
     name = name if len(name) < 80 else f"{len(plans)}-studies"
-    path = write(document(plans, seeds, root), out / f"{name}-{plans[0].scale}{'-part' if part else ''}")
+    path = write(document(plans, seeds, root), out / f"{name}-{plans[0].scale}{part}")
     for plan in plans:
         for verdict in verdicts(plan, collect(plan, seeds, root)):
             print(f"{plan.study.name}: {verdict.outcome}: {verdict.statement}\n    {verdict.evidence}")

@@ -54,6 +54,10 @@ class Train:
             scores = trainer.train()
             for name, score in scores.items():
                 say(f"{name:10} {score:6.2f} %   (last epoch, {run.knn} neighbours)")
+            if not scores:
+                say(
+                    "no score: the data has no labelled training and test images (`contrapose data check` says what it has)"
+                )
             say(f"run        {folder}")
         leave()
 

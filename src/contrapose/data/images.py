@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +38,11 @@ class Images:
         """Height of the images, in pixels."""
         return int(self.pixels.shape[2])
 
+    @property
+    def fingerprint(self) -> str:
+        """Which images these are: by their files' names, where each was a file, else by their pixels."""
+        return fingerprint(self.paths) if self.paths else f"{zlib.crc32(self.pixels.contiguous().numpy().data):08x}"
+
     def subset(self, index: Tensor | Sequence[int]) -> Images:
         """The images at these places, in this order."""
         place = torch.as_tensor(index, dtype=torch.long)
@@ -47,6 +53,11 @@ class Images:
     def counts(self) -> list[int]:
         """How many images each class has."""
         return class_counts(self.name, self.labels, self.classes)
+
+
+def fingerprint(paths: Sequence[Path]) -> str:
+    """Of the names of files and of the folders that they are in."""
+    return f"{zlib.crc32(chr(10).join(f'{path.parent.name}/{path.name}' for path in paths).encode()):08x}"
 
 
 def class_counts(name: str, labels: Tensor | None, classes: tuple[str, ...]) -> list[int]:

@@ -93,6 +93,10 @@ def by_rule(images: Source, rule: str, *, seed: int = 0) -> Source:
             factor = float(number or 100)
         except ValueError as error:
             raise ValueError(f"imbalance: expected {RULES}, got {rule!r}") from error
+        if not factor >= 1:
+            raise ValueError(
+                f"imbalance: expected a ratio of at least 1 between largest and smallest class, got {rule!r}"
+            )
         return thin(images, exponential(classes, each, factor), seed=seed)
     if rule in ("cacr-linear", "cacr-exponential"):
         return thin(images, (cacr_linear if rule == "cacr-linear" else cacr_exponential)(classes, each), seed=seed)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from contrapose.data.digits import digits
 from contrapose.data.folder import read_folder
@@ -87,14 +89,18 @@ def _from_npz(path: Path) -> Split:
     """MedMNIST's names: train_images, train_labels, test_images, test_labels."""
     import numpy as np
 
-    with np.load(path, allow_pickle=False) as file:
+    try:
+        opened = np.load(path, allow_pickle=False)
+    except (ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(f"data: {path} is not an .npz file") from error
+    with opened as file:
         if "train_images" not in file:
             raise ValueError(f"{path}: expected the array train_images, found {', '.join(file.files) or 'nothing'}")
 
         def part(which: str) -> Images | None:
             if f"{which}_images" not in file:
                 return None
-            labels = file[f"{which}_labels"].reshape(-1) if f"{which}_labels" in file else None
+            labels = _labels(path, f"{which}_labels", file) if f"{which}_labels" in file else None
             array = file[f"{which}_images"]
             if (
                 array.dtype != np.uint8
@@ -106,13 +112,25 @@ def _from_npz(path: Path) -> Split:
                     f"got {array.dtype} {array.shape}"
                 )
             pixels = channels_first(torch.from_numpy(array))
-            found = None if labels is None else torch.from_numpy(labels.astype("int64"))
-            return Images(f"{path.name} ({which})", pixels, found)
+            return Images(f"{path.name} ({which})", pixels, labels)
 
         train, test = part("train"), part("test")
     assert train is not None
     probe = train if train.labels is not None and test is not None and test.labels is not None else None
     return Split(train, probe, test if probe is not None else None)
+
+
+def _labels(path: Path, name: str, file: Any) -> Tensor:
+    found = file[name].reshape(-1)
+    if found.dtype.kind not in "iuf" or (found < 0).any() or (found != found.round()).any():
+        raise ValueError(
+            f"{path}: {name}: expected whole numbers of at least 0, one for each image, got {_glance(found)}"
+        )
+    return torch.from_numpy(found.astype("int64"))
+
+
+def _glance(array: Any) -> str:
+    return f"{array.dtype} such as {', '.join(str(value) for value in sorted(set(array.tolist()), key=str)[:3])}"
 
 
 def _torchvision(name: str, root: Path) -> Split:

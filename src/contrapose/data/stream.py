@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from contrapose.data.folder import decode, files
-from contrapose.data.images import channels_first, class_counts
+from contrapose.data.images import channels_first, class_counts, fingerprint
 from contrapose.data.views import Recipe, Views
 
 
@@ -34,6 +34,11 @@ class Files:
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    @property
+    def fingerprint(self) -> str:
+        """Which files these are."""
+        return fingerprint(self.paths)
 
     def subset(self, index: Sequence[int] | Tensor) -> Files:
         """The files at these places, in this order."""

@@ -82,6 +82,7 @@ class Sweep:
 def sweep(subject: Subject, factors: Tensor, *, positive: float = POSITIVE) -> Sweep:
     """The subject at each multiple of its temperature, on evenly spread negatives."""
     s = even_negatives(subject)
+    _asked(subject, s, positive)  # a bad value is refused as it was written
     top = s >= s.sort(descending=True).values[math.ceil(0.01 * len(s)) - 1]
     temperatures, entropies, hardest = [], [], []
     for factor in factors.tolist():

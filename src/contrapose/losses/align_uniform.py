@@ -36,10 +36,10 @@ def align_uniform(
         check_number(name, value, above=0.0)
     for name, value in (("align_weight", align_weight), ("uniform_weight", uniform_weight)):
         check_number(name, value)
-    distance = (2 - 2 * pairs.positives()).clamp(min=0)  # ‖z - z⁺‖²
+    distance = 2 - 2 * pairs.positives()  # ‖z - z⁺‖²
     if alpha != 2:
         # A square root has no slope at 0: coincident views are as aligned as they can be and get none.
-        apart = distance > 0
+        apart = distance > 0  # by rounding it may be below
         distance = torch.where(apart, torch.where(apart, distance, 1.0) ** (alpha / 2), 0.0)
     return finish(align_weight * distance.mean(1) + uniform_weight * _uniformity(pairs, t, negatives), reduction)
 

@@ -15,6 +15,7 @@ from contrapose.report.style import COLOURS, MARKERS, blank, styled
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_MANY = 60
 METHODS = ("tsne", "umap", "pca", "sphere")
 
 
@@ -55,10 +56,21 @@ def map_figure(shown: Sequence[Shown], method: str = "tsne", *, seed: int = 0) -
             place = {"x": 0.5, "y": -0.04, "ha": "center", "va": "top", "transform": ax.transAxes}
             text = one.caption.removeprefix(f"{one.name}: ")
             ax.text2D(s=text, **place) if method == "sphere" else ax.text(s=text, **place)
-        handles, names = axes[0].get_legend_handles_labels()
-        if len(names) <= 20:
-            figure.legend(handles, names, loc="outside right upper", fontsize=8, markerscale=2)
+        _legends(figure, axes)
         return figure
+
+
+def _legends(figure: Figure, axes: Sequence[Any]) -> None:
+    """One for all where they show the same classes, else one in each; none for more classes than a page has lines."""
+    named = [ax.get_legend_handles_labels() for ax in axes]
+    look: dict[str, Any] = {"fontsize": 8, "markerscale": 2}
+    if max(len(names) for _, names in named) > _MANY:
+        return
+    if all(names == named[0][1] for _, names in named):
+        figure.legend(*named[0], loc="outside right upper", ncols=1 + len(named[0][1]) // 24, **look)
+        return
+    for ax, (handles, names) in zip(axes, named, strict=True):
+        ax.legend(handles, names, loc="upper left", bbox_to_anchor=(1.0, 1.0), **look)
 
 
 def flat(z: Tensor, method: str, seed: int) -> Tensor:
@@ -103,7 +115,8 @@ def _scatter(ax: Any, points: Tensor, one: Shown) -> None:
     for place, c in enumerate(one.labels.unique().tolist()):
         chosen = points[one.labels == c]
         name = one.classes[c] if c < len(one.classes) else str(c)
-        look = {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
+        again = place // len(COLOURS)  # each colour has another shape then
+        look = {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[(place + again) % len(MARKERS)]}
         ax.scatter(*chosen.T.numpy(), s=9, alpha=0.75, linewidths=0, label=name, **look)
     if points.shape[1] == 2:
         ax.set_xticks([])

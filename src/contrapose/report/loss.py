@@ -23,6 +23,9 @@ def explain_figure(losses: Sequence[Subject | str], *, ode: bool = False) -> Fig
 
     A loss is written as in `contrapose train --loss`: `explain_figure(["simclr", "dystress", "nt_xent(temperature=0.1)"])`.
     """
+    for loss in losses:
+        if not isinstance(loss, Subject | str):
+            raise TypeError(f"losses: expected names with settings, such as 'dystress', or Subjects, got {loss!r}")
     subjects = [
         Subject.of(loss) if isinstance(loss, str) else loss
         for loss in ([losses] if isinstance(losses, str) else losses)

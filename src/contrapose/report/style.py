@@ -47,6 +47,7 @@ def blank(rows: int, columns: int, size: tuple[float, float], **more: Any) -> tu
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure, the same bytes each time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     nothing = {"Date": None} if path.suffix == ".svg" else {"Software": None} if path.suffix == ".png" else None
     with styled():
         figure.savefig(path, metadata=nothing, dpi=150)

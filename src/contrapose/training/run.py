@@ -127,6 +127,10 @@ class Run:
                 raise ValueError(f"{field}: expected a number of at least 0, got {value!r}")
         if not self.encoder.startswith("timm:") and self.encoder not in NETWORKS:
             raise ValueError(f"encoder: expected one of {', '.join(NETWORKS)} or timm:NAME, got {self.encoder!r}")
+        if self.schedule == "step" and not self.milestones:
+            raise ValueError(
+                "milestones: a step schedule drops at some epochs (--milestones 120 160); or --schedule constant"
+            )
         if self.batch % self.norm_splits:
             raise ValueError(
                 f"norm_splits: a batch of {self.batch} cannot be split into {self.norm_splits} equal parts"

@@ -13,6 +13,10 @@ P = ParamSpec("P")
 class Stopped(Exception):
     """A signal asked the work to stop; what is done is saved."""
 
+    def __init__(self, message: str, number: int = signal.SIGTERM) -> None:
+        super().__init__(message)
+        self.number = number
+
 
 class Diverged(Exception):
     """A loss or gradient was not finite; the weights are those of the step before."""
@@ -33,7 +37,7 @@ class Asked(list[int]):
 
     def stopped(self) -> Stopped:
         """What there is to say."""
-        return Stopped(f"stopped by signal {self[0]}; the same command goes on from there")
+        return Stopped(f"stopped by signal {self[0]}; the same command goes on from there", self[0])
 
     @contextmanager
     def at_once(self) -> Iterator[None]:

@@ -43,11 +43,16 @@ def convert(source: Path) -> dict[str, Tensor]:
 
 def initialise(encoder: Encoder, path: Path) -> None:
     """Start an encoder from exported or imported weights; a classifier's are left out, all others must fit."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    tensors = {
-        n: t for n, t in load_file(str(path)).items() if not n.startswith(("fc.", "heads.", "head.", "classifier."))
-    }
+    try:
+        found = load_file(str(path))
+    except SafetensorError as error:
+        raise ValueError(
+            f"init: {path} is not a .safetensors file (`contrapose import {path} -o weights.safetensors` makes one of a .pth)"
+        ) from error
+    tensors = {n: t for n, t in found.items() if not n.startswith(("fc.", "heads.", "head.", "classifier."))}
     wanted = encoder.network.state_dict()
     missing, extra = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
     if missing or extra:
@@ -57,6 +62,7 @@ def initialise(encoder: Encoder, path: Path) -> None:
     for name, tensor in tensors.items():
         if tensor.shape != wanted[name].shape:
             raise ValueError(
-                f"init: {name} in {path} has shape {tuple(tensor.shape)}, the encoder {tuple(wanted[name].shape)}"
+                f"init: {name} in {path} has shape {tuple(tensor.shape)}, the encoder {tuple(wanted[name].shape)}; "
+                "--encoder has to be the network that the weights are of"
             )
     encoder.network.load_state_dict(tensors)
