@@ -55,7 +55,8 @@ class DataCheck:
 def _contents(images: Images | Files) -> str:
     """How many there are, and of which classes."""
     if images.labels is None:
-        return f"{len(images):,} images, no classes"
+        alone = f" (the one class folder, {images.classes[0]}, counts as none)" if len(images.classes) == 1 else ""
+        return f"{len(images):,} images, no classes{alone}"
     counts = images.counts()
     if not images.classes or len(counts) > 12:
         return f"{len(images):,} images, {len(counts)} classes of {min(counts):,} to {max(counts):,}"

@@ -84,7 +84,8 @@ def _penalty(ax: Any, subject: Subject, look: dict[str, Any]) -> None:
     ax.plot(s, r.clamp(min=1e-4), **look)
     if bool((r < 0).any()):
         ax.plot(s, (-r).clamp(min=1e-4), **{**look, "alpha": 0.5})
-        ax.annotate("pulled, not pushed", (-0.95, float(-r[len(s) // 40]) * 1.6), fontsize=8, color=look["color"])
+        left = -r[s < -0.3]  # the words stand above the curve there
+        ax.annotate("pulled, not pushed", (-0.95, max(float(left.max()), 1e-3) * 1.4), fontsize=8, color=look["color"])
     ax.set_yscale("log")
     ax.set_ylim(1e-3, 300)
     ax.set_xlim(-1, 1)
