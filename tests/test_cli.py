@@ -230,7 +230,7 @@ def test_a_folder_of_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     pictures(tmp_path / "mine")
     main(["train", "--data", str(tmp_path / "mine"), *SMALL, "--out", str(tmp_path / "run")])
     said = capsys.readouterr().out
-    assert "40 images of train" in said
+    assert "40 images of mine (train)" in said
     assert "views: simclr-cifar" in said
     assert json.loads((tmp_path / "run" / "run.json").read_text())["views"] == "simclr-cifar"
     main(["data", "check", str(tmp_path / "mine")])

@@ -175,10 +175,12 @@ def _numbered(held_out: Images | Files, train: Images | Files) -> Images | Files
 
 
 def _from_folder(path: Path, read: Callable[[Path], Images | Files]) -> Split:
-    parts = {part: path / part for part in ("train", "test", "val")}
-    if parts["train"].is_dir():
-        train = read(parts["train"])
-        held_out = next((_numbered(read(parts[p]), train) for p in ("test", "val") if parts[p].is_dir()), None)
+    def part(name: str) -> Images | Files:
+        return replace(read(path / name), name=f"{path.name} ({name})")
+
+    if (path / "train").is_dir():
+        train = part("train")
+        held_out = next((_numbered(part(p), train) for p in ("test", "val") if (path / p).is_dir()), None)
         labelled = held_out is not None and held_out.labels is not None and train.labels is not None
         return Split(train, train if labelled else None, held_out if labelled else None)
     return Split(read(path), None, None)
