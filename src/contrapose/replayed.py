@@ -37,20 +37,20 @@ class Replayed:
     def _record(self) -> torch.cuda.CUDAGraph | None:
         gc.collect()  # graphs that are no longer needed must not be freed while another is recorded
         graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.stream.device)
-        first: list[
-            BaseException
-        ] = []  # what went wrong; where that leaves work on a second stream, the end complains of it
+        failed: BaseException | None = (
+            None  # where it leaves work on a second stream, the end complains of that instead
+        )
         try:
             with torch.cuda.graph(graph, stream=self.stream):
                 try:
                     self.step()
                 except BaseException as error:
-                    first.append(error)
+                    failed = error
                     raise
         except RuntimeError as error:
             torch.cuda.set_stream(before)
             self._recover()
-            cause = first[0] if first else error
+            cause = failed or error
             if not isinstance(cause, RuntimeError) or "out of memory" in str(cause).lower():
                 raise cause from None
             if self.say is not None:

@@ -175,11 +175,7 @@ def opened(folder: Path, data_root: Path, *, knn: int = 0) -> Trainer:
     path = folder / "run.json"
     if not path.exists():
         raise ValueError(f"run: {folder} is not the directory of a run (it has no run.json)")
-    try:
-        run = Run.read(json.loads(path.read_text()))
-    except (json.JSONDecodeError, TypeError, KeyError) as error:
-        raise ValueError(f"run: {path} does not describe a run: {error}") from error
-    trainer = Trainer(run, folder, say=lambda text: print(text, file=sys.stderr), data_root=data_root)
+    trainer = Trainer(Run.load(path), folder, say=lambda text: print(text, file=sys.stderr), data_root=data_root)
     if not trainer.load_latest():
         raise ValueError(
             f"run: {folder} has no checkpoint that can be read; `contrapose train` with its settings trains it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
@@ -9,7 +10,8 @@ from torch import nn
 
 from contrapose.data.imbalance import by_rule
 from contrapose.data.load import Split, load
-from contrapose.encoders import encoder
+from contrapose.data.views import Views
+from contrapose.encoders import Encoder, encoder
 from contrapose.encoders.heads import head, predictor
 from contrapose.frameworks import Framework, MemoryBank, MoCo, MoCoV3, SimCLR
 from contrapose.training.run import Run
@@ -25,11 +27,23 @@ def prepare(run: Run, root: Path | None = None) -> Split:
     return split
 
 
+def check_same(run: Run, folder: Path, here: dict[str, object]) -> None:
+    """A training goes on with the images that it began with: those that its data.json tells of."""
+    path = folder / "data.json"
+    there = json.loads(path.read_text()) if path.exists() else here
+    if here != there:
+        raise ValueError(
+            f"data: the {there['images']} images that {folder} was trained on are not the {here['images']} that are in "
+            f"{run.data} now; --out another directory begins anew"
+        )
+
+
 def build(run: Run, size: int) -> Framework:
     """The run's network, with weights that its seed decides; `size` is the number of training images."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
         body = encoder(run.encoder)
+        _check_size(run, body)
         if run.init:
             initialise(body, Path(run.init))
         projector = head(run.head, body.width, run.width)
@@ -50,3 +64,14 @@ def build(run: Run, size: int) -> Framework:
         if run.framework == "moco-v3":
             return MoCoV3(body, projector, predictor(width), momentum=run.momentum, rising=run.rising)
         return MemoryBank(body, projector, width=width, size=size)
+
+
+def _check_size(run: Run, body: Encoder) -> None:
+    """Some networks take images of one size."""
+    wanted = getattr(body.network, "image_size", None)
+    other = [r.size for r in Views.named(run.views, run.view_count).recipes if wanted not in (None, r.size)]
+    if other:
+        raise ValueError(
+            f"views: {run.encoder} takes images of {wanted} pixels, and {run.views} makes {other[0]} "
+            "(--views simclr makes 224)"
+        )

@@ -27,7 +27,7 @@ from contrapose.losses.sogclr import remembering
 from contrapose.metrics import penalties
 from contrapose.pairs import Pairs, unit
 from contrapose.training import checkpoint
-from contrapose.training.build import build, prepare
+from contrapose.training.build import build, check_same, prepare
 from contrapose.training.captured import Captured, why_not
 from contrapose.training.optimisers import optimiser
 from contrapose.training.plain import Plain
@@ -92,7 +92,6 @@ class Trainer:
         self.steps_per_epoch = size // (self.run.batch * self.run.accumulate)
         self._claim()
         self.network = build(self.run, size).to(self.device).to(memory_format=torch.channels_last)
-        self._check_size()
         self.learner: nn.Module = self.network
         if self.world > 1:
             synchronised(self.network, self.device)
@@ -115,16 +114,6 @@ class Trainer:
         self.latest: Pairs | None = None  # the last batch's
         self.part = (0.0, 0.0)  # of an epoch that was stopped: its losses so far, added up, and its seconds
 
-    def _check_size(self) -> None:
-        """Some networks take images of one size."""
-        wanted = getattr(self.network.encoder.network, "image_size", None)
-        other = [recipe.size for recipe in self.views.recipes if wanted not in (None, recipe.size)]
-        if other:
-            raise ValueError(
-                f"views: {self.run.encoder} takes images of {wanted} pixels, and {self.run.views} makes {other[0]} "
-                "(--views simclr makes 224)"
-            )
-
     def _refuse_another(self) -> None:
         """The directory must not hold another run; one that has left nothing but its settings may go."""
         path = self.folder / "run.json"
@@ -132,10 +121,7 @@ class Trainer:
             (self.folder / "records.jsonl").exists() or (self.folder / "checkpoints").exists()
         ):
             return
-        try:
-            here, there = vars(self.run), vars(Run.read(json.loads(path.read_text())))
-        except (json.JSONDecodeError, TypeError, KeyError) as error:
-            raise ValueError(f"out: {path} does not describe a run ({error}). Choose another directory.") from error
+        here, there = vars(self.run), vars(Run.load(path))
         differing = sorted(name for name in here if here[name] != there[name])
         if differing:
             changes = ", ".join(f"{k} is {there[k]!r} there and {here[k]!r} here" for k in differing)
@@ -149,19 +135,6 @@ class Trainer:
             write_whole(self.folder / "environment.json", environment(self.device))
             write_whole(path, self.run.describe())
 
-    def _check_data(self, resumed: bool) -> None:
-        """A training goes on with the images that it began with."""
-        path, train = self.folder / "data.json", self.split.train
-        here = {"images": len(train), "fingerprint": train.fingerprint}
-        there = json.loads(path.read_text()) if path.exists() else here
-        if resumed and here != there:
-            raise ValueError(
-                f"data: the {there['images']} images that {self.folder} was trained on are not the {len(train)} that are in "
-                f"{self.run.data} now; --out another directory begins anew"
-            )
-        if self.rank == 0 and (here != there or not path.exists()):
-            write_whole(path, here)
-
     def train(self) -> dict[str, float]:
         """Train to the end, from the last checkpoint if there is one; the final scores."""
         with worker_deaths(), signals() as asked:
@@ -173,11 +146,14 @@ class Trainer:
         Who does several runs in turns goes on with another one there. `asked` holds the signals that came.
         """
         found = self.load_latest()
-        self._check_data(found)
-        if found and self.rank == 0:
-            self.say(f"finished at step {self.step}" if self.complete else f"resuming after step {self.step}")
+        here = {"images": len(self.split.train), "fingerprint": self.split.train.fingerprint}
+        if found:
+            check_same(self.run, self.folder, here)
         if self.rank == 0:
+            write_whole(self.folder / "data.json", here)
             forget_after(self.folder, self.step)
+            if found:
+                self.say(f"finished at step {self.step}" if self.complete else f"resuming after step {self.step}")
         self._choose_path()
         total = self.run.epochs * self.steps_per_epoch
         scores: dict[str, float] = {}

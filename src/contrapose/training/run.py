@@ -167,6 +167,14 @@ class Run:
         settings: dict[str, Any] = {**ADDED, **said}
         return cls(**settings | {"milestones": tuple(settings["milestones"])})
 
+    @classmethod
+    def load(cls, path: Path) -> Run:
+        """A run from its run.json."""
+        try:
+            return cls.read(json.loads(path.read_text()))
+        except (json.JSONDecodeError, TypeError, KeyError) as error:
+            raise ValueError(f"run: {path} does not describe a run: {error}") from error
+
     def describe(self) -> dict[str, Any]:
         """The settings as JSON knows them."""
         said = {name: value for name, value in vars(self).items() if name not in ADDED or value != ADDED[name]}
