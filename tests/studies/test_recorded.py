@@ -42,7 +42,7 @@ def printed(run: Run, studies: list[str]) -> str:
     rows: list[tuple[Row, str, str]] = []
     for study in studies:
         plan = find(study).at("small", ["cifar10=data/cifar10.npz"])
-        for row, on, planned in plan.cells(1):
+        for row, on, planned in plan.cells(2):
             if planned == run:
                 rows.append((row, plan.study.quantities[0].name, on.name))
     assert rows, f"{run.name} is not of {studies}"
