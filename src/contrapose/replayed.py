@@ -37,9 +37,8 @@ class Replayed:
     def _record(self) -> torch.cuda.CUDAGraph | None:
         gc.collect()  # graphs that are no longer needed must not be freed while another is recorded
         graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.stream.device)
-        failed: BaseException | None = (
-            None  # where it leaves work on a second stream, the end complains of that instead
-        )
+        # After a failure with work on a second stream, the recording's end complains of that: the step's own error tells more.
+        failed: BaseException | None = None
         try:
             with torch.cuda.graph(graph, stream=self.stream):
                 try:

@@ -57,7 +57,8 @@ class Images:
 
 def fingerprint(paths: Sequence[Path]) -> str:
     """Of the names of files and of the folders that they are in."""
-    return f"{zlib.crc32(chr(10).join(f'{path.parent.name}/{path.name}' for path in paths).encode()):08x}"
+    names = "\n".join(f"{path.parent.name}/{path.name}" for path in paths)
+    return f"{zlib.crc32(names.encode()):08x}"
 
 
 def class_counts(name: str, labels: Tensor | None, classes: tuple[str, ...]) -> list[int]:

@@ -27,7 +27,7 @@ def prepare(run: Run, root: Path | None = None) -> Split:
     return split
 
 
-def check_same(run: Run, folder: Path, here: dict[str, object]) -> None:
+def check_same_images(run: Run, folder: Path, here: dict[str, object]) -> None:
     """A training goes on with the images that it began with: those that its data.json tells of."""
     path = folder / "data.json"
     there = json.loads(path.read_text()) if path.exists() else here

@@ -2,8 +2,9 @@
 
 Gather, augmentation, encoder, pairs, objective, backward pass, optimiser, queue, bank and momentum encoder are recorded once
 and replayed. What changes from step to step (place in the epoch, learning rate) and from epoch to epoch (order, augmentation,
-a temperature's schedule) is in tensors. Augmentation and encoders are compiled. The first steps are the same function, run as
-it is: it is they that make autograd, cuDNN and the compiler ready, and they count.
+a temperature's schedule) is in tensors. A batch's views are made while the one before it is learned from. Augmentation and
+encoders are compiled. The first steps are the same function, run as it is: it is they that make autograd, cuDNN and the
+compiler ready, and they count.
 """
 
 from __future__ import annotations

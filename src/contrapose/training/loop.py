@@ -27,7 +27,7 @@ from contrapose.losses.sogclr import remembering
 from contrapose.metrics import penalties
 from contrapose.pairs import Pairs, unit
 from contrapose.training import checkpoint
-from contrapose.training.build import build, check_same, prepare
+from contrapose.training.build import build, check_same_images, prepare
 from contrapose.training.captured import Captured, why_not
 from contrapose.training.optimisers import optimiser
 from contrapose.training.plain import Plain
@@ -148,7 +148,7 @@ class Trainer:
         found = self.load_latest()
         here = {"images": len(self.split.train), "fingerprint": self.split.train.fingerprint}
         if found:
-            check_same(self.run, self.folder, here)
+            check_same_images(self.run, self.folder, here)
         if self.rank == 0:
             write_whole(self.folder / "data.json", here)
             forget_after(self.folder, self.step)
