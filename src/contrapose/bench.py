@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from contrapose.pairs import cross, two_views
 from contrapose.reduce import path
 from contrapose.temperature import cosine
 from contrapose.validate import check_known
+from contrapose.workers import process_context
 
 Step = Callable[[Tensor, Tensor], Tensor]  # two views, or two sides, to a loss
 
@@ -262,7 +262,7 @@ def _compare_at(
             continue
         try:
             if device == "cpu":
-                with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                with ProcessPoolExecutor(1, mp_context=process_context()) as pool:
                     memory[who] = pool.submit(peak_memory, loss, who, n, d, dtype, device).result()
             else:
                 torch.cuda.empty_cache()

@@ -19,6 +19,7 @@ from contrapose.data.load import load
 from contrapose.data.stream import Files, crops, whole
 from contrapose.data.views import Recipe, Views
 from contrapose.training import Run, Trainer, checkpoint
+from contrapose.workers import START_METHOD, process_context
 
 
 @pytest.fixture
@@ -75,26 +76,100 @@ def children(of: int) -> list[int]:
         return []
 
 
-def test_a_dead_worker_is_said(folder: Path, tmp_path: Path) -> None:
+def loaders(of: int) -> list[int]:
+    """The data-loading workers of a process: its fork server's children."""
+    return [worker for server in children(of) for worker in children(server)]
+
+
+def gone(processes: list[int], seconds: float = 30) -> bool:
+    ends = time.monotonic() + seconds
+    while any(Path(f"/proc/{process}").exists() for process in processes) and time.monotonic() < ends:
+        time.sleep(0.1)
+    return not any(Path(f"/proc/{process}").exists() for process in processes)
+
+
+def started(folder: Path, out: Path, *more: str) -> tuple[subprocess.Popen[bytes], list[int]]:
+    """A streamed training that has two workers at work, and these."""
     words = ["--data", str(folder), "--stream", "--workers", "2", "--batch", "16", "--epochs", "1000", "--knn", "3",
-             "--knn-every", "1000", "--out", str(tmp_path / "run")]  # fmt: skip
-    with (tmp_path / "log").open("wb") as log:
+             "--knn-every", "1000", "--out", str(out / "run"), *more]  # fmt: skip
+    with (out / "log").open("wb") as log:
         command = [sys.executable, "-m", "contrapose", "train", *words]
-        main = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-    while not (tmp_path / "run" / "records.jsonl").exists():
-        assert main.poll() is None, (tmp_path / "log").read_text()
+        main = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    while not (out / "run" / "records.jsonl").exists():
+        assert main.poll() is None, (out / "log").read_text()
         time.sleep(0.05)
-    while not (workers := children(main.pid)) and main.poll() is None:
+    while len(workers := loaders(main.pid)) < 2 and main.poll() is None:
         time.sleep(0.001)
-    for worker in workers[:1]:
-        os.kill(worker, signal.SIGKILL)
+    return main, workers
+
+
+def test_no_process_is_forked_from_one_with_threads(folder: Path, tmp_path: Path) -> None:
+    assert START_METHOD in ("forkserver", "spawn")
+    assert process_context().get_start_method() == START_METHOD
+    main, workers = started(folder, tmp_path)
+    try:
+        for worker in workers:  # each comes from a process that only serves, not from the one that trains
+            parent = int(Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[1])
+            assert parent != main.pid
+            assert b"multiprocessing.forkserver" in Path(f"/proc/{parent}/cmdline").read_bytes()
+    finally:
+        main.kill()
+        main.wait()
+    assert gone(workers)  # they noticed that the training is no more
+
+
+@pytest.mark.timeout(120)
+def test_workers_start_after_a_large_product_with_threads(folder: Path) -> None:
+    """In a process of its own, with all its threads: a forked worker would wait for them forever."""
+    code = f"""
+import torch
+from pathlib import Path
+from contrapose.data.stream import Files, crops
+from contrapose.data.views import Views
+if __name__ == "__main__":
+    torch.set_num_threads(2)
+    torch.randn(2000, 2000) @ torch.randn(2000, 2000)
+    torch.bmm(torch.randn(64, 100, 100), torch.randn(64, 100, 100))
+    files = Files.of(Path({str(folder / "train")!r}))
+    made = crops(files, Views.named("simclr-cifar"), [[3, 17], [5, 6]], seed=1, epoch=2, workers=2, timeout=60)
+    print(len(list(made)))
+"""
+    script = folder / "script.py"
+    script.write_text(code)
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, check=False)
+    assert done.stdout == "2\n", done.stderr
+
+
+def test_a_dead_worker_is_said(folder: Path, tmp_path: Path) -> None:
+    main, workers = started(folder, tmp_path)
+    os.kill(workers[0], signal.SIGKILL)
     asked = time.perf_counter()
     assert main.wait(timeout=60) == 1, (tmp_path / "log").read_text()
     assert time.perf_counter() - asked < 30
     said = (tmp_path / "log").read_text()
-    assert "contrapose: a loader worker died" in said
-    assert "goes on from the last checkpoint" in said
-    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)  # no orphans
+    assert "contrapose: a data-loading worker died" in said
+    assert "run the same command again to resume" in said
+    assert gone(workers)
+
+
+def test_a_worker_that_does_not_answer_is_given_up(folder: Path, tmp_path: Path) -> None:
+    main, workers = started(folder, tmp_path, "--worker-timeout", "4")
+    os.kill(workers[0], signal.SIGSTOP)
+    assert main.wait(timeout=60) == 1, (tmp_path / "log").read_text()
+    said = (tmp_path / "log").read_text()
+    assert "no batch came from the 2 data-loading workers for 4 s" in said
+    assert "Traceback" not in said
+    assert gone(workers)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_group_saves_the_step(folder: Path, tmp_path: Path, number: int) -> None:
+    main, workers = started(folder, tmp_path)
+    os.killpg(main.pid, number)
+    assert main.wait(timeout=60) == 128 + number, (tmp_path / "log").read_text()
+    assert f"stopped by signal {int(number)} after step" in (tmp_path / "log").read_text()
+    assert gone(workers)
 
 
 def test_only_folders_stream(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import contrapose
 SOURCE = Path(contrapose.__file__).parent
 # From the ground up; modules on one line may import each other.
 LAYERS = (
-    ("validate", "lars", "replayed", "beside", "unit", "unit_kernels"),
+    ("validate", "workers", "lars", "replayed", "beside", "unit", "unit_kernels"),
     ("reduce",),
     ("negatives", "ids", "compared", "pairs", "temperature", "distributed"),
     ("losses",),

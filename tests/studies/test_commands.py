@@ -53,12 +53,15 @@ def test_bad_words(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_demo_in_small(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The whole command on less data; `make demo` runs it as it is."""
-    tiny = {"limit": 64, "epochs": 1, "batch": 32, "knn_every": 1, "metrics": 60, "knn": 3}
+    tiny = {"batch": 32, "metrics": 60, "knn": 3}
     monkeypatch.setattr(dilemma, "START", {**dilemma.START, **tiny})
     monkeypatch.setattr(dilemma, "FROM_THERE", {**dilemma.FROM_THERE, **tiny})
+    monkeypatch.setattr("contrapose.cli.study.SIZES", (dilemma.Size(64, 1, 1),))
+    monkeypatch.setattr(dilemma, "SIZES", (dilemma.Size(64, 1, 1),))
     words = ["demo", "--jobs", "1", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "reports")]
     main(words)
     said = capsys.readouterr().out
+    assert "ms here: 64 digits, 1 epochs for the common start" in said
     assert "NT-Xent τ = 0.1" in said
     assert "hard contrastive" in said
     page = tmp_path / "reports" / "demo" / "index.html"
@@ -67,6 +70,18 @@ def test_the_demo_in_small(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     before = page.read_bytes()
     main(words)  # nothing is left to do; the page is the same
     assert page.read_bytes() == before
+    assert "ms here" not in capsys.readouterr().out  # the size that was begun is kept
+
+
+def test_the_demo_fits_the_machine() -> None:
+    for jobs in (1, 2):
+        for minutes in (1.0, 5.0, 60.0):
+            chosen = [dilemma.fitting(step, jobs, minutes) for step in (0.001, 0.03, 0.1, 0.3, 10.0)]
+            assert [size.digits for size in chosen] == sorted((size.digits for size in chosen), reverse=True)
+            assert chosen[0] == dilemma.SIZES[0]
+            assert chosen[-1] == dilemma.SIZES[-1]
+            for size, step in zip(chosen, (0.001, 0.03, 0.1, 0.3, 10.0), strict=True):
+                assert size == dilemma.SIZES[-1] or size.seconds(step, jobs) <= 60 * minutes
 
 
 def test_compare_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,7 +112,7 @@ def test_losses_are_split_outside_of_brackets() -> None:
 
 
 def test_advice_says_what_it_knows() -> None:
-    study = dilemma.comparison(dilemma.start(), ["a", "b", "c"], 10_000).study
+    study = dilemma.comparison(dilemma.SIZES[0].start(), ["a", "b", "c"], 10_000).study
 
     def found(**rows: tuple[float, ...]) -> Results:
         return Results(sets=("digits",), cells={(name, "kNN", "digits"): Cell(values) for name, values in rows.items()})

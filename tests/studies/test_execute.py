@@ -317,9 +317,9 @@ def test_a_killed_worker_takes_no_other_run_with_it(tmp_path: Path) -> None:
 
     def step(name: str, progress: Progress) -> None:
         if not killed:
-            children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-            workers = [int(c) for c in children if b"spawn_main" in Path(f"/proc/{c}/cmdline").read_bytes()]
-            killed.append(max(workers))
+            servers = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+            workers = [w for s in servers for w in Path(f"/proc/{s}/task/{s}/children").read_text().split()]
+            killed.append(max(map(int, workers)))  # the last one started: not the manager
             os.kill(killed[0], signal.SIGKILL)
 
     assert perform_all(tasks, Watch(step=step), jobs=2) == {}

@@ -22,7 +22,7 @@ from contrapose.cli.files import Embed, Export, Import
 from contrapose.cli.look import Explain, Map
 from contrapose.cli.study import Compare, Demo, StudyList, StudyReport, StudyRun, StudyShow
 from contrapose.cli.train import Evaluate, Presets, Train, without_preset
-from contrapose.data.stream import WorkerDied
+from contrapose.data.stream import LoadingFailed
 from contrapose.training import Diverged, Stopped
 
 COMMANDS: dict[str, Any] = {
@@ -84,7 +84,7 @@ def _command(words: list[str] | None) -> None:
         chosen()
     except (ValueError, FileNotFoundError, NotADirectoryError) as error:
         _fail(str(error), exits.BAD_SETTINGS)
-    except (Diverged, WorkerDied) as error:
+    except (Diverged, LoadingFailed) as error:
         _fail(str(error), exits.FAILED)
     except Stopped as error:
         _fail(str(error), exits.INTERRUPTED if error.number == signal.SIGINT else exits.STOPPED)

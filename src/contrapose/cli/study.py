@@ -17,12 +17,13 @@ from contrapose.data.load import NAMED, load
 from contrapose.report.render import write
 from contrapose.studies import STUDIES, Plan, Study, find
 from contrapose.studies.collect import collect, document, verdicts
-from contrapose.studies.dilemma import LEAD, advice, comparison, demo, start
+from contrapose.studies.dilemma import LEAD, SIZES, Size, advice, comparison, demo, fitting, measured_step
 from contrapose.studies.execute import perform_all
 from contrapose.studies.results import Left
 from contrapose.studies.task import Task
 from contrapose.training import Run
 from contrapose.training.build import prepare
+from contrapose.training.processes import own_device
 from contrapose.training.weights import export
 from contrapose.validate import check_known, nearest
 
@@ -169,14 +170,33 @@ class Demo:
     """Runs of each setting."""
     jobs: int = 2
     """Runs at once."""
+    minutes: float | None = None
+    """About how long it may take (default: 5); the amount of training is chosen by the speed of this machine."""
     root: Path = Path("runs")
     """Directory of the runs."""
     out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
     """Directory of the report."""
 
+    def size(self) -> Size:
+        """The size that was begun here before, or the one that fits this machine."""
+        begun = [size for size in SIZES if (self.root / size.start().name).is_dir()]
+        if begun and self.minutes is None:
+            return begun[0]
+        if own_device().type == "cuda":
+            return SIZES[0]
+        step = measured_step(self.jobs)
+        size = fitting(step, self.jobs, self.minutes or 5.0)
+        took = max(1, round(size.seconds(step, self.jobs) / 60))
+        print(
+            f"A training step takes {1000 * step:.0f} ms here: {size.digits:,} digits, {size.first} epochs for the common "
+            f"start and {size.then} for each loss, about {took} min (--minutes allows more or less)"
+        )
+        return size
+
     def __call__(self) -> None:
         """Train a common start, go on from it with every loss, report."""
-        first = Task(start(), (), self.root)
+        size = self.size()
+        first = Task(size.start(), (), self.root)
         weights = first.folder / "encoder.safetensors"
         print("One encoder is trained first; then every loss goes on from it.", flush=True)
         with watching(1) as watch:
@@ -186,7 +206,7 @@ class Demo:
             half = weights.with_suffix(".half")
             export(opened(first.folder, Path("data")).network.encoder, half)
             half.rename(weights)
-        plan = demo(weights)
+        plan = demo(weights, size)
         failures = do([plan], self.seeds, self.root, Path("data"), self.jobs)
         finish(plan, self.seeds, self.root, self.out / "demo", "The uniformity-tolerance dilemma", LEAD)
         if failures:

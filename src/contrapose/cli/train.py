@@ -16,6 +16,7 @@ from tyro.conf import Positional, arg
 
 from contrapose.data.images import Images
 from contrapose.data.load import check_name, load
+from contrapose.data.stream import TIMEOUT
 from contrapose.evaluation import PROBES, FineTune, Measures, few_shot
 from contrapose.training import PRESETS, Progress, Run, Trainer, preset
 from contrapose.training.locks import locked
@@ -39,6 +40,8 @@ class Train:
     """Where downloaded data sets are, or go."""
     workers: int = 2
     """Processes that decode images, with --stream; they change nothing but the speed."""
+    worker_timeout: float = TIMEOUT
+    """Seconds without a batch from the workers after which the training fails; the default suits all but very slow disks."""
 
     def __call__(self) -> None:
         """Train, with a progress bar."""
@@ -49,7 +52,7 @@ class Train:
             folder = self.out or Path("runs") / run.name
             if not _rank() and not stack.enter_context(locked(folder)):
                 raise ValueError(f"out: another process is at work in {folder}")
-            trainer = Trainer(run, folder, watch, say, self.data_root, self.workers)
+            trainer = Trainer(run, folder, watch, say, self.data_root, self.workers, self.worker_timeout)
             say(f"{len(trainer.split.train):,} images of {trainer.split.train.name} on {trainer.device}, into {folder}")
             scores = trainer.train()
             for name, score in scores.items():

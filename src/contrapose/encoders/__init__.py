@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contrapose.encoders.convolutions import speed_up_backward
 from contrapose.encoders.networks import NETWORKS, Encoder, from_timm
 from contrapose.validate import nearest
 
@@ -15,8 +16,11 @@ def encoder(name: str) -> Encoder:
     64
     """
     if name.startswith("timm:"):
-        return from_timm(name.removeprefix("timm:"))
-    if name not in NETWORKS:
+        body = from_timm(name.removeprefix("timm:"))
+    elif name in NETWORKS:
+        body = NETWORKS[name]()
+    else:
         hint = nearest(name, NETWORKS)
         raise ValueError(f"encoder: expected one of {', '.join(NETWORKS)} or timm:NAME, got {name!r}{hint}")
-    return NETWORKS[name]()
+    speed_up_backward(body)
+    return body

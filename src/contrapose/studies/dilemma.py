@@ -6,18 +6,23 @@ each of them prefers rather than how fast it starts.
 
 from __future__ import annotations
 
+import json
 import math
+import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from contrapose.report.document import Block, Chart, Series, Text
 from contrapose.studies.claims import above, compared, computed, moves, shown
 from contrapose.studies.results import Results
 from contrapose.studies.shows import table
 from contrapose.studies.study import On, Plan, Quantity, Row, Study
-from contrapose.training import Run
+from contrapose.training import Run, Trainer
 
 TAUS = (0.1, 0.2, 0.3, 0.5, 1.0)
 OTHERS = {
@@ -28,10 +33,56 @@ OTHERS = {
 }
 QUANTITIES = (Quantity("kNN", "knn_top1"), Quantity("-U", "-uniformity", ""), Quantity("T", "tolerance", ""))
 # The common start, and what every loss does from there.
-START: Mapping[str, Any] = {
-    "limit": 3000, "epochs": 16, "batch": 64, "loss": "nt_xent(temperature=0.2)", "knn_every": 16, "metrics": 1000,
-}  # fmt: skip
-FROM_THERE: Mapping[str, Any] = {"limit": 3000, "epochs": 7, "batch": 64, "knn_every": 7, "metrics": 2000}
+START: Mapping[str, Any] = {"batch": 64, "loss": "nt_xent(temperature=0.2)", "metrics": 1000}
+FROM_THERE: Mapping[str, Any] = {"batch": 64, "metrics": 2000}
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much the demo trains."""
+
+    digits: int
+    first: int  # epochs of the common start
+    then: int  # epochs of each loss from there
+
+    def start(self) -> Run:
+        """The run whose encoder all others go on from."""
+        return Run(**{**START, "limit": self.digits, "epochs": self.first, "knn_every": self.first})
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What all losses have in common."""
+        return {**FROM_THERE, "limit": self.digits, "epochs": self.then, "knn_every": self.then}
+
+    def seconds(self, step: float, jobs: int) -> float:
+        """How long the demo takes where a step takes `step` seconds; a quarter of the time goes to evaluations and to starting."""
+        steps = self.digits // int(START["batch"])
+        runs = len(TAUS) + len(OTHERS)
+        return 1.35 * step * steps * (self.first + self.then * math.ceil(runs / jobs))
+
+
+# From the one that README shows down to what a slow machine does in a few minutes.
+SIZES = (Size(3000, 16, 7), Size(2000, 12, 6), Size(1500, 12, 5), Size(1000, 8, 4))
+
+
+def measured_step(jobs: int) -> float:
+    """Seconds of a training step on this machine with the threads that one of `jobs` runs has, measured in about a second."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, threads // jobs))
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            run = Run(**{**START, "limit": 256, "epochs": 2, "knn_every": 2, "metrics": 0})
+            Trainer(run, Path(folder), say=lambda text: None, fast=False).train()
+            epochs = [json.loads(line) for line in (Path(folder) / "records.jsonl").read_text().splitlines()]
+    finally:
+        torch.set_num_threads(threads)
+    return float(epochs[-1]["seconds"]) / (256 // int(START["batch"]))  # the first epoch warms up
+
+
+def fitting(step: float, jobs: int, minutes: float) -> Size:
+    """The largest size that a machine does in so many minutes, or the smallest."""
+    return next((size for size in SIZES if size.seconds(step, jobs) <= 60 * minutes), SIZES[-1])
+
 
 _NAMES = tuple(f"NT-Xent τ = {tau:g}" for tau in TAUS)
 _POINTS = list(zip(TAUS, _NAMES, strict=True))
@@ -42,12 +93,7 @@ LEAD = (
 )
 
 
-def start() -> Run:
-    """The run whose encoder all others go on from."""
-    return Run(**START)
-
-
-def demo(weights: Path) -> Plan:
+def demo(weights: Path, size: Size) -> Plan:
     """NT-Xent at five temperatures and four losses, from the same encoder."""
     rows = [Row(name, {"loss": f"nt_xent(temperature={tau:g})"}, x=tau, series="NT-Xent") for tau, name in _POINTS]
     rows += [Row(name, {"loss": loss}) for name, loss in OTHERS.items()]
@@ -59,9 +105,9 @@ def demo(weights: Path) -> Plan:
     )
     study = Study(
         "demo", "Uniformity, tolerance and accuracy", "Low temperatures spread, high temperatures keep classes together.",
-        "", tuple(rows), QUANTITIES, (On("digits", "digits"),), dilemma, claims, base={**FROM_THERE, "init": str(weights)},
-        note="Every run goes on for 7 epochs of 3,000 digits from one encoder. Below τ = 0.1 that is too short. "
-        "One seed says little about differences below a point; --seeds 3 says more.",
+        "", tuple(rows), QUANTITIES, (On("digits", "digits"),), dilemma, claims, base={**size.settings, "init": str(weights)},
+        note=f"Every run goes on for {size.then} epochs of {size.digits:,} digits from one encoder. "
+        "Below τ = 0.1 that is too short. One seed says little about differences below a point; --seeds 3 says more.",
     )  # fmt: skip
     return Plan(study, "own", study.sets)
 

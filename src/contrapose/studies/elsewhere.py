@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import replace
-from multiprocessing import get_context
+from multiprocessing.context import BaseContext
+from multiprocessing.managers import SyncManager
 from pathlib import Path
 from typing import Any
 
-from contrapose.studies.task import Task, Watch, perform
+from contrapose.studies.task import Task, Watch, perform, performing
 from contrapose.training import Stopped, signals
 from contrapose.training.stops import Asked
+from contrapose.workers import exit_with_parent, process_context
+
+SILENCE = 7200.0  # seconds without a step or an evaluation of a run after which its process is given up
 
 
 def in_processes(tasks: Sequence[Task], watch: Watch, jobs: int) -> dict[str, str]:
@@ -39,8 +42,8 @@ def in_processes(tasks: Sequence[Task], watch: Watch, jobs: int) -> dict[str, st
 
 def _in_one_pool(tasks: Sequence[Task], watch: Watch, jobs: int, failures: dict[str, str], asked: Asked) -> set[str]:
     """The names of those that were lost with a killed process."""
-    context, lost = get_context("spawn"), set()
-    with context.Manager() as manager:
+    context, lost, heard = process_context(), set(), dict[str, float]()
+    with _manager(context) as manager:
         told, stop, workers = manager.Queue(), manager.Event(), min(jobs, len(tasks))
         with ProcessPoolExecutor(workers, mp_context=context, initializer=_share, initargs=(workers,)) as pool:
             alike = [replace(task, beside=workers - 1) for task in tasks]
@@ -52,24 +55,49 @@ def _in_one_pool(tasks: Sequence[Task], watch: Watch, jobs: int, failures: dict[
                     ended, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
                     with _perhaps_gone():
                         while not told.empty():
-                            watch.step(*told.get())
+                            name, progress = told.get()
+                            heard[name] = time.monotonic()
+                            if progress is not None:
+                                watch.step(name, progress)
                     for future in ended:
                         name, error = running.pop(future), future.exception()
+                        heard.pop(name, None)
+                        if name in failures:
+                            continue
                         if isinstance(error, BrokenProcessPool):
                             lost.add(name)
                             continue
                         why = future.result()
                         watch.ended(name, why)
                         failures |= {name: why} if why else {}
+                    silent = [name for name, when in heard.items() if time.monotonic() - when > SILENCE]
+                    for name in silent:
+                        failures[name] = (
+                            f"no step and no evaluation for {SILENCE / 60:g} minutes; its process was stopped"
+                        )
+                        watch.ended(name, failures[name])
+                    if silent:  # nobody knows which process has it: all end, and the other runs resume in another pool
+                        _send(pool, signal.SIGKILL)
             except BaseException:  # a signal: those at work save and stop, the others do not begin
                 with _perhaps_gone():
                     stop.set()
-                for worker in list(pool._processes):
-                    with suppress(ProcessLookupError):
-                        os.kill(worker, signal.SIGTERM)
+                _send(pool, signal.SIGTERM)
                 pool.shutdown(wait=True, cancel_futures=True)
                 raise
     return lost
+
+
+def _manager(context: BaseContext) -> SyncManager:
+    """A manager whose process ends with this one."""
+    manager = SyncManager(ctx=context)
+    manager.start(exit_with_parent)
+    return manager
+
+
+def _send(pool: ProcessPoolExecutor, number: int) -> None:
+    for worker in list(pool._processes):
+        with suppress(ProcessLookupError):
+            os.kill(worker, number)
 
 
 def _perhaps_gone() -> suppress:
@@ -82,14 +110,23 @@ def _share(workers: int) -> None:
     import torch
 
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    exit_with_parent()
 
 
 def _reported(task: Task, told: Any, stop: Any) -> str:
+    """Do a task and report its start, its steps and its evaluations, so that silence means that it hangs."""
     if stop.is_set():
         raise Stopped(f"{task.name} did not begin")
-    return perform(task, Watch(step=lambda name, progress: told.put((name, progress))).stepped)
+    told.put((task.name, None))
+    watch = Watch(step=lambda name, progress: told.put((name, progress)))
+    with signals() as asked:
+        work = performing(task, watch.stepped, asked, patient=True)
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                return str(end.value)
+            told.put((task.name, None))
 
 
 def on_ray(tasks: Sequence[Task], watch: Watch) -> dict[str, str]:

@@ -67,6 +67,8 @@ class _Checked:
         lowest = tau.detach().min()
         check_values(
             lowest >= SHARPEST,
-            lambda: f"{self.name}: expected temperatures of at least {SHARPEST:g}, the function gave {float(lowest):g}",
+            lambda: (
+                f"{self.name}: expected temperatures of at least {SHARPEST:g}, the function gave {float(lowest) + 0.0:g}"
+            ),
         )
         return tau

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.data.images import Images
-from contrapose.data.stream import Files, whole, worker_deaths
+from contrapose.data.stream import TIMEOUT, Files, whole, worker_deaths
 from contrapose.data.views import Views
 from contrapose.evaluation import KNN, Measures, features
 from contrapose.evaluation.features import at_once
@@ -61,6 +61,7 @@ class Trainer:
     say: Callable[[str], None] = print
     data_root: Path | None = None
     workers: int = 0
+    worker_timeout: float = TIMEOUT  # seconds without a batch from the workers before the training fails
     device: torch.device = field(default_factory=own_device)
     fast: bool = True  # on a GPU, the whole step in one graph
     beside: int = 0  # other runs on the device meanwhile: for whoever reads the records' seconds
@@ -74,6 +75,8 @@ class Trainer:
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(f"out: {self.folder} is a file; a run needs a directory")
         self._refuse_another()
+        if self.run.precision == "bf16" and self.device.type == "cpu":
+            self._check_bf16()
         self.split = prepare(self.run, self.data_root)
         self.views = Views.named(self.run.views, self.run.view_count)
         size = len(self.split.train)
@@ -113,6 +116,12 @@ class Trainer:
         self.saved_step = 0
         self.latest: Pairs | None = None  # the last batch's
         self.part = (0.0, 0.0)  # of an epoch that was stopped: its losses so far, added up, and its seconds
+
+    def _check_bf16(self) -> None:
+        """Say so where the CPU has no bf16 instructions, in place of torch's warning about each product that it redirects."""
+        if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            warnings.filterwarnings("ignore", message="mkldnn_matmul failed")
+            self.say("precision: this CPU has no bf16 instructions, so bf16 is slower here than --precision fp32")
 
     def _refuse_another(self) -> None:
         """The directory must not hold another run; one that has left nothing but its settings may go."""
@@ -292,7 +301,7 @@ class Trainer:
         pixels = (
             self._resident(images).split(batch)
             if isinstance(images, Images)
-            else whole(images, recipe, batch=batch, workers=self.workers)
+            else whole(images, recipe, batch=batch, workers=self.workers, timeout=self.worker_timeout)
         )
         with self._as_it_is():
             return features(self.network.features, pixels, recipe, self.device)

@@ -56,7 +56,15 @@ class Plain:
             for index in shares:
                 yield index, trainer.views(trainer.pixels[index], index, seed=run.seed, epoch=epoch)
             return
-        cut = crops(train, trainer.views, shares.tolist(), seed=run.seed, epoch=epoch, workers=trainer.workers)
+        cut = crops(
+            train,
+            trainer.views,
+            shares.tolist(),
+            seed=run.seed,
+            epoch=epoch,
+            workers=trainer.workers,
+            timeout=trainer.worker_timeout,
+        )
         for index, parts in zip(shares, cut, strict=True):
             moved = [part.to(trainer.device) for part in parts]
             yield index, trainer.views.finish(moved, index, seed=run.seed, epoch=epoch)
