@@ -20,8 +20,8 @@ from torch import Tensor
 
 from contrapose.bench import as_record, compare, interleaved, matmul_rate, prepared
 from contrapose.losses import cacr, hard_negative, nt_xent
-from contrapose.negatives import hardest, same_view
 from contrapose.pairs import two_views
+from contrapose.pairs.negatives import hardest, same_view
 from contrapose.reduce import path
 from contrapose.temperature import cosine
 

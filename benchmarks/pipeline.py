@@ -24,12 +24,12 @@ from torchvision import transforms
 from torchvision.transforms import v2
 from torchvision.transforms.functional import to_pil_image
 
-from contrapose.data.digits import digits
-from contrapose.data.views import RECIPES, Views
-from contrapose.encoders import encoder
-from contrapose.encoders.heads import head
 from contrapose.frameworks import SimCLR
 from contrapose.losses import nt_xent
+from contrapose.modalities.images.digits import digits
+from contrapose.modalities.images.encoders import encoder
+from contrapose.modalities.images.views import RECIPES, Views
+from contrapose.networks.heads import head
 
 RECIPE = RECIPES["simclr-cifar"][0]
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from contrapose.bench import plain_nt_xent
-from contrapose.replayed import READY
+from contrapose.cuda.graphs import WARMUP_STEPS
 from contrapose.training import Run, Trainer
 from contrapose.training.captured import Captured
 from contrapose.training.plain import Plain
@@ -60,7 +60,7 @@ def graph(data: str, framework: str, batch: int, steps: int, compiled: bool) -> 
     start = time.perf_counter()
     captured = Captured(made, compiled=compiled)
     captured.begin(0, 0)
-    for _ in range(READY):
+    for _ in range(WARMUP_STEPS):
         captured.one()
     if captured.one.graph is None:
         raise RuntimeError("the step could not be recorded")

@@ -12,8 +12,8 @@ from oracles import Oracle, constant, cosine_profile
 from torch import Tensor
 
 from contrapose import losses
-from contrapose.negatives import hardest, other_views, same_view
 from contrapose.pairs import AnyPairs
+from contrapose.pairs.negatives import hardest, other_views, same_view
 from contrapose.temperature import cosine, exponential, linear, monotonic_cosine
 
 

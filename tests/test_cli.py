@@ -23,8 +23,8 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from contrapose.cli import exits, main
-from contrapose.data.digits import digits
-from contrapose.data.load import load
+from contrapose.modalities.images.digits import digits
+from contrapose.modalities.images.load import load
 from contrapose.training.locks import locked
 
 SMALL = ["--batch", "16", "--epochs", "1", "--knn", "3", "--metrics", "0"]

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from contrapose.losses import align_uniform, balanced, cacr, dcl, hard_negative, nt_xent
-from contrapose.negatives import hardest
 from contrapose.pairs import cross, two_views
+from contrapose.pairs.negatives import hardest
 from contrapose.reduce import path
 from contrapose.temperature import cosine
 from contrapose.validate import check_known

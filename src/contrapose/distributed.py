@@ -12,8 +12,8 @@ from torch import Tensor
 T = TypeVar("T")
 
 
-def processes() -> int:
-    """How many there are."""
+def world_size() -> int:
+    """Return the number of processes; 1 without torch.distributed."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
@@ -32,7 +32,7 @@ def gather(z: Tensor, dim: int = 0) -> Tensor:
     if not isinstance(z, Tensor) or not 0 <= dim < z.ndim:
         came = f"shape {tuple(z.shape)}" if isinstance(z, Tensor) else type(z).__name__
         raise ValueError(f"z: expected a tensor with rows along dimension {dim}, got {came}")
-    if processes() == 1:
+    if world_size() == 1:
         return z
     if dim:
         return gather(z.transpose(0, dim)).transpose(0, dim)
@@ -45,10 +45,10 @@ def gather(z: Tensor, dim: int = 0) -> Tensor:
 
 def share_of_rows(count: int) -> slice:
     """Which of `count` rows this process reduces where the work is shared out: equal parts, in the order of ranks."""
-    each, rest = divmod(count, processes())
+    each, rest = divmod(count, world_size())
     if rest:
-        raise ValueError(f"{count} anchors cannot be shared out evenly between {processes()} processes")
-    own = dist.get_rank() if processes() > 1 else 0
+        raise ValueError(f"{count} anchors cannot be shared out evenly between {world_size()} processes")
+    own = dist.get_rank() if world_size() > 1 else 0
     return slice(own * each, (own + 1) * each)
 
 
@@ -59,7 +59,7 @@ def together(work: Callable[[], T]) -> T:
         found = work()
     except ValueError as raised:
         error = raised
-    if processes() > 1 and not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+    if world_size() > 1 and not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
         device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else "cpu"
         failed = torch.tensor(float(error is not None), device=device)
         dist.all_reduce(failed)

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from contrapose.data.images import Images
-from contrapose.data.views import RECIPES
-from contrapose.encoders import encoder
 from contrapose.evaluation import PROBES, FineTune, Probe, few_shot
 from contrapose.evaluation.linear import _Fit
+from contrapose.modalities.images.encoders import encoder
+from contrapose.modalities.images.images import Images
+from contrapose.modalities.images.views import RECIPES
 
 
 def blobs(n: int, classes: int = 6, spread: float = 0.3, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

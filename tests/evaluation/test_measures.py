@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 from contrapose import metrics
-from contrapose.data.digits import digits
-from contrapose.data.images import Images
-from contrapose.data.views import Views
 from contrapose.evaluation import Measures, partners
+from contrapose.modalities.images.digits import digits
+from contrapose.modalities.images.images import Images
+from contrapose.modalities.images.views import Views
 from contrapose.pairs import unit
 
 CPU = torch.device("cpu")

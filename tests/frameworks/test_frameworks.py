@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from contrapose.encoders import encoder
-from contrapose.encoders.heads import head, predictor
-from contrapose.encoders.norms import SplitBatchNorm
 from contrapose.frameworks import Framework, MemoryBank, MoCo, MoCoV3, SimCLR
 from contrapose.losses import CATALOGUE, moco_v3, nt_xent
-from contrapose.negatives import other_views
+from contrapose.modalities.images.encoders import encoder
+from contrapose.networks.heads import head, predictor
+from contrapose.networks.norms import SplitBatchNorm
 from contrapose.pairs import cross, unit
+from contrapose.pairs.negatives import other_views
 
 SIZE = 40
 

@@ -11,8 +11,8 @@ import torch
 from contrapose.losses import CATALOGUE, Loss, nt_xent, sogclr
 from contrapose.losses.parse import parse
 from contrapose.losses.sogclr import remembering
-from contrapose.negatives import hardest, other_views
 from contrapose.pairs import bank, cross, from_similarities, queue, two_views, views
+from contrapose.pairs.negatives import hardest, other_views
 from contrapose.temperature import CosineSchedule, PerSample, cosine
 
 NAMED = [

@@ -6,7 +6,7 @@ import pytest
 
 from contrapose.losses import nt_xent
 from contrapose.losses.parse import parse
-from contrapose.negatives import hardest, other_views
+from contrapose.pairs.negatives import hardest, other_views
 from contrapose.temperature import CosineSchedule, cosine, exponential_legacy
 
 

@@ -26,8 +26,8 @@ from contrapose.losses import (
     tau,
     triplet,
 )
-from contrapose.negatives import batch_rows, hardest, other_views, stored_rows
 from contrapose.pairs import cross, from_similarities, queue, two_views, views
+from contrapose.pairs.negatives import batch_rows, hardest, other_views, stored_rows
 from contrapose.temperature import CosineSchedule, PerSample, cosine, linear, ode_constant, ode_solution, uncertainty
 
 Q = torch.rand(4, 3) + 0.1  # all similar: a hardest negative is one of the same view

@@ -13,8 +13,8 @@ from kinds import KINDS, Kind
 
 from contrapose.losses import CATALOGUE, Loss, balanced, cacr, dcl, isogclr, nt_xent, simple, triplet
 from contrapose.metrics import penalties
-from contrapose.negatives import hardest
 from contrapose.pairs import Pairs, from_similarities, two_views
+from contrapose.pairs.negatives import hardest
 from contrapose.temperature import PerSample
 
 
@@ -55,8 +55,8 @@ def test_every_method_of_the_catalogue_has_penalties() -> None:
         assert float(found.pull.sum()) > 0, name
         assert all(value is None or math.isfinite(value) for value in found.summary().values()), name
         # What is no negative is not pushed.
-        assert found.at.own is not None
-        assert float(found.push[found.at.own].abs().max()) == 0, name
+        assert found.at.same_id is not None
+        assert float(found.push[found.at.same_id].abs().max()) == 0, name
 
 
 S = torch.linspace(-1, 1, 101, dtype=torch.float64)[None]

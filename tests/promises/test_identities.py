@@ -26,8 +26,8 @@ from contrapose.losses import (
     sogclr,
     triplet,
 )
-from contrapose.negatives import hardest, other_views, same_view
 from contrapose.pairs import Pairs, bank, cross, from_similarities, queue, two_views, views
+from contrapose.pairs.negatives import hardest, other_views, same_view
 from contrapose.reduce import Count
 from contrapose.temperature import (
     CosineSchedule,

@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.distributed import gather
 from contrapose.losses import balanced, cacr, dclw, nt_xent, sogclr
-from contrapose.negatives import hardest
 from contrapose.pairs import cross, two_views, views
+from contrapose.pairs.negatives import hardest
 from contrapose.temperature import cosine
 
 IMAGES, WIDTH, STEPS = 8, 6, 20
@@ -59,7 +59,7 @@ def train(net: nn.Module, rank: int, world: int, name: str) -> dict[str, Tensor]
         pairs = (
             two_views(gather(z[0]), gather(z[1]), ids=gather(ids)) if step % 2 else views(gather(z, 1), ids=gather(ids))
         )
-        loss = LOSSES[name](pairs.shared_out() if step % 4 > 1 or step == 0 else pairs)
+        loss = LOSSES[name](pairs.sharded() if step % 4 > 1 or step == 0 else pairs)
         loss.backward()
         if step == 0:
             record["loss"] = loss.detach()
@@ -85,7 +85,7 @@ def large(rank: int, world: int, out: str) -> None:
 
 def step(m: int, rank: int) -> None:
     z = torch.randn(2, m, 32, generator=torch.Generator().manual_seed(rank)).requires_grad_()
-    nt_xent(views(gather(z, 1)).shared_out(), temperature=0.2).backward()
+    nt_xent(views(gather(z, 1)).sharded(), temperature=0.2).backward()
     assert z.grad is not None
 
 
@@ -94,7 +94,7 @@ def faulty(rank: int, world: int, out: str) -> None:
     a, b = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(rank))
     ids = torch.arange(4) if rank == 0 else torch.full((4,), 9)
     try:
-        nt_xent(cross(gather(a), gather(b), ids=gather(ids)).shared_out(), negatives=hardest(5))
+        nt_xent(cross(gather(a), gather(b), ids=gather(ids)).sharded(), negatives=hardest(5))
     except ValueError as error:
         Path(f"{out}.{rank}").write_text(str(error))
 

@@ -14,8 +14,8 @@ from cases import Case, combinations, named
 from kinds import KINDS, Kind
 
 from contrapose import losses
-from contrapose.negatives import hardest
 from contrapose.pairs import cross, from_similarities, two_views, unit
+from contrapose.pairs.negatives import hardest
 from contrapose.reduce import Count, memory, rows
 
 

@@ -19,7 +19,7 @@ SCRIPT = """
 import json, sys
 import torch
 from contrapose.losses import align_uniform, balanced, cacr, dcl, hard_negative, macl, nt_xent, sogclr
-from contrapose.negatives import hardest, other_views, same_view
+from contrapose.pairs.negatives import hardest, other_views, same_view
 from contrapose.pairs import bank, cross, queue, two_views, views
 from contrapose.reduce import fused, launch, path
 from contrapose.temperature import cosine, exponential, exponential_legacy, linear, monotonic_cosine
@@ -192,8 +192,8 @@ def test_what_is_no_number_stays_none() -> None:
 
 UNITS = """
 import torch
-from contrapose import unit_kernels
-from contrapose.unit import unit_views
+from contrapose.reduce import unit_kernels
+from contrapose.reduce.unit import unit_views
 for m, d, dtype in ((1, 3, torch.float32), (7, 17, torch.float32), (65, 128, torch.bfloat16), (5, 200, torch.float16)):
     z = torch.randn(2, m, d, generator=torch.Generator().manual_seed(m)).to(dtype)
     z[1, 0] = 0  # without a direction

@@ -10,7 +10,7 @@ from PIL import Image
 
 from contrapose.cli import main
 from contrapose.cli.study import split_losses
-from contrapose.data.digits import digits
+from contrapose.modalities.images.digits import digits
 from contrapose.studies import dilemma
 from contrapose.studies.results import Cell, Results
 from contrapose.studies.study import SMOKE

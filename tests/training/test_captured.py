@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from contrapose import validate
-from contrapose.beside import beside
-from contrapose.lars import LARS
+from contrapose.cuda.graphs import WARMUP_STEPS, GraphedStep
+from contrapose.cuda.streams import side_stream
 from contrapose.losses import CATALOGUE, Loss, balanced, macl, nt_xent
+from contrapose.optim.lars import LARS
 from contrapose.pairs import two_views
-from contrapose.replayed import READY, Replayed
 from contrapose.temperature import CosineSchedule
 from contrapose.training import Run, Trainer, drain
 from contrapose.training.captured import Captured, Step, why_not
@@ -350,19 +350,19 @@ def test_out_of_memory_while_recording_is_told() -> None:
     times = torch.zeros((), device=device)
 
     def step() -> None:
-        with beside(device) as join:
+        with side_stream(device) as join:
             times.add_(1)
         if torch.cuda.is_current_stream_capturing():
             torch.empty(2**50, device=device)
         join()
 
-    one = Replayed(step, device)
-    for _ in range(READY - 1):
+    one = GraphedStep(step, device)
+    for _ in range(WARMUP_STEPS - 1):
         one()
     with pytest.raises(torch.OutOfMemoryError):  # the last that runs as it is, and then the recording
         one()
     torch.cuda.synchronize()
-    assert float(times) == READY
+    assert float(times) == WARMUP_STEPS
 
 
 @on_gpu
@@ -376,14 +376,14 @@ def test_a_failed_recording_leaves_others_as_they_were() -> None:
     def by_a_look() -> None:
         looked.add_(1 if looked.isfinite() else 0)
 
-    good, bad = Replayed(by_chance, device), Replayed(by_a_look, device)
-    for _ in range(READY + 3):
+    good, bad = GraphedStep(by_chance, device), GraphedStep(by_a_look, device)
+    for _ in range(WARMUP_STEPS + 3):
         good()
         bad()
     assert good.graph is not None
     assert bad.graph is None
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
     torch.cuda.synchronize()
-    assert float(looked) == READY + 3
+    assert float(looked) == WARMUP_STEPS + 3
     assert float(torch.rand(3, device=device).sum()) > 0
-    assert READY + 3 < float(total) < 2 * (READY + 3)
+    assert WARMUP_STEPS + 3 < float(total) < 2 * (WARMUP_STEPS + 3)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from contrapose.lars import LARS
+from contrapose.optim.lars import LARS
 from contrapose.training import Diverged, Run, Trainer
 from contrapose.training.optimisers import learning_rate
 from contrapose.training.plain import Plain

@@ -22,7 +22,7 @@ from contrapose.cli.files import Embed, Export, Import
 from contrapose.cli.look import Explain, Map
 from contrapose.cli.study import Compare, Demo, StudyList, StudyReport, StudyRun, StudyShow
 from contrapose.cli.train import Evaluate, Presets, Train, without_preset
-from contrapose.data.stream import LoadingFailed
+from contrapose.modalities.images.stream import LoadingFailed
 from contrapose.training import Diverged, Stopped
 
 COMMANDS: dict[str, Any] = {

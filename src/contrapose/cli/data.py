@@ -8,8 +8,8 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from contrapose.cli import exits
-from contrapose.data.images import Images
-from contrapose.data.stream import Files
+from contrapose.modalities.images.images import Images
+from contrapose.modalities.images.stream import Files
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class DataList:
 
     def __call__(self) -> None:
         """One line each."""
-        from contrapose.data.load import NAMED
+        from contrapose.modalities.images.load import NAMED
 
         for name, classes in NAMED.items():
             print(f"{name:10} {classes:4} classes   {'built in' if name == 'digits' else 'through torchvision'}")
@@ -36,8 +36,8 @@ class DataCheck:
 
     def __call__(self) -> None:
         """Exit code 1 if a file is broken."""
-        from contrapose.data.folder import check_folder
-        from contrapose.data.load import load
+        from contrapose.modalities.images.folder import check_folder
+        from contrapose.modalities.images.load import load
 
         split = load(str(self.path), stream=self.path.is_dir())
         print(f"train: {_contents(split.train)}")

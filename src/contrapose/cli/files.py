@@ -29,7 +29,7 @@ class Embed:
         """Features of every split there is."""
         import numpy as np
 
-        from contrapose.data.load import load
+        from contrapose.modalities.images.load import load
 
         if self.out.suffix not in (".npz", ".parquet"):
             raise ValueError(f"out: expected a name that ends in .npz or .parquet, got {self.out}")

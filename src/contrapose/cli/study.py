@@ -13,7 +13,7 @@ from tyro.conf import Positional, arg
 from contrapose.cli import exits
 from contrapose.cli.progress import watching
 from contrapose.cli.train import opened, with_views
-from contrapose.data.load import NAMED, load
+from contrapose.modalities.images.load import NAMED, load
 from contrapose.report.render import write
 from contrapose.studies import STUDIES, Plan, Study, find
 from contrapose.studies.collect import collect, document, verdicts

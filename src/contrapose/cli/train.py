@@ -14,10 +14,10 @@ from typing import Annotated, Any
 from torch import Tensor
 from tyro.conf import Positional, arg
 
-from contrapose.data.images import Images
-from contrapose.data.load import check_name, load
-from contrapose.data.stream import TIMEOUT
 from contrapose.evaluation import PROBES, FineTune, Measures, few_shot
+from contrapose.modalities.images.images import Images
+from contrapose.modalities.images.load import check_name, load
+from contrapose.modalities.images.stream import TIMEOUT
 from contrapose.training import PRESETS, Progress, Run, Trainer, preset
 from contrapose.training.locks import locked
 from contrapose.training.processes import leave

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from contrapose.data.views import Recipe
-from contrapose.data.views.operations import normalize
+from contrapose.modalities.images.views import Recipe
+from contrapose.modalities.images.views.operations import normalize
 
 
 def as_in_evaluation(pixels: Tensor, recipe: Recipe) -> Tensor:

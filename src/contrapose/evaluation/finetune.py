@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from contrapose.data.images import Images
-from contrapose.data.randomness import permutation
-from contrapose.data.views import Recipe
-from contrapose.encoders import Encoder
 from contrapose.evaluation.features import as_in_evaluation
 from contrapose.evaluation.linear import accuracy
+from contrapose.modalities.images.images import Images
+from contrapose.modalities.images.views import Recipe
+from contrapose.networks.encoder import Encoder
+from contrapose.randomness import permutation
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from contrapose.data.randomness import permutation
-from contrapose.lars import LARS
-from contrapose.replayed import Replayed
+from contrapose.cuda.graphs import GraphedStep
+from contrapose.optim.lars import LARS
+from contrapose.randomness import permutation
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ class _Fit:
         self, layer: nn.Linear, optimiser: torch.optim.Optimizer, train: Tensor, labels: Tensor, batch: int
     ) -> None:
         self.layer, self.optimiser, self.train, self.labels, self.batch = layer, optimiser, train, labels, batch
-        self.replayed: Replayed | None = None
+        self.replayed: GraphedStep | None = None
         if train.is_cuda:
             self.index, self.rate = labels.new_zeros(batch, dtype=torch.long), train.new_zeros(())
-            self.replayed = Replayed(lambda: self._step(self.index), train.device)
+            self.replayed = GraphedStep(lambda: self._step(self.index), train.device)
 
     def __call__(self, order: Tensor, rate: float) -> None:
         """One epoch."""

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from contrapose import metrics
-from contrapose.data.images import Images
-from contrapose.data.randomness import permutation
-from contrapose.data.stream import Files, whole
-from contrapose.data.views import Recipe, Views
 from contrapose.evaluation.features import at_once, features
+from contrapose.modalities.images.images import Images
+from contrapose.modalities.images.stream import Files, whole
+from contrapose.modalities.images.views import Recipe, Views
 from contrapose.pairs import unit
+from contrapose.randomness import permutation
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,11 @@ def _meeting(negatives: Tensor, positive: float) -> Similarities:
     m, negatives = len(negatives), negatives.double()
     view = torch.tensor([0, 1])
     return Similarities(
-        torch.full((2, 1), positive, dtype=torch.float64),
-        negatives.repeat(2, 2),
-        None,
-        torch.zeros(2, dtype=torch.long),
-        view,
-        view.repeat_interleave(m),
+        positive=torch.full((2, 1), positive, dtype=torch.float64),
+        negative=negatives.repeat(2, 2),
+        anchor_id=torch.zeros(2, dtype=torch.long),
+        anchor_view=view,
+        pool_view=view.repeat_interleave(m),
         views=2,
     )
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from contrapose import losses
 from contrapose.losses.parse import parse
 from contrapose.losses.sogclr import STATE_SETTINGS
-from contrapose.negatives import Hardest, steps
 from contrapose.pairs import AnyPairs
+from contrapose.pairs.negatives import Hardest, steps
 from contrapose.temperature import Profile, Schedule, adaptive
 
 # The setting that makes an objective softer (+1: the exponent is s / value) or sharper (-1: it is factor · value · s).

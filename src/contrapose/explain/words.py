@@ -18,7 +18,7 @@ from contrapose.explain.curves import (
 )
 from contrapose.explain.subject import Subject
 from contrapose.losses import CATALOGUE
-from contrapose.negatives import Hardest, steps
+from contrapose.pairs.negatives import Hardest, steps
 
 
 def words(subject: Subject) -> list[str]:

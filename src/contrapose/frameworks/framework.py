@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from contrapose.encoders import Encoder
+from contrapose.networks.encoder import Encoder
 from contrapose.pairs import Pairs
 
 

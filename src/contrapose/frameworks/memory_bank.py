@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from contrapose.distributed import gather
-from contrapose.encoders import Encoder
 from contrapose.frameworks.framework import Framework
+from contrapose.networks.encoder import Encoder
 from contrapose.pairs import Pairs, bank, unit
 
 
@@ -33,7 +33,7 @@ class MemoryBank(Framework):
         """Each view against the bank."""
         z, index = gather(self.embed(views_of), 1), gather(index)
         self._latest = index, unit(z.detach()).mean(0)
-        return bank(z, index, self.rows.clone()).shared_out()
+        return bank(z, index, self.rows.clone()).sharded()
 
     @torch.no_grad()
     def after_batch(self) -> None:

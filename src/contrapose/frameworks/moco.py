@@ -8,13 +8,13 @@ import math
 import torch
 from torch import Tensor, nn
 
-from contrapose.beside import beside
-from contrapose.data.randomness import bits
+from contrapose.cuda.streams import side_stream
 from contrapose.distributed import gather
-from contrapose.encoders import Encoder
-from contrapose.encoders.norms import split_norms
 from contrapose.frameworks.framework import Framework, encode
+from contrapose.networks.encoder import Encoder
+from contrapose.networks.norms import split_norms
 from contrapose.pairs import Pairs, queue, unit, views
+from contrapose.randomness import bits
 
 
 class _Momentum(Framework):
@@ -106,7 +106,7 @@ class MoCo(_Momentum):
         # Each view has a pass of its own, and its own batch statistics.
         seen = [view[None] for group in views_of for view in group]
         one = len(seen) == 2 and not self.symmetric
-        with beside(seen[0].device) as join:
+        with side_stream(seen[0].device) as join:
             keys = self._shuffled_keys(seen[1:] if one else seen, index)
         query = gather(self.embed(seen[:1] if one else seen), 1)
         join()
@@ -115,7 +115,7 @@ class MoCo(_Momentum):
         rows = self.rows.clone()  # what the backward pass sees must not change under it
         if one:
             query, keys = query[0], keys[0]
-        return queue(query, keys, rows, batch=self.batch_negatives, ids=ids).shared_out()
+        return queue(query, keys, rows, batch=self.batch_negatives, ids=ids).sharded()
 
     def _shuffled_keys(self, views_of: list[Tensor], index: Tensor) -> Tensor:
         if self.norm_splits == 1:
@@ -157,8 +157,8 @@ class MoCoV3(_Momentum):
 
     def forward(self, views_of: list[Tensor], index: Tensor) -> Pairs:
         """Every view a query, the keys of the others its positives."""
-        with beside(views_of[0].device) as join:
+        with side_stream(views_of[0].device) as join:
             keys = self.make_keys(views_of)
         query = encode(nn.Sequential(self.encoder, self.projector, self.predictor), views_of)
         join()
-        return views(gather(query, 1), keys=gather(keys, 1), ids=gather(index)).shared_out()
+        return views(gather(query, 1), keys=gather(keys, 1), ids=gather(index)).sharded()

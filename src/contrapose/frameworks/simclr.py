@@ -14,4 +14,4 @@ class SimCLR(Framework):
 
     def forward(self, views_of: list[Tensor], index: Tensor) -> Pairs:
         """Both (or all) views as anchors."""
-        return views(gather(self.embed(views_of), 1), ids=gather(index)).shared_out()
+        return views(gather(self.embed(views_of), 1), ids=gather(index)).sharded()

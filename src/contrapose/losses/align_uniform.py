@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from contrapose.losses.reduction import finish, objective
-from contrapose.negatives import Negatives, batch_rows, same_view, steps, stored_rows
 from contrapose.pairs import AnyPairs
+from contrapose.pairs.negatives import Negatives, batch_rows, same_view, steps, stored_rows
 from contrapose.reduce import Count, LogSumExp, Scale
 from contrapose.validate import check_number
 

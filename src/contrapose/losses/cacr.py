@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from contrapose.losses.reduction import finish, objective
-from contrapose.negatives import Negatives, batch_rows, other_views, same_view, steps, stored_rows
 from contrapose.pairs import AnyPairs
+from contrapose.pairs.negatives import Negatives, batch_rows, other_views, same_view, steps, stored_rows
 from contrapose.reduce import Expectation, LogSumExp, Scale
 from contrapose.validate import check_choice, check_number
 

@@ -25,7 +25,7 @@ from contrapose.losses.softmax import (
     tau,
 )
 from contrapose.losses.sogclr import isogclr
-from contrapose.negatives import hardest, other_views
+from contrapose.pairs.negatives import hardest, other_views
 from contrapose.temperature import CosineSchedule, PerSample, cosine
 from contrapose.validate import check_known
 

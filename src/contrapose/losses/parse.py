@@ -15,13 +15,13 @@ from typing import Any
 
 from torch import Tensor
 
-from contrapose import losses, negatives, temperature
+from contrapose import losses, pairs, temperature
 from contrapose.losses.catalogue import CATALOGUE, DATA
 from contrapose.losses.sogclr import STATE_SETTINGS
 from contrapose.validate import check_known, nearest
 
 _PARTS: Mapping[str, Callable[..., Any]] = {
-    **{name: getattr(negatives, name) for name in ("other_views", "same_view", "hardest", "stored_rows", "batch_rows")},
+    **{name: getattr(pairs, name) for name in ("other_views", "same_view", "hardest", "stored_rows", "batch_rows")},
     **{
         name: getattr(temperature, name)
         for name in ("cosine", "linear", "exponential", "exponential_legacy", "monotonic_cosine")

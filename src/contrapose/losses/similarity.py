@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from contrapose.losses.reduction import finish, objective
-from contrapose.negatives import Negatives
 from contrapose.pairs import AnyPairs
+from contrapose.pairs.negatives import Negatives
 from contrapose.reduce import Count, Maximum, Mean
 from contrapose.validate import check_number
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from contrapose.losses.reduction import finish, objective
-from contrapose.negatives import Negatives, same_view, steps
-from contrapose.negatives import other_views as only_other_views
 from contrapose.pairs import AnyPairs
+from contrapose.pairs.negatives import Negatives, same_view, steps
+from contrapose.pairs.negatives import other_views as only_other_views
 from contrapose.reduce import Count, LogSumExp, Scale
 from contrapose.temperature import Temperature, adaptive, temperature_logit, uncertainty
 from contrapose.validate import check_number

@@ -8,8 +8,8 @@ from inspect import signature
 from torch import Tensor
 
 from contrapose.losses.reduction import finish, objective
-from contrapose.negatives import Negatives
 from contrapose.pairs import AnyPairs
+from contrapose.pairs.negatives import Negatives
 from contrapose.reduce import Count, Expectation, LogSumExp
 from contrapose.temperature import PerSample, Temperature, temperature_logit
 from contrapose.temperature.per_sample import blend

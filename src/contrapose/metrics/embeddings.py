@@ -58,5 +58,12 @@ def class_sums(z: Tensor, place: Tensor, classes: int) -> Tensor:
 
 def among(z: Tensor) -> Pairs:
     """Every vector against all the others."""
-    image = torch.arange(len(z), device=z.device)
-    return Pairs(z, z[:, None], z, image, image, lambda: (torch.zeros_like(image),) * 2, 1, 0, False)
+    index = torch.arange(len(z), device=z.device)
+    return Pairs(
+        anchor=z,
+        positive_rows=z[:, None],
+        pool=z,
+        anchor_id=index,
+        pool_id=index,
+        view_ids=lambda: (torch.zeros_like(index), torch.zeros_like(index)),
+    )

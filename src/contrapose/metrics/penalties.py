@@ -59,7 +59,7 @@ class Penalties:
         if not bool((r > 0).any()):  # nothing is pushed
             return math.nan
         if float(spread) < 1e-12:  # the hardest take it all, or all are equally similar
-            least = s if self.at.own is None else s.masked_fill(self.at.own, torch.inf)
+            least = s if self.at.same_id is None else s.masked_fill(self.at.same_id, torch.inf)
             return 0.0 if float((self._ranked.amax(1) - least.amin(1)).max()) > 1e-6 else math.inf
         return float(spread / slope) if float(slope) > 1e-4 * float(spread) else math.inf
 
@@ -90,7 +90,9 @@ class Penalties:
     @property
     def _ranked(self) -> Tensor:
         """Similarities, -inf for candidates that are no negatives."""
-        return self.at.negative if self.at.own is None else self.at.negative.masked_fill(self.at.own, -torch.inf)
+        return (
+            self.at.negative if self.at.same_id is None else self.at.negative.masked_fill(self.at.same_id, -torch.inf)
+        )
 
 
 def penalties(objective: Callable[[AnyPairs], Tensor], pairs: AnyPairs) -> Penalties:

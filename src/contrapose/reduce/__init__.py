@@ -7,6 +7,7 @@ embeddings and not with its square.
 """
 
 from contrapose.reduce.block import ALL, Block, Selection, Source
+from contrapose.reduce.exponent import KernelProfile
 from contrapose.reduce.logit import Divided, Logit, Scale
 from contrapose.reduce.rows import PATHS, PRECISIONS, memory, path, reduce_rows
 from contrapose.reduce.statistics import Count, Expectation, LogSumExp, Maximum, Mean, Nearest, Statistic, of_rows
@@ -19,6 +20,7 @@ __all__ = [
     "Count",
     "Divided",
     "Expectation",
+    "KernelProfile",
     "LogSumExp",
     "Logit",
     "Maximum",

@@ -92,15 +92,15 @@ class Source(Protocol):
         """Which pool rows count, where that is simple."""
 
     @property
-    def low(self) -> bool:
+    def half_precision(self) -> bool:
         """Whether the embeddings came in half precision."""
 
     @property
-    def rounded(self) -> Tensor | None:
+    def bf16_anchor(self) -> Tensor | None:
         """(n, d): anchors, which are the pool too, in bf16, where somebody has made that already."""
 
-    def similarity(self, rows: slice, *, low: bool = False) -> Tensor:
-        """Some anchors of one run against its candidates, before any choice: the part that costs. `low`: of bf16 products."""
+    def similarity(self, rows: slice, *, bf16: bool = False) -> Tensor:
+        """Some anchors of one run against its candidates, before any choice: the part that costs. `bf16`: of bf16 products."""
 
     def block(self, rows: slice, similarity: Tensor) -> Block:
         """The same with its negatives chosen."""

@@ -24,7 +24,7 @@ from contrapose.reduce.kernels import BAND, backward_kernel, count_kernel, forwa
 from contrapose.reduce.launch import BACKWARD, COUNT, FORWARD, GATHER, Launch, tile_of
 from contrapose.reduce.logit import Logit, Scale
 from contrapose.reduce.statistics import Count, Expectation, LogSumExp, Statistic
-from contrapose.unit import refuse_second_derivative, same_tensor
+from contrapose.reduce.unit import refuse_second_derivative, same_tensor
 
 WIDEST = 256  # of embeddings: beyond that a row's gradient does not fit in registers, and blocks of matrix products are faster
 _LOG2E = math.log2(math.e)
@@ -86,18 +86,18 @@ def reduce(
     selection: Selection,
     statistics: tuple[Statistic, ...],
     precision: str,
-    rounded: Tensor | None = None,
+    bf16_anchor: Tensor | None = None,
 ) -> tuple[Tensor, ...] | None:
     """Each statistic of each anchor's negatives in float32, with gradients to anchor and pool; None where kernels cannot.
 
     precision   of the products: "ieee" float32, "tf32x3" (nearly that), "tf32", or "bf16" inputs; sums are always float32
-    rounded     anchors, where they are the pool too, in bf16
+    bf16_anchor     anchors, where they are the pool too, in bf16
     """
     each = supported(statistics, anchor)
     if each is None or anchor.dtype != torch.float32 or anchor.shape[1] > WIDEST or anchor.device != pool.device:
         return None
     selection = selection.contiguous()
-    operands = _operands(anchor, pool, precision, rounded)
+    operands = _operands(anchor, pool, precision, bf16_anchor)
     cut = _thresholds(*operands, selection, precision)
     logits = list({id(of): of for of in each if of is not None}.values())
     if len(logits) == 2 and _joint(*logits):
@@ -122,17 +122,17 @@ def _joint(one: _Asked, two: _Asked) -> bool:
     return plain and one.phi.shared and two.phi.shared and one.phi.same_but_for_times(two.phi)
 
 
-def _operands(anchor: Tensor, pool: Tensor, precision: str, rounded: Tensor | None) -> tuple[Tensor, Tensor]:
+def _operands(anchor: Tensor, pool: Tensor, precision: str, bf16_anchor: Tensor | None) -> tuple[Tensor, Tensor]:
     """Both as kernels read them; one tensor given twice stays one."""
     same = same_tensor(anchor, pool)
-    left = _operand(anchor if rounded is None or precision != "bf16" or not same else rounded, precision)
+    left = _operand(anchor if bf16_anchor is None or precision != "bf16" or not same else bf16_anchor, precision)
     return left, left if same else _operand(pool, precision)
 
 
 def _operand(z: Tensor, precision: str) -> Tensor:
     """In the precision of the products, with zeros up to a width that tiles have."""
     z, d = z.detach().to(torch.bfloat16 if precision == "bf16" else torch.float32), z.shape[1]
-    z = z if z.is_cuda else z.float()  # Triton's interpreter multiplies no bf16: it gets numbers rounded to that
+    z = z if z.is_cuda else z.float()  # Triton's interpreter multiplies no bf16: it gets numbers bf16_anchor to that
     width = max(16, 1 << (d - 1).bit_length())
     return torch.nn.functional.pad(z, (0, width - d)) if width > d else z.contiguous()
 
@@ -157,18 +157,22 @@ class _Problem:
     def constants(self) -> dict[str, Any]:
         phi = self.phi
         return {
-            "SHARED": phi.shared, "KIND": phi.kind, "DETACH": phi.detach, "SECOND": self.what, "HARD": self.cut is not None,
-        }  # fmt: skip
+            "SHARED": phi.shared,
+            "TEMPERATURE": phi.temperature,
+            "DETACH": phi.detach,
+            "SECOND": self.what,
+            "HARD": self.cut is not None,
+        }
 
     @property
     def most(self) -> float:
         """The constant shift; 0 where there is none."""
-        return self.phi.most if self.phi.shared else 0.0
+        return self.phi.upper_bound if self.phi.shared else 0.0
 
     @property
     def most2(self) -> float:
         """The same of the other total."""
-        return replace(self.phi, times=self.times2).most if self.what == _AND_ANOTHER else 0.0
+        return replace(self.phi, times=self.times2).upper_bound if self.what == _AND_ANOTHER else 0.0
 
     @property
     def numbers(self) -> tuple[float, ...]:
@@ -176,9 +180,7 @@ class _Problem:
         phi, times, most = self.phi, (self.phi.times, self.times2), (self.most, self.most2)
         return (
             *(_LOG2E * x for x in times),
-            float(phi.low),
-            float(phi.span),
-            float(phi.bend),
+            *phi.numbers,
             *(_LOG2E * x for x in most),
         )
 
@@ -246,7 +248,7 @@ def _lifted(problem: _Problem, lse: Tensor, second: Tensor, a: Tensor, b: Tensor
     if problem.answers == 2 and problem.what == _AND_EXPECTATION and not problem.fixed:
         a = a - b * second
     if phi.shared:
-        lift = torch.exp(phi.most - lse)
+        lift = torch.exp(phi.upper_bound - lse)
         a = a * lift
         if problem.what == _AND_ANOTHER:
             a = a * phi.times

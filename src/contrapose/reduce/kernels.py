@@ -20,62 +20,18 @@ def _reciprocal(x, FAST: tl.constexpr):
 
 
 @triton.jit
-def _temperature(s, low, span, bend, KIND: tl.constexpr, ROUGH: tl.constexpr):
-    """τ(s)."""
-    if KIND == 1:  # sin²(πs/2) as a polynomial in s², to 6e-9; to 2e-5 where products of bf16 are further off
-        x = s * s
-        if ROUGH:
-            q = span * 0.6452337073189713 - span * 0.08980824733740914 * x
-            q = span * 2.4666686780460942 + (span * -2.022116979327298 + q * x) * x
-        else:
-            q = span * 0.012686259689949892 - span * 0.0007990589295144168 * x
-            q = span * 0.6675841371163339 + (span * -0.11752325416789154 + q * x) * x
-            q = span * 2.467400730059022 + (span * -2.0293488196905307 + q * x) * x
-        tau = low + q * x
-    elif KIND == 2:
-        tau = low + span * tl.abs(s)
-    elif KIND == 3:  # bend: the rate
-        tau = low + span * (1.0 - tl.exp2(tl.abs(s) * (-bend * LOG2E)))
-    elif KIND == 4:  # bend: the shift
-        wave = 0.5 + 0.5 * tl.cos((bend + s) * (6.283185307179586 / (1.0 + tl.abs(bend))))
-        tau = low + span * tl.where(tl.where(bend <= 0.0, s <= -bend, s >= -bend), wave, 1.0)
-    else:
-        tau = low + span * (0.5 + 0.5 * tl.sin(1.5707963267948966 * s))
-    return tau
-
-
-@triton.jit
-def _temperature_slope(s, span, bend, KIND: tl.constexpr):
-    """τ'(s)."""
-    sign = tl.where(s > 0, 1.0, tl.where(s < 0, -1.0, 0.0))
-    if KIND == 1:
-        slope = span * 1.5707963267948966 * tl.sin(3.141592653589793 * s)
-    elif KIND == 2:
-        slope = span * sign
-    elif KIND == 3:
-        slope = span * bend * tl.exp2(tl.abs(s) * (-bend * LOG2E)) * sign
-    elif KIND == 4:
-        frequency = 6.283185307179586 / (1.0 + tl.abs(bend))
-        active = tl.where(bend <= 0.0, s <= -bend, s >= -bend)
-        slope = tl.where(active, -0.5 * span * frequency * tl.sin((bend + s) * frequency), 0.0)
-    else:
-        slope = span * 0.7853981633974483 * tl.cos(1.5707963267948966 * s)
-    return slope
-
-
-@triton.jit
 def _over_temperature(
-    s, low, span, bend, KIND: tl.constexpr, DETACH: tl.constexpr, FAST: tl.constexpr, ROUGH: tl.constexpr
+    s, low, span, bend, TEMPERATURE: tl.constexpr, DETACH: tl.constexpr, FAST: tl.constexpr, ROUGH: tl.constexpr
 ):
-    """s / τ(s) and its slope; with KIND 0, s itself."""
-    if KIND == 0:
+    """s / τ(s) and its slope; s itself without a TEMPERATURE, a function (s, low, span, bend, ROUGH) -> τ(s), τ'(s)."""
+    if TEMPERATURE is None:
         base, slope = s, 1.0
     else:
-        tau = _temperature(s, low, span, bend, KIND, ROUGH)
+        tau, tau_slope = TEMPERATURE(s, low, span, bend, ROUGH)
         inverse = _reciprocal(tau, FAST)
         base, slope = s * inverse, inverse
         if not DETACH:
-            slope = (tau - s * _temperature_slope(s, span, bend, KIND)) * inverse * inverse
+            slope = (tau - s * tau_slope) * inverse * inverse
     return base, slope
 
 
@@ -109,7 +65,7 @@ def _rows(z_id, n, ROWS: tl.constexpr):
 @triton.jit
 def forward_kernel(
     z, p, z_id, p_id, factors, cut, share, out, second, moved, n, m, d, each, times, times2, low, span, bend, most, most2,
-    SHARED: tl.constexpr, KIND: tl.constexpr, DETACH: tl.constexpr, SECOND: tl.constexpr, HARD: tl.constexpr,
+    SHARED: tl.constexpr, TEMPERATURE: tl.constexpr, DETACH: tl.constexpr, SECOND: tl.constexpr, HARD: tl.constexpr,
     GATHER: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
     EVEN: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
@@ -131,7 +87,7 @@ def forward_kernel(
         columns = start + tl.arange(0, COLUMNS)
         y = p.load([start, 0])
         s = tl.dot(x, tl.trans(y), input_precision=PRECISION)
-        base, slope = _over_temperature(s, low, span, bend, KIND, DETACH, FAST, y.dtype == tl.bfloat16)
+        base, slope = _over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, y.dtype == tl.bfloat16)
         drop = _dropped(own, p_id, columns, m, EVEN)
         if SHARED:
             e = tl.exp2(base * times - most)
@@ -234,7 +190,7 @@ def _pull(s, slope, e, steep, a, b, SECOND: tl.constexpr, FIXED: tl.constexpr):
 def backward_kernel(
     z, p, z_id, p_id, factors, cut, share, lse, gradient, gradient2, out, n, m, d, each,
     times, times2, low, span, bend, most, most2,
-    OWN: tl.constexpr, OTHER: tl.constexpr, SHARED: tl.constexpr, KIND: tl.constexpr, DETACH: tl.constexpr,
+    OWN: tl.constexpr, OTHER: tl.constexpr, SHARED: tl.constexpr, TEMPERATURE: tl.constexpr, DETACH: tl.constexpr,
     SECOND: tl.constexpr, FIXED: tl.constexpr, HARD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr, PRECISION: tl.constexpr, EVEN: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
@@ -260,7 +216,7 @@ def backward_kernel(
         columns = start + tl.arange(0, COLUMNS)
         y = p.load([start, 0])
         s = tl.dot(x, tl.trans(y), input_precision=PRECISION)
-        base, slope = _over_temperature(s, low, span, bend, KIND, DETACH, FAST, y.dtype == tl.bfloat16)
+        base, slope = _over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, y.dtype == tl.bfloat16)
         drop = _dropped(own, p_id, columns, m, EVEN)
         if OWN:
             a, b = row_a, row_b

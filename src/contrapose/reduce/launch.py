@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from contrapose.unit import on_device
+from contrapose.reduce.hardware import on_device
 
 # (rows, columns, warps, stages) of a tile, by precision and stage, measured on an H200 at n = 65,536 and d = 128.
 Tile = tuple[int, int, int, int]

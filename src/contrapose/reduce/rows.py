@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from contrapose.reduce.block import Block, Selection, Source
+from contrapose.reduce.hardware import has_kernels
 from contrapose.reduce.logit import Divided
 from contrapose.reduce.means import means
 from contrapose.reduce.statistics import Statistic
-from contrapose.unit import has_kernels, matmul, refuse_second_derivative, same_tensor
+from contrapose.reduce.unit import matmul, refuse_second_derivative, same_tensor
 from contrapose.validate import check_choice
 
 
@@ -124,12 +125,12 @@ def _without_rows(
             return found
     elif forced.path != "fused":
         return None
-    precision = forced.precision or _precision(source.low)
+    precision = forced.precision or _precision(source.half_precision)
     if forced.path is None and not _has_room(anchor.device, precision):
         return None
     from contrapose.reduce import fused  # needs Triton
 
-    return fused.reduce(anchor, pool, selection, statistics, precision, source.rounded)
+    return fused.reduce(anchor, pool, selection, statistics, precision, source.bf16_anchor)
 
 
 def _has_room(device: torch.device, precision: str) -> bool:
@@ -137,8 +138,8 @@ def _has_room(device: torch.device, precision: str) -> bool:
     return precision == "bf16" or torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= 220 * 1024
 
 
-def _precision(low: bool) -> str:
-    if low:
+def _precision(half: bool) -> str:
+    if half:
         return "bf16"
     try:
         exact = torch.get_float32_matmul_precision() == "highest"
@@ -185,7 +186,9 @@ class _Plan:
     def blocks(self, kept: Sequence[Tensor] = ()) -> Iterator[Block]:
         """Every block, from the similarities kept on the way forward, or computed."""
         for place, rows in enumerate(self.rows):
-            yield self.source.block(rows, kept[place] if kept else self.source.similarity(rows, low=self.source.low))
+            yield self.source.block(
+                rows, kept[place] if kept else self.source.similarity(rows, bf16=self.source.half_precision)
+            )
 
     def values(self, kept: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
         """Every statistic of every row. Written where they stay: small results between large blocks would scatter memory."""
@@ -204,7 +207,7 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: _Plan, anchor: Tensor, pool: Tensor, *factors: Tensor | None) -> tuple[Tensor, ...]:
         kept = (
-            [plan.source.similarity(rows, low=plan.source.low) for rows in plan.rows]
+            [plan.source.similarity(rows, bf16=plan.source.half_precision) for rows in plan.rows]
             if plan.keeps and any(ctx.needs_input_grad)
             else []
         )
@@ -236,12 +239,12 @@ class _Rows(torch.autograd.Function):
                     total = moved if total is None else total.add_(moved)
             total = _all_columns(total, block, len(pool[block.pool]))
             if at_once:
-                d_anchor = matmul(total + total.T, anchor, low=plan.source.low)
+                d_anchor = matmul(total + total.T, anchor, bf16=plan.source.half_precision)
                 break
             if d_anchor is not None:
-                d_anchor[block.rows] = matmul(total, pool[block.pool], low=plan.source.low)
+                d_anchor[block.rows] = matmul(total, pool[block.pool], bf16=plan.source.half_precision)
             if d_pool is not None:
-                d_pool[block.pool] += matmul(total.T, anchor[block.rows], low=plan.source.low)
+                d_pool[block.pool] += matmul(total.T, anchor[block.rows], bf16=plan.source.half_precision)
         # One factor for each anchor, or one for all, whose gradients add up.
         shaped = [
             None if factor is None or not parts else torch.cat(parts) if factor.ndim else torch.cat(parts).sum()

@@ -9,9 +9,9 @@ from functools import partial
 
 import torch
 
-from contrapose.data.imagenet100 import IMAGENET100
 from contrapose.explain import Subject, relative_penalty
 from contrapose.losses import nt_xent
+from contrapose.modalities.images.imagenet100 import IMAGENET100
 from contrapose.pairs import two_views
 from contrapose.report.document import Block, Chart, Series, Table, points, words
 from contrapose.studies.claims import Claim, above, computed, moves, only_on, peaks, within

@@ -55,7 +55,7 @@ class Size:
         return {**FROM_THERE, "limit": self.digits, "epochs": self.then, "knn_every": self.then}
 
     def seconds(self, step: float, jobs: int) -> float:
-        """How long the demo takes where a step takes `step` seconds; a quarter of the time goes to evaluations and to starting."""
+        """Estimate how long the demo takes, from the seconds of a step; a quarter of the time goes to evaluation and start-up."""
         steps = self.digits // int(START["batch"])
         runs = len(TAUS) + len(OTHERS)
         return 1.35 * step * steps * (self.first + self.then * math.ceil(runs / jobs))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contrapose.data.stream import worker_deaths
+from contrapose.modalities.images.stream import worker_deaths
 from contrapose.studies.measures import evaluate, is_evaluation
 from contrapose.studies.results import Left
 from contrapose.training import Progress, Run, Stopped, Trainer, drain, signals

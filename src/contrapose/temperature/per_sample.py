@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from contrapose.negatives import Negatives
 from contrapose.pairs import AnyPairs
+from contrapose.pairs.negatives import Negatives
 from contrapose.reduce import Count, Expectation, LogSumExp, Scale
 from contrapose.validate import check_number, check_values
 
@@ -94,7 +94,7 @@ class PerSample(nn.Module):
             self.temperature[index] = moved.clamp(self.low, self.high)
 
     def _index(self, pairs: AnyPairs) -> Tensor:
-        index, size = pairs.anchor_image, len(self.temperature)
+        index, size = pairs.anchor_id, len(self.temperature)
         if index is None:
             raise ValueError("pairs: per-sample temperatures need image ids, which bare similarities do not have")
         check_values(

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from contrapose.reduce import KernelProfile
 from contrapose.validate import check_number
+
+_KERNELS = "contrapose.temperature.profile_kernels"
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,26 @@ class Profile:
         """The profile between 0 (at `low`) and 1 (at `high`)."""
         raise TypeError(f"{type(self).__name__} has no shape; use cosine, linear, exponential or monotonic_cosine")
 
+    def kernel_profile(self) -> KernelProfile | None:
+        """The same profile for GPU kernels; None if there is none, and the loss is computed block by block by `shape`."""
+        return None
+
+    def _by_kernel(
+        self, owner: type[Profile], name: str, *, scale: float = 1.0, bend: float = 0.0
+    ) -> KernelProfile | None:
+        """The kernel `name` of `profile_kernels`, which computes the shape of the class `owner`."""
+        if type(self).shape is not owner.shape:
+            return None  # a subclass has changed the formula
+        span = (self.high - self.low) * scale
+        return KernelProfile(f"{_KERNELS}:{name}", self.low, span, _steepest(self), bend, self.detach)
+
+
+@lru_cache
+def _steepest(profile: Profile) -> float:
+    """Upper bound of |s| / τ(s) on [-1, 1]: the largest value on a grid, with room for what lies between its points."""
+    s = torch.linspace(-1, 1, 2001, dtype=torch.float64)
+    return 1.01 * float((s.abs() / profile(s)).max())
+
 
 @dataclass(frozen=True)
 class Cosine(Profile):
@@ -46,6 +70,10 @@ class Cosine(Profile):
     def shape(self, s: Tensor) -> Tensor:
         """sin²(πs/2) = ½(1 + cos(π(1 + s)))."""
         return torch.sin(s * (math.pi / 2)).square()
+
+    def kernel_profile(self) -> KernelProfile | None:
+        """The same for kernels."""
+        return self._by_kernel(Cosine, "cosine")
 
 
 @dataclass(frozen=True)
@@ -66,6 +94,10 @@ class ShiftedCosine(Profile):
         active = s <= -self.shift if self.shift <= 0 else s >= -self.shift
         return torch.where(active, wave, torch.ones_like(wave))
 
+    def kernel_profile(self) -> KernelProfile | None:
+        """The same for kernels."""
+        return self._by_kernel(ShiftedCosine, "shifted_cosine", bend=self.shift)
+
 
 @dataclass(frozen=True)
 class Linear(Profile):
@@ -74,6 +106,10 @@ class Linear(Profile):
     def shape(self, s: Tensor) -> Tensor:
         """|s|."""
         return s.abs()
+
+    def kernel_profile(self) -> KernelProfile | None:
+        """The same for kernels."""
+        return self._by_kernel(Linear, "linear")
 
 
 @dataclass(frozen=True)
@@ -90,6 +126,10 @@ class Exponential(Profile):
         """(1 - e^{-c|s|}) / (1 - e^{-c})."""
         return torch.expm1(-self.rate * s.abs()) / math.expm1(-self.rate)
 
+    def kernel_profile(self) -> KernelProfile | None:
+        """The same for kernels."""
+        return self._by_kernel(Exponential, "exponential", scale=-1 / math.expm1(-self.rate), bend=self.rate)
+
 
 @dataclass(frozen=True)
 class ExponentialLegacy(Exponential):
@@ -99,6 +139,10 @@ class ExponentialLegacy(Exponential):
         """1 - e^{-c|s|}."""
         return -torch.expm1(-self.rate * s.abs())
 
+    def kernel_profile(self) -> KernelProfile | None:
+        """The same for kernels."""
+        return self._by_kernel(ExponentialLegacy, "exponential", bend=self.rate)
+
 
 @dataclass(frozen=True)
 class MonotonicCosine(Profile):
@@ -107,6 +151,10 @@ class MonotonicCosine(Profile):
     def shape(self, s: Tensor) -> Tensor:
         """½(1 + sin(πs/2))."""
         return 0.5 * (1 + torch.sin(s * (math.pi / 2)))
+
+    def kernel_profile(self) -> KernelProfile | None:
+        """The same for kernels."""
+        return self._by_kernel(MonotonicCosine, "monotonic_cosine")
 
 
 def cosine(low: float, high: float, shift: float | None = None, *, detach: bool = True) -> Profile:

@@ -8,12 +8,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from contrapose.data.imbalance import by_rule
-from contrapose.data.load import Split, load
-from contrapose.data.views import Views
-from contrapose.encoders import Encoder, encoder
-from contrapose.encoders.heads import head, predictor
 from contrapose.frameworks import Framework, MemoryBank, MoCo, MoCoV3, SimCLR
+from contrapose.modalities.images.encoders import encoder
+from contrapose.modalities.images.imbalance import by_rule
+from contrapose.modalities.images.load import Split, load
+from contrapose.modalities.images.views import Views
+from contrapose.networks.encoder import Encoder
+from contrapose.networks.heads import head, predictor
 from contrapose.training.run import Run
 from contrapose.training.weights import initialise
 

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from contrapose.beside import beside
-from contrapose.data.images import Images
-from contrapose.data.randomness import permutation
-from contrapose.lars import LARS
-from contrapose.replayed import READY, Replayed
+from contrapose.cuda.graphs import WARMUP_STEPS, GraphedStep
+from contrapose.cuda.streams import side_stream
+from contrapose.modalities.images.images import Images
+from contrapose.optim.lars import LARS
+from contrapose.randomness import permutation
 from contrapose.training.optimisers import gradient_norm, learning_rate
 from contrapose.training.stops import Diverged
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # Steps queued before another run has its turn: a GPU takes them in this order, and overlaps neighbours. In the first turn the
 # step is recorded, since the other run may undo what is compiled for this one (views are then compiled once more, for the first
 # batch of an epoch).
-_TURN = max(4, READY)
+_TURN = max(4, WARMUP_STEPS)
 _WINDOW = 5 * _TURN  # steps between looks at the loss: it is of one window ago, so that nobody waits
 
 
@@ -107,7 +107,7 @@ class Step:
         trainer.optimiser.zero_grad(set_to_none=True)
         values = []
         for number in range(run.accumulate):
-            with beside(trainer.device) as join:
+            with side_stream(trainer.device) as join:
                 coming = self._views(self._batch(number + 1))
             loss = trainer.loss_of(self.seen, self._batch(number))
             loss = loss / run.accumulate if run.accumulate > 1 else loss
@@ -154,7 +154,7 @@ class Captured:
             trainer.network.compile_encoders()
         if not torch.are_deterministic_algorithms_enabled():
             torch.backends.cudnn.benchmark = True
-        self.one = Replayed(self.step, trainer.device, trainer.say)
+        self.one = GraphedStep(self.step, trainer.device, trainer.say)
 
     def epoch(
         self, epoch: int, first: int, asked: Sequence[int], watch: Callable[[int, float, float], None]

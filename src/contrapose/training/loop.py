@@ -16,15 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from contrapose.data.images import Images
-from contrapose.data.stream import TIMEOUT, Files, whole, worker_deaths
-from contrapose.data.views import Views
 from contrapose.evaluation import KNN, Measures, features
 from contrapose.evaluation.features import at_once
 from contrapose.losses import Loss
 from contrapose.losses.parse import parse
 from contrapose.losses.sogclr import remembering
 from contrapose.metrics import penalties
+from contrapose.modalities.images.images import Images
+from contrapose.modalities.images.stream import TIMEOUT, Files, whole, worker_deaths
+from contrapose.modalities.images.views import Views
 from contrapose.pairs import Pairs, unit
 from contrapose.training import checkpoint
 from contrapose.training.build import build, check_same_images, prepare

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from contrapose.lars import LARS
+from contrapose.optim.lars import LARS
 from contrapose.training.run import Run
 
 

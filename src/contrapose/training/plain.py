@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from contrapose.data.images import Images
-from contrapose.data.randomness import permutation
-from contrapose.data.stream import crops
+from contrapose.modalities.images.images import Images
+from contrapose.modalities.images.stream import crops
+from contrapose.randomness import permutation
 from contrapose.training.optimisers import gradient_norm, learning_rate
 from contrapose.training.stops import Diverged
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from contrapose.distributed import total
-from contrapose.encoders.norms import AdoptedBatchNorm, replace_norms, wide
+from contrapose.networks.norms import AdoptedBatchNorm, replace_norms, wide
 
 
 def join() -> tuple[int, int]:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contrapose.data.views import Views
-from contrapose.encoders import NETWORKS
-from contrapose.encoders.heads import HEADS
 from contrapose.losses import tau
 from contrapose.losses.parse import parse
-from contrapose.negatives import Hardest
+from contrapose.modalities.images.encoders import NETWORKS
+from contrapose.modalities.images.views import Views
+from contrapose.networks.heads import HEADS
+from contrapose.pairs.negatives import Hardest
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "framework": ("simclr", "moco", "moco-v3", "memory-bank"),

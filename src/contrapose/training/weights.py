@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from contrapose.encoders import Encoder
+from contrapose.networks.encoder import Encoder
 
 
 def export(encoder: Encoder, path: Path) -> None:

@@ -1,0 +1,67 @@
+"""A training step that is launched as one CUDA graph: launching small kernels one by one takes longer than running them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from contextlib import suppress
+
+import torch
+
+WARMUP_STEPS = 4  # eager calls before the capture, which let autograd, cuDNN and the compiler set themselves up
+
+
+class GraphedStep:
+    """A step that takes its inputs from tensors and is captured in a CUDA graph after a few calls.
+
+    Tensors must keep their addresses. The first calls run eagerly and are real steps. A step that cannot be captured keeps
+    running eagerly, with the same results, and `say` is told why. All calls run on a stream of their own.
+    """
+
+    def __init__(
+        self, step: Callable[[], None], device: torch.device, say: Callable[[str], None] | None = None
+    ) -> None:
+        self.step, self.say = step, say
+        # A higher priority comes from another pool of streams, so this is never the second stream of another step.
+        self.stream = torch.cuda.Stream(device, priority=-1)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.done = 0
+
+    def __call__(self) -> None:
+        """Run the next step. The capture follows the last eager call directly, while its compiled code is still in use."""
+        with torch.cuda.stream(self.stream):
+            self.step() if self.graph is None else self.graph.replay()
+        self.done += 1
+        if self.done == WARMUP_STEPS:  # a capture runs nothing
+            self.graph = self._capture()
+
+    def _capture(self) -> torch.cuda.CUDAGraph | None:
+        gc.collect()  # freeing an old graph during a capture would break it
+        graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.stream.device)
+        # After a failure with work on a second stream, ending the capture raises too; the step's own error says more.
+        failure: BaseException | None = None
+        try:
+            with torch.cuda.graph(graph, stream=self.stream):
+                try:
+                    self.step()
+                except BaseException as error:
+                    failure = error
+                    raise
+        except RuntimeError as error:
+            torch.cuda.set_stream(before)
+            self._recover()
+            cause = failure or error
+            if not isinstance(cause, RuntimeError) or "out of memory" in str(cause).lower():
+                raise cause from None
+            if self.say is not None:
+                self.say(f"step by step, since it could not be recorded: {str(cause).strip().splitlines()[0]}")
+            return None
+        return graph
+
+    def _recover(self) -> None:
+        """Make the device's random numbers usable again after a failed capture, by a capture that succeeds.
+
+        Torch 2.11 needs this, and the failed graph's memory stays allocated there; torch 2.15 does not.
+        """
+        with suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self.stream):
+            torch.zeros((), device=self.stream.device)

@@ -1,0 +1,36 @@
+"""A second CUDA stream, for work that can overlap with what follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache, partial
+
+import torch
+
+
+@contextmanager
+def side_stream(device: torch.device) -> Iterator[Callable[[], None]]:
+    """Run the work queued in this block on a second CUDA stream until `join()` is called. On a CPU it runs in order.
+
+        with side_stream(device) as join:
+            keys = key_network(x)
+        queries = network(x)
+        join()
+
+    Tensors made in the block may be used after `join()`. The second stream waits for the current one before it starts, so the
+    allocator never hands memory of one stream to the other too early. Each stream has a second stream of its own.
+    """
+    if device.type != "cuda":
+        yield lambda: None
+        return
+    current = torch.cuda.current_stream(device)
+    second = _second_stream(device, current.cuda_stream)
+    second.wait_stream(current)
+    with torch.cuda.stream(second):
+        yield partial(current.wait_stream, second)
+
+
+@lru_cache(maxsize=64)
+def _second_stream(device: torch.device, current: int) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)

@@ -1,0 +1,122 @@
+"""The networks of the papers. torchvision's where they serve, under torchvision's names for the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from contrapose.networks.convolutions import speed_up_backward
+from contrapose.networks.encoder import Encoder
+from contrapose.validate import nearest
+
+
+class _Residual(nn.Module):
+    def __init__(self, width: int, out: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(width, out, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(out)
+        self.conv2 = nn.Conv2d(out, out, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(out)
+        self.downsample: nn.Module = nn.Identity()
+        if (stride, width) != (1, out):
+            self.downsample = nn.Sequential(nn.Conv2d(width, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x)))))
+        return torch.relu(y + self.downsample(x))
+
+
+def tiny(width: int = 16) -> Encoder:
+    """Three residual blocks on half resolution, 64 features: trains on two CPU cores."""
+    network = nn.Sequential(
+        nn.Conv2d(3, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+        _Residual(width, width, 1), _Residual(width, 2 * width, 2), _Residual(2 * width, 4 * width, 2),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+    )  # fmt: skip
+    return Encoder(network, 4 * width)
+
+
+def _resnet(name: str, width: int, *, cifar: bool, **more: Any) -> Encoder:
+    import torchvision
+
+    network = torchvision.models.get_model(name, weights=None, **more)
+    if cifar:  # 3 × 3 stem of stride 1 and no pooling: 32 × 32 images stay 32 × 32 up to the second stage
+        network.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
+        nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
+        network.maxpool = nn.Identity()
+    network.fc = nn.Identity()
+    return Encoder(network, width)
+
+
+def alexnet(size: int = 32) -> Encoder:
+    """The small AlexNet of align_uniform and CACR; its features are fc7's 4,096. `size` is 32 or 64."""
+
+    def stage(before: int, after: int, pool: bool) -> list[nn.Module]:
+        layers: list[nn.Module] = [nn.Conv2d(before, after, 3, 1, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
+        return [*layers, nn.MaxPool2d(3, 2)] if pool else layers
+
+    side = {32: 3, 64: 7}[size]
+    dense: list[nn.Module] = []
+    for before in (192 * side * side, 4096):
+        dense += [nn.Linear(before, 4096, bias=False), nn.BatchNorm1d(4096), nn.ReLU()]
+    network = nn.Sequential(
+        *stage(3, 96, True), *stage(96, 192, True), *stage(192, 384, False), *stage(384, 384, False),
+        *stage(384, 192, True), nn.Flatten(), *dense,
+    )  # fmt: skip
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.normal_(module.weight, std=0.02)
+    return Encoder(network, 4096)
+
+
+def vit_b16() -> Encoder:
+    """ViT-B/16 as torchvision builds it, without its head."""
+    import torchvision
+
+    network = torchvision.models.vit_b_16(weights=None)
+    network.heads = nn.Identity()
+    return Encoder(network, 768)
+
+
+def from_timm(name: str) -> Encoder:
+    """Any timm model, without weights and classifier."""
+    try:
+        import timm
+    except ImportError as error:
+        raise ValueError(f"encoder: timm:{name} needs timm; install it with: pip install timm") from error
+    network = timm.create_model(name, pretrained=False, num_classes=0)
+    return Encoder(network, network.num_features)
+
+
+NETWORKS: Mapping[str, Callable[[], Encoder]] = {
+    "tiny": tiny,
+    "resnet18-cifar": lambda: _resnet("resnet18", 512, cifar=True),
+    "resnet50-cifar": lambda: _resnet("resnet50", 2048, cifar=True),
+    "resnet18": lambda: _resnet("resnet18", 512, cifar=False),
+    "resnet50": lambda: _resnet("resnet50", 2048, cifar=False),
+    # Lee's: blocks begin as identities
+    "resnet50-zero": lambda: _resnet("resnet50", 2048, cifar=False, zero_init_residual=True),
+    "alexnet": alexnet,
+    "alexnet-64": lambda: alexnet(64),
+    "vit-b16": vit_b16,
+}
+
+
+def encoder(name: str) -> Encoder:
+    """tiny, resnet18-cifar, resnet50-cifar, resnet50, alexnet, vit-b16, or timm:NAME where timm is installed.
+
+    >>> encoder("tiny").width
+    64
+    """
+    if name.startswith("timm:"):
+        body = from_timm(name.removeprefix("timm:"))
+    elif name in NETWORKS:
+        body = NETWORKS[name]()
+    else:
+        hint = nearest(name, NETWORKS)
+        raise ValueError(f"encoder: expected one of {', '.join(NETWORKS)} or timm:NAME, got {name!r}{hint}")
+    speed_up_backward(body)
+    return body

@@ -1,0 +1,57 @@
+"""The papers' augmentations by name. A tuple of two alternates between views."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from contrapose.modalities.images.views.recipe import Recipe
+
+CIFAR10: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010)}
+CIFAR100: dict[str, Any] = {"mean": (0.5071, 0.4867, 0.4408), "std": (0.2675, 0.2565, 0.2761)}
+STL10: dict[str, Any] = {"mean": (0.4409, 0.4279, 0.3868), "std": (0.2683, 0.2610, 0.2687)}
+IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+
+_SIMCLR = Recipe(32, scale=(0.08, 1.0), **CIFAR10)
+_INSDIS = Recipe(32, jitter=(0.4, 0.4, 0.4, 0.4), jitter_chance=1.0, **CIFAR10)
+_MOCO = Recipe(224, blur=0.5, **IMAGENET)
+_BYOL = replace(_MOCO, scale=(0.08, 1.0), jitter=(0.4, 0.4, 0.2, 0.1))
+
+RECIPES: Mapping[str, tuple[Recipe, ...]] = {
+    "insdis": (_INSDIS,),  # Wang & Liu on CIFAR; the paper lists the mirror, the code does not have it
+    "insdis-svhn": (replace(_INSDIS, flip=0.0),),  # digits are not mirrored
+    "simclr-cifar": (_SIMCLR,),  # DySTreSS
+    "simclr-64": (replace(_SIMCLR, size=64),),  # DySTreSS, Tiny-ImageNet
+    "simclr-cifar-imagenet-norm": (replace(_SIMCLR, **IMAGENET),),  # Lee, CIFAR-10
+    "simclr": (
+        Recipe(224, scale=(0.08, 1.0), jitter=(0.8, 0.8, 0.8, 0.2), blur=0.5, **IMAGENET),
+    ),  # DySTreSS, ImageNet
+    "moco-v2": (_MOCO,),  # Wang & Liu, CACR and Lee on ImageNet
+    "align-uniform": (_INSDIS,),  # CACR, CIFAR-10
+    "align-uniform-cifar100": (replace(_INSDIS, **CIFAR100),),
+    "align-uniform-stl": (replace(_INSDIS, size=64, scale=(0.08, 1.0), shorter=70, **STL10),),  # CACR, STL-10
+    "byol": (replace(_BYOL, blur=1.0), replace(_BYOL, blur=0.1, solarize=0.2)),  # MoCo v3, BYOL, Barlow Twins
+    "kukleva": (Recipe(32, scale=(0.1, 1.0), cubic=True),),  # long-tailed runs; not normalised
+    # Lee, §5.2: what a missing or an added operation does
+    "moco-v2-no-blur": (replace(_MOCO, blur=0.0),),
+    "moco-v2-no-colour": (replace(_MOCO, jitter=None, gray=0.0),),
+    "moco-v2-cutout": (replace(_MOCO, cutout=0.5),),
+    "moco-v2-rotation": (replace(_MOCO, rotate=0.5),),
+    "moco-v2-noise": (replace(_MOCO, noise=0.5),),
+    # The built-in digits: colours, ground and light on dark or dark on light are to be forgotten, but a mirrored digit is another
+    "digits": (
+        Recipe(
+            32,
+            scale=(0.6, 1.0),
+            flip=0.0,
+            jitter=(0.4, 0.4, 0.4, 0.4),
+            gray=0.5,
+            invert=0.5,
+            rotate=0.5,
+            degrees=15.0,
+            mean=(0.5, 0.5, 0.5),
+            std=(0.25, 0.25, 0.25),
+        ),
+    ),
+}

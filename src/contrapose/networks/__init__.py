@@ -1,0 +1,1 @@
+"""Parts of networks that no modality owns: the encoder's interface, projectors, batch norms, convolutions."""

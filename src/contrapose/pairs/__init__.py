@@ -1,0 +1,49 @@
+"""Which embeddings are compared: `Pairs`, the input of every contrastive loss, and how to make them.
+
+An anchor has positives (other views of its sample) and a pool of candidates. **A candidate is a negative of an anchor
+exactly if their sample ids differ.** Ids can be data-set indices, so that a sample that occurs twice in a batch is never
+its own negative. Rows of a queue carry an id that no anchor has.
+
+    two_views(z1, z2)    SimCLR: both views are anchors, 2m - 2 negatives
+    views(z)             V views, each an anchor with V - 1 positives
+    cross(a, b)          one direction, b is the only pool: CLIP, SimCSE
+    queue(q, k, rows)    MoCo: a key as positive, stored rows as negatives
+    bank(z, index, rows) Wu et al.: the sample's own entry as positive, all other entries as negatives
+    from_similarities(pos, neg)   similarity values in place of embeddings
+"""
+
+from contrapose.pairs.build import bank, cross, queue, two_views, views
+from contrapose.pairs.negatives import (
+    Choice,
+    Hardest,
+    Negatives,
+    batch_rows,
+    hardest,
+    other_views,
+    same_view,
+    stored_rows,
+)
+from contrapose.pairs.pairs import AnyPairs, Pairs
+from contrapose.pairs.similarities import Similarities, from_similarities
+from contrapose.reduce.unit import unit
+
+__all__ = [
+    "AnyPairs",
+    "Choice",
+    "Hardest",
+    "Negatives",
+    "Pairs",
+    "Similarities",
+    "bank",
+    "batch_rows",
+    "cross",
+    "from_similarities",
+    "hardest",
+    "other_views",
+    "queue",
+    "same_view",
+    "stored_rows",
+    "two_views",
+    "unit",
+    "views",
+]

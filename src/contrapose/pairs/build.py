@@ -1,0 +1,184 @@
+"""Make `Pairs` from embeddings: from the batch itself, between two sets, with a queue or with a memory bank."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from contrapose.pairs.ids import opposite_views, sample_ids, views_in_order
+from contrapose.pairs.pairs import Pairs, other_views_of
+from contrapose.reduce.hardware import is_half
+from contrapose.reduce.unit import unit_views, units
+from contrapose.validate import check_embeddings, check_index, check_same_shape, check_values
+
+
+def two_views(z1: Tensor, z2: Tensor, *, ids: Tensor | None = None) -> Pairs:
+    """Compare two views of m samples, (m, d) each: every view is an anchor, the other its positive, 2m - 2 negatives.
+
+    >>> z1, z2 = torch.eye(3), torch.eye(3)
+    >>> two_views(z1, z2).positives().flatten()
+    tensor([1., 1., 1., 1., 1., 1.])
+    """
+    check_embeddings("z1", z1, 2)
+    check_embeddings("z2", z2, 2)
+    check_same_shape("z2", z2, "z1", z1)
+    return _within_views(z1, z2, ids=ids)
+
+
+def views(
+    z: Tensor | list[Tensor] | tuple[Tensor, ...], *, keys: Tensor | None = None, ids: Tensor | None = None
+) -> Pairs:
+    """Compare V views of m samples, (V, m, d) or V times (m, d): every view is an anchor, the other V - 1 its positives.
+
+    With `keys` (V, m, d) from a momentum encoder, positives and pool are the keys, without gradient (MoCo v3 with
+    `negatives=other_views()`).
+    """
+    z = torch.stack(list(z)) if isinstance(z, list | tuple) else z
+    check_embeddings("z", z, 3)
+    if z.shape[0] < 2:
+        raise ValueError(f"z: expected at least two views of each image, got shape {tuple(z.shape)}")
+    if keys is None:
+        return _within_views(z, ids=ids)
+    check_embeddings("keys", keys, 3)
+    check_same_shape("keys", keys, "z", z)
+    half, (count, m, _) = is_half(z), z.shape
+    sample = sample_ids(ids, m, z.device, times=count)
+    z, keys = units(z, keys.detach())
+    return Pairs(
+        anchor=z.flatten(0, 1),
+        positive_rows=other_views_of(keys),
+        pool=keys.flatten(0, 1),
+        anchor_id=sample,
+        pool_id=sample,
+        view_ids=partial(views_in_order, count, m, z.device),
+        views=count,
+        detached=True,
+        half_precision=half,
+    )
+
+
+def _within_views(*embeddings: Tensor, ids: Tensor | None) -> Pairs:
+    """Views as separate tensors, or all in one: each row is an anchor, and all of them are the pool."""
+    half, device = is_half(*embeddings), embeddings[0].device
+    z, similarity, bf16 = unit_views(*embeddings)
+    count, m, _ = z.shape
+    sample = sample_ids(ids, m, device, times=count)
+    anchor = z.flatten(0, 1)
+    return Pairs(
+        anchor=anchor,
+        positive_similarity=similarity,
+        pool=anchor,
+        anchor_id=sample,
+        pool_id=sample,
+        view_ids=partial(views_in_order, count, m, device),
+        views=count,
+        half_precision=half,
+        bf16_anchor=None if bf16 is None else bf16.flatten(0, 1),
+    )
+
+
+def cross(a: Tensor, b: Tensor, *, ids: Tensor | None = None) -> Pairs:
+    """Compare a_i with b_i, with the other m - 1 rows of b as negatives: one direction (CLIP, SimCSE)."""
+    check_embeddings("a", a, 2)
+    check_embeddings("b", b, 2)
+    check_same_shape("b", b, "a", a)
+    half = is_half(a, b)
+    a, b = units(a, b)
+    sample = sample_ids(ids, len(a), a.device)
+    return Pairs(
+        anchor=a,
+        positive_rows=b[:, None],
+        pool=b,
+        anchor_id=sample,
+        pool_id=sample,
+        view_ids=partial(opposite_views, len(a), a.device),
+        half_precision=half,
+    )
+
+
+def queue(q: Tensor, k: Tensor, rows: Tensor, *, batch: bool = False, ids: Tensor | None = None) -> Pairs:
+    """Compare queries with their keys, with stored rows as negatives. Keys and rows carry no gradient (MoCo).
+
+    q (m, d) with k (m, d), or with k (K, m, d) for K positives each. q (V, m, d) with k (V, m, d): every view is a
+    query and the keys of the other views are its positives. With `batch`, the other queries join the negatives
+    (of all views; `negatives=same_view()` keeps those of the query's own view, as CACR's MoCo form does).
+    """
+    check_embeddings("q", q, 2, 3)
+    check_embeddings("k", k, 2, 3)
+    check_embeddings("rows", rows, 2)
+    if q.ndim == 3 and len(q) < 2:
+        raise ValueError(f"q: expected (m, d), or at least two views (V, m, d), got shape {tuple(q.shape)}")
+    if q.ndim == 3 or k.ndim == 2:
+        check_same_shape("k", k, "q", q)
+    elif k.shape[1:] != q.shape:
+        raise ValueError(f"k: expected (K, m, d) = (K, {q.shape[0]}, {q.shape[1]}), got {tuple(k.shape)}")
+    _check_width("rows", rows, q)
+    half = is_half(q)
+    q, k, rows = units(q, k.detach(), rows.detach())
+    q, k = (q, k) if q.ndim == 3 else (q[None], k if k.ndim == 3 else k[None])
+    count, m, _ = q.shape
+    sample = sample_ids(ids, m, q.device, times=count, alone=True)
+    anchor, pool = q.flatten(0, 1), rows
+    pool_id = sample.new_full((len(rows),), torch.iinfo(sample.dtype).min)  # an id that no sample has
+    if batch:
+        pool = torch.cat([rows, anchor])
+        pool_id = torch.cat([pool_id, sample])
+    return Pairs(
+        anchor=anchor,
+        # A single view of queries takes all keys; with several views, each takes the keys of the others.
+        positive_rows=other_views_of(k) if count > 1 else k.transpose(0, 1),
+        pool=pool,
+        anchor_id=sample,
+        pool_id=pool_id,
+        view_ids=partial(views_in_order, count, m, q.device, stored=len(rows), batch=batch),
+        views=count,
+        stored=len(rows),
+        detached=True,
+        half_precision=half,
+    )
+
+
+def bank(z: Tensor, index: Tensor, rows: Tensor) -> Pairs:
+    """Compare views z (m, d) or (V, m, d) of the samples `index` with a bank that has one row per sample of the data set.
+
+    The positive is the sample's own row, the negatives are all other rows (Wu et al.; Wang & Liu, Eq. 1). Rows carry no
+    gradient.
+    """
+    check_embeddings("z", z, 2, 3)
+    check_embeddings("rows", rows, 2)
+    _check_width("rows", rows, z)
+    check_index("index", index, z.shape[-2])
+    size = len(rows)
+    if size < 2:
+        raise ValueError("rows: expected a bank of at least two images, got one: it would have no negatives")
+    check_values(
+        (index >= 0) & (index < size),
+        lambda: (
+            f"index: expected indices of bank rows, 0 to {size - 1}, "
+            f"got values from {int(index.min())} to {int(index.max())}"
+        ),
+    )
+    half = is_half(z)
+    z, rows = units(z, rows.detach())
+    z = z if z.ndim == 3 else z[None]
+    count, m, _ = z.shape
+    index = index.to(z.device).long()
+    return Pairs(
+        anchor=z.flatten(0, 1),
+        positive_rows=rows[index].repeat(count, 1)[:, None],
+        pool=rows,
+        anchor_id=index.repeat(count),
+        pool_id=torch.arange(size, device=z.device),
+        view_ids=partial(views_in_order, count, m, z.device, stored=size, batch=False),
+        views=count,
+        stored=size,
+        detached=True,
+        half_precision=half,
+    )
+
+
+def _check_width(name: str, rows: Tensor, z: Tensor) -> None:
+    if rows.shape[-1] != z.shape[-1]:
+        raise ValueError(f"{name}: expected rows of the embeddings' width {z.shape[-1]}, got shape {tuple(rows.shape)}")

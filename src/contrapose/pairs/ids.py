@@ -1,0 +1,57 @@
+"""Which sample, and which view of it, a row of embeddings is."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+
+from contrapose.pairs.negatives import STORED
+from contrapose.validate import check_index, check_values
+
+
+def sample_ids(ids: Tensor | None, m: int, device: torch.device, *, times: int = 1, alone: bool = False) -> Tensor:
+    """Return the given ids, checked, or 0…m-1, repeated `times` times. Unless `alone`, two different ids are required."""
+    if ids is None:
+        if m < 2 and not alone:
+            raise ValueError("one image in the batch has no negatives: expected at least two images")
+        # A tensor made while a graph is captured has no values yet, and a traced one never has: neither may be cached.
+        uncached = torch.compiler.is_compiling() or is_in_torch_dispatch_mode()
+        uncached = uncached or (device.type == "cuda" and torch.cuda.is_current_stream_capturing())
+        return _sequence(m, times, device) if uncached else _cached_sequence(m, times, device)
+    check_index("ids", ids, m)
+    ids = ids.to(device).long()
+    if not alone:
+        different = (ids != ids[0]).any()
+        check_values(different, lambda: f"ids: all {m} images have the id {int(ids[0])}, so there are no negatives")
+    return ids.repeat(times) if times > 1 else ids
+
+
+def _sequence(m: int, times: int, device: torch.device) -> Tensor:
+    return torch.arange(m, device=device, dtype=torch.int32).repeat(times)  # kernels compare 32-bit ids faster
+
+
+@lru_cache(maxsize=16)
+def _cached_sequence(m: int, times: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        ids = _sequence(m, times, device)
+    if ids.is_cuda:  # any stream may read it from now on
+        torch.cuda.current_stream(device).synchronize()
+    return ids
+
+
+def views_in_order(
+    views: int, samples: int, device: torch.device, *, stored: int = 0, batch: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Return the view of each anchor, ordered view by view, and of each pool row: stored rows and, with `batch`, the anchors."""
+    anchors = torch.arange(views, device=device).repeat_interleave(samples)
+    rows = anchors.new_full((stored,), STORED)
+    return anchors, torch.cat([rows, anchors]) if batch else rows
+
+
+def opposite_views(samples: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return views for anchors that are all in view 0 and a pool that is all in view 1."""
+    anchors = torch.zeros(samples, dtype=torch.long, device=device)
+    return anchors, anchors + 1

@@ -1,0 +1,244 @@
+"""`Pairs`: anchors, their positives and a pool of candidates. Losses take it; `pairs.build` makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+import torch
+from torch import Tensor
+
+from contrapose.distributed import gather, share_of_rows, together, world_size
+from contrapose.pairs.ids import opposite_views
+from contrapose.pairs.negatives import Choice, Hardest, Negatives, ViewChoice, narrow, steps
+from contrapose.pairs.similarities import Similarities
+from contrapose.reduce import ALL, Block, Selection, Statistic, of_rows, reduce_rows
+from contrapose.reduce.unit import matmul, products
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Pairs:
+    """Anchors, their positives and a pool of candidates, all unit vectors.
+
+    Made by the functions of `contrapose.pairs`, which check and normalise. Anchors are ordered view by view. Exactly one of
+    `positive_rows` and `positive_similarity` is given.
+    """
+
+    anchor: Tensor  # (n, d)
+    pool: Tensor  # (m, d)
+    anchor_id: Tensor  # (n,) sample ids; both may be shared with other pairs and must not be written to
+    pool_id: Tensor  # (m,)
+    view_ids: Callable[[], tuple[Tensor, Tensor]]  # (n,) and (m,): views of anchors and pool, computed on demand
+    positive_rows: Tensor | None = None  # (n, k, d): the positives
+    positive_similarity: Tensor | None = None  # (n, k): similarities to the same sample's anchors in the views after it
+    views: int = 1  # number of views the anchors are laid out in: n = views · samples
+    stored: int = 0  # number of pool rows, the first ones, that come from a queue or a bank
+    detached: bool = False  # whether positives, and the pool's stored rows or keys, carry no gradient
+    half_precision: bool = False  # whether the embeddings came in half precision
+    bf16_anchor: Tensor | None = None  # (n, d): the anchors in bf16, if normalisation produced that too
+    is_sharded: bool = False  # whether each process reduces a part of the anchors; see `sharded`
+
+    def __repr__(self) -> str:
+        n, m = self.shape
+        each = self._positive_count
+        return f"Pairs({n} anchors in {self.views} views, {each} positives each, {m} candidates, {self.stored} of them stored)"
+
+    @cached_property
+    def anchor_view(self) -> Tensor:
+        """(n,)."""
+        return self.view_ids()[0]
+
+    @cached_property
+    def pool_view(self) -> Tensor:
+        """(m,); STORED for rows of a queue or a bank."""
+        return self.view_ids()[1]
+
+    @property
+    def _positive_count(self) -> int:
+        return (self.positive_rows if self.positive_rows is not None else self.positives()).shape[1]
+
+    @property
+    def positive(self) -> Tensor:
+        """(n, k, d)."""
+        if self.positive_rows is not None:
+            return self.positive_rows
+        return other_views_of(self.anchor.view(self.views, -1, self.anchor.shape[1]))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of anchors, number of candidates."""
+        return self.anchor.shape[0], self.pool.shape[0]
+
+    @property
+    def has_views(self) -> bool:
+        """Whether the pool is the batch itself, in several views."""
+        return self.views > 1 and not self.stored
+
+    def positives(self) -> Tensor:
+        """Return the similarities to the positives, (n, k)."""
+        if self.positive_similarity is not None:
+            return self.positive_similarity
+        assert self.positive_rows is not None
+        return products(self.anchor, self.positive_rows)
+
+    def reduce(
+        self, *statistics: Statistic, negatives: Negatives = None, may_be_empty: bool = False
+    ) -> tuple[Tensor, ...]:
+        """Return statistics of each anchor's negatives, (n,) each.
+
+        With `may_be_empty` a choice may leave anchors without negatives: their log-sum-exp is -inf, their expectation 0.
+        """
+        chosen = steps(negatives)
+        if self.is_sharded:
+            own = share_of_rows(self.shape[0])
+            mine = _Rows(self._some(own), chosen, may_be_empty)
+            values = together(lambda: reduce_rows(mine, *(of_rows(statistic, own) for statistic in statistics)))
+            return tuple(gather(value) for value in values)
+        if chosen and isinstance(chosen[0], ViewChoice) and self.has_views and (chosen[0].same or self.views == 2):
+            return reduce_rows(_RowsViewByView(self, chosen[1:], may_be_empty, chosen[0].same), *statistics)
+        return reduce_rows(_Rows(self, chosen, may_be_empty), *statistics)
+
+    def sharded(self) -> Pairs:
+        """Return the same pairs, made of gathered embeddings, with the work divided between processes.
+
+        Each process reduces its part of the anchors, and the statistics, a few numbers per anchor, are exchanged. Values and,
+        after DistributedDataParallel, gradients are those of one process. A learned temperature must be under
+        DistributedDataParallel as well.
+
+            loss = nt_xent(two_views(gather(z1), gather(z2)).sharded(), temperature=0.5)
+        """
+        return replace(self, is_sharded=True) if world_size() > 1 else self
+
+    def _some(self, rows: slice) -> Pairs:
+        return replace(
+            self,
+            anchor=self.anchor[rows],
+            positive_rows=self.anchor[rows, None],  # never read: positives are those of the whole
+            positive_similarity=None,
+            anchor_id=self.anchor_id[rows],
+            view_ids=lambda: (self.anchor_view[rows], self.pool_view),
+            bf16_anchor=None,
+            is_sharded=False,
+        )
+
+    def similarities(self) -> Similarities:
+        """Return the same comparison as values, (n, k) and (n, m), without gradient to the embeddings."""
+        return Similarities(
+            positive=self.positives().detach(),
+            negative=matmul(self.anchor.detach(), self.pool.detach().T),
+            same_id=self.anchor_id[:, None] == self.pool_id,
+            anchor_id=self.anchor_id,
+            anchor_view=self.anchor_view,
+            pool_view=self.pool_view,
+            views=self.views,
+            stored=self.stored,
+            detached=self.detached,
+        )
+
+    def between_views(self) -> Iterator[tuple[int, int, Pairs]]:
+        """Yield (v, w, view v as anchors compared with view w) for every ordered pair of different views.
+
+        If the pool belongs to no view (queue, bank, one direction), yield the whole once.
+        """
+        if not self.has_views:
+            yield 0, 1, self
+            return
+        anchors, pool = (z.reshape(self.views, -1, z.shape[1]) for z in (self.anchor, self.pool))
+        ids = self.anchor_id.reshape(self.views, -1)
+        for v in range(self.views):
+            for w in range(self.views):
+                if v != w:
+                    yield (
+                        v,
+                        w,
+                        Pairs(
+                            anchor=anchors[v],
+                            positive_rows=pool[w][:, None],
+                            pool=pool[w],
+                            anchor_id=ids[v],
+                            pool_id=ids[w],
+                            view_ids=partial(opposite_views, len(ids[v]), ids.device),
+                            detached=self.detached,
+                            half_precision=self.half_precision,
+                            is_sharded=self.is_sharded,
+                        ),
+                    )
+
+
+AnyPairs = Pairs | Similarities
+
+
+def other_views_of(z: Tensor) -> Tensor:
+    """(V, m, d) -> (V · m, V - 1, d): for each row, the same sample's rows in the views after it, cyclically."""
+    return torch.stack([z.roll(-step, 0) for step in range(1, len(z))], dim=2).flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Pairs with a choice of negatives, as `reduce` reads them."""
+
+    pairs: Pairs
+    negatives: tuple[Choice, ...]
+    may_be_empty: bool
+
+    @property
+    def anchor(self) -> Tensor:
+        return self.pairs.anchor
+
+    @property
+    def pool(self) -> Tensor:
+        return self.pairs.pool
+
+    @property
+    def spans(self) -> list[tuple[int, int, int]]:
+        return [(0, *self.pairs.shape)]
+
+    @property
+    def half_precision(self) -> bool:
+        return self.pairs.half_precision
+
+    @property
+    def bf16_anchor(self) -> Tensor | None:
+        return self.pairs.bf16_anchor
+
+    @property
+    def selection(self) -> Selection | None:
+        hardest = self.negatives[0] if len(self.negatives) == 1 else None
+        if self.negatives and not isinstance(hardest, Hardest):
+            return None
+        met = [(slice(start, end), self.candidates(slice(start, end))) for start, end, _ in self.spans]
+        runs = [(rows, slice(*columns.indices(len(self.pool))[:2])) for rows, columns in met]
+        of = (lambda count: hardest.of(count, self.spans[0][2])) if isinstance(hardest, Hardest) else None
+        return Selection(self.pairs.anchor_id, self.pairs.pool_id, runs, of)
+
+    def candidates(self, rows: slice) -> slice:
+        return ALL
+
+    def similarity(self, rows: slice, *, bf16: bool = False) -> Tensor:
+        return matmul(self.anchor[rows], self.pool[self.candidates(rows)].T, bf16=bf16)
+
+    def block(self, rows: slice, similarity: Tensor) -> Block:
+        pairs, pool = self.pairs, self.candidates(rows)
+        same_id = pairs.anchor_id[rows, None] == pairs.pool_id[pool]
+        if not self.negatives:
+            return Block(rows, similarity, same_id, pool=pool)
+        block = Block(rows, similarity, same_id, pairs.anchor_view[rows, None], pairs.pool_view[None, pool], pool)
+        return narrow(block, self.negatives, may_be_empty=self.may_be_empty)
+
+
+@dataclass(frozen=True)
+class _RowsViewByView(_Rows):
+    """Each view is compared with itself only, or with the other only: the rest of the matrix is not computed."""
+
+    same: bool
+
+    @property
+    def spans(self) -> list[tuple[int, int, int]]:
+        m = len(self.anchor) // self.pairs.views
+        return [(start, start + m, m) for start in range(0, len(self.anchor), m)]
+
+    def candidates(self, rows: slice) -> slice:
+        m = len(self.anchor) // self.pairs.views
+        view = rows.start // m if self.same else 1 - rows.start // m
+        return slice(view * m, (view + 1) * m)

@@ -1,0 +1,128 @@
+"""`Similarities`: the comparison of `Pairs` as similarity values, for gradients with respect to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from contrapose.pairs.negatives import Choice, Negatives, narrow, steps
+from contrapose.reduce import Block, Statistic, reduce_rows
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Similarities:
+    """Similarities of n anchors to their k positives and m candidates, with what is known about the candidates."""
+
+    positive: Tensor  # (n, k)
+    negative: Tensor  # (n, m)
+    same_id: Tensor | None = None  # (n, m) bool: true where a candidate is not a negative; None if all are
+    anchor_id: Tensor | None = None  # (n,)
+    anchor_view: Tensor | None = None  # (n,); None if views are unknown
+    pool_view: Tensor | None = None  # (m,)
+    views: int = 1
+    stored: int = 0
+    detached: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of anchors, number of candidates."""
+        return self.negative.shape[0], self.negative.shape[1]
+
+    @property
+    def has_views(self) -> bool:
+        """Whether the pool is the batch itself, in several views."""
+        return self.views > 1 and not self.stored
+
+    def positives(self) -> Tensor:
+        """Return the similarities to the positives, (n, k)."""
+        return self.positive
+
+    def reduce(
+        self, *statistics: Statistic, negatives: Negatives = None, may_be_empty: bool = False
+    ) -> tuple[Tensor, ...]:
+        """Return statistics of each anchor's negatives, (n,) each.
+
+        With `may_be_empty` a choice may leave anchors without negatives: their log-sum-exp is -inf, their expectation 0.
+        """
+        return reduce_rows(_GivenRows(self, steps(negatives), may_be_empty), *statistics)
+
+    def between_views(self) -> Iterator[tuple[int, int, Similarities]]:
+        """Yield (v, w, view v compared with view w) for all ordered pairs of views; the whole, once, if views are unknown."""
+        if not self.has_views:
+            yield 0, 1, self
+            return
+        n, m = (size // self.views for size in self.shape)
+        for v in range(self.views):
+            for w in range(self.views):
+                if v != w:
+                    rows, columns = slice(v * n, v * n + n), slice(w * m, w * m + m)
+                    # Positives are ordered by the number of views after the anchor's, cyclically.
+                    place = (w - v) % self.views - 1
+                    yield (
+                        v,
+                        w,
+                        Similarities(
+                            positive=self.positive[rows, place : place + 1],
+                            negative=self.negative[rows, columns],
+                            same_id=None if self.same_id is None else self.same_id[rows, columns],
+                            anchor_id=None if self.anchor_id is None else self.anchor_id[rows],
+                            anchor_view=None if self.anchor_view is None else self.anchor_view[rows],
+                            pool_view=None if self.pool_view is None else self.pool_view[columns],
+                            detached=self.detached,
+                        ),
+                    )
+
+
+@dataclass(frozen=True)
+class _GivenRows:
+    """Similarities with a choice of negatives, as `reduce` reads them."""
+
+    values: Similarities
+    negatives: tuple[Choice, ...]
+    may_be_empty: bool
+    anchor: None = None
+    pool: None = None
+    selection: None = None
+    half_precision = False
+    bf16_anchor = None
+
+    @property
+    def spans(self) -> list[tuple[int, int, int]]:
+        return [(0, *self.values.shape)]
+
+    def similarity(self, rows: slice, *, bf16: bool = False) -> Tensor:
+        return self.values.negative[rows]
+
+    def block(self, rows: slice, similarity: Tensor) -> Block:
+        values = self.values
+        same_id = None if values.same_id is None else values.same_id[rows]
+        view = None if values.anchor_view is None else values.anchor_view[rows, None]
+        pool_view = None if values.pool_view is None else values.pool_view[None]
+        return narrow(Block(rows, similarity, same_id, view, pool_view), self.negatives, may_be_empty=self.may_be_empty)
+
+
+def from_similarities(pos: Tensor, neg: Tensor) -> Similarities:
+    """Compare by given similarity values: pos (n,) or (n, k), neg (n, m). For gradients with respect to similarities.
+
+    >>> from contrapose.losses import nt_xent
+    >>> s = torch.tensor([[0.5, 0.0, -0.5]], requires_grad=True)
+    >>> nt_xent(from_similarities(torch.tensor([0.9]), s), temperature=0.5).backward()
+    >>> s.grad.argmax().item()  # the hardest negative is pushed most
+    0
+    """
+    for name, values in (("pos", pos), ("neg", neg)):
+        if not isinstance(values, Tensor) or not values.is_floating_point():
+            received = values.dtype if isinstance(values, Tensor) else type(values).__name__
+            raise ValueError(f"{name}: expected a floating point tensor of similarities, got {received}")
+    pos = pos[:, None] if pos.ndim == 1 else pos
+    if pos.ndim != 2 or neg.ndim != 2 or len(pos) != len(neg) or 0 in (*pos.shape, *neg.shape):
+        raise ValueError(
+            f"pos, neg: expected shapes (n,) or (n, k), and (n, m), got {tuple(pos.shape)} and {tuple(neg.shape)}"
+        )
+    half = (torch.float16, torch.bfloat16)
+    return Similarities(
+        positive=pos.float() if pos.dtype in half else pos, negative=neg.float() if neg.dtype in half else neg
+    )

@@ -1,0 +1,61 @@
+# mypy: ignore-errors
+"""The profiles of `profile` as Triton functions, for kernels. Imported only when a kernel needs one.
+
+Each takes (s, low, span, bend, ROUGH) and returns τ(s) and its slope τ'(s). ROUGH allows an error of 2e-5, which products of
+bf16 exceed anyway. The slope costs nothing where it is not used: the compiler drops it.
+"""
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+PI = tl.constexpr(3.141592653589793)
+
+
+@triton.jit
+def _sign(s):
+    return tl.where(s > 0, 1.0, tl.where(s < 0, -1.0, 0.0))
+
+
+@triton.jit
+def cosine(s, low, span, bend, ROUGH: tl.constexpr):
+    """low + span · sin²(πs/2), with the sine as a polynomial in s², to 6e-9."""
+    x = s * s
+    if ROUGH:
+        q = span * 0.6452337073189713 - span * 0.08980824733740914 * x
+        q = span * 2.4666686780460942 + (span * -2.022116979327298 + q * x) * x
+    else:
+        q = span * 0.012686259689949892 - span * 0.0007990589295144168 * x
+        q = span * 0.6675841371163339 + (span * -0.11752325416789154 + q * x) * x
+        q = span * 2.467400730059022 + (span * -2.0293488196905307 + q * x) * x
+    return low + q * x, tl.sin(s * PI) * (span * 1.5707963267948966)
+
+
+@triton.jit
+def linear(s, low, span, bend, ROUGH: tl.constexpr):
+    """low + span · |s|."""
+    return low + span * tl.abs(s), span * _sign(s)
+
+
+@triton.jit
+def exponential(s, low, span, bend, ROUGH: tl.constexpr):
+    """low + span · (1 - e^{-bend |s|})."""
+    fallen = tl.exp2(tl.abs(s) * (-bend * LOG2E))
+    return low + span * (1.0 - fallen), span * bend * fallen * _sign(s)
+
+
+@triton.jit
+def shifted_cosine(s, low, span, bend, ROUGH: tl.constexpr):
+    """low + span · ½(1 + cos(2π/(1 + |bend|) · (bend + s))) on one side of -bend, low + span on the other."""
+    frequency = 6.283185307179586 / (1.0 + tl.abs(bend))
+    active = tl.where(bend <= 0.0, s <= -bend, s >= -bend)
+    wave = 0.5 + 0.5 * tl.cos((bend + s) * frequency)
+    slope = tl.where(active, -0.5 * span * frequency * tl.sin((bend + s) * frequency), 0.0)
+    return low + span * tl.where(active, wave, 1.0), slope
+
+
+@triton.jit
+def monotonic_cosine(s, low, span, bend, ROUGH: tl.constexpr):
+    """low + span · ½(1 + sin(πs/2))."""
+    turned = s * 1.5707963267948966
+    return low + span * (0.5 + 0.5 * tl.sin(turned)), tl.cos(turned) * (span * 0.7853981633974483)

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from contrapose.modalities.images.digits import digits
+from contrapose.modalities.images.images import Images
+
+
+def test_the_same_images_for_the_same_seed() -> None:
+    a, b = digits(50, seed=1), digits(80, seed=1)
+    assert torch.equal(a.pixels, b.pixels[:50])  # any size: more are only appended
+    assert a.labels is not None
+    assert b.labels is not None
+    assert torch.equal(a.labels, b.labels[:50])
+    assert not torch.equal(a.pixels, digits(50, seed=2).pixels)
+    assert not torch.equal(a.pixels, digits(50, seed=1, train=False).pixels)
+    assert a.pixels.shape == (50, 3, 32, 32)
+
+
+def test_all_digits_are_there() -> None:
+    counts = digits(3000).counts()
+    assert len(counts) == 10
+    assert min(counts) > 200
+
+
+def test_raw_pixels_do_not_tell_them_apart() -> None:
+    """20 nearest neighbours on pixels stay below one half, by either distance."""
+    train, test = digits(5000), digits(1000, train=False)
+    assert train.labels is not None
+    assert test.labels is not None
+    x, y = (images.pixels.flatten(1) / 255 for images in (train, test))
+    for near in (
+        torch.cdist(y, x).topk(20, largest=False).indices,
+        (torch.nn.functional.normalize(y - x.mean(0)) @ torch.nn.functional.normalize(x - x.mean(0)).T)
+        .topk(20)
+        .indices,
+    ):
+        found = torch.mode(train.labels[near], 1).values
+        assert float((found == test.labels).float().mean()) < 0.5
+
+
+def test_images_say_what_is_wrong() -> None:
+    with pytest.raises(ValueError, match=r"mine: expected uint8 images of shape \(N, 3, H, W\), got torch.float32"):
+        Images("mine", torch.zeros(2, 3, 4, 4), None)
+    with pytest.raises(ValueError, match="mine: expected one label per image"):
+        Images("mine", torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.zeros(3))
+    with pytest.raises(ValueError, match="mine: this needs labels"):
+        Images("mine", torch.zeros(2, 3, 4, 4, dtype=torch.uint8), None).counts()

@@ -1,0 +1,72 @@
+"""Gradients of convolutions as ARM CPUs compute them: torch's own, for every form that is taken over."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import conv2d
+
+from contrapose.modalities.images.encoders import encoder
+from contrapose.networks import convolutions
+from contrapose.networks.convolutions import FastBackwardConv2d, speed_up_backward
+
+FORMS = [(k, s, p) for k, s, p in product((1, 3, 4, 7), (1, 2, 3), (0, 1, 3)) if p < k]
+
+
+@pytest.mark.parametrize(("kernel", "stride", "padding"), FORMS)
+@pytest.mark.parametrize("side", [9, 12])
+def test_gradients_are_those_of_torch(
+    kernel: int, stride: int, padding: int, side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convolutions, "_UNFOLDED", 400)  # several parts of a batch
+    x = torch.randn(5, 4, side, 11, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(6, 4, kernel, kernel, dtype=torch.float64, requires_grad=True)
+    wanted = conv2d(x, weight, None, stride, padding)
+    ours = convolutions._Convolution.apply(x, weight, stride, padding)
+    torch.testing.assert_close(ours, wanted)
+    upstream = torch.randn_like(wanted)
+    for mine, theirs in zip(
+        torch.autograd.grad(ours, (x, weight), upstream),
+        torch.autograd.grad(wanted, (x, weight), upstream),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["tiny", "resnet18-cifar"])
+def test_a_network_keeps_its_names_and_its_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolutions, "SLOW_BACKWARD", False)
+    torch.manual_seed(0)
+    network = encoder(name)
+    images = torch.randn(4, 3, 32, 32)
+    network(images).square().sum().backward()
+    wanted = {
+        key: parameter.grad.clone() for key, parameter in network.named_parameters() if parameter.grad is not None
+    }
+    names = list(network.state_dict())
+    monkeypatch.setattr(convolutions, "SLOW_BACKWARD", True)
+    speed_up_backward(network)
+    assert any(isinstance(module, FastBackwardConv2d) for module in network.modules())
+    network.zero_grad()
+    network(images).square().sum().backward()
+    assert list(network.state_dict()) == names
+    for key, parameter in network.named_parameters():
+        assert parameter.grad is not None
+        worst = (parameter.grad - wanted[key]).norm() / wanted[key].norm()
+        assert float(worst) < 1e-4, key
+
+
+def test_other_forms_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolutions, "SLOW_BACKWARD", True)
+    others = [
+        nn.Conv2d(4, 4, 3, groups=2),
+        nn.Conv2d(4, 4, 3, dilation=2),
+        nn.Conv2d(4, 4, (3, 1)),
+        nn.Conv2d(4, 4, 3, padding="same"),
+    ]
+    network = nn.Sequential(*others, nn.Conv2d(4, 4, 3))
+    speed_up_backward(network)
+    assert [type(module) for module in network] == [nn.Conv2d] * 4 + [FastBackwardConv2d]
