@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from contrapose.losses import CATALOGUE, Loss, nt_xent, sogclr
+from contrapose.losses.objective import with_state
 from contrapose.losses.parse import parse
-from contrapose.losses.sogclr import remembering
 from contrapose.pairs import bank, cross, from_similarities, queue, two_views, views
 from contrapose.pairs.negatives import hardest, other_views
 from contrapose.temperature import CosineSchedule, PerSample, cosine
@@ -162,28 +162,28 @@ def test_per_sample_state_is_the_papers_update() -> None:
             assert float(state.log_average[1].exp()) == pytest.approx(u, rel=1e-12)
             assert float(state.velocity[1]) == pytest.approx(v, rel=1e-12)
             assert float(state.temperature[1]) == pytest.approx(tau, rel=1e-12)
-        assert torch.isfinite(sogclr(pairs, **state(pairs)))
+        assert torch.isfinite(sogclr(pairs, **state.settings(pairs)))
     finally:
         torch.set_default_dtype(torch.float32)
 
 
 def test_state_is_made_of_settings() -> None:
-    objective, state = remembering(parse("isogclr(temperature=0.3, gamma=0.9, rho=0.3, rate=0.01, high=0.7)"), 10)
+    objective, state = with_state(parse("isogclr(temperature=0.3, gamma=0.9, rho=0.3, rate=0.01, high=0.7)"), 10)
     assert objective.keywords == {}
-    assert state is not None
+    assert isinstance(state, PerSample)
     assert state.adapt
     assert (state.gamma, state.rho, state.rate, state.high) == (0.9, 0.3, 0.01, 0.7)
     torch.testing.assert_close(state.temperature, torch.full((10,), 0.3))
-    objective, state = remembering(parse("sogclr(temperature=0.3, gamma=0.5, negatives=hardest(2))"), 10)
+    objective, state = with_state(parse("sogclr(temperature=0.3, gamma=0.5, negatives=hardest(2))"), 10)
     assert objective.keywords == {"negatives": hardest(2)}
-    assert state is not None
+    assert isinstance(state, PerSample)
     assert not state.adapt
     criterion, ids = Loss(objective, state=state), torch.arange(6)
     first, again = (criterion(torch.randn(6, 4), torch.randn(6, 4), ids=ids) for _ in range(2))
     assert torch.isfinite(first + again)
     assert torch.isfinite(state.log_average[:6]).all()
     for text in ("sogclr", "sogclr(gamma=1.0)", "nt_xent"):  # nothing to remember
-        assert remembering(parse(text), 10)[1] is None
+        assert with_state(parse(text), 10)[1] is None
 
 
 def test_an_image_twice_in_a_batch_moves_once() -> None:

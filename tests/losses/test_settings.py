@@ -76,7 +76,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "average": (lambda: sogclr(P, log_average=torch.zeros(3)), "log_average: expected one number per anchor (8,), got (3,)"),
     "score": (lambda: tau(P, score=torch.zeros(8, 1)), "score: expected one floating point number per anchor"),
     "uncertainty": (lambda: uncertainty(torch.zeros(8), base=0.0), "base: expected a number above 0"),
-    "state size": (lambda: PerSample(3)(P), "expected image ids from 0 to 2 (give ids= when making the pairs), got values from 0 to 3"),
+    "state size": (lambda: PerSample(3).settings(P), "expected image ids from 0 to 2 (give ids= when making the pairs), got values from 0 to 3"),
     "state range": (lambda: PerSample(3, temperature=2.0), "expected low ≤ temperature ≤ high"),
     "ode": (lambda: ode_solution(torch.zeros(1), delta_k=1.0, constant=2.0), "the solution needs"),
     "ode side": (lambda: ode_constant(delta_k=1.0, high=0.2, at=0), "at: expected +1 or -1"),

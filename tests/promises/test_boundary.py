@@ -23,6 +23,7 @@ LAYERS = (
     ("reduce",),
     ("distributed",),
     ("pairs",),
+    ("embeddings",),
     ("temperature",),
     ("losses",),
     ("metrics",),

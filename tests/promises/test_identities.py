@@ -323,7 +323,7 @@ def test_per_sample_temperatures_stay_in_range(promise: Promise) -> None:
     state = PerSample(8, temperature=0.1, low=0.05, high=0.7, rate=0.5)
     for _ in range(30):
         pairs = two_views(randn(6, 4), randn(6, 4), ids=torch.randperm(8)[:6])
-        assert torch.isfinite(sogclr(pairs, **state(pairs)))
+        assert torch.isfinite(sogclr(pairs, **state.settings(pairs)))
         state.update(pairs)
         assert ((state.temperature >= 0.05 - 1e-7) & (state.temperature <= 0.7 + 1e-7)).all()
         promise.case()

@@ -177,10 +177,10 @@ def test_a_schedule_is_held_in_a_tensor() -> None:
 
 
 def test_other_schedules_are_not_held() -> None:
-    assert Loss(nt_xent, temperature=CosineSchedule()).can_hold_schedules
-    assert Loss(nt_xent, temperature=0.2).can_hold_schedules
-    assert not Loss(macl, temperature=CosineSchedule()).can_hold_schedules
-    assert not Loss(balanced, alpha=CosineSchedule()).can_hold_schedules
+    assert Loss(nt_xent, temperature=CosineSchedule()).can_capture
+    assert Loss(nt_xent, temperature=0.2).can_capture
+    assert not Loss(macl, temperature=CosineSchedule()).can_capture
+    assert not Loss(balanced, alpha=CosineSchedule()).can_capture
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adamw"])

@@ -11,21 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contrapose import losses
+from contrapose.losses.objective import traits_of
 from contrapose.losses.parse import parse
-from contrapose.losses.sogclr import STATE_SETTINGS
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.negatives import Hardest, steps
-from contrapose.temperature import Profile, Schedule, adaptive
-
-# The setting that makes an objective softer (+1: the exponent is s / value) or sharper (-1: it is factor · value · s).
-_SOFTNESS = {
-    losses.tau: ("base", 1, 1.0),
-    losses.balanced: ("alpha", -1, 1.0),
-    losses.generalized_nt_xent: ("alpha", -1, 1.0),
-    losses.cacr: ("t_neg", -1, 2.0),
-    losses.align_uniform: ("t", -1, 2.0),
-}
+from contrapose.temperature import LearnedTemperature, Profile, Schedule
 
 
 @dataclass(frozen=True)
@@ -38,23 +28,22 @@ class Subject:
 
     @classmethod
     def of(cls, text: str, data: str | None = None, *, epoch: int = 0) -> Subject:
-        """The loss that `text` describes; a schedule takes its value at `epoch`.
-
-        What a run would bring along is filled in: iSogCLR's temperatures as they begin, TaU's uncertainty of a new head.
-        """
-        made = parse(text, data)
-        settings = {
-            name: value.at(epoch) if isinstance(value, Schedule) else value for name, value in made.keywords.items()
-        }
-        if made.func is losses.isogclr:
-            rest = {name: value for name, value in settings.items() if name not in STATE_SETTINGS}
-            return cls(text, losses.sogclr, {"temperature": settings.get("temperature", 0.1), **rest})
-        return cls(text, made.func, settings)
+        """Return the loss that `text` describes; a schedule takes its value at `epoch`."""
+        parsed = parse(text, data)
+        if traits_of(parsed.func).takes != "pairs":
+            raise ValueError(
+                f"loss: {text} is not a loss of similarities, so there is no penalty on a similarity to show"
+            )
+        settings = {name: _current(value, epoch) for name, value in parsed.keywords.items()}
+        return cls(text, parsed.func, settings)
 
     def __call__(self, pairs: AnyPairs) -> Tensor:
-        """The loss."""
-        more = {"score": torch.zeros(pairs.shape[0], dtype=torch.float64)} if self.objective is losses.tau else {}
-        return self.objective(pairs, **{**self.settings, **more})
+        """Return the loss. What a network or a state would provide is as it is before training."""
+        traits = traits_of(self.objective)
+        settings = {name: value for name, value in self.settings.items() if name not in traits.state_settings}
+        if traits.untrained is not None:
+            settings |= traits.untrained(self.settings, pairs.shape[0])
+        return self.objective(pairs, **settings)
 
     @property
     def least_negatives(self) -> int:
@@ -62,36 +51,38 @@ class Subject:
         return max((c.k or 1 for c in steps(self.settings.get("negatives")) if isinstance(c, Hardest)), default=1)
 
     def at_scale(self, factor: float) -> Subject:
-        """The same with its temperature multiplied; itself, where it has none."""
-        name, power, _ = _SOFTNESS.get(self.objective, ("temperature", 1, 1.0))
-        value = self._setting(name)
+        """Return the same loss with its temperature multiplied; itself if it has none."""
+        softness = traits_of(self.objective).softness
+        value = self._setting(softness.setting)
         if value is None:
             return self
-        return replace(self, settings={**self.settings, name: _times(value, factor**power)})
+        return replace(self, settings={**self.settings, softness.setting: _times(value, factor**softness.power)})
 
     def nominal_temperature(self, s: Tensor, positive: float = 0.7) -> Tensor | None:
-        """τ(s) by its settings: s/τ is the exponent. None where it has no temperature."""
-        name, power, factor = _SOFTNESS.get(self.objective, ("temperature", 1, 1.0))
-        value = self._setting(name)
-        if value is None or (self.objective is losses.cacr and self.settings.get("repulsion") == "uniform"):
+        """Return τ(s) by its settings, where s/τ is the exponent; None if it has no temperature."""
+        softness = traits_of(self.objective).softness
+        value = self._setting(softness.setting)
+        value = None if value is None else softness.nominal(value, self.settings, positive)
+        if value is None or (softness.power == -1 and value == 0):  # at 0 every negative weighs the same
             return None
-        if power == -1 and value == 0:  # every negative weighs the same
-            return None
-        if self.objective is losses.macl:
-            keywords = {key: self._setting(key) for key in ("alpha", "center")}
-            value = float(adaptive(s.new_full((1, 1), positive), base=value, **keywords))
-        if self.objective is losses.tau:
-            value = 2 * value  # sigmoid(0) = 1/2
         if callable(value):
-            found: Tensor = value(s)
-            return found
-        return torch.full_like(s, float(value) if power == 1 else 1 / (factor * value))
+            temperature: Tensor = value(s)
+            return temperature
+        return torch.full_like(s, float(value) if softness.power == 1 else 1 / (softness.factor * value))
 
     def _setting(self, name: str) -> Any:
         if name in self.settings:
             return self.settings[name]
         known = inspect.signature(self.objective).parameters
-        return known[name].default if name in known else None
+        default = known[name].default if name in known else None
+        return traits_of(self.objective).softness.start if default is None else default
+
+
+def _current(value: Any, epoch: int) -> Any:
+    """A scheduled setting at an epoch, a learned one as it starts, any other as it is."""
+    if isinstance(value, Schedule):
+        return value.at(epoch)
+    return float(value().detach()) if isinstance(value, LearnedTemperature) else value
 
 
 def _times(value: Any, factor: float) -> Any:

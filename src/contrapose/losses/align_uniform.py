@@ -7,14 +7,15 @@ import math
 import torch
 from torch import Tensor
 
-from contrapose.losses.reduction import finish, objective
+from contrapose.losses.objective import Softness, objective
+from contrapose.losses.reduction import finish
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.negatives import Negatives, batch_rows, same_view, steps, stored_rows
 from contrapose.reduce import Count, LogSumExp, Scale
 from contrapose.validate import check_number
 
 
-@objective
+@objective(softness=Softness("t", power=-1, factor=2.0))
 def align_uniform(
     pairs: AnyPairs,
     *,

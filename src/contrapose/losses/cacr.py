@@ -14,7 +14,8 @@ import math
 import torch
 from torch import Tensor
 
-from contrapose.losses.reduction import finish, objective
+from contrapose.losses.objective import Settings, Softness, objective
+from contrapose.losses.reduction import finish
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.negatives import Negatives, batch_rows, other_views, same_view, steps, stored_rows
 from contrapose.reduce import Expectation, LogSumExp, Scale
@@ -24,7 +25,12 @@ WEIGHTS = ("contrast", "uniform", "reversed")
 COSTS = ("euclidean", "inner", "rbf")
 
 
-@objective
+def _no_weights(t_neg: float, settings: Settings, positive: float) -> float | None:
+    """Repulsion without weights has no temperature."""
+    return None if settings.get("repulsion") == "uniform" else t_neg
+
+
+@objective(softness=Softness("t_neg", power=-1, factor=2.0, nominal=_no_weights))
 def cacr(
     pairs: AnyPairs,
     *,

@@ -10,15 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from contrapose.embeddings import Assignments, Embeddings, within_batch
 from contrapose.losses.catalogue import CATALOGUE, Method
-from contrapose.losses.softmax import macl
+from contrapose.losses.objective import State, traits_of
 from contrapose.pairs import AnyPairs, Pairs, Similarities, two_views, views
-from contrapose.temperature import PerSample, Schedule
+from contrapose.temperature import LearnedTemperature, Schedule
 from contrapose.validate import nearest
+
+Batch = Tensor | AnyPairs | Embeddings
 
 
 class Loss(nn.Module):
-    """An objective with its settings, called with two views, with V views (V, m, d), or with `Pairs`.
+    """An objective with its settings, called with two views, with V views (V, m, d), with `Pairs` or with `Embeddings`.
 
     >>> import torch
     >>> from contrapose.losses import nt_xent
@@ -28,62 +31,76 @@ class Loss(nn.Module):
     >>> round(criterion(z1, z2).item(), 4)
     0.0396
 
-    A setting that is a schedule takes its value at `criterion.epoch`, which the training loop sets. One that is an
-    `nn.Parameter` or module (a learned temperature) belongs to the criterion. With `state` (`isogclr`) the criterion
-    reads it, needs `ids` (data-set indices), and moves it after each call in training mode.
+    A setting that is a schedule takes its value at `criterion.epoch`, which the training loop sets. One that is learned (an
+    `nn.Parameter`, `learned(0.1)` or another module) belongs to the criterion: give `criterion.parameters()` to the
+    optimiser. With `state` (SogCLR, iSogCLR) the criterion reads it, needs `ids` (data-set indices), and updates it in each
+    call in training mode.
     """
 
     def __init__(
-        self, objective: Callable[..., Tensor] | Method, *, state: PerSample | None = None, **settings: Any
+        self, objective: Callable[..., Tensor] | Method, *, state: State | None = None, **settings: Any
     ) -> None:
         super().__init__()
         if not callable(objective):
             named = f"; CATALOGUE[{objective!r}] has it" if objective in CATALOGUE else ""
             raise ValueError(f"objective: expected a function of pairs such as nt_xent, got {objective!r}{named}")
-        if state is not None and not isinstance(state, PerSample):
+        if state is not None and not (hasattr(state, "settings") and hasattr(state, "update")):
             raise ValueError(f"state: expected a PerSample(number_of_images), got {state!r}")
         if isinstance(objective, Method):
             objective = objective()
         if isinstance(objective, partial):  # what a method of the catalogue makes
             settings, objective = {**objective.keywords, **settings}, objective.func
         _check_settings(objective, settings)
-        self.objective, self.settings, self.state, self.epoch = objective, settings, state, 0
-        self.held: dict[str, Tensor] = {}
-        for name, value in settings.items():  # a learned temperature is learned, moved and saved with the module
+        self.objective, self.traits, self.settings = objective, traits_of(objective), settings
+        self.state, self.epoch = state, 0
+        self.scheduled_tensors: dict[str, Tensor] = {}
+        for name, value in settings.items():  # what is learned is moved and saved with the module
             if isinstance(value, nn.Parameter):
                 self.register_parameter(name, value)
             elif isinstance(value, nn.Module):
                 self.add_module(name, value)
 
-    def forward(
-        self, z: Tensor | AnyPairs, z2: Tensor | None = None, *, ids: Tensor | None = None, **more: Any
-    ) -> Tensor:
-        """The loss. `more` overrides settings for this call, such as a per-anchor temperature."""
+    def forward(self, z: Batch, z2: Tensor | None = None, *, ids: Tensor | None = None, **more: Any) -> Tensor:
+        """Return the loss. `more` overrides settings for this call, such as a per-anchor temperature."""
         if self.state is not None and ids is None and isinstance(z, Tensor):
             raise ValueError("ids: expected the data-set index of each image, since the state is kept for each of them")
-        pairs = self._pairs(z, z2, ids)
-        settings = {**self.settings, **self.held, **(self.state(pairs) if self.state is not None else {}), **more}
-        at_epoch = {name: s.at(self.epoch) if isinstance(s, Schedule) else s for name, s in settings.items()}
-        loss = self.objective(pairs, **at_epoch)
+        batch = self._input(z, z2, ids)
+        settings = {**self.settings, **self._provided(z), **self.scheduled_tensors}
+        if self.state is not None:
+            settings |= self.state.settings(batch)
+        settings = {name: self._current(value) for name, value in (settings | more).items()}
+        loss = self.objective(batch, **settings)
         if self.state is not None and self.training:
-            self.state.update(pairs, negatives=settings.get("negatives"))
+            self.state.update(batch, negatives=settings.get("negatives"))
         return loss
 
+    def _provided(self, z: Batch) -> dict[str, Tensor]:
+        """What the network provides for the objective, beside the embeddings."""
+        if not isinstance(z, Embeddings) or self.state is not None:
+            return {}
+        return {name: z.provide(name) for name in self.traits.provided if name == "score"}
+
+    def _current(self, value: Any) -> Any:
+        """The value of a setting in this step."""
+        if isinstance(value, Schedule):
+            return value.at(self.epoch)
+        return value() if isinstance(value, LearnedTemperature) else value
+
     @property
-    def can_hold_schedules(self) -> bool:
-        """Whether tensors can take the place of what is scheduled: of temperatures that objectives take as tensors."""
+    def can_capture(self) -> bool:
+        """Whether a CUDA graph can follow its schedules: only temperatures that the objective takes as tensors."""
         scheduled = {name for name, s in self.settings.items() if isinstance(s, Schedule)}
-        return not scheduled or (scheduled == {"temperature"} and self.objective is not macl)
+        return not scheduled or (scheduled == {"temperature"} and self.traits.tensor_temperature)
 
     def hold_schedules(self, device: torch.device) -> None:
-        """Keep what schedules say in tensors, for a recorded graph; `refresh_schedules` brings them up to date."""
+        """Keep scheduled values in tensors, for a captured graph; `refresh_schedules` brings them up to date."""
         scheduled = [name for name, s in self.settings.items() if isinstance(s, Schedule)]
-        self.held = {name: torch.zeros((), device=device) for name in scheduled}
+        self.scheduled_tensors = {name: torch.zeros((), device=device) for name in scheduled}
         self.refresh_schedules()
 
     def refresh_schedules(self) -> None:
-        """Put the epoch's values into the tensors."""
-        for name, tensor in self.held.items():
+        """Write the epoch's values into the tensors."""
+        for name, tensor in self.scheduled_tensors.items():
             tensor.fill_(self.settings[name].at(self.epoch))
 
     def extra_repr(self) -> str:
@@ -91,13 +108,19 @@ class Loss(nn.Module):
         name = getattr(self.objective, "__name__", repr(self.objective))
         return ", ".join([name, *(f"{key}={value!r}" for key, value in self.settings.items())])
 
-    @staticmethod
-    def _pairs(z: Tensor | AnyPairs, z2: Tensor | None, ids: Tensor | None) -> AnyPairs:
-        if not isinstance(z, Pairs | Similarities):
+    def _input(self, z: Batch, z2: Tensor | None, ids: Tensor | None) -> Any:
+        """What the objective takes: pairs, embeddings or assignments."""
+        takes = self.traits.takes
+        if isinstance(z, Pairs | Similarities | Embeddings | Assignments):
+            if z2 is not None or ids is not None:
+                raise ValueError("z: expected pairs alone, since they hold both views and their ids")
+            if not isinstance(z, Embeddings):
+                return z
+            return z if takes == "embeddings" else z.assignments if takes == "assignments" else z.pairs
+        if takes == "pairs":
             return two_views(z, z2, ids=ids) if z2 is not None else views(z, ids=ids)
-        if z2 is not None or ids is not None:
-            raise ValueError("z: expected pairs alone, since they hold both views and their ids")
-        return z
+        stacked = torch.stack([z, z2]) if z2 is not None else z
+        return self._input(Embeddings(z=stacked, ids=ids, compare=within_batch), None, None)
 
 
 def _check_settings(objective: Callable[..., Tensor], settings: Mapping[str, Any]) -> None:
@@ -105,7 +128,9 @@ def _check_settings(objective: Callable[..., Tensor], settings: Mapping[str, Any
     known = signature(objective).parameters
     if any(p.kind is p.VAR_KEYWORD for p in known.values()):
         return
+    accepted = list(known)[1:]  # the first is the batch
     for name in settings:
-        if name not in known:
-            has = [p for p in known if p != "pairs"]
-            raise ValueError(f"{name}: {objective.__name__} has the settings {', '.join(has)}{nearest(name, has)}")
+        if name not in accepted:
+            raise ValueError(
+                f"{name}: {objective.__name__} has the settings {', '.join(accepted)}{nearest(name, accepted)}"
+            )

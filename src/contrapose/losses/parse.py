@@ -17,14 +17,14 @@ from torch import Tensor
 
 from contrapose import losses, pairs, temperature
 from contrapose.losses.catalogue import CATALOGUE, DATA
-from contrapose.losses.sogclr import STATE_SETTINGS
+from contrapose.losses.objective import traits_of
 from contrapose.validate import check_known, nearest
 
 _PARTS: Mapping[str, Callable[..., Any]] = {
     **{name: getattr(pairs, name) for name in ("other_views", "same_view", "hardest", "stored_rows", "batch_rows")},
     **{
         name: getattr(temperature, name)
-        for name in ("cosine", "linear", "exponential", "exponential_legacy", "monotonic_cosine")
+        for name in ("cosine", "linear", "exponential", "exponential_legacy", "monotonic_cosine", "learned")
     },
     "schedule": temperature.CosineSchedule,
 }
@@ -45,8 +45,9 @@ def parse(text: str, data: str | None = None) -> partial[Tensor]:
     known = {**_OBJECTIVES, **CATALOGUE}
     check_known("loss", name, sorted(known))
     made = CATALOGUE[name](data if data in DATA else None) if name in CATALOGUE else partial(_OBJECTIVES[name])
-    accepted = [p for p in signature(made.func).parameters if p not in ("pairs", "reduction", "log_average", "score")]
-    accepted += [p for p in STATE_SETTINGS if made.func is losses.isogclr and p not in accepted]
+    traits = traits_of(made.func)
+    accepted = [p for p in list(signature(made.func).parameters)[1:] if p not in ("reduction", *traits.provided)]
+    accepted += [p for p in traits.state_settings if p not in accepted]
     for setting in settings:
         if setting not in accepted:
             hint = nearest(setting, accepted)

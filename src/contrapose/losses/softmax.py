@@ -7,11 +7,13 @@ turn against the same negatives, the other positives left out.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from contrapose.losses.reduction import finish, objective
+from contrapose.losses.objective import Settings, Softness, objective
+from contrapose.losses.reduction import finish
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.negatives import Negatives, same_view, steps
 from contrapose.pairs.negatives import other_views as only_other_views
@@ -79,7 +81,16 @@ def dcl(
     return finish(total - logit(pairs.positives()).mean(1), reduction)
 
 
-@objective
+def _untrained_score(settings: Settings, anchors: int) -> dict[str, Any]:
+    return {"score": torch.zeros(anchors, dtype=torch.float64)}
+
+
+@objective(
+    provided=("score",),
+    untrained=_untrained_score,
+    # sigmoid(0) = 1/2 before training
+    softness=Softness("base", nominal=lambda base, settings, positive: 2 * base),
+)
 def tau(
     pairs: AnyPairs,
     *,
@@ -128,7 +139,7 @@ def _log_total(pairs: AnyPairs, total: LogSumExp, negatives: Negatives, split_vi
     return same + other
 
 
-@objective
+@objective(softness=Softness("alpha", power=-1))
 def generalized_nt_xent(
     pairs: AnyPairs,
     *,
@@ -148,7 +159,7 @@ def generalized_nt_xent(
     return finish(values * alpha if scale_by_alpha else values, reduction)
 
 
-@objective
+@objective(softness=Softness("alpha", power=-1))
 def balanced(
     pairs: AnyPairs,
     *,
@@ -175,7 +186,12 @@ def _balance(pairs: AnyPairs, alpha: float, weight: float, negatives: Negatives)
     return total, pairs.positives()
 
 
-@objective
+def _adapted(temperature: float, settings: Settings, positive: float) -> float:
+    keywords = {key: settings[key] for key in ("alpha", "center") if key in settings}
+    return float(adaptive(torch.full((1, 1), positive, dtype=torch.float64), base=temperature, **keywords))
+
+
+@objective(tensor_temperature=False, softness=Softness(nominal=_adapted))
 def macl(
     pairs: AnyPairs,
     *,

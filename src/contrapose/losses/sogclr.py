@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from inspect import signature
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from contrapose.losses.reduction import finish, objective
+from contrapose.losses.objective import Settings, Softness, State, objective
+from contrapose.losses.reduction import finish
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.negatives import Negatives
 from contrapose.reduce import Count, Expectation, LogSumExp
@@ -15,11 +18,25 @@ from contrapose.temperature import PerSample, Temperature, temperature_logit
 from contrapose.temperature.per_sample import blend
 from contrapose.validate import check_number
 
-# What a state is made of, and not asked at each step.
-STATE_SETTINGS = tuple(name for name in signature(PerSample).parameters if name not in ("size", "adapt"))
+_STATE_SETTINGS = tuple(name for name in signature(PerSample).parameters if name not in ("size", "adapt"))
 
 
-@objective
+def _make_state(adapt: bool, settings: Settings, samples: int) -> tuple[Settings, State | None]:
+    """iSogCLR always has a state. SogCLR has one unless γ = 1, its default: then there is nothing to average."""
+    if not adapt and settings.get("gamma", 1.0) == 1:
+        return settings, None
+    of_state = {name: settings[name] for name in _STATE_SETTINGS if name in settings}
+    rest = {name: value for name, value in settings.items() if name not in of_state}
+    return rest, PerSample(samples, adapt=adapt, **of_state)
+
+
+def _untrained_state(settings: Settings, anchors: int) -> dict[str, Any]:
+    """Temperatures as they start, and no average yet."""
+    temperature = torch.full((anchors,), float(settings.get("temperature", 0.1)), dtype=torch.float64)
+    return {"temperature": temperature, "log_average": torch.full((anchors,), -torch.inf, dtype=torch.float64)}
+
+
+@objective(provided=("log_average",), make_state=partial(_make_state, False))
 def sogclr(
     pairs: AnyPairs,
     *,
@@ -33,7 +50,7 @@ def sogclr(
 
     The gradient of DCL times τ, with each anchor's normaliser averaged over the epochs. `log_average` (n,) is log u
     so far (-inf: none yet); `PerSample` keeps it, and with it iSogCLR's temperatures:
-    `sogclr(pairs, **state(pairs))`. An image's views add up, as in the authors' loss; several positives: the mean.
+    `sogclr(pairs, **state.settings(pairs))`. An image's views add up, as in the authors' loss; several positives: the mean.
     """
     check_number("gamma", gamma, above=0.0, most=1.0)
     if log_average is not None and (not isinstance(log_average, Tensor) or log_average.shape != (pairs.shape[0],)):
@@ -47,7 +64,13 @@ def sogclr(
     return finish(values * pairs.views, reduction)
 
 
-@objective
+@objective(
+    provided=("log_average",),
+    make_state=partial(_make_state, True),
+    state_settings=_STATE_SETTINGS,
+    untrained=_untrained_state,
+    softness=Softness(start=0.1),
+)
 def isogclr(
     pairs: AnyPairs,
     *,
@@ -61,21 +84,8 @@ def isogclr(
     if temperature is None or log_average is None:
         raise ValueError(
             "temperature, log_average: expected those of a PerSample state: "
-            "Loss(isogclr, state=PerSample(number_of_images)), or isogclr(pairs, **state(pairs))"
+            "Loss(isogclr, state=PerSample(number_of_images)), or isogclr(pairs, **state.settings(pairs))"
         )
     return sogclr(
         pairs, temperature=temperature, log_average=log_average, gamma=gamma, negatives=negatives, reduction=reduction
     )
-
-
-def remembering(objective: partial[Tensor], size: int) -> tuple[partial[Tensor], PerSample | None]:
-    """An objective for a data set of `size` images, and the state that its settings ask for, if any.
-
-    iSogCLR has one. SogCLR has one unless γ = 1, its default: then there is nothing to remember.
-    """
-    adapt, settings = objective.func is isogclr, objective.keywords
-    if not adapt and (objective.func is not sogclr or settings.get("gamma", 1.0) == 1):
-        return objective, None
-    kept = {name: settings[name] for name in STATE_SETTINGS if name in settings}
-    rest = {name: value for name, value in settings.items() if name not in kept}
-    return partial(objective.func, **rest), PerSample(size, adapt=adapt, **kept)

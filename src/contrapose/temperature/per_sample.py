@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from contrapose.pairs import AnyPairs
-from contrapose.pairs.negatives import Negatives
+from contrapose.pairs import AnyPairs, Negatives
 from contrapose.reduce import Count, Expectation, LogSumExp, Scale
 from contrapose.validate import check_number, check_values
 
@@ -21,9 +20,9 @@ class PerSample(nn.Module):
         v_n ← (1-β) v_n + β G_n,             G = log u + ρ - Σ_k w_k s_k / τ_n, clipped to ±3
         τ_n ← clip(τ_n - η v_n, low, high)
 
-    Called with pairs whose ids are data-set indices it gives what `sogclr` needs; `update` follows the step:
+    `settings` of pairs whose ids are data-set indices are what `sogclr` needs; `update` follows the step:
 
-        loss = sogclr(pairs, **state(pairs))
+        loss = sogclr(pairs, **state.settings(pairs))
         loss.backward(); optimizer.step(); state.update(pairs)
 
     Averages are kept as logarithms, so that no temperature makes them overflow.
@@ -65,8 +64,8 @@ class PerSample(nn.Module):
         self.register_buffer("temperature", torch.full((size,), float(temperature)))
         self.register_buffer("velocity", torch.zeros(size))
 
-    def forward(self, pairs: AnyPairs) -> dict[str, Any]:
-        """The keyword arguments of `sogclr` for these pairs: temperature, average so far, gamma."""
+    def settings(self, pairs: AnyPairs) -> dict[str, Any]:
+        """Return the keyword arguments of `sogclr` for these pairs: temperature, average so far, gamma."""
         index = self._index(pairs)
         return {
             "temperature": self.temperature[index],
@@ -75,7 +74,7 @@ class PerSample(nn.Module):
         }
 
     @torch.no_grad()
-    def update(self, pairs: AnyPairs, *, negatives: Negatives = None) -> None:
+    def update(self, pairs: AnyPairs, *, negatives: Negatives = None, **other: Any) -> None:
         """Move the state of the images in this batch, once the loss has been computed, with the same negatives."""
         index = self._index(pairs)
         tau = self.temperature[index]

@@ -48,7 +48,7 @@ def why_not(trainer: Trainer) -> str:
         return "images are streamed from disk"
     if trainer.scaler.is_enabled():
         return "fp16 looks at its gradients on the way; bf16 does not"
-    if not trainer.criterion.can_hold_schedules:
+    if not trainer.criterion.can_capture:
         return "the loss has a schedule for something else than a temperature"
     return "" if find_spec("triton") is not None else "the compiler needs Triton"
 

@@ -19,8 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 from contrapose.evaluation import KNN, Measures, features
 from contrapose.evaluation.features import at_once
 from contrapose.losses import Loss
+from contrapose.losses.objective import with_state
 from contrapose.losses.parse import parse
-from contrapose.losses.sogclr import remembering
 from contrapose.metrics import penalties
 from contrapose.modalities.images.images import Images
 from contrapose.modalities.images.stream import TIMEOUT, Files, whole, worker_deaths
@@ -102,7 +102,7 @@ class Trainer:
             with warnings.catch_warnings():  # torch 2.15 has another name for it, which earlier ones do not know
                 warnings.simplefilter("ignore", FutureWarning)
                 self.learner = DistributedDataParallel(self.network, broadcast_buffers=False)
-        objective, state = remembering(parse(self.run.loss, self.run.data), size)
+        objective, state = with_state(parse(self.run.loss, self.run.data), size)
         self.criterion = Loss(objective, state=state).to(self.device)
         self.whole = nn.ModuleDict({"network": self.network, "criterion": self.criterion})
         self.optimiser = optimiser(self.run, self.network)

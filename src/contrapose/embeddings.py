@@ -1,0 +1,94 @@
+"""`Embeddings`: what the networks made of a batch. Every objective gets its input from it.
+
+    z           (V, m, d), as the projector made them
+    target      (W, m, d) from a momentum encoder or another tower
+    pairs       who is compared with whom, for contrastive objectives
+    assignments similarities to prototypes, for clustering objectives
+
+How embeddings are compared belongs to the framework that made them: within the batch, with a queue, with a memory bank or
+between towers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import Tensor
+
+from contrapose.pairs import Pairs, bank, cross, queue, unit, views
+from contrapose.reduce.unit import matmul
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Assignments:
+    """Similarities of embeddings to prototypes, before any softmax."""
+
+    scores: Tensor  # (V, m, p)
+    target: Tensor | None = None  # (W, m, p), without gradient
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Embeddings:
+    """Embeddings of a batch in V views, with everything an objective may need to compare them."""
+
+    z: Tensor  # (V, m, d), not normalised, with gradient
+    compare: Callable[[Embeddings], Pairs]  # how `pairs` are made: within_batch, with_queue(...), with_bank(...)
+    target: Tensor | None = None  # (W, m, d) from a momentum encoder or another tower; W may differ from V
+    ids: Tensor | None = None  # (m,) data-set indices
+    score: Tensor | None = None  # (V, m) extra output of the projector: the certainty of TaU
+    prototypes: Tensor | None = None  # (p, d)
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """Anchors, positives and negatives; several processes share the work of reducing them."""
+        return self.compare(self).sharded()
+
+    @cached_property
+    def assignments(self) -> Assignments:
+        """Similarities to the prototypes."""
+        if self.prototypes is None:
+            raise ValueError("prototypes: this loss assigns samples to prototypes, and the framework has none")
+        rows = unit(self.prototypes).T
+        target = None if self.target is None else matmul(unit(self.target.detach()), rows.detach())
+        return Assignments(scores=matmul(unit(self.z), rows), target=target)
+
+    def provide(self, name: str) -> Tensor:
+        """Return what the network provides under this name, one value per anchor (V · m,)."""
+        if name != "score" or self.score is None:
+            raise ValueError(f"{name}: this loss needs a network that provides it, and the framework's does not")
+        return self.score.flatten()
+
+
+def within_batch(embeddings: Embeddings) -> Pairs:
+    """Compare all views of the batch with each other, or with the target's if there is one (SimCLR, MoCo v3)."""
+    return views(embeddings.z, keys=embeddings.target, ids=embeddings.ids)
+
+
+def with_queue(rows: Tensor, *, batch: bool = False) -> Callable[[Embeddings], Pairs]:
+    """Compare queries with the target's keys and with stored rows (r, d); with `batch`, with other queries too (MoCo)."""
+
+    def compare(embeddings: Embeddings) -> Pairs:
+        assert embeddings.target is not None
+        # A single view of queries has all keys as positives.
+        query = embeddings.z if len(embeddings.z) > 1 else embeddings.z[0]
+        return queue(query, embeddings.target, rows, batch=batch, ids=embeddings.ids)
+
+    return compare
+
+
+def with_bank(rows: Tensor) -> Callable[[Embeddings], Pairs]:
+    """Compare each view with stored rows (N, d), one per sample of the data set (Wu et al.)."""
+
+    def compare(embeddings: Embeddings) -> Pairs:
+        assert embeddings.ids is not None
+        return bank(embeddings.z, embeddings.ids, rows)
+
+    return compare
+
+
+def between_towers(embeddings: Embeddings) -> Pairs:
+    """Compare the first tower with the second, in one direction (CLIP)."""
+    assert embeddings.target is not None
+    return cross(embeddings.z[0], embeddings.target[0], ids=embeddings.ids)

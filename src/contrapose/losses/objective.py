@@ -1,0 +1,109 @@
+"""What an objective is beside its formula: what it takes, what it is provided with, what it keeps between steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial, wraps
+from typing import Any, Protocol, TypeVar, cast, overload
+
+from torch import Tensor
+
+from contrapose.embeddings import Assignments, Embeddings
+from contrapose.pairs import AnyPairs, Pairs, Similarities
+from contrapose.validate import check_choice
+
+F = TypeVar("F", bound=Callable[..., Tensor])
+Settings = Mapping[str, Any]
+_KINDS: dict[str, tuple[type, ...]] = {
+    "pairs": (Pairs, Similarities),
+    "embeddings": (Embeddings,),
+    "assignments": (Assignments,),
+}
+
+
+class State(Protocol):
+    """What a method keeps between steps. An `nn.Module`, so that all of it is in `state_dict`."""
+
+    def settings(self, pairs: AnyPairs) -> dict[str, Any]:
+        """Return the arguments that the objective gets for this batch."""
+
+    def update(self, pairs: AnyPairs, **settings: Any) -> None:
+        """Take in this batch, once its loss has been computed."""
+
+
+@dataclass(frozen=True)
+class Softness:
+    """The setting that makes an objective softer or sharper, for `explain`."""
+
+    setting: str = "temperature"
+    power: int = 1  # 1: the exponent is s / value; -1: the exponent is factor · value · s
+    factor: float = 1.0
+    start: float | None = None  # its value where a state keeps it and no other is given
+    # From the setting's value, the other settings and the positive's similarity to the temperature in effect, if there is one
+    nominal: Callable[[Any, Settings, float], Any] = lambda value, settings, positive: value
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What `Loss`, the parser and `explain` need to know of an objective."""
+
+    takes: str = "pairs"  # pairs, embeddings or assignments
+    provided: tuple[str, ...] = ()  # arguments that the network or a state provides in each step, not the user
+    # From the settings and the number of training samples to the settings that are left and the state, if one is needed
+    make_state: Callable[[Settings, int], tuple[Settings, State | None]] | None = None
+    state_settings: tuple[str, ...] = ()  # settings of that state
+    # From the settings and the number of anchors to what the network or a state provides before any training
+    untrained: Callable[[Settings, int], dict[str, Any]] | None = None
+    softness: Softness = Softness()
+    tensor_temperature: bool = True  # whether a scheduled temperature may be a tensor, as a CUDA graph needs it
+
+
+@overload
+def objective(function: F, /) -> F: ...
+@overload
+def objective(**traits: Any) -> Callable[[F], F]: ...
+def objective(function: F | None = None, /, **traits: Any) -> F | Callable[[F], F]:
+    """Declare an objective: `@objective`, or `@objective(takes="embeddings", …)` with `Traits`. Other input is refused."""
+    if function is None:
+        return lambda declared: _declared(declared, Traits(**traits))
+    return _declared(function, Traits())
+
+
+def _declared(function: F, described: Traits) -> F:
+    check_choice("takes", described.takes, *_KINDS)
+
+    @wraps(function)
+    def checked(batch: Any, *more: Any, **settings: Any) -> Tensor:
+        if more or not isinstance(batch, _KINDS[described.takes]):
+            raise ValueError(_refusal(function, described.takes, batch, *more))
+        return function(batch, **settings)
+
+    checked.traits = described  # type: ignore[attr-defined]
+    return cast(F, checked)
+
+
+def _refusal(function: Callable[..., Tensor], takes: str, *received: Any) -> str:
+    names = " and ".join(type(value).__name__ for value in received)
+    if takes != "pairs":
+        return (
+            f"{takes}: {function.__name__} expected {takes.capitalize()}, got {names}; `Loss` makes them of two views"
+        )
+    wanted = "what two_views, views, cross, queue, bank or from_similarities make"
+    two = isinstance(received[0], Tensor)
+    hint = f"; for two views write {function.__name__}(two_views(z1, z2))" if two else ""
+    return f"pairs: expected {wanted}, got {names}{hint}"
+
+
+def traits_of(function: Callable[..., Tensor]) -> Traits:
+    """Return the traits of an objective; a plain function of pairs has the ordinary ones."""
+    return getattr(function, "traits", Traits())
+
+
+def with_state(chosen: partial[Tensor], samples: int) -> tuple[partial[Tensor], State | None]:
+    """Return an objective for a data set of so many samples, and the state that its settings ask for, if any."""
+    make = traits_of(chosen.func).make_state
+    if make is None:
+        return chosen, None
+    settings, state = make(chosen.keywords, samples)
+    return partial(chosen.func, **settings), state
