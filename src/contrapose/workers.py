@@ -12,9 +12,12 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 
+TIMEOUT = 300.0  # seconds without a batch from data-loading workers after which they are given up
 START_METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 
@@ -59,3 +62,21 @@ def start_loading(worker: int) -> None:
     """Set up a data-loading worker: it ends with the training, and Ctrl-C is the training's to handle."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     exit_with_parent()
+
+
+class LoadingFailed(Exception):
+    """A data-loading worker was killed, often for want of memory, or stopped answering."""
+
+
+@contextmanager
+def worker_failures() -> Iterator[None]:
+    """In this block a dead data-loading worker raises `LoadingFailed`; torch's own error comes wherever the program is."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        reason = str(error).splitlines()[0]
+        raise LoadingFailed(
+            f"a data-loading worker died ({reason}); run the same command again to resume from the last checkpoint"
+        ) from error

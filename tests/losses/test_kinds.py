@@ -19,14 +19,14 @@ from contrapose.temperature import learned
 def decorrelation(embeddings: Embeddings, *, weight: float = 1.0) -> Tensor:
     """A statistic of features, not of pairs, as Barlow Twins has it."""
     one, two = (z - z.mean(0) for z in embeddings.z)
-    return weight * (one.T @ two).square().mean()
+    return torch.mean((one.T @ two).square()) * weight
 
 
 @objective(takes="assignments")
 def agreement(assignments: Assignments) -> Tensor:
     """Each view predicts the other's prototypes, as SwAV has it."""
     one, two = assignments.scores
-    return -(two.detach().softmax(-1) * log_softmax(one, -1)).sum(-1).mean()
+    return -torch.mean((two.detach().softmax(-1) * log_softmax(one, -1)).sum(-1))
 
 
 Z = torch.randn(2, 6, 4, requires_grad=True)

@@ -22,8 +22,8 @@ from contrapose.cli.files import Embed, Export, Import
 from contrapose.cli.look import Explain, Map
 from contrapose.cli.study import Compare, Demo, StudyList, StudyReport, StudyRun, StudyShow
 from contrapose.cli.train import Evaluate, Presets, Train, without_preset
-from contrapose.modalities.images.stream import LoadingFailed
 from contrapose.training import Diverged, Stopped
+from contrapose.workers import LoadingFailed
 
 COMMANDS: dict[str, Any] = {
     "demo": Demo,

@@ -8,8 +8,7 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from contrapose.cli import exits
-from contrapose.modalities.images.images import Images
-from contrapose.modalities.images.stream import Files
+from contrapose.modalities import Source
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class DataCheck:
             raise SystemExit(exits.FAILED)
 
 
-def _contents(images: Images | Files) -> str:
+def _contents(images: Source) -> str:
     """How many there are, and of which classes."""
     if images.labels is None:
         alone = f" (the one class folder, {images.classes[0]}, counts as none)" if len(images.classes) == 1 else ""

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from contrapose.cli.train import opened
+from contrapose.training import load
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,15 @@ class Embed:
         """Features of every split there is."""
         import numpy as np
 
-        from contrapose.modalities.images.load import load
+        from contrapose.modalities.images.load import load as load_data
 
         if self.out.suffix not in (".npz", ".parquet"):
             raise ValueError(f"out: expected a name that ends in .npz or .parquet, got {self.out}")
-        trainer, split = opened(self.run, self.data_root), load(self.data, root=self.data_root)
+        model, split = load(self.run), load_data(self.data, root=self.data_root)
         arrays = {}
         for name, images in (("train", split.train), ("test", split.test)):
             if images is not None:
-                arrays[f"{name}_features"] = trainer.features(images).cpu().numpy()
+                arrays[f"{name}_features"] = model.features(images).cpu().numpy()
                 if images.labels is not None:
                     arrays[f"{name}_labels"] = images.labels.numpy()
                 if images.paths:
@@ -61,7 +61,7 @@ class Export:
     out: Annotated[Path, arg(aliases=["-o"])]
     """The file to write; its ending decides: .safetensors or .onnx."""
     data_root: Path = Path("data")
-    """Where downloaded data sets are."""
+    """Not used: an encoder is exported without its data."""
 
     def __call__(self) -> None:
         """Weights, or a graph with a free batch size."""
@@ -69,15 +69,15 @@ class Export:
 
         if self.out.suffix not in (".safetensors", ".onnx"):
             raise ValueError(f"out: expected a name that ends in .safetensors or .onnx, got {self.out}")
-        trainer = opened(self.run, self.data_root)
-        encoder, seen = trainer.network.encoder.eval(), trainer.views.recipes[0]
+        model = load(self.run)
+        kind, encoder = model.run.kind, model.encoder
         self.out.parent.mkdir(parents=True, exist_ok=True)
         if self.out.suffix == ".onnx":
-            _to_onnx(encoder.cpu(), seen.size, self.out)
+            _to_onnx(encoder.network.cpu(), kind.example_input(model.views), self.out)
         else:
             export(encoder, self.out)
-        print(f"{trainer.run.encoder}, {encoder.width} features, in {self.out}")
-        print(f"it takes images from 0 to 1 of {seen.size} pixels, less {seen.mean}, divided by {seen.std}")
+        print(f"{model.run.encoder}, {encoder.width} features, in {self.out}")
+        print(kind.describe_input(model.views))
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def _to_parquet(arrays: dict[str, Any], path: Path) -> None:
     parquet.write_table(pa.concat_tables(tables, promote_options="default"), path)
 
 
-def _to_onnx(encoder: Any, size: int, path: Path) -> None:
+def _to_onnx(network: Any, example: Any, path: Path) -> None:
     import torch
 
     try:
@@ -135,8 +135,7 @@ def _to_onnx(encoder: Any, size: int, path: Path) -> None:
     except ImportError as error:
         raise ValueError("out: writing .onnx needs: pip install 'contrapose[onnx]'") from error
     batch = torch.export.Dim("batch")
-    images = torch.zeros(2, 3, size, size)
     torch.onnx.export(
-        encoder, (images,), str(path), dynamo=True, dynamic_shapes=({0: batch},), input_names=["images"], verbose=False,
+        network, (example,), str(path), dynamo=True, dynamic_shapes=({0: batch},), input_names=["images"], verbose=False,
         external_data=False,
     )  # fmt: skip

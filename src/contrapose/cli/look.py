@@ -75,19 +75,20 @@ class Map:
 
     def __call__(self) -> None:
         """Write the picture and print the numbers under it."""
-        from contrapose.cli.train import opened
         from contrapose.report.embedding import Shown, map_figure
         from contrapose.report.style import save
+        from contrapose.training import load, prepare
 
         if not self.runs:
             raise ValueError("runs: expected the directory of at least one run")
         shown = []
         for folder in self.runs:
-            trainer = opened(folder, self.data_root)
-            z, labels, classes = trainer.sample_embeddings(self.images)
+            model = load(folder)
+            split = prepare(model.run, self.data_root)
+            z, labels, classes = model.sample_embeddings(split.held_out, self.images)
             if labels is None:
                 raise ValueError(f"runs: the data of {folder} has no labels to colour by")
-            shown.append(Shown(trainer.run.loss, z.cpu(), labels, classes, trainer.evaluate()))
+            shown.append(Shown(model.run.loss, z.cpu(), labels, classes, model.evaluate(split)))
         save(map_figure(shown, self.method), self.out)
         for one in shown:
             print(one.caption)

@@ -12,8 +12,9 @@ from tyro.conf import Positional, arg
 
 from contrapose.cli import exits
 from contrapose.cli.progress import watching
-from contrapose.cli.train import opened, with_views
-from contrapose.modalities.images.load import NAMED, load
+from contrapose.cli.train import with_views
+from contrapose.modalities.images.load import NAMED
+from contrapose.modalities.images.load import load as load_data
 from contrapose.report.render import write
 from contrapose.studies import STUDIES, Plan, Study, find
 from contrapose.studies.collect import collect, document, verdicts
@@ -21,7 +22,7 @@ from contrapose.studies.dilemma import LEAD, SIZES, Size, advice, comparison, de
 from contrapose.studies.execute import perform_all
 from contrapose.studies.results import Left
 from contrapose.studies.task import Task
-from contrapose.training import Run
+from contrapose.training import Run, load
 from contrapose.training.build import prepare
 from contrapose.training.processes import own_device
 from contrapose.training.weights import export
@@ -204,7 +205,7 @@ class Demo:
                 raise SystemExit(exits.FAILED)
         if not weights.exists():
             half = weights.with_suffix(".half")
-            export(opened(first.folder, Path("data")).network.encoder, half)
+            export(load(first.folder).encoder, half)
             half.rename(weights)
         plan = demo(weights, size)
         failures = do([plan], self.seeds, self.root, Path("data"), self.jobs)
@@ -317,7 +318,7 @@ def check_present(plans: Sequence[Plan], root: Path) -> None:
     """The data of the runs must be at hand; what torchvision has is downloaded, once."""
     for on in {on.data: on for plan in plans if plan.study.rows for on in plan.sets}.values():
         if on.data in NAMED and on.data != "digits":
-            load(on.data, root=root)
+            load_data(on.data, root=root)
         if on.data in NAMED or Path(on.data).exists():
             continue
         where = "a folder with train/ and test/ (or val/), class folders inside, or an .npz file"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -15,14 +14,15 @@ from torch import Tensor
 from tyro.conf import Positional, arg
 
 from contrapose.evaluation import PROBES, FineTune, Measures, few_shot
-from contrapose.modalities.images.images import Images
-from contrapose.modalities.images.load import check_name, load
-from contrapose.modalities.images.stream import TIMEOUT
-from contrapose.training import PRESETS, Progress, Run, Trainer, preset
+from contrapose.modalities import Split
+from contrapose.modalities.images.load import check_name
+from contrapose.modalities.images.load import load as load_data
+from contrapose.training import PRESETS, Model, Progress, Run, Trainer, load, prepare, preset
 from contrapose.training.locks import locked
 from contrapose.training.processes import leave
-from contrapose.training.stops import kept_on
+from contrapose.training.stops import ignore_closed_output
 from contrapose.validate import check_known
+from contrapose.workers import TIMEOUT
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,21 @@ class Train:
     def __call__(self) -> None:
         """Train, with a progress bar."""
         with _progress() as (show, tell), ExitStack() as stack:
-            watch, say = kept_on(show), kept_on(tell)
+            watch, say = ignore_closed_output(show), ignore_closed_output(tell)
             run = with_views(self.run, say)
             check_name(run.data)  # before anything is made
             folder = self.out or Path("runs") / run.name
             if not _rank() and not stack.enter_context(locked(folder)):
                 raise ValueError(f"out: another process is at work in {folder}")
-            trainer = Trainer(run, folder, watch, say, self.data_root, self.workers, self.worker_timeout)
+            trainer = Trainer(
+                run,
+                folder,
+                watch,
+                say,
+                data_root=self.data_root,
+                workers=self.workers,
+                worker_timeout=self.worker_timeout,
+            )
             say(f"{len(trainer.split.train):,} images of {trainer.split.train.name} on {trainer.device}, into {folder}")
             scores = trainer.train()
             for name, score in scores.items():
@@ -105,36 +113,34 @@ class Evaluate:
         """Print the scores as JSON."""
         if self.linear:
             check_known("linear", self.linear, PROBES)
-        trainer = opened(self.run, self.data_root, knn=self.knn)
-        if self.data:
-            trainer.split = load(self.data, root=self.data_root)
-        scores = trainer.evaluate()
+        model = load(self.run)
+        split = load_data(self.data, root=self.data_root) if self.data else prepare(model.run, self.data_root)
+        scores = model.evaluate(split, self.knn or None)
         if self.metrics:
-            scores |= trainer.measure(Measures(images=0, drawn=1000))
+            scores |= model.measure(split.held_out, Measures(images=0, drawn=1000))
         if not scores:
-            _labelled(trainer)
+            _labelled(model, split)
         if self.linear:
             probe = replace(PROBES[self.linear], best=self.best)
-            scores |= {f"linear_{name}": score for name, score in probe(*_labelled(trainer)).items()}
+            scores |= {f"linear_{name}": score for name, score in probe(*_labelled(model, split)).items()}
         if self.finetune:
-            train, test = trainer.split.probe, trainer.split.test
-            if not isinstance(train, Images) or not isinstance(test, Images):
+            if split.probe is None or split.test is None:
                 raise ValueError("finetune: expected labelled images in memory, and this run has none")
             tuned = FineTune(self.finetune)(
-                trainer.network.encoder, train, test, recipe=trainer.views.recipes[0], device=trainer.device
+                model.encoder, split.probe, split.test, views=model.views, device=model.device
             )
             scores |= {f"finetune_{name}": score for name, score in tuned.items()}
         if self.few_shot:
-            scores |= few_shot(*_labelled(trainer))
-        print(json.dumps({"step": trainer.step, **scores}))
+            scores |= few_shot(*_labelled(model, split))
+        print(json.dumps({"step": model.step, **scores}))
 
 
-def _labelled(trainer: Trainer) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    found = trainer.labelled_features()
-    if found is None:
-        name = trainer.split.train.name.removesuffix(" (train)")
+def _labelled(model: Model, split: Split) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    labelled = model.labelled_features(split)
+    if labelled is None:
+        name = split.train.name.removesuffix(" (train)")
         raise ValueError(f"data: {name} has no labelled training and test images to score with")
-    return found
+    return labelled
 
 
 @dataclass(frozen=True)
@@ -171,21 +177,6 @@ def _as_words(key: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [f"--{option}" if value else f"--no-{option}"]
     return [f"--{option}", *(str(v) for v in (value if isinstance(value, tuple) else (value,)))]
-
-
-def opened(folder: Path, data_root: Path, *, knn: int = 0) -> Trainer:
-    """A run's trainer with its newest weights."""
-    path = folder / "run.json"
-    if not path.exists():
-        raise ValueError(f"run: {folder} is not the directory of a run (it has no run.json)")
-    trainer = Trainer(Run.load(path), folder, say=lambda text: print(text, file=sys.stderr), data_root=data_root)
-    if not trainer.load_latest():
-        raise ValueError(
-            f"run: {folder} has no checkpoint that can be read; `contrapose train` with its settings trains it"
-        )
-    if knn:
-        trainer.neighbours = knn
-    return trainer
 
 
 @contextmanager

@@ -10,17 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from contrapose.evaluation.features import as_in_evaluation
 from contrapose.evaluation.linear import accuracy
-from contrapose.modalities.images.images import Images
-from contrapose.modalities.images.views import Recipe
+from contrapose.modalities import Source, ViewMaker
 from contrapose.networks.encoder import Encoder
 from contrapose.randomness import permutation
 
 
 @dataclass(frozen=True)
 class FineTune:
-    """SGD with momentum 0.9 and a cosine schedule, crops and mirrors; lr is 0.05 · batch / 256 unless given (E12).
+    """SGD with momentum 0.9 and a cosine schedule, crops and mirrors; lr is 0.05 · batch / 256 unless given.
 
     The papers leave the ResNet recipe open; this one is a choice. The last epoch counts.
     """
@@ -37,40 +35,41 @@ class FineTune:
     def __call__(
         self,
         encoder: Encoder,
-        train: Images,
-        test: Images,
+        train: Source,
+        test: Source,
         *,
-        recipe: Recipe,
+        views: ViewMaker,
         device: torch.device | str = "cpu",
         seed: int = 0,
     ) -> dict[str, float]:
-        """Accuracy on `test` in per cent; the given encoder is not changed. `recipe` gives image size and normalisation."""
+        """Return the accuracy on `test` in per cent; the given encoder is not changed. `views` prepare the inputs."""
         if train.labels is None or test.labels is None:
             raise ValueError("fine-tuning needs labelled training and test images")
+        device, light = torch.device(device), views.light()
         classes, labels = int(train.labels.max()) + 1, train.labels.to(device)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = nn.Sequential(copy.deepcopy(encoder), nn.Linear(encoder.width, classes)).to(device)
-        views = Recipe(
-            recipe.size, scale=(0.2, 1.0), jitter=None, gray=0.0, flip=recipe.flip, mean=recipe.mean, std=recipe.std
-        )
+        raw, raw_test = (source.reader(views, device, workers=0, timeout=0.0).resident for source in (train, test))
+        if raw is None or raw_test is None:
+            raise ValueError("finetune: expected labelled images in memory, and this run has none")
         peak = self.lr if self.lr is not None else 0.05 * self.batch / 256
         optimiser = torch.optim.SGD(network.parameters(), peak, momentum=0.9, weight_decay=self.weight_decay)
-        pixels = train.pixels.to(device)
         for epoch in range(self.epochs):
             for group in optimiser.param_groups:
                 group["lr"] = peak * 0.5 * (1 + math.cos(math.pi * epoch / self.epochs))
             network.train()
             # A last batch of one image would leave batch norm nothing to average over.
-            order = permutation(len(train), seed, epoch, device=pixels.device)
+            order = permutation(len(train), seed, epoch, device=device)
             for index in (part for part in order.split(self.batch) if len(part) > 1):
                 optimiser.zero_grad()
-                cross_entropy(network(views(pixels[index], index, seed, epoch)), labels[index]).backward()
+                inputs = light.draw(raw[index], index, seed=seed, epoch=epoch)
+                cross_entropy(network(inputs), labels[index]).backward()
                 optimiser.step()
         network.eval()
 
         def classify(chunk: Tensor) -> Tensor:
-            logits: Tensor = network(as_in_evaluation(chunk, recipe))
+            logits: Tensor = network(views.plain(chunk))
             return logits
 
-        return accuracy(classify, test.pixels.to(device), test.labels.to(device), chunk=500)
+        return accuracy(classify, raw_test, test.labels.to(device), chunk=500)

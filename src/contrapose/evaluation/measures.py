@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from contrapose import metrics
-from contrapose.evaluation.features import at_once, features
-from contrapose.modalities.images.images import Images
-from contrapose.modalities.images.stream import Files, whole
-from contrapose.modalities.images.views import Recipe, Views
+from contrapose.evaluation.features import features
+from contrapose.modalities import Source, ViewMaker
 from contrapose.pairs import unit
 from contrapose.randomness import permutation
 
@@ -30,17 +29,19 @@ class Measures:
     seed: int = 0
 
     def __call__(
-        self, embed: Callable[[Tensor], Tensor], data: Images | Files, recipe: Recipe, device: torch.device
+        self, embed: Callable[[Tensor], Tensor], data: Source, views: ViewMaker, device: torch.device
     ) -> dict[str, float]:
-        """Every metric there is; those that need labels only where there are at least two classes of them."""
-        sample = self.sample(data, recipe)
-        pixels = sample.pixels
-        batches = pixels.split(at_once(device, recipe.size))
-        z = unit(features(embed, batches, recipe, device))
-        every = torch.arange(len(pixels))
+        """Return every metric; those that need labels only if there are at least two classes."""
+        sample = self.sample(data, views)
+        reader = sample.reader(views, device, workers=0, timeout=0.0)
+        raw = reader.resident
+        assert raw is not None
+        z = unit(features(embed, reader.plain()))
+        every = torch.arange(len(raw))
         drawn = every[: self.drawn]
-        first, second = self.draw(embed, pixels, every, recipe, device, 0, 1)
-        found = {
+        draw = partial(self.draw, embed, views)
+        first, second = draw(raw, every, 0, 1)
+        values = {
             "uniformity": metrics.uniformity(z),
             "alignment": metrics.alignment(first, second),
             "alignment_all": metrics.alignment(z, kind="all"),
@@ -49,28 +50,28 @@ class Measures:
             "conditional_entropy": metrics.conditional_entropy(z, t_neg=self.t_neg, batch=min(self.batch, len(z))),
         }
         separation = metrics.local_separation(first, z, nearest=min(10, len(z) - 1))
-        found |= {"separation_positive": separation.positive, "separation_gap": separation.gap}
-        found |= {f"separation_n{place}": s for place, s in enumerate(separation.nearest, 1)}
+        values |= {"separation_positive": separation.positive, "separation_gap": separation.gap}
+        values |= {f"separation_n{rank}": s for rank, s in enumerate(separation.nearest, 1)}
         if sample.labels is None or len(sample.labels.unique()) < 2:
-            return found
+            return values
         labels = sample.labels.to(device)
-        found["interclass_uniformity"] = metrics.interclass_uniformity(z, labels)
+        values["interclass_uniformity"] = metrics.interclass_uniformity(z, labels)
         if int(labels.bincount().max()) < 2:
-            return found
-        found["tolerance"] = metrics.tolerance(z, labels)
-        found["alignment_class"] = 2 - 2 * found["tolerance"]
-        draws = self.draw(embed, pixels[drawn], drawn, recipe, device, *range(2, 2 + self.draws))
+            return values
+        values["tolerance"] = metrics.tolerance(z, labels)
+        values["alignment_class"] = 2 - 2 * values["tolerance"]
+        draws = draw(raw[drawn.to(device)], drawn, *range(2, 2 + self.draws))
         own = labels[drawn.to(device)]
-        found["prototype_bias_means"] = metrics.prototype_bias_means(draws, own, rows=second, row_labels=labels)
+        values["prototype_bias_means"] = metrics.prototype_bias_means(draws, own, rows=second, row_labels=labels)
         partner = partners(labels.cpu(), seed=self.seed)[drawn]
         some = drawn[partner >= 0]
         if len(some):
-            # The same augmentation for both: the same index decides it.
-            (other,) = self.draw(embed, pixels[partner[partner >= 0]], some, recipe, device, 0)
-            found["prototype_bias_single"] = metrics.prototype_bias_single(first[some.to(device)], other)
+            # Both get the same augmentation, since the same index decides it.
+            (other,) = draw(raw[partner[partner >= 0].to(device)], some, 0)
+            values["prototype_bias_single"] = metrics.prototype_bias_single(first[some.to(device)], other)
         attraction = metrics.attraction_gap(first[drawn.to(device)], draws)
         repulsion = metrics.repulsion_gap(first[drawn.to(device)], own, second, labels, alpha=self.alpha)
-        return found | {
+        return values | {
             "attraction_gap": attraction.gap,
             "attraction_outside": attraction.outside,
             "repulsion_gap": repulsion.gap,
@@ -78,32 +79,22 @@ class Measures:
             "repulsion_outside": repulsion.outside,
         }
 
-    def sample(self, data: Images | Files, recipe: Recipe) -> Images:
-        """The images that are measured, in memory."""
-        place = permutation(len(data), self.seed)[: self.images or len(data)].sort().values
-        part = data.subset(place)
-        if isinstance(part, Images):
-            return part
-        pixels = torch.cat(list(whole(part, recipe, batch=500, workers=0)))
-        return Images(part.name, pixels, part.labels, part.classes)
+    def sample(self, data: Source, views: ViewMaker) -> Source:
+        """Return the samples that are measured, in memory: the same ones each time."""
+        index = permutation(len(data), self.seed)[: self.images or len(data)].sort().values
+        return data.subset(index).in_memory(views)
 
+    @torch.no_grad()
     def draw(
-        self,
-        embed: Callable[[Tensor], Tensor],
-        pixels: Tensor,
-        index: Tensor,
-        recipe: Recipe,
-        device: torch.device,
-        *draws: int,
+        self, embed: Callable[[Tensor], Tensor], views: ViewMaker, raw: Tensor, index: Tensor, *draws: int
     ) -> Tensor:
-        """(D, n, d): unit embeddings of random augmentations of each image; `index` and the draw's number decide which."""
-        view, numbers, made = Views((recipe,)), torch.tensor(draws), []
-        with torch.no_grad():
-            for part in torch.arange(len(draws) * len(pixels)).split(at_once(device, recipe.size)):
-                draw, image = numbers[part // len(pixels)], part % len(pixels)
-                (x,) = view(pixels[image].to(device), index[image].to(device), seed=self.seed, epoch=draw.to(device))
-                made.append(unit(embed(x[0].contiguous(memory_format=torch.channels_last)).float()))
-        return torch.cat(made).view(len(draws), len(pixels), -1)
+        """Return unit embeddings (D, n, d) of random views of each sample; `index` and the draw's number decide which."""
+        device, numbers, embedded = raw.device, torch.tensor(draws), []
+        for part in torch.arange(len(draws) * len(raw)).split(views.evaluation_batch(device)):
+            draw, sample = numbers[part // len(raw)].to(device), (part % len(raw))
+            inputs = views.draw(raw[sample.to(device)], index[sample].to(device), seed=self.seed, epoch=draw)
+            embedded.append(unit(embed(inputs).float()))
+        return torch.cat(embedded).view(len(draws), len(raw), -1)
 
 
 def partners(labels: Tensor, *, seed: int = 0) -> Tensor:

@@ -5,12 +5,26 @@
     moco-v3       a momentum encoder's keys of the same batch, and a predictor
     memory-bank   one stored embedding for every training image (Wu et al., Wang & Liu)
 
-Each yields `Pairs`, so any objective runs on any of them.
+Each yields `Embeddings`, so any objective runs on any of them. A new framework is a file in this folder with `ROWS`, which is
+found here without being listed.
 """
 
-from contrapose.frameworks.framework import Framework
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Mapping
+from importlib import import_module
+
+from contrapose.frameworks.framework import Framework, FrameworkRow, Parts
 from contrapose.frameworks.memory_bank import MemoryBank
-from contrapose.frameworks.moco import MoCo, MoCoV3
+from contrapose.frameworks.momentum import MoCo, MoCoV3
 from contrapose.frameworks.simclr import SimCLR
 
-__all__ = ["Framework", "MemoryBank", "MoCo", "MoCoV3", "SimCLR"]
+_ROWS = [
+    row
+    for module in pkgutil.iter_modules(__path__)
+    for row in getattr(import_module(f"{__name__}.{module.name}"), "ROWS", ())
+]
+FRAMEWORKS: Mapping[str, FrameworkRow] = {row.name: row for row in sorted(_ROWS, key=lambda row: row.name != "simclr")}
+
+__all__ = ["FRAMEWORKS", "Framework", "FrameworkRow", "MemoryBank", "MoCo", "MoCoV3", "Parts", "SimCLR"]

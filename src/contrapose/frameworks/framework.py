@@ -1,59 +1,88 @@
-"""What a framework is: views in, pairs out."""
+"""What a framework is: views in, embeddings out; and its row in the registry."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from contrapose.embeddings import Embeddings
 from contrapose.networks.encoder import Encoder
-from contrapose.pairs import Pairs
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What a framework is built from."""
+
+    encoder: Encoder
+    projector: nn.Module
+    width: int  # of the embedding
+    samples: int  # in the training set
+    has_score: bool = False  # whether the projector has one more output, the certainty that TaU asks for
+
+
+@dataclass(frozen=True)
+class FrameworkRow:
+    """A framework's row in the registry: how it is built, its settings, and the negatives it gives an anchor.
+
+    `run` is the description of the run, in which all settings are fields.
+    """
+
+    name: str
+    build: Callable[[Parts, Any], Framework]  # (parts, run)
+    negatives: Callable[
+        [Any, int], int | None
+    ]  # (run, number of views) -> negatives of an anchor; None: depends on the data
+    own_settings: tuple[str, ...] = ()  # refused in other frameworks unless they are at their defaults
+    check: Callable[[Any], None] = lambda run: None  # raises ValueError for settings that do not fit
+    least_views: int = 2
 
 
 class Framework(nn.Module, ABC):
-    """An encoder, a projector and whatever state a method keeps between steps (all of it in `state_dict`)."""
+    """An encoder, a projector and whatever a method keeps between steps, all of it in `state_dict`."""
 
-    def __init__(self, encoder: Encoder, projector: nn.Module) -> None:
+    def __init__(self, encoder: Encoder, projector: nn.Module, *, has_score: bool = False) -> None:
         super().__init__()
-        self.encoder, self.projector = encoder, projector
+        self.encoder, self.projector, self.has_score = encoder, projector, has_score
 
     @abstractmethod
-    def forward(self, views: list[Tensor], index: Tensor) -> Pairs:
-        """Views, (V, B, 3, H, W) for each image size, of the images `index` -> the comparison to be learned."""
+    def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
+        """Views, (V, B, …) for each shape of input, of the samples `index` -> their embeddings and how to compare them."""
 
     def begin(self, share: float) -> None:
-        """Before an epoch, with the share of the training that is done: what is scheduled takes its value."""
+        """Set what is scheduled, before an epoch; `share` of the training is done."""
         return
 
-    def after_batch(self) -> None:
-        """Once a batch's loss is known: queues and banks take its embeddings."""
+    def update(self) -> None:
+        """Take in the last batch, once its gradient is computed: queues and banks store its embeddings."""
         return
 
     def after_step(self) -> None:
-        """Once the optimiser has moved: a momentum encoder follows."""
+        """Follow the optimiser's step: a momentum encoder moves."""
         return
 
     def compile_encoders(self) -> None:
-        """Let the compiler make kernels for the networks that views pass through."""
-        self.encoder.compile(dynamic=False)
-
-    def features(self, images: Tensor) -> Tensor:
-        """What evaluation sees: the encoder's output, before the projector."""
-        features: Tensor = self.encoder(images)
-        return features
+        """Compile the networks that views pass through."""
+        self.encoder.network.compile(dynamic=False)
 
     def embed(self, views: list[Tensor]) -> Tensor:
-        """(V, B, d): all views through encoder and projector, one pass for each image size."""
+        """Return (V, B, d): all views through encoder and projector, one pass for each shape of input."""
         return encode(nn.Sequential(self.encoder, self.projector), views)
+
+    def split_score(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the embedding (…, d) and, if the projector has it, its last output: the certainty (…)."""
+        return (z[..., :-1], z[..., -1]) if self.has_score else (z, None)
 
 
 def encode(network: nn.Module, views: list[Tensor]) -> Tensor:
-    """(V, B, d): each tensor of views in one pass."""
-    return torch.cat([network(_laid_out(group)).unflatten(0, group.shape[:2]) for group in views])
+    """Return (V, B, d): each tensor of views in one pass."""
+    return torch.cat([network(group.flatten(0, 1)).unflatten(0, group.shape[:2]) for group in views])
 
 
-def _laid_out(group: Tensor) -> Tensor:
-    """(V, B, …) as one batch; on a GPU channels come last, as its convolutions want them."""
-    images = group.flatten(0, 1)
-    return images.contiguous(memory_format=torch.channels_last) if images.is_cuda and images.ndim == 4 else images
+def other_views_of_batch(run: Any, views: int) -> int:
+    """Negatives of an anchor that is compared with all views of the batch."""
+    return views * (int(run.batch) - 1)

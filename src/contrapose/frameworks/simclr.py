@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from contrapose.distributed import gather
-from contrapose.frameworks.framework import Framework
-from contrapose.pairs import Pairs, views
+from contrapose.embeddings import Embeddings, within_batch
+from contrapose.frameworks.framework import Framework, FrameworkRow, Parts, other_views_of_batch
 
 
 class SimCLR(Framework):
-    """One network for all views; on several processes the negatives of all of them."""
+    """One network for all views; with several processes, the negatives of all of them."""
 
-    def forward(self, views_of: list[Tensor], index: Tensor) -> Pairs:
-        """Both (or all) views as anchors."""
-        return views(gather(self.embed(views_of), 1), ids=gather(index)).sharded()
+    def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
+        """Compare all views with each other."""
+        z, score = self.split_score(gather(self.embed(views), 1))
+        return Embeddings(z=z, score=score, ids=gather(index), compare=within_batch)
+
+
+def _build(parts: Parts, run: Any) -> SimCLR:
+    return SimCLR(parts.encoder, parts.projector, has_score=parts.has_score)
+
+
+ROWS = (FrameworkRow(name="simclr", build=_build, negatives=other_views_of_batch),)

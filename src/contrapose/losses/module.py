@@ -80,6 +80,10 @@ class Loss(nn.Module):
             return {}
         return {name: z.provide(name) for name in self.traits.provided if name == "score"}
 
+    def on(self, embeddings: Embeddings) -> Callable[[AnyPairs], Tensor]:
+        """Return this loss as a function of pairs alone, with what the network provided for these embeddings."""
+        return partial(self, **self._provided(embeddings))
+
     def _current(self, value: Any) -> Any:
         """The value of a setting in this step."""
         if isinstance(value, Schedule):

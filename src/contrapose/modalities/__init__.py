@@ -1,1 +1,26 @@
-"""Kinds of data: what a data set is, how views of a sample are made, and which encoders there are."""
+"""Kinds of data by name. A new one is a folder that implements `Modality`, and one line here."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from contrapose.modalities.modality import Modality, Reader, Source, Split, ViewMaker
+from contrapose.validate import check_known
+
+__all__ = ["MODALITIES", "Modality", "Reader", "Source", "Split", "ViewMaker", "modality"]
+
+# Imported when they are used: each has dependencies of its own.
+MODALITIES: dict[str, str | Modality] = {
+    "images": "contrapose.modalities.images.modality:IMAGES",
+}
+
+
+def modality(name: str) -> Modality:
+    """Return a modality by name."""
+    check_known("modality", name, MODALITIES)
+    known = MODALITIES[name]
+    if isinstance(known, str):
+        module, _, attribute = known.partition(":")
+        loaded: Modality = getattr(import_module(module), attribute)
+        return loaded
+    return known

@@ -17,7 +17,7 @@ from typing import Any
 
 from contrapose.studies.task import Task, Watch, perform, performing
 from contrapose.training import Stopped, signals
-from contrapose.training.stops import Asked
+from contrapose.training.stops import StopRequests
 from contrapose.workers import exit_with_parent, process_context
 
 SILENCE = 7200.0  # seconds without a step or an evaluation of a run after which its process is given up
@@ -29,8 +29,8 @@ def in_processes(tasks: Sequence[Task], watch: Watch, jobs: int) -> dict[str, st
     if not tasks:
         return failures
     for _ in range(3):
-        with signals() as asked:
-            lost = _in_one_pool(tasks, watch, jobs, failures, asked)
+        with signals() as requests:
+            lost = _in_one_pool(tasks, watch, jobs, failures, requests)
         tasks = [task for task in tasks if task.name in lost]
         if not tasks:
             return failures
@@ -40,18 +40,20 @@ def in_processes(tasks: Sequence[Task], watch: Watch, jobs: int) -> dict[str, st
     return failures
 
 
-def _in_one_pool(tasks: Sequence[Task], watch: Watch, jobs: int, failures: dict[str, str], asked: Asked) -> set[str]:
+def _in_one_pool(
+    tasks: Sequence[Task], watch: Watch, jobs: int, failures: dict[str, str], requests: StopRequests
+) -> set[str]:
     """The names of those that were lost with a killed process."""
     context, lost, heard = process_context(), set(), dict[str, float]()
     with _manager(context) as manager:
         told, stop, workers = manager.Queue(), manager.Event(), min(jobs, len(tasks))
         with ProcessPoolExecutor(workers, mp_context=context, initializer=_share, initargs=(workers,)) as pool:
-            alike = [replace(task, beside=workers - 1) for task in tasks]
+            alike = [replace(task, concurrent_runs=workers - 1) for task in tasks]
             running = {pool.submit(_reported, task, told, stop): task.name for task in alike}
             try:
                 while running:
-                    if asked:
-                        raise asked.stopped()
+                    if requests:
+                        raise requests.stopped()
                     ended, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
                     with _perhaps_gone():
                         while not told.empty():
@@ -119,8 +121,8 @@ def _reported(task: Task, told: Any, stop: Any) -> str:
         raise Stopped(f"{task.name} did not begin")
     told.put((task.name, None))
     watch = Watch(step=lambda name, progress: told.put((name, progress)))
-    with signals() as asked:
-        work = performing(task, watch.stepped, asked, patient=True)
+    with signals() as requests:
+        work = performing(task, watch.stepped, requests, patient=True)
         while True:
             try:
                 next(work)

@@ -62,10 +62,10 @@ def _here(tasks: Sequence[Task], watch: Watch, at_once: int) -> dict[str, str]:
     """In this process, `at_once` in turns. What another process works on, or finds no room beside others, comes at the end."""
     failures: dict[str, str] = {}
     later, together = [task for task in tasks if task.timed], [task for task in tasks if not task.timed]
-    with signals() as asked:
+    with signals() as requests:
         for some, turns in ((together, at_once), (later, 1)):
-            alike = [replace(task, beside=min(turns, len(some)) - 1) for task in some]
-            works = [(task, performing(task, watch.stepped, asked, patient=some is later)) for task in alike]
+            alike = [replace(task, concurrent_runs=min(turns, len(some)) - 1) for task in some]
+            works = [(task, performing(task, watch.stepped, requests, patient=some is later)) for task in alike]
             for task, why in _in_turns(works, turns):
                 if some is together and (why == BUSY or (turns > 1 and _no_room(why))):
                     (task.folder / "failure.json").unlink(missing_ok=True)

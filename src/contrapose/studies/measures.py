@@ -17,8 +17,9 @@ import torch
 
 from contrapose.evaluation import KNN, PROBES, Measures, few_shot
 from contrapose.metrics import similarity_histograms
+from contrapose.modalities import Split
 from contrapose.report.embedding import flat
-from contrapose.training import Trainer
+from contrapose.training import Model, build
 
 
 def is_evaluation(measure: str) -> bool:
@@ -26,40 +27,41 @@ def is_evaluation(measure: str) -> bool:
     return measure.split(":")[0] in _MADE or measure.endswith("_whole")
 
 
-def evaluate(trainer: Trainer, measure: str) -> dict[str, Any]:
-    """The measure, and what else the same work gives."""
+def evaluate(model: Model, split: Split, measure: str) -> dict[str, Any]:
+    """Return the measure, and whatever else the same work gives."""
     kind, *words = measure.split(":")
     if measure.endswith("_whole") and kind not in _MADE:
-        return {f"{name}_whole": value for name, value in trainer.measure(Measures(images=0, drawn=1000)).items()}
-    return _MADE[kind](trainer, *words)
+        values = model.measure(split.held_out, Measures(images=0, drawn=1000))
+        return {f"{name}_whole": value for name, value in values.items()}
+    return _MADE[kind](model, split, *words)
 
 
-def _labelled(trainer: Trainer) -> Any:
-    found = trainer.labelled_features()
-    if found is None:
-        raise ValueError(f"{trainer.run.data} has no labelled training and test images to score with")
-    return found
+def _labelled(model: Model, split: Split) -> Any:
+    labelled = model.labelled_features(split)
+    if labelled is None:
+        raise ValueError(f"{model.run.data} has no labelled training and test images to score with")
+    return labelled
 
 
-def _linear(trainer: Trainer, probe: str) -> dict[str, Any]:
-    scores = PROBES[probe](*_labelled(trainer), seed=trainer.run.seed)
+def _linear(model: Model, split: Split, probe: str) -> dict[str, Any]:
+    scores = PROBES[probe](*_labelled(model, split), seed=model.run.seed)
     return {f"linear:{probe}": scores["top1"], f"linear_top5:{probe}": scores.get("top5")}
 
 
-def _knn(trainer: Trainer, k: str, weights: str) -> dict[str, Any]:
-    train, *rest = _labelled(trainer)
+def _knn(model: Model, split: Split, k: str, weights: str) -> dict[str, Any]:
+    train, *rest = _labelled(model, split)
     scores = KNN(min(int(k), len(train)), weights)(train, *rest)  # all there are, where there are fewer
     return {f"knn:{k}:{weights}": scores["top1"], f"knn_top5:{k}:{weights}": scores.get("top5")}
 
 
-def _few_shot(trainer: Trainer) -> dict[str, Any]:
-    return few_shot(*_labelled(trainer), seed=trainer.run.seed)
+def _few_shot(model: Model, split: Split) -> dict[str, Any]:
+    return few_shot(*_labelled(model, split), seed=model.run.seed)
 
 
-def _map(trainer: Trainer) -> dict[str, Any]:
-    z, labels, _ = trainer.sample_embeddings(1000)
+def _map(model: Model, split: Split) -> dict[str, Any]:
+    z, labels, _ = model.sample_embeddings(split.held_out, 1000)
     if labels is None:
-        raise ValueError(f"{trainer.run.data} has no labels to colour a map by")
+        raise ValueError(f"{model.run.data} has no labels to colour a map by")
     return {
         "map": {
             "points": [[round(x, 2) for x in p] for p in flat(z.cpu(), "tsne", 0).tolist()],
@@ -68,20 +70,21 @@ def _map(trainer: Trainer) -> dict[str, Any]:
     }
 
 
-def _histograms(trainer: Trainer) -> dict[str, Any]:
-    """Of the trained encoder, and of the one that it started from."""
-    fresh = Trainer(
-        trainer.run, trainer.folder, say=lambda text: None, data_root=trainer.data_root, device=trainer.device
-    )
-    return {"histograms": {"start": _one_histogram(fresh), "end": _one_histogram(trainer)}}
+def _histograms(model: Model, split: Split) -> dict[str, Any]:
+    """Histograms for the trained encoder, and for the one that it started from."""
+    start = build(model.run, len(split.train)).to(model.device)
+    untrained = Model(model.run, start.encoder, start.projector, model.device)
+    model.run.kind.prepare(untrained)
+    return {"histograms": {"start": _one_histogram(untrained, split), "end": _one_histogram(model, split)}}
 
 
-def _one_histogram(trainer: Trainer) -> dict[str, Any]:
-    how, recipe = Measures(2000), trainer.views.recipes[0]
-    sample = how.sample(trainer.held_out, recipe)
-    trainer.network.eval()
-    every = torch.arange(len(sample))
-    first, second = how.draw(trainer.embed, sample.pixels, every, recipe, trainer.device, 0, 1)
+def _one_histogram(model: Model, split: Split) -> dict[str, Any]:
+    how = Measures(2000)
+    sample = how.sample(split.held_out, model.views)
+    raw = sample.reader(model.views, model.device, workers=0, timeout=0.0).resident
+    assert raw is not None
+    model.eval()
+    first, second = how.draw(model.project, model.views, raw, torch.arange(len(sample)), 0, 1)
     labels = None if sample.labels is None else sample.labels.to(first.device)
     found = similarity_histograms(first, second, labels)
     kinds = ("true_positive", "false_negative", "true_negative")

@@ -10,13 +10,13 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contrapose.modalities.images.stream import worker_deaths
 from contrapose.studies.measures import evaluate, is_evaluation
 from contrapose.studies.results import Left
 from contrapose.training import Progress, Run, Stopped, Trainer, drain, signals
 from contrapose.training.locks import locked
 from contrapose.training.records import write_whole
-from contrapose.training.stops import Asked, kept_on
+from contrapose.training.stops import StopRequests, ignore_closed_output
+from contrapose.workers import worker_failures
 
 BUSY = "busy"
 
@@ -29,7 +29,7 @@ class Task:
     measures: tuple[str, ...]
     root: Path
     data_root: Path | None = None
-    beside: int = 0  # other runs on the same device meanwhile
+    concurrent_runs: int = 0  # other runs on the same device meanwhile
 
     @property
     def name(self) -> str:
@@ -59,23 +59,23 @@ class Task:
 
 def perform(task: Task, watch: Callable[[str, Progress], None] | None = None, *, patient: bool = True) -> str:
     """Do what is left of a task. Gives "" when it is done, why it failed, or BUSY where another process has it."""
-    with signals() as asked:
-        return drain(performing(task, watch, asked, patient=patient))
+    with signals() as requests:
+        return drain(performing(task, watch, requests, patient=patient))
 
 
 def performing(
-    task: Task, watch: Callable[[str, Progress], None] | None, asked: Asked, *, patient: bool
+    task: Task, watch: Callable[[str, Progress], None] | None, requests: StopRequests, *, patient: bool
 ) -> Generator[None, None, str]:
     """The same in parts, as `Trainer.training` has them."""
-    with locked(task.folder, asked, patient=patient) as mine:
+    with locked(task.folder, requests, patient=patient) as mine:
         if not mine:
             return BUSY
         if task.done():
             return ""
         failure = task.folder / "failure.json"
         try:
-            with worker_deaths():
-                yield from _work(task, watch, asked)
+            with worker_failures():
+                yield from _work(task, watch, requests)
         except Stopped:
             raise
         except Exception as error:  # whatever it is, the other runs go on, and the report says it
@@ -87,18 +87,22 @@ def performing(
         return "" if task.done() else "it ended without its last record"
 
 
-def _work(task: Task, watch: Callable[[str, Progress], None] | None, asked: Asked) -> Generator[None, None, None]:
+def _work(
+    task: Task, watch: Callable[[str, Progress], None] | None, requests: StopRequests
+) -> Generator[None, None, None]:
     see = (lambda progress: watch(task.name, progress)) if watch is not None else (lambda progress: None)
-    with asked.at_once():
-        trainer = Trainer(task.run, task.folder, see, lambda text: None, task.data_root, beside=task.beside)
+    with requests.immediate():
+        trainer = Trainer(
+            task.run, task.folder, see, lambda text: None, task.data_root, concurrent_runs=task.concurrent_runs
+        )
         trained = Left(task.folder).trained(task.run.epochs) and trainer.load_latest() and trainer.complete
     if not trained:
-        yield from trainer.training(asked)
+        yield from trainer.training(requests)
     for measure in task.open_measures():
         there = Left(task.folder).evaluations()
         if measure not in there:  # one evaluation may have given several
-            with asked.at_once():
-                found = evaluate(trainer, measure)
+            with requests.immediate():
+                found = evaluate(trainer.model, trainer.split, measure)
             write_whole(task.folder / "evaluations.json", there | found)
             yield
 
@@ -114,7 +118,11 @@ class Watch:
     _told: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.step, self.ended, self.skipped = kept_on(self.step), kept_on(self.ended), kept_on(self.skipped)
+        self.step, self.ended, self.skipped = (
+            ignore_closed_output(self.step),
+            ignore_closed_output(self.ended),
+            ignore_closed_output(self.skipped),
+        )
 
     def stepped(self, name: str, progress: Progress) -> None:
         """Pass a step on, not too often."""

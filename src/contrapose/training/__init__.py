@@ -1,20 +1,23 @@
-"""Training: a run's description, its loop, its checkpoints."""
+"""Training: a run's description, its trainer, its checkpoints, and the model that is left."""
 
 from contrapose.training.build import build, prepare
-from contrapose.training.loop import Progress, Trainer, drain
+from contrapose.training.model import Model, load
 from contrapose.training.presets import PRESETS, preset
 from contrapose.training.run import Run
 from contrapose.training.stops import Diverged, Stopped, signals
+from contrapose.training.trainer import Progress, Trainer, drain
 
 __all__ = [
     "PRESETS",
     "Diverged",
+    "Model",
     "Progress",
     "Run",
     "Stopped",
     "Trainer",
     "build",
     "drain",
+    "load",
     "prepare",
     "preset",
     "signals",

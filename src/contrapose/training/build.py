@@ -1,4 +1,4 @@
-"""What a run is made of: its data and its network."""
+"""What a run is made of: its data, its network and its loss."""
 
 from __future__ import annotations
 
@@ -8,71 +8,55 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from contrapose.frameworks import Framework, MemoryBank, MoCo, MoCoV3, SimCLR
-from contrapose.modalities.images.encoders import encoder
-from contrapose.modalities.images.imbalance import by_rule
-from contrapose.modalities.images.load import Split, load
-from contrapose.modalities.images.views import Views
+from contrapose.frameworks import FRAMEWORKS, Framework, Parts
+from contrapose.losses import Loss
+from contrapose.losses.objective import with_state
+from contrapose.losses.parse import parse
+from contrapose.modalities import Split
 from contrapose.networks.encoder import Encoder
-from contrapose.networks.heads import head, predictor
+from contrapose.networks.heads import head
 from contrapose.training.run import Run
 from contrapose.training.weights import initialise
 
 
 def prepare(run: Run, root: Path | None = None) -> Split:
-    """The run's data: loaded, cut to its limit and thinned out."""
-    split = load(run.data, limit=run.limit, root=root, stream=run.stream, classes=run.classes)
-    if run.imbalance:
-        thin = by_rule(split.train, run.imbalance)
-        split = Split(thin, thin if run.probe == "train" and split.probe is not None else split.probe, split.test)
-    return split
+    """Load the run's data, cut to its limit and thinned out."""
+    return run.kind.load(run, root)
 
 
-def check_same_images(run: Run, folder: Path, here: dict[str, object]) -> None:
-    """A training goes on with the images that it began with: those that its data.json tells of."""
+def check_same_data(run: Run, folder: Path, current: dict[str, object]) -> None:
+    """Refuse to resume with other data than the run was started with, which its data.json describes."""
     path = folder / "data.json"
-    there = json.loads(path.read_text()) if path.exists() else here
-    if here != there:
+    started = json.loads(path.read_text()) if path.exists() else current
+    if current != started:
         raise ValueError(
-            f"data: the {there['images']} images that {folder} was trained on are not the {here['images']} that are in "
-            f"{run.data} now; --out another directory begins anew"
+            f"data: the {current['images']} images in {run.data} are not the {started['images']} that {folder} was trained on; "
+            "use another --out to start over"
         )
 
 
-def build(run: Run, size: int) -> Framework:
-    """The run's network, with weights that its seed decides; `size` is the number of training images."""
+def build_towers(run: Run) -> tuple[Encoder, nn.Module, int]:
+    """Build the encoder, the projector and the width of the embedding; weights are drawn from torch's generator."""
+    body = run.kind.encoder(run.encoder, run.view_maker())
+    if run.init:
+        initialise(body, Path(run.init))
+    projector = head(run.head, body.width, run.width)
+    width = [m for m in projector.modules() if isinstance(m, nn.Linear)][-1].out_features
+    if run.needs_score:
+        projector = head(run.head, body.width, width + 1)
+    return body, projector, width
+
+
+def build(run: Run, samples: int) -> Framework:
+    """Build the run's network, with weights that its seed decides; `samples` is the size of the training set."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
-        body = encoder(run.encoder)
-        _check_size(run, body)
-        if run.init:
-            initialise(body, Path(run.init))
-        projector = head(run.head, body.width, run.width)
-        width = [m for m in projector.modules() if isinstance(m, nn.Linear)][-1].out_features
-        if run.framework == "simclr":
-            return SimCLR(body, projector)
-        if run.framework == "moco":
-            return MoCo(
-                body,
-                projector,
-                width=width,
-                size=run.queue,
-                momentum=run.momentum,
-                norm_splits=run.norm_splits,
-                symmetric=run.symmetric,
-                batch_negatives=run.batch_negatives,
-            )
-        if run.framework == "moco-v3":
-            return MoCoV3(body, projector, predictor(width), momentum=run.momentum, rising=run.rising)
-        return MemoryBank(body, projector, width=width, size=size)
+        body, projector, width = build_towers(run)
+        parts = Parts(body, projector, width, samples, run.needs_score)
+        return FRAMEWORKS[run.framework].build(parts, run)
 
 
-def _check_size(run: Run, body: Encoder) -> None:
-    """Some networks take images of one size."""
-    wanted = getattr(body.network, "image_size", None)
-    other = [r.size for r in Views.named(run.views, run.view_count).recipes if wanted not in (None, r.size)]
-    if other:
-        raise ValueError(
-            f"views: {run.encoder} takes images of {wanted} pixels, and {run.views} makes {other[0]} "
-            "(--views simclr makes 224)"
-        )
+def build_loss(run: Run, samples: int) -> Loss:
+    """Build the run's criterion, with the state that it keeps for each of so many samples."""
+    objective, state = with_state(parse(run.loss, run.data), samples)
+    return Loss(objective, state=state)

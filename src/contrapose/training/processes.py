@@ -29,14 +29,14 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
-def any_asked(asked: list[int], device: torch.device, world: int) -> bool:
-    """Whether a signal came to any process. All note it and stop at the same step: one alone would leave the others waiting."""
-    if world == 1:
-        return bool(asked)
-    number = torch.tensor(asked[0] if asked else 0, device=device)
+def any_requested(requests: list[int], device: torch.device, world_size: int) -> bool:
+    """Return whether a signal came to any process. All stop at the same step: one alone would leave the others waiting."""
+    if world_size == 1:
+        return bool(requests)
+    number = torch.tensor(requests[0] if requests else 0, device=device)
     dist.all_reduce(number, dist.ReduceOp.MAX)
-    if int(number) and not asked:
-        asked.append(int(number))
+    if int(number) and not requests:
+        requests.append(int(number))
     return int(number) > 0
 
 

@@ -1,4 +1,4 @@
-"""Why a training ends before its last step, and what is no reason."""
+"""Why a training ends before its last step, and what is no reason to end."""
 
 from __future__ import annotations
 
@@ -22,58 +22,58 @@ class Diverged(Exception):
     """A loss or gradient was not finite; the weights are those of the step before."""
 
 
-class Asked(list[int]):
-    """The signals that came. Who works looks here now and then, and stops where its state is whole."""
+class StopRequests(list[int]):
+    """Signals received so far; checked between steps, where the state of a training is complete."""
 
-    _now = False
+    _immediate = False
 
     def __call__(self, number: int, frame: object = None) -> None:
-        """A signal comes. A second Ctrl-C ends everything at once."""
+        """Receive a signal. A second Ctrl-C ends everything immediately."""
         self.append(number)
-        if self._now:
+        if self._immediate:
             raise self.stopped()
         if self.count(signal.SIGINT) > 1:
             raise KeyboardInterrupt
 
     def stopped(self) -> Stopped:
-        """What there is to say."""
-        return Stopped(f"stopped by signal {self[0]}; the same command goes on from there", self[0])
+        """Return the exception for the first signal."""
+        return Stopped(f"stopped by signal {self[0]}; run the same command again to resume", self[0])
 
     @contextmanager
-    def at_once(self) -> Iterator[None]:
-        """Inside, a signal ends the work where it is: for what loses nothing by that, such as loading or waiting."""
-        self._now = True  # before the look: a signal comes either before it or at once
+    def immediate(self) -> Iterator[None]:
+        """In this block a signal raises immediately: for work that loses nothing by it, such as loading or waiting."""
+        self._immediate = True  # set before the check, so that no signal falls between the two
         try:
             if self:
                 raise self.stopped()
             yield
         finally:
-            self._now = False
+            self._immediate = False
 
 
 @contextmanager
-def signals() -> Iterator[Asked]:
-    """SIGTERM and SIGINT are noted instead of ending the process: a step is finished and saved first."""
-    asked = Asked()
+def signals() -> Iterator[StopRequests]:
+    """In this block SIGTERM and SIGINT are collected and do not end the process, so that a step can be finished and saved."""
+    requests = StopRequests()
     try:
-        old = {s: signal.signal(s, asked) for s in (signal.SIGTERM, signal.SIGINT)}
-    except ValueError:  # not the main thread
-        yield asked
+        old = {s: signal.signal(s, requests) for s in (signal.SIGTERM, signal.SIGINT)}
+    except ValueError:  # not the main thread, which alone receives signals
+        yield requests
         return
     try:
-        yield asked
+        yield requests
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
-    if asked:  # too late for whoever was at work
-        raise asked.stopped()
+    if requests:  # it came after the last check
+        raise requests.stopped()
 
 
-def kept_on(show: Callable[P, None]) -> Callable[P, None]:
-    """The same display, whose end is not that of what it shows: a closed pipe, a terminal that is gone."""
+def ignore_closed_output(show: Callable[P, None]) -> Callable[P, None]:
+    """Return the same display function, for which a closed pipe or terminal does not stop the training."""
 
-    def shown(*what: P.args, **more: P.kwargs) -> None:
+    def shown(*values: P.args, **more: P.kwargs) -> None:
         with suppress(OSError):
-            show(*what, **more)
+            show(*values, **more)
 
     return shown

@@ -9,8 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from contrapose.networks.convolutions import speed_up_backward
-from contrapose.networks.encoder import Encoder
+from contrapose.networks.encoder import Encoder as AnyEncoder
 from contrapose.validate import nearest
+
+
+class Encoder(AnyEncoder):
+    """A network for images; on a GPU, and in evaluation, it sees them with channels last, as convolutions run fastest."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, width)."""
+        if inputs.is_cuda or not self.training:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        return super().forward(inputs)
 
 
 class _Residual(nn.Module):
@@ -105,18 +115,21 @@ NETWORKS: Mapping[str, Callable[[], Encoder]] = {
 }
 
 
+def check_encoder(name: str) -> None:
+    """Refuse the name of an encoder that does not exist."""
+    if not name.startswith("timm:") and name not in NETWORKS:
+        raise ValueError(
+            f"encoder: expected one of {', '.join(NETWORKS)} or timm:NAME, got {name!r}{nearest(name, NETWORKS)}"
+        )
+
+
 def encoder(name: str) -> Encoder:
     """tiny, resnet18-cifar, resnet50-cifar, resnet50, alexnet, vit-b16, or timm:NAME where timm is installed.
 
     >>> encoder("tiny").width
     64
     """
-    if name.startswith("timm:"):
-        body = from_timm(name.removeprefix("timm:"))
-    elif name in NETWORKS:
-        body = NETWORKS[name]()
-    else:
-        hint = nearest(name, NETWORKS)
-        raise ValueError(f"encoder: expected one of {', '.join(NETWORKS)} or timm:NAME, got {name!r}{hint}")
+    check_encoder(name)
+    body = from_timm(name.removeprefix("timm:")) if name.startswith("timm:") else NETWORKS[name]()
     speed_up_backward(body)
     return body

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from contrapose.modalities.modality import ViewMaker
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +55,33 @@ class Images:
     def counts(self) -> list[int]:
         """How many images each class has."""
         return class_counts(self.name, self.labels, self.classes)
+
+    def in_memory(self, views: ViewMaker) -> Images:
+        """Themselves."""
+        return self
+
+    def reader(self, views: ViewMaker, device: torch.device, *, workers: int, timeout: float) -> ResidentImages:
+        """Move the images to the device, where they stay: training and evaluation read them again and again."""
+        return ResidentImages(self.pixels.to(device), views)
+
+
+@dataclass(frozen=True, eq=False)
+class ResidentImages:
+    """Images on the device, and the views that are made of them."""
+
+    resident: Tensor  # uint8 (N, 3, H, W)
+    views: ViewMaker
+
+    def train(self, batches: Sequence[list[int]], *, seed: int, epoch: int) -> Iterator[list[Tensor]]:
+        """Yield the views of each batch of indices."""
+        for batch in batches:
+            index = torch.as_tensor(batch, device=self.resident.device)
+            yield self.views.train(self.resident[index], index, seed=seed, epoch=epoch)
+
+    def plain(self) -> Iterator[Tensor]:
+        """Yield evaluation inputs of all images."""
+        for part in self.resident.split(self.views.evaluation_batch(self.resident.device)):
+            yield self.views.plain(part)
 
 
 def fingerprint(paths: Sequence[Path]) -> str:

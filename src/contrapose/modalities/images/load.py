@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +16,11 @@ from contrapose.modalities.images.folder import read_folder
 from contrapose.modalities.images.imagenet100 import IMAGENET100
 from contrapose.modalities.images.images import Images, channels_first
 from contrapose.modalities.images.stream import Files
+from contrapose.modalities.modality import Split
 from contrapose.validate import nearest
 
 # What can be named: classes, and where torchvision has it.
 NAMED = {"digits": 10, "cifar10": 10, "cifar100": 100, "svhn": 10, "stl10": 10}
-
-
-@dataclass(frozen=True)
-class Split:
-    """What is trained on, and what is evaluated: features of `probe` classify those of `test`, where there are labels."""
-
-    train: Images | Files
-    probe: Images | Files | None
-    test: Images | Files | None
 
 
 def load(name: str, *, limit: int = 0, root: Path | None = None, stream: bool = False, classes: str = "") -> Split:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,11 +12,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from contrapose.modalities.images.folder import decode, files
-from contrapose.modalities.images.images import channels_first, class_counts, fingerprint
+from contrapose.modalities.images.images import Images, channels_first, class_counts, fingerprint
 from contrapose.modalities.images.views import Recipe, Views
-from contrapose.workers import process_context, start_loading
+from contrapose.modalities.modality import ViewMaker
+from contrapose.workers import TIMEOUT, LoadingFailed, process_context, start_loading
 
-TIMEOUT = 300.0  # seconds without a batch after which the workers are given up
 _POLL = 2.0  # seconds between two looks at whether a worker has died
 
 Place = tuple[int, Path]  # an image's index in its data set, and its file
@@ -63,6 +62,50 @@ class Files:
     def places(self, indices: Sequence[int]) -> list[Place]:
         """Return what a worker needs of these images. It travels with each batch: starting a worker copies no list of files."""
         return [(index, self.paths[index]) for index in indices]
+
+    def in_memory(self, views: ViewMaker) -> Images:
+        """Decode all of them, resized and cut out of the centre as in evaluation."""
+        assert isinstance(views, Views)
+        pixels = torch.cat(list(whole(self, views.recipes[0], batch=500, workers=0)))
+        return Images(self.name, pixels, self.labels, self.classes)
+
+    def reader(self, views: ViewMaker, device: torch.device, *, workers: int, timeout: float) -> StreamedImages:
+        """Leave the files on disk: workers decode and crop them."""
+        assert isinstance(views, Views)
+        return StreamedImages(self, views, device, workers, timeout)
+
+
+@dataclass(frozen=True, eq=False)
+class StreamedImages:
+    """Files that workers decode and crop; the rest of a view is made on the device, on the whole batch."""
+
+    source: Files
+    views: Views
+    device: torch.device
+    workers: int
+    timeout: float
+    resident = None
+
+    def train(self, batches: Sequence[list[int]], *, seed: int, epoch: int) -> Iterator[list[Tensor]]:
+        """Yield the views of each batch of indices."""
+        cropped = crops(
+            self.source,
+            self.views,
+            batches,
+            seed=seed,
+            epoch=epoch,
+            workers=self.workers,
+            timeout=self.timeout,
+        )
+        for batch, parts in zip(batches, cropped, strict=True):
+            index = torch.as_tensor(batch, device=self.device)
+            yield self.views.finish([part.to(self.device) for part in parts], index, seed=seed, epoch=epoch)
+
+    def plain(self) -> Iterator[Tensor]:
+        """Yield evaluation inputs of all images."""
+        recipe, size = self.views.recipes[0], self.views.evaluation_batch(self.device)
+        for pixels in whole(self.source, recipe, batch=size, workers=self.workers, timeout=self.timeout):
+            yield recipe.plain(pixels.to(self.device))
 
 
 class UnreadableImage(ValueError):
@@ -182,21 +225,3 @@ class _Places:
 
     def __iter__(self) -> Iterator[list[Place]]:
         return map(self.source.places, self.batches)
-
-
-@contextmanager
-def worker_deaths() -> Iterator[None]:
-    """Inside, a dead worker raises `LoadingFailed`: torch raises its error wherever the program happens to be."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
-            raise
-        reason = str(error).splitlines()[0]
-        raise LoadingFailed(
-            f"a data-loading worker died ({reason}); run the same command again to resume from the last checkpoint"
-        ) from error
-
-
-class LoadingFailed(Exception):
-    """A data-loading worker was killed, often for want of memory, or stopped answering."""

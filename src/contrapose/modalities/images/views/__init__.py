@@ -3,7 +3,7 @@
 >>> import torch
 >>> images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
 >>> make = Views.named("simclr-cifar")
->>> make(images, torch.arange(4), seed=0, epoch=1)[0].shape
+>>> make.train(images, torch.arange(4), seed=0, epoch=1)[0].shape
 torch.Size([2, 4, 3, 32, 32])
 """
 
@@ -47,9 +47,32 @@ class Views:
         small = replace(chosen[0], size=round(chosen[0].size * 96 / 224), scale=(0.05, 0.4))
         return cls((*chosen, *[small] * int(extra or 0)))
 
-    def __call__(self, images: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
+    @property
+    def count(self) -> int:
+        """Number of views, local crops included."""
+        return len(self.recipes)
+
+    def train(self, raw: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
         """uint8 images (B, 3, H, W) -> one tensor (V, B, 3, size, size) for each image size, in the recipes' order."""
-        return self.finish(self.crop(images, index, seed=seed, epoch=epoch), index, seed=seed, epoch=epoch)
+        return self.finish(self.crop(raw, index, seed=seed, epoch=epoch), index, seed=seed, epoch=epoch)
+
+    def draw(self, raw: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> Tensor:
+        """uint8 images (B, 3, H, W) -> one random view of each (B, 3, size, size) by the first recipe."""
+        return self.recipes[0](raw, index, seed, epoch, 0)
+
+    def plain(self, raw: Tensor) -> Tensor:
+        """uint8 images (B, 3, H, W) -> what a network sees in evaluation: not augmented, of its size, normalised."""
+        return self.recipes[0].plain(raw)
+
+    def light(self) -> Views:
+        """One view with crops and mirrors alone, as in supervised training."""
+        recipe = self.recipes[0]
+        kept = {"flip": recipe.flip, "mean": recipe.mean, "std": recipe.std}
+        return Views((Recipe(recipe.size, scale=(0.2, 1.0), jitter=None, gray=0.0, **kept),))  # type: ignore[arg-type]
+
+    def evaluation_batch(self, device: torch.device) -> int:
+        """Few images at a time on a CPU, to save memory; many small ones on a GPU, where launches dominate."""
+        return 500 if device.type == "cpu" else max(250, min(4000, 2**22 // self.recipes[0].size ** 2))
 
     def crop(self, images: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
         """The part that needs whole images: one tensor (B, 3, size, size) for each view."""

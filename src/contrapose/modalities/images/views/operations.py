@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 _GRAY = (0.2989, 0.587, 0.114)  # ITU-R 601-2, as torchvision has it
 
@@ -100,6 +101,18 @@ def cutout(images: Tensor, top: Tensor, left: Tensor, share: float = 0.25) -> Te
     column = torch.arange(w, device=images.device)[None] - first_column[:, None]
     inside = ((row >= 0) & (row < side_h))[:, :, None] & ((column >= 0) & (column < side_w))[:, None, :]
     return images.masked_fill(inside[:, None], 0.0)
+
+
+def centre(images: Tensor, size: int, shorter: int) -> Tensor:
+    """Resize images of another size until the shorter side is `shorter`, then cut out the centre."""
+    height, width = images.shape[2:]
+    if (height, width) == (size, size):
+        return images
+    factor = shorter / min(height, width)
+    scaled = (max(size, round(height * factor)), max(size, round(width * factor)))
+    images = interpolate(images, scaled, mode="bilinear", antialias=True, align_corners=False)
+    top, left = (scaled[0] - size) // 2, (scaled[1] - size) // 2
+    return images[:, :, top : top + size, left : left + size]
 
 
 # --- colour ---------------------------------------------------------------------------------------------------------

@@ -78,6 +78,10 @@ class Recipe:
             x = ops.where(next(u) < self.noise, self._noisy, x, bits(index, *keys, _NOISE))
         return x if (self.mean, self.std) == ((0.0,) * 3, (1.0,) * 3) else ops.normalize(x, self.mean, self.std)
 
+    def plain(self, images: Tensor) -> Tensor:
+        """uint8 (B, 3, H, W) -> what a network sees in evaluation: not augmented, of the recipe's size, normalised."""
+        return ops.normalize(ops.centre(images.float() / 255, self.size, self.resized), self.mean, self.std)
+
     @property
     def kernel(self) -> int:
         """A tenth of the image, odd: 23 at 224, as SimCLR has it; 3 at least."""

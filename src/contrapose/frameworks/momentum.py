@@ -1,0 +1,257 @@
+"""Frameworks with a momentum encoder: MoCo v2 with a queue, MoCo v3 with a predictor."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from contrapose.cuda.streams import side_stream
+from contrapose.distributed import gather
+from contrapose.embeddings import Embeddings, with_queue, within_batch
+from contrapose.frameworks.framework import Framework, FrameworkRow, Parts, encode, other_views_of_batch
+from contrapose.networks.encoder import Encoder
+from contrapose.networks.heads import predictor
+from contrapose.networks.norms import split_norms
+from contrapose.pairs import unit
+from contrapose.randomness import bits
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomentumSettings:
+    """Settings of a run that belong to these frameworks."""
+
+    queue: int = 4096
+    """MoCo: rows of the queue."""
+    norm_splits: int = 1
+    """MoCo: compute batch norms over this many parts of the batch, as on that many GPUs, with keys shuffled between them."""
+    symmetric: bool = False
+    """MoCo: both views are queries, each with the other's key. Otherwise the first view is the query and the second its key; with
+    more than two views all are queries."""
+    batch_negatives: bool = False
+    """MoCo: the other queries of the batch are negatives too, beside the queue."""
+    momentum: float = 0.99
+    """Momentum of MoCo's key encoder; the memory bank always uses 0.5."""
+    rising: bool = False
+    """MoCo v3: raise the momentum to 1 over the training, by half a cosine."""
+
+
+class MomentumFramework(Framework):
+    """Query network and its exponential moving average θ_k ← m θ_k + (1-m) θ_q.
+
+    The average moves after each step, which is MoCo's own order: there it moves before the next keys are made. With `rising`,
+    m follows half a cosine to 1 over the training, an epoch at a time (BYOL, MoCo v3).
+    """
+
+    follow: Tensor
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        projector: nn.Module,
+        *,
+        momentum: float,
+        rising: bool = False,
+        has_score: bool = False,
+    ) -> None:
+        super().__init__(encoder, projector, has_score=has_score)
+        if not 0 <= momentum <= 1:
+            raise ValueError(f"momentum: expected a number from 0 to 1, got {momentum!r}")
+        self.momentum, self.rising = momentum, rising
+        # 1 - m in a tensor, since a captured step reads it
+        self.register_buffer("follow", torch.tensor(1 - momentum), persistent=False)
+        self.keys = copy.deepcopy(nn.Sequential(encoder, projector)).requires_grad_(False)
+
+    @torch.no_grad()
+    def make_keys(self, views: list[Tensor]) -> Tensor:
+        """Return (V, B, d) by the momentum encoder."""
+        return self.split_score(encode(self.keys, views))[0]
+
+    def compile_encoders(self) -> None:
+        """Compile the query encoder and the key encoder."""
+        super().compile_encoders()
+        encoder = self.keys[0]
+        assert isinstance(encoder, Encoder)
+        encoder.network.compile(dynamic=False)
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Move the key network towards the query network; its running statistics are its own."""
+        keys: list[Tensor] = list(self.keys.parameters())
+        query: list[Tensor] = list(nn.Sequential(self.encoder, self.projector).parameters())
+        if not self.rising:
+            torch._foreach_lerp_(keys, query, 1 - self.momentum)
+            return
+        ahead = list(torch._foreach_sub(query, keys))
+        torch._foreach_mul_(ahead, self.follow)
+        torch._foreach_add_(keys, ahead)
+
+    def begin(self, share: float) -> None:
+        """Let 1 - m fall to 0 as the training ends."""
+        if self.rising:
+            self.follow.fill_((1 - self.momentum) * (1 + math.cos(math.pi * share)) / 2)
+
+
+class MoCo(MomentumFramework):
+    """MoCo v2. With two views, the first is the query and the second its key. If `symmetric`, or with more views, every view is
+    a query, and the keys of the others are its positives (CACR, Alg. 3).
+
+    The queue takes the last view's keys; the oldest rows leave. With `norm_splits`, batch norms see parts of the batch, and
+    images change parts between queries and keys, so that statistics do not tell which key belongs to which query (shuffled
+    batch norm, as on that many GPUs).
+    """
+
+    rows: Tensor
+    place: Tensor
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        projector: nn.Module,
+        *,
+        width: int,
+        size: int = 65536,
+        momentum: float = 0.999,
+        batch_negatives: bool = False,
+        norm_splits: int = 1,
+        symmetric: bool = False,
+        has_score: bool = False,
+    ) -> None:
+        if norm_splits < 1:
+            raise ValueError(f"norm_splits: expected at least 1, got {norm_splits!r}")
+        if norm_splits > 1:
+            split_norms(encoder, norm_splits)
+            split_norms(projector, norm_splits)
+        super().__init__(encoder, projector, momentum=momentum, has_score=has_score)
+        self.norm_splits = norm_splits
+        if size < 1:
+            raise ValueError(f"size: expected a queue of at least one row, got {size!r}")
+        self.batch_negatives, self.symmetric = batch_negatives, symmetric
+        self.register_buffer("rows", unit(torch.randn(size, width)))
+        self.register_buffer("place", torch.zeros((), dtype=torch.long))
+        self._latest: Tensor | None = None
+
+    def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
+        """Compare queries with keys and queue."""
+        # Each view has a pass of its own, and so its own batch statistics.
+        each = [view[None] for group in views for view in group]
+        one_query = len(each) == 2 and not self.symmetric
+        with side_stream(each[0].device) as join:
+            keys = self._shuffled_keys(each[1:] if one_query else each, index)
+        query, score = self.split_score(gather(self.embed(each[:1] if one_query else each), 1))
+        join()
+        keys = gather(keys, 1)
+        self._latest = unit(keys[-1])
+        # A copy: the backward pass must not see rows that have been replaced.
+        compare = with_queue(self.rows.clone(), batch=self.batch_negatives)
+        return Embeddings(z=query, target=keys, score=score, ids=gather(index), compare=compare)
+
+    def _shuffled_keys(self, views: list[Tensor], index: Tensor) -> Tensor:
+        if self.norm_splits == 1:
+            return self.make_keys(views)
+        # A function of the images and the queue, so that it resumes; the place stays a tensor, so nothing waits for the device.
+        order = torch.argsort(bits(index.to(self.place.device), self.place))
+        keys = self.make_keys([group[:, order] for group in views])
+        return keys[:, torch.argsort(order)]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Replace the oldest rows by the newest keys."""
+        if self._latest is None:
+            return
+        fresh = self._latest[-len(self.rows) :]
+        places = (self.place + torch.arange(len(fresh), device=fresh.device)) % len(self.rows)
+        self.rows[places] = fresh.to(self.rows.dtype)
+        self.place.copy_((self.place + len(fresh)) % len(self.rows))
+        self._latest = None
+
+
+class MoCoV3(MomentumFramework):
+    """MoCo v3: no queue; queries pass through a predictor and meet the keys of the other views of the batch.
+
+    Its loss is `moco_v3`, whose negatives are those of the other views alone.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        projector: nn.Module,
+        predictor: nn.Module,
+        *,
+        momentum: float = 0.99,
+        rising: bool = False,
+        has_score: bool = False,
+    ) -> None:
+        super().__init__(encoder, projector, momentum=momentum, rising=rising, has_score=has_score)
+        self.predictor = predictor
+
+    def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
+        """Compare the queries of every view with the keys of the others."""
+        with side_stream(views[0].device) as join:
+            keys = self.make_keys(views)
+        # Views of one shape pass through the predictor together, as through the encoder.
+        queries, scores = zip(*(self._queries(group) for group in views), strict=True)
+        join()
+        score = None if scores[0] is None else gather(torch.cat(scores), 1)
+        return Embeddings(
+            z=gather(torch.cat(queries), 1),
+            target=gather(keys, 1),
+            score=score,
+            ids=gather(index),
+            compare=within_batch,
+        )
+
+    def _queries(self, group: Tensor) -> tuple[Tensor, Tensor | None]:
+        z, score = self.split_score(self.embed([group]))
+        return self.predictor(z.flatten(0, 1)).unflatten(0, z.shape[:2]), score
+
+
+def _build_moco(parts: Parts, run: Any) -> MoCo:
+    return MoCo(
+        parts.encoder,
+        parts.projector,
+        width=parts.width,
+        size=run.queue,
+        momentum=run.momentum,
+        norm_splits=run.norm_splits,
+        symmetric=run.symmetric,
+        batch_negatives=run.batch_negatives,
+        has_score=parts.has_score,
+    )
+
+
+def _build_moco_v3(parts: Parts, run: Any) -> MoCoV3:
+    return MoCoV3(
+        parts.encoder,
+        parts.projector,
+        predictor(parts.width),
+        momentum=run.momentum,
+        rising=run.rising,
+        has_score=parts.has_score,
+    )
+
+
+def _moco_negatives(run: Any, views: int) -> int:
+    queries = 1 if views == 2 and not run.symmetric else views
+    return int(run.queue) + int(run.batch_negatives) * other_views_of_batch(run, queries)
+
+
+def _check_splits(run: Any) -> None:
+    if run.batch % run.norm_splits:
+        raise ValueError(f"norm_splits: a batch of {run.batch} cannot be split into {run.norm_splits} equal parts")
+
+
+ROWS = (
+    FrameworkRow(
+        name="moco",
+        build=_build_moco,
+        negatives=_moco_negatives,
+        own_settings=("symmetric", "batch_negatives"),
+        check=_check_splits,
+    ),
+    FrameworkRow(name="moco-v3", build=_build_moco_v3, negatives=other_views_of_batch, own_settings=("rising",)),
+)

@@ -1,0 +1,156 @@
+"""What a modality is: data sets, views of their samples, and encoders.
+
+    Source     a data set: length, labels, subsets
+    Reader     a source on a device, with the views that are made of it
+    ViewMaker  random views for training, plain inputs for evaluation
+    Modality   loads sources, makes view makers and encoders by name
+
+Everything above this layer (frameworks, training, evaluation) works with these protocols alone. A batch of inputs is a tensor
+whose first dimension counts samples; views of a batch are a list of tensors (V, B, …), one for each shape of input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from contrapose.networks.encoder import Encoder
+
+
+class ViewMaker(Protocol):
+    """How inputs of a network are made from raw samples."""
+
+    @property
+    def count(self) -> int:
+        """Number of views of a sample."""
+
+    def train(self, raw: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
+        """Random views of raw samples, decided by (seed, epoch, index, view): tensors (V, B, …), one per shape of input."""
+
+    def draw(self, raw: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> Tensor:
+        """One random view (B, …), as the first of `train`: for metrics under augmentation."""
+
+    def plain(self, raw: Tensor) -> Tensor:
+        """Inputs for evaluation (B, …), without augmentation."""
+
+    def light(self) -> ViewMaker:
+        """One view with the mild augmentation of supervised training, for fine-tuning."""
+
+    def evaluation_batch(self, device: torch.device) -> int:
+        """Number of samples in a batch of evaluation on this device."""
+
+
+class Reader(Protocol):
+    """A source on a device."""
+
+    @property
+    def resident(self) -> Tensor | None:
+        """All raw samples on the device; None if they are streamed from disk."""
+
+    def train(self, batches: Sequence[list[int]], *, seed: int, epoch: int) -> Iterator[list[Tensor]]:
+        """Views of each batch of indices."""
+
+    def plain(self) -> Iterator[Tensor]:
+        """Evaluation inputs of all samples, in order and in batches."""
+
+
+class Source(Protocol):
+    """A data set: samples, with labels if there are any."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    @property
+    def labels(self) -> Tensor | None:
+        """(N,) int64."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, if they are known."""
+
+    @property
+    def paths(self) -> Sequence[Path]:
+        """The file of each sample, if each is a file; else empty."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the samples change."""
+
+    def __len__(self) -> int: ...
+
+    def counts(self) -> list[int]:
+        """Number of samples of each class."""
+
+    def subset(self, index: Tensor | Sequence[int]) -> Source:
+        """The samples at these indices, in this order."""
+
+    def in_memory(self, views: ViewMaker) -> Source:
+        """The same samples in memory, prepared for these views."""
+
+    def reader(self, views: ViewMaker, device: torch.device, *, workers: int, timeout: float) -> Reader:
+        """The source on a device."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """What is trained on, and what is evaluated: features of `probe` classify those of `test`, if there are labels."""
+
+    train: Source
+    probe: Source | None
+    test: Source | None
+
+    @property
+    def held_out(self) -> Source:
+        """The test samples, or the training samples if there are no others."""
+        return self.test if self.test is not None else self.train
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """The settings of a run that say what it is trained on."""
+
+    modality: str = "images"
+    """The kind of data: images."""
+    data: str = "digits"
+    """A data set's name (digits, cifar10, cifar100, svhn, stl10), a folder of images or an .npz file."""
+    stream: bool = False
+    """Leave a folder's images on disk: workers decode and crop them. For data that does not fit in memory."""
+    classes: str = ""
+    """Keep some class folders: imagenet100, or a text file with one name per line; empty: all."""
+    limit: int = 0
+    """Train on the first so many images only; 0: all (for digits: 5000)."""
+    imbalance: str = ""
+    """Thin out the classes: exponential:100, cacr-linear, cacr-exponential or index:FILE; empty: as it is."""
+    probe: str = "all"
+    """What test images are classified by: all labelled training images, or those left by `imbalance` (train)."""
+
+
+class Modality(Protocol):
+    """A kind of data."""
+
+    def load(self, settings: DataSettings, root: Path | None) -> Split:
+        """Load a run's data; `root` is where downloads go."""
+
+    def views(self, name: str, count: int) -> ViewMaker:
+        """Make a view maker by name, with so many views."""
+
+    def check_encoder(self, name: str) -> None:
+        """Refuse an encoder that does not exist."""
+
+    def encoder(self, name: str, views: ViewMaker) -> Encoder:
+        """Build an encoder by name; refuse one that cannot take the inputs that these views make."""
+
+    def prepare(self, network: nn.Module) -> nn.Module:
+        """Lay out the weights as this modality's networks run fastest."""
+
+    def describe_input(self, views: ViewMaker) -> str:
+        """Say what the encoder takes, for whoever exports it."""
+
+    def example_input(self, views: ViewMaker) -> Any:
+        """Two samples of zeros, as the encoder takes them: for exporting its graph."""

@@ -1,0 +1,53 @@
+"""What a training step needs: the narrow context that the trainer hands to the two ways of taking steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from contrapose.embeddings import Embeddings
+from contrapose.frameworks import Framework
+from contrapose.losses import Loss
+from contrapose.modalities import Reader, ViewMaker
+from contrapose.training.precision import autocast
+from contrapose.training.run import Run
+
+StepWatch = Callable[[int, float, float], None]  # steps of the epoch that are done, a recent loss, steps per second
+
+
+@dataclass(eq=False, kw_only=True)
+class StepContext:
+    """Networks, data and optimiser of a run. Steps read it, and leave the last batch's embeddings in `latest`."""
+
+    run: Run
+    device: torch.device
+    network: Framework
+    learner: nn.Module  # the network, under DistributedDataParallel if there are several processes
+    criterion: Loss
+    optimiser: Optimizer
+    scaler: torch.amp.GradScaler
+    reader: Reader
+    views: ViewMaker
+    samples: int
+    steps_per_epoch: int
+    rank: int = 0
+    world_size: int = 1
+    say: Callable[[str], None] = print
+    must_stop: Callable[[], bool] = field(default=lambda: False)  # whether a signal has asked for an end
+    latest: Embeddings | None = None
+
+    def loss(self, views: list[Tensor], index: Tensor) -> Tensor:
+        """Return the loss of a batch. Low precision ends with the embeddings: the loss is computed in float32."""
+        with autocast(self.device, self.run.precision):
+            embeddings = self.learner(views, index)
+        loss: Tensor = self.criterion(embeddings)
+        self.latest = embeddings
+        return loss
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return everything that is learned: the network's parameters and the criterion's."""
+        return [p for module in (self.network, self.criterion) for p in module.parameters() if p.requires_grad]

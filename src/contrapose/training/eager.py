@@ -1,0 +1,82 @@
+"""Eager training steps: on any device, with several processes, with streamed data, in any precision."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Generator, Iterable, Iterator
+from itertools import islice
+
+import torch.distributed as dist
+from torch import Tensor
+
+from contrapose.randomness import permutation
+from contrapose.training.context import StepContext, StepWatch
+from contrapose.training.optimisers import gradient_norm, learning_rate
+from contrapose.training.stops import Diverged
+
+Batch = tuple[Tensor, list[Tensor]]  # indices of samples, and their views
+
+
+class EagerSteps:
+    """Epochs of a run, operation by operation."""
+
+    def __init__(self, context: StepContext) -> None:
+        self.context = context
+
+    def epoch(self, epoch: int, first: int, watch: StepWatch) -> Generator[None, None, list[float]]:
+        """Take the epoch's steps from `first` on, up to the last or to a signal, and return their losses."""
+        context, losses, start = self.context, list[float](), time.perf_counter()
+        batches = self.batches(epoch, first)
+        for step in range(first, context.steps_per_epoch):
+            losses.append(self.step(islice(batches, context.run.accumulate), epoch, step))
+            watch(step + 1, losses[-1], len(losses) / (time.perf_counter() - start))
+            if context.must_stop():
+                break
+        yield from ()  # a generator like that of graphed steps, but nothing runs while it waits
+        return losses
+
+    def batches(self, epoch: int, first: int) -> Iterator[Batch]:
+        """Yield this process's share of each batch, from the epoch's step `first` on."""
+        context, run = self.context, self.context.run
+        count = context.steps_per_epoch * run.accumulate
+        order = permutation(context.samples, run.seed, epoch, device=context.device)[: count * run.batch]
+        shares = order.view(count, context.world_size, -1)[first * run.accumulate :, context.rank]
+        yield from zip(shares, context.reader.train(shares.tolist(), seed=run.seed, epoch=epoch), strict=True)
+
+    def step(self, batches: Iterable[Batch], epoch: int, step: int) -> float:
+        """Take one step of an epoch and return its loss: gradients of all batches, the optimiser, the state that follows."""
+        context, run, scaler = self.context, self.context.run, self.context.scaler
+        number = epoch * context.steps_per_epoch + step
+        context.network.train()
+        for group in context.optimiser.param_groups:
+            group["lr"] = learning_rate(run, number, context.steps_per_epoch)
+        context.optimiser.zero_grad()
+        value, samples = 0.0, []
+        for index, views in batches:
+            loss = context.loss(views, index) / run.accumulate
+            scaler.scale(loss).backward()
+            context.network.update()
+            value += float(loss.detach())
+            samples += index[:16].tolist()
+        self._average_criterion()
+        scaler.unscale_(context.optimiser)
+        norm = gradient_norm(context.parameters(), run.clip)
+        if not math.isfinite(value) or not (bool(norm.isfinite()) or scaler.is_enabled()):
+            what = "loss" if not math.isfinite(value) else "gradient"
+            raise Diverged(
+                f"the {what} of step {number + 1} (epoch {epoch + 1}) is not finite; the weights are those before it. "
+                f"Its images are {samples} …"
+            )
+        scaler.step(context.optimiser)
+        scaler.update()
+        context.network.after_step()
+        return value
+
+    def _average_criterion(self) -> None:
+        """Average the gradient of a learned temperature over processes, as DistributedDataParallel does the network's."""
+        if self.context.world_size > 1:
+            for parameter in self.context.criterion.parameters():
+                if parameter.grad is not None:
+                    dist.all_reduce(parameter.grad)
+                    parameter.grad /= self.context.world_size

@@ -1,0 +1,136 @@
+"""`Model`: the networks of a run with the views of their evaluation, without its training data.
+
+>>> import contrapose
+>>> model = contrapose.load("runs/mine")  # doctest: +SKIP
+>>> features = model.embed(images)  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from contrapose.evaluation import KNN, Measures, features
+from contrapose.modalities import Reader, Source, Split
+from contrapose.networks.encoder import Encoder
+from contrapose.pairs import unit
+from contrapose.training import checkpoint
+from contrapose.training.build import build_towers
+from contrapose.training.precision import autocast
+from contrapose.training.processes import own_device
+from contrapose.training.run import Run
+from contrapose.workers import TIMEOUT
+
+
+class Model(nn.Module):
+    """Encoder and projector of a run, and what is needed to evaluate them on any data of its modality."""
+
+    def __init__(
+        self, run: Run, encoder: Encoder, projector: nn.Module, device: torch.device, *, step: int = 0
+    ) -> None:
+        super().__init__()
+        self.run, self.encoder, self.projector, self.device, self.step = run, encoder, projector, device, step
+        self.views = run.view_maker()
+        self.workers, self.timeout = 0, TIMEOUT
+        # A trainer that has compiled the networks for its own batch size makes evaluation run without the compiler.
+        self.evaluation_context: Callable[[], AbstractContextManager[None]] = nullcontext
+        self._readers: dict[int, tuple[Source, Reader]] = {}
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Inputs as `views.plain` makes them -> the encoder's features (B, width)."""
+        output: Tensor = self.encoder(inputs)
+        return output
+
+    def project(self, inputs: Tensor) -> Tensor:
+        """Inputs as `views.plain` makes them -> the embedding that the loss sees (B, d), in float32."""
+        with self._evaluating():
+            output: Tensor = self.projector(self.encoder(inputs))
+        return output[..., :-1].float() if self.run.needs_score else output.float()
+
+    def _encode(self, inputs: Tensor) -> Tensor:
+        """The encoder's features, in the precision of evaluation."""
+        with self._evaluating():
+            output: Tensor = self.encoder(inputs)
+        return output
+
+    @torch.no_grad()
+    def embed(self, raw: Tensor) -> Tensor:
+        """Return the encoder's features (B, width) of raw samples, such as uint8 images (B, 3, H, W), of any size."""
+        self.eval()
+        return self._encode(self.views.plain(raw.to(self.device))).float()
+
+    def features(self, source: Source) -> Tensor:
+        """Return the encoder's features of a whole data set, (N, width), without augmentation."""
+        self.eval()
+        return features(self._encode, self.reader(source).plain())
+
+    def reader(self, source: Source) -> Reader:
+        """Return the source on the device, where it stays: training and evaluation read it again and again."""
+        if id(source) not in self._readers:
+            made = source.reader(self.views, self.device, workers=self.workers, timeout=self.timeout)
+            self._readers[id(source)] = source, made  # the source too: an id is only unique while its object lives
+        return self._readers[id(source)][1]
+
+    def labelled_features(self, split: Split) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        """Return features and labels to classify by, then those to be classified; None without labels."""
+        probe, test = split.probe, split.test
+        if probe is None or test is None or probe.labels is None or test.labels is None:
+            return None
+        labels = probe.labels.to(self.device), test.labels.to(self.device)
+        return self.features(probe), labels[0], self.features(test), labels[1]
+
+    def evaluate(self, split: Split, neighbours: int | None = None) -> dict[str, float]:
+        """Return the kNN accuracy of the encoder's features in per cent; nothing without labels."""
+        labelled = self.labelled_features(split)
+        if labelled is None:
+            return {}
+        scores = KNN(neighbours or self.run.knn)(*labelled)
+        return {f"knn_{name}": score for name, score in scores.items()}
+
+    def measure(self, source: Source, how: Measures) -> dict[str, float]:
+        """Return metrics of the projector's output on a data set."""
+        self.eval()
+        return how(self.project, source, self.views, self.device)
+
+    def sample_embeddings(self, source: Source, count: int) -> tuple[Tensor, Tensor | None, tuple[str, ...]]:
+        """Return unit embeddings, labels and class names of a random sample of a data set, the same one each time."""
+        self.eval()
+        sample = Measures(count).sample(source, self.views)
+        reader = sample.reader(self.views, self.device, workers=0, timeout=self.timeout)
+        z = features(self.project, reader.plain())
+        return unit(z), sample.labels, sample.classes
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Run networks in the run's precision on a GPU, in float32 on a CPU. Metrics are outside: they need float32."""
+        precision = self.run.precision if self.device.type == "cuda" else "fp32"
+        with self.evaluation_context(), autocast(self.device, precision):
+            yield
+
+
+def load(folder: str | Path, *, device: torch.device | str | None = None) -> Model:
+    """Load the trained networks of a run's directory, without its data: the newest checkpoint that can be read."""
+    folder = Path(folder)
+    path = folder / "run.json"
+    if not path.exists():
+        raise ValueError(f"run: {folder} is not the directory of a run (it has no run.json)")
+    run = Run.load(path)
+    saved = checkpoint.latest(folder / "checkpoints")
+    if saved is None:
+        raise ValueError(
+            f"run: {folder} has no checkpoint that can be read; `contrapose train` with its settings trains it"
+        )
+    with torch.random.fork_rng(devices=[]):
+        encoder, projector, _ = build_towers(run)
+    for name, module in (("encoder", encoder), ("projector", projector)):
+        prefix = f"state.network.{name}."
+        weights = {key.removeprefix(prefix): tensor for key, tensor in saved.tensors.items() if key.startswith(prefix)}
+        module.load_state_dict(weights)
+    target = torch.device(device) if device is not None else own_device()
+    model = Model(run, encoder, projector, target, step=saved.step)
+    run.kind.prepare(model.to(target))
+    return model.eval()

@@ -1,0 +1,345 @@
+"""The trainer: order, steps, records and checkpoints of one run."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from contrapose.evaluation import Measures
+from contrapose.metrics import penalties
+from contrapose.training import checkpoint
+from contrapose.training.build import build, build_loss, check_same_data, prepare
+from contrapose.training.context import StepContext
+from contrapose.training.eager import EagerSteps
+from contrapose.training.graphed import GraphedSteps, graph_obstacle
+from contrapose.training.model import Model
+from contrapose.training.optimisers import optimiser
+from contrapose.training.precision import check_bf16
+from contrapose.training.processes import any_requested, join, own_device, synchronised
+from contrapose.training.records import append, environment, forget_after, write_whole
+from contrapose.training.run import Run
+from contrapose.training.stops import Stopped, StopRequests, signals
+from contrapose.workers import TIMEOUT, worker_failures
+
+T = TypeVar("T")
+COLLAPSED = 0.05  # feature deviation below this share of a uniform embedding's
+_MANY_PAIRS = 2**25  # above, similarities of a batch are too many to look at in each epoch
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One step, for a progress display."""
+
+    epoch: int
+    step: int
+    steps: int
+    loss: float
+    images_per_second: float
+
+
+@dataclass
+class Trainer:
+    """A run in a directory: started, or resumed from its newest checkpoint."""
+
+    run: Run
+    folder: Path
+    watch: Callable[[Progress], None] = lambda progress: None
+    say: Callable[[str], None] = print
+    data_root: Path | None = None
+    workers: int = 0
+    worker_timeout: float = TIMEOUT  # seconds without a batch from the workers before the training fails
+    device: torch.device = field(default_factory=own_device)
+    fast: bool = True  # on a GPU, the whole step in one CUDA graph
+    concurrent_runs: int = 0  # other runs on the device meanwhile, noted in the records beside the seconds
+
+    def __post_init__(self) -> None:
+        self.rank, self.world_size = join()
+        self._check_settings()
+        self._check_folder()
+        check_bf16(self.device, self.run.precision, self.say)
+        self.split = prepare(self.run, self.data_root)
+        self._check_data()
+        self._claim_folder()
+        self.context = self._build()
+        self.model.workers, self.model.timeout = self.workers, self.worker_timeout
+        self.steps: EagerSteps | GraphedSteps = EagerSteps(self.context)
+        self.requests = StopRequests()
+        self.step = 0
+        self.saved_at, self.saved_step, self.saving_seconds = -math.inf, 0, 0.0  # of the last checkpoint
+        self.partial_epoch = (0.0, 0.0)  # of an epoch that was interrupted: the sum of its losses, and its seconds
+
+    def _check_settings(self) -> None:
+        run = self.run
+        if run.batch % self.world_size:
+            raise ValueError(f"batch: {run.batch} images cannot be shared equally by {self.world_size} processes")
+        if self.world_size > 1 and run.norm_splits > 1:
+            raise ValueError(f"norm_splits: {self.world_size} processes synchronise their batch norms; leave it at 1")
+
+    def _check_folder(self) -> None:
+        """Refuse a directory that holds another run; one that has left nothing but its settings may be replaced."""
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"out: {self.folder} is a file; a run needs a directory")
+        path = self.folder / "run.json"
+        if not path.exists() or not (
+            (self.folder / "records.jsonl").exists() or (self.folder / "checkpoints").exists()
+        ):
+            return
+        ours, theirs = vars(self.run), vars(Run.load(path))
+        differing = sorted(name for name in ours if ours[name] != theirs[name])
+        if differing:
+            changes = ", ".join(f"{k} is {theirs[k]!r} there and {ours[k]!r} here" for k in differing)
+            raise ValueError(f"out: {self.folder} holds another run: {changes}. Choose another directory.")
+
+    def _check_data(self) -> None:
+        """Check the settings that depend on the number of samples."""
+        run, size = self.run, len(self.split.train)
+        wanted = run.batch * run.accumulate
+        if wanted > size:
+            fits = 2 ** int(math.log2(max(2, size // run.accumulate)))
+            raise ValueError(
+                f"batch: {wanted} images for a step are more than the {size} of the data set (--batch {fits} would do)"
+            )
+        if self.split.probe is not None and run.knn > len(self.split.probe):
+            raise ValueError(f"knn: {run.knn} neighbours are more than the {len(self.split.probe)} labelled images")
+        if run.framework == "memory-bank":
+            run.check_hardest(size - 1)
+
+    def _claim_folder(self) -> None:
+        """Write the settings: from here on the directory holds this run."""
+        path = self.folder / "run.json"
+        if self.rank == 0 and not (path.exists() and json.loads(path.read_text()) == self.run.describe()):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_whole(self.folder / "environment.json", environment(self.device))
+            write_whole(path, self.run.describe())
+
+    def _build(self) -> StepContext:
+        """Build the networks, the loss and the optimiser."""
+        run, samples = self.run, len(self.split.train)
+        network = build(run, samples).to(self.device)
+        run.kind.prepare(network)
+        learner: nn.Module = network
+        if self.world_size > 1:
+            synchronised(network, self.device)
+            # Buffers are equal on all processes: they come from gathered batches and synchronised statistics.
+            with (
+                warnings.catch_warnings()
+            ):  # torch 2.15 has a new name for this argument, which earlier ones do not know
+                warnings.simplefilter("ignore", FutureWarning)
+                learner = DistributedDataParallel(network, broadcast_buffers=False)
+        criterion = build_loss(run, samples).to(self.device)
+        self.model = Model(run, network.encoder, network.projector, self.device)
+        self.saved_state = nn.ModuleDict({"network": network, "criterion": criterion})
+        return StepContext(
+            run=run,
+            device=self.device,
+            network=network,
+            learner=learner,
+            criterion=criterion,
+            optimiser=optimiser(run, network, criterion),
+            scaler=torch.amp.GradScaler(self.device.type, enabled=run.precision == "fp16"),
+            reader=self.split.train.reader(
+                self.model.views, self.device, workers=self.workers, timeout=self.worker_timeout
+            ),
+            views=self.model.views,
+            samples=samples,
+            steps_per_epoch=samples // (run.batch * run.accumulate),
+            rank=self.rank,
+            world_size=self.world_size,
+            say=self.say,
+            must_stop=self.must_stop,
+        )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps in an epoch."""
+        return self.context.steps_per_epoch
+
+    @property
+    def total_steps(self) -> int:
+        """Optimiser steps in the whole training."""
+        return self.run.epochs * self.steps_per_epoch
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last step is done."""
+        return self.step == self.total_steps
+
+    def train(self) -> dict[str, float]:
+        """Train to the end, from the newest checkpoint if there is one, and return the final scores."""
+        with worker_failures(), signals() as requests:
+            return drain(self.training(requests))
+
+    def training(self, requests: StopRequests) -> Generator[None, None, dict[str, float]]:
+        """Train in parts: yield after each epoch and, with a CUDA graph, whenever the GPU has work for a while.
+
+        Several runs can take turns this way. `requests` collects the signals that ask for an end.
+        """
+        self.requests = requests
+        self._resume()
+        self._choose_steps()
+        network, criterion, scores = self.context.network, self.context.criterion, dict[str, float]()
+        while not self.complete:
+            if self.must_stop():  # a signal came while other runs had their turn
+                self._stop()
+            epoch = self.step // self.steps_per_epoch
+            criterion.epoch = epoch + 1
+            network.begin(epoch / self.run.epochs)
+            loss, seconds = yield from self._epoch(epoch)
+            record: dict[str, Any] = {"epoch": epoch + 1, "step": self.step, "loss": loss, "seconds": seconds}
+            record |= ({"beside": self.concurrent_runs} if self.concurrent_runs else {}) | self._penalties()
+            if (epoch + 1) % self.run.knn_every == 0 or self.complete:
+                scores = self.evaluate()
+                record |= scores | self._measures()
+            # The record is written before the checkpoint: if the run is killed between them, both are made again.
+            if self.rank == 0:
+                append(self.folder, record)
+            if self.complete or self._checkpoint_is_due():
+                self._save()
+            if self.must_stop():
+                self._stop()
+            yield
+        return scores or self.evaluate()
+
+    def _resume(self) -> None:
+        """Load the newest checkpoint, if there is one, and drop records of steps that will be taken again."""
+        resumed = self.load_latest()
+        data = {"images": len(self.split.train), "fingerprint": self.split.train.fingerprint}
+        if resumed:
+            check_same_data(self.run, self.folder, data)
+        if self.rank == 0:
+            write_whole(self.folder / "data.json", data)
+            forget_after(self.folder, self.step)
+            if resumed:
+                self.say(f"finished at step {self.step}" if self.complete else f"resuming after step {self.step}")
+
+    def _choose_steps(self) -> None:
+        """On a GPU, capture the whole step in a CUDA graph if possible, and say which way is taken."""
+        if self.device.type != "cuda" or not self.fast:
+            return
+        obstacle = graph_obstacle(self.context)
+        if obstacle:
+            self.say(f"step by step, since {obstacle}")
+            return
+        self.say("the whole step in one CUDA graph, compiled in the first steps")
+        self.steps = GraphedSteps(self.context)
+        # Networks are compiled for the batch size of training; evaluation must not compile them again for its own.
+        self.model.evaluation_context = lambda: torch.compiler.set_stance("force_eager")
+
+    def _epoch(self, epoch: int) -> Generator[None, None, tuple[float, float]]:
+        """Take the rest of an epoch's steps and return the epoch's mean loss and its seconds."""
+        first, start = self.step % self.steps_per_epoch, time.perf_counter()
+        total, before = self.partial_epoch if first else (0.0, 0.0)
+        begun, images = self.step - first, self.run.batch * self.run.accumulate
+
+        def watch(step: int, loss: float, rate: float) -> None:
+            if self.rank == 0:
+                self.watch(Progress(epoch + 1, begun + step, self.total_steps, loss, rate * images))
+
+        for loss in (yield from self.steps.epoch(epoch, first, watch)):
+            total += loss  # one by one, so that a resumed epoch has the same mean to the last digit
+            self.step += 1
+        seconds = before + time.perf_counter() - start
+        if self.step % self.steps_per_epoch:  # interrupted; a complete epoch is recorded first
+            self.partial_epoch = total, seconds
+            self._stop()
+        return total / self.steps_per_epoch, seconds
+
+    def evaluate(self) -> dict[str, float]:
+        """Return the kNN accuracy of the encoder's features, if there are labels."""
+        return self.model.evaluate(self.split)
+
+    def _penalties(self) -> dict[str, float | None]:
+        """What the loss did to the similarities of the epoch's last batch, if it is a loss of similarities and they are few."""
+        context = self.context
+        if self.rank or context.latest is None or context.criterion.traits.takes != "pairs":
+            return {}
+        if math.prod(context.latest.pairs.shape) > _MANY_PAIRS:
+            return {}
+        context.criterion.eval()  # looking must not move its state
+        summary = penalties(context.criterion.on(context.latest), context.latest.pairs).summary()
+        context.criterion.train()
+        return summary
+
+    def _measures(self) -> dict[str, float]:
+        """Return the metrics of the embedding as it is now."""
+        if self.rank or not self.run.metrics:
+            return {}
+        epoch = self.step // self.steps_per_epoch
+        try:
+            values = self.model.measure(self.split.held_out, Measures(self.run.metrics))
+        except ValueError as error:
+            self.say(f"no metrics after epoch {epoch}: {error}")
+            return {}
+        if values["feature_std"] < COLLAPSED:
+            self.say(
+                f"the embedding has collapsed: its spread is {values['feature_std']:.3f} of a uniform one's "
+                f"(epoch {epoch}); a lower learning rate or a higher temperature may help"
+            )
+        return values
+
+    def must_stop(self) -> bool:
+        """Return whether a signal came, to this process or to another one of the run's."""
+        return any_requested(self.requests, self.device, self.world_size)
+
+    def _stop(self) -> NoReturn:
+        """Save what is not saved yet, and end."""
+        if self.step != self.saved_step:
+            self._save()
+        number = self.requests[0]
+        raise Stopped(
+            f"stopped by signal {number} after step {self.step}; run the same command again to resume", number
+        )
+
+    def _checkpoint_is_due(self) -> bool:
+        """Return whether it is time for a checkpoint: all of them together take a hundredth of the time at most."""
+        return time.perf_counter() - self.saved_at > 100 * self.saving_seconds
+
+    def _save(self) -> None:
+        if self.rank:
+            return
+        start, scaler = time.perf_counter(), self.context.scaler
+        tensors = checkpoint.collect(self.saved_state, self.context.optimiser)
+        if scaler.is_enabled():
+            state = scaler.state_dict()
+            tensors |= {f"scaler.{name}": torch.tensor(state[name]) for name in ("scale", "_growth_tracker")}
+        if self.step % self.steps_per_epoch:
+            tensors["part"] = torch.tensor(self.partial_epoch, dtype=torch.float64)
+        checkpoint.save(self.folder / "checkpoints", checkpoint.Checkpoint(self.step, tensors))
+        self.saved_at, self.saved_step = time.perf_counter(), self.step
+        self.saving_seconds = self.saved_at - start
+
+    def load_latest(self) -> bool:
+        """Load the newest checkpoint that verifies; return False if there is none."""
+        saved = checkpoint.latest(self.folder / "checkpoints", self.say)
+        if saved is None:
+            return False
+        checkpoint.restore(self.saved_state, self.context.optimiser, saved.tensors)
+        if "scaler.scale" in saved.tensors:
+            scaler = self.context.scaler
+            state = {name: saved.tensors[f"scaler.{name}"].item() for name in ("scale", "_growth_tracker")}
+            scaler.load_state_dict(scaler.state_dict() | state)
+        if "part" in saved.tensors:
+            loss, seconds = saved.tensors["part"].tolist()
+            self.partial_epoch = loss, seconds
+        self.step = self.saved_step = saved.step
+        return True
+
+
+def drain(work: Generator[None, None, T]) -> T:
+    """Run all parts of a generator and return its value."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            value: T = end.value
+            return value
