@@ -1,11 +1,11 @@
-"""Losses side by side with lightly and pytorch-metric-learning: time and peak memory, forward + backward, on the CPU.
+"""Compare losses with lightly and pytorch-metric-learning on the CPU: time and peak memory of forward and backward pass.
 
     make benchmark                                    # everything, about ten minutes on two cores
     python benchmarks/losses.py --images 128 512      # some sizes
-    python benchmarks/losses.py --losses nt_xent
+    python benchmarks/losses.py --losses nt_xent      # some losses
 
-Time is the median of interleaved repetitions in one process. Peak memory is what the resident set grew by during one
-step, each loss in a process of its own. Ratios are peer / ours: above 1, ours is faster or smaller.
+Time is the median of interleaved repetitions in one process. Peak memory is the growth of the resident set during one step,
+with each loss in its own process. Ratios are peer / ours: above 1, ours is faster or smaller.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ OURS, LIGHTLY, METRIC = "contrapose", "lightly", "pytorch-metric-learning"
 
 
 def criteria(loss: str) -> dict[str, Callable[[], Criterion]]:
-    """How each library is asked for one loss; imported only when used, so that memory is each one's own."""
+    """Return a constructor of the loss for each library.
+
+    Libraries are imported by the constructors, so that a process that measures one of them holds no other in memory.
+    """
 
     def ours(**settings: Any) -> Callable[[], Criterion]:
         def make() -> Criterion:
@@ -47,16 +50,16 @@ def criteria(loss: str) -> dict[str, Callable[[], Criterion]]:
             import lightly.loss
             from lightly.loss import hypersphere_loss
 
-            made: Criterion = (getattr(lightly.loss, name, None) or getattr(hypersphere_loss, name))(**settings)
-            return made
+            criterion: Criterion = (getattr(lightly.loss, name, None) or getattr(hypersphere_loss, name))(**settings)
+            return criterion
 
         return make
 
     def metric_learning() -> Criterion:
         from pytorch_metric_learning.losses import NTXentLoss, SelfSupervisedLoss
 
-        made: Criterion = SelfSupervisedLoss(NTXentLoss(temperature=0.5))
-        return made
+        criterion: Criterion = SelfSupervisedLoss(NTXentLoss(temperature=0.5))
+        return criterion
 
     return {
         "nt_xent": {
@@ -75,6 +78,7 @@ LOSSES = ("nt_xent", "dcl", "dclw", "macl", "align_uniform")
 
 
 def views(m: int) -> tuple[Tensor, Tensor]:
+    """Return embeddings of two views of m images, each (m, WIDTH)."""
     generator = torch.Generator().manual_seed(m)
     z1 = torch.randn(m, WIDTH, generator=generator)
     z2 = z1 + 0.5 * torch.randn(m, WIDTH, generator=generator)
@@ -82,6 +86,7 @@ def views(m: int) -> tuple[Tensor, Tensor]:
 
 
 def step(criterion: Criterion, z1: Tensor, z2: Tensor) -> float:
+    """Run forward and backward pass and return the loss."""
     z1.grad = z2.grad = None
     loss = criterion(z1, z2)
     loss.backward()
@@ -89,44 +94,48 @@ def step(criterion: Criterion, z1: Tensor, z2: Tensor) -> float:
 
 
 def affordable(library: str, m: int) -> bool:
+    """Whether the library can run at this size on an ordinary machine."""
     return library != METRIC or m <= 256  # it keeps an n × n × n tensor: 34 GB at m = 1024
 
 
 def time_all(loss: str, m: int, seconds: float) -> dict[str, dict[str, float]]:
-    made = {name: make() for name, make in criteria(loss).items() if affordable(name, m)}
+    """Return median time and value of the loss for each library; the libraries alternate, so that drift affects all."""
+    built = {name: make() for name, make in criteria(loss).items() if affordable(name, m)}
     z1, z2 = views(m)
-    values = {name: step(criterion, z1, z2) for name, criterion in made.items()}
-    times: dict[str, list[float]] = {name: [] for name in made}
+    values = {name: step(criterion, z1, z2) for name, criterion in built.items()}
+    times: dict[str, list[float]] = {name: [] for name in built}
     stop = time.perf_counter() + seconds
     while len(times[OURS]) < 5 or time.perf_counter() < stop:
-        for name, criterion in made.items():
-            if name == METRIC and len(times[name]) >= 3:
+        for name, criterion in built.items():
+            if name == METRIC and len(times[name]) >= 3:  # seconds per step at m = 256
                 continue
             start = time.perf_counter()
             step(criterion, z1, z2)
             times[name].append(time.perf_counter() - start)
         if len(times[OURS]) >= 200:
             break
-    return {name: {"ms": 1e3 * median(times[name]), "value": values[name]} for name in made}
+    return {name: {"ms": 1e3 * median(times[name]), "value": values[name]} for name in built}
 
 
 def peak_memory(loss: str, library: str, m: int) -> float:
-    """MiB by which the resident set of a fresh process grows during one step."""
+    """Return the growth of the resident set during one step, in MiB; to be called in a fresh process."""
     criterion = criteria(loss)[library]()
-    step(criterion, *views(64))
+    step(criterion, *views(64))  # one-time allocations of torch and the library do not count
     z1, z2 = views(m)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     step(criterion, z1, z2)
     return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 
 
-def in_child(*words: str) -> dict[str, dict[str, float]]:
+def in_child(*arguments: str) -> dict[str, dict[str, float]]:
+    """Run this script in a fresh process and return the JSON of its last line."""
+    # malloc returns freed memory to the system at once, so that the resident set follows the memory in use.
     environment = {**os.environ, "MALLOC_TRIM_THRESHOLD_": "0", "PYTHONWARNINGS": "ignore"}
-    said = subprocess.run(
-        [sys.executable, __file__, *words], env=environment, check=True, stdout=subprocess.PIPE, text=True
+    completed = subprocess.run(
+        [sys.executable, __file__, *arguments], env=environment, check=True, stdout=subprocess.PIPE, text=True
     )
-    answer: dict[str, dict[str, float]] = json.loads(said.stdout.splitlines()[-1])
-    return answer
+    figures: dict[str, dict[str, float]] = json.loads(completed.stdout.splitlines()[-1])
+    return figures
 
 
 def machine() -> dict[str, str]:
@@ -143,8 +152,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, nargs="+", default=[128, 256, 512, 1024, 2048, 4096])
     parser.add_argument("--losses", nargs="+", default=list(LOSSES), choices=LOSSES)
-    parser.add_argument("--seconds", type=float, default=2.0, help="least time for one comparison")
-    parser.add_argument("--out", type=Path, help="write the figures as JSON")
+    parser.add_argument("--seconds", type=float, default=2.0, help="minimum duration of one comparison")
+    parser.add_argument("--out", type=Path, help="also write the figures to this JSON file")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -159,14 +168,14 @@ def main() -> None:
     print(header, flush=True)
     for loss in options.losses:
         for m in options.images:
-            found = in_child("--child", "time", loss, str(m), str(options.seconds))
-            for name in found:
-                found[name] |= in_child("--child", "memory", loss, str(m), name)[name]
-            for name, figures in found.items():
-                slower, larger = (figures[key] / max(found[OURS][key], 1e-9) for key in ("ms", "MiB"))
+            measured = in_child("--child", "time", loss, str(m), str(options.seconds))
+            for name in measured:
+                measured[name] |= in_child("--child", "memory", loss, str(m), name)[name]
+            for name, figures in measured.items():
+                slower, larger = (figures[key] / max(measured[OURS][key], 1e-9) for key in ("ms", "MiB"))
                 ratios = ("", "") if name == OURS else (f"{slower:.2f}", f"{larger:.2f}")
-                measured = f"{figures['ms']:10.2f}{ratios[0]:>11}{figures['MiB']:10.1f}{ratios[1]:>11}"
-                print(f"{loss:14}{m:6}  {name:24}{measured}  {figures['value']:.5f}", flush=True)
+                columns = f"{figures['ms']:10.2f}{ratios[0]:>11}{figures['MiB']:10.1f}{ratios[1]:>11}"
+                print(f"{loss:14}{m:6}  {name:24}{columns}  {figures['value']:.5f}", flush=True)
                 rows.append({"loss": loss, "images": m, "library": name, **figures})
     if options.out:
         options.out.write_text(json.dumps({"machine": machine(), "width": WIDTH, "rows": rows}, indent=1) + "\n")

@@ -1,9 +1,9 @@
-"""Uniformity, tolerance and ten nearest: in blocks, beside the dense formula. One JSON line for each size.
+"""Time uniformity, tolerance and the ten nearest neighbours in blocks and by the dense formula. Prints JSON lines.
 
-python benchmarks/metrics.py [--sizes 10000 50000] [--width 512] [--repeats 3]
+    python benchmarks/metrics.py [--sizes 10000 50000] [--width 512] [--repeats 3]
 
-Each measurement is a process of its own, so that its peak of memory is its own; the peak is what the process holds at
-most, less what it holds once the embeddings are there.
+Each measurement runs in its own process, so that peaks of memory do not mix. The peak is the largest resident set of the
+process, minus what it holds once the embeddings are created.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from contrapose import metrics
 
 
 def dense(z: torch.Tensor, labels: torch.Tensor) -> tuple[float, float, list[float]]:
-    """The formulas as they are written, on the whole matrix."""
+    """Return the three metrics by their formulas, on the whole matrix of similarities."""
     s = z @ z.T
     s.fill_diagonal_(-torch.inf)
     n = len(z)
@@ -34,45 +34,48 @@ def dense(z: torch.Tensor, labels: torch.Tensor) -> tuple[float, float, list[flo
 
 
 def blocks(z: torch.Tensor, labels: torch.Tensor) -> tuple[float, float, list[float]]:
+    """Return the same three metrics by `contrapose.metrics`, which never holds the whole matrix."""
     nearest = metrics.local_separation(z, z).nearest
     return metrics.uniformity(z), metrics.tolerance(z, labels), list(nearest)
 
 
 def status(name: str) -> float:
-    """Mebibytes that this process holds now (VmRSS) or held at most (VmHWM)."""
+    """Return the resident set of this process in MiB: now (VmRSS) or its peak so far (VmHWM)."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(name):
             return int(line.split()[1]) / 1024
     raise RuntimeError(f"{name} is not in /proc/self/status")
 
 
-def one(which: str, n: int, width: int, repeats: int) -> None:
+def measure(which: str, n: int, width: int, repeats: int) -> None:
+    """Print the record of one form at one size; the time is the best of `repeats`."""
     torch.manual_seed(0)
     z = torch.nn.functional.normalize(torch.randn(n, width), dim=1)
     labels = torch.randint(0, 10, (n,))
-    held, seconds = status("VmRSS"), []
+    baseline, seconds = status("VmRSS"), []
     for _ in range(repeats):
         start = time.perf_counter()
-        found = {"dense": dense, "blocks": blocks}[which](z, labels)
+        values = {"dense": dense, "blocks": blocks}[which](z, labels)
         seconds.append(time.perf_counter() - start)
-    line = {"which": which, "n": n, "d": width, "seconds": round(min(seconds), 3), "repeats": repeats,
-            "peak_mib": round(status("VmHWM") - held), "process_mib": round(status("VmHWM")),
-            "uniformity": found[0], "tolerance": found[1], "nearest": found[2][0],
-            "torch": torch.__version__, "threads": torch.get_num_threads(), "machine": platform.machine()}  # fmt: skip
-    print(json.dumps(line), flush=True)
+    record = {"which": which, "n": n, "d": width, "seconds": round(min(seconds), 3), "repeats": repeats,
+              "peak_mib": round(status("VmHWM") - baseline), "process_mib": round(status("VmHWM")),
+              "uniformity": values[0], "tolerance": values[1], "nearest": values[2][0],
+              "torch": torch.__version__, "threads": torch.get_num_threads(), "machine": platform.machine()}  # fmt: skip
+    print(json.dumps(record), flush=True)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 50_000])
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", choices=("dense", "blocks"))
-    given = parser.parse_args()
-    if given.only:
-        one(given.only, given.sizes[0], given.width, given.repeats)
+    options = parser.parse_args()
+    if options.only:
+        measure(options.only, options.sizes[0], options.width, options.repeats)
     else:
-        for size in given.sizes:
+        for size in options.sizes:
+            # The dense form holds several n × n matrices, 9.3 GiB each at 50,000.
             for name in ("blocks", "dense") if size <= 20_000 else ("blocks",):
-                words = ["--only", name, "--sizes", str(size), "--width", str(given.width)]
-                subprocess.run([sys.executable, __file__, *words, "--repeats", str(given.repeats)], check=True)
+                arguments = ["--only", name, "--sizes", str(size), "--width", str(options.width)]
+                subprocess.run([sys.executable, __file__, *arguments, "--repeats", str(options.repeats)], check=True)

@@ -1,10 +1,10 @@
-"""Views beside torchvision's pipelines, and a whole training step: images per second, side by side in one run.
+"""Compare the augmentation of contrapose with torchvision's on the CPU, alone and in a training step: images per second.
 
     python benchmarks/pipeline.py
 
-The recipe is SimCLR's on CIFAR (crop, mirror, jitter, gray, normalise), two views of each image, one process: torchvision
-on PIL images (what most pipelines do), torchvision's v2 transforms on uint8 tensors, and contrapose on the whole batch. A
-step is views, the tiny encoder, its head, NT-Xent, backward and SGD.
+The recipe is SimCLR's for CIFAR (crop, flip, jitter, grayscale, normalise), two views per image, one process. Compared are
+torchvision on PIL images (what most pipelines do), torchvision's v2 transforms on uint8 tensors, and contrapose on the whole
+batch. A step consists of views, the tiny encoder, its head, NT-Xent, backward pass and SGD.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ RECIPE = RECIPES["simclr-cifar"][0]
 
 
 def pil_pipeline(pixels: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return a function from indices (B,) to two views (2, B, 3, 32, 32), by torchvision on PIL images."""
     pictures = [to_pil_image(x) for x in pixels]
     transform = transforms.Compose([
         transforms.RandomResizedCrop(32, RECIPE.scale), transforms.RandomHorizontalFlip(),
@@ -45,6 +46,7 @@ def pil_pipeline(pixels: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def v2_pipeline(pixels: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the same function, by torchvision's v2 transforms on uint8 tensors, one image at a time."""
     transform = v2.Compose([
         v2.RandomResizedCrop(32, RECIPE.scale, antialias=True), v2.RandomHorizontalFlip(),
         v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8), v2.RandomGrayscale(0.2),
@@ -54,6 +56,7 @@ def v2_pipeline(pixels: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def our_pipeline(pixels: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the same function, by contrapose on the whole batch."""
     views = Views((RECIPE, RECIPE))
     return lambda index: views(pixels[index], index, seed=0, epoch=0)[0]
 
@@ -62,7 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--out", type=Path, help="write the figures as JSON")
+    parser.add_argument("--out", type=Path, help="also write the figures to this JSON file")
     options = parser.parse_args()
     pixels = digits(options.batch * 2).pixels
     index = torch.arange(options.batch)
@@ -75,29 +78,29 @@ def main() -> None:
     network = SimCLR(body, head("simclr", body.width))
     optimiser = torch.optim.SGD(network.parameters(), 0.01)
 
-    def step(made: Tensor) -> None:
+    def step(two_views: Tensor) -> None:
         optimiser.zero_grad()
-        nt_xent(network([made], index), temperature=0.2).backward()
+        nt_xent(network([two_views], index), temperature=0.2).backward()
         optimiser.step()
 
     seconds: dict[str, dict[str, list[float]]] = {name: {"views": [], "step": []} for name in pipelines}
-    for _ in range(options.rounds + 1):
+    for _ in range(options.rounds + 1):  # the first round warms up and does not count
         for name, pipeline in pipelines.items():
             start = time.perf_counter()
-            made = pipeline(index)
-            between = time.perf_counter()
-            step(made)
-            seconds[name]["views"].append(between - start)
+            two_views = pipeline(index)
+            views_ready = time.perf_counter()
+            step(two_views)
+            seconds[name]["views"].append(views_ready - start)
             seconds[name]["step"].append(time.perf_counter() - start)
     print(f"{'pipeline':20}{'views: images/s':>18}{'ratio':>8}{'step: images/s':>18}{'ratio':>8}")
     rates = {
-        name: {what: options.batch / median(times[1:]) for what, times in found.items()}
-        for name, found in seconds.items()
+        name: {part: options.batch / median(times[1:]) for part, times in parts.items()}
+        for name, parts in seconds.items()
     }
-    for name, found in rates.items():
-        ratios = {what: rates["contrapose"][what] / rate for what, rate in found.items()}
-        shown = "".join(f"{found[what]:18,.0f}{ratios[what]:8.2f}" for what in ("views", "step"))
-        print(f"{name:20}{shown}")
+    for name, parts in rates.items():
+        ratios = {part: rates["contrapose"][part] / rate for part, rate in parts.items()}
+        columns = "".join(f"{parts[part]:18,.0f}{ratios[part]:8.2f}" for part in ("views", "step"))
+        print(f"{name:20}{columns}")
     if options.out:
         machine = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}"
         figures = {"machine": machine, "batch": options.batch, "images_per_second": rates}

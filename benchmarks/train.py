@@ -1,9 +1,9 @@
-"""A training step on a GPU: one CUDA graph, our own eager path, and a pipeline as lightly's examples have it. JSON lines.
+"""Time a training step on a GPU: as one CUDA graph, eager, and in a pipeline like lightly's examples. Prints JSON lines.
 
-python benchmarks/train.py --data cifar10 [--frameworks simclr moco memory-bank] [--batches 128 256 512]
+    python benchmarks/train.py --data cifar10 [--frameworks simclr moco memory-bank] [--batches 128 256 512]
 
-Steady state: device events around many steps, after the steps that compile and record. The lightly-style pipeline:
-torchvision's transforms on PIL images in 16 workers, eager, fp16 with a gradient scaler.
+Times are those of the steady state: device events around many steps, after the steps that compile and capture. The
+lightly-style pipeline has torchvision's transforms on PIL images in 16 workers, eager steps, and fp16 with a gradient scaler.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ CIFAR: dict[str, Any] = {
 }  # fmt: skip
 
 
-def say(**record: Any) -> None:
+def write_record(**record: Any) -> None:
     print(json.dumps(record), flush=True)
 
 
 class Clock:
-    """Milliseconds of a stream between here and the end."""
+    """Measure the time of a stream by device events, from construction on. The host does not wait until `each`."""
 
     def __init__(self, stream: torch.cuda.Stream | None = None) -> None:
         self.stream = stream
@@ -43,27 +43,30 @@ class Clock:
         self.start.record(stream)
 
     def each(self, steps: int) -> float:
+        """Wait for the stream and return milliseconds per step."""
         self.end.record(self.stream)
         self.end.synchronize()
         return float(self.start.elapsed_time(self.end)) / steps
 
 
 def trainer(data: str, framework: str, batch: int, **more: Any) -> Trainer:
+    """Return a trainer with the CIFAR settings above, in a temporary directory."""
     run = Run(data=data, framework=framework, batch=batch, **CIFAR | more)
     return Trainer(run, Path(tempfile.mkdtemp()), say=lambda text: None)
 
 
 def graph(data: str, framework: str, batch: int, steps: int, compiled: bool) -> dict[str, float]:
-    """Milliseconds of a replayed step, and the seconds until the first one."""
-    made = trainer(data, framework, batch)
-    steps = min(steps, made.steps_per_epoch - 6)
+    """Return milliseconds per replayed step, and the seconds until the first one is ready."""
+    training = trainer(data, framework, batch)
+    # All steps are within one epoch, since the graph reads the order of its images from tensors that hold one epoch.
+    steps = min(steps, training.steps_per_epoch - 6)
     start = time.perf_counter()
-    captured = Captured(made, compiled=compiled)
+    captured = Captured(training, compiled=compiled)
     captured.begin(0, 0)
     for _ in range(WARMUP_STEPS):
         captured.one()
     if captured.one.graph is None:
-        raise RuntimeError("the step could not be recorded")
+        raise RuntimeError("the step could not be captured in a CUDA graph")
     torch.cuda.synchronize()
     ready = time.perf_counter() - start
     captured.one()
@@ -74,46 +77,50 @@ def graph(data: str, framework: str, batch: int, steps: int, compiled: bool) -> 
 
 
 def eager(data: str, framework: str, batch: int, steps: int) -> dict[str, float]:
-    made = trainer(data, framework, batch)
-    steps = min(steps, made.steps_per_epoch - 5)
-    plain = Plain(made)
+    """Return milliseconds per step of the eager loop."""
+    training = trainer(data, framework, batch)
+    steps = min(steps, training.steps_per_epoch - 5)
+    plain = Plain(training)
     batches = plain.batches(0, 0)
-    for place in range(5):
-        plain.one([next(batches)], 0, place)
+    for step in range(5):
+        plain.one([next(batches)], 0, step)
     clock = Clock()
-    for place in range(steps):
-        plain.one([next(batches)], 0, place)
+    for step in range(steps):
+        plain.one([next(batches)], 0, step)
     return {"ms": clock.each(steps)}
 
 
 def lightly_style(data: str, batch: int, steps: int, workers: int) -> dict[str, float]:
+    """Return milliseconds per step of SimCLR with torchvision's transforms in a `DataLoader`, as in lightly's examples."""
     from PIL import Image
     from torchvision import transforms as T
 
-    made = trainer(data, "simclr", batch)
-    steps = min(steps, made.steps_per_epoch - 10)
-    assert made.pixels is not None
-    images = [Image.fromarray(x) for x in made.pixels.permute(0, 2, 3, 1).cpu().numpy()]
+    training = trainer(data, "simclr", batch)
+    steps = min(steps, training.steps_per_epoch - 10)
+    assert training.pixels is not None
+    images = [Image.fromarray(x) for x in training.pixels.permute(0, 2, 3, 1).cpu().numpy()]
     jitter = T.RandomApply([T.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8)
-    make = T.Compose([T.RandomResizedCrop(32, (0.2, 1.0)), T.RandomHorizontalFlip(), jitter, T.RandomGrayscale(0.2), T.ToTensor(),
-                      T.Normalize((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616))])  # fmt: skip
+    transform = T.Compose([
+        T.RandomResizedCrop(32, (0.2, 1.0)), T.RandomHorizontalFlip(), jitter, T.RandomGrayscale(0.2), T.ToTensor(),
+        T.Normalize((0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)),
+    ])  # fmt: skip
 
     class Pairs(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
         def __len__(self) -> int:
             return len(images)
 
-        def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
-            return make(images[place]), make(images[place])
+        def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+            return transform(images[index]), transform(images[index])
 
     loader = torch.utils.data.DataLoader(
         Pairs(), batch, shuffle=True, drop_last=True, num_workers=workers, pin_memory=True
     )
-    network = torch.nn.Sequential(made.network.encoder, made.network.projector).train()
+    network = torch.nn.Sequential(training.network.encoder, training.network.projector).train()
     optimiser = torch.optim.SGD(network.parameters(), 0.06, momentum=0.9, weight_decay=5e-4)
     scaler = torch.amp.GradScaler("cuda")
     clock = Clock()
-    for done, (x0, x1) in enumerate(loader):
-        if done == 10:
+    for step, (x0, x1) in enumerate(loader):
+        if step == 10:  # the first steps include the start of the workers
             clock = Clock()
         optimiser.zero_grad()
         with torch.autocast("cuda", torch.float16):
@@ -122,8 +129,8 @@ def lightly_style(data: str, batch: int, steps: int, workers: int) -> dict[str, 
         scaler.scale(loss).backward()
         scaler.step(optimiser)
         scaler.update()
-        loss.item()
-        if done + 1 == 10 + steps:
+        loss.item()  # waits for the device, as a loop does that logs the loss of every step
+        if step + 1 == 10 + steps:
             break
     return {"ms": clock.each(steps)}
 
@@ -136,22 +143,22 @@ def main() -> None:
     parser.add_argument("--pipelines", nargs="+", default=["compiled", "graph", "eager", "lightly-style"])
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--workers", type=int, default=16)
-    given = parser.parse_args()
-    say(device=torch.cuda.get_device_name(), torch=torch.__version__)
-    for framework in given.frameworks:
-        for batch in given.batches:
-            for pipeline in given.pipelines:
+    options = parser.parse_args()
+    write_record(device=torch.cuda.get_device_name(), torch=torch.__version__)
+    for framework in options.frameworks:
+        for batch in options.batches:
+            for pipeline in options.pipelines:
                 if pipeline == "lightly-style" and framework != "simclr":
                     continue
                 if pipeline == "eager":
-                    found = eager(given.data, framework, batch, given.steps)
+                    figures = eager(options.data, framework, batch, options.steps)
                 elif pipeline == "lightly-style":
-                    found = lightly_style(given.data, batch, given.steps, given.workers)
+                    figures = lightly_style(options.data, batch, options.steps, options.workers)
                 else:
-                    found = graph(given.data, framework, batch, given.steps, pipeline == "compiled")
-                seconds = found["ms"] * (50_000 // batch) / 1e3
-                rounded = {key: round(value, 3) for key, value in found.items()}
-                say(framework=framework, batch=batch, pipeline=pipeline, epoch_s=round(seconds, 3), **rounded)
+                    figures = graph(options.data, framework, batch, options.steps, pipeline == "compiled")
+                seconds = figures["ms"] * (50_000 // batch) / 1e3
+                rounded = {key: round(value, 3) for key, value in figures.items()}
+                write_record(framework=framework, batch=batch, pipeline=pipeline, epoch_s=round(seconds, 3), **rounded)
 
 
 if __name__ == "__main__":
