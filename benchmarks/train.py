@@ -21,8 +21,8 @@ from torch import Tensor
 from contrapose.bench import plain_nt_xent
 from contrapose.cuda.graphs import WARMUP_STEPS
 from contrapose.training import Run, Trainer
-from contrapose.training.captured import Captured
-from contrapose.training.plain import Plain
+from contrapose.training.eager import EagerSteps
+from contrapose.training.graphed import GraphedSteps
 
 CIFAR: dict[str, Any] = {
     "views": "simclr-cifar", "encoder": "resnet18-cifar", "optimiser": "sgd", "lr": 0.06, "weight_decay": 5e-4,
@@ -61,7 +61,7 @@ def graph(data: str, framework: str, batch: int, steps: int, compiled: bool) -> 
     # All steps are within one epoch, since the graph reads the order of its images from tensors that hold one epoch.
     steps = min(steps, training.steps_per_epoch - 6)
     start = time.perf_counter()
-    captured = Captured(training, compiled=compiled)
+    captured = GraphedSteps(training.context, compiled=compiled)
     captured.begin(0, 0)
     for _ in range(WARMUP_STEPS):
         captured.one()
@@ -80,13 +80,13 @@ def eager(data: str, framework: str, batch: int, steps: int) -> dict[str, float]
     """Return milliseconds per step of the eager loop."""
     training = trainer(data, framework, batch)
     steps = min(steps, training.steps_per_epoch - 5)
-    plain = Plain(training)
+    plain = EagerSteps(training.context)
     batches = plain.batches(0, 0)
     for step in range(5):
-        plain.one([next(batches)], 0, step)
+        plain.step([next(batches)], 0, step)
     clock = Clock()
     for step in range(steps):
-        plain.one([next(batches)], 0, step)
+        plain.step([next(batches)], 0, step)
     return {"ms": clock.each(steps)}
 
 
@@ -97,8 +97,9 @@ def lightly_style(data: str, batch: int, steps: int, workers: int) -> dict[str, 
 
     training = trainer(data, "simclr", batch)
     steps = min(steps, training.steps_per_epoch - 10)
-    assert training.pixels is not None
-    images = [Image.fromarray(x) for x in training.pixels.permute(0, 2, 3, 1).cpu().numpy()]
+    raw = training.context.reader.resident
+    assert raw is not None
+    images = [Image.fromarray(x) for x in raw.permute(0, 2, 3, 1).cpu().numpy()]
     jitter = T.RandomApply([T.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8)
     transform = T.Compose([
         T.RandomResizedCrop(32, (0.2, 1.0)), T.RandomHorizontalFlip(), jitter, T.RandomGrayscale(0.2), T.ToTensor(),
@@ -115,7 +116,7 @@ def lightly_style(data: str, batch: int, steps: int, workers: int) -> dict[str, 
     loader = torch.utils.data.DataLoader(
         Pairs(), batch, shuffle=True, drop_last=True, num_workers=workers, pin_memory=True
     )
-    network = torch.nn.Sequential(training.network.encoder, training.network.projector).train()
+    network = torch.nn.Sequential(training.model.encoder, training.model.projector).train()
     optimiser = torch.optim.SGD(network.parameters(), 0.06, momentum=0.9, weight_decay=5e-4)
     scaler = torch.amp.GradScaler("cuda")
     clock = Clock()

@@ -1,3 +1,145 @@
-"""Contrastive representation learning in which the loss is the subject."""
+"""Contrastive representation learning in which the loss is the subject.
+
+>>> import torch
+>>> from contrapose import cosine, nt_xent, two_views
+>>> z1, z2 = torch.randn(8, 16), torch.randn(8, 16)
+>>> loss = nt_xent(two_views(z1, z2), temperature=cosine(0.07, 0.2))
+
+Losses, pairs, temperatures and negatives need torch alone. `load` and `explain` need more, and are imported when they are used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name is imported when it is first used
+    from contrapose.distributed import gather
+    from contrapose.embeddings import Embeddings
+    from contrapose.explain import explain
+    from contrapose.losses import (
+        CATALOGUE,
+        Loss,
+        align_uniform,
+        balanced,
+        cacr,
+        cmc,
+        dcl,
+        dclw,
+        generalized_nt_xent,
+        hard_negative,
+        isogclr,
+        macl,
+        moco_v3,
+        nt_xent,
+        simple,
+        sogclr,
+        tau,
+        triplet,
+    )
+    from contrapose.metrics import penalties
+    from contrapose.pairs import (
+        Pairs,
+        bank,
+        batch_rows,
+        cross,
+        from_similarities,
+        hardest,
+        other_views,
+        queue,
+        same_view,
+        stored_rows,
+        two_views,
+        unit,
+        views,
+    )
+    from contrapose.temperature import (
+        CosineSchedule,
+        PerSample,
+        Profile,
+        cosine,
+        exponential,
+        learned,
+        linear,
+        monotonic_cosine,
+    )
+    from contrapose.training.model import load
+
+_MODULES = {
+    "distributed": ("gather",),
+    "embeddings": ("Embeddings",),
+    "explain": ("explain",),
+    "losses": (
+        "CATALOGUE", "Loss", "align_uniform", "balanced", "cacr", "cmc", "dcl", "dclw", "generalized_nt_xent", "hard_negative",
+        "isogclr", "macl", "moco_v3", "nt_xent", "simple", "sogclr", "tau", "triplet",
+    ),
+    "metrics": ("penalties",),
+    "pairs": (
+        "Pairs", "bank", "batch_rows", "cross", "from_similarities", "hardest", "other_views", "queue", "same_view", "stored_rows",
+        "two_views", "unit", "views",
+    ),
+    "temperature": (
+        "CosineSchedule", "PerSample", "Profile", "cosine", "exponential", "learned", "linear", "monotonic_cosine",
+    ),
+    "training.model": ("load",),
+}  # fmt: skip
+_HOMES = {name: f"contrapose.{module}" for module, names in _MODULES.items() for name in names}
+
+__all__ = [
+    "CATALOGUE",
+    "CosineSchedule",
+    "Embeddings",
+    "Loss",
+    "Pairs",
+    "PerSample",
+    "Profile",
+    "align_uniform",
+    "balanced",
+    "bank",
+    "batch_rows",
+    "cacr",
+    "cmc",
+    "cosine",
+    "cross",
+    "dcl",
+    "dclw",
+    "explain",
+    "exponential",
+    "from_similarities",
+    "gather",
+    "generalized_nt_xent",
+    "hard_negative",
+    "hardest",
+    "isogclr",
+    "learned",
+    "linear",
+    "load",
+    "macl",
+    "moco_v3",
+    "monotonic_cosine",
+    "nt_xent",
+    "other_views",
+    "penalties",
+    "queue",
+    "same_view",
+    "simple",
+    "sogclr",
+    "stored_rows",
+    "tau",
+    "triplet",
+    "two_views",
+    "unit",
+    "views",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'contrapose' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -7,7 +7,7 @@ from contrapose.evaluation import PROBES, FineTune, Probe, few_shot
 from contrapose.evaluation.linear import _Fit
 from contrapose.modalities.images.encoders import encoder
 from contrapose.modalities.images.images import Images
-from contrapose.modalities.images.views import RECIPES
+from contrapose.modalities.images.views import Views
 
 
 def blobs(n: int, classes: int = 6, spread: float = 0.3, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -69,10 +69,10 @@ def test_fine_tuning_learns_and_leaves_the_encoder_alone() -> None:
     train, test = coloured(300, 0), coloured(100, 1)
     body = encoder("tiny")
     before = {name: tensor.clone() for name, tensor in body.state_dict().items()}
-    recipe = RECIPES["digits"][0]
-    scores = FineTune(epochs=4, batch=50, lr=0.05)(body, train, test, recipe=recipe)
+    views = Views.named("digits")
+    scores = FineTune(epochs=4, batch=50, lr=0.05)(body, train, test, views=views)
     assert scores["top1"] > 60  # six classes
-    assert scores == FineTune(epochs=4, batch=50, lr=0.05)(body, train, test, recipe=recipe)
+    assert scores == FineTune(epochs=4, batch=50, lr=0.05)(body, train, test, views=views)
     assert all(torch.equal(tensor, before[name]) for name, tensor in body.state_dict().items())
     with pytest.raises(ValueError, match="epochs, batch"):
         FineTune(epochs=0)

@@ -12,7 +12,8 @@ from contrapose.modalities.images.views import Views
 from contrapose.pairs import unit
 
 CPU = torch.device("cpu")
-RECIPE = Views.named("digits").recipes[0]
+VIEWS = Views.named("digits")
+RECIPE = VIEWS.recipes[0]
 
 
 def embed(x: Tensor) -> Tensor:
@@ -23,8 +24,9 @@ def embed(x: Tensor) -> Tensor:
 
 def test_all_metrics_of_a_sample() -> None:
     data = digits(200)
-    found = Measures(images=80, drawn=20, draws=3)(embed, data, RECIPE, CPU)
-    sample = Measures(images=80).sample(data, RECIPE)
+    found = Measures(images=80, drawn=20, draws=3)(embed, data, VIEWS, CPU)
+    sample = Measures(images=80).sample(data, VIEWS)
+    assert isinstance(sample, Images)
     assert sample.labels is not None
     x = (sample.pixels.float() / 255 - torch.tensor(RECIPE.mean)[:, None, None]) / torch.tensor(RECIPE.std)[
         :, None, None
@@ -37,16 +39,16 @@ def test_all_metrics_of_a_sample() -> None:
     assert found["repulsion_gap"] > 0
     assert {"attraction_gap", "prototype_bias_single", "prototype_bias_means", "conditional_entropy", "effective_rank",
             "feature_std", "interclass_uniformity", "separation_n10", "alignment_class"} <= found.keys()  # fmt: skip
-    assert found == Measures(images=80, drawn=20, draws=3)(embed, data, RECIPE, CPU)
+    assert found == Measures(images=80, drawn=20, draws=3)(embed, data, VIEWS, CPU)
 
 
 def test_without_labels_there_are_fewer() -> None:
     data = digits(60)
-    found = Measures(images=40)(embed, Images("plain", data.pixels, None), RECIPE, CPU)
+    found = Measures(images=40)(embed, Images("plain", data.pixels, None), VIEWS, CPU)
     assert "uniformity" in found
     assert "tolerance" not in found
     one = Images("one class", data.pixels, torch.zeros(60, dtype=torch.long))
-    assert "tolerance" not in Measures(images=40)(embed, one, RECIPE, CPU)
+    assert "tolerance" not in Measures(images=40)(embed, one, VIEWS, CPU)
 
 
 def test_partners_are_others_of_the_class() -> None:

@@ -27,6 +27,7 @@ from contrapose.studies.execute import _here, perform_all
 from contrapose.studies.results import Left
 from contrapose.studies.task import BUSY, Task, Watch, perform
 from contrapose.training import Progress, Run, Stopped, Trainer, signals
+from contrapose.training.stops import StopRequests
 
 TINY = {"limit": 48, "batch": 16, "epochs": 2, "knn": 3, "knn_every": 2, "metrics": 12}
 
@@ -139,11 +140,11 @@ def test_what_finds_no_room_beside_others_has_its_turn_alone(tmp_path: Path, mon
     tasks, tried = [task(tmp_path, seed=seed) for seed in range(2)], list[str]()
     train = Trainer.training
 
-    def cramped(self: Trainer, asked: list[int]) -> Generator[None, None, dict[str, float]]:
+    def cramped(self: Trainer, requests: StopRequests) -> Generator[None, None, dict[str, float]]:
         tried.append(self.folder.name)
         if tried == [tasks[0].name]:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return (yield from train(self, asked))
+        return (yield from train(self, requests))
 
     monkeypatch.setattr(Trainer, "training", cramped)
     assert _here(tasks, Watch(), 2) == {}
@@ -277,7 +278,7 @@ def test_a_damaged_last_checkpoint_is_not_measured_in_its_stead(tmp_path: Path) 
 
 def test_stopped_while_another_has_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was done since the last checkpoint is saved."""
-    monkeypatch.setattr(Trainer, "_due", lambda self: False)
+    monkeypatch.setattr(Trainer, "_checkpoint_is_due", lambda self: False)
     tasks = [task(tmp_path, seed=seed, epochs=4, knn_every=4) for seed in (0, 1)]
 
     def stop(name: str, progress: Progress) -> None:

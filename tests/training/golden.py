@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from contrapose.embeddings import Embeddings
 from contrapose.frameworks import Framework
-from contrapose.pairs import Pairs
 from contrapose.training import Progress, Run, Trainer
 
 PATH = Path(__file__).with_name("golden.json")
@@ -29,10 +29,10 @@ class InDouble(nn.Module):
         super().__init__()
         self.network, self.images = network, pixels.double() / 255 - 0.5
 
-    def forward(self, views: list[Tensor], index: Tensor) -> Pairs:
+    def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
         first = self.images[index]
-        pairs: Pairs = self.network([torch.stack([first, 0.8 * first.roll((2, 3), (2, 3)) + 0.1])], index)
-        return pairs
+        embeddings: Embeddings = self.network([torch.stack([first, 0.8 * first.roll((2, 3), (2, 3)) + 0.1])], index)
+        return embeddings
 
 
 def losses(framework: str, loss: str) -> list[float]:
@@ -55,9 +55,10 @@ def losses(framework: str, loss: str) -> list[float]:
 
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(run, Path(folder) / "run", watch, lambda text: None)
-        assert trainer.pixels is not None
-        trainer.network.double()
-        trainer.learner = InDouble(trainer.network, trainer.pixels)
+        context = trainer.context
+        assert context.reader.resident is not None
+        context.network.double()
+        context.learner = InDouble(context.network, context.reader.resident)
         trainer.evaluate = dict  # type: ignore[method-assign]
         trainer.train()
     return [seen[step] for step in STEPS]

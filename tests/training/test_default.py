@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from contrapose.evaluation import KNN
+from contrapose.modalities.images.images import Images
 from contrapose.training import Run, Trainer
 
 
@@ -21,9 +22,11 @@ def test_the_default_run_learns_digits(tmp_path: Path) -> None:
     trained = json.loads((folder / "records.jsonl").read_text().splitlines()[-1])["knn_top1"]
     fresh = Trainer(Run(), tmp_path / "fresh", say=lambda text: None)
     probe, test = fresh.split.probe, fresh.split.test
-    assert probe is not None
-    assert test is not None
-    raw = KNN(20)(probe.pixels.flatten(1) / 255, probe.labels, test.pixels.flatten(1) / 255, test.labels)["top1"]  # type: ignore[union-attr,arg-type]
+    assert isinstance(probe, Images)
+    assert isinstance(test, Images)
+    assert probe.labels is not None
+    assert test.labels is not None
+    raw = KNN(20)(probe.pixels.flatten(1) / 255, probe.labels, test.pixels.flatten(1) / 255, test.labels)["top1"]
     print(f"trained {trained:.2f}, untrained {fresh.evaluate()['knn_top1']:.2f}, raw pixels {raw:.2f}")
     assert trained >= raw + 25
     assert trained >= fresh.evaluate()["knn_top1"] + 25

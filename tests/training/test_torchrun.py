@@ -14,7 +14,7 @@ import pytest
 from processes import in_group
 
 from contrapose.training import Run, Stopped, Trainer, checkpoint
-from contrapose.training.plain import Plain
+from contrapose.training.eager import EagerSteps
 
 WORDS = [
     "--limit",
@@ -75,8 +75,8 @@ def stopped_alone(rank: int, world: int, out: str) -> None:
     """A signal comes to the second process in the middle of its third step."""
     os.environ |= {"WORLD_SIZE": str(world), "RANK": str(rank)}
     trainer = Trainer(Run(limit=64, batch=8, epochs=2, knn=5, metrics=0), Path(out), say=lambda text: None)
-    assert isinstance(trainer.steps, Plain)
-    one = trainer.steps.one
+    assert isinstance(trainer.steps, EagerSteps)
+    one = trainer.steps.step
 
     def signalled(batches: Any, epoch: int, place: int) -> float:
         loss = one(batches, epoch, place)
@@ -84,7 +84,7 @@ def stopped_alone(rank: int, world: int, out: str) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         return loss
 
-    trainer.steps.one = signalled  # type: ignore[method-assign]
+    trainer.steps.step = signalled  # type: ignore[method-assign,assignment]
     with pytest.raises(Stopped, match="after step 3"):
         trainer.train()
 

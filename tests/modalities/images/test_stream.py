@@ -56,7 +56,7 @@ def test_crops_are_those_of_the_batched_views(folder: Path) -> None:
     (made,) = crops(files, views, [[3, 17]], seed=1, epoch=2, workers=0)
     finished = views.finish(made, torch.tensor([3, 17]), seed=1, epoch=2)[0]
     for place, index in enumerate((3, 17)):
-        alone = views(files.read(index), torch.tensor([index]), seed=1, epoch=2)[0]
+        alone = views.train(files.read(index), torch.tensor([index]), seed=1, epoch=2)[0]
         torch.testing.assert_close(finished[:, place], alone[:, 0], rtol=0, atol=1e-5)
     assert next(iter(whole(files, Recipe(32), batch=8, workers=0))).shape == (8, 3, 32, 32)
 

@@ -136,20 +136,20 @@ def test_every_recipe_depends_on_its_keys_alone(name: str) -> None:
     images = torch.randint(0, 256, (6, 3, 36, 36), dtype=torch.uint8)
     index = torch.tensor([5, 900, 17, 4, 60000, 8])
     make = Views.named(name, 2, size=24)
-    (both,) = make(images, index, seed=3, epoch=2)
+    (both,) = make.train(images, index, seed=3, epoch=2)
     assert both.shape == (2, 6, 3, 24, 24)
     assert torch.isfinite(both).all()
     order = torch.tensor([4, 0, 5])
-    (some,) = make(images[order], index[order], seed=3, epoch=2)
+    (some,) = make.train(images[order], index[order], seed=3, epoch=2)
     torch.testing.assert_close(some, both[:, order], rtol=0, atol=1e-5)  # no matter who else is in the batch
     assert not torch.allclose(both[0], both[1])
-    assert not torch.allclose(make(images, index, seed=3, epoch=3)[0], both)
-    assert not torch.allclose(make(images, index, seed=4, epoch=2)[0], both)
+    assert not torch.allclose(make.train(images, index, seed=3, epoch=3)[0], both)
+    assert not torch.allclose(make.train(images, index, seed=4, epoch=2)[0], both)
 
 
 def test_multi_crop() -> None:
     images = torch.randint(0, 256, (2, 3, 36, 36), dtype=torch.uint8)
-    large, small = Views.named("moco-v2+local8", 2)(images, torch.arange(2), seed=0, epoch=0)
+    large, small = Views.named("moco-v2+local8", 2).train(images, torch.arange(2), seed=0, epoch=0)
     assert large.shape == (2, 2, 3, 224, 224)
     assert small.shape == (8, 2, 3, 96, 96)
 

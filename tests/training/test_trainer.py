@@ -10,8 +10,8 @@ import torch
 
 from contrapose.optim.lars import LARS
 from contrapose.training import Diverged, Run, Trainer
+from contrapose.training.eager import EagerSteps
 from contrapose.training.optimisers import learning_rate
-from contrapose.training.plain import Plain
 from contrapose.training.run import ADDED
 
 RUN = Run(limit=128, batch=32, epochs=2, knn_every=2, knn=5, metrics=0)
@@ -42,7 +42,7 @@ def test_records_hold_what_the_loss_did(tmp_path: Path) -> None:
 def test_a_collapsed_embedding_is_said(tmp_path: Path) -> None:
     said: list[str] = []
     trainer = Trainer(Run(**{**vars(RUN), "metrics": 20}), tmp_path, say=said.append)
-    last = [m for m in trainer.network.projector.modules() if isinstance(m, torch.nn.BatchNorm1d)][-1]
+    last = [m for m in trainer.context.network.projector.modules() if isinstance(m, torch.nn.BatchNorm1d)][-1]
     with torch.no_grad():
         last.weight.zero_()
         last.bias.fill_(1.0)
@@ -81,13 +81,13 @@ def test_another_run_is_refused(tmp_path: Path) -> None:
 def test_nan_stops_before_the_weights_move(where: str, tmp_path: Path) -> None:
     trainer = Trainer(RUN, tmp_path, say=quiet)
     if where == "loss":
-        trainer.criterion.objective = lambda pairs, **settings: pairs.positives().mean() * float("nan")
+        trainer.context.criterion.objective = lambda pairs, **settings: pairs.positives().mean() * float("nan")
     else:
-        next(trainer.network.parameters()).register_hook(lambda g: g * float("inf"))
-    before = {name: tensor.clone() for name, tensor in trainer.network.named_parameters()}
+        next(trainer.context.network.parameters()).register_hook(lambda g: g * float("inf"))
+    before = {name: tensor.clone() for name, tensor in trainer.context.network.named_parameters()}
     with pytest.raises(Diverged, match=rf"the {where} of step 1 \(epoch 1\) is not finite.*Its images are \["):
         trainer.train()
-    for name, tensor in trainer.network.named_parameters():
+    for name, tensor in trainer.context.network.named_parameters():
         assert torch.equal(tensor, before[name])
 
 
@@ -182,16 +182,16 @@ def test_accumulated_batches_are_the_mean_of_their_gradients(tmp_path: Path) -> 
     settings = vars(RUN) | {"accumulate": 2, "optimiser": "sgd", "warmup": 0.0, "weight_decay": 0.0}
     trainer = Trainer(Run(**settings), tmp_path, say=quiet)
     assert trainer.steps_per_epoch == 2
-    batches = list(Plain(trainer).batches(0, 0))[:2]
+    batches = list(EagerSteps(trainer.context).batches(0, 0))[:2]
     gradients = []
     for index, seen in batches:
         alone = Trainer(Run(**settings), tmp_path, say=quiet)
-        alone.network.train()
-        alone.loss_of(seen, index).backward()
-        gradients.append([p.grad for p in alone.network.parameters()])
-    before = [p.detach().clone() for p in trainer.network.parameters()]
-    Plain(trainer).one(iter(batches), 0, 0)
-    for old, new, first, second in zip(before, trainer.network.parameters(), *gradients, strict=True):
+        alone.context.network.train()
+        alone.context.loss(seen, index).backward()
+        gradients.append([p.grad for p in alone.context.network.parameters()])
+    before = [p.detach().clone() for p in trainer.context.network.parameters()]
+    EagerSteps(trainer.context).step(iter(batches), 0, 0)
+    for old, new, first, second in zip(before, trainer.context.network.parameters(), *gradients, strict=True):
         assert first is not None
         assert second is not None
         torch.testing.assert_close(new.detach(), old - 0.004 * (first + second) / 2, rtol=1e-4, atol=1e-6)
