@@ -1,6 +1,6 @@
-"""Numbers behind the pictures: what falls on a negative, on a false one, on the positive, and how it depends on sharpness.
+"""Curves that describe a loss: its push on negatives and false negatives, its pull on the positive, and its hardness.
 
-All of it is ∂L/∂s by autograd at chosen similarities: one image in two views, the same negatives in each.
+All values are ∂L/∂s by autograd at chosen similarities: one image in two views, with the same negatives in each view.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from contrapose.metrics import Penalties, penalties
 from contrapose.pairs import Similarities
 from contrapose.temperature import ode_constant, ode_solution
 
-POSITIVE = 0.7  # similarity of the positive, where nothing else is said: an encoder in the middle of training
+POSITIVE_SIMILARITY = 0.7  # default similarity of the positive: a typical value in the middle of training
 
 
-def _meeting(negatives: Tensor, positive: float) -> Similarities:
-    """Two views of one image, each against the same similarities in both views."""
+def _two_view_similarities(negatives: Tensor, positive: float) -> Similarities:
+    """Return the similarities of two views of one image, each compared with the same negatives in both views."""
     m, negatives = len(negatives), negatives.double()
     view = torch.tensor([0, 1])
     return Similarities(
@@ -33,99 +33,116 @@ def _meeting(negatives: Tensor, positive: float) -> Similarities:
     )
 
 
-def _asked(subject: Subject, negatives: Tensor, positive: float) -> tuple[Penalties, Tensor]:
-    """The penalties, and the push on each of the given similarities, all views of both together."""
-    found = penalties(subject, _meeting(negatives, positive))
-    return found, found.push.reshape(2, 2, len(negatives)).sum((0, 1))
+def _penalties_and_push(subject: Subject, negatives: Tensor, positive: float) -> tuple[Penalties, Tensor]:
+    """Return the penalties, and the push on each of the m similarities, shape (m,), summed over anchors and views.
+
+    Some losses push only one of the views, such as the other one; the sum makes them comparable.
+    """
+    result = penalties(subject, _two_view_similarities(negatives, positive))
+    return result, result.push.reshape(2, 2, len(negatives)).sum((0, 1))
 
 
-def even_negatives(subject: Subject, count: int = 2001) -> Tensor:
-    """Similarities evenly on [-1, 1] (Wang & Liu, Fig. 3); more where the loss picks many of the hardest."""
+def evenly_spaced_negatives(subject: Subject, count: int = 2001) -> Tensor:
+    """Return at least `count` similarities, evenly spaced over [-1, 1] (Wang & Liu, Fig. 3).
+
+    A loss that selects its k hardest negatives gets 12 · k, so that the selection leaves a visible part unselected.
+    """
     return torch.linspace(-1, 1, max(count, 12 * subject.least_negatives), dtype=torch.float64)
 
 
 def typical_negatives(count: int = 4094, width: int = 128) -> Tensor:
-    """Similarities of random directions in `width` dimensions: nearly normal with deviation 1/√width."""
+    """Return `count` typical similarities of random directions in `width` dimensions, in ascending order.
+
+    They are quantiles of the normal distribution with standard deviation 1/√width, which is very close to the exact one.
+    Quantiles instead of random draws make the curves smooth and reproducible. 4094 is a batch of 2048 in two views.
+    """
     quantile = (torch.arange(count, dtype=torch.float64) + 0.5) / count
     normal: Tensor = torch.special.ndtri(quantile)
     return (normal / math.sqrt(width)).clamp(-1, 1)
 
 
-def others_of(subject: Subject) -> int:
-    """How many typical negatives to ask with: more where the loss picks many of the hardest."""
+def typical_negative_count(subject: Subject) -> int:
+    """Return the number of typical negatives for this loss: 12 · k if it selects its k hardest and that is more."""
     return max(4094, 12 * subject.least_negatives)
 
 
-def relative_penalty(subject: Subject, s: Tensor, *, positive: float = POSITIVE) -> Tensor:
-    """r(s): the share of the push on each of the similarities s (Wang & Liu, Fig. 3, for any loss).
+def relative_penalty(subject: Subject, s: Tensor, *, positive: float = POSITIVE_SIMILARITY) -> Tensor:
+    """Return r(s), the share of the push on each of the similarities s (Wang & Liu, Fig. 3, for any loss).
 
-    Sizes add up to 1. A share below 0 is a negative that is pulled, as CACR does with distant ones.
+    Absolute values sum to 1. A share below 0 is a negative that is pulled, as CACR does with distant negatives.
     """
-    return _shares(_asked(subject, s, positive)[1])
+    return _shares(_penalties_and_push(subject, s, positive)[1])
 
 
 def _shares(push: Tensor) -> Tensor:
+    # The clamp gives shares of 0 instead of NaN if nothing is pushed.
     return push / push.abs().sum().clamp(min=1e-300)
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """How hardness depends on temperature; one entry for each factor."""
+    """How the hardness of a loss depends on its temperature, with one entry for each factor."""
 
     factor: Tensor
-    temperature: list[float]  # effective: 0 and infinity are the limits
-    entropy: Tensor  # of the relative penalty, as a share of the largest possible
+    temperature: list[float]  # effective temperature; 0 and inf are its limits
+    entropy: Tensor  # of the relative penalty, as a fraction of its maximum
     hardest: Tensor  # share of the push on the hardest 1 %
 
 
-def sweep(subject: Subject, factors: Tensor, *, positive: float = POSITIVE) -> Sweep:
-    """The subject at each multiple of its temperature, on evenly spread negatives."""
-    s = even_negatives(subject)
-    _asked(subject, s, positive)  # a bad value is refused as it was written
-    top = s >= s.sort(descending=True).values[math.ceil(0.01 * len(s)) - 1]
+def sweep(subject: Subject, factors: Tensor, *, positive: float = POSITIVE_SIMILARITY) -> Sweep:
+    """Evaluate the loss with its temperature multiplied by each factor, on evenly spaced negatives."""
+    s = evenly_spaced_negatives(subject)
+    # Evaluated once unscaled, so that an error message about a bad setting shows the value that the user wrote.
+    _penalties_and_push(subject, s, positive)
+    is_hardest = s >= s.sort(descending=True).values[math.ceil(0.01 * len(s)) - 1]
     temperatures, entropies, hardest = [], [], []
     for factor in factors.tolist():
-        found, push = _asked(subject.at_scale(factor), s, positive)
+        result, push = _penalties_and_push(subject.at_scale(factor), s, positive)
         r = _shares(push).abs()
-        temperatures.append(found.effective_temperature)
+        temperatures.append(result.effective_temperature)
         entropies.append(torch.special.entr(r).sum() / math.log(len(s)))
-        hardest.append(r[top].sum())
+        hardest.append(r[is_hardest].sum())
     return Sweep(factors, temperatures, torch.stack(entropies), torch.stack(hardest))
 
 
-def false_negative_push(subject: Subject, s: Tensor, *, width: int = 128, positive: float = POSITIVE) -> Tensor:
-    """The push on one false negative at each similarity, as a multiple of the mean push, among typical negatives."""
-    others = typical_negatives(others_of(subject), width)
-    found = []
-    for value in s.tolist():
-        r = relative_penalty(
-            subject, torch.cat([others, s.new_tensor([value], dtype=torch.float64)]), positive=positive
-        )
-        found.append(r[-1] * len(r))
-    return torch.stack(found)
+def false_negative_push(
+    subject: Subject, s: Tensor, *, width: int = 128, positive: float = POSITIVE_SIMILARITY
+) -> Tensor:
+    """Return the push on one false negative at each similarity s, among typical negatives, divided by the mean push."""
+    others = typical_negatives(typical_negative_count(subject), width)
+    multiples = []
+    for similarity in s.tolist():  # one at a time: a batch of false negatives would change each other's share
+        negatives = torch.cat([others, s.new_tensor([similarity], dtype=torch.float64)])
+        r = relative_penalty(subject, negatives, positive=positive)
+        multiples.append(r[-1] * len(r))
+    return torch.stack(multiples)
 
 
 def positive_pull(subject: Subject, s: Tensor, *, width: int = 128) -> tuple[Tensor, Tensor]:
-    """(pull on the positive, push on all negatives) at each similarity of the positive, among typical negatives."""
-    others = typical_negatives(others_of(subject), width)
-    found = [_asked(subject, others, value)[0] for value in s.tolist()]
+    """Return the pull on the positive and the total push on the negatives, at each similarity s of the positive.
+
+    The negatives are typical ones. Both tensors have the shape of s.
+    """
+    others = typical_negatives(typical_negative_count(subject), width)
+    results = [_penalties_and_push(subject, others, similarity)[0] for similarity in s.tolist()]
     return (
-        torch.stack([f.attraction.mean() for f in found]),
-        torch.stack([f.repulsion.mean() for f in found]),
+        torch.stack([result.attraction.mean() for result in results]),
+        torch.stack([result.repulsion.mean() for result in results]),
     )
 
 
 def ode_curves(high: float, shares: tuple[float, ...] = (0.1, 0.5, 0.9)) -> list[tuple[str, Tensor, Tensor]]:
-    """Solutions of DySTreSS's differential equation with τ(±1) = `high`: (δK, s, τ) for each side (its Fig. 2).
+    """Return solutions of DySTreSS's differential equation with τ(±1) = `high`: (name, s, τ) for each side (its Fig. 2).
 
-    They fall on the left and rise on the right, as Proposition 1 wants it, while δK < e^{-1/τ}/τ at τ = `high`; `shares`
-    are multiples of that. Beyond it the left side turns up from s = -1 before it falls.
+    They fall for s < 0 and rise for s > 0, as Proposition 1 requires, only while δK < e^{-1/τ}/τ at τ = `high`. `shares`
+    are multiples of that limit. Beyond it, the left side first rises from s = -1 before it falls.
     """
     curves = []
     for share in shares:
-        product = share * math.exp(-1 / high) / high
-        for at in (-1, 1):
-            s = at * torch.linspace(0.01, 1, 100, dtype=torch.float64)
-            tau = ode_solution(s, delta_k=product, constant=ode_constant(delta_k=product, high=high, at=at))
-            curves.append((f"δK = {product:.2g}", s, tau))
+        delta_k = share * math.exp(-1 / high) / high
+        for end in (-1, 1):
+            # The solution is undefined at s = 0, so both sides stop just short of it.
+            s = end * torch.linspace(0.01, 1, 100, dtype=torch.float64)
+            tau = ode_solution(s, delta_k=delta_k, constant=ode_constant(delta_k=delta_k, high=high, at=end))
+            curves.append((f"δK = {delta_k:.2g}", s, tau))
     return curves
