@@ -76,7 +76,7 @@ class Map:
     def __call__(self) -> None:
         """Write the picture and print the numbers under it."""
         from contrapose.cli.train import opened
-        from contrapose.report.embedding import Shown, map_figure
+        from contrapose.report.embedding import LabelledEmbedding, map_figure
         from contrapose.report.style import save
 
         if not self.runs:
@@ -87,7 +87,7 @@ class Map:
             z, labels, classes = trainer.sample_embeddings(self.images)
             if labels is None:
                 raise ValueError(f"runs: the data of {folder} has no labels to colour by")
-            shown.append(Shown(trainer.run.loss, z.cpu(), labels, classes, trainer.evaluate()))
+            shown.append(LabelledEmbedding(trainer.run.loss, z.cpu(), labels, classes, trainer.evaluate()))
         save(map_figure(shown, self.method), self.out)
         for one in shown:
             print(one.caption)
