@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contrapose.bench import as_record, compare, interleaved, matmul_rate, prepared
+from contrapose.bench import as_record, compare, make_step, matmul_rate, median_times
 from contrapose.losses import cacr, hard_negative, nt_xent
 from contrapose.pairs import hardest, same_view, two_views
 from contrapose.reduce import path
@@ -173,10 +173,10 @@ def time_replayed(loss: str, sizes: Sequence[int], width: int, contestants: Sequ
         steps = {}
         for who in contestants:
             try:
-                steps[who] = captured(prepared(loss, who, n, width, "bfloat16", "cuda"))
+                steps[who] = captured(make_step(loss, who, n=n, d=width, dtype="bfloat16", device="cuda"))
             except Exception as error:
                 write_record(**row, who=f"{who}, captured", note=f"failed: {str(error).strip().splitlines()[0][:160]}")
-        for who, ms in interleaved(steps, "cuda", 0.1).items():
+        for who, ms in median_times(steps, "cuda", 0.1).items():
             write_record(**row, who=f"{who}, captured", ms=round(ms, 4))
 
 

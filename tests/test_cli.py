@@ -61,7 +61,9 @@ def test_evaluate_on_other_data(tmp_path: Path, capsys: pytest.CaptureFixture[st
     scores = json.loads(capsys.readouterr().out)
     assert scores["knn_top1"] == scores["linear_top1"] == 100
     assert "knn_top5" not in scores  # there are two classes
-    assert "k: 20 neighbours of 12" in failed(capsys, "evaluate", str(run), "--data", str(other), "--knn", "20")
+    assert "k: expected at most 12 neighbours" in failed(
+        capsys, "evaluate", str(run), "--data", str(other), "--knn", "20"
+    )
     np.savez(other, train_images=images)
     assert "stripes.npz has no labelled" in failed(capsys, "evaluate", str(run), "--data", str(other))
 
@@ -131,7 +133,7 @@ def test_metrics_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["explain", "dystress", "--vs", "simple", "nt_xent(temperature=0.1)", "-o", str(tmp_path / "out.png")])
     said = capsys.readouterr().out
-    assert "The temperature is lowest, 0.07, at s = 0 and reaches 0.2." in said
+    assert "The temperature depends on similarity: it is lowest at s = 0 (0.07) and at most 0.2." in said
     page = (tmp_path / "out.html").read_text()
     assert page.count("<h2>") == 3
     assert (tmp_path / "out.png").stat().st_size > 50_000

@@ -18,7 +18,6 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name is imported when it is first used
     from contrapose.distributed import gather
     from contrapose.embeddings import Embeddings
-    from contrapose.explain import explain
     from contrapose.losses import (
         CATALOGUE,
         Loss,
@@ -55,6 +54,7 @@ if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name i
         unit,
         views,
     )
+    from contrapose.report.loss import explain
     from contrapose.temperature import (
         CosineSchedule,
         PerSample,
@@ -70,15 +70,15 @@ if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name i
 _MODULES = {
     "distributed": ("gather",),
     "embeddings": ("Embeddings",),
-    "explain": ("explain",),
     "losses": (
         "CATALOGUE", "Loss", "align_uniform", "balanced", "cacr", "cmc", "dcl", "dclw", "generalized_nt_xent", "hard_negative",
         "isogclr", "macl", "moco_v3", "nt_xent", "simple", "sogclr", "tau", "triplet",
     ),
     "metrics": ("penalties",),
+    "report.loss": ("explain",),
     "pairs": (
-        "Pairs", "bank", "batch_rows", "cross", "from_similarities", "hardest", "other_views", "queue", "same_view", "stored_rows",
-        "two_views", "unit", "views",
+        "Pairs", "bank", "batch_rows", "cross", "from_similarities", "hardest", "other_views", "queue", "same_view",
+        "stored_rows", "two_views", "unit", "views",
     ),
     "temperature": (
         "CosineSchedule", "PerSample", "Profile", "cosine", "exponential", "learned", "linear", "monotonic_cosine",

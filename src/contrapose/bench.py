@@ -1,4 +1,4 @@
-"""Losses timed side by side: every path of ours, and every installed peer, forward and backward on this machine."""
+"""Benchmark losses on this machine, forward and backward: every path of contrapose and every installed peer library."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from contrapose.temperature import cosine
 from contrapose.validate import check_known
 from contrapose.workers import process_context
 
-Step = Callable[[Tensor, Tensor], Tensor]  # two views, or two sides, to a loss
+LossFunction = Callable[[Tensor, Tensor], Tensor]  # from two views, or two modalities, to a scalar
 
 LOSSES: dict[str, Callable[..., Tensor]] = {
     "nt_xent": partial(nt_xent, temperature=0.1),
@@ -37,84 +37,84 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
     "cacr": cacr,
     "align_uniform": align_uniform,
     "hardest": partial(nt_xent, temperature=0.3, negatives=hardest(0.0819)),
-    "cross": partial(nt_xent, temperature=0.1),  # one direction, as CLIP: n anchors against n others
+    "cross": partial(nt_xent, temperature=0.1),  # one direction of CLIP's loss: n anchors against n others
 }
 PATHS = ("ours", "dense", "chunked", "fused")
 PEERS = ("PyTorch", "torch.compile", "lightly", "inf-cl", "siglip-kernel")
-WITHOUT_MATRIX = ("ours", "chunked", "fused", "inf-cl", "siglip-kernel")
+WITHOUT_MATRIX = ("ours", "chunked", "fused", "inf-cl", "siglip-kernel")  # the others store the n × n matrix
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One contestant at one size: forward and backward of n anchors."""
+    """The result of one implementation at one size: forward and backward passes with n anchors."""
 
     loss: str
-    who: str
+    who: str  # name of the implementation
     n: int
     d: int
     dtype: str
     ms: float | None = None  # median
-    mib: float | None = None  # peak, beside the embeddings
-    tflops: float | None = None  # 6 n² d for each step, whatever was computed
-    share: float | None = None  # of the rate measured for a matrix product
-    note: str = ""
+    mib: float | None = None  # peak memory, without the embeddings
+    tflops: float | None = None  # counts 6 n² d for a step, whatever was computed
+    share: float | None = None  # fraction of the rate that was measured for a matrix product
+    note: str = ""  # why there is no measurement
 
 
-def contestants(loss: str) -> dict[str, Step]:
-    """Ours by each path, and what else is installed that computes this loss."""
+def implementations(loss: str) -> dict[str, LossFunction]:
+    """Return all implementations of a loss by name: each path of contrapose, and the installed peers."""
     check_known("losses", loss, LOSSES)
-    made: dict[str, Step] = {who: partial(_ours, loss, who) for who in PATHS}
+    functions: dict[str, LossFunction] = {path_name: partial(_contrapose_loss, loss, path_name) for path_name in PATHS}
     if loss == "nt_xent":
-        made |= {"PyTorch": plain_nt_xent, "torch.compile": torch.compile(plain_nt_xent)}
+        functions |= {"PyTorch": plain_nt_xent, "torch.compile": torch.compile(plain_nt_xent)}
         if _installed("lightly"):
-            made["lightly"] = _lightly
+            functions["lightly"] = _lightly
     if loss == "cross":
-        made |= {"PyTorch": plain_cross, "torch.compile": torch.compile(plain_cross)}
+        functions |= {"PyTorch": plain_cross, "torch.compile": torch.compile(plain_cross)}
         if _installed("inf_cl"):
-            made["inf-cl"] = _inf_cl
+            functions["inf-cl"] = _inf_cl
         if _installed("siglip_kernel"):
-            made["siglip-kernel"] = _siglip
-    return made
+            functions["siglip-kernel"] = _siglip
+    return functions
 
 
 def _installed(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def _ours(loss: str, who: str, a: Tensor, b: Tensor) -> Tensor:
-    pairs = cross if loss == "cross" else two_views
-    if who == "ours":
-        return LOSSES[loss](pairs(a, b))
-    with path(who):
-        return LOSSES[loss](pairs(a, b))
+def _contrapose_loss(loss: str, path_name: str, a: Tensor, b: Tensor) -> Tensor:
+    make_pairs = cross if loss == "cross" else two_views
+    if path_name == "ours":  # the path that is selected automatically
+        return LOSSES[loss](make_pairs(a, b))
+    with path(path_name):
+        return LOSSES[loss](make_pairs(a, b))
 
 
 def plain_nt_xent(z1: Tensor, z2: Tensor) -> Tensor:
-    """The whole matrix and a cross-entropy, as it is usually written; τ = 0.1."""
+    """NT-Xent as it is usually written: the full matrix and a cross-entropy, at τ = 0.1."""
     z = torch.nn.functional.normalize(torch.cat([z1, z2]).float(), dim=1)
-    with _as_given(z1):
+    with _autocast_like(z1):
         logits = (z @ z.T).float() / 0.1
     target = torch.arange(len(z), device=z.device).roll(len(z1))
     return torch.nn.functional.cross_entropy(logits.fill_diagonal_(-torch.inf), target)
 
 
 def plain_cross(a: Tensor, b: Tensor) -> Tensor:
-    """One direction of CLIP's loss, the whole matrix; τ = 0.1."""
-    a, b, given = (*(torch.nn.functional.normalize(x.float(), dim=1) for x in (a, b)), a)
-    with _as_given(given):
-        logits = (a @ b.T).float() / 0.1
+    """One direction of CLIP's loss as it is usually written: the full matrix and a cross-entropy, at τ = 0.1."""
+    unit_a, unit_b = (torch.nn.functional.normalize(x.float(), dim=1) for x in (a, b))
+    with _autocast_like(a):
+        logits = (unit_a @ unit_b.T).float() / 0.1
     return torch.nn.functional.cross_entropy(logits, torch.arange(len(a), device=a.device))
 
 
-def _as_given(z: Tensor) -> torch.autocast:
-    """Products in bf16 where the embeddings came so."""
+def _autocast_like(z: Tensor) -> torch.autocast:
+    """Return a context that computes matrix products in bf16 if the embeddings are bf16, as contrapose does."""
     return torch.autocast(z.device.type, torch.bfloat16, enabled=z.dtype == torch.bfloat16)
 
 
 def _lightly(a: Tensor, b: Tensor) -> Tensor:
     from lightly.loss import NTXentLoss
 
-    with _as_given(a):
+    with _autocast_like(a):
         value: Tensor = NTXentLoss(temperature=0.1)(a, b)
     return value
 
@@ -128,7 +128,7 @@ def _inf_cl(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _siglip(a: Tensor, b: Tensor) -> Tensor:
-    """Another loss, a sigmoid for each pair, over the same products."""
+    """SigLIP's loss, a sigmoid for each pair: another loss, but over the same matrix product."""
     from siglip_kernel import fused_siglip_loss
 
     dtype = a.dtype
@@ -137,62 +137,63 @@ def _siglip(a: Tensor, b: Tensor) -> Tensor:
     return value
 
 
-def prepared(loss: str, who: str, n: int, d: int, dtype: str, device: str) -> Callable[[], None]:
-    """One step of a contestant, on embeddings of its own."""
+def make_step(loss: str, implementation: str, *, n: int, d: int, dtype: str, device: str) -> Callable[[], None]:
+    """Return a function that runs one forward and backward pass, on random embeddings of its own."""
     generator = torch.Generator().manual_seed(n)
     rows = n if loss == "cross" else n // 2
     first = torch.randn(rows, d, generator=generator)
     second = first + 0.5 * torch.randn(rows, d, generator=generator)
     a, b = (x.to(device, getattr(torch, dtype)).requires_grad_() for x in (first, second))
-    loss_of = contestants(loss)[who]
+    loss_function = implementations(loss)[implementation]
 
     def step() -> None:
         a.grad = b.grad = None
-        loss_of(a, b).backward()
+        loss_function(a, b).backward()
 
     return step
 
 
-def peak_memory(loss: str, who: str, n: int, d: int, dtype: str, device: str) -> float:
-    """MiB that a step holds at most, beside the embeddings and, on a GPU, their gradients."""
+def peak_memory(loss: str, implementation: str, *, n: int, d: int, dtype: str, device: str) -> float:
+    """Return the peak memory of a step in MiB, without the embeddings and, on a GPU, without their gradients."""
+    step = make_step(loss, implementation, n=n, d=d, dtype=dtype, device=device)
+    step()  # libraries are loaded and kernels compiled once; that is not part of a step
     if device == "cpu":
-        step = prepared(loss, who, n, d, dtype, device)
-        step()  # what is loaded, or compiled, once
-        before = _high_water(reset=True)
+        before = _peak_resident_mib(reset=True)
         step()
-        return _high_water() - before
-    step = prepared(loss, who, n, d, dtype, device)
-    step()
+        return _peak_resident_mib() - before
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
-    held = torch.cuda.memory_allocated()
+    before_bytes = torch.cuda.memory_allocated()
     step()
-    return (torch.cuda.max_memory_allocated() - held) / 2**20
+    return (torch.cuda.max_memory_allocated() - before_bytes) / 2**20
 
 
-def _high_water(*, reset: bool = False) -> float:
-    """MiB that this process has held at most; Linux can forget what was before."""
+def _peak_resident_mib(*, reset: bool = False) -> float:
+    """Return the peak resident memory of this process in MiB, since its start or, on Linux, since the last reset."""
     status = Path("/proc/self/status")
-    if not status.exists():
+    if not status.exists():  # not Linux; ru_maxrss is in bytes on macOS and in KiB elsewhere
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 1024)
     if reset:
-        Path("/proc/self/clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5")  # 5 resets VmHWM to the current value (man 5 proc)
     line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) / 1024
 
 
-def interleaved(steps: dict[str, Callable[[], None]], device: str, seconds: float) -> dict[str, float]:
-    """Median milliseconds of each step, taken in turns for `seconds` each: five times at least."""
-    found: dict[str, list[float]] = {who: [] for who in steps}
-    for step in (*steps.values(), *steps.values()):
+def median_times(steps: dict[str, Callable[[], None]], device: str, seconds: float) -> dict[str, float]:
+    """Return the median time of each step in milliseconds, from 5 to 200 repetitions in about `seconds` per step.
+
+    Steps take turns, so that a change in the clock rate or the load of the machine affects all of them.
+    """
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for step in (*steps.values(), *steps.values()):  # two warm-up rounds
         step()
     stop = time.perf_counter() + seconds * len(steps)
-    while time.perf_counter() < stop or any(len(times) < 5 for times in found.values()):
-        for who, step in steps.items():
-            found[who].append(_milliseconds(step, device))
-        if all(len(times) >= 200 for times in found.values()):
+    while time.perf_counter() < stop or any(len(values) < 5 for values in times.values()):
+        for name, step in steps.items():
+            times[name].append(_milliseconds(step, device))
+        if all(len(values) >= 200 for values in times.values()):
             break
-    return {who: statistics.median(times) for who, times in found.items()}
+    return {name: statistics.median(values) for name, values in times.items()}
 
 
 def _milliseconds(step: Callable[[], None], device: str) -> float:
@@ -200,6 +201,7 @@ def _milliseconds(step: Callable[[], None], device: str) -> float:
         start = time.perf_counter()
         step()
         return 1e3 * (time.perf_counter() - start)
+    # Events are recorded by the device itself, so the time of the synchronisation is not measured.
     before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     before.record()
@@ -209,74 +211,86 @@ def _milliseconds(step: Callable[[], None], device: str) -> float:
     return float(before.elapsed_time(after))
 
 
-def _memory(device: str) -> float:
+def _total_memory(device: str) -> float:
+    """Return the total memory of the device, or of the machine, in bytes."""
     if device != "cpu":
         return float(torch.cuda.get_device_properties(device).total_memory)
     return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def matmul_rate(device: str, dtype: str) -> float:
-    """TFLOP/s of a large square matrix product."""
+    """Return the rate of a large square matrix product in TFLOP/s, the upper bound for any loss."""
     size = 8192 if device != "cpu" else 2048
     x = torch.randn(size, size, device=device, dtype=getattr(torch, dtype))
 
     def step() -> None:
         torch.mm(x, x)
 
-    return 2 * size**3 / interleaved({"": step}, device, 0.5)[""] / 1e9
+    return 2 * size**3 / median_times({"": step}, device, 0.5)[""] / 1e9
 
 
 def compare(
     losses: Sequence[str],
     sizes: Sequence[int],
+    *,
     d: int,
     dtype: str,
     device: str,
     rate: float,
-    *,
     seconds: float = 1.0,
     only: Sequence[str] = (),
 ) -> Iterator[Timing]:
-    """Every contestant of every loss at every size, timed in turns. On the CPU memory is that of a process of its own.
+    """Measure each implementation of each loss at each size, or `only` the implementations with these names.
 
-    `rate` is what `matmul_rate` measured.
+    `rate` is the result of `matmul_rate`.
     """
     for loss in losses:
-        everyone = contestants(loss)
+        names = [name for name in implementations(loss) if not only or name in only]
         for n in sizes:
-            chosen = [who for who in everyone if not only or who in only]
-            yield from _compare_at(loss, n, d, dtype, device, chosen, seconds, rate)
+            yield from _compare_at(loss, n, names, d=d, dtype=dtype, device=device, rate=rate, seconds=seconds)
 
 
 def _compare_at(
-    loss: str, n: int, d: int, dtype: str, device: str, chosen: Sequence[str], seconds: float, rate: float
+    loss: str, n: int, names: Sequence[str], *, d: int, dtype: str, device: str, rate: float, seconds: float
 ) -> Iterator[Timing]:
     steps: dict[str, Callable[[], None]] = {}
     memory: dict[str, float] = {}
-    for who in chosen:
-        row = partial(Timing, loss, who, n, d, dtype)
-        if who == "fused" and device == "cpu":
-            continue  # it is the interpreter there
-        if who not in WITHOUT_MATRIX and 16 * n * n > 0.6 * _memory(device):
-            yield row(note=f"not run: a matrix of {4 * n * n / 2**30:.0f} GiB, several times")
+    shape: dict[str, Any] = {"n": n, "d": d, "dtype": dtype, "device": device}
+    for name in names:
+        row = partial(Timing, loss, name, n, d, dtype)
+        if name == "fused" and device == "cpu":
+            continue  # Triton only has an interpreter there, which is for tests
+        # Forward and backward together hold about four float32 matrices.
+        if name not in WITHOUT_MATRIX and 16 * n * n > 0.6 * _total_memory(device):
+            yield row(note=f"not run: needs several matrices of {4 * n * n / 2**30:.0f} GiB")
             continue
         try:
             if device == "cpu":
+                # In a process of its own: the allocator of this one may reuse memory of the previous measurement.
                 with ProcessPoolExecutor(1, mp_context=process_context()) as pool:
-                    memory[who] = pool.submit(peak_memory, loss, who, n, d, dtype, device).result()
+                    memory[name] = pool.submit(peak_memory, loss, name, **shape).result()
             else:
                 torch.cuda.empty_cache()
-                memory[who] = peak_memory(loss, who, n, d, dtype, device)
-            steps[who] = prepared(loss, who, n, d, dtype, device)
-        except Exception as error:  # a peer may fail in any way; the others are measured all the same
-            steps.pop(who, None)
+                memory[name] = peak_memory(loss, name, **shape)
+            steps[name] = make_step(loss, name, **shape)
+        except Exception as error:  # a peer may fail in any way, and the others are still measured
+            steps.pop(name, None)
             yield row(note=f"failed: {(str(error).strip() or type(error).__name__).splitlines()[0][:160]}")
-    for who, ms in interleaved(steps, device, seconds).items():
+    for name, ms in median_times(steps, device, seconds).items():
         tflops = 6 * n * n * d / ms / 1e9
-        figures = round(ms, 4), round(memory[who], 2), round(tflops, 2), round(tflops / rate, 4)
-        yield Timing(loss, who, n, d, dtype, *figures)
+        yield Timing(
+            loss=loss,
+            who=name,
+            n=n,
+            d=d,
+            dtype=dtype,
+            ms=round(ms, 4),
+            mib=round(memory[name], 2),
+            tflops=round(tflops, 2),
+            share=round(tflops / rate, 4),
+        )
 
 
 def as_record(timing: Timing) -> dict[str, Any]:
-    """Without what was not measured."""
+    """Return a timing as a dictionary for JSON, without the fields that were not measured."""
     return {key: value for key, value in asdict(timing).items() if value not in (None, "")}

@@ -8,8 +8,8 @@ import torch
 from contrapose.evaluation import KNN
 
 
-def plain(k: int, weights: str, train: list[list[float]], labels: list[int], x: list[float]) -> int:
-    """The class with most votes, by loops."""
+def predicted_class(k: int, weights: str, train: list[list[float]], labels: list[int], x: list[float]) -> int:
+    """The class with the most votes, by plain loops."""
 
     def unit(v: list[float]) -> list[float]:
         n = math.sqrt(sum(a * a for a in v))
@@ -28,28 +28,28 @@ def plain(k: int, weights: str, train: list[list[float]], labels: list[int], x: 
 
 @pytest.mark.parametrize("weights", ["softmax", "distance"])
 @pytest.mark.parametrize("k", [1, 3, 11])
-def test_votes_are_those_of_a_loop(weights: str, k: int) -> None:
+def test_accuracy_equals_a_plain_loop(weights: str, k: int) -> None:
     train, test = torch.randn(40, 5), torch.randn(25, 5)
-    labels, wanted = torch.randint(0, 6, (40,)), torch.randint(0, 6, (25,))
-    found = [plain(k, weights, train.tolist(), labels.tolist(), x) for x in test.tolist()]
-    accuracy = 100 * sum(a == b for a, b in zip(found, wanted.tolist(), strict=True)) / 25
-    assert KNN(k, weights)(train, labels, test, wanted)["top1"] == pytest.approx(accuracy)
+    labels, test_labels = torch.randint(0, 6, (40,)), torch.randint(0, 6, (25,))
+    predicted = [predicted_class(k, weights, train.tolist(), labels.tolist(), x) for x in test.tolist()]
+    accuracy = 100 * sum(a == b for a, b in zip(predicted, test_labels.tolist(), strict=True)) / 25
+    assert KNN(k, weights)(train, labels, test, test_labels)["top1"] == pytest.approx(accuracy)
 
 
-def test_one_neighbour_is_the_nearest_whatever_the_weights_and_the_distance() -> None:
+def test_weights_do_not_matter_with_one_neighbour() -> None:
     train, test = torch.randn(60, 5), torch.randn(30, 5)
-    labels, wanted = torch.randint(0, 5, (60,)), torch.randint(0, 5, (30,))
+    labels, test_labels = torch.randint(0, 5, (60,)), torch.randint(0, 5, (30,))
     unit = torch.nn.functional.normalize
     nearest = torch.cdist(unit(test), unit(train)).argmin(1)
-    accuracy = 100 * float((labels[nearest] == wanted).float().mean())
+    accuracy = 100 * float((labels[nearest] == test_labels).float().mean())
     for weights in ("softmax", "uniform", "distance"):
-        assert KNN(1, weights)(train, labels, test, wanted)["top1"] == pytest.approx(accuracy)
+        assert KNN(1, weights)(train, labels, test, test_labels)["top1"] == pytest.approx(accuracy)
 
 
-def test_top_five_and_bad_settings() -> None:
+def test_top_five_and_invalid_settings() -> None:
     train, labels = torch.randn(50, 4), torch.arange(50) % 5
     assert KNN(50)(train, labels, train, labels)["top5"] == 100.0
-    with pytest.raises(ValueError, match="60 neighbours of 50 training images"):
+    with pytest.raises(ValueError, match="k: expected at most 50 neighbours, the number of training images, got 60"):
         KNN(60)(train, labels, train, labels)
     with pytest.raises(ValueError, match="weights: expected"):
         KNN(3, "cosine")

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from contrapose.evaluation import PROBES, FineTune, Probe, few_shot
-from contrapose.evaluation.linear import _Fit
+from contrapose.evaluation.linear import _LinearTrainer
 from contrapose.modalities.images.encoders import encoder
 from contrapose.modalities.images.images import Images
 from contrapose.modalities.images.views import Views
 
 
-def blobs(n: int, classes: int = 6, spread: float = 0.3, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def gaussian_blobs(n: int, classes: int = 6, spread: float = 0.3, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     centres = torch.nn.functional.normalize(torch.randn(classes, 16, generator=torch.Generator().manual_seed(9)))
     labels = torch.arange(n) % classes
@@ -18,36 +18,36 @@ def blobs(n: int, classes: int = 6, spread: float = 0.3, seed: int = 0) -> tuple
 
 
 @pytest.mark.parametrize("name", sorted(PROBES))
-def test_every_probe_separates_what_is_separable(name: str) -> None:
-    scores = PROBES[name](*blobs(600), *blobs(120, seed=1))
-    # ninety steps of LARS, whose trust ratio suits a far larger set, go part of the way
+def test_every_probe_classifies_separable_features(name: str) -> None:
+    scores = PROBES[name](*gaussian_blobs(600), *gaussian_blobs(120, seed=1))
+    # Ninety steps of LARS are too few for this small set.
     assert scores["top1"] > (60 if name == "balanced-imagenet" else 85)
     assert scores["top5"] >= scores["top1"]
-    assert "best_top1" not in scores  # only when asked
+    assert "best_top1" not in scores  # only with best=True
 
 
 def test_the_same_seed_gives_the_same_probe() -> None:
     probe = Probe(lr=1.0, epochs=3, best=True)
-    a, b = (probe(*blobs(200), *blobs(60, seed=1)) for _ in range(2))
+    a, b = (probe(*gaussian_blobs(200), *gaussian_blobs(60, seed=1)) for _ in range(2))
     assert a == b
     assert a["best_top1"] >= a["top1"]
 
 
-def test_rates() -> None:
-    steps = Probe(lr=30.0, milestones=(40, 60, 80), gamma=0.2)
-    assert [steps._rate(e) for e in (0, 39, 40, 60, 99)] == pytest.approx([30, 30, 6, 1.2, 0.24])
-    assert Probe(lr=2.0, epochs=10)._rate(5) == pytest.approx(1.0)
+def test_learning_rates() -> None:
+    step_schedule = Probe(lr=30.0, milestones=(40, 60, 80), gamma=0.2)
+    assert [step_schedule._learning_rate(e) for e in (0, 39, 40, 60, 99)] == pytest.approx([30, 30, 6, 1.2, 0.24])
+    assert Probe(lr=2.0, epochs=10)._learning_rate(5) == pytest.approx(1.0)
 
 
 def test_few_shot_is_class_balanced() -> None:
-    features, labels = blobs(600)
-    keep = (labels != 3) | (torch.arange(600) < 60)  # a rare class
-    scores = few_shot(features[keep], labels[keep], *blobs(120, seed=1))
+    features, labels = gaussian_blobs(600)
+    kept = (labels != 3) | (torch.arange(600) < 60)  # a rare class
+    scores = few_shot(features[kept], labels[kept], *gaussian_blobs(120, seed=1))
     assert set(scores) == {"few_shot", "long_tail"}
     assert min(scores.values()) > 80
 
 
-def test_bad_settings() -> None:
+def test_invalid_settings_are_rejected() -> None:
     with pytest.raises(ValueError, match="optimiser: expected"):
         Probe("adamw")
     with pytest.raises(ValueError, match="lr: expected"):
@@ -56,8 +56,8 @@ def test_bad_settings() -> None:
         Probe(epochs=0)
 
 
-def coloured(count: int, seed: int) -> Images:
-    """Six classes, each a colour under noise."""
+def coloured_images(count: int, seed: int) -> Images:
+    """Images of six classes, each of one colour with noise."""
     generator = torch.Generator().manual_seed(seed)
     colours = torch.randint(0, 200, (6, 3, 1, 1), generator=torch.Generator().manual_seed(5))
     labels = torch.arange(count) % 6
@@ -65,8 +65,8 @@ def coloured(count: int, seed: int) -> Images:
     return Images("coloured", (colours[labels] + noise).to(torch.uint8), labels)
 
 
-def test_fine_tuning_learns_and_leaves_the_encoder_alone() -> None:
-    train, test = coloured(300, 0), coloured(100, 1)
+def test_fine_tuning_learns_and_does_not_change_the_encoder() -> None:
+    train, test = coloured_images(300, 0), coloured_images(100, 1)
     body = encoder("tiny")
     before = {name: tensor.clone() for name, tensor in body.state_dict().items()}
     views = Views.named("digits")
@@ -80,17 +80,19 @@ def test_fine_tuning_learns_and_leaves_the_encoder_alone() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("optimiser", ["sgd", "adam", "lars"])
-def test_steps_launched_as_one_are_the_steps(optimiser: str) -> None:
-    found = []
+def test_graphed_steps_equal_eager_steps(optimiser: str) -> None:
+    weights = []
     for device in ("cpu", "cuda"):
-        features, labels = (x.to(device) for x in blobs(700))
+        features, labels = (x.to(device) for x in gaussian_blobs(700))
         layer = torch.nn.Linear(16, 6, device=device)
         with torch.no_grad():
             layer.weight.copy_(torch.linspace(-0.1, 0.1, 96).view(6, 16))
             layer.bias.zero_()
-        fit = _Fit(layer, Probe(optimiser, lr=0.05)._optimiser(layer), features, labels, 64)
+        trainer = _LinearTrainer(
+            layer, Probe(optimiser, lr=0.05)._optimiser(layer), features=features, labels=labels, batch=64
+        )
         for epoch in range(3):
-            fit(torch.arange(700, device=device).roll(epoch * 100), 0.05 / (1 + epoch))
-        assert fit.replayed is None or fit.replayed.graph is not None
-        found.append(layer.weight.detach().cpu())
-    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)
+            trainer.run_epoch(torch.arange(700, device=device).roll(epoch * 100), 0.05 / (1 + epoch))
+        assert trainer.graphed_step is None or trainer.graphed_step.graph is not None
+        weights.append(layer.weight.detach().cpu())
+    torch.testing.assert_close(weights[0], weights[1], rtol=1e-3, atol=1e-4)

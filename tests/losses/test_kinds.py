@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import log_softmax
 
 from contrapose.embeddings import Assignments, Embeddings, between_towers, with_bank, with_queue, within_batch
-from contrapose.explain.subject import Subject
+from contrapose.explanation.subject import Subject
 from contrapose.losses import Loss, nt_xent, tau
 from contrapose.losses.objective import objective, traits_of
 from contrapose.pairs import bank, cross, queue, two_views, views

@@ -1,4 +1,4 @@
-"""Each metric is a plain loop in float64, has known values, and refuses what it cannot mean."""
+"""Each metric equals a plain loop in float64, takes known values, and rejects input for which it is undefined."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def dot(a: list[float], b: list[float]) -> float:
     return sum(x * y for x, y in zip(a, b, strict=True))
 
 
-def apart(a: list[float], b: list[float]) -> float:
+def distance2(a: list[float], b: list[float]) -> float:
+    """The squared Euclidean distance."""
     return sum((x - y) ** 2 for x, y in zip(a, b, strict=True))
 
 
@@ -36,98 +37,99 @@ def mean(xs: list[float]) -> float:
     return sum(xs) / len(xs)
 
 
-def middle(rows: Rows) -> list[float]:
+def mean_row(rows: Rows) -> list[float]:
     return [mean([row[k] for row in rows]) for k in range(len(rows[0]))]
 
 
-def different(n: int) -> list[tuple[int, int]]:
+def distinct_pairs(n: int) -> list[tuple[int, int]]:
     return [(i, j) for i in range(n) for j in range(n) if i != j]
 
 
 Z, OTHER = vectors(), vectors(seed=1)
 LABELS = torch.tensor([3, 3, 7, 7, 7, 3, 5, 5, 3])
 z, other, labels = Z.tolist(), OTHER.tolist(), LABELS.tolist()
-SAME = [(i, j) for i, j in different(9) if labels[i] == labels[j]]
+SAME = [(i, j) for i, j in distinct_pairs(9) if labels[i] == labels[j]]
 
 
-def entropy_of(rows: Rows, t: float) -> float:
-    found = []
+def mean_row_entropy(rows: Rows, t: float) -> float:
+    entropies = []
     for i in range(len(rows)):
-        e = [exp(-t * apart(rows[i], rows[j])) for j in range(len(rows)) if j != i]
-        found.append(-sum(x / sum(e) * log(x / sum(e)) for x in e))
-    return mean(found)
+        e = [exp(-t * distance2(rows[i], rows[j])) for j in range(len(rows)) if j != i]
+        entropies.append(-sum(x / sum(e) * log(x / sum(e)) for x in e))
+    return mean(entropies)
 
 
 def class_means() -> list[list[float]]:
-    return [middle([z[i] for i in range(9) if labels[i] == c]) for c in sorted(set(labels))]
+    return [mean_row([z[i] for i in range(9) if labels[i] == c]) for c in sorted(set(labels))]
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted"),
+    ("computed", "expected"),
     [
-        (lambda: metrics.uniformity(Z), lambda: log(mean([exp(-2 * apart(z[i], z[j])) for i, j in different(9)]))),
+        (lambda: metrics.uniformity(Z), lambda: log(mean([exp(-2 * distance2(z[i], z[j])) for i, j in distinct_pairs(9)]))),
         (lambda: metrics.uniformity(Z, t=3.5, include_self=True),
-         lambda: log(mean([exp(-3.5 * apart(a, b)) for a in z for b in z]))),
+         lambda: log(mean([exp(-3.5 * distance2(a, b)) for a in z for b in z]))),
         (lambda: metrics.tolerance(Z, LABELS), lambda: mean([dot(z[i], z[j]) for i, j in SAME])),
         (lambda: metrics.tolerance(Z, LABELS, include_self=True),
          lambda: mean([dot(z[i], z[j]) for i, j in SAME] + [1.0] * 9)),
-        (lambda: metrics.alignment(Z, OTHER), lambda: mean([apart(a, b) for a, b in zip(z, other, strict=True)])),
-        (lambda: metrics.alignment(Z, labels=LABELS, kind="class"), lambda: mean([apart(z[i], z[j]) for i, j in SAME])),
-        (lambda: metrics.alignment(Z, kind="all"), lambda: mean([apart(z[i], z[j]) for i, j in different(9)])),
+        (lambda: metrics.alignment(Z, OTHER), lambda: mean([distance2(a, b) for a, b in zip(z, other, strict=True)])),
+        (lambda: metrics.alignment(Z, labels=LABELS, kind="class"), lambda: mean([distance2(z[i], z[j]) for i, j in SAME])),
+        (lambda: metrics.alignment(Z, kind="all"), lambda: mean([distance2(z[i], z[j]) for i, j in distinct_pairs(9)])),
         (lambda: metrics.interclass_uniformity(Z, LABELS, t=1.5),
-         lambda: log(mean([exp(-1.5 * apart(class_means()[a], class_means()[b])) for a, b in different(3)]))),
-        (lambda: metrics.conditional_entropy(Z, t_neg=0.9), lambda: entropy_of(z, 0.9)),
-        (lambda: metrics.conditional_entropy(Z, t_neg=2.0, batch=4), lambda: mean([entropy_of(z[:4], 2.0), entropy_of(z[4:8], 2.0)])),
+         lambda: log(mean([exp(-1.5 * distance2(class_means()[a], class_means()[b])) for a, b in distinct_pairs(3)]))),
+        (lambda: metrics.conditional_entropy(Z, t_neg=0.9), lambda: mean_row_entropy(z, 0.9)),
+        (lambda: metrics.conditional_entropy(Z, t_neg=2.0, batch=4), lambda: mean([mean_row_entropy(z[:4], 2.0), mean_row_entropy(z[4:8], 2.0)])),
         (lambda: metrics.feature_std(Z), lambda: 2 * mean(
-            [sqrt(mean([(row[k] - middle(z)[k]) ** 2 for row in z])) for k in range(4)])),
+            [sqrt(mean([(row[k] - mean_row(z)[k]) ** 2 for row in z])) for k in range(4)])),
         (lambda: metrics.prototype_bias_single(Z, OTHER),
-         lambda: mean([sqrt(apart(a, b)) for a, b in zip(z, other, strict=True)])),
+         lambda: mean([sqrt(distance2(a, b)) for a, b in zip(z, other, strict=True)])),
     ],
 )  # fmt: skip
-def test_a_metric_is_its_plain_loop(found: Callable[[], float], wanted: Callable[[], float]) -> None:
-    assert found() == pytest.approx(wanted(), rel=1e-12, abs=1e-13)
+def test_metric_equals_a_plain_loop(computed: Callable[[], float], expected: Callable[[], float]) -> None:
+    assert computed() == pytest.approx(expected(), rel=1e-12, abs=1e-13)
 
 
-def test_local_separation_is_its_plain_loop() -> None:
+def test_local_separation_equals_a_plain_loop() -> None:
     index = torch.tensor([4, 0, 8])
-    found = metrics.local_separation(OTHER[:3], Z, index, nearest=5)
+    separation = metrics.local_separation(OTHER[:3], Z, index, nearest=5)
     ranked = [
         sorted((dot(other[i], z[j]) for j in range(9) if j != own), reverse=True) for i, own in enumerate([4, 0, 8])
     ]
-    assert found.positive == pytest.approx(mean([dot(other[i], z[own]) for i, own in enumerate([4, 0, 8])]), rel=1e-12)
-    assert found.nearest == pytest.approx([mean([row[k] for row in ranked]) for k in range(5)], rel=1e-12)
-    assert found.gap == found.positive - found.nearest[0]
+    positive = mean([dot(other[i], z[own]) for i, own in enumerate([4, 0, 8])])
+    assert separation.positive == pytest.approx(positive, rel=1e-12)
+    assert separation.nearest == pytest.approx([mean([row[k] for row in ranked]) for k in range(5)], rel=1e-12)
+    assert separation.gap == separation.positive - separation.nearest[0]
 
 
-def test_histograms_are_plain_loops() -> None:
-    found = metrics.similarity_histograms(Z, OTHER, LABELS, bins=8)
+def test_histograms_equal_plain_loops() -> None:
+    histograms = metrics.similarity_histograms(Z, OTHER, LABELS, bins=8)
     groups: dict[str, list[float]] = {"tp": [], "fn": [], "tn": []}
     for i in range(9):
         for j in range(9):
             kind = "tp" if i == j else "fn" if labels[i] == labels[j] else "tn"
             groups[kind].append(dot(z[i], other[j]))
-    made = (found.true_positive, found.false_negative, found.true_negative)
-    for density, values, average in zip(made, groups.values(), found.means, strict=True):
+    densities = (histograms.true_positive, histograms.false_negative, histograms.true_negative)
+    for density, values, average in zip(densities, groups.values(), histograms.means, strict=True):
         counts = [sum(-1 + k / 4 <= s < -1 + (k + 1) / 4 for s in values) for k in range(8)]
         assert density.tolist() == pytest.approx([c / len(values) * 4 for c in counts])
         assert float(density.sum()) * 2 / 8 == pytest.approx(1)
         assert average == pytest.approx(mean(values), rel=1e-12)
 
 
-def test_prototype_bias_is_its_plain_loop() -> None:
+def test_prototype_bias_equals_a_plain_loop() -> None:
     draws = torch.stack([Z, OTHER, vectors(seed=2)])
     rows = draws.tolist()
-    image = [middle([draw[i] for draw in rows]) for i in range(9)]
-    prototype = {c: middle([image[i] for i in range(9) if labels[i] == c]) for c in set(labels)}
-    wanted = mean([sqrt(apart(prototype[labels[i]], image[i])) for i in range(9)])
-    assert metrics.prototype_bias_means(draws, LABELS) == pytest.approx(wanted, rel=1e-12)
-    from_rows = {c: middle([z[i] for i in range(9) if labels[i] == c]) for c in set(labels)}
-    wanted = mean([sqrt(apart(from_rows[labels[i]], image[i])) for i in range(4)])
-    found = metrics.prototype_bias_means(draws[:, :4], LABELS[:4], rows=Z, row_labels=LABELS)
-    assert found == pytest.approx(wanted, rel=1e-12)
+    image = [mean_row([draw[i] for draw in rows]) for i in range(9)]
+    prototype = {c: mean_row([image[i] for i in range(9) if labels[i] == c]) for c in set(labels)}
+    expected = mean([sqrt(distance2(prototype[labels[i]], image[i])) for i in range(9)])
+    assert metrics.prototype_bias_means(draws, LABELS) == pytest.approx(expected, rel=1e-12)
+    from_rows = {c: mean_row([z[i] for i in range(9) if labels[i] == c]) for c in set(labels)}
+    expected = mean([sqrt(distance2(from_rows[labels[i]], image[i])) for i in range(4)])
+    bias = metrics.prototype_bias_means(draws[:, :4], LABELS[:4], rows=Z, row_labels=LABELS)
+    assert bias == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_single_estimator_is_larger_in_expectation() -> None:
+def test_single_sample_estimate_of_the_bias_is_larger() -> None:
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(400) % 2
     centre = torch.nn.functional.normalize(torch.randn(2, 8, generator=generator, dtype=torch.float64), dim=1)
@@ -138,34 +140,34 @@ def test_the_single_estimator_is_larger_in_expectation() -> None:
     assert single > metrics.prototype_bias_means(draws, y)
 
 
-def test_attraction_gap_is_its_plain_loop() -> None:
+def test_attraction_gap_equals_a_plain_loop() -> None:
     draws = torch.stack([OTHER, vectors(seed=2)])
     rows = draws.tolist()
     gaps, outside = [], []
     for i in range(9):
-        mu = middle([draw[i] for draw in rows])
-        expected = mean([dot(z[i], draw[i]) for draw in rows])
-        gaps.append(-expected + dot(z[i], mu) / sqrt(dot(mu, mu)))
+        mu = mean_row([draw[i] for draw in rows])
+        mean_cosine = mean([dot(z[i], draw[i]) for draw in rows])
+        gaps.append(-mean_cosine + dot(z[i], mu) / sqrt(dot(mu, mu)))
         outside.append(dot(z[i], mu) < 0)
-    found = metrics.attraction_gap(Z, draws)
-    assert found.gap == pytest.approx(mean(gaps), rel=1e-12)
-    assert found.outside == pytest.approx(sum(outside) / 9)
+    attraction = metrics.attraction_gap(Z, draws)
+    assert attraction.gap == pytest.approx(mean(gaps), rel=1e-12)
+    assert attraction.outside == pytest.approx(sum(outside) / 9)
 
 
-def test_repulsion_gap_is_its_plain_loop() -> None:
+def test_repulsion_gap_equals_a_plain_loop() -> None:
     printed, corrected = [], []
     classes = sorted(set(labels))
     for i in range(9):
         members = {c: [other[j] for j in range(9) if labels[j] == c] for c in classes}
-        mu = {c: middle(members[c]) for c in classes if c != labels[i]}
-        left = max(dot(z[i], m) / sqrt(dot(m, m)) for m in mu.values())
+        mu = {c: mean_row(members[c]) for c in classes if c != labels[i]}
+        largest_cosine = max(dot(z[i], m) / sqrt(dot(m, m)) for m in mu.values())
         nu = min(sqrt(dot(m, m)) for m in mu.values())
         b = (log(mean([mean([exp(2.5 * dot(z[i], x)) for x in members[c]]) for c in classes])) + log(3)) / 2.5
-        printed.append(b / nu - left)
-        corrected.append(max(b, b / nu) - left)
-    found = metrics.repulsion_gap(Z, LABELS, OTHER, LABELS, alpha=2.5)
-    assert found.printed == pytest.approx(mean(printed), rel=1e-12)
-    assert found.gap == pytest.approx(mean(corrected), rel=1e-12)
+        printed.append(b / nu - largest_cosine)
+        corrected.append(max(b, b / nu) - largest_cosine)
+    repulsion = metrics.repulsion_gap(Z, LABELS, OTHER, LABELS, alpha=2.5)
+    assert repulsion.printed == pytest.approx(mean(printed), rel=1e-12)
+    assert repulsion.gap == pytest.approx(mean(corrected), rel=1e-12)
 
 
 def test_known_values() -> None:
@@ -176,7 +178,7 @@ def test_known_values() -> None:
     assert metrics.conditional_entropy(torch.eye(7), t_neg=5.0) == pytest.approx(log(6))
     simplex = torch.eye(4, dtype=torch.float64) - 0.25
     simplex = simplex / simplex.norm(dim=1, keepdim=True)
-    assert metrics.uniformity(simplex) == pytest.approx(-2 * (2 + 2 / 3))  # all at s = -1/3
+    assert metrics.uniformity(simplex) == pytest.approx(-2 * (2 + 2 / 3))  # all pairs have s = -1/3
     assert metrics.interclass_uniformity(
         torch.cat([simplex, simplex]), torch.tensor([0] * 4 + [1] * 4)
     ) == pytest.approx(0)
@@ -185,9 +187,9 @@ def test_known_values() -> None:
     assert metrics.feature_std(one_point) == pytest.approx(0, abs=1e-7)
 
 
-def test_the_uniform_sphere() -> None:
+def test_values_on_a_uniform_sphere() -> None:
     for d in (2, 3, 16, 128):
-        # Wang & Isola's closed form with a Bessel function; ive is I · e^{-2t}.
+        # Wang & Isola's closed form with a Bessel function; ive returns I · e^{-2t}, hence + 2t.
         t = 2.0
         bessel = lgamma(d / 2) - (d / 2 - 1) * log(t) + log(ive(d / 2 - 1, 2 * t)) + 2 * t
         assert metrics.uniformity_limit(d, t=t) == pytest.approx(bessel - 2 * t, rel=1e-10)
@@ -198,7 +200,7 @@ def test_the_uniform_sphere() -> None:
 
 
 @given(st.integers(0, 10**6), st.integers(4, 30), st.integers(2, 6), st.integers(2, 5))
-def test_identities(seed: int, n: int, d: int, classes: int) -> None:
+def test_identities_and_inequalities(seed: int, n: int, d: int, classes: int) -> None:
     rows = vectors(n, d, seed)
     y = torch.arange(n) % classes
     if n > classes:
@@ -211,25 +213,25 @@ def test_identities(seed: int, n: int, d: int, classes: int) -> None:
     assert 1 - 1e-9 <= metrics.effective_rank(rows) <= min(n, d) + 1e-9
 
 
-def test_the_bounds_hold_on_random_encoders() -> None:
-    broken = 0
+def test_bounds_hold_on_random_encoders() -> None:
+    printed_violations = 0
     for seed in range(200):
         f, rows = vectors(20, 5, seed), vectors(60, 5, seed + 1000)
         y, row_y = torch.arange(20) % 4, torch.arange(60) % 4
-        found = metrics.repulsion_gap(f, y, rows, row_y, alpha=1.0 + seed % 20)
-        assert found.broken == 0
-        broken += found.printed_broken > 0
-        if found.outside == 0:
-            assert found.printed_broken == 0
-        kept = f + 0.5 * vectors(20, 5, seed + 1)
-        draws = torch.nn.functional.normalize(torch.stack([kept, f]), dim=-1)
+        repulsion = metrics.repulsion_gap(f, y, rows, row_y, alpha=1.0 + seed % 20)
+        assert repulsion.broken == 0
+        printed_violations += repulsion.printed_broken > 0
+        if repulsion.outside == 0:
+            assert repulsion.printed_broken == 0
+        noisy = f + 0.5 * vectors(20, 5, seed + 1)
+        draws = torch.nn.functional.normalize(torch.stack([noisy, f]), dim=-1)
         attraction = metrics.attraction_gap(f, draws)
         assert attraction.outside > 0 or attraction.gap >= 0
-    assert broken < 200
+    assert printed_violations < 200
 
 
 def counter_example() -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Lee's Theorem 4.6 as printed is false here: every class mean is on the other side of f."""
+    """An encoder for which Lee's Theorem 4.6 as printed is false: every class mean points away from f."""
     f = torch.tensor([[1.0, 0, 0]], dtype=torch.float64)
     rows = [
         [-0.1, sqrt(0.99), 0],
@@ -240,62 +242,62 @@ def counter_example() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return f, torch.tensor([2]), torch.tensor(rows, dtype=torch.float64), torch.tensor([0, 1, 1, 2])
 
 
-def test_the_counter_example() -> None:
-    found = metrics.repulsion_gap(*counter_example(), alpha=20.0)
-    assert found.printed_broken == 1
-    assert found.printed == pytest.approx(-0.648 + 0.100, abs=1e-3)
-    assert found.broken == 0
-    assert found.gap > 0
-    assert found.outside == 1
+def test_counter_example_to_the_printed_bound() -> None:
+    repulsion = metrics.repulsion_gap(*counter_example(), alpha=20.0)
+    assert repulsion.printed_broken == 1
+    assert repulsion.printed == pytest.approx(-0.648 + 0.100, abs=1e-3)
+    assert repulsion.broken == 0
+    assert repulsion.gap > 0
+    assert repulsion.outside == 1
 
 
-BAD = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
-GOOD, TWO = torch.eye(4), torch.tensor([0, 0, 1, 1])
+ONE_ZERO = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
+GOOD, TWO_CLASSES = torch.eye(4), torch.tensor([0, 0, 1, 1])
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda: metrics.uniformity(GOOD[:1]), "z: expected at least 2 embeddings, got 1"),
-        (lambda: metrics.uniformity(BAD), "z: embedding 1 is zero and has no direction"),
+        (lambda: metrics.uniformity(ONE_ZERO), "z: embedding 1 is zero and has no direction"),
         (lambda: metrics.uniformity(GOOD * float("nan")), "z: embedding 0 is not finite"),
         (lambda: metrics.uniformity([[1.0, 0.0]]), "z: expected a tensor of embeddings, got list"),  # type: ignore[arg-type]
         (lambda: metrics.uniformity(GOOD, t=0.0), "t: expected a number above 0"),
-        (lambda: metrics.tolerance(GOOD, None), "labels: tolerance needs a label for each embedding, got none"),
-        (lambda: metrics.tolerance(GOOD, torch.zeros(4, dtype=torch.long)), "needs at least 2 classes, and all labels are 0"),
+        (lambda: metrics.tolerance(GOOD, None), "labels: tolerance needs a label for each embedding, got None"),
+        (lambda: metrics.tolerance(GOOD, torch.zeros(4, dtype=torch.long)), "needs at least 2 classes, but all labels are 0"),
         (lambda: metrics.tolerance(GOOD, torch.arange(4)), "needs a class with at least two embeddings"),
-        (lambda: metrics.tolerance(GOOD, TWO[:3]), "labels: expected one integer per image"),
+        (lambda: metrics.tolerance(GOOD, TWO_CLASSES[:3]), "labels: expected one integer per image"),
         (lambda: metrics.interclass_uniformity(GOOD, torch.ones(4, dtype=torch.long)), "needs at least 2 classes"),
         (lambda: metrics.alignment(GOOD), "positive: expected the second view of each image"),
         (lambda: metrics.alignment(GOOD, GOOD[:2]), "positive: expected the shape of z"),
         (lambda: metrics.alignment(GOOD, kind="close"), "kind: expected one of"),
-        (lambda: metrics.local_separation(GOOD, GOOD), "nearest: 10 neighbours are more than the 3 other rows"),
-        (lambda: metrics.similarity_histograms(GOOD, GOOD, None), "telling false negatives from true ones needs a label"),
-        (lambda: metrics.similarity_histograms(GOOD, GOOD, torch.arange(4)), "no false negatives"),
-        (lambda: metrics.conditional_entropy(GOOD, batch=5), "batch: 5 is more than the 4 embeddings"),
-        (lambda: metrics.repulsion_gap(3 * GOOD, TWO, GOOD, TWO), "anchor: expected unit vectors, got lengths from 3 to 3"),
-        (lambda: metrics.repulsion_gap(GOOD, TWO + 5, GOOD, TWO), "labels: expected classes that are among row_labels"),
+        (lambda: metrics.local_separation(GOOD, GOOD), "nearest: expected at most 3, the number of other rows, got 10"),
+        (lambda: metrics.similarity_histograms(GOOD, GOOD, None), "telling false negatives from true negatives needs a label"),
+        (lambda: metrics.similarity_histograms(GOOD, GOOD, torch.arange(4)), "labels: expected a class with at least two images"),
+        (lambda: metrics.conditional_entropy(GOOD, batch=5), "batch: expected at most 4, the number of embeddings, got 5"),
+        (lambda: metrics.repulsion_gap(3 * GOOD, TWO_CLASSES, GOOD, TWO_CLASSES), "anchor: expected unit vectors, got lengths from 3 to 3"),
+        (lambda: metrics.repulsion_gap(GOOD, TWO_CLASSES + 5, GOOD, TWO_CLASSES), "labels: expected only classes that occur in row_labels"),
         (lambda: metrics.attraction_gap(GOOD, GOOD[None, :2]), r"draws: expected \(R, n, d\)"),
         (lambda: metrics.prototype_bias_means(GOOD[None], None), "labels: prototype bias needs a label"),
     ],
 )  # fmt: skip
-def test_what_means_nothing_is_refused(call: Callable[[], object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_undefined_input_is_rejected(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         call()
 
 
-def test_other_lengths_are_normalised_with_a_note() -> None:
+def test_other_lengths_are_normalised_with_a_warning() -> None:
     with pytest.warns(
-        UserWarning, match=r"z: expected unit vectors, got lengths from 3 to 3; they are normalised here"
+        UserWarning, match=r"z: expected unit vectors, got lengths from 3 to 3; the metric normalises them"
     ):
-        found = metrics.uniformity(3 * Z)
-    assert found == pytest.approx(metrics.uniformity(Z))
+        normalised = metrics.uniformity(3 * Z)
+    assert normalised == pytest.approx(metrics.uniformity(Z))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        metrics.uniformity(Z.bfloat16())  # as near as bf16 comes
+        metrics.uniformity(Z.bfloat16())  # lengths within the rounding of bf16
 
 
-def test_blocks_do_not_matter() -> None:
+def test_block_size_does_not_change_the_result() -> None:
     from contrapose.reduce import memory
 
     rows, y = vectors(301, 7, 3), torch.arange(301) % 3

@@ -51,7 +51,7 @@ class Vectors:
         return len(self.resident)
 
     def counts(self) -> list[int]:
-        return self.labels.bincount().tolist()  # type: ignore[no-any-return]
+        return self.labels.bincount().tolist()
 
     def subset(self, index: Tensor | Sequence[int]) -> Vectors:
         return Vectors(self.resident[index], self.labels[index])
@@ -103,7 +103,17 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("framework", ["simclr", "moco", "moco-v3", "memory-bank"])
 def test_vectors_train_resume_and_load(framework: str, tmp_path: Path) -> None:
-    run = Run(modality="vectors", data="clusters", encoder="mlp", framework=framework, batch=32, epochs=3, knn=5, queue=64, metrics=30)
+    run = Run(
+        modality="vectors",
+        data="clusters",
+        encoder="mlp",
+        framework=framework,
+        batch=32,
+        epochs=3,
+        knn=5,
+        queue=64,
+        metrics=30,
+    )
     scores = Trainer(run, tmp_path, say=lambda text: None).train()
     assert scores["knn_top1"] > 90
     records = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]

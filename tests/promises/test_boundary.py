@@ -28,7 +28,7 @@ LAYERS = (
     ("losses",),
     ("metrics",),
     ("bench",),
-    ("explain",),
+    ("explanation",),
     ("networks",),
     ("modalities",),
     ("evaluation",),

@@ -1,4 +1,4 @@
-"""Figures hold the numbers they should, and come out the same each time."""
+"""Figures show the right numbers, and the same figure gives the same file."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from contrapose.explain import Subject, relative_penalty
-from contrapose.report.embedding import Shown, map_figure
+from contrapose.explanation import Subject, relative_penalty
+from contrapose.report.embedding import LabelledEmbedding, map_figure
 from contrapose.report.loss import explain_figure
 from contrapose.report.page import drawing, page, section
 from contrapose.report.style import save
 
 
-def test_one_page_for_a_loss(tmp_path: Path) -> None:
+def test_figure_and_page_of_a_loss(tmp_path: Path) -> None:
     subjects = [Subject.of("dystress"), Subject.of("simple")]
     figure = explain_figure(subjects, ode=True)
     titles = [ax.get_title(loc="left") for ax in figure.axes]
     assert len(titles) == 6
-    penalty = figure.axes[titles.index("Who is pushed: relative penalty")]
+    penalty = figure.axes[titles.index("Relative penalty of negatives")]
     s = torch.linspace(-1, 1, 2001, dtype=torch.float64)
     drawn = np.asarray(penalty.lines[0].get_ydata())
     np.testing.assert_allclose(drawn, (2001 * relative_penalty(subjects[0], s)).clamp(min=1e-4).numpy())
@@ -36,28 +36,28 @@ def test_one_page_for_a_loss(tmp_path: Path) -> None:
     assert 'src="http' not in html
 
 
-def shown(d: int, n: int = 30) -> Shown:
+def random_embedding(d: int, n: int = 30) -> LabelledEmbedding:
     z = torch.nn.functional.normalize(torch.randn(n, d), dim=1)
-    return Shown("random", z, torch.arange(n) % 3, ("a", "b", "c"), {"knn_top1": 50.0})
+    return LabelledEmbedding("random", z, torch.arange(n) % 3, ("a", "b", "c"), {"knn_top1": 50.0})
 
 
 @pytest.mark.parametrize(("method", "d"), [("pca", 5), ("tsne", 5), ("sphere", 3)])
-def test_maps(method: str, d: int, tmp_path: Path) -> None:
-    one = shown(d)
-    figure = map_figure([one, one], method)
+def test_map_figure(method: str, d: int, tmp_path: Path) -> None:
+    embedding = random_embedding(d)
+    figure = map_figure([embedding, embedding], method)
     assert len(figure.axes) == 2
     drawn = [c for c in figure.axes[0].collections if c.get_label() in ("a", "b", "c")]
     assert [np.asarray(c.get_offsets()).shape for c in drawn] == [(10, 2)] * 3
-    assert "kNN 50.0 %" in one.caption
-    assert "tolerance" in one.caption
+    assert "kNN 50.0 %" in embedding.caption
+    assert "tolerance" in embedding.caption
     save(figure, tmp_path / "map.png")
     assert (tmp_path / "map.png").stat().st_size > 10_000
 
 
-def test_what_cannot_be_drawn() -> None:
+def test_bad_input_is_rejected() -> None:
     with pytest.raises(ValueError, match="a sphere shows embeddings of 3 dimensions, got 5"):
-        map_figure([shown(5)], "sphere")
+        map_figure([random_embedding(5)], "sphere")
     with pytest.raises(ValueError, match="method: expected one of tsne, umap, pca, sphere"):
-        map_figure([shown(5)], "mds")
+        map_figure([random_embedding(5)], "mds")
     with pytest.raises(ValueError, match="at least 10 embeddings"):
-        map_figure([shown(5, 6)], "tsne")
+        map_figure([random_embedding(5, 6)], "tsne")

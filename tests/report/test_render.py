@@ -1,4 +1,4 @@
-"""Documents as pages: numbers beside the paper's, holes, sorting and hovering in a real browser."""
+"""Documents as pages: numbers next to the paper's, missing numbers, and sorting and hovering in a real browser."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DOCUMENT = Document(
 )  # fmt: skip
 
 
-def test_a_page_and_its_twin() -> None:
+def test_html_and_markdown_have_the_same_numbers() -> None:
     page, text = as_html(DOCUMENT), as_markdown(DOCUMENT)
     assert "&lt;SimCLR&gt;" in page
     assert "80.50 ± 0.20 (3)" in page
@@ -48,7 +48,7 @@ def test_a_page_and_its_twin() -> None:
     assert "![Curve](part-1.png)" in text
 
 
-def test_the_same_bytes(tmp_path: Path) -> None:
+def test_same_document_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write(DOCUMENT, tmp_path / name)
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
@@ -67,21 +67,21 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
-def test_in_a_browser(browser: Any, tmp_path: Path) -> None:
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_interaction_in_a_browser(browser: Any, tmp_path: Path) -> None:
     path = write(DOCUMENT, tmp_path / "page")
     context = browser.new_context(offline=True)
-    page, said = context.new_page(), []
-    page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: said.append(str(error)))
+    page, errors = context.new_page(), []
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(path.as_uri())
     page.wait_for_selector(".js-plotly-plot .main-svg")
-    assert said == []
+    assert errors == []
     # Hovering over a point names its run.
     plot = page.locator(".js-plotly-plot").first
     plot.scroll_into_view_if_needed()
@@ -90,10 +90,10 @@ def test_in_a_browser(browser: Any, tmp_path: Path) -> None:
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.wait_for_selector(".hoverlayer .hovertext")
     assert "run-b" in (plot.locator(".hoverlayer").text_content() or "")
-    # A click on a name of the legend hides its series.
+    # A click on a legend entry hides its series.
     plot.locator(".legendtoggle").first.click()
     page.wait_for_function("document.querySelector('.js-plotly-plot').data[0].visible === 'legendonly'")
-    # A click on a heading sorts; another turns the order round; holes stay last.
+    # A click on a heading sorts, a second click reverses the order, and missing numbers stay last.
     names = page.locator("table.sortable tbody th")
     assert names.all_inner_texts() == ["<SimCLR>", "DCL", "BYOL"]
     heading = page.locator("table.sortable thead th").nth(1)
@@ -101,6 +101,6 @@ def test_in_a_browser(browser: Any, tmp_path: Path) -> None:
     assert names.all_inner_texts() == ["DCL", "<SimCLR>", "BYOL"]
     heading.click()
     assert names.all_inner_texts() == ["<SimCLR>", "DCL", "BYOL"]
-    # On a phone nothing is wider than the screen but what scrolls by itself.
+    # On a phone only elements that scroll on their own are wider than the screen.
     page.set_viewport_size({"width": 390, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 392

@@ -59,7 +59,14 @@ class BenchLosses:
         print(f"{'loss':14}{'n':>8}  {'':15}{'ms':>10}{'of ours':>9}{'MiB':>10}{'TFLOP/s':>9}{'of product':>12}")
         rows: list[Timing] = []
         for timing in compare(
-            self.losses, self.sizes, self.width, dtype, device, rate, seconds=self.seconds, only=self.only
+            self.losses,
+            self.sizes,
+            d=self.width,
+            dtype=dtype,
+            device=device,
+            rate=rate,
+            seconds=self.seconds,
+            only=self.only,
         ):
             rows.append(timing)
             ours = next(

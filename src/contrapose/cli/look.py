@@ -31,10 +31,9 @@ class Explain:
 
     def __call__(self) -> None:
         """Write both, and print the words."""
-        from contrapose.explain import Subject, words
         from contrapose.losses.catalogue import DATA
-        from contrapose.report.loss import explain_figure
-        from contrapose.report.page import drawing, page, section
+        from contrapose.report.loss import explain
+        from contrapose.report.page import page
         from contrapose.report.style import save
         from contrapose.validate import check_known
 
@@ -42,19 +41,14 @@ class Explain:
             raise ValueError(f"out: expected a name that ends in .png, .svg or .pdf, got {self.out}")
         if self.data:
             check_known("data", self.data, DATA)
-        subjects = [Subject.of(text, self.data or None, epoch=self.epoch) for text in (self.loss, *self.vs)]
-        figure = explain_figure(subjects, ode=self.ode)
+        explanation = explain(self.loss, *self.vs, data=self.data or None, epoch=self.epoch)
+        figure = explanation.figure(ode=self.ode)
         save(figure, self.out)
-        said = {subject.name: words(subject) for subject in subjects}
-        parts = [drawing(figure, "Six panels; the sentences below say what they show.")]
-        parts += [section(name, sentences) for name, sentences in said.items()]
         beside = self.out.with_suffix(".html")
-        *some, last = said
+        *some, last = (subject.name for subject in explanation.subjects)
         title = f"What {', '.join(some)} and {last} do" if some else f"What {last} does"
-        beside.write_text(page(title, parts))
-        for name, sentences in said.items():
-            print(name)
-            print("".join(f"  {sentence}\n" for sentence in sentences))
+        beside.write_text(page(title, explanation.sections(figure)))
+        print(explanation)
         print(f"picture {self.out}, page {beside}")
 
 
@@ -75,7 +69,7 @@ class Map:
 
     def __call__(self) -> None:
         """Write the picture and print the numbers under it."""
-        from contrapose.report.embedding import Shown, map_figure
+        from contrapose.report.embedding import LabelledEmbedding, map_figure
         from contrapose.report.style import save
         from contrapose.training import load, prepare
 
@@ -88,7 +82,7 @@ class Map:
             z, labels, classes = model.sample_embeddings(split.held_out, self.images)
             if labels is None:
                 raise ValueError(f"runs: the data of {folder} has no labels to colour by")
-            shown.append(Shown(model.run.loss, z.cpu(), labels, classes, model.evaluate(split)))
+            shown.append(LabelledEmbedding(model.run.loss, z.cpu(), labels, classes, model.evaluate(split)))
         save(map_figure(shown, self.method), self.out)
         for one in shown:
             print(one.caption)

@@ -1,4 +1,4 @@
-"""Nearest neighbours on frozen features."""
+"""k-nearest-neighbour classification of frozen features."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ from contrapose.reduce.statistics import Gradient
 
 @dataclass(frozen=True)
 class KNN:
-    """k nearest neighbours.
+    """A k-nearest-neighbour classifier.
 
-    weights: "softmax" e^{s/temperature} (Wu et al.; DySTreSS, E1 and E2), "uniform" (majority; Lee, E11; Kukleva, E3 and
-    E4) or "distance" 1/d. Cosine similarity and L2 distance agree on the ranking, since features are normalised.
+    weights   "softmax": e^{s/temperature} (Wu et al.; DySTreSS with k = 200 on CIFAR and k = 20 on ImageNet-100)
+              "uniform": majority vote (Lee; the long-tail protocol of Kukleva et al.)
+              "distance": 1/d (DySTreSS's long-tail tables as described in the paper; its code votes uniformly)
+
+    Features are normalised, so cosine similarity and L2 distance rank neighbours in the same order.
     """
 
     k: int = 200
@@ -31,11 +34,14 @@ class KNN:
             raise ValueError(f"weights: expected 'softmax', 'uniform' or 'distance', got {self.weights!r}")
 
     def __call__(self, train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> dict[str, float]:
-        """top-1 and, with five classes or more, top-5 accuracy in per cent."""
+        """Return top-1 and, with at least five classes, top-5 accuracy in per cent."""
         if self.k > len(train):
-            raise ValueError(f"k: {self.k} neighbours of {len(train)} training images are more than there are")
+            raise ValueError(
+                f"k: expected at most {len(train)} neighbours, the number of training images, got {self.k}"
+            )
         classes = int(train_labels.max()) + 1
-        # Rows of the test set are reduced to votes a block at a time: 50,000 × 10,000 similarities are never there at once.
+        # The similarities, 50,000 × 10,000 for CIFAR, are reduced to votes in blocks of rows and never stored as a whole.
+        # The positive of a queue plays no role here.
         (votes,) = queue(test.float(), test.float(), train.float()).reduce(_Votes(self, train_labels, classes))
         hit = votes.topk(min(5, classes), dim=1).indices == test_labels[:, None]
         scores = {"top1": 100 * float(hit[:, 0].float().mean())}
@@ -44,24 +50,26 @@ class KNN:
 
 @dataclass(frozen=True, eq=False)
 class _Votes:
-    """For each row, what its nearest columns give each class: (b, classes)."""
+    """A statistic for `reduce`: the votes of each row's nearest columns, shape (b, classes)."""
 
-    by: KNN
+    knn: KNN
     labels: Tensor
     classes: int
     logit = None
 
     def __call__(self, block: Block) -> Tensor:
-        nearest = block.similarity.topk(self.by.k, dim=1)
-        if self.by.weights == "softmax":
-            weight = (nearest.values / self.by.temperature).softmax(1)  # a factor for each row changes no ranking
-        elif self.by.weights == "uniform":
+        nearest = block.similarity.topk(self.knn.k, dim=1)
+        if self.knn.weights == "softmax":
+            # softmax instead of exp cannot overflow, and a common factor in a row does not change its ranking.
+            weight = (nearest.values / self.knn.temperature).softmax(1)
+        elif self.knn.weights == "uniform":
             weight = torch.ones_like(nearest.values)
         else:
+            # A test image that is also in the training set has distance 0.
             weight = (2 - 2 * nearest.values).clamp(min=1e-12).rsqrt()
-        empty = weight.new_zeros(len(weight), self.classes)
-        return empty.scatter_add_(1, self.labels[nearest.indices], weight)
+        votes = weight.new_zeros(len(weight), self.classes)
+        return votes.scatter_add_(1, self.labels[nearest.indices], weight)
 
     def back(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
-        """Votes do not move."""
+        """Return no gradient: votes are piecewise constant, and features are frozen."""
         return None, None

@@ -1,4 +1,4 @@
-"""Linear classifiers on frozen, cached features."""
+"""Linear classification of frozen, cached features."""
 
 from __future__ import annotations
 
@@ -17,13 +17,19 @@ from contrapose.randomness import permutation
 
 @dataclass(frozen=True)
 class Probe:
-    """How a linear classifier is trained. The last epoch counts; `best` reports the best one too, under that name."""
+    """Settings of a linear probe.
+
+    Scores are those of the last epoch. With `best`, the best top-1 accuracy of all epochs is reported too, as "best_top1":
+    several papers report it, although it selects the epoch on the test set.
+    """
 
     optimiser: str = "sgd"  # sgd, adam or lars
     lr: float = 30.0
     epochs: int = 100
     batch: int = 256
-    milestones: tuple[int, ...] = ()  # epochs of a drop; none: cosine to zero
+    milestones: tuple[
+        int, ...
+    ] = ()  # epochs at which the learning rate is multiplied by gamma; if empty, cosine to zero
     gamma: float = 0.1
     best: bool = False
 
@@ -38,27 +44,31 @@ class Probe:
     def __call__(
         self, train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, *, seed: int = 0
     ) -> dict[str, float]:
-        """top-1 and, with five classes or more, top-5 accuracy in per cent."""
+        """Train on (n, d) features and return top-1 and, with at least five classes, top-5 accuracy in per cent."""
         classes = int(train_labels.max()) + 1
         layer = nn.Linear(train.shape[1], classes, device=train.device)
+        # Drawn on the CPU, so that every device starts from the same weights.
         noise = torch.randn(layer.weight.shape, generator=torch.Generator().manual_seed(seed))
         with torch.no_grad():
             layer.weight.copy_(0.01 * noise)
             layer.bias.zero_()
-        fit, best = _Fit(layer, self._optimiser(layer), train, train_labels, self.batch), 0.0
+        trainer = _LinearTrainer(layer, self._optimiser(layer), features=train, labels=train_labels, batch=self.batch)
+        best = 0.0
         for epoch in range(self.epochs):
-            fit(permutation(len(train), seed, epoch, device=train.device), self._rate(epoch))
+            order = permutation(len(train), seed, epoch, device=train.device)
+            trainer.run_epoch(order, self._learning_rate(epoch))
             if self.best:
                 best = max(best, accuracy(layer, test, test_labels)["top1"])
         scores = accuracy(layer, test, test_labels)
         return scores | ({"best_top1": best} if self.best else {})
 
-    def _rate(self, epoch: int) -> float:
+    def _learning_rate(self, epoch: int) -> float:
         if self.milestones:
             return self.lr * self.gamma ** sum(epoch >= milestone for milestone in self.milestones)
         return self.lr * 0.5 * (1 + math.cos(math.pi * epoch / self.epochs))
 
     def _optimiser(self, layer: nn.Linear) -> torch.optim.Optimizer:
+        # Inside a CUDA graph an optimiser must not read values back from the device; fused and capturable ones do not.
         cuda = layer.weight.is_cuda
         if self.optimiser == "sgd":
             return torch.optim.SGD(layer.parameters(), self.lr, momentum=0.9, fused=cuda or None)
@@ -69,40 +79,46 @@ class Probe:
         return LARS(layer.parameters(), self.lr, form="moco")
 
 
-class _Fit:
-    """Epochs of a linear layer; on a GPU each step but a smaller last one is launched as one."""
+class _LinearTrainer:
+    """Trains a linear layer epoch by epoch; on a GPU, steps are replayed as a CUDA graph.
+
+    A step of a linear probe takes microseconds of computation, so launching its kernels one by one would dominate.
+    """
 
     def __init__(
-        self, layer: nn.Linear, optimiser: torch.optim.Optimizer, train: Tensor, labels: Tensor, batch: int
+        self, layer: nn.Linear, optimiser: torch.optim.Optimizer, *, features: Tensor, labels: Tensor, batch: int
     ) -> None:
-        self.layer, self.optimiser, self.train, self.labels, self.batch = layer, optimiser, train, labels, batch
-        self.replayed: GraphedStep | None = None
-        if train.is_cuda:
-            self.index, self.rate = labels.new_zeros(batch, dtype=torch.long), train.new_zeros(())
-            self.replayed = GraphedStep(lambda: self._step(self.index), train.device)
+        self.layer, self.optimiser, self.features, self.labels, self.batch = layer, optimiser, features, labels, batch
+        self.graphed_step: GraphedStep | None = None
+        if features.is_cuda:
+            # A graph reads its inputs from fixed addresses: indices and learning rate are copied into these tensors.
+            self.index, self.lr = labels.new_zeros(batch, dtype=torch.long), features.new_zeros(())
+            self.graphed_step = GraphedStep(lambda: self._step(self.index), features.device)
 
-    def __call__(self, order: Tensor, rate: float) -> None:
-        """One epoch."""
+    def run_epoch(self, order: Tensor, lr: float) -> None:
+        """Train for one epoch on the features in this order."""
         for group in self.optimiser.param_groups:
-            group["lr"] = rate if self.replayed is None else self.rate
-        if self.replayed is None:
+            group["lr"] = lr if self.graphed_step is None else self.lr
+        if self.graphed_step is None:
             for index in order.split(self.batch):
                 self._step(index)
             return
-        self.rate.fill_(rate)
-        self.replayed.stream.wait_stream(torch.cuda.current_stream(order.device))
-        with torch.cuda.stream(self.replayed.stream):
+        self.lr.fill_(lr)
+        # The graph runs on a stream of its own, which must wait for `order` and the learning rate, and be waited for.
+        stream = self.graphed_step.stream
+        stream.wait_stream(torch.cuda.current_stream(order.device))
+        with torch.cuda.stream(stream):
             for index in order.split(self.batch):
-                if len(index) < self.batch:
+                if len(index) < self.batch:  # the last batch: the graph has a fixed size
                     self._step(index)
                 else:
                     self.index.copy_(index)
-                    self.replayed()
-        torch.cuda.current_stream(order.device).wait_stream(self.replayed.stream)
+                    self.graphed_step()
+        torch.cuda.current_stream(order.device).wait_stream(stream)
 
     def _step(self, index: Tensor) -> None:
         self.optimiser.zero_grad()
-        cross_entropy(self.layer(self.train[index]), self.labels[index]).backward()
+        cross_entropy(self.layer(self.features[index]), self.labels[index]).backward()
         self.optimiser.step()
 
 
@@ -110,44 +126,56 @@ class _Fit:
 def accuracy(
     classify: Callable[[Tensor], Tensor], inputs: Tensor, labels: Tensor, chunk: int = 10_000
 ) -> dict[str, float]:
-    """top-1 and, with five classes or more, top-5 accuracy in per cent."""
+    """Return top-1 and, with at least five classes, top-5 accuracy in per cent; `chunk` inputs are classified at a time."""
     logits = torch.cat([classify(part) for part in inputs.split(chunk)])
     hit = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
     scores = {"top1": 100 * float(hit[:, 0].float().mean())}
     return scores | ({"top5": 100 * float(hit.any(1).float().mean())} if logits.shape[1] >= 5 else {})
 
 
+# Each paper's linear evaluation, with its learning rate at its batch size.
 PROBES: Mapping[str, Probe] = {
-    "dystress-imagenet": Probe(lr=0.1, epochs=90),  # E5, lightly: 0.1 · batch / 256
-    "wang-liu": Probe(lr=30.0, epochs=100, milestones=(40, 60, 80), gamma=0.2),  # E6
-    "cacr": Probe("adam", lr=1e-3, epochs=100, batch=128, milestones=(60, 80), gamma=0.2),  # E7
-    "cacr-imagenet": Probe(lr=30.0, epochs=100, milestones=(60, 80)),  # E8, MoCo v2
-    "moco-v3": Probe(lr=0.4, epochs=90, batch=1024),  # E8, MoCo v3 with a ResNet: 0.1 · batch / 256; with a ViT 3 ·
-    "balanced-imagenet": Probe("lars", lr=1.6, epochs=90, batch=4096),  # E9
-    "balanced-cifar": Probe(lr=30.0, epochs=90),  # E10
+    # DySTreSS on ImageNet: lightly's recipe, lr = 0.1 · batch / 256.
+    "dystress-imagenet": Probe(lr=0.1, epochs=90),
+    # Wang & Liu: lr 30 as in the paper; their training script passes 1.0 on CIFAR.
+    "wang-liu": Probe(lr=30.0, epochs=100, milestones=(40, 60, 80), gamma=0.2),
+    # CACR on small images.
+    "cacr": Probe("adam", lr=1e-3, epochs=100, batch=128, milestones=(60, 80), gamma=0.2),
+    # CACR on ImageNet with MoCo v2.
+    "cacr-imagenet": Probe(lr=30.0, epochs=100, milestones=(60, 80)),
+    # MoCo v3 with a ResNet: lr = 0.1 · batch / 256; with a ViT it is 3 · batch / 256.
+    "moco-v3": Probe(lr=0.4, epochs=90, batch=1024),
+    # Lee on ImageNet, which follows SimSiam: lr = 0.1 · batch / 256.
+    "balanced-imagenet": Probe("lars", lr=1.6, epochs=90, batch=4096),
+    # Lee on CIFAR.
+    "balanced-cifar": Probe(lr=30.0, epochs=90),
 }
 
 
 def few_shot(
     train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, *, seed: int = 0
 ) -> dict[str, float]:
-    """Kukleva's long-tail protocol (E4): linear SVMs on normalised features, class-mean accuracy in per cent.
+    """Return the accuracy of linear SVMs on normalised features, in per cent (long-tail protocol of Kukleva et al.).
 
-    `few_shot` on a class-balanced subset, as many of each class as the smallest has; `long_tail` on all.
+    `few_shot` trains on a class-balanced subset with as many images of each class as the smallest class has, `long_tail` on
+    all images. Accuracy is the mean over classes, so that frequent classes do not dominate.
     """
     from sklearn.svm import LinearSVC
 
     present = train_labels.unique()
-    least = int(torch.stack([(train_labels == c).sum() for c in present]).min())
-    chosen = []
+    smallest = int(torch.stack([(train_labels == c).sum() for c in present]).min())
+    balanced = []
     for c in present.tolist():
-        places = (train_labels == c).nonzero()[:, 0]
-        chosen.append(places[permutation(len(places), seed, c, device=places.device)[:least]])
+        members = (train_labels == c).nonzero()[:, 0]
+        balanced.append(members[permutation(len(members), seed, c, device=members.device)[:smallest]])
+    subsets = {"few_shot": torch.cat(balanced), "long_tail": torch.arange(len(train), device=train.device)}
     scores = {}
-    for name, index in (("few_shot", torch.cat(chosen)), ("long_tail", torch.arange(len(train), device=train.device))):
+    for name, index in subsets.items():
         unit = nn.functional.normalize
         model = LinearSVC(random_state=seed).fit(unit(train[index]).cpu().numpy(), train_labels[index].cpu().numpy())
-        found = torch.from_numpy(model.predict(unit(test).cpu().numpy())).to(test_labels.device)
-        each = [float((found[test_labels == c] == c).float().mean()) for c in test_labels.unique().tolist()]
-        scores[name] = 100 * sum(each) / len(each)
+        predicted = torch.from_numpy(model.predict(unit(test).cpu().numpy())).to(test_labels.device)
+        class_accuracies = [
+            float((predicted[test_labels == c] == c).float().mean()) for c in test_labels.unique().tolist()
+        ]
+        scores[name] = 100 * sum(class_accuracies) / len(class_accuracies)
     return scores

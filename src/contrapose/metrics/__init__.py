@@ -1,10 +1,12 @@
-"""What an embedding looks like, and what a loss does to it: numbers, exact, in blocks.
+"""Metrics of embeddings, and of what a loss does to them.
+
+All are exact, and are computed in blocks: no metric stores the n × n matrix of similarities.
 
     geometry     uniformity, tolerance, alignment, interclass_uniformity, effective_rank, feature_std
     neighbours   local_separation, similarity_histograms
     entropy      conditional_entropy
     bounds       prototype_bias_means, prototype_bias_single, attraction_gap, repulsion_gap
-    penalties    penalties: ∂L/∂s of any objective, who is pushed, and how hard
+    penalties    penalties: ∂L/∂s of any objective, that is which negatives it pushes and how hard
 
 >>> import torch
 >>> uniformity(torch.eye(4)) == uniformity(-torch.eye(4))

@@ -1,7 +1,7 @@
-"""Self-supervised against supervised (Lee): how far an image's mean is from its class's, and how tight the bounds are.
+"""Self-supervised against supervised contrastive learning (Lee): prototype bias and the slack of the bounds.
 
-All of it is about averages of unit vectors, so vectors of other lengths are refused, not normalised. `draws` (R, n, d)
-are the embeddings of R random augmentations of n images.
+Everything here averages unit vectors, so vectors of other lengths are rejected and not normalised. `draws` (R, n, d) are
+the embeddings of R random augmentations of n images.
 """
 
 from __future__ import annotations
@@ -12,115 +12,127 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from contrapose.metrics.embeddings import class_sums, classes_of, units
+from contrapose.metrics.embeddings import class_indices, class_sums, unit_vectors
 from contrapose.validate import check_number, check_same_shape
 
 
 def prototype_bias_means(
     draws: Tensor, labels: Tensor | None, *, rows: Tensor | None = None, row_labels: Tensor | None = None
 ) -> float:
-    """mean_i ‖E_{T,X|y_i} f - E_T f(T(x_i))‖ with both expectations as means (Lee, Eq. 16).
+    """Return mean_i ‖E_{T,X|y_i} f - E_T f(T(x_i))‖ with both expectations estimated by means (Lee, Eq. 16).
 
-    Class means are those of the draws, or of `rows`, augmented embeddings of more images.
+    Class means are those of `draws`, or of `rows` (m, d) if given: augmented embeddings of more images, with `row_labels`.
     """
-    image = units("draws", draws, 3, least=1, normalise=False).double().mean(0)
+    image_mean = unit_vectors("draws", draws, 3, min_count=1, normalise=False).double().mean(0)
     if rows is None:
-        row_labels, members = labels, image
+        row_labels, members = labels, image_mean
     else:
-        members = units("rows", rows, normalise=False)
-    place, count = classes_of(
-        "labels" if rows is None else "row_labels", row_labels, len(members), why="prototype bias"
-    )
-    prototype = class_sums(members, place, len(count)) / count[:, None]
-    own = _own_class(labels, row_labels, len(image), why="prototype bias")
-    return float(torch.linalg.vector_norm(prototype[own] - image, dim=1).mean())
+        members = unit_vectors("rows", rows, normalise=False)
+    labels_name = "labels" if rows is None else "row_labels"
+    class_index, class_size = class_indices(labels_name, row_labels, len(members), purpose="prototype bias")
+    prototype = class_sums(members, class_index, len(class_size)) / class_size[:, None]
+    own = _own_class(labels, row_labels, len(image_mean), purpose="prototype bias")
+    return float(torch.linalg.vector_norm(prototype[own] - image_mean, dim=1).mean())
 
 
 def prototype_bias_single(z: Tensor, partner: Tensor) -> float:
-    """mean_i ‖f(t_i(x'_i)) - f(t_i(x_i))‖, x'_i another image of the class, the same augmentation (Lee, Eq. 51).
+    """Return mean_i ‖f(t_i(x'_i)) - f(t_i(x_i))‖, where x'_i is another image of x_i's class (Lee, Eq. 51).
 
-    What his Fig. 3 shows. In expectation it is at least the bias itself. `evaluation.partners` chooses the x'.
+    Both images get the same augmentation t_i. This one-sample estimate is what Lee's Fig. 3 shows. Its expectation is at
+    least the bias itself, by Jensen's inequality. `evaluation.partners` chooses the images x'.
     """
-    z, partner = units("z", z, least=1, normalise=False), units("partner", partner, least=1, normalise=False)
+    z = unit_vectors("z", z, min_count=1, normalise=False)
+    partner = unit_vectors("partner", partner, min_count=1, normalise=False)
     check_same_shape("partner", partner, "z", z)
     return float(torch.linalg.vector_norm((partner - z).double(), dim=1).mean())
 
 
 @dataclass(frozen=True)
 class Gap:
-    """A bound's slack, mean over anchors, and the share of anchors outside its assumption."""
+    """The slack of a bound, averaged over anchors, and how often the bound's assumption fails."""
 
     gap: float
-    outside: float
+    outside: float  # fraction of anchors that violate the assumption
 
 
 def attraction_gap(anchor: Tensor, draws: Tensor) -> Gap:
-    """-E_T cos(f, f_T) less -cos(f, E_T f_T) (Lee, Theorem 4.4); assumed: fᵀE_T f_T ≥ 0.
+    """Return the slack of Lee's Theorem 4.4: -cos(f, E_T f_T) ≤ -E_T cos(f, f_T), which assumes fᵀE_T f_T ≥ 0.
 
-    There the gap is fᵀμ(1/‖μ‖ - 1) ≥ 0, μ the mean of the draws.
+    The slack is fᵀμ(1/‖μ‖ - 1), where μ is the mean of the draws. `anchor` is (n, d).
     """
-    f = units("anchor", anchor, least=1, normalise=False).double()
-    draws = units("draws", draws, 3, least=1, normalise=False).double()
+    f = unit_vectors("anchor", anchor, min_count=1, normalise=False).double()
+    draws = unit_vectors("draws", draws, 3, min_count=1, normalise=False).double()
     if draws.shape[1:] != f.shape:
         raise ValueError(f"draws: expected (R, n, d) = (R, {len(f)}, {f.shape[1]}), got {tuple(draws.shape)}")
     mu = draws.mean(0)
-    along = (f * mu).sum(1)
-    gap = along / torch.linalg.vector_norm(mu, dim=1).clamp(min=1e-12) - along
-    return Gap(float(gap.mean()), float((along < 0).double().mean()))
+    dot = (f * mu).sum(1)
+    # The mean can vanish, although no single draw does: opposite draws cancel.
+    gap = dot / torch.linalg.vector_norm(mu, dim=1).clamp(min=1e-12) - dot
+    return Gap(float(gap.mean()), float((dot < 0).double().mean()))
 
 
 @dataclass(frozen=True)
 class RepulsionGap(Gap):
-    """The corrected bound's slack as `gap`, the printed one's beside it, and how many anchors break each."""
+    """The slack of the corrected bound as `gap`, that of the printed one, and how often each is violated."""
 
     printed: float
-    broken: float  # share of anchors with a negative slack: 0 but for rounding
-    printed_broken: float
+    broken: float  # fraction of anchors that violate the corrected bound: 0, except for rounding
+    printed_broken: float  # fraction of anchors that violate the printed bound
 
 
 def repulsion_gap(
     anchor: Tensor, labels: Tensor | None, rows: Tensor, row_labels: Tensor | None, *, alpha: float = 2.0
 ) -> RepulsionGap:
-    """B/ν less max_{y'≠y} cos(f, μ_y') (Lee, Theorem 4.6), as printed and corrected.
+    """Return the slack of Lee's Theorem 4.6, max_{y'≠y} cos(f, μ_y') ≤ B/ν, as printed and corrected.
 
         B = (1/α) log E_{x'} e^{α cos(f, f(x'))} + (log C)/α,     ν = min_{y'≠y} ‖μ_y'‖
 
-    As printed it is false where every class mean is on the other side of f; the corrected bound is max(B, B/ν). Its
-    assumption: max_{y'≠y} fᵀμ_y' ≥ 0. `rows` are the embeddings of all images, one draw each; every class weighs the
-    same in E_{x'}, as in the theorem.
+    The printed bound can be false if every other class mean points away from f, since B can then be negative. The corrected
+    bound is max(B, B/ν). The theorem assumes max_{y'≠y} fᵀμ_y' ≥ 0. `rows` (m, d) are the embeddings of all images, one
+    draw each; every class has the same weight in E_{x'}, as in the theorem.
     """
     check_number("alpha", alpha, above=0.0)
-    f = units("anchor", anchor, least=1, normalise=False).double()
-    bank = units("rows", rows, normalise=False)
-    place, count = classes_of("row_labels", row_labels, len(bank), why="the repulsion bound")
-    own = _own_class(labels, row_labels, len(f), why="the repulsion bound")
-    means = class_sums(bank, place, len(count)) / count[:, None]
-    length = torch.linalg.vector_norm(means, dim=1)
-    along = f @ means.T
-    mine = torch.nn.functional.one_hot(own, len(count)).bool()
-    largest = (along / length.clamp(min=1e-12)).masked_fill(mine, -math.inf).amax(1)
-    nu = length.expand_as(along).masked_fill(mine, math.inf).amin(1)
-    bound = _log_mean_exp(f, bank.double(), place, count, alpha) / alpha + math.log(len(count)) / alpha
-    printed, corrected = bound / nu - largest, torch.maximum(bound, bound / nu) - largest
-    outside = along.masked_fill(mine, -math.inf).amax(1) < 0
-    shares = [float(x.double().mean()) for x in (outside, corrected < -1e-9, printed < -1e-9)]
-    return RepulsionGap(float(corrected.mean()), shares[0], float(printed.mean()), shares[1], shares[2])
+    f = unit_vectors("anchor", anchor, min_count=1, normalise=False).double()
+    bank = unit_vectors("rows", rows, normalise=False)
+    class_index, class_size = class_indices("row_labels", row_labels, len(bank), purpose="the repulsion bound")
+    classes = len(class_size)
+    own = _own_class(labels, row_labels, len(f), purpose="the repulsion bound")
+    means = class_sums(bank, class_index, classes) / class_size[:, None]
+    mean_length = torch.linalg.vector_norm(means, dim=1)
+    dot = f @ means.T
+    is_own = torch.nn.functional.one_hot(own, classes).bool()
+    largest_cosine = (dot / mean_length.clamp(min=1e-12)).masked_fill(is_own, -math.inf).amax(1)
+    nu = mean_length.expand_as(dot).masked_fill(is_own, math.inf).amin(1)
+    log_mean = _log_mean_exp(f, bank.double(), class_index=class_index, class_size=class_size, alpha=alpha)
+    bound = log_mean / alpha + math.log(classes) / alpha
+    printed, corrected = bound / nu - largest_cosine, torch.maximum(bound, bound / nu) - largest_cosine
+    outside = dot.masked_fill(is_own, -math.inf).amax(1) < 0
+    return RepulsionGap(
+        gap=float(corrected.mean()),
+        outside=float(outside.double().mean()),
+        printed=float(printed.mean()),
+        # A slack of exactly 0 comes out as about ±1e-16.
+        broken=float((corrected < -1e-9).double().mean()),
+        printed_broken=float((printed < -1e-9).double().mean()),
+    )
 
 
-def _own_class(labels: Tensor | None, row_labels: Tensor | None, length: int, *, why: str) -> Tensor:
-    """The place of each anchor's class among those of the rows, which are checked already."""
-    classes_of("labels", labels, length, why=why, least=1)
+def _own_class(labels: Tensor | None, row_labels: Tensor | None, length: int, *, purpose: str) -> Tensor:
+    """Return the index of each anchor's class among the classes of the rows, which are checked already."""
+    class_indices("labels", labels, length, purpose=purpose, min_classes=1)
     assert labels is not None
     assert row_labels is not None
     present = row_labels.unique()
-    place = torch.searchsorted(present, labels.to(present)).clamp(max=len(present) - 1)
-    if not bool((present[place] == labels.to(present)).all()):
-        raise ValueError("labels: expected classes that are among row_labels")
-    return place
+    # searchsorted returns len(present) for labels above all others; the comparison below reports them.
+    index = torch.searchsorted(present, labels.to(present)).clamp(max=len(present) - 1)
+    if not bool((present[index] == labels.to(present)).all()):
+        raise ValueError("labels: expected only classes that occur in row_labels")
+    return index
 
 
-def _log_mean_exp(f: Tensor, rows: Tensor, place: Tensor, count: Tensor, alpha: float) -> Tensor:
-    """log of the mean over classes of the class means of e^{αs}, for each anchor, some anchors at a time."""
-    weight = -(count[place] * len(count)).double().log()
-    parts = f.split(max(1, 2**22 // len(rows)))
-    return torch.cat([(alpha * (part @ rows.T) + weight).logsumexp(1) for part in parts])
+def _log_mean_exp(f: Tensor, rows: Tensor, *, class_index: Tensor, class_size: Tensor, alpha: float) -> Tensor:
+    """Return the log of the mean over classes of the class means of e^{αs}, (n,), for blocks of anchors."""
+    # Both means become weights inside one logsumexp, which cannot overflow at large α.
+    log_weight = -(class_size[class_index] * len(class_size)).double().log()
+    blocks = f.split(max(1, 2**22 // len(rows)))
+    return torch.cat([(alpha * (block @ rows.T) + log_weight).logsumexp(1) for block in blocks])

@@ -1,4 +1,4 @@
-"""What a metric is given: unit vectors and labels, checked in one place."""
+"""Input checks that all metrics share: unit vectors and class labels."""
 
 from __future__ import annotations
 
@@ -10,59 +10,76 @@ from torch import Tensor
 from contrapose.pairs import Pairs, unit
 from contrapose.validate import check_embeddings, check_index
 
-_NEARLY = 2e-2  # how far from 1 the length of a unit vector may be, after bf16
+_LENGTH_TOLERANCE = 2e-2  # the length of a vector normalised in bf16 differs from 1 by less than 1 %
 
 
-def units(name: str, z: Tensor, *dims: int, least: int = 2, normalise: bool = True) -> Tensor:
-    """`z` as unit vectors, without gradient, in float32 or better.
+def unit_vectors(name: str, z: Tensor, *dims: int, min_count: int = 2, normalise: bool = True) -> Tensor:
+    """Return `z` as unit vectors, detached, in float32 or better.
 
-    Vectors of another length are normalised with a warning, or refused where an average of them would mislead. A vector
-    without direction, and one that is not finite, is refused always.
+    Vectors of other lengths are normalised with a warning. With `normalise=False` they are rejected instead, for metrics
+    whose averages would depend on the lengths. Zero and non-finite vectors are always rejected.
     """
     check_embeddings(name, z, *(dims or (2,)))
-    if z.shape[-2] < least:
-        raise ValueError(f"{name}: expected at least {least} embeddings, got {z.shape[-2]}")
+    if z.shape[-2] < min_count:
+        raise ValueError(f"{name}: expected at least {min_count} embeddings, got {z.shape[-2]}")
     z = z.detach()
     z = z.float() if z.dtype in (torch.float16, torch.bfloat16) else z
     length = torch.linalg.vector_norm(z, dim=-1)
+    # The length is NaN or infinite if any coordinate is, so n values are checked and not n · d.
     if not bool(length.isfinite().all()):
-        place = (~length.flatten().isfinite()).nonzero()[0].item()
-        raise ValueError(f"{name}: embedding {place} is not finite")
+        index = (~length.flatten().isfinite()).nonzero()[0].item()
+        raise ValueError(f"{name}: embedding {index} is not finite")
     if bool((length < 1e-12).any()):
-        place = (length.flatten() < 1e-12).nonzero()[0].item()
-        raise ValueError(f"{name}: embedding {place} is zero and has no direction")
+        index = (length.flatten() < 1e-12).nonzero()[0].item()
+        raise ValueError(f"{name}: embedding {index} is zero and has no direction")
     low, high = float(length.min()), float(length.max())
-    if max(1 - low, high - 1) > _NEARLY:
-        found = f"{name}: expected unit vectors, got lengths from {low:.3g} to {high:.3g}"
+    if max(1 - low, high - 1) > _LENGTH_TOLERANCE:
+        problem = f"{name}: expected unit vectors, got lengths from {low:.3g} to {high:.3g}"
         if not normalise:
-            raise ValueError(f"{found}; averages of them would mislead, so normalise them first")
-        warnings.warn(f"{found}; they are normalised here", stacklevel=3)
+            raise ValueError(f"{problem}; normalise them first with contrapose.pairs.unit")
+        # stacklevel 3 points at the line that called the metric.
+        warnings.warn(
+            f"{problem}; the metric normalises them (call contrapose.pairs.unit first to avoid this warning)",
+            stacklevel=3,
+        )
+    # Even nearly unit vectors are normalised: a length of 1.01 would bias squared distances by 2 %.
     return unit(z)
 
 
-def classes_of(name: str, labels: Tensor | None, length: int, *, why: str, least: int = 2) -> tuple[Tensor, Tensor]:
-    """(class of each embedding as 0…C-1, members of each class); at least `least` classes."""
+def class_indices(
+    name: str, labels: Tensor | None, length: int, *, purpose: str, min_classes: int = 2
+) -> tuple[Tensor, Tensor]:
+    """Return the class of each embedding as an index 0…C-1, shape (n,), and the size of each class, shape (C,).
+
+    Labels may have gaps: classes are numbered in the order of their labels. `purpose` names the metric in error messages.
+    """
     if labels is None:
-        raise ValueError(f"{name}: {why} needs a label for each embedding, got none")
+        raise ValueError(f"{name}: {purpose} needs a label for each embedding, got None")
     check_index(name, labels, length)
-    present, place, count = labels.unique(return_inverse=True, return_counts=True)
-    if len(present) < least:
-        raise ValueError(f"{name}: {why} needs at least {least} classes, and all labels are {int(present[0])}")
-    return place, count
+    present, class_index, class_size = labels.unique(return_inverse=True, return_counts=True)
+    if len(present) < min_classes:
+        raise ValueError(
+            f"{name}: {purpose} needs at least {min_classes} classes, but all labels are {int(present[0])}"
+        )
+    return class_index, class_size
 
 
-def class_sums(z: Tensor, place: Tensor, classes: int) -> Tensor:
-    """(C, d) in float64: the sum of each class's vectors."""
-    return z.new_zeros((classes, z.shape[1]), dtype=torch.float64).index_add_(0, place, z.double())
+def class_sums(z: Tensor, class_index: Tensor, classes: int) -> Tensor:
+    """Return the sum of each class's vectors, shape (C, d), in float64.
+
+    A sum of 50,000 unit vectors in float32 loses several digits, and metrics subtract such sums from each other.
+    """
+    return z.new_zeros((classes, z.shape[1]), dtype=torch.float64).index_add_(0, class_index, z.double())
 
 
-def among(z: Tensor) -> Pairs:
-    """Every vector against all the others."""
+def all_pairs(z: Tensor) -> Pairs:
+    """Return pairs in which every vector is an anchor and all other vectors are its negatives."""
     index = torch.arange(len(z), device=z.device)
     return Pairs(
         anchor=z,
         positive_rows=z[:, None],
         pool=z,
+        # A pool row with the anchor's id is not a negative, so unique ids exclude exactly the self-pairs.
         anchor_id=index,
         pool_id=index,
         view_ids=lambda: (torch.zeros_like(index), torch.zeros_like(index)),

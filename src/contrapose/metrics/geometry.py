@@ -1,7 +1,7 @@
-"""How an embedding lies on the sphere: spread, together, by class, collapsed.
+"""How embeddings are distributed on the unit sphere: uniformity, alignment, tolerance, and signs of collapse.
 
-Signs: `uniformity` and `interclass_uniformity` are U ≤ 0, lower is more uniform, as in DySTreSS; Wang & Liu's figures
-show -U. Pairs: distinct ones, unless `include_self`.
+Sign convention: `uniformity` and `interclass_uniformity` return U ≤ 0, where lower is more uniform, as in DySTreSS; the
+figures of Wang & Liu show -U. Means are over distinct pairs, unless `include_self` is set.
 """
 
 from __future__ import annotations
@@ -11,40 +11,43 @@ import math
 import torch
 from torch import Tensor
 
-from contrapose.metrics.embeddings import among, class_sums, classes_of, units
+from contrapose.metrics.embeddings import all_pairs, class_indices, class_sums, unit_vectors
 from contrapose.reduce import LogSumExp, Scale
 from contrapose.validate import check_choice, check_number, check_same_shape
 
 
 def uniformity(z: Tensor, *, t: float = 2.0, include_self: bool = False) -> float:
-    """U_t = log mean e^{-t‖z_i - z_j‖²} over i ≠ j (Wang & Isola): 0 when collapsed, lower when more uniform.
+    """Return U_t = log mean e^{-t‖z_i - z_j‖²} over i ≠ j (Wang & Isola): 0 when collapsed, lower when more uniform.
 
-    Wang & Liu show -U. `include_self` counts each vector with itself too, as DySTreSS's code does.
+    The figures of Wang & Liu show -U. `include_self` also counts the pairs i = j, as DySTreSS's code does.
 
     >>> round(uniformity(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])), 4)  # an antipodal pair: -4t
     -8.0
     """
     check_number("t", t, above=0.0)
-    z = units("z", z)
+    z = unit_vectors("z", z)
     n = len(z)
-    (each,) = among(z).reduce(LogSumExp(Scale(2 * t)))
-    total = (each.double() - 2 * t).logsumexp(0)
+    # -t‖z_i - z_j‖² = 2ts - 2t for unit vectors.
+    (log_row_sums,) = all_pairs(z).reduce(LogSumExp(Scale(2 * t)))
+    log_total = (log_row_sums.double() - 2 * t).logsumexp(0)
     if include_self:
-        total = torch.logaddexp(total, total.new_tensor(math.log(n)))
-    return float(total) - math.log(n * n if include_self else n * (n - 1))
+        # Each of the n self-pairs has distance 0 and adds e⁰ = 1.
+        log_total = torch.logaddexp(log_total, log_total.new_tensor(math.log(n)))
+    return float(log_total) - math.log(n * n if include_self else n * (n - 1))
 
 
 def uniformity_limit(d: int, *, t: float = 2.0) -> float:
-    """U_t of the uniform distribution on the unit sphere of R^d: log ₀F₁(; d/2; t²) - 2t.
+    """Return U_t of the uniform distribution on the unit sphere in R^d: log ₀F₁(; d/2; t²) - 2t.
 
-    With more and more points no embedding is more uniform; few of them can be, by about their number's share, since a point does
-    not meet itself. In Wang & Isola's words the sum is a Bessel function.
+    This is the lowest value in the limit of many points. A finite sample can be lower by O(1/n), because self-pairs are
+    excluded. Wang & Isola write the same value with a Bessel function.
 
     >>> round(uniformity_limit(128), 4)
     -3.9375
     """
     check_number("d", d, least=2)
     check_number("t", t, above=0.0)
+    # All terms of the series are positive, so nothing cancels. The Bessel function would underflow for large d.
     term = total = 1.0
     k = 0
     while term > 1e-17 * total:
@@ -55,65 +58,71 @@ def uniformity_limit(d: int, *, t: float = 2.0) -> float:
 
 
 def tolerance(z: Tensor, labels: Tensor | None, *, include_self: bool = False) -> float:
-    """T = mean z_iᵀz_j over i ≠ j of one class (Wang & Liu, Eq. 11, as a conditional mean): 1 when classes are points.
+    """Return T, the mean of z_iᵀz_j over pairs i ≠ j of the same class (Wang & Liu, Eq. 11, as a conditional mean).
+
+    1 when every class is a single point. `include_self` also counts the pairs i = j.
 
     >>> z = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
     >>> round(tolerance(z, torch.tensor([0, 0, 1, 1])), 4)
     0.9
     """
-    z = units("z", z)
-    place, count = classes_of("labels", labels, len(z), why="tolerance")
-    pairs = int((count * count if include_self else count * (count - 1)).sum())
-    if not pairs:
-        raise ValueError("labels: tolerance needs a class with at least two embeddings, and every class has one")
-    # Σ_{i≠j} zᵢᵀzⱼ = ‖Σ z‖² - Σ ‖z‖² for each class: no matrix of pairs.
-    total = class_sums(z, place, len(count)).square().sum()
-    return float(total if include_self else total - z.double().square().sum()) / pairs
+    z = unit_vectors("z", z)
+    class_index, class_size = class_indices("labels", labels, len(z), purpose="tolerance")
+    pair_count = int((class_size * class_size if include_self else class_size * (class_size - 1)).sum())
+    if not pair_count:
+        raise ValueError("labels: tolerance needs a class with at least two embeddings, but every class has only one")
+    # Σ_{i≠j} zᵢᵀzⱼ = ‖Σ z‖² - Σ ‖z‖² for each class, so no matrix of pairs is needed.
+    total = class_sums(z, class_index, len(class_size)).square().sum()
+    return float(total if include_self else total - z.double().square().sum()) / pair_count
 
 
 def alignment(
     z: Tensor, positive: Tensor | None = None, *, labels: Tensor | None = None, kind: str = "augmentation"
 ) -> float:
-    """mean ‖z - z⁺‖² over positive pairs (Wang & Isola, α = 2): 0 when positives coincide.
+    """Return the mean of ‖z - z⁺‖² over positive pairs (Wang & Isola, α = 2): 0 when positives coincide.
 
-    kind   "augmentation": z and `positive`, row by row, are two views of the same images
-           "class": distinct pairs of one class, 2 - 2 · tolerance
+    kind   "augmentation": row i of z and of `positive` are two views of the same image
+           "class": all distinct pairs of the same class, which is 2 - 2 · tolerance
            "all": all distinct pairs
     """
     check_choice("kind", kind, "augmentation", "class", "all")
     if kind == "class":
         return 2 - 2 * tolerance(z, labels)
-    z = units("z", z, least=1 if kind == "augmentation" else 2)
+    z = unit_vectors("z", z, min_count=1 if kind == "augmentation" else 2)
     if kind == "all":
+        # The identity of `tolerance`, with all vectors in one class.
         total = z.double().sum(0).square().sum() - z.double().square().sum()
         return 2 - 2 * float(total) / (len(z) * (len(z) - 1))
     if positive is None:
-        raise ValueError("positive: expected the second view of each image, or kind='class' or 'all'")
+        raise ValueError("positive: expected the second view of each image, or kind='class' or 'all', got None")
     check_same_shape("positive", positive, "z", z)
-    return float((z - units("positive", positive, least=1)).double().square().sum(1).mean())
+    return float((z - unit_vectors("positive", positive, min_count=1)).double().square().sum(1).mean())
 
 
 def interclass_uniformity(z: Tensor, labels: Tensor | None, *, t: float = 2.0) -> float:
-    """log mean e^{-t‖μ_c - μ_c'‖²} over classes c ≠ c' (DySTreSS, Eq. 18): 0 when all centroids coincide.
+    """Return log mean e^{-t‖μ_c - μ_c'‖²} over classes c ≠ c' (DySTreSS, Eq. 18): 0 when all centroids coincide.
 
-    μ_c is the mean of the class's unit vectors, and is not normalised again.
+    μ_c is the mean of the unit vectors of class c and is not normalised again.
     """
     check_number("t", t, above=0.0)
-    z = units("z", z)
-    place, count = classes_of("labels", labels, len(z), why="inter-class uniformity")
-    centroids = class_sums(z, place, len(count)) / count[:, None]
-    return float((-t * torch.pdist(centroids).square()).logsumexp(0)) - math.log(len(count) * (len(count) - 1) / 2)
+    z = unit_vectors("z", z)
+    class_index, class_size = class_indices("labels", labels, len(z), purpose="inter-class uniformity")
+    classes = len(class_size)
+    centroids = class_sums(z, class_index, classes) / class_size[:, None]
+    # pdist lists each unordered pair once; the mean over ordered pairs is the same.
+    return float((-t * torch.pdist(centroids).square()).logsumexp(0)) - math.log(classes * (classes - 1) / 2)
 
 
 def effective_rank(z: Tensor) -> float:
-    """e^H of the singular values, as shares of their sum: how many directions are in use (Roy & Vetterli; RankMe)."""
-    z = units("z", z).double()
-    values = torch.linalg.eigvalsh(z.T @ z).clamp(min=0).sqrt()
-    share = values / values.sum()
+    """Return e^H of the normalised singular values: the number of directions in use (Roy & Vetterli; RankMe)."""
+    z = unit_vectors("z", z).double()
+    # Eigenvalues of the d × d matrix are far cheaper than an SVD of the n × d matrix. Rounding can make them negative.
+    singular_values = torch.linalg.eigvalsh(z.T @ z).clamp(min=0).sqrt()
+    share = singular_values / singular_values.sum()
     return float(torch.special.entr(share).sum().exp())
 
 
 def feature_std(z: Tensor) -> float:
-    """Mean standard deviation of the coordinates, times √d: 1 on a uniform sphere, 0 when collapsed (SimSiam)."""
-    z = units("z", z).double()
+    """Return √d times the mean standard deviation of the coordinates: 1 on a uniform sphere, 0 if collapsed (SimSiam)."""
+    z = unit_vectors("z", z).double()
     return float(z.std(0, correction=0).mean()) * math.sqrt(z.shape[1])

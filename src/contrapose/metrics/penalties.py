@@ -1,4 +1,7 @@
-"""What a loss does to each similarity: ∂L/∂s by autograd, for any objective on any pairs."""
+"""What a loss does to each similarity: ∂L/∂s by autograd, for any objective on any pairs.
+
+The loss pulls an anchor towards a positive by -∂L/∂s⁺ and pushes it away from a negative by ∂L/∂s.
+"""
 
 from __future__ import annotations
 
@@ -17,69 +20,77 @@ from contrapose.validate import check_number
 class Penalties:
     """How hard an objective pulls each positive and pushes each negative (n anchors, m candidates).
 
-    Gradients of n · L, so that each anchor's are those of its own share of a mean.
+    These are gradients of n · L, so that values do not depend on the number of anchors that a mean is taken over.
     """
 
-    at: Similarities  # where it was asked
+    at: Similarities  # the similarities at which the gradient was taken
     pull: Tensor  # (n, k): -∂L/∂s⁺
-    push: Tensor  # (n, m): ∂L/∂s; 0 for candidates that are no negatives
+    push: Tensor  # (n, m): ∂L/∂s; 0 for candidates that are not negatives
 
     @property
     def attraction(self) -> Tensor:
-        """(n,): all of an anchor's pull."""
+        """The total pull of each anchor, shape (n,)."""
         return self.pull.sum(1)
 
     @property
     def repulsion(self) -> Tensor:
-        """(n,): all of an anchor's push."""
+        """The total push of each anchor, shape (n,)."""
         return self.push.sum(1)
 
     @property
     def relative(self) -> Tensor:
-        """r_i (n, m): each negative's share of its anchor's push, |∂L/∂s_ij| / Σ_k |∂L/∂s_ik| (Wang & Liu, Eq. 5)."""
-        size = self.push.abs()
-        return size / size.sum(1, keepdim=True).clamp(min=torch.finfo(size.dtype).tiny)
+        """Each negative's share of its anchor's push, r_ij = |∂L/∂s_ij| / Σ_k |∂L/∂s_ik|, (n, m) (Wang & Liu, Eq. 5)."""
+        magnitude = self.push.abs()
+        # An anchor that pushes nothing gets shares of 0, not NaN.
+        return magnitude / magnitude.sum(1, keepdim=True).clamp(min=torch.finfo(magnitude.dtype).tiny)
 
     @property
     def entropy(self) -> Tensor:
-        """H(r_i) (n,): log of the number of negatives when all are pushed alike, 0 when only one is."""
+        """The entropy H(r_i), shape (n,): log m if all m negatives are pushed equally, 0 if only one is pushed."""
         entropy: Tensor = torch.special.entr(self.relative).sum(1)
         return entropy
 
     @property
     def effective_temperature(self) -> float:
-        """1 / (slope of log r against s), least squares weighted by r: NT-Xent's τ, infinite for the simple loss.
+        """The temperature at which NT-Xent would distribute its push over the negatives in the same way.
 
-        What a single temperature would have to be for the push to fall off with similarity as it does.
+        It is 1 / (slope of log r against s), fitted by least squares with weights r: τ for NT-Xent, inf for the simple
+        loss, 0 for the triplet loss, and NaN if nothing is pushed.
         """
         r, s = self.relative, self.at.negative
         centred = s - (r * s).sum(1, keepdim=True)
-        log_r = torch.where(r > 0, r, 1.0).log()
+        log_r = torch.where(
+            r > 0, r, 1.0
+        ).log()  # negatives with r = 0 have weight 0; log 1 keeps 0 · log r from being NaN
         spread, slope = (r * centred.square()).sum(), (r * centred * log_r).sum()
-        if not bool((r > 0).any()):  # nothing is pushed
+        if not bool((r > 0).any()):
             return math.nan
-        if float(spread) < 1e-12:  # the hardest take it all, or all are equally similar
-            least = s if self.at.same_id is None else s.masked_fill(self.at.same_id, torch.inf)
-            return 0.0 if float((self._ranked.amax(1) - least.amin(1)).max()) > 1e-6 else math.inf
+        if float(spread) < 1e-12:
+            # No slope can be fitted: all pushed negatives are equally similar. If less similar negatives exist, only the
+            # hardest are pushed, which is the limit τ → 0; otherwise any temperature gives the same push.
+            lowest = s if self.at.same_id is None else s.masked_fill(self.at.same_id, torch.inf)
+            return 0.0 if float((self._negatives_only.amax(1) - lowest.amin(1)).max()) > 1e-6 else math.inf
+        # A slope of 0 or below means that similar negatives are not pushed harder: no finite temperature does that.
         return float(spread / slope) if float(slope) > 1e-4 * float(spread) else math.inf
 
     def share_of_hardest(self, fraction: float = 0.01) -> Tensor:
-        """(n,): the share of the push that falls on the most similar ⌈fraction⌉ of an anchor's negatives."""
+        """Return the share of each anchor's push on its hardest negatives, the most similar ⌈fraction · m⌉, shape (n,)."""
         check_number("fraction", fraction, above=0.0, most=1.0)
-        s = self._ranked
+        s = self._negatives_only
         count = (s > -torch.inf).sum(1, keepdim=True)
-        place = torch.arange(s.shape[1], device=s.device)
-        ranked = self.relative.gather(1, s.argsort(1, descending=True))
-        wanted = (count.double() * fraction - 1e-6).ceil().clamp(min=1)  # as `hardest` counts them
-        return torch.where(place < wanted, ranked, 0.0).sum(1)
+        rank = torch.arange(s.shape[1], device=s.device)
+        sorted_shares = self.relative.gather(1, s.argsort(1, descending=True))
+        # 0.07 · 100 is slightly above 7 in binary. The same correction as in `hardest` keeps the two counts equal.
+        hardest_count = (count.double() * fraction - 1e-6).ceil().clamp(min=1)
+        return torch.where(rank < hardest_count, sorted_shares, 0.0).sum(1)
 
     def summary(self) -> dict[str, float | None]:
-        """A few numbers for the record of a training run; None for an infinite temperature, and where nothing is pushed."""
-        pushed = self.push.abs().sum(1) > 0  # an anchor that pushes nothing has no hardness
+        """Return a few numbers for the records of a training run, with None for those that are infinite or undefined."""
+        pushed = self.push.abs().sum(1) > 0  # hardness is undefined for an anchor that pushes nothing
         temperature = self.effective_temperature
         return {
             "positive_similarity": float(self.at.positive.mean()),
-            "hardest_similarity": float(self._ranked.amax(1).mean()),
+            "hardest_similarity": float(self._negatives_only.amax(1).mean()),
             "penalty_entropy": float(self.entropy[pushed].mean()) if bool(pushed.any()) else None,
             "effective_temperature": temperature if math.isfinite(temperature) else None,
             "push_on_hardest_1pct": float(self.share_of_hardest(0.01)[pushed].mean()) if bool(pushed.any()) else None,
@@ -88,38 +99,41 @@ class Penalties:
         }
 
     @property
-    def _ranked(self) -> Tensor:
-        """Similarities, -inf for candidates that are no negatives."""
+    def _negatives_only(self) -> Tensor:
+        """Similarities (n, m), with -inf for candidates that are not negatives."""
         return (
             self.at.negative if self.at.same_id is None else self.at.negative.masked_fill(self.at.same_id, -torch.inf)
         )
 
 
 def penalties(objective: Callable[[AnyPairs], Tensor], pairs: AnyPairs) -> Penalties:
-    """∂L/∂s of an objective (any function of pairs that gives one number) at given pairs.
+    """Return ∂L/∂s of an objective, any function of pairs that returns a scalar, at the given pairs.
 
-    s_ij counts as anchor i's; what a symmetric loss does to s_ji is in row j.
+    s_ij belongs to anchor i: if a symmetric loss also depends on s_ji, that derivative is in row j.
 
     >>> from functools import partial
     >>> from contrapose.losses import nt_xent
     >>> from contrapose.pairs import from_similarities
     >>> at = from_similarities(torch.tensor([0.9]), torch.tensor([[0.5, 0.0, -0.5]]))
-    >>> found = penalties(partial(nt_xent, temperature=0.5), at)
-    >>> found.relative  # softmax([1, 0, -1])
+    >>> result = penalties(partial(nt_xent, temperature=0.5), at)
+    >>> result.relative  # softmax([1, 0, -1])
     tensor([[0.6652, 0.2447, 0.0900]])
-    >>> round(found.effective_temperature, 4)
+    >>> round(result.effective_temperature, 4)
     0.5
     """
-    given = pairs.similarities() if isinstance(pairs, Pairs) else pairs
-    with torch.enable_grad():
-        positive, negative = (s.detach().clone().requires_grad_() for s in (given.positive, given.negative))
-        loss = objective(replace(given, positive=positive, negative=negative))
+    at = pairs.similarities() if isinstance(pairs, Pairs) else pairs
+    with torch.enable_grad():  # the caller may be inside torch.no_grad
+        # Copies as leaves of the graph: no gradient reaches the embeddings or the encoder.
+        positive, negative = (s.detach().clone().requires_grad_() for s in (at.positive, at.negative))
+        loss = objective(replace(at, positive=positive, negative=negative))
         if loss.ndim:
-            raise ValueError(
-                f"objective: expected one number, as reduction='mean' gives, got shape {tuple(loss.shape)}"
-            )
-        moved = torch.autograd.grad(loss, (positive, negative), allow_unused=True)
-    pull, push = (torch.zeros_like(s) if g is None else g for g, s in zip(moved, (positive, negative), strict=True))
-    n = len(given.negative)
-    detached = replace(given, positive=positive.detach(), negative=negative.detach())
+            raise ValueError(f"objective: expected a scalar, as with reduction='mean', got shape {tuple(loss.shape)}")
+        # allow_unused: a loss may ignore the positives or the negatives.
+        gradients = torch.autograd.grad(loss, (positive, negative), allow_unused=True)
+    pull, push = (
+        torch.zeros_like(s) if gradient is None else gradient
+        for gradient, s in zip(gradients, (positive, negative), strict=True)
+    )
+    n = len(at.negative)
+    detached = replace(at, positive=positive.detach(), negative=negative.detach())
     return Penalties(detached, -n * pull.detach(), n * push.detach())

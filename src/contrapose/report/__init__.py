@@ -1,1 +1,1 @@
-"""From numbers to pictures and pages: matplotlib figures, for files and notebooks, and self-contained HTML. Never trains."""
+"""Turn numbers into figures and pages: matplotlib figures for files and notebooks, and self-contained HTML. Never trains."""

@@ -1,4 +1,4 @@
-"""What a page is made of: tables, charts and words, as plain data."""
+"""The content of a page as plain data: tables, charts and text. `report.render` turns it into HTML and Markdown."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Number:
-    """A measured number beside a printed one, with where it came from."""
+    """A measured number, the paper's number, and the runs it was measured in."""
 
-    ours: float | None = None
-    spread: float = 0.0
-    count: int = 1  # how many seeds
-    printed: float | None = None
+    ours: float | None = None  # mean over seeds; None if it was not measured
+    spread: float = 0.0  # standard deviation over seeds
+    count: int = 1  # number of seeds
+    printed: float | None = None  # the number printed in the paper
     runs: tuple[str, ...] = ()
-    why: str = ""  # why there is none
+    why: str = ""  # reason why there is no measurement
     digits: int = 2
 
     @property
     def difference(self) -> float | None:
-        """Ours less the paper's."""
+        """Our number minus the paper's; None if either is missing."""
         if self.ours is None or self.printed is None or math.isnan(self.ours):
             return None
         return self.ours - self.printed
@@ -29,55 +29,55 @@ class Number:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a name and numbers (or words)."""
+    """A table; each row has a name and one number or text per column."""
 
     title: str
-    columns: tuple[str, ...]  # of the numbers
+    columns: tuple[str, ...]  # without the column of row names
     rows: tuple[tuple[str, tuple[Number | str, ...]], ...]
 
 
 @dataclass(frozen=True)
 class Series:
-    """One curve: points, how uncertain they are, and what stands beside them."""
+    """One curve of a chart: its points, with error bars and texts if given."""
 
     name: str
     x: tuple[float, ...]
     y: tuple[float, ...]
     spread: tuple[float, ...] = ()
-    printed: bool = False  # the paper's own numbers: drawn thin
-    points: bool = False  # marks without a line
-    labels: tuple[str, ...] = ()  # of each point, for whoever hovers
-    shown: tuple[str, ...] = ()  # words that stand beside each point
+    printed: bool = False  # the paper's numbers: drawn thin and grey
+    points: bool = False  # draw markers without a line
+    labels: tuple[str, ...] = ()  # hover text of each point, only in HTML
+    annotations: tuple[str, ...] = ()  # text drawn next to each point
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves over one axis."""
+    """Curves over a common x axis."""
 
     title: str
     x: str
     y: str
     series: tuple[Series, ...]
     log_x: bool = False
-    alt: str = ""  # what it shows, in words
+    alt: str = ""  # description for screen readers
 
 
 @dataclass(frozen=True)
 class Heat:
-    """Numbers over two axes."""
+    """A heat map: numbers on a grid."""
 
     title: str
     x: str
     y: str
     xs: tuple[float, ...]
     ys: tuple[float, ...]
-    values: tuple[tuple[float | None, ...], ...]  # a row for each y
+    values: tuple[tuple[float | None, ...], ...]  # one row per y; None for an empty cell
     alt: str = ""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A paragraph, or a list."""
+    """Paragraphs of text."""
 
     lines: tuple[str, ...]
 
@@ -86,30 +86,30 @@ Block = Table | Chart | Heat | Text
 
 
 def words(*lines: str) -> Text:
-    """Some lines of text."""
+    """Return a text with one paragraph per argument."""
     return Text(tuple(lines))
 
 
-def points(name: str, found: Sequence[tuple[float, float]], **more: bool) -> Series:
-    """A series from (x, y) pairs."""
-    return Series(name, tuple(x for x, _ in found), tuple(y for _, y in found), **more)  # type: ignore[arg-type]
+def points(name: str, xy: Sequence[tuple[float, float]], **flags: bool) -> Series:
+    """Return a series from (x, y) pairs; `flags` are fields of Series such as `printed` or `points`."""
+    return Series(name, tuple(x for x, _ in xy), tuple(y for _, y in xy), **flags)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Section:
-    """One study, or one part of a page: what is claimed, how it came out, and what is shown."""
+    """One study, or another part of a page: its claims, their verdicts, and tables and figures."""
 
     title: str
     lead: str = ""
     verdicts: tuple[tuple[str, str, str], ...] = ()  # (statement, outcome, evidence)
     blocks: tuple[Block, ...] = ()
     notes: tuple[str, ...] = ()
-    name: str = ""  # of its files
+    name: str = ""  # stem of the names of its figure files
 
 
 @dataclass(frozen=True)
 class RunNote:
-    """A run, so that a number can be traced to it."""
+    """A description of a run, so that numbers can be traced to it."""
 
     name: str
     facts: tuple[tuple[str, str], ...]
@@ -117,7 +117,7 @@ class RunNote:
 
 @dataclass(frozen=True)
 class Document:
-    """A page: sections, the runs behind them, and where and how they were made."""
+    """A page: its sections, the runs that its numbers come from, and a footer about machine and versions."""
 
     title: str
     lead: str

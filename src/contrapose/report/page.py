@@ -1,4 +1,4 @@
-"""A self-contained HTML page: no network, readable on a phone and in print."""
+"""A self-contained HTML page that needs no network and is readable on a phone and in print."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import io
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from contrapose.report.style import styled
+from contrapose.report.style import figure_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# figure keeps a white background in dark mode, since the drawings have black text. Wide figures and tables scroll on
+# their own, so that the page itself never scrolls sideways.
 _STYLE = """
 :root { color-scheme: light dark }
 body { font: 17px/1.55 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem }
@@ -35,7 +37,7 @@ footer { margin-top: 3rem; font-size: .85rem; opacity: .75 }
 
 
 def page(title: str, parts: Iterable[str]) -> str:
-    """A whole document of parts that are HTML already."""
+    """Return an HTML document with this title; `parts` are HTML and are not escaped."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -46,15 +48,16 @@ def page(title: str, parts: Iterable[str]) -> str:
 
 
 def section(title: str, sentences: Iterable[str]) -> str:
-    """A heading and a list of sentences."""
+    """Return a heading and a bulleted list of sentences as HTML."""
     items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
     return f"<h2>{html.escape(title)}</h2>\n<ul>{items}</ul>"
 
 
 def drawing(figure: Figure, alt: str) -> str:
-    """A matplotlib figure as inline SVG; `alt` says in words what it shows."""
-    text = io.StringIO()
-    with styled():
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    svg = text.getvalue()
+    """Return a matplotlib figure as inline SVG; `alt` is its description for screen readers."""
+    buffer = io.StringIO()
+    with figure_style():
+        figure.savefig(buffer, format="svg", metadata={"Date": None})  # no date: the same page, the same bytes
+    svg = buffer.getvalue()
+    # HTML does not allow the XML declaration and doctype that precede <svg>.
     return f'<figure role="img" aria-label="{html.escape(alt)}">{svg[svg.index("<svg") :]}</figure>'

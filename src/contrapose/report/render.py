@@ -1,4 +1,4 @@
-"""A document as files: one self-contained HTML page, the same as Markdown, and its figures as PNG and SVG."""
+"""Write a document to files: a self-contained HTML page, the same page as Markdown, and its figures as PNG and SVG."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from contrapose.report.draw import figure, plotly
 from contrapose.report.page import drawing, page
 from contrapose.report.style import save
 
-_MARK = {"holds": "✓", "does not hold": "✗", "undecided": "?"}
-_SORT = """
+_VERDICT_MARKS = {"holds": "✓", "does not hold": "✗", "undecided": "?"}
+# Three small scripts: a click on a heading sorts a table, with empty cells last in both orders; a link to a run opens its
+# details; and each chart is drawn from the JSON beside it.
+_SCRIPT = """
 for (const table of document.querySelectorAll('table.sortable')) {
   table.querySelectorAll('th').forEach((th, column) => {
-    th.tabIndex = 0; th.setAttribute('role', 'button'); th.title = 'sort';
+    th.tabIndex = 0; th.setAttribute('role', 'button'); th.title = 'Sort by this column';
     const sort = () => {
       const down = th.getAttribute('aria-sort') === 'descending', body = table.tBodies[0];
       table.querySelectorAll('th').forEach(other => other.removeAttribute('aria-sort'));
@@ -45,11 +47,14 @@ for (const div of document.querySelectorAll('div.plot')) {
 
 
 def write(document: Document, folder: Path) -> Path:
-    """index.html, index.md and a PNG and an SVG of each figure; the path of the page. The same document, the same bytes."""
+    """Write index.html, index.md, and a PNG and an SVG file of each figure; return the path of index.html.
+
+    The same document gives the same bytes, so that results under version control change only if numbers do.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for name, block in _figures(document):
-        for ending in (".png", ".svg"):
-            save(figure(block), folder / f"{name}{ending}")
+        for suffix in (".png", ".svg"):
+            save(figure(block), folder / f"{name}{suffix}")
     (folder / "index.md").write_text(as_markdown(document))
     path = folder / "index.html"
     path.write_text(as_html(document))
@@ -57,30 +62,31 @@ def write(document: Document, folder: Path) -> Path:
 
 
 def _figures(document: Document) -> Iterator[tuple[str, Chart | Heat]]:
-    for place, section in enumerate(document.sections):
-        drawn = [block for block in section.blocks if isinstance(block, Chart | Heat)]
-        for number, block in enumerate(drawn, 1):
-            name = section.name or f"section{place + 1}"
-            yield f"{name}-{number}" if len(drawn) > 1 else name, block
+    """Yield each figure with the stem of its file name."""
+    for section_number, section in enumerate(document.sections, 1):
+        blocks = [block for block in section.blocks if isinstance(block, Chart | Heat)]
+        for number, block in enumerate(blocks, 1):
+            name = section.name or f"section{section_number}"
+            yield f"{name}-{number}" if len(blocks) > 1 else name, block
 
 
 def as_html(document: Document) -> str:
-    """The page."""
+    """Return the document as an HTML page, with interactive figures if plotly is installed."""
     parts = [f"<p>{html.escape(document.lead)}</p>"] if document.lead else []
-    interactive = _plotly_source()
+    plotly_source = _plotly_source()
     for section in document.sections:
-        parts += _html_section(section, interactive is not None)
+        parts += _html_section(section, interactive=plotly_source is not None)
     if document.runs:
         parts.append("<h2>The runs behind the numbers</h2>")
         parts += [_html_run(run) for run in document.runs]
     parts.append("<footer>" + "<br>".join(html.escape(line) for line in document.foot) + "</footer>")
-    if interactive is not None:
-        parts.append(f"<script>{interactive}</script>")
-    return page(document.title, [*parts, f"<script>{_SORT}</script>"])
+    if plotly_source is not None:
+        parts.append(f"<script>{plotly_source}</script>")
+    return page(document.title, [*parts, f"<script>{_SCRIPT}</script>"])
 
 
 def _plotly_source() -> str | None:
-    """plotly's own JavaScript, so that the page needs no network; None where it is not installed: drawings stand still."""
+    """Return plotly's JavaScript, which is copied into the page so that it needs no network; None if it is not installed."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
@@ -89,31 +95,32 @@ def _plotly_source() -> str | None:
     return source
 
 
-def _html_section(section: Section, interactive: bool) -> Iterator[str]:
+def _html_section(section: Section, *, interactive: bool) -> Iterator[str]:
     yield f"<h2>{html.escape(section.title)}</h2>"
     if section.lead:
         yield f"<p>{html.escape(section.lead)}</p>"
     if section.verdicts:
         items = "".join(
-            f'<li class="{outcome.replace(" ", "-")}"><b>{_MARK.get(outcome, "")} {outcome}</b>: {html.escape(statement)}'
-            f"<br><small>{html.escape(evidence)}</small></li>"
+            f'<li class="{outcome.replace(" ", "-")}"><b>{_VERDICT_MARKS.get(outcome, "")} {outcome}</b>: '
+            f"{html.escape(statement)}<br><small>{html.escape(evidence)}</small></li>"
             for statement, outcome, evidence in section.verdicts
         )
         yield f'<ul class="verdicts">{items}</ul>'
     for block in section.blocks:
-        yield _html_block(block, interactive)
+        yield _html_block(block, interactive=interactive)
     for note in section.notes:
         yield f'<p class="note">{html.escape(note)}</p>'
 
 
-def _html_block(block: Block, interactive: bool) -> str:
+def _html_block(block: Block, *, interactive: bool) -> str:
     if isinstance(block, Text):
         return "".join(f"<p>{html.escape(line)}</p>" for line in block.lines)
     if isinstance(block, Table):
         return _html_table(block)
     alt = block.alt or f"{block.title}: {block.y} against {block.x}"
-    if not interactive:
+    if not interactive:  # inline SVG: no file that could get lost beside the page
         return drawing(figure(block), alt)
+    # A "</" inside the JSON could close the script element early; "<\/" is the same string to JSON.
     data = json.dumps(plotly(block), ensure_ascii=False).replace("</", "<\\/")
     return (
         f'<figure role="img" aria-label="{html.escape(alt)}"><div class="plot"><script type="application/json">{data}</script>'
@@ -125,8 +132,8 @@ def _html_table(table: Table) -> str:
     head = "".join(f"<th scope='col'>{html.escape(name)}</th>" for name in ("", *table.columns))
     body = []
     for name, cells in table.rows:
-        made = "".join(_html_cell(cell) for cell in cells)
-        body.append(f"<tr><th scope='row'>{html.escape(name)}</th>{made}</tr>")
+        row = "".join(_html_cell(cell) for cell in cells)
+        body.append(f"<tr><th scope='row'>{html.escape(name)}</th>{row}</tr>")
     return (
         f'<div class="wide"><table class="sortable"><caption>{html.escape(table.title)}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
@@ -134,23 +141,27 @@ def _html_table(table: Table) -> str:
 
 
 def _html_cell(cell: Number | str) -> str:
+    """Return a table cell: our number with a link to its run and, below it, the paper's."""
     if isinstance(cell, str):
         return f"<td>{html.escape(cell)}</td>"
     paper = (
-        f"<small>paper {cell.printed:.{cell.digits}f}{_difference(cell)}</small>" if cell.printed is not None else ""
+        f"<small>paper {cell.printed:.{cell.digits}f}{_difference_text(cell)}</small>"
+        if cell.printed is not None
+        else ""
     )
     if cell.ours is None:
         return f'<td class="hole"><small>{html.escape(cell.why)}</small> {paper}</td>'
-    link = f'<a href="#{html.escape(cell.runs[0])}">{_ours(cell)}</a>' if cell.runs else _ours(cell)
+    link = f'<a href="#{html.escape(cell.runs[0])}">{_measured_text(cell)}</a>' if cell.runs else _measured_text(cell)
+    # The script sorts by data-value: the number itself, not its rounded text.
     return f'<td data-value="{cell.ours!r}" title="{html.escape(", ".join(cell.runs))}">{link} {paper}</td>'
 
 
-def _ours(cell: Number) -> str:
+def _measured_text(cell: Number) -> str:
     spread = f" ± {cell.spread:.{cell.digits}f} ({cell.count})" if cell.count > 1 else ""
     return f"{cell.ours:.{cell.digits}f}{spread}"
 
 
-def _difference(cell: Number) -> str:
+def _difference_text(cell: Number) -> str:
     return "" if cell.difference is None else f" ({cell.difference:+.{cell.digits}f})"
 
 
@@ -160,9 +171,10 @@ def _html_run(run: RunNote) -> str:
 
 
 def as_markdown(document: Document) -> str:
-    """The same for a text reader; figures are the PNG files beside it."""
+    """Return the document as Markdown; its figures are the PNG files that `write` puts in the same directory."""
     lines = [f"# {document.title}", ""]
     lines += [document.lead, ""] if document.lead else []
+    # The same names, in the same order, as the files that `write` creates.
     names = iter([name for name, _ in _figures(document)])
     for section in document.sections:
         lines += [f"## {section.title}", ""]
@@ -177,7 +189,7 @@ def as_markdown(document: Document) -> str:
             else:
                 lines += [f"![{block.title}]({next(names)}.png)", ""]
         lines += [line for note in section.notes for line in (f"_{note}_", "")]
-    lines += list(document.foot)
+    lines += document.foot
     return "\n".join(lines) + "\n"
 
 
@@ -189,11 +201,12 @@ def _markdown_table(table: Table) -> Iterator[str]:
 
 
 def _cell_text(text: str) -> str:
+    # A "|" would end the cell, and not every Markdown reader knows the escape "\|".
     return re.sub(r"\s*\|\s*", " / ", text)
 
 
 def _markdown_cell(cell: Number | str) -> str:
     if isinstance(cell, str):
         return _cell_text(cell)
-    ours = _cell_text(cell.why) if cell.ours is None else _ours(cell)
-    return ours if cell.printed is None else f"{ours}, paper {cell.printed:.{cell.digits}f}{_difference(cell)}"
+    text = _cell_text(cell.why) if cell.ours is None else _measured_text(cell)
+    return text if cell.printed is None else f"{text}, paper {cell.printed:.{cell.digits}f}{_difference_text(cell)}"

@@ -1,4 +1,4 @@
-"""How figures look: colours that colour-blind eyes tell apart, and line styles that need no colour."""
+"""The style of all figures: colours that colour-blind readers can distinguish, and line styles that work without colour."""
 
 from __future__ import annotations
 
@@ -10,24 +10,30 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe & Ito, and two of Tol's.
+# The palette of Okabe & Ito with a grey, and two colours of Tol's.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F", "#882255", "#117733")
-STYLES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
+LINE_STYLES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 
 
-def line(place: int) -> dict[str, Any]:
-    """Keywords of the place-th curve of a figure."""
-    return {"color": COLOURS[place % len(COLOURS)], "linestyle": STYLES[place % len(STYLES)], "linewidth": 1.8}
+def curve_style(index: int) -> dict[str, Any]:
+    """Return matplotlib's keyword arguments for curve number `index` of a figure."""
+    # The two lists differ in length, so that colours repeat with other line styles.
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "linestyle": LINE_STYLES[index % len(LINE_STYLES)],
+        "linewidth": 1.8,
+    }
 
 
 @contextmanager
-def styled() -> Iterator[None]:
-    """Inside, matplotlib draws as we like it; a clear error where it is not installed."""
+def figure_style() -> Iterator[None]:
+    """Apply this style to what matplotlib draws in the block; raise ValueError if matplotlib is not installed."""
     try:
         import matplotlib as mpl
     except ImportError as error:
-        raise ValueError("figures need: pip install 'contrapose[figures]'") from error
+        raise ValueError("figures need matplotlib; install it with: pip install 'contrapose[figures]'") from error
+    # svg.hashsalt fixes the ids of SVG elements, which are random by default; fonttype "none" keeps text searchable.
     with mpl.rc_context({
         "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "font.size": 10,
         "axes.titlesize": 11, "axes.titleweight": "bold", "axes.titlelocation": "left", "legend.frameon": False,
@@ -36,18 +42,20 @@ def styled() -> Iterator[None]:
         yield
 
 
-def blank(rows: int, columns: int, size: tuple[float, float], **more: Any) -> tuple[Figure, Sequence[Any]]:
-    """A figure and its axes in one row, bound to no window."""
+def new_figure(rows: int, columns: int, size: tuple[float, float], **options: Any) -> tuple[Figure, Sequence[Any]]:
+    """Return a figure of `size` inches and its rows · columns axes, as a flat list; `options` go to `subplots`."""
+    # Not pyplot: it would keep every figure in a global list and might open a window.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False, **more)
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, list(axes.flatten())
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure, the same bytes each time."""
+    """Write a figure to a file. The same figure gives the same bytes, for PNG and SVG."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    nothing = {"Date": None} if path.suffix == ".svg" else {"Software": None} if path.suffix == ".png" else None
-    with styled():
-        figure.savefig(path, metadata=nothing, dpi=150)
+    # The date, and the version of matplotlib, would make equal figures differ.
+    metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None} if path.suffix == ".png" else None
+    with figure_style():
+        figure.savefig(path, metadata=metadata, dpi=150)

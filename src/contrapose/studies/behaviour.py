@@ -9,7 +9,7 @@ from functools import partial
 
 import torch
 
-from contrapose.explain import Subject, relative_penalty
+from contrapose.explanation import Subject, relative_penalty
 from contrapose.losses import nt_xent
 from contrapose.modalities.images.imagenet100 import IMAGENET100
 from contrapose.pairs import two_views

@@ -174,7 +174,7 @@ def _place(results: Results, rows: Sequence[Row], name: str) -> Series:
         xs,
         ys,
         labels=labels,
-        shown=tuple(row.name.removeprefix("NT-Xent ") for row, *_ in there if len(rows) > 1),
+        annotations=tuple(row.name.removeprefix("NT-Xent ") for row, *_ in there if len(rows) > 1),
     )
 
 

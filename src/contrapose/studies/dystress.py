@@ -10,7 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from contrapose.explain import Subject, ode_curves
+from contrapose.explanation import Subject, ode_curves
 from contrapose.report.document import Block, Chart, Heat, Series, points
 from contrapose.studies.claims import FAILS, HOLDS, Claim, above, best, compared, computed, shown, within
 from contrapose.studies.results import Results, column

@@ -18,7 +18,7 @@ import torch
 from contrapose.evaluation import KNN, PROBES, Measures, few_shot
 from contrapose.metrics import similarity_histograms
 from contrapose.modalities import Split
-from contrapose.report.embedding import flat
+from contrapose.report.embedding import project_to_plane
 from contrapose.training import Model, build
 
 
@@ -64,7 +64,7 @@ def _map(model: Model, split: Split) -> dict[str, Any]:
         raise ValueError(f"{model.run.data} has no labels to colour a map by")
     return {
         "map": {
-            "points": [[round(x, 2) for x in p] for p in flat(z.cpu(), "tsne", 0).tolist()],
+            "points": [[round(x, 2) for x in p] for p in project_to_plane(z.cpu(), "tsne", 0).tolist()],
             "labels": labels.tolist(),
         }
     }

@@ -4,7 +4,7 @@
 {'temperature': 0.2}
 """
 
-from contrapose.explain.curves import (
+from contrapose.explanation.curves import (
     Sweep,
     false_negative_push,
     ode_curves,
@@ -13,8 +13,8 @@ from contrapose.explain.curves import (
     sweep,
     typical_negatives,
 )
-from contrapose.explain.subject import Subject
-from contrapose.explain.words import words
+from contrapose.explanation.subject import Subject
+from contrapose.explanation.words import words
 
 __all__ = [
     "Subject",

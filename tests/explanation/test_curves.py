@@ -1,4 +1,4 @@
-"""The papers' analytic figures as numbers, and words for every method."""
+"""The analytic figures of the papers as numbers, and the sentences about every method."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from contrapose.explain import (
+from contrapose.explanation import (
     Subject,
     false_negative_push,
     ode_curves,
@@ -27,7 +27,7 @@ close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
 
 @pytest.mark.parametrize("tau", [0.07, 0.1, 0.2, 0.5, 1.0])
 def test_wang_and_liu_figure_3(tau: float) -> None:
-    """r(s) is the Boltzmann distribution: an exponential in s, steeper when colder."""
+    """r(s) is a Boltzmann distribution: exponential in s, and steeper at lower temperatures."""
     r = relative_penalty(Subject.of(f"nt_xent(temperature={tau})"), S)
     close(r, (S / tau).softmax(0))
     assert float(r.sum()) == pytest.approx(1)
@@ -36,7 +36,7 @@ def test_wang_and_liu_figure_3(tau: float) -> None:
 
 
 def test_wang_and_liu_figure_3_at_its_ends() -> None:
-    """Colder: more on the hardest negative, less on the easiest; the entropy falls."""
+    """At lower temperatures the hardest negative gets more, the easiest gets less, and the entropy falls."""
     curves = [relative_penalty(Subject.of(f"simclr(temperature={tau})"), S) for tau in (0.07, 0.1, 0.2, 0.5, 1.0)]
     hardest, easiest = [float(r[-1]) for r in curves], [float(r[0]) for r in curves]
     assert hardest == sorted(hardest, reverse=True)
@@ -48,9 +48,9 @@ def test_wang_and_liu_figure_3_at_its_ends() -> None:
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_dystress_figure_2(share: float) -> None:
-    """Solutions of the equation: τ(±1) = τ_max, falling on the left half, rising on the right, towards 0 in the middle."""
+    """Solutions have τ(±1) = τ_max, fall on the left half, rise on the right half and approach 0 in the middle."""
     (_, left, falling), (_, right, rising) = ode_curves(0.2, (share,))
-    product = share * math.exp(-5) / 0.2
+    delta_k = share * math.exp(-5) / 0.2
     for s, tau, end in ((left, falling, -1), (right, rising, 1)):
         assert float(s[-1]) == end
         assert float(tau[-1]) == pytest.approx(0.2)
@@ -59,11 +59,11 @@ def test_dystress_figure_2(share: float) -> None:
         assert float(tau[0]) < 0.02
         # dτ/ds = (τ/s)(1 - τ δK e^{-s/τ}), by central differences
         slope = (tau[2:] - tau[:-2]) / (s[2:] - s[:-2])
-        wanted = (tau / s * (1 - tau * product * torch.exp(-s / tau)))[1:-1]
-        torch.testing.assert_close(slope, wanted, rtol=5e-3, atol=1e-4)
+        expected_slope = (tau / s * (1 - tau * delta_k * torch.exp(-s / tau)))[1:-1]
+        torch.testing.assert_close(slope, expected_slope, rtol=5e-3, atol=1e-4)
 
 
-def test_beyond_its_limit_proposition_1_turns() -> None:
+def test_proposition_1_fails_beyond_its_limit() -> None:
     """For δK > e^{-1/τ}/τ the slope at s = -1 has the wrong sign, which the paper does not say."""
     (_, _, falling), (_, _, rising) = ode_curves(0.2, (1.5,))
     assert float(falling[-1] - falling[-2]) < 0
@@ -99,38 +99,38 @@ def test_dystress_figure_4(shift: float, minimum: float, flat: tuple[float, floa
     assert float(tau.diff().abs().max()) < 1e-3  # continuous
 
 
-def test_dystress_spares_what_is_near() -> None:
-    """Hard at s = 0, soft at s = 1: a near negative is pushed less than by NT-Xent at the low temperature."""
+def test_dystress_spares_very_similar_negatives() -> None:
+    """Sharp at s = 0, soft at s = 1: a similar negative is pushed less than by NT-Xent at the low temperature."""
     at = torch.tensor([0.9], dtype=torch.float64)
     cold = false_negative_push(Subject.of("nt_xent(temperature=0.07)"), at)
     assert float(false_negative_push(Subject.of("dystress"), at)) < 0.1 * float(cold)
-    # The detached gradient: p(s)/τ(s).
+    # τ(s) is detached, so the gradient is p(s)/τ(s).
     tau = cosine(0.07, 0.2)(S)
-    wanted = (S / tau).softmax(0) / tau
-    close(relative_penalty(Subject.of("dystress"), S), wanted / wanted.sum())
+    push = (S / tau).softmax(0) / tau
+    close(relative_penalty(Subject.of("dystress"), S), push / push.sum())
 
 
-def test_a_false_negative_by_hand() -> None:
+def test_push_on_a_false_negative_equals_a_softmax() -> None:
     others = typical_negatives()
     assert float(others.std()) == pytest.approx(1 / math.sqrt(128), rel=1e-2)
     s = torch.cat([others, torch.tensor([0.5], dtype=torch.float64)])
-    wanted = float((s / 0.2).softmax(0)[-1] * len(s))
-    found = false_negative_push(Subject.of("nt_xent(temperature=0.2)"), torch.tensor([0.5], dtype=torch.float64))
-    assert float(found) == pytest.approx(wanted)
+    expected = float((s / 0.2).softmax(0)[-1] * len(s))
+    push = false_negative_push(Subject.of("nt_xent(temperature=0.2)"), torch.tensor([0.5], dtype=torch.float64))
+    assert float(push) == pytest.approx(expected)
 
 
-def test_the_limits() -> None:
+def test_sweep_reaches_the_triplet_and_the_simple_loss() -> None:
     ends = sweep(Subject.of("nt_xent(temperature=0.2)"), torch.tensor([1e-4, 1.0, 1e4], dtype=torch.float64))
     assert ends.temperature[1] == pytest.approx(0.2)
     assert float(ends.hardest[0]) == pytest.approx(1)  # triplet
     assert float(ends.hardest[2]) == pytest.approx(21 / 2001, rel=1e-3)  # simple
     assert float(ends.entropy[0]) < 0.2
     assert float(ends.entropy[2]) == pytest.approx(1)
-    nothing = sweep(Subject.of("simple"), torch.tensor([0.1, 10.0]))
-    assert torch.equal(nothing.entropy[:1], nothing.entropy[1:])
+    unchanged = sweep(Subject.of("simple"), torch.tensor([0.1, 10.0]))
+    assert torch.equal(unchanged.entropy[:1], unchanged.entropy[1:])
 
 
-def test_how_the_positive_is_pulled() -> None:
+def test_pull_on_the_positive() -> None:
     at = torch.tensor([0.0, 0.99], dtype=torch.float64)
     relaxing, _ = positive_pull(Subject.of("nt_xent(temperature=0.07)"), at)
     assert float(relaxing[1]) < 0.05 * float(relaxing[0])
@@ -139,7 +139,7 @@ def test_how_the_positive_is_pulled() -> None:
     close(push, steady)
 
 
-def test_settings_are_completed() -> None:
+def test_subjects_fill_in_missing_settings() -> None:
     assert Subject.of("temperature_schedule", epoch=200).settings["temperature"] == pytest.approx(0.1)
     at = torch.zeros(1, dtype=torch.float64)
     nominal = {
@@ -152,27 +152,32 @@ def test_settings_are_completed() -> None:
 
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_words_for_every_method(name: str) -> None:
-    said = words(Subject.of(name))
-    assert len(said) == 7
-    assert all(sentence.endswith(".") and "nan" not in sentence and "inf " not in sentence for sentence in said)
+    sentences = words(Subject.of(name))
+    assert len(sentences) == 7
+    assert all(sentence.endswith(".") and "nan" not in sentence and "inf " not in sentence for sentence in sentences)
 
 
-def test_words_say_what_the_curves_do() -> None:
-    cacr, cold, hard = (
-        " ".join(words(Subject.of(text))) for text in ("cacr", "simclr(temperature=0.05)", "hard_contrastive")
-    )
-    assert "Negatives between s = -1.00 and 0.50 are pulled, not pushed." in cacr
-    assert "The pull grows" in " ".join(words(Subject.of("hard_negative")))
-    assert "among 49,140 random directions" in " ".join(words(Subject.of("hard_contrastive", "cifar10")))
-    assert "tolerates few of them" in cold
-    assert "uniform at any temperature" in hard
-    assert "single hardest one. " in (only := " ".join(words(Subject.of("triplet"))))
-    assert "Expect little" in only
+def text_of(loss: str, data: str | None = None) -> str:
+    return " ".join(words(Subject.of(loss, data)))
+
+
+def test_words_describe_the_curves() -> None:
+    cacr = text_of("cacr")
+    assert "Negatives between s = -1.00 and 0.50 are pulled instead of pushed." in cacr
+    assert "The pull on the positive grows" in text_of("hard_negative")
+    assert "Among 49,140 negatives in random directions" in text_of("hard_contrastive", "cifar10")
+    assert "little tolerance for similar images" in text_of("simclr(temperature=0.05)")
+    assert "uniform at any temperature" in text_of("hard_contrastive")
+    triplet = text_of("triplet")
+    assert "single hardest negative. " in triplet
+    assert "Expect poor features" in triplet
     assert "It has no temperature." in words(Subject.of("cacr(t_neg=0.0)"))
-    turned = " ".join(words(Subject.of("cacr(repulsion='reversed')")))
-    assert "with its sign reversed" in turned
-    assert "towards the triplet loss" not in turned
-    assert "No negative is pushed." in (nothing := words(Subject.of("balanced(weight=0.0)")))
-    assert "Expect a collapse" in nothing[-1]
-    assert "not monotone" in " ".join(words(Subject.of("nt_xent(temperature=cosine(0.07, 0.5))")))
-    assert "not monotone" not in " ".join(words(Subject.of("nt_xent(temperature=cosine(0.07, 0.2))")))
+    reversed_cacr = text_of("cacr(repulsion='reversed')")
+    assert "with the sign reversed" in reversed_cacr
+    assert "close to the triplet loss" not in reversed_cacr
+    assert "close to the triplet loss" in cacr
+    without_push = words(Subject.of("balanced(weight=0.0)"))
+    assert "No negative is pushed." in without_push
+    assert "Expect a collapse" in without_push[-1]
+    assert "not monotone" in text_of("nt_xent(temperature=cosine(0.07, 0.5))")
+    assert "not monotone" not in text_of("nt_xent(temperature=cosine(0.07, 0.2))")
