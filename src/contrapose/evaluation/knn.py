@@ -62,6 +62,6 @@ class _Votes:
         empty = weight.new_zeros(len(weight), self.classes)
         return empty.scatter_add_(1, self.labels[nearest.indices], weight)
 
-    def back(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
+    def backward(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
         """Votes do not move."""
         return None, None
