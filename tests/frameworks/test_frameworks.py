@@ -185,7 +185,7 @@ def test_bad_momentum_is_named() -> None:
 
 
 @pytest.mark.parametrize("shape", [(12, 5), (12, 5, 4, 4)])
-@pytest.mark.parametrize("form", ["grouped", "written_out"])
+@pytest.mark.parametrize("form", ["grouped", "explicit"])
 @pytest.mark.parametrize("affine", [True, False])
 def test_split_norms_are_norms_of_the_parts(shape: tuple[int, ...], form: str, affine: bool) -> None:
     make_norm = nn.BatchNorm1d if len(shape) == 2 else nn.BatchNorm2d

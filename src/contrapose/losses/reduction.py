@@ -1,4 +1,4 @@
-"""From one value per anchor to a loss."""
+"""Check the input of an objective, and reduce one value per anchor to a loss."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ F = TypeVar("F", bound=Callable[..., Tensor])
 
 
 def objective(function: F) -> F:
-    """A function of pairs that says so when it is given something else."""
+    """Decorate a function of pairs to raise a helpful error if it is called with anything else, such as embeddings."""
 
     @wraps(function)
-    def checked(pairs: Any, *more: Any, **settings: Any) -> Tensor:
-        if more or not isinstance(pairs, Pairs | Similarities):
-            wanted = "what two_views, views, cross, queue, bank or from_similarities make"
-            came = " and ".join(type(given).__name__ for given in (pairs, *more))
+    def checked(pairs: Any, *extra: Any, **settings: Any) -> Tensor:
+        if extra or not isinstance(pairs, Pairs | Similarities):
+            expected = "the result of two_views, views, cross, queue, bank or from_similarities"
+            received = " and ".join(type(argument).__name__ for argument in (pairs, *extra))
             hint = f"; for two views write {function.__name__}(two_views(z1, z2))" if isinstance(pairs, Tensor) else ""
-            raise ValueError(f"pairs: expected {wanted}, got {came}{hint}")
+            raise ValueError(f"pairs: expected {expected}, got {received}{hint}")
         return function(pairs, **settings)
 
     return cast(F, checked)
 
 
 def finish(values: Tensor, reduction: str) -> Tensor:
-    """`"mean"`: the mean over anchors. `"none"`: one value for each, whose mean is the loss. Of (n, k) the mean over k."""
+    """Return the mean over anchors ("mean") or one value per anchor, (n,) ("none"); average (n, k) over k as well."""
     check_choice("reduction", reduction, "mean", "none")
     return values.mean() if reduction == "mean" else values if values.ndim == 1 else values.mean(1)
