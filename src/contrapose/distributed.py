@@ -1,4 +1,4 @@
-"""Embeddings of all processes, with exact gradients."""
+"""Gather embeddings from all processes, with exact gradients."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ def world_size() -> int:
 
 
 def gather(z: Tensor, dim: int = 0) -> Tensor:
-    """The rows of all processes, (W·m, …) in the order of ranks; `z` itself where there is one process.
+    """Return the rows of all processes, (W·m, …), in the order of ranks; `z` itself if there is one process.
 
-    Rows are counted along `dim`: 0 for (m, d), 1 for the views (V, m, d) of `views`.
+    Rows are along `dim`: 0 for (m, d), 1 for views (V, m, d).
 
-    Each process computes the whole loss. The backward pass sums every process's gradient for these rows, which
-    DistributedDataParallel's mean over W processes turns into exactly the one-process gradient:
+    Each process computes the whole loss. The backward pass sums the gradients of all processes for these rows, which
+    DistributedDataParallel's mean over W processes turns into exactly the gradient of a single process:
 
         loss = nt_xent(two_views(gather(z1), gather(z2)), temperature=0.5)
 
-    Integer tensors (ids) are gathered as they are. Every process must give the same number of rows.
+    Tensors without gradient, such as ids, are gathered too. Every process must pass the same number of rows.
     """
     if not isinstance(z, Tensor) or not 0 <= dim < z.ndim:
-        came = f"shape {tuple(z.shape)}" if isinstance(z, Tensor) else type(z).__name__
-        raise ValueError(f"z: expected a tensor with rows along dimension {dim}, got {came}")
+        received = f"shape {tuple(z.shape)}" if isinstance(z, Tensor) else type(z).__name__
+        raise ValueError(f"z: expected a tensor with rows along dimension {dim}, got {received}")
     if world_size() == 1:
         return z
-    if dim:
+    if dim:  # the collective concatenates along dimension 0
         return gather(z.transpose(0, dim)).transpose(0, dim)
     _check_equal_shapes(z)
     if not z.requires_grad:
@@ -44,30 +44,34 @@ def gather(z: Tensor, dim: int = 0) -> Tensor:
 
 
 def share_of_rows(count: int) -> slice:
-    """Which of `count` rows this process reduces where the work is shared out: equal parts, in the order of ranks."""
-    each, rest = divmod(count, world_size())
+    """Return this process's share of `count` rows: equal parts, in the order of ranks."""
+    rows_per_rank, rest = divmod(count, world_size())
     if rest:
-        raise ValueError(f"{count} anchors cannot be shared out evenly between {world_size()} processes")
-    own = dist.get_rank() if world_size() > 1 else 0
-    return slice(own * each, (own + 1) * each)
+        raise ValueError(
+            f"{count} anchors cannot be divided evenly between {world_size()} processes: "
+            f"expected the same batch size on every process"
+        )
+    rank = dist.get_rank() if world_size() > 1 else 0
+    return slice(rank * rows_per_rank, (rank + 1) * rows_per_rank)
 
 
-def together(work: Callable[[], T]) -> T:
-    """What `work` gives; a ValueError on one process is one on all of them, which would wait for it otherwise."""
-    found, error = None, None
+def raise_on_all_ranks(work: Callable[[], T]) -> T:
+    """Return `work()`; a ValueError on one process is raised on all, which would otherwise wait for that process."""
+    result, error = None, None
     try:
-        found = work()
+        result = work()
     except ValueError as raised:
         error = raised
+    # The exchange reads a value from the device, which is impossible while a CUDA graph is captured.
     if world_size() > 1 and not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
         device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else "cpu"
         failed = torch.tensor(float(error is not None), device=device)
         dist.all_reduce(failed)
         if float(failed) and error is None:
-            raise ValueError("another process found a fault in its part of the batch; its message says which")
+            raise ValueError("another process found invalid values in its part of the batch: see its error message")
     if error is not None:
         raise error
-    return cast(T, found)
+    return cast(T, result)
 
 
 class _Gather(torch.autograd.Function):
@@ -78,29 +82,30 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        gradient = _summed(gradients[0])
+        # Every process's loss depends on these rows, so that their gradient is the sum over processes.
+        gradient = _all_reduce(gradients[0])
         start = dist.get_rank() * ctx.rows
         return gradient[start : start + ctx.rows]
 
 
-def total(x: Tensor) -> Tensor:
-    """The sum of every process's `x`, with exact gradients: each process's part counts in all of them."""
-    summed: Tensor = _Total.apply(x)
+def sum_over_ranks(x: Tensor) -> Tensor:
+    """Return the sum of `x` over all processes, with exact gradients: every process's loss depends on every `x`."""
+    summed: Tensor = _SumOverRanks.apply(x)
     return summed
 
 
-class _Total(torch.autograd.Function):
+class _SumOverRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        return _summed(x)
+        return _all_reduce(x)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return _summed(gradients[0])
+        return _all_reduce(gradients[0])
 
 
-def _summed(x: Tensor) -> Tensor:
-    x = x.clone(memory_format=torch.contiguous_format)  # autograd may hold the given one elsewhere
+def _all_reduce(x: Tensor) -> Tensor:
+    x = x.clone(memory_format=torch.contiguous_format)  # all_reduce works in place, and autograd may still need x
     dist.all_reduce(x)
     return x
 
@@ -113,12 +118,16 @@ def _all_gather(z: Tensor) -> Tensor:
 
 
 def _check_equal_shapes(z: Tensor) -> None:
-    """Collectives of unequal shape hang or mix rows; a small exchange of shapes says so instead."""
+    """Exchange shapes and raise ValueError if they differ: collectives of unequal shapes hang or mix up rows."""
     if z.is_cuda and torch.cuda.is_current_stream_capturing():
         return
+    # Padded to a fixed length: the shapes themselves may have different numbers of dimensions.
     shape = torch.tensor([z.ndim, *z.shape, *[-1] * (7 - z.ndim)], device=z.device)
     shapes = shape.new_empty((dist.get_world_size(), 8))
     dist.all_gather_into_tensor(shapes, shape[None])
     if not bool((shapes == shape).all()):
-        each = [tuple(row[1 : 1 + row[0]]) for row in shapes.tolist()]
-        raise ValueError(f"z: expected the same shape on every process, got {each} (drop the last, smaller batch)")
+        by_rank = [tuple(row[1 : 1 + row[0]]) for row in shapes.tolist()]
+        raise ValueError(
+            f"z: expected the same shape on every process, got {by_rank} by rank "
+            f"(set drop_last=True in the data loader to skip a smaller last batch)"
+        )

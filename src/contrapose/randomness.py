@@ -1,7 +1,7 @@
-"""Randomness as a function of (seed, epoch, index, view): the same on any device, in any order, with any workers.
+"""Random numbers as a function of (seed, epoch, index, view): the same on any device, in any order, with any workers.
 
-Numbers come from a counter, not from a stream: a bijective mixing of 64 bits (the finaliser of SplitMix64), applied to
-each key in turn. A resumed run needs no generator state, and a batch can be split between workers or devices at will.
+They are counter-based: a bijective mixing of 64 bits (the finaliser of SplitMix64), applied to each key in turn. A
+resumed run needs no generator state, and a batch can be split between workers or devices in any way.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+# torch has no unsigned 64-bit arithmetic; signed multiplication wraps to the same bits.
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed number: 2⁶⁴ divided by the golden ratio
-_INVERSE = -1018231460777725123  # of that number, modulo 2⁶⁴
+_INVERSE = -1018231460777725123  # the inverse of _GOLDEN modulo 2⁶⁴
 _FIRST, _SECOND = -4658895280553007687, -7723592293110705685  # the multipliers of SplitMix64
 
 
@@ -20,13 +21,14 @@ def _shift(x: Tensor, by: int) -> Tensor:
 
 
 def _mix(x: Tensor) -> Tensor:
+    """Apply the finaliser of SplitMix64."""
     x = (x ^ _shift(x, 30)) * _FIRST
     x = (x ^ _shift(x, 27)) * _SECOND
     return x ^ _shift(x, 31)
 
 
 def bits(index: Tensor, *keys: int | Tensor) -> Tensor:
-    """64 random bits for each element of `index` (integers of any shape), different for every tuple of keys."""
+    """Return 64 random bits for each element of `index` (integers of any shape), different for every tuple of keys."""
     x = index.long()
     for key in keys:
         x = _mix(x * _GOLDEN + key)
@@ -34,20 +36,21 @@ def bits(index: Tensor, *keys: int | Tensor) -> Tensor:
 
 
 def uniform(index: Tensor, count: int, *keys: int | Tensor) -> Tensor:
-    """`count` numbers in [0, 1) for each of the (n,) indices: (n, count), float32.
+    """Return `count` random numbers in [0, 1) for each index, (n,) -> (n, count), in float32.
 
     >>> a = uniform(torch.arange(5), 3, 0, 7)
     >>> torch.equal(a[[4, 2]], uniform(torch.tensor([4, 2]), 3, 0, 7))
     True
     """
     slots = torch.arange(count, device=index.device)
-    # bits + slots · golden; written so that no small number meets the large one alone, which compilers take for 32 bits.
+    # This is bits + slots · golden. Written so because torch.compile would compute slots · golden, small integers times
+    # a constant, in 32 bits.
     x = _mix(((bits(index, *keys) * _INVERSE)[:, None] + slots) * _GOLDEN)
-    return _shift(x, 40).float() * 2.0**-24
+    return _shift(x, 40).float() * 2.0**-24  # float32 holds 24 bits exactly, so that 1 cannot be reached by rounding
 
 
 def permutation(size: int, *keys: int, device: torch.device | None = None) -> Tensor:
-    """The numbers 0…size-1 in an order that the keys decide.
+    """Return the numbers 0…size-1 in an order determined by the keys.
 
     >>> sorted(permutation(5, 0, 1).tolist())
     [0, 1, 2, 3, 4]

@@ -43,12 +43,12 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "length": (lambda: nt_xent(P, temperature=torch.ones(4)), "one per anchor (8,) or a function of similarity, got shape (4,)"),
     "ints": (lambda: nt_xent(P, temperature=torch.ones(8).long()), "temperature: expected floating point"),
     "tiny": (lambda: nt_xent(P, temperature=1e-9), "temperature: expected a number of at least 1e-06, got 1e-09"),
-    "function of zero": (lambda: nt_xent(P, temperature=lambda s: 0 * s), "the function gave 0"),
-    "function shape": (lambda: nt_xent(P, temperature=lambda s: s[:1] * 0 + 0.2), "to as many temperatures, it gave shape"),
-    "function number": (lambda: nt_xent(P, temperature=lambda s: 0.2), "to as many temperatures, it gave 0.2"),  # type: ignore[arg-type,return-value]
+    "function of zero": (lambda: nt_xent(P, temperature=lambda s: 0 * s), "the function returned 0"),
+    "function shape": (lambda: nt_xent(P, temperature=lambda s: s[:1] * 0 + 0.2), "one temperature per similarity, shape (8, 8), but it returned shape"),
+    "function number": (lambda: nt_xent(P, temperature=lambda s: 0.2), "one temperature per similarity, shape (8, 8), but it returned 0.2"),  # type: ignore[arg-type,return-value]
     "macl zero": (lambda: macl(P, temperature=0.0), "temperature: expected a number above 0, got 0.0"),
     "score length": (lambda: tau(P, score=torch.zeros(3)), "score: expected one number per anchor (8,), got (3,)"),
-    "no pairs": (lambda: nt_xent(torch.randn(4, 3)), "pairs: expected what two_views, views"),  # type: ignore[arg-type]
+    "no pairs": (lambda: nt_xent(torch.randn(4, 3)), "pairs: expected the result of two_views, views"),  # type: ignore[arg-type]
     "weights": (lambda: cacr(P, attract_weight=NAN), "attract_weight: expected a finite number"),
     "uniform weight": (lambda: align_uniform(P, uniform_weight=NAN), "uniform_weight: expected a finite number"),
     "rbf switch": (lambda: cacr(P, cost="rbf", detach_queue_weights=True), "detach_queue_weights: expected a cost of"),
@@ -65,7 +65,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "alpha": (lambda: balanced(P, alpha=0), "alpha: expected a number above 0"),
     "weight": (lambda: balanced(P, weight=-1), "weight: expected a number of at least 0"),
     "macl": (lambda: macl(P, temperature=0.1, alpha=5.0, center=3.0), "the adapted temperature is"),
-    "tau_plus": (lambda: hard_negative(P, tau_plus=1.0), "tau_plus: expected a share below 1"),
+    "tau_plus": (lambda: hard_negative(P, tau_plus=1.0), "tau_plus: expected a probability below 1"),
     "cost": (lambda: cacr(P, cost="cosine"), "cost: expected one of 'euclidean', 'inner', 'rbf', got 'cosine'"),
     "attraction": (lambda: cacr(P, attraction="none"), "attraction: expected one of 'contrast'"),
     "t": (lambda: align_uniform(P, t=0), "t: expected a number above 0"),
@@ -106,8 +106,8 @@ def test_a_choice_that_leaves_nothing_is_refused(name: str) -> None:
             objective(pairs, negatives=choice)
 
 
-def test_an_empty_part_of_a_queue_is_no_nan() -> None:
-    """One query: no other queries beside the stored rows."""
+def test_a_queue_batch_without_batch_negatives_is_finite() -> None:
+    """With a single query, the pool has no rows of the batch that are negatives: only stored rows are."""
     for objective in (partial(cacr, detach_queue_weights=True), align_uniform, cacr):
         q = torch.randn(1, 3, requires_grad=True)
         loss = objective(queue(q, torch.randn(1, 3), torch.randn(7, 3), batch=True))
@@ -117,7 +117,7 @@ def test_an_empty_part_of_a_queue_is_no_nan() -> None:
         assert torch.isfinite(q.grad).all()
 
 
-def test_numbers_of_other_kinds_are_numbers() -> None:
+def test_numpy_numbers_are_accepted() -> None:
     import numpy as np
 
     half: Any = np.float32(0.5)
@@ -129,7 +129,7 @@ def test_three_views_too() -> None:
     assert torch.isfinite(cacr(views(torch.randn(3, 4, 5))))
 
 
-def test_what_is_not_pairs_is_said() -> None:
+def test_wrong_types_and_names_get_a_hint() -> None:
     z = torch.randn(4, 3)
     with pytest.raises(ValueError, match=r"got Tensor and Tensor; for two views write nt_xent\(two_views\(z1, z2\)\)"):
         nt_xent(z, z)  # type: ignore[call-arg,arg-type]
@@ -149,4 +149,4 @@ def test_alignment_pulls_with_the_same_force_to_the_end() -> None:
     s = torch.tensor([0.9, 1.0], dtype=torch.float64, requires_grad=True)
     align_uniform(from_similarities(s, torch.zeros(2, 1, dtype=torch.float64))).backward()
     assert s.grad is not None
-    assert torch.equal(s.grad, torch.full_like(s, -1.0))  # of 2 - 2 s, by two anchors
+    assert torch.equal(s.grad, torch.full_like(s, -1.0))  # the derivative of 2 - 2s, divided by two anchors

@@ -1,3 +1,5 @@
+"""Pairs: validation of input, normalisation, choices of negatives and ids."""
+
 from __future__ import annotations
 
 import re
@@ -45,7 +47,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_bad_input_is_named(name: str) -> None:
+def test_bad_input_is_named_in_the_message(name: str) -> None:
     make, message = WRONG[name]
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
@@ -65,8 +67,8 @@ def test_every_view_is_an_anchor_with_the_others_as_positives() -> None:
     pairs = views(z)
     assert pairs.anchor.shape == (20, 3)
     assert pairs.positive.shape == (20, 3, 3)
-    wanted = {tuple(unit(z)[w, 2].tolist()) for w in (0, 2, 3)}
-    assert {tuple(row.tolist()) for row in pairs.positive[1 * 5 + 2]} == wanted
+    expected = {tuple(unit(z)[w, 2].tolist()) for w in (0, 2, 3)}
+    assert {tuple(row.tolist()) for row in pairs.positive[1 * 5 + 2]} == expected
 
 
 def test_similarities_have_no_views() -> None:
@@ -76,14 +78,14 @@ def test_similarities_have_no_views() -> None:
             pairs.reduce(negatives=choice)
 
 
-def test_a_view_choice_that_leaves_nothing_says_so() -> None:
+def test_a_view_choice_that_leaves_no_negatives_raises() -> None:
     with pytest.raises(ValueError, match=r"negatives: same_view\(\) leaves an anchor without negatives"):
         cross(Z, Z).reduce(negatives=same_view())
 
 
-def test_more_hardest_negatives_than_there_are() -> None:
+def test_more_hardest_negatives_than_rows_raises() -> None:
     pairs = two_views(Z, Z)
-    with pytest.raises(ValueError, match=r"hardest\(k=9\) asks for more than the 8 rows there are"):
+    with pytest.raises(ValueError, match=r"hardest\(k=9\) asks for more than the 8 rows of the pool"):
         pairs.reduce(negatives=hardest(9))
     with pytest.raises(ValueError, match=r"hardest\(k=7\) asks for more negatives than an anchor has \(6 of 8"):
         pairs.reduce(negatives=hardest(7))
@@ -93,47 +95,47 @@ def test_more_hardest_negatives_than_there_are() -> None:
         pairs.reduce(negatives="hardest")  # type: ignore[arg-type]
 
 
-def test_views_that_lie_otherwise_in_memory() -> None:
+def test_views_need_not_be_contiguous() -> None:
     z = torch.randn(5, 2, 3, requires_grad=True)
     views(z.transpose(0, 1)).positives().sum().backward()
     assert z.grad is not None
     assert bool(z.grad.isfinite().all())
 
 
-def test_a_share_of_no_negatives_is_none() -> None:
+def test_a_fraction_of_no_negatives_raises() -> None:
     q, k, rows = torch.randn(1, 3), torch.randn(1, 3), torch.randn(4, 3)
     with pytest.raises(ValueError, match="without negatives"):
         nt_xent(queue(q, k, rows, batch=True), negatives=(batch_rows(), hardest(0.5)))
 
 
-def test_ids_kept_from_inference_serve_training_too() -> None:
-    z = torch.randn(2, 9, 5)  # of a size that nothing else has
+def test_ids_cached_in_inference_mode_can_be_used_in_training() -> None:
+    z = torch.randn(2, 9, 5)  # a size that no other test caches ids for
     with torch.inference_mode():
         first = two_views(*z)
-    live = z.clone().requires_grad_()
-    second = two_views(live[0], live[1])
+    leaf = z.clone().requires_grad_()
+    second = two_views(leaf[0], leaf[1])
     nt_xent(second).backward()
     assert second.anchor_id is first.anchor_id
     assert not second.anchor_id.is_inference()
     assert second.anchor_id.tolist() == [*range(9), *range(9)]
-    assert live.grad is not None
-    assert live.grad.abs().max() > 0
+    assert leaf.grad is not None
+    assert leaf.grad.abs().max() > 0
 
 
-def test_ids_of_traced_pairs_are_not_kept() -> None:
+def test_ids_of_traced_pairs_are_not_cached() -> None:
     z = torch.randn(2, 11, 5)
     mode = FakeTensorMode()
     traced = [mode.from_tensor(x) for x in z]
     with mode:
         two_views(*traced)
     assert type(two_views(*z).anchor_id) is torch.Tensor
-    with mode:  # and those that are kept do not meet traced ones
+    with mode:  # and cached ids are not mixed with traced tensors
         assert nt_xent(two_views(*traced)).ndim == 0
-    again = make_fx(lambda a, b: nt_xent(two_views(a, b)), tracing_mode="symbolic")(*z)
-    torch.testing.assert_close(again(*z), nt_xent(two_views(*z)))
+    retraced = make_fx(lambda a, b: nt_xent(two_views(a, b)), tracing_mode="symbolic")(*z)
+    torch.testing.assert_close(retraced(*z), nt_xent(two_views(*z)))
 
 
-def test_views_may_come_one_by_one() -> None:
+def test_views_can_be_a_list() -> None:
     z = torch.randn(3, 5, 4)
     torch.testing.assert_close(nt_xent(views(list(z))), nt_xent(views(z)))
     assert repr(views(z)) == "Pairs(15 anchors in 3 views, 2 positives each, 15 candidates, 0 of them stored)"

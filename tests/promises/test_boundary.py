@@ -1,4 +1,4 @@
-"""Core losses need torch alone, imports between layers go down only, and no modules import each other in a circle."""
+"""Losses import torch only, layers import lower layers only, and no modules import each other in a cycle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import contrapose
 
 SOURCE = Path(contrapose.__file__).parent
-# From the ground up. Rooms on one line must not import each other either, except to the left.
+# From the lowest to the highest. A package may import those below it, and itself.
 LAYERS = (
     ("validate",),
     ("workers",),
@@ -42,43 +42,45 @@ LAYERS = (
 Graph = dict[str, set[str]]
 
 
-def level(room: str) -> int:
+def level(package: str) -> int:
     for height, names in enumerate(LAYERS):
-        if room in names:
+        if package in names:
             return height
-    raise AssertionError(f"contrapose.{room} has no layer: add it to the list")
+    raise AssertionError(f"contrapose.{package} has no layer: add it to LAYERS")
 
 
 def imported(code: str, modules: set[str]) -> set[str]:
-    """The modules of contrapose that a file imports, wherever in the file, also for type checkers alone."""
-    found = set()
+    """Return the modules of contrapose that a file imports, anywhere in it, including under TYPE_CHECKING."""
+    names = set()
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names if alias.name.split(".")[0] == "contrapose"}
+            names |= {alias.name for alias in node.names if alias.name.split(".")[0] == "contrapose"}
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, "relative import"
             if (node.module or "").split(".")[0] == "contrapose":
                 for alias in node.names:  # a module of the package, or a name in it
                     inner = f"{node.module}.{alias.name}"
-                    found.add(inner if inner in modules else str(node.module))
-    return found & modules
+                    names.add(inner if inner in modules else str(node.module))
+    return names & modules
 
 
 def import_graph(files: dict[str, str]) -> Graph:
-    """Module name -> the modules that it imports."""
+    """Map each module name to the modules that it imports."""
     return {name: imported(code, set(files)) for name, code in files.items()}
 
 
 def upward(graph: Graph) -> list[tuple[str, str]]:
-    def room(module: str) -> int:
+    """Return the imports from a lower layer into a higher one."""
+
+    def height(module: str) -> int:
         return level(module.split(".")[1])
 
     edges = [(one, other) for one, others in graph.items() for other in others]
-    return [(one, other) for one, other in edges if "." in one and "." in other and room(other) > room(one)]
+    return [(one, other) for one, other in edges if "." in one and "." in other and height(other) > height(one)]
 
 
-def circle(graph: Graph) -> list[str]:
-    """A chain of modules that ends where it begins, or nothing. A package is imported before what is in it."""
+def cycle(graph: Graph) -> list[str]:
+    """Return an import cycle, or an empty list. A module's own parent package, imported before it, does not count."""
     done: set[str] = set()
 
     def walk(module: str, chain: list[str]) -> list[str]:
@@ -87,12 +89,12 @@ def circle(graph: Graph) -> list[str]:
         if module in done:
             return []
         for other in sorted(graph[module]):
-            if not module.startswith(f"{other}.") and (found := walk(other, [*chain, module])):
-                return found
+            if not module.startswith(f"{other}.") and (loop := walk(other, [*chain, module])):
+                return loop
         done.add(module)
         return []
 
-    return next((found for module in sorted(graph) if (found := walk(module, []))), [])
+    return next((chain for module in sorted(graph) if (chain := walk(module, []))), [])
 
 
 def source_files() -> dict[str, str]:
@@ -103,14 +105,14 @@ def source_files() -> dict[str, str]:
     return {name(path): path.read_text() for path in SOURCE.rglob("*.py")}
 
 
-def test_imports_go_down_only() -> None:
+def test_layers_import_lower_layers_only() -> None:
     graph = import_graph(source_files())
     assert len(graph) > 100
     assert upward(graph) == []
 
 
-def test_no_circles() -> None:
-    assert circle(import_graph(source_files())) == []
+def test_no_import_cycles() -> None:
+    assert cycle(import_graph(source_files())) == []
 
 
 @pytest.mark.parametrize(
@@ -122,16 +124,16 @@ def test_no_circles() -> None:
         "def f():\n    from contrapose import cli",
     ],
 )
-def test_an_upward_import_is_seen(code: str) -> None:
+def test_an_upward_import_is_detected(code: str) -> None:
     files = source_files()
     files["contrapose.pairs.ids"] += f"\n{code}\n"
     assert [one for one, _ in upward(import_graph(files))] == ["contrapose.pairs.ids"]
 
 
-def test_a_circle_is_seen() -> None:
+def test_an_import_cycle_is_detected() -> None:
     files = source_files()
     files["contrapose.pairs.negatives"] += "\nfrom contrapose.pairs.build import two_views\n"
-    assert "contrapose.pairs.negatives" in circle(import_graph(files))
+    assert "contrapose.pairs.negatives" in cycle(import_graph(files))
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -139,7 +141,7 @@ def loaded_by(statement: str) -> set[str]:
     return set(json.loads(subprocess.check_output([sys.executable, "-c", code], text=True)))
 
 
-def test_losses_load_torch_and_nothing_heavy() -> None:
+def test_losses_import_torch_only() -> None:
     extra = loaded_by("import contrapose.losses") - loaded_by("import torch")
     others = {name.split(".")[0] for name in extra} - set(sys.stdlib_module_names) - {"contrapose", "torch"}
     assert others == set()

@@ -1,4 +1,4 @@
-"""A fault at any point of a write, and any damage afterwards, leaves a checkpoint that loads; nothing is pickled."""
+"""A valid checkpoint remains after a failure at any point of a write, or any later damage; nothing is pickled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def quiet(text: str) -> None:
     pass
 
 
-def test_round_trip_and_two_are_kept(tmp_path: Path) -> None:
+def test_round_trip_keeps_the_last_two(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         save(tmp_path, state(step))
     found = latest(tmp_path)
@@ -40,10 +40,10 @@ def test_round_trip_and_two_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["disk full", "killed"]
 )
-def test_a_fault_at_every_call_of_a_write(
+def test_a_failure_at_every_call_of_a_write(
     error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, promise: Promise
 ) -> None:
-    """open, write, fsync, mkdir and rename, one after the other, fail at their k-th call."""
+    """open, fsync, mkdir and rename in turn fail at their k-th call."""
     for target, name in ((os, "fsync"), (Path, "open"), (Path, "rename"), (Path, "mkdir"), (os, "open")):
         for k in range(1, 9):
             folder = tmp_path / f"{name}-{target.__name__}-{k}"
@@ -71,14 +71,14 @@ def test_a_fault_at_every_call_of_a_write(
             assert torch.equal(found.tensors["a"], torch.full((50,), float(found.step)))
             if finished:
                 assert found.step == 2
-            save(folder, state(3))  # and the next one is written as if nothing had been
+            save(folder, state(3))  # the next checkpoint is written normally
             after = latest(folder, quiet)
             assert after is not None
             assert after.step == 3
             promise.case()
 
 
-def test_any_damage_is_seen_and_the_one_before_is_used(tmp_path: Path, promise: Promise) -> None:
+def test_a_damaged_checkpoint_is_detected_and_the_previous_one_used(tmp_path: Path, promise: Promise) -> None:
     dice = random.Random(0)
     save(tmp_path, state(1))
     save(tmp_path, state(2))
@@ -94,7 +94,7 @@ def test_any_damage_is_seen_and_the_one_before_is_used(tmp_path: Path, promise: 
             path.write_bytes(bytes(damaged))
             found = latest(tmp_path, quiet)
             assert found is not None
-            # A changed byte of the JSON may still be the same statement; anything else is seen.
+            # A changed byte of the JSON may leave its meaning intact; any other damage is detected.
             assert found.step in (1, 2) if name.endswith("json") else found.step == 1
             assert float(found.tensors["a"][0]) == found.tensors["b"].item()
             promise.case()
@@ -106,7 +106,7 @@ class Hostile:
         return (os.mkdir, ("executed",))
 
 
-def test_a_pickle_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, promise: Promise) -> None:
+def test_a_pickle_is_never_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, promise: Promise) -> None:
     monkeypatch.chdir(tmp_path)
     save(tmp_path / "c", state(1))
     save(tmp_path / "c", state(2))
@@ -129,11 +129,11 @@ def test_a_hostile_pth_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not (tmp_path / "executed").exists()
 
 
-def test_nothing_unsafe_is_in_the_code() -> None:
+def test_the_source_has_no_unsafe_calls() -> None:
     unsafe = ("import pickle", "eval(", "exec(", "yaml.load", "shell=True", "torch.load(", "allow_pickle=True")
     for path in SOURCE.rglob("*.py"):
         text = path.read_text().replace("literal_eval(", "").replace(".eval()", "")
-        if path.name == "weights.py":  # the one command that reads foreign files, restricted
+        if path.name == "weights.py":  # the only command that reads foreign files, with weights_only=True
             assert text.count("torch.load(") == text.count("weights_only=True") == 1
             text = text.replace("torch.load(", "")
         for word in unsafe:

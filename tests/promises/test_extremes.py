@@ -1,4 +1,4 @@
-"""Zero vectors, duplicates, low precision and low temperature: a finite value and gradient, or a clear error."""
+"""Zero vectors, duplicates, low precision, low temperature: value and gradient are finite, or an error explains why not."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def inputs(kind: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     elif kind == "opposite":
         z2 = -z1
     elif kind == "tiny":
-        # A gradient grows as the embedding shrinks; float16 itself ends at 65504.
+        # The gradient is proportional to 1 / length, and float16 overflows above 65504.
         scale = 1e-3 if dtype == torch.float16 else 1e-9
         z1, z2 = z1 * scale, z2 * scale
     elif kind == "not contiguous":
@@ -42,38 +42,38 @@ def inputs(kind: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return tuple(z.to(dtype).requires_grad_() for z in (z1, z2))  # type: ignore[return-value]
 
 
-SORTS = ("zero vectors", "all zero", "duplicates", "all the same", "opposite", "tiny", "not contiguous")
+INPUTS = ("zero vectors", "all zero", "duplicates", "all the same", "opposite", "tiny", "not contiguous")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("sort", SORTS)
-def test_every_method_stays_finite(sort: str, dtype: torch.dtype, promise: Promise) -> None:
+@pytest.mark.parametrize("kind", INPUTS)
+def test_every_method_stays_finite(kind: str, dtype: torch.dtype, promise: Promise) -> None:
     for name in METHODS:
-        z1, z2 = inputs(sort, dtype)
-        assert finite(CATALOGUE[name]()(two_views(z1, z2)), z1, z2), (name, sort, dtype)
+        z1, z2 = inputs(kind, dtype)
+        assert finite(CATALOGUE[name]()(two_views(z1, z2)), z1, z2), (name, kind, dtype)
         promise.case()
 
 
 @pytest.mark.parametrize("name", ["simclr", "dcl", "dclw", "macl", "hard_negative", "cmc", "hard_contrastive"])
-@pytest.mark.parametrize("sort", SORTS)
-def test_a_temperature_of_a_thousandth(name: str, sort: str, promise: Promise) -> None:
-    z1, z2 = inputs(sort, torch.float32)
+@pytest.mark.parametrize("kind", INPUTS)
+def test_a_temperature_of_one_thousandth_stays_finite(name: str, kind: str, promise: Promise) -> None:
+    z1, z2 = inputs(kind, torch.float32)
     assert finite(CATALOGUE[name](temperature=1e-3)(two_views(z1, z2)), z1, z2)
-    z1, z2 = inputs(sort, torch.float32)
+    z1, z2 = inputs(kind, torch.float32)
     assert finite(nt_xent(two_views(z1, z2), temperature=cosine(1e-3, 2e-3)), z1, z2)
     promise.case()
 
 
 @pytest.mark.parametrize("name", ["balanced", "generalized_nt_xent"])
-def test_a_thousandfold_alpha(name: str, promise: Promise) -> None:
+def test_an_alpha_of_one_thousand_stays_finite(name: str, promise: Promise) -> None:
     z1, z2 = inputs("duplicates", torch.float32)
     assert finite(CATALOGUE[name](alpha=1e3)(two_views(z1, z2)), z1, z2)
     promise.case()
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_low_precision_input_loses_nothing_but_its_own_digits(case: Case, promise: Promise) -> None:
-    """bf16 embeddings give the float64 loss of those same rounded embeddings, to float32 rounding."""
+def test_low_precision_input_adds_no_error_of_its_own(case: Case, promise: Promise) -> None:
+    """The loss of bf16 embeddings equals the float64 loss of the same rounded embeddings, up to float32 rounding."""
     kind = KINDS[sorted(case.kinds)[-1]]
     rounded = {name: z.bfloat16() for name, z in kind.draw(m=8, d=16).items()}
 
@@ -109,7 +109,7 @@ def test_one_image_twice_is_not_its_own_negative(promise: Promise) -> None:
     def loss(pairs: AnyPairs) -> Tensor:
         return nt_xent(pairs, temperature=0.1, reduction="none")
 
-    # Anchors 0 and 4 are one image: same negatives, same loss, and neither among the other's negatives.
+    # Anchors 0 and 4 are the same image: equal negatives, equal loss, and neither is a negative of the other.
     assert torch.equal(loss(twice)[0], loss(twice)[4])
     torch.testing.assert_close(loss(twice)[0], loss(two_views(z1, z2))[0])
     promise.case()
@@ -117,11 +117,11 @@ def test_one_image_twice_is_not_its_own_negative(promise: Promise) -> None:
 
 @pytest.mark.parametrize("kind", ["two_views", "queue"])
 @pytest.mark.parametrize("name", METHODS)
-def test_what_is_no_number_is_not_hidden(name: str, kind: str, promise: Promise) -> None:
+def test_nan_is_propagated(name: str, kind: str, promise: Promise) -> None:
     z1, z2, rows = torch.randn(8, 5), torch.randn(8, 5), torch.randn(20, 5)
     (z1 if kind == "two_views" else rows)[3, 2] = torch.nan
     pairs = two_views(z1, z2) if kind == "two_views" else queue(z1, z2, rows)
-    if (name, kind) == ("macl", "two_views"):  # its temperature comes from the positives
+    if (name, kind) == ("macl", "two_views"):  # its temperature is computed from the positives
         with pytest.raises(ValueError, match="the adapted temperature is nan"):
             CATALOGUE[name]()(pairs)
     else:

@@ -1,4 +1,4 @@
-"""Every gradient is the one the paper means: gradcheck, and differences of the oracle with stopped parts held."""
+"""Gradients agree with gradcheck, and with finite differences of the oracle in which stop-gradient parts are held fixed."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def gradients(case: Case, kind: Kind, raw: Raw) -> dict[str, Tensor | None]:
 
 
 def differences(case: Case, kind: Kind, raw: Raw, name: str) -> Tensor:
-    """Central differences of the oracle's mean in every coordinate of one input."""
+    """Return central differences of the oracle's mean in every coordinate of one input."""
     held, result = kind.spell(raw), torch.zeros_like(raw[name])
-    for place in range(raw[name].numel()):
+    for i in range(raw[name].numel()):
         ends = []
         for step in (STEP, -STEP):
-            moved = {**raw, name: raw[name].clone()}
-            moved[name].view(-1)[place] += step
-            values = case.oracle(kind.spell(moved), held)
+            perturbed = {**raw, name: raw[name].clone()}
+            perturbed[name].view(-1)[i] += step
+            values = case.oracle(kind.spell(perturbed), held)
             ends.append(sum(values) / len(values))
-        result.view(-1)[place] = (ends[0] - ends[1]) / (2 * STEP)
+        result.view(-1)[i] = (ends[0] - ends[1]) / (2 * STEP)
     return result
 
 
@@ -36,16 +36,16 @@ def differences(case: Case, kind: Kind, raw: Raw, name: str) -> Tensor:
 def test_the_gradient_is_that_of_the_formula(pair: tuple[Case, Kind], promise: Promise) -> None:
     case, kind = pair
     raw = kind.draw(m=4, d=3, seed=1)
-    found = gradients(case, kind, raw)
+    computed = gradients(case, kind, raw)
     for name in raw:
-        gradient = found[name]
+        gradient = computed[name]
         if name not in kind.live:
             assert gradient is None, f"{name} must not carry gradient"
             continue
         assert gradient is not None
-        wanted = differences(case, kind, raw, name)
-        promise.case(float((gradient - wanted).abs().max() / wanted.abs().max().clamp(min=1e-3)))
-        torch.testing.assert_close(gradient, wanted, rtol=1e-5, atol=1e-8)
+        expected = differences(case, kind, raw, name)
+        promise.case(float((gradient - expected).abs().max() / expected.abs().max().clamp(min=1e-3)))
+        torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize("pair", combinations(smooth=True), ids=named)

@@ -1,4 +1,4 @@
-"""The identities that the papers' arguments rest on (and their corrections), in float64 on random unit vectors."""
+"""Identities that the papers' arguments rely on, some corrected, in float64 on random unit vectors."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def similarities(n: int = 5, m: int = 9, k: int = 1) -> tuple[Tensor, Tensor]:
 
 
 def penalties(loss: Tensor, *of: Tensor) -> list[Tensor]:
-    """∂(Σ_i L_i)/∂s: the anchors do not share similarities, so this is each anchor's own."""
+    """Return ∂(Σ_i L_i)/∂s, which is ∂L_i/∂s_i for each anchor, since anchors do not share similarities."""
     return list(torch.autograd.grad(loss.sum(), of))
 
 
-def close(promise: Promise, ours: Tensor | float, wanted: Tensor | float, tolerance: float = 1e-12) -> None:
-    a, b = (torch.as_tensor(x, dtype=f64).detach() for x in (ours, wanted))
+def close(promise: Promise, ours: Tensor | float, expected: Tensor | float, tolerance: float = 1e-12) -> None:
+    a, b = (torch.as_tensor(x, dtype=f64).detach() for x in (ours, expected))
     promise.case(float(((a - b).abs() / b.abs().clamp(min=1)).max()))
     torch.testing.assert_close(a, b.expand_as(a), rtol=tolerance, atol=tolerance)
 
@@ -118,7 +118,7 @@ def test_high_temperature_is_the_simple_loss(promise: Promise) -> None:
 
 
 def test_swapping_images_or_views_changes_nothing(promise: Promise) -> None:
-    """Wang & Liu, Figure 1: the loss does not see which image is which."""
+    """Wang & Liu, Figure 1: the loss does not depend on the order of the images."""
     z = randn(3, 6, 4)
     losses: dict[str, Callable[[Pairs], Tensor]] = {
         "nt_xent": lambda p: nt_xent(p, temperature=0.2),
@@ -139,7 +139,7 @@ def test_swapping_images_or_views_changes_nothing(promise: Promise) -> None:
     }
     for name, loss in losses.items():
         close(promise, loss(views(z[:, torch.randperm(6)])), loss(views(z)))
-        if name != "cacr":  # its pairs v < w have a direction
+        if name != "cacr":  # it uses only the ordered pairs of views v < w
             close(promise, loss(views(z[[2, 0, 1]])), loss(views(z)))
 
 
@@ -154,7 +154,7 @@ def test_all_negatives_are_the_hardest_of_all(promise: Promise) -> None:
     close(promise, simple(pairs, negatives=hardest(9)), simple(pairs))
 
 
-def test_hardest_keeps_what_lies_above_the_quantile(promise: Promise) -> None:
+def test_hardest_keeps_the_negatives_above_the_quantile(promise: Promise) -> None:
     pos, neg = similarities(m=50)
     for fraction in (0.05, 0.1, 0.5, 0.82):
         pairs = from_similarities(pos, neg)
@@ -207,7 +207,7 @@ def test_profiles_have_their_end_points(promise: Promise) -> None:
     close(promise, exponential_legacy(0.1, 0.2)(ends), torch.tensor([legacy, 0.1, legacy], dtype=f64))
 
 
-def test_a_detached_temperature_divides_and_no_more(promise: Promise) -> None:
+def test_a_detached_temperature_has_no_gradient_of_its_own(promise: Promise) -> None:
     pos, neg = similarities()
     profile = cosine(0.1, 0.3)
     pull, push = penalties(nt_xent(from_similarities(pos, neg), temperature=profile, reduction="none"), pos, neg)
@@ -248,8 +248,8 @@ def test_the_ode_and_its_boundary(delta_k: float, at: int, promise: Promise) -> 
     s = s[(delta_k * s + constant > 0) & ((delta_k * s + constant - 1).abs() > 0.05)].requires_grad_()
     tau = ode_solution(s, delta_k=delta_k, constant=constant)
     (slope,) = torch.autograd.grad(tau.sum(), s)
-    wanted = tau / s * (1 - tau * delta_k * torch.exp(-s / tau))
-    close(promise, slope, wanted, 1e-8)
+    expected = tau / s * (1 - tau * delta_k * torch.exp(-s / tau))
+    close(promise, slope, expected, 1e-8)
 
 
 # --- decoupled losses, MACL, hard negatives, SogCLR ----------------------------------------------------------------
@@ -268,14 +268,14 @@ def test_split_views_push_twice(promise: Promise) -> None:
     attraction = pairs.positives()[:, 0] / tau
     split = dcl(pairs, temperature=tau, split_views=True, reduction="none")
     close(promise, split, same + other + attraction)
-    # and each of the two log-sum-exps pushes with 1/τ in all, so together with 2/τ
+    # Each of the two log-sum-exps pushes with 1/τ in total, so that both push with 2/τ.
     pos, neg = similarities()
     push = penalties(dcl(from_similarities(pos, neg), temperature=tau, reduction="none"), neg)[0]
     close(promise, push.sum(1), 1 / tau)
 
 
 def test_dclw_weights_average_to_one(promise: Promise) -> None:
-    """The mean weight is 1: with all positives alike DCLW is DCL, and its pull averages to 1/τ."""
+    """The mean weight is 1: if all positives are equally similar DCLW is DCL, and its pull averages to 1/τ."""
     pos, neg = similarities()
     (pull,) = penalties(dclw(from_similarities(pos, neg), temperature=0.2, reduction="none"), pos)
     close(promise, pull.mean(), -1 / 0.2)
@@ -297,7 +297,7 @@ def test_macl_pulls_with_one_over_its_temperature(promise: Promise) -> None:
         close(promise, push.sum(1), 1 / tau)
 
 
-def test_hard_negative_without_its_parts_is_nt_xent(promise: Promise) -> None:
+def test_hard_negative_without_hardness_and_debiasing_is_nt_xent(promise: Promise) -> None:
     pairs = two_views(randn(6, 4), randn(6, 4))
     plain = hard_negative(pairs, temperature=0.3, beta=0.0, tau_plus=0.0, reduction="none")
     close(promise, plain, nt_xent(pairs, temperature=0.3, reduction="none"))
@@ -310,7 +310,7 @@ def test_hard_negative_never_falls_below_its_floor(promise: Promise) -> None:
     close(promise, hard_negative(from_similarities(pos, neg), temperature=0.5, tau_plus=0.9), floor)
 
 
-def test_sogclr_without_memory_is_dcl_times_temperature(promise: Promise) -> None:
+def test_sogclr_without_averaging_is_dcl_times_temperature(promise: Promise) -> None:
     pos, neg = similarities()
     pairs = from_similarities(pos, neg)
     ours = penalties(sogclr(pairs, temperature=0.3, reduction="none"), pos, neg)
@@ -329,10 +329,10 @@ def test_per_sample_temperatures_stay_in_range(promise: Promise) -> None:
         promise.case()
 
 
-def test_the_schedule_swings(promise: Promise) -> None:
+def test_the_schedule_is_periodic(promise: Promise) -> None:
     schedule = CosineSchedule(0.1, 1.0, 400)
-    for epoch, wanted in ((0, 1.0), (100, 0.55), (200, 0.1), (400, 1.0), (600, 0.1)):
-        close(promise, schedule.at(epoch), wanted)
+    for epoch, expected in ((0, 1.0), (100, 0.55), (200, 0.1), (400, 1.0), (600, 0.1)):
+        close(promise, schedule.at(epoch), expected)
 
 
 # --- alignment, uniformity, CACR ----------------------------------------------------------------------------------
@@ -346,10 +346,10 @@ def test_uniformity_of_an_antipodal_pair(promise: Promise) -> None:
 def test_uniformity_of_the_whole_sphere(promise: Promise) -> None:
     """E e^{-t‖x-y‖²} for uniform x, y on S² is (1 - e^{-4t})/(4t); and Jensen: U ≥ -t E d²."""
     z = normalize(randn(3000, 3), dim=1)
-    found = align_uniform(two_views(z, z), t=2.0, align_weight=0.0)
-    close(promise, found, math.log((1 - math.exp(-8)) / 8), 2e-2)
+    uniformity = align_uniform(two_views(z, z), t=2.0, align_weight=0.0)
+    close(promise, uniformity, math.log((1 - math.exp(-8)) / 8), 2e-2)
     distance = (torch.cdist(z, z) ** 2).sum() / (3000 * 2999)
-    assert found >= -2 * distance
+    assert uniformity >= -2 * distance
 
 
 def test_cacr_with_one_positive_attracts_by_alignment(promise: Promise) -> None:
@@ -396,9 +396,9 @@ def test_lemma_4_1_importance_form(promise: Promise) -> None:
     """E_p[-s⁺ π⁺/p] with uniform p is CA with the inner-product cost."""
     pos, neg = similarities(k=4)
     weight = torch.softmax(1.0 * (2 - 2 * pos), 1)
-    wanted = (-pos * weight / 0.25).mean(1)
+    expected = (-pos * weight / 0.25).mean(1)
     ours = cacr(from_similarities(pos, neg), cost="inner", repel_weight=0.0, reduction="none")
-    close(promise, ours, wanted)
+    close(promise, ours, expected)
 
 
 def test_lemma_4_3_uniformity_bounds_repulsion(promise: Promise) -> None:
@@ -427,7 +427,7 @@ def test_lemma_4_2_corrected(promise: Promise) -> None:
     assert (entropy <= math.log(9)).all()
 
 
-def test_the_moco_form_stops_where_it_should(promise: Promise) -> None:
+def test_the_moco_form_stops_gradients_to_keys_and_weights(promise: Promise) -> None:
     q, k, rows = randn(4, 3).requires_grad_(), randn(3, 4, 3).requires_grad_(), randn(7, 3).requires_grad_()
     cacr(queue(q, k, rows, batch=True)).backward()
     assert q.grad is not None
@@ -490,11 +490,11 @@ def test_theorem_4_4(promise: Promise) -> None:
 
 
 def repelling_sides(f: Tensor, classes: list[Tensor], own: Tensor, alpha: float) -> tuple[float, float, float, float]:
-    """Left side, printed right side, corrected right side, and max f·μ of Theorem 4.6 (one draw of T')."""
+    """Return left side, printed right side, corrected right side and max f·μ of Theorem 4.6 (one draw of T')."""
     means = [c.mean(0) for c in classes]
     left = max(float(f @ mu / mu.norm()) for mu in means)
     nu = min(float(mu.norm()) for mu in means)
-    # E over images with every class equally likely, as the theorem's proof has it.
+    # The expectation over images with equally likely classes, as in the theorem's proof.
     inside = torch.stack([torch.exp(alpha * (c @ f)).mean() for c in [*classes, own]]).mean()
     bound = float(inside.log()) / alpha + math.log(len(classes) + 1) / alpha
     return left, bound / nu, max(bound, bound / nu), max(float(f @ mu) for mu in means)

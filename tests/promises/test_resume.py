@@ -1,4 +1,4 @@
-"""Killed and resumed is bit for bit the same as never interrupted; the same run twice gives the same weights."""
+"""A killed and resumed run has the same bits as one never interrupted; the same run twice gives the same weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from conftest import Promise
 from contrapose.training import Run, Stopped, Trainer, checkpoint
 
 RUN = Run(limit=128, batch=32, epochs=4, knn_every=4, knn=5, warmup=0.5, metrics=20)
-EPOCHS = 12  # of the runs in processes of their own
+EPOCHS = 12  # of the runs in subprocesses
 WORDS = [
     "--limit",
     "128",
@@ -39,7 +39,7 @@ WORDS = [
 
 
 def weights(folder: Path) -> str:
-    """Of everything that a checkpoint holds: network, state, optimiser."""
+    """Return a hash of everything in the latest checkpoint: network, state, optimiser."""
     found = checkpoint.latest(folder / "checkpoints")
     assert found is not None
     digest = hashlib.sha256(str(found.step).encode())
@@ -48,13 +48,13 @@ def weights(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def started(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "contrapose", "train", *WORDS, *words, "--out", str(folder)]
     with folder.with_suffix(".log").open("ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
 
-def said(folder: Path) -> str:
+def output(folder: Path) -> str:
     return folder.with_suffix(".log").read_text()
 
 
@@ -81,7 +81,7 @@ def test_stopped_anywhere_and_resumed(change: dict[str, object], tmp_path: Path,
 
 
 def records(folder: Path) -> list[dict[str, object]]:
-    """All but the time it took."""
+    """Return the records without their times."""
     lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
@@ -102,10 +102,10 @@ def epochs_done(folder: Path) -> int:
 
 
 def killed_and_resumed(folder: Path, moments: random.Random) -> int:
-    """kill -9 a moment after some epoch, three times, each time started again; how often it was still running."""
+    """Kill a run (SIGKILL) shortly after a random epoch, three times, and restart it; return how often it was still running."""
     kills = 0
     for attempt in range(4):
-        child = started(folder)
+        child = start(folder)
         goal = moments.randint(2 * attempt + 1, 2 * attempt + 3) if attempt < 3 else EPOCHS + 1
         while child.poll() is None and epochs_done(folder) < goal:
             time.sleep(0.002)
@@ -114,33 +114,35 @@ def killed_and_resumed(folder: Path, moments: random.Random) -> int:
             child.send_signal(signal.SIGKILL)
             kills += 1
         child.wait(timeout=120)
-    assert child.returncode == 0, said(folder)
+    assert child.returncode == 0, output(folder)
     return kills
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 10))])
 def test_kill_nine_and_resume(seed: int, tmp_path: Path, promise: Promise) -> None:
-    whole = started(tmp_path / "whole")
-    assert whole.wait(timeout=120) == 0, said(tmp_path / "whole")
+    whole = start(tmp_path / "whole")
+    assert whole.wait(timeout=120) == 0, output(tmp_path / "whole")
     kills = killed_and_resumed(tmp_path / "killed", random.Random(seed))
-    assert kills >= 1  # or nothing was shown
+    assert kills >= 1  # otherwise the test shows nothing
     assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
     lines = (tmp_path / "killed" / "records.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == list(range(1, EPOCHS + 1))  # every epoch once
     promise.case()
 
 
-@pytest.mark.parametrize(("asking", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_saves_and_says_so(asking: int, code: int, tmp_path: Path, promise: Promise) -> None:
-    child = started(tmp_path / "run", "--epochs", "400")
+@pytest.mark.parametrize(("signal_number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_a_checkpoint_and_says_so(
+    signal_number: int, code: int, tmp_path: Path, promise: Promise
+) -> None:
+    child = start(tmp_path / "run", "--epochs", "400")
     while not (tmp_path / "run" / "records.jsonl").exists():
         assert child.poll() is None
         time.sleep(0.1)
-    asked = time.perf_counter()
-    child.send_signal(asking)
+    sent = time.perf_counter()
+    child.send_signal(signal_number)
     child.wait(timeout=60)
-    promise.case(time.perf_counter() - asked)
+    promise.case(time.perf_counter() - sent)
     assert child.returncode == code
-    assert "the same command goes on from there" in said(tmp_path / "run")
-    assert "Traceback" not in said(tmp_path / "run")
+    assert "run the same command again to resume" in output(tmp_path / "run")
+    assert "Traceback" not in output(tmp_path / "run")
     assert checkpoint.latest(tmp_path / "run" / "checkpoints") is not None

@@ -1,4 +1,4 @@
-"""Frameworks with batch norm on 1, 2 and 4 processes take the same steps, to rounding, in float64."""
+"""Frameworks with batch norm take the same steps on 1, 2 and 4 processes, up to rounding, in float64."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def train(framework: str, rank: int, world: int) -> list[torch.Tensor]:
 
 def work(rank: int, world: int, out: str) -> None:
     records = {framework: train(framework, rank, world) for framework in FRAMEWORKS}
-    if rank == world - 1:  # the last one: its queue and bank must be those of all
+    if rank == world - 1:  # the last rank: its queue and bank must hold the rows of all ranks
         torch.save(records, out)
 
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_many_processes_take_the_same_steps(world: int, tmp_path: Path, promise: Promise) -> None:
+def test_several_processes_take_the_same_steps(world: int, tmp_path: Path, promise: Promise) -> None:
     in_group(work, world, tmp_path / "out")
     records = torch.load(tmp_path / "out", weights_only=True)
     for framework in FRAMEWORKS:
-        for ours, wanted in zip(records[framework], train(framework, 0, 1), strict=True):
-            promise.case(float((ours.double() - wanted.double()).abs().max()))
+        for ours, expected in zip(records[framework], train(framework, 0, 1), strict=True):
+            promise.case(float((ours.double() - expected.double()).abs().max()))
             assert promise.worst <= 1e-10, framework

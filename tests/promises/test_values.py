@@ -1,4 +1,4 @@
-"""Every loss equals a plain loop in float64, on every kind of pairs it takes."""
+"""Every loss equals a plain loop in float64, on every kind of pairs that it accepts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TOLERANCE = 1e-12
 
 
 def error(ours: Tensor, plain: list[float]) -> float:
-    """Largest difference, relative where the value is above 1."""
-    wanted = torch.tensor(plain, dtype=torch.float64)
-    assert ours.shape == wanted.shape
-    return float(((ours - wanted).abs() / wanted.abs().clamp(min=1)).max())
+    """Return the largest difference, relative for values above 1."""
+    expected = torch.tensor(plain, dtype=torch.float64)
+    assert ours.shape == expected.shape
+    return float(((ours - expected).abs() / expected.abs().clamp(min=1)).max())
 
 
 @pytest.mark.parametrize("pair", combinations(), ids=named)
-def test_a_loss_is_its_formula(pair: tuple[Case, Kind], promise: Promise) -> None:
+def test_a_loss_equals_its_formula(pair: tuple[Case, Kind], promise: Promise) -> None:
     case, kind = pair
     for seed in range(3):
         raw = kind.draw(m=4, d=3, seed=seed)
@@ -81,5 +81,5 @@ def test_any_shape_and_temperature(kind: str, m: int, d: int, temperature: float
             oracles.sogclr(temperature, 1.0, None),
         ),
     ):
-        # A logit is s/τ, so its rounding is 1/τ of the similarity's.
+        # A logit is s/τ, so that its rounding error is that of the similarity divided by τ.
         assert error(ours, oracle(batch, batch)) <= TOLERANCE * max(1.0, 0.01 / temperature)

@@ -1,4 +1,4 @@
-"""Loss, gradients and training under 1, 2 and 4 processes, different data on each, are those of one process."""
+"""Loss, gradients and training on 1, 2 and 4 processes, with different data on each, equal those of one process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def data() -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(3)
     x1 = torch.randn(IMAGES, WIDTH, dtype=torch.float64, generator=generator)
     x2 = x1 + 0.3 * torch.randn(IMAGES, WIDTH, dtype=torch.float64, generator=generator)
-    return x1, x2, torch.tensor([0, 1, 2, 3, 4, 5, 6, 0])  # image 0 on the first and on the last process
+    return x1, x2, torch.tensor([0, 1, 2, 3, 4, 5, 6, 0])  # image 0 is on the first and on the last process
 
 
 def encoder() -> nn.Module:
@@ -75,7 +75,7 @@ def work(rank: int, world: int, out: str) -> None:
 
 
 def large(rank: int, world: int, out: str) -> None:
-    """16,384 anchors on all processes together: the matrix would be 1 GiB, a process's part of it half of that."""
+    """16,384 anchors in total: the matrix would take 1 GiB, and half of that on each of two processes."""
     step(64, rank)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     step(8192 // world, rank)
@@ -90,7 +90,7 @@ def step(m: int, rank: int) -> None:
 
 
 def faulty(rank: int, world: int, out: str) -> None:
-    """Only the last process has anchors with too few negatives; all must say so, and none may wait."""
+    """Only the last process has anchors with too few negatives; all processes must raise, and none may hang."""
     a, b = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(rank))
     ids = torch.arange(4) if rank == 0 else torch.full((4,), 9)
     try:
@@ -108,12 +108,12 @@ def unequal(rank: int, world: int, out: str) -> None:
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("world", [1, 2, 4])
-def test_many_processes_equal_one(world: int, tmp_path: Path, promise: Promise) -> None:
+def test_several_processes_equal_one(world: int, tmp_path: Path, promise: Promise) -> None:
     in_group(work, world, tmp_path / "records")
     records = torch.load(tmp_path / "records", weights_only=True)
     for name in LOSSES:
-        for what, wanted in train(encoder(), 0, 1, name).items():
-            promise.case(float((records[name][what] - wanted).abs().max()))
+        for what, expected in train(encoder(), 0, 1, name).items():
+            promise.case(float((records[name][what] - expected).abs().max()))
             assert promise.worst <= 1e-12, (name, what)
 
 
@@ -125,20 +125,20 @@ def test_no_process_stores_the_matrix(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_fault_on_one_process_is_raised_on_all(tmp_path: Path) -> None:
-    in_group(faulty, 2, tmp_path / "said")
-    said = [(tmp_path / f"said.{rank}").read_text() for rank in range(2)]
-    assert "another process" in said[0]
-    assert "more negatives than an anchor has" in said[1]
+def test_an_error_on_one_process_is_raised_on_all(tmp_path: Path) -> None:
+    in_group(faulty, 2, tmp_path / "error")
+    messages = [(tmp_path / f"error.{rank}").read_text() for rank in range(2)]
+    assert "another process" in messages[0]
+    assert "more negatives than an anchor has" in messages[1]
 
 
 @pytest.mark.filterwarnings("default")
-def test_unequal_batches_are_refused(tmp_path: Path) -> None:
-    in_group(unequal, 2, tmp_path / "said")
+def test_unequal_batches_raise(tmp_path: Path) -> None:
+    in_group(unequal, 2, tmp_path / "error")
     for rank in range(2):
-        said = (tmp_path / f"said.{rank}").read_text()
-        assert "same shape on every process" in said
-        assert "(2, 3)" in said
+        message = (tmp_path / f"error.{rank}").read_text()
+        assert "same shape on every process" in message
+        assert "(2, 3)" in message
 
 
 def test_one_process_needs_no_group() -> None:

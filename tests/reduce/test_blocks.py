@@ -1,4 +1,4 @@
-"""Reduced a few rows at a time or all at once: the same numbers, and no stored matrix."""
+"""Reductions in blocks equal those of the whole matrix, and do not store it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from contrapose.reduce import Count, memory, rows
 
 
 @pytest.mark.parametrize("pair", combinations(), ids=named)
-def test_blocks_change_nothing(pair: tuple[Case, Kind]) -> None:
+def test_blocks_equal_the_whole_matrix(pair: tuple[Case, Kind]) -> None:
     case, kind = pair
     raw = kind.draw(m=5, d=3)
 
@@ -31,9 +31,9 @@ def test_blocks_change_nothing(pair: tuple[Case, Kind]) -> None:
             loss.backward()
         return [loss.detach(), *(leaf.grad for leaf in leaves.values() if leaf.grad is not None)]
 
-    wanted = run(10**9, 10**9)
+    expected = run(10**9, 10**9)
     for limits in ((20, 0), (20, 10**9)):
-        for ours, whole in zip(run(*limits), wanted, strict=True):
+        for ours, whole in zip(run(*limits), expected, strict=True):
             torch.testing.assert_close(ours, whole, rtol=1e-12, atol=1e-14)
 
 
@@ -54,8 +54,8 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 def test_memory_does_not_grow_with_the_square() -> None:
     """16,384 anchors: the matrix alone is 1 GiB in float32."""
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 0
-    said = subprocess.check_output([sys.executable, "-c", MEASURE, "8192"], text=True)
-    assert int(said) < 300
+    mebibytes = subprocess.check_output([sys.executable, "-c", MEASURE, "8192"], text=True)
+    assert int(mebibytes) < 300
 
 
 @pytest.mark.parametrize("per_anchor", [False, True])
@@ -68,13 +68,13 @@ def test_a_learned_temperature_gets_the_gradient_of_plain_autograd(
     own = torch.eye(5, dtype=torch.bool)
     s = unit(a) @ unit(b).T
     plain = from_similarities(s[own], s[~own].reshape(5, 4))
-    found = []
+    gradients = []
     for compared in (pairs, plain):
         temperature = torch.full((5,) if per_anchor else (), 0.3, dtype=torch.float64, requires_grad=True)
         with memory(block=8, kept=0):
             (objective(compared, temperature=temperature) + 0 * temperature.sum()).backward()
-        found.append(temperature.grad)
-    torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-14)
+        gradients.append(temperature.grad)
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.filterwarnings("default")
@@ -86,15 +86,15 @@ def test_compiled_losses_are_the_same(name: str) -> None:
         value: torch.Tensor = objective(two_views(a, b))
         return value
 
-    found = []
+    results = []
     for run in (loss, torch.compile(loss, backend="aot_eager")):
         a, b = torch.randn(2, 6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
         value = run(a, b)
-        found.append((value.detach(), torch.autograd.grad(value, (a, b))))
-    torch.testing.assert_close(found[1], found[0], rtol=1e-12, atol=1e-14)
+        results.append((value.detach(), torch.autograd.grad(value, (a, b))))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-12, atol=1e-14)
 
 
-def test_precisions_mix() -> None:
+def test_mixed_precisions() -> None:
     a, b = torch.randn(5, 3, requires_grad=True), torch.randn(5, 3, dtype=torch.float64)
     temperature = torch.full((5,), 0.3, dtype=torch.float64, requires_grad=True)
     losses.nt_xent(cross(a, b), temperature=temperature).backward()
@@ -105,7 +105,7 @@ def test_precisions_mix() -> None:
     assert temperature.grad.dtype == torch.float64
 
 
-def test_second_derivatives_are_refused_not_wrong() -> None:
+def test_second_derivatives_raise() -> None:
     a = torch.randn(5, 3, requires_grad=True)
     with pytest.raises(RuntimeError, match="first derivatives only"):
         torch.autograd.grad(losses.dcl(cross(a, torch.randn(5, 3))), a, create_graph=True)
@@ -120,19 +120,19 @@ def test_backward_twice_with_a_retained_graph() -> None:
 
 @pytest.mark.parametrize("kind", ["two_views", "two_views_ids", "views", "cross", "queue", "queue_batch", "bank"])
 def test_means_need_no_similarities(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large ones are sums of embeddings; the numbers and gradients are those of the blocks."""
+    """Means over a large pool are computed from sums of embeddings; values and gradients equal those of blocks."""
     raw = KINDS[kind].draw(m=6, d=3)
-    found = []
+    results = []
     for small, limits in ((2**18, 10**9), (0, None)):
         monkeypatch.setattr(rows, "_SMALL", {False: small, True: small})
         leaves = {name: value.clone().requires_grad_() for name, value in raw.items()}
         with memory(block=limits, kept=limits) if limits else nullcontext():
             loss = losses.simple(KINDS[kind].make(leaves), weight=0.3)
             loss.backward()
-        found.append([loss.detach(), *(leaf.grad for leaf in leaves.values() if leaf.grad is not None)])
-    torch.testing.assert_close(found[1], found[0], rtol=1e-12, atol=1e-14)
+        results.append([loss.detach(), *(leaf.grad for leaf in leaves.values() if leaf.grad is not None)])
+    torch.testing.assert_close(results[1], results[0], rtol=1e-12, atol=1e-14)
 
 
-def test_a_share_is_counted_exactly_in_float32() -> None:
+def test_a_fraction_of_the_negatives_is_counted_exactly_in_float32() -> None:
     pairs = from_similarities(torch.rand(1), torch.rand(1, 75))
     assert float(pairs.reduce(Count(), negatives=hardest(0.72))[0]) == 54

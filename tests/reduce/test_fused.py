@@ -1,5 +1,7 @@
-"""Kernels under Triton's interpreter equal the dense formula, gradients included. Each test is a process of its own: whether
-kernels are interpreted is decided when they are made."""
+"""Kernels under Triton's interpreter equal the dense formula, gradients included.
+
+Each test starts a process: Triton reads TRITON_INTERPRET when a kernel is defined, that is, on import.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from contrapose.temperature import cosine, exponential, exponential_legacy, line
 torch.set_num_threads(1)
 
 
-def half(p):  # of the negatives; ties would be split, not picked
+def half(p):  # without ties, which kernels keep all of, at a lower weight
     return nt_xent(p, temperature=0.2, negatives=hardest(0.5))
 
 
@@ -35,8 +37,8 @@ def learned(p, per_anchor):
     shape = (p.shape[0],) if per_anchor else ()
     temperature = torch.full(shape, 0.3, dtype=p.anchor.dtype, requires_grad=True)
     value = nt_xent(p, temperature=temperature)
-    (moved,) = torch.autograd.grad(value, temperature, retain_graph=True)
-    return value + 3 * moved.sum().detach()  # so that it is compared too
+    (gradient,) = torch.autograd.grad(value, temperature, retain_graph=True)
+    return value + 3 * gradient.sum().detach()  # so that the temperature's gradient is compared too
 
 
 LOSSES = {
@@ -81,14 +83,14 @@ VIEWS = {
     "same view": lambda p: cacr(p, negatives=same_view()),
     "hardest of other views": lambda p: nt_xent(p, negatives=(other_views(), hardest(1))),
 }
-launch.LEAST_TILES = 1  # so that few columns are shared out between programs too
+launch.MIN_TILES = 1  # so that programs divide even a few columns between them
 precision = sys.argv[2]
 if precision == "bf16":
     ROUGH = ("nt_xent", "per anchor", "dystress", "dystress not detached", "balanced", "hard_negative", "cacr", "sogclr", "align_uniform")
     LOSSES, VIEWS = {name: LOSSES[name] for name in ROUGH}, {}
 by_kernels = []
 reduce = fused.reduce
-fused.reduce = lambda *given: by_kernels.append(reduce(*given)) or by_kernels[-1]
+fused.reduce = lambda *args, **settings: by_kernels.append(reduce(*args, **settings)) or by_kernels[-1]
 worst = {}
 for m, d in json.loads(sys.argv[1]):
     torch.manual_seed(m)
@@ -97,22 +99,22 @@ for m, d in json.loads(sys.argv[1]):
         if m == 1 and kind not in ("queue", "bank"):
             continue
         for name, loss in (LOSSES | (VIEWS if kind in ("two_views", "ids") else {})).items():
-            found = []
+            results = []
             by_kernels.clear()
             for dtype, which in ((torch.float64, "dense"), (torch.float32, "dense"), (torch.float32, "fused")):
-                live = [x.to(dtype, copy=True).requires_grad_() for x in raw]
+                leaves = [x.to(dtype, copy=True).requires_grad_() for x in raw]
                 with path(which, precision=precision if which == "fused" else None):
-                    value = loss(make(*live))
+                    value = loss(make(*leaves))
                     value.backward()
-                grads = [x.grad.double() for x in live if x.grad is not None]
-                found.append((float(value.detach()), torch.cat([g.flatten() for g in grads])))
-            (true, gradient), plain, ours = found
+                grads = [x.grad.double() for x in leaves if x.grad is not None]
+                results.append((float(value.detach()), torch.cat([g.flatten() for g in grads])))
+            (true, gradient), plain, ours = results
             scale = float(gradient.norm()) + 1e-9
             errors = [abs(v - true) / max(1.0, abs(true)) + float((g - gradient).norm()) / scale for v, g in (plain, ours)]
             worst[f"{m} {d} {kind} {name}"] = [*errors, any(x is not None for x in by_kernels)]
 print(json.dumps(worst))
 """
-# Choices by view among the stored rows and queries of one pool are made in blocks.
+# Kernels do not support view choices in a pool of stored rows and queries: blocks are used.
 IN_BLOCKS = ("queue batch cacr", "queue batch cacr reversed", "queue batch align_uniform")
 
 
@@ -135,20 +137,20 @@ def test_kernels_equal_the_dense_formula(sizes: list[tuple[int, int]]) -> None:
     worst: dict[str, tuple[float, float, bool]] = json.loads(out)
     assert len(worst) == sum(2 * 26 if m == 1 else 7 * 26 + 6 for m, _ in sizes)
     for name, (plain, fused, by_kernels) in worst.items():
-        # Negatives that are equally hard to 1e-6 share their weight in kernels: another gradient, where there are such.
-        near = 5e-3 if "hardest" in name else 5e-6
-        assert fused <= 2 * plain + near, f"{name}: {fused} against the dense path's {plain}"
+        # Kernels divide the weight between negatives that tie within 1e-6, which changes the gradient a little.
+        tolerance = 5e-3 if "hardest" in name else 5e-6
+        assert fused <= 2 * plain + tolerance, f"{name}: {fused} against the dense path's {plain}"
         assert by_kernels != name.endswith(IN_BLOCKS), name
 
 
-def test_paths_agree_and_bad_ones_are_refused() -> None:
+def test_paths_agree_and_unknown_ones_raise() -> None:
     z1, z2 = torch.randn(2, 40, 8, dtype=torch.float64)
     values = []
     for name in ("dense", "chunked"):
         with path(name):
             values.append(float(nt_xent(two_views(z1, z2), temperature=0.1)))
     assert values[0] == pytest.approx(values[1], rel=1e-14)
-    with path("fused"):  # float64 is not for kernels
+    with path("fused"):  # kernels do not support float64: blocks are used
         assert float(nt_xent(two_views(z1, z2), temperature=0.1)) == pytest.approx(values[0], rel=1e-14)
     with pytest.raises(ValueError, match="path: expected one of 'dense'"), path("sparse"):
         pass
@@ -159,7 +161,7 @@ def test_paths_agree_and_bad_ones_are_refused() -> None:
 @pytest.mark.parametrize(
     "sizes", [[(7, 17), (33, 128)], pytest.param([(65, 200), (257, 16)], marks=pytest.mark.slow)], ids=str
 )
-def test_kernels_of_bf16_products_are_as_exact_as_those(sizes: list[tuple[int, int]]) -> None:
+def test_bf16_kernels_are_as_exact_as_bf16_products(sizes: list[tuple[int, int]]) -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
     out = subprocess.check_output([sys.executable, "-c", SCRIPT, json.dumps(sizes), "bf16"], text=True, env=environment)
     worst: dict[str, tuple[float, float, bool]] = json.loads(out)
@@ -176,18 +178,18 @@ from contrapose.pairs import queue
 from contrapose.reduce import launch, path
 q, k, rows = torch.randn(3, 8), torch.randn(3, 8), torch.randn(400, 8)
 rows[170] = torch.nan
-for launch.LEAST_TILES in (1, 4, 100):
-    launch._shared_out.cache_clear()
+for launch.MIN_TILES in (1, 4, 100):
+    launch._split_columns.cache_clear()
     for loss in (nt_xent, hard_negative, sogclr):
         with path("fused", precision="tf32x3"):
-            assert bool(loss(queue(q, k, rows)).isnan()), (launch.LEAST_TILES, loss)
-print("nowhere hidden")
+            assert bool(loss(queue(q, k, rows)).isnan()), (launch.MIN_TILES, loss)
+print("NaN everywhere")
 """
 
 
-def test_what_is_no_number_stays_none() -> None:
+def test_kernels_propagate_nan() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
-    assert "nowhere hidden" in subprocess.check_output([sys.executable, "-c", NANS], text=True, env=environment)
+    assert "NaN everywhere" in subprocess.check_output([sys.executable, "-c", NANS], text=True, env=environment)
 
 
 UNITS = """
@@ -197,22 +199,22 @@ from contrapose.reduce.unit import unit_views
 for m, d, dtype in ((1, 3, torch.float32), (7, 17, torch.float32), (65, 128, torch.bfloat16), (5, 200, torch.float16)):
     z = torch.randn(2, m, d, generator=torch.Generator().manual_seed(m)).to(dtype)
     z[1, 0] = 0  # without a direction
-    live = z.clone().requires_grad_()
-    made, products, _ = unit_views(live)
-    upstream = torch.randn_like(made), torch.randn_like(products)
+    leaf = z.clone().requires_grad_()
+    unit_vectors, products, _ = unit_views(leaf)
+    upstream = torch.randn_like(unit_vectors), torch.randn_like(products)
     ours, inverse, ours_products, rounded = unit_kernels.forward(*z)
     assert (rounded is None) == (dtype == torch.float32)
     if rounded is not None:
-        torch.testing.assert_close(rounded, ours.bfloat16(), rtol=1e-2, atol=0)  # the interpreter cuts digits off
-    torch.testing.assert_close(ours, made.detach(), rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(rounded, ours.bfloat16(), rtol=1e-2, atol=0)  # the interpreter truncates
+    torch.testing.assert_close(ours, unit_vectors.detach(), rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(ours_products, products.detach(), rtol=1e-6, atol=1e-7)
-    for given in (upstream, (upstream[0], None), (None, upstream[1])):
-        outs = [(out, g) for out, g in zip((made, products), given) if g is not None]
-        (wanted,) = torch.autograd.grad([o for o, _ in outs], live, [g for _, g in outs], retain_graph=True)
-        found = unit_kernels.backward(*given, ours, inverse, dtype)
-        assert found.dtype == dtype and found[1, 0].abs().max() == 0
-        rough = 1e-2 if dtype != torch.float32 else 2e-6
-        torch.testing.assert_close(found, wanted, rtol=rough, atol=rough)
+    for gradients in (upstream, (upstream[0], None), (None, upstream[1])):
+        outs = [(out, g) for out, g in zip((unit_vectors, products), gradients) if g is not None]
+        (expected,) = torch.autograd.grad([o for o, _ in outs], leaf, [g for _, g in outs], retain_graph=True)
+        gradient = unit_kernels.backward(*gradients, ours, inverse, dtype=dtype)
+        assert gradient.dtype == dtype and gradient[1, 0].abs().max() == 0
+        tolerance = 1e-2 if dtype != torch.float32 else 2e-6
+        torch.testing.assert_close(gradient, expected, rtol=tolerance, atol=tolerance)
 print("equal")
 """
 

@@ -1,4 +1,4 @@
-"""Profiles of temperature: kernels compute the formula of the class that they belong to, and of no other."""
+"""A temperature profile's kernel computes the formula of its own class, and of no subclass that changes it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Z = torch.eye(4)
 
 @dataclass(frozen=True)
 class Linear(Profile):
-    """A user's class with the name of one of ours, and another formula."""
+    """A user's class with the name of a built-in profile, and another formula."""
 
     def shape(self, s: Tensor) -> Tensor:
         return s.square()
@@ -26,7 +26,7 @@ class Linear(Profile):
 
 @dataclass(frozen=True)
 class Flattened(Cosine):
-    """A subclass of one of ours with another formula."""
+    """A subclass of a built-in profile with another formula."""
 
     def shape(self, s: Tensor) -> Tensor:
         return 0.5 * super().shape(s)
@@ -34,12 +34,12 @@ class Flattened(Cosine):
 
 @dataclass(frozen=True)
 class Renamed(Cosine):
-    """A subclass of one of ours with the same formula."""
+    """A subclass of a built-in profile with the same formula."""
 
 
 @pytest.mark.parametrize("profile", [Linear(0.1, 0.2), Flattened(0.1, 0.2)], ids=repr)
-def test_a_users_formula_is_computed_as_it_is_written(profile: Profile) -> None:
-    assert exponent(Divided(profile), 4, Z) is None  # so that it is computed block by block, by `shape`
+def test_a_users_formula_is_computed_as_written(profile: Profile) -> None:
+    assert exponent(Divided(profile), 4, Z) is None  # no kernel: computed block by block, by `shape`
     s = torch.linspace(-1, 1, 11)
     torch.testing.assert_close(Divided(profile)(s), s / (0.1 + 0.1 * profile.shape(s)))
 
@@ -57,7 +57,7 @@ def test_a_users_formula_is_computed_as_it_is_written(profile: Profile) -> None:
     ],
     ids=repr,
 )
-def test_our_formulas_have_kernels_with_a_true_bound(profile: Profile) -> None:
+def test_built_in_profiles_have_kernels_with_a_valid_bound(profile: Profile) -> None:
     phi = exponent(Divided(profile), 4, Z)
     assert phi is not None
     assert phi.profile is not None

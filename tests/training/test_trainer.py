@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from contrapose.optim.lars import LARS
-from contrapose.training import Diverged, Run, Trainer
+from contrapose.training import Diverged, Run, Trainer, load
 from contrapose.training.eager import EagerSteps
 from contrapose.training.optimisers import learning_rate
 from contrapose.training.run import ADDED
@@ -94,7 +94,7 @@ def test_nan_stops_before_the_weights_move(where: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"framework": "simclr2"}, "framework: expected one of simclr, moco"),
+        ({"framework": "simclr2"}, "framework: expected one of simclr, memory-bank, moco, moco-v3"),
         ({"batch": 0}, "batch: expected a whole number of at least 2"),
         ({"batch": 2.5}, "batch: expected a whole number"),
         ({"lr": float("nan")}, "lr: expected a number of at least 0"),
@@ -104,7 +104,6 @@ def test_nan_stops_before_the_weights_move(where: str, tmp_path: Path) -> None:
         ({"views": "simclr-cifr"}, "did you mean 'simclr-cifar'"),
         ({"view_count": 1}, "view_count: simclr needs at least two views"),
         ({"loss": "nt_xnt"}, "did you mean 'nt_xent'"),
-        ({"loss": "tau"}, "loss: tau needs an encoder"),
         (
             {"loss": "nt_xent(negatives=hardest(63))"},
             "loss: hardest(63) asks for more than the 62 negatives that simclr has",
@@ -195,3 +194,53 @@ def test_accumulated_batches_are_the_mean_of_their_gradients(tmp_path: Path) -> 
         assert first is not None
         assert second is not None
         torch.testing.assert_close(new.detach(), old - 0.004 * (first + second) / 2, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("framework", ["simclr", "moco", "moco-v3", "memory-bank"])
+def test_tau_learns_its_uncertainty(framework: str, tmp_path: Path) -> None:
+    """The projector has one more output, the certainty, which gets a gradient; evaluation sees the embedding without it."""
+    trainer = Trainer(replace(RUN, loss="tau", framework=framework, queue=64), tmp_path, say=quiet)
+    assert trainer.train()["knn_top1"] >= 0
+    embeddings = trainer.context.latest
+    assert embeddings is not None
+    assert embeddings.score is not None
+    assert embeddings.z.shape[-1] == 128
+    linear = [m for m in trainer.model.projector.modules() if isinstance(m, torch.nn.Linear)][-1]
+    assert linear.out_features == 129
+    assert linear.weight.grad is not None
+    assert float(linear.weight.grad[-1].norm()) > 0
+    model = load(tmp_path)
+    assert model.project(torch.randn(2, 3, 32, 32)).shape == (2, 128)
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam", "adamw", "lars"])
+def test_a_learned_temperature_moves_and_resumes(optimiser: str, tmp_path: Path) -> None:
+    run = replace(RUN, loss="nt_xent(temperature=learned(0.2))", optimiser=optimiser)
+    trainer = Trainer(run, tmp_path, say=quiet)
+    (parameter,) = trainer.context.criterion.parameters()
+    before = float(parameter.detach())
+    trainer.train()
+    assert float(parameter.detach()) != before
+    again = Trainer(run, tmp_path, say=quiet)
+    assert again.load_latest()
+    assert torch.equal(next(iter(again.context.criterion.parameters())), parameter)
+
+
+def test_a_model_is_loaded_without_its_data(tmp_path: Path) -> None:
+    """The data set's file is gone; networks and views are all that is needed."""
+    import numpy as np
+
+    path = tmp_path / "mine.npz"
+    images = np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), dtype=np.uint8)
+    np.savez(path, train_images=images)
+    run = Run(data=str(path), views="simclr-cifar", batch=16, epochs=1, metrics=0, framework="memory-bank")
+    trainer = Trainer(run, tmp_path / "run", say=quiet)
+    trainer.train()
+    path.unlink()
+    model = load(tmp_path / "run")
+    raw = torch.randint(0, 256, (5, 3, 48, 40), dtype=torch.uint8)
+    features = model.embed(raw)
+    assert features.shape == (5, 64)
+    torch.testing.assert_close(features, trainer.model.embed(raw))
+    with pytest.raises(ValueError, match="is not the directory of a run"):
+        load(tmp_path)

@@ -70,6 +70,6 @@ class _Votes:
         votes = weight.new_zeros(len(weight), self.classes)
         return votes.scatter_add_(1, self.labels[nearest.indices], weight)
 
-    def back(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
+    def backward(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
         """Return no gradient: votes are piecewise constant, and features are frozen."""
         return None, None

@@ -26,12 +26,13 @@ def align_uniform(
     negatives: Negatives = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """w_a · mean ‖z - z⁺‖^α + w_u · log mean e^{-t‖z - z'‖²} (AU-CL).
+    """w_a · mean ‖z - z⁺‖^α + w_u · log mean e^{-t‖z - z'‖²} (Wang & Isola; AU-CL).
 
-    Uniformity is over the pairs of different images within each view, then the mean over views. On `queue` and
-    `bank` it is over all (query, stored row) pairs and, with `batch`, the pairs of queries, each once. On `cross`
-    and on bare similarities it is over the negatives there are. Several positives: the mean of their distances.
-    It belongs to the whole batch, so `reduction="none"` adds the same number to every anchor's alignment.
+    Uniformity is taken over the pairs of different samples within each view and averaged over views. On `queue` and
+    `bank` it is taken over all (query, stored row) pairs and, with `batch`, over the pairs of queries, each once; on
+    `cross` and on similarity values over all negatives. With several positives, alignment is the mean of their
+    distances. Uniformity is one number for the whole batch, so `reduction="none"` adds the same number to every
+    anchor's alignment.
     """
     for name, value in (("alpha", alpha), ("t", t)):
         check_number(name, value, above=0.0)
@@ -39,13 +40,16 @@ def align_uniform(
         check_number(name, value)
     distance = 2 - 2 * pairs.positives()  # ‖z - z⁺‖²
     if alpha != 2:
-        # A square root has no slope at 0: coincident views are as aligned as they can be and get none.
-        apart = distance > 0  # by rounding it may be below
+        # For α < 2 the derivative is infinite at 0, where the minimum is: coincident views get no gradient. The inner
+        # `where` keeps that infinity, times 0, from becoming NaN in the backward pass. Rounding may even make a
+        # distance negative.
+        apart = distance > 0
         distance = torch.where(apart, torch.where(apart, distance, 1.0) ** (alpha / 2), 0.0)
     return finish(align_weight * distance.mean(1) + uniform_weight * _uniformity(pairs, t, negatives), reduction)
 
 
 def _uniformity(pairs: AnyPairs, t: float, negatives: Negatives) -> Tensor:
+    """Return log mean e^{-t‖z - z'‖²}, averaged over views; -t‖z - z'‖² = 2t·s - 2t."""
     if 0 < pairs.stored < pairs.shape[1]:
         return _queue_uniformity(pairs, t, negatives)
     chosen = (same_view(), *steps(negatives)) if pairs.has_views else steps(negatives)
@@ -55,9 +59,10 @@ def _uniformity(pairs: AnyPairs, t: float, negatives: Negatives) -> Tensor:
 
 
 def _queue_uniformity(pairs: AnyPairs, t: float, negatives: Negatives) -> Tensor:
-    """Query-queue pairs, and query-query pairs of one view, which stand in the matrix twice and count once."""
-    total, before = LogSumExp(Scale(2 * t)), (same_view(), *steps(negatives))
-    stored, m = pairs.reduce(total, Count(), negatives=(*before, stored_rows()), may_be_empty=True)
-    batch, b = pairs.reduce(total, Count(), negatives=(*before, batch_rows()), may_be_empty=True)
-    everything = torch.stack([stored, batch - math.log(2)]).flatten().logsumexp(0)
-    return everything - (m.sum() + b.sum() / 2).log() - 2 * t
+    """Return uniformity over query-queue pairs and, within a view, query-query pairs."""
+    total, chosen = LogSumExp(Scale(2 * t)), (same_view(), *steps(negatives))
+    stored, stored_count = pairs.reduce(total, Count(), negatives=(*chosen, stored_rows()), may_be_empty=True)
+    batch, batch_count = pairs.reduce(total, Count(), negatives=(*chosen, batch_rows()), may_be_empty=True)
+    # A pair of queries is in the matrix twice, as (i, j) and as (j, i), and is halved to enter the mean once.
+    log_sum = torch.stack([stored, batch - math.log(2)]).flatten().logsumexp(0)
+    return log_sum - (stored_count.sum() + batch_count.sum() / 2).log() - 2 * t

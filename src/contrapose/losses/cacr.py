@@ -1,6 +1,6 @@
-"""Contrastive attraction and contrastive repulsion (Zheng et al.).
+"""Contrastive attraction and contrastive repulsion (CACR, Zheng et al.).
 
-Cost c = ‖x - y‖² = 2 - 2s. Among the K positives of a query the distant ones attract more, among its negatives the
+The cost is c = ‖x - y‖² = 2 - 2s. Among the K positives of a query, distant ones attract more; among its negatives,
 close ones repel more:
 
     CA = Σ_k π⁺_k c(z, z⁺_k),    π⁺ = softmax(+t⁺ c)
@@ -50,19 +50,19 @@ def cacr(
 ) -> Tensor:
     """CA + CR with t⁺ = `t_pos` and t⁻ = `t_neg`: contrastive attraction and repulsion (Zheng et al., Eq. 2-4).
 
-    attraction, repulsion   "contrast" as above, "uniform" (all weigh the same), "reversed" (sign of t flipped)
+    attraction, repulsion   "contrast" as above, "uniform" (equal weights), "reversed" (the sign of t flipped)
     cost                    "euclidean" 2 - 2s; "inner" -s; "rbf": CR = log mean_i Σ_j π⁻_ij e^{-t c_ij}. Weights always
                             use 2 - 2s.
-    margin                  if given, max(CA + CR + margin, 0) for each query, the triplet view; a query's negatives are then
-                            those of all other views
-    stop_positive_weights   no gradient through π⁺; by default so where keys, a queue or a bank are (the MoCo form)
+    margin                  if set, the loss is max(CA + CR + margin, 0) for each query, as in a triplet loss; a query's
+                            negatives are then those of all other views
+    stop_positive_weights   no gradient through π⁺; the default with keys, a queue or a bank (the MoCo form)
     detach_queue_weights    no gradient through the stored rows' part of π⁻, as in the authors' MoCo code
 
-    The K positives are those of the pairs; with one, π⁺ = 1 and CA is the alignment loss. Negatives: on `two_views`
-    and `views` by default each pair of views v < w on its own, v the query, as the authors' code does (CR is then one
-    number for each image and counts for all its views; with `keys` in both directions). With a choice, one softmax over
-    all that it leaves: `negatives=same_view()` is the formula as printed. On `queue` with `batch`, the stored rows and
-    the other queries of the query's view.
+    The K positives are those of the pairs; with one, π⁺ = 1 and CA is the alignment loss. On `two_views` and `views`
+    the default is the authors' code: each pair of views v < w is a comparison of its own with v as the query (with
+    `keys`, in both directions), and CR is one number per sample, used for all of its views. With a choice of
+    `negatives` there is one softmax over the chosen ones: `negatives=same_view()` is the formula as printed. On `queue`
+    with `batch`, negatives are the stored rows and the other queries of the query's view.
     """
     check_number("t_pos", t_pos, least=0.0)
     check_number("t_neg", t_neg, least=0.0)
@@ -76,7 +76,7 @@ def cacr(
     check_choice("cost", cost, *COSTS)
     if stop_positive_weights is None:
         stop_positive_weights = pairs.detached
-    if margin is not None and pairs.has_views:  # a number for each query, not one for its image
+    if margin is not None and pairs.has_views:  # the margin applies to a query's own CR, not to that of its sample
         negatives = steps(negatives) or (other_views(),)
     attract = _attraction(pairs.positives(), _sharpness(t_pos, attraction), cost, stop_positive_weights)
     sharpness = -_sharpness(t_neg, repulsion)
@@ -93,7 +93,7 @@ def cacr(
 
 
 def _sharpness(t: float, weights: str) -> float:
-    """κ such that the weights softmax(t c), c = 2 - 2s, are softmax(κ s)."""
+    """Return κ such that the weights softmax(t c) with c = 2 - 2s are softmax(κ s)."""
     return {"contrast": -2 * t, "uniform": 0.0, "reversed": 2 * t}[weights]
 
 
@@ -104,12 +104,15 @@ def _attraction(positives: Tensor, sharpness: float, cost: str, stop: bool) -> T
 
 
 def _view_pairs(pairs: AnyPairs) -> list[AnyPairs]:
-    """Each pair of views once, the earlier as query; both ways with fixed keys, or the last view would not move."""
+    """Return each pair of views, the earlier one as the query.
+
+    With keys, which carry no gradient, both directions: otherwise the last view would get no gradient.
+    """
     return [between for v, w, between in pairs.between_views() if v < w or pairs.detached]
 
 
 def _mean_negative(pairs: AnyPairs, sharpness: float, negatives: Negatives, detach_queue: bool) -> Tensor:
-    """Σ_j π⁻_j s_j for each anchor."""
+    """Return Σ_j π⁻_j s_j, (n,)."""
     if not steps(negatives) and pairs.has_views:
         parts = [_mean_negative(between, sharpness, None, detach_queue) for between in _view_pairs(pairs)]
         return torch.stack(parts).mean(0).repeat(pairs.views)
@@ -118,21 +121,23 @@ def _mean_negative(pairs: AnyPairs, sharpness: float, negatives: Negatives, deta
     chosen = steps(negatives) or ((same_view(),) if mixed else ())
     if not (mixed and detach_queue):
         return pairs.reduce(expectation, negatives=chosen)[0]
-    # Two softmaxes, one of them detached, joined by their totals.
+    # One softmax over stored rows, with fixed weights, and one over the batch, combined in proportion to their totals.
     total = LogSumExp(Scale(sharpness))
     log_stored, stored = pairs.reduce(total, expectation, negatives=(*chosen, stored_rows()), may_be_empty=True)
-    live = Expectation(Scale(sharpness))
-    log_batch, batch = pairs.reduce(total, live, negatives=(*chosen, batch_rows()), may_be_empty=True)
-    share = torch.sigmoid(log_stored.detach() - log_batch)
-    return share * stored + (1 - share) * batch
+    differentiable = Expectation(Scale(sharpness))
+    log_batch, batch = pairs.reduce(total, differentiable, negatives=(*chosen, batch_rows()), may_be_empty=True)
+    # e^a / (e^a + e^b), which is also right if one part is empty and its total -inf.
+    stored_share = torch.sigmoid(log_stored.detach() - log_batch)
+    return stored_share * stored + (1 - stored_share) * batch
 
 
 def _rbf_repulsion(pairs: AnyPairs, sharpness: float, t: float, negatives: Negatives) -> Tensor:
-    """log mean_i Σ_j π⁻_ij e^{-t c_ij}, a number for the whole batch (the mean over views, or pairs of views)."""
+    """Return log mean_i Σ_j π⁻_ij e^{-t c_ij}, one number for the batch: the mean over (pairs of) views."""
     if not steps(negatives) and pairs.has_views:
         parts = [_rbf_repulsion(between, sharpness, t, None) for between in _view_pairs(pairs)]
         return torch.stack(parts).mean()
     chosen = steps(negatives) or ((same_view(),) if 0 < pairs.stored < pairs.shape[1] else ())
     weighted, total = pairs.reduce(LogSumExp(Scale(sharpness + 2 * t)), LogSumExp(Scale(sharpness)), negatives=chosen)
-    each = (weighted - total - 2 * t).reshape(pairs.views, -1)
-    return each.logsumexp(1).mean() - math.log(each.shape[1])
+    # Both sums are log-sum-exps of s: π⁻ e^{-t c} = e^{(κ + 2t) s - 2t} / Σ e^{κ s}.
+    log_values = (weighted - total - 2 * t).reshape(pairs.views, -1)
+    return log_values.logsumexp(1).mean() - math.log(log_values.shape[1])

@@ -85,11 +85,13 @@ def _declared(function: F, described: Traits) -> F:
 
 def _refusal(function: Callable[..., Tensor], takes: str, *received: Any) -> str:
     names = " and ".join(type(value).__name__ for value in received)
+    if takes == "pairs" and isinstance(received[0], Embeddings):
+        return f"pairs: expected pairs, got Embeddings; write {function.__name__}(embeddings.pairs)"
     if takes != "pairs":
         return (
             f"{takes}: {function.__name__} expected {takes.capitalize()}, got {names}; `Loss` makes them of two views"
         )
-    wanted = "what two_views, views, cross, queue, bank or from_similarities make"
+    wanted = "the result of two_views, views, cross, queue, bank or from_similarities"
     two = isinstance(received[0], Tensor)
     hint = f"; for two views write {function.__name__}(two_views(z1, z2))" if two else ""
     return f"pairs: expected {wanted}, got {names}{hint}"

@@ -1,4 +1,4 @@
-"""From one value per anchor to a loss."""
+"""Check the input of an objective, and reduce one value per anchor to a loss."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from contrapose.validate import check_choice
 
 
 def finish(values: Tensor, reduction: str) -> Tensor:
-    """`"mean"`: the mean over anchors. `"none"`: one value for each, whose mean is the loss. Of (n, k) the mean over k."""
+    """Return the mean over anchors ("mean") or one value per anchor, (n,) ("none"); average (n, k) over k as well."""
     check_choice("reduction", reduction, "mean", "none")
     return values.mean() if reduction == "mean" else values if values.ndim == 1 else values.mean(1)

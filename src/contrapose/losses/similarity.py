@@ -1,4 +1,4 @@
-"""Objectives that take similarities as they are: no softmax, no temperature."""
+"""Objectives that are linear in the similarities: no softmax, no temperature."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def simple(
 ) -> Tensor:
     """-s⁺ + λ Σ_k s_k with λ = 1/(number of negatives), or λ = `weight` (Wang & Liu, Eq. 3).
 
-    The limit of NT-Xent at high temperature: all negatives weigh the same. With `hardest(k)` it is HardSimple. With
-    several positives s⁺ is their mean.
+    The limit of NT-Xent at high temperature: all negatives have the same weight. With `hardest(k)` it is HardSimple.
+    With several positives, s⁺ is their mean.
     """
     attraction = pairs.positives().mean(1)
     if weight is None:
@@ -38,9 +38,9 @@ def simple(
 
 @objective
 def triplet(pairs: AnyPairs, *, margin: float = 0.0, negatives: Negatives = None, reduction: str = "mean") -> Tensor:
-    """max(max_k s_k - s⁺ + margin, 0): only the hardest negative counts (Wang & Liu, Eq. 6).
+    """max(max_k s_k - s⁺ + margin, 0): only the hardest negative is pushed away (Wang & Liu, Eq. 6).
 
-    The limit of τ · NT-Xent at low temperature. With several positives, the mean over them.
+    The limit of τ · NT-Xent at low temperature. With several positives, it is the mean over them.
     """
     check_number("margin", margin)
     (hardest,) = pairs.reduce(Maximum(), negatives=negatives)

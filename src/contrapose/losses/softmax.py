@@ -1,7 +1,7 @@
-"""Objectives that weigh negatives by a softmax of their similarity.
+"""Objectives that weight negatives by a softmax of their similarity.
 
-With several positives, an objective here is the mean over the positives of its one-positive form: each positive in
-turn against the same negatives, the other positives left out.
+With several positives, an objective is the mean over them of its form for one positive: each positive is contrasted
+with the same negatives, and the other positives are left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from contrapose.validate import check_number
 
 
 def softplus(x: Tensor) -> Tensor:
-    """log(1 + e^x) to the last digit (by default torch returns x itself above 20, where float64 still tells)."""
+    """Return log(1 + e^x), exact in float64: torch's default returns x above 20, where e^{-x} is not negligible yet."""
     return torch.nn.functional.softplus(x, threshold=40.0)
 
 
@@ -33,8 +33,8 @@ def nt_xent(
 ) -> Tensor:
     """-log e^{s⁺/τ} / (e^{s⁺/τ} + Σ_k e^{s_k/τ}): InfoNCE, NT-Xent.
 
-    On `two_views` SimCLR's loss, on `queue` MoCo's, on `bank` Wang & Liu's Eq. 1, and with `hardest(k)` their
-    Eq. 9; with `temperature=cosine(low, high)` DySTreSS (Manna et al., Alg. 3).
+    On `two_views` this is SimCLR's loss, on `queue` MoCo's, on `bank` Wang & Liu's Eq. 1 and, with `hardest(k)`, their
+    Eq. 9. With `temperature=cosine(low, high)` it is DySTreSS (Manna et al., Alg. 3).
 
     >>> from contrapose.pairs import two_views
     >>> round(nt_xent(two_views(torch.eye(4), torch.eye(4)), temperature=0.5).item(), 4)  # log(1 + 6/e²)
@@ -42,6 +42,7 @@ def nt_xent(
     """
     logit = temperature_logit(temperature, pairs.shape[0])
     (total,) = pairs.reduce(LogSumExp(logit), negatives=negatives)
+    # The cross-entropy is softplus(log-sum of negatives - positive logit): no softmax has to include the positive.
     return finish(softplus(total[:, None] - logit(pairs.positives())), reduction)
 
 
@@ -49,9 +50,9 @@ def nt_xent(
 def moco_v3(
     pairs: AnyPairs, *, temperature: float = 1.0, negatives: Negatives = None, reduction: str = "mean"
 ) -> Tensor:
-    """2τ times the sum over views of NT-Xent against the other views alone: 2τ[CE(q₁, k₂) + CE(q₂, k₁)] (MoCo v3).
+    """2τ times the sum over views of NT-Xent against the other views only: 2τ[CE(q₁, k₂) + CE(q₂, k₁)] (MoCo v3).
 
-    The pull does not depend on τ as NT-Xent's does, so neither does the learning rate.
+    The factor τ cancels the 1/τ of NT-Xent's gradient, so that the learning rate need not follow the temperature.
     """
     check_number("temperature", temperature, above=0.0)
     chosen = (only_other_views(), *steps(negatives)) if pairs.has_views else steps(negatives)
@@ -69,12 +70,11 @@ def dcl(
     negatives: Negatives = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """-s⁺/τ + log Σ_k e^{s_k/τ}: decoupled, the positive is not in the sum (Yeh et al., Eq. 6).
+    """-s⁺/τ + log Σ_k e^{s_k/τ}: decoupled, that is, the positive is not in the sum (Yeh et al., Eq. 6).
 
-    nt_xent = softplus(dcl) for every anchor.
-    `split_views` adds one log-sum-exp over the negatives of the anchor's view and one over those of other views, as
-    lightly did until 2025 and as the DySTreSS paper's DCL numbers were made: twice the repulsion. `negatives` then
-    narrows each of the two.
+    nt_xent = softplus(dcl) for every anchor. With `split_views` the repulsion is the sum of two log-sum-exps, over the
+    negatives of the anchor's own view and over those of other views: twice as strong, as in lightly until 2025 and in
+    the DySTreSS paper's DCL numbers. `negatives` then applies to each of the two.
     """
     logit = temperature_logit(temperature, pairs.shape[0])
     total = _log_total(pairs, LogSumExp(logit), negatives, split_views)
@@ -99,7 +99,7 @@ def tau(
     negatives: Negatives = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """DCL at the temperature τ/sigmoid(t̂_i), t̂ = `score` (n,) an extra output of the encoder (TaU, Zhang et al.)."""
+    """DCL at temperatures τ/sigmoid(t̂_i); t̂ = `score` (n,) is an extra output of the encoder (TaU, Zhang et al.)."""
     temperature = uncertainty(score, base=base)
     if len(temperature) != pairs.shape[0]:
         raise ValueError(f"score: expected one number per anchor ({pairs.shape[0]},), got {tuple(score.shape)}")
@@ -118,7 +118,7 @@ def dclw(
 ) -> Tensor:
     """-w·s⁺/τ + log Σ_k e^{s_k/τ} with w_i = 2 - e^{s_i⁺/σ} / mean_j e^{s_j⁺/σ} (Yeh et al., DCLW).
 
-    Hard positives weigh more. The weights carry no gradient and average to 1 over the images of each direction.
+    Dissimilar positives get a larger weight. Weights carry no gradient and average to 1 over the samples of each view.
     """
     check_number("sigma", sigma, above=0.0)
     logit, positives = temperature_logit(temperature, pairs.shape[0]), pairs.positives()
@@ -129,10 +129,11 @@ def dclw(
 
 
 def _log_total(pairs: AnyPairs, total: LogSumExp, negatives: Negatives, split_views: bool) -> Tensor:
+    """Return the log-sum-exp over negatives, (n,); with `split_views`, the sum of those over own and other views."""
     if not split_views:
         return pairs.reduce(total, negatives=negatives)[0]
     if not pairs.has_views:
-        raise ValueError("split_views: expected the batch itself in several views, as two_views and views make it")
+        raise ValueError("split_views: expected the batch itself in several views, as returned by two_views or views")
     chosen = steps(negatives)
     (same,) = pairs.reduce(total, negatives=(same_view(), *chosen))
     (other,) = pairs.reduce(total, negatives=(only_other_views(), *chosen))
@@ -151,11 +152,11 @@ def generalized_nt_xent(
 ) -> Tensor:
     """-s⁺ + (λ/α) log(e^{αs⁺} + Σ_k e^{αs_k}), λ = `weight` (Lee, generalised NT-Xent).
 
-    With λ = 1 it is nt_xent(τ = 1/α) / α; `scale_by_alpha` multiplies by α, to NT-Xent's own scale.
+    With λ = 1 it is nt_xent(τ = 1/α) / α; `scale_by_alpha` multiplies by α, back to the scale of NT-Xent.
     """
-    total, positives = _balance(pairs, alpha, weight, negatives)
-    everything = torch.logaddexp(total[:, None], alpha * positives)
-    values = (weight / alpha * everything - positives).mean(1)
+    total, positives = _total_and_positives(pairs, alpha, weight, negatives)
+    with_positive = torch.logaddexp(total[:, None], alpha * positives)
+    values = (weight / alpha * with_positive - positives).mean(1)
     return finish(values * alpha if scale_by_alpha else values, reduction)
 
 
@@ -171,15 +172,16 @@ def balanced(
 ) -> Tensor:
     """-s⁺ + (λ/α) log Σ_k e^{αs_k}, λ = `weight`: the balanced contrastive loss (Lee, Eq. 17).
 
-    α says how hard the negatives are that count, λ how attraction and repulsion balance. With λ = 1 it is
-    dcl(τ = 1/α) / α; `scale_by_alpha` multiplies by α.
+    α controls how much harder negatives outweigh easier ones, λ the balance of attraction and repulsion. With λ = 1 it
+    is dcl(τ = 1/α) / α; `scale_by_alpha` multiplies by α.
     """
-    total, positives = _balance(pairs, alpha, weight, negatives)
+    total, positives = _total_and_positives(pairs, alpha, weight, negatives)
     values = weight / alpha * total - positives.mean(1)
     return finish(values * alpha if scale_by_alpha else values, reduction)
 
 
-def _balance(pairs: AnyPairs, alpha: float, weight: float, negatives: Negatives) -> tuple[Tensor, Tensor]:
+def _total_and_positives(pairs: AnyPairs, alpha: float, weight: float, negatives: Negatives) -> tuple[Tensor, Tensor]:
+    """Check α and λ; return log Σ_k e^{αs_k}, (n,), and the similarities to the positives, (n, k)."""
     check_number("alpha", alpha, above=0.0)
     check_number("weight", weight, least=0.0)
     (total,) = pairs.reduce(LogSumExp(Scale(alpha)), negatives=negatives)
@@ -203,20 +205,22 @@ def macl(
 ) -> Tensor:
     """sg[1/(1-P)] · (-log P), P the positive's softmax probability at τ_a = τ₀(1 + α(A - A₀)) (MACL, Huang et al.).
 
-    A is the batch's mean positive similarity. The reweighting cancels the factor 1 - P of NT-Xent's gradient, so the
-    positive is pulled with 1/τ_a exactly, however well it is matched already.
+    A is the batch's mean positive similarity. The weight cancels the factor 1 - P of NT-Xent's gradient, so that the
+    gradient of the positive similarity is exactly -1/τ_a, however similar the positive is already.
     """
     check_number("temperature", temperature, above=0.0)
     positives = pairs.positives()
     logit = Scale(1.0 / adaptive(positives, base=temperature, alpha=alpha, center=center))
     (total,) = pairs.reduce(LogSumExp(logit), negatives=negatives)
     gap = logit(positives) - total[:, None]  # log P/(1-P)
-    # Value and gradient apart: 1/(1-P) overflows long before its product with -log P leaves 1.
+    # Value and gradient (that of -gap) are computed separately: 1/(1-P) overflows although 1/(1-P) · (-log P) tends to
+    # 1.
     return finish((_reweighted(gap.detach()) - (gap - gap.detach())), reduction)
 
 
 def _reweighted(gap: Tensor) -> Tensor:
-    """-log(P)/(1-P) for log P/(1-P) = `gap`: (1 + 1/u) log(1 + u) with u = e^{-gap}."""
+    """Return -log(P)/(1-P) for log P/(1-P) = `gap`: (1 + 1/u) log(1 + u) with u = e^{-gap}."""
+    # Two branches, each with an exponent ≤ 0 so that nothing overflows; the floor keeps log1p(u)/u from being 0/0.
     u = torch.exp(-gap.clamp(min=0)).clamp(min=1e-30)
     return torch.where(gap > 0, torch.log1p(u) / u * (1 + u), softplus(-gap) * (1 + torch.exp(gap.clamp(max=0))))
 
@@ -231,7 +235,7 @@ def hard_negative(
     negatives: Negatives = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """log(1 + N_g/p), p = e^{s⁺/τ}: hard negatives, debiased (HN-CL, Robinson et al.).
+    """log(1 + N_g/p), p = e^{s⁺/τ}: hard negatives with debiasing (HN-CL, Robinson et al.).
 
         N_g = max((R - τ⁺ N p)/(1 - τ⁺), N e^{-1/τ}),   R = Σ_k e_k^{β+1} / mean_k e_k^β,   e_k = e^{s_k/τ}
 
@@ -240,32 +244,34 @@ def hard_negative(
     check_number("beta", beta, least=0.0)
     check_number("tau_plus", tau_plus, least=0.0)
     if tau_plus >= 1:
-        raise ValueError(f"tau_plus: expected a share below 1, got {tau_plus!r}")
+        raise ValueError(f"tau_plus: expected a probability below 1, got {tau_plus!r}")
     logit, positives = temperature_logit(temperature, pairs.shape[0]), pairs.positives()
-    harder, hard, count = pairs.reduce(
+    # All in logarithms: e_k^{β+1} overflows float32 at low temperatures.
+    log_numerator, log_denominator, count = pairs.reduce(
         LogSumExp(logit.times(beta + 1)), LogSumExp(logit.times(beta)), Count(), negatives=negatives
     )
     log_count = count.log()[:, None]
-    log_r = (harder - hard)[:, None] + log_count
+    log_r = (log_numerator - log_denominator)[:, None] + log_count
     log_p = logit(positives)
     log_ng = log_r
     if tau_plus > 0:
-        share = torch.exp((math.log(tau_plus) + log_count + log_p - log_r).clamp(max=1.0))
-        nothing = share >= 1  # then R - τ⁺Np is not positive, and the lower bound holds
-        log_rest = torch.log1p(-torch.where(nothing, torch.zeros_like(share), share))
-        log_ng = torch.where(nothing, -torch.inf, log_r + log_rest) - math.log1p(-tau_plus)
-    least = log_count + logit(torch.full_like(positives, -1.0))
-    return finish(softplus(torch.maximum(log_ng, least) - log_p), reduction)
+        ratio = torch.exp((math.log(tau_plus) + log_count + log_p - log_r).clamp(max=1.0))  # τ⁺Np / R
+        at_floor = ratio >= 1  # R - τ⁺Np is not positive, so that the lower bound of N_g applies
+        # Masked before the logarithm, not after: log of a negative number would make the gradient NaN.
+        log_rest = torch.log1p(-torch.where(at_floor, torch.zeros_like(ratio), ratio))
+        log_ng = torch.where(at_floor, -torch.inf, log_r + log_rest) - math.log1p(-tau_plus)
+    floor = log_count + logit(torch.full_like(positives, -1.0))
+    return finish(softplus(torch.maximum(log_ng, floor) - log_p), reduction)
 
 
 @objective
 def cmc(
     pairs: AnyPairs, *, temperature: Temperature = 0.07, negatives: Negatives = None, reduction: str = "mean"
 ) -> Tensor:
-    """Every pair of views contrasted on its own: NT-Xent of view v against view w, mean over v ≠ w (CMC, Eq. 8).
+    """NT-Xent of view v against view w, averaged over all ordered pairs of views v ≠ w (CMC, Tian et al., Eq. 8).
 
-    Each positive meets the negatives of its own view only, m - 1 of them. On `queue` and `bank`, whose rows belong
-    to no view, every positive meets all stored rows.
+    Each positive is contrasted with the m - 1 negatives of its own view only. On `queue` and `bank`, whose rows belong
+    to no view, it is contrasted with all stored rows.
     """
     if not pairs.has_views:
         return nt_xent(pairs, temperature=temperature, negatives=negatives, reduction=reduction)

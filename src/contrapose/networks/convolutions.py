@@ -1,7 +1,8 @@
 """Convolutions for ARM CPUs, where torch's backward pass is several times slower than its forward pass.
 
-There oneDNN has the ARM Compute Library for the forward pass and a general fallback for both gradients. But the gradient
-of the input is itself a convolution, which the fast path can compute, and that of the weights is a matrix product.
+On ARM, oneDNN uses the ARM Compute Library for the forward pass and a generic fallback for both gradients. But the
+gradient of the input is itself a convolution, which the fast path can compute, and that of the weights is a matrix
+product.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import conv2d, pad
 
 SLOW_BACKWARD = platform.machine() == "aarch64"  # Linux on ARM; macOS, "arm64", does not use oneDNN
-_UNFOLDED = 2**23  # elements of the unfolded input at a time: 32 MB, whatever the batch size
+_UNFOLDED = 2**23  # elements of the unfolded input at a time: 32 MiB of float32, whatever the batch size
 
 
 class _Convolution(torch.autograd.Function):
@@ -29,20 +30,20 @@ class _Convolution(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         x, weight = ctx.saved_tensors
-        by_x, by_weight = ctx.needs_input_grad[:2]
+        wants_x, wants_weight = ctx.needs_input_grad[:2]
         return (
-            _input_gradient(gradient, x, weight, ctx.stride, ctx.padding) if by_x else None,
-            _weight_gradient(gradient, x, weight, ctx.stride, ctx.padding) if by_weight else None,
+            _input_gradient(gradient, x, weight, ctx.stride, ctx.padding) if wants_x else None,
+            _weight_gradient(gradient, x, weight, ctx.stride, ctx.padding) if wants_weight else None,
             None,
             None,
         )
 
 
 def _input_gradient(gradient: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-    """Convolve the gradient with the mirrored kernel; with a stride, zeros are put between its elements first."""
+    """Convolve the gradient with the mirrored kernel; for a stride, insert zeros between its elements first."""
     kernel = weight.shape[2]
     if stride > 1:
-        # Rows and columns that the last stride left out had no part in the output, but have a place in the input.
+        # A stride may skip the last rows and columns of the input; their gradient is zero.
         sides = [side + 2 * padding - kernel + 1 for side in x.shape[2:]]
         spread = gradient.new_zeros(*gradient.shape[:2], *sides).to(memory_format=torch.channels_last)
         spread[:, :, ::stride, ::stride] = gradient
@@ -52,7 +53,7 @@ def _input_gradient(gradient: Tensor, x: Tensor, weight: Tensor, stride: int, pa
 
 
 def _weight_gradient(gradient: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-    """Multiply the gradient by the patches of the input that it came from."""
+    """Multiply the gradient by the patches of the input under the kernel, some images at a time."""
     out, channels, kernel, _ = weight.shape
     height, width = gradient.shape[2:]
     size = max(1, _UNFOLDED // (height * width * kernel * kernel * channels))
@@ -60,29 +61,29 @@ def _weight_gradient(gradient: Tensor, x: Tensor, weight: Tensor, stride: int, p
     for images, part in zip(x.split(size), gradient.split(size), strict=True):
         padded = pad(images.permute(0, 2, 3, 1), (0, 0, padding, padding, padding, padding)).contiguous()
         n, row, column, channel = padded.stride()
-        patches = padded.as_strided(
+        patches = padded.as_strided(  # a view: each patch is read in place, until `reshape` copies them
             (len(images), height, width, kernel, kernel, channels),
             (n, row * stride, column * stride, row, column, channel),
         )
-        # In this order: the transposed product took 1.2 to 1.5 times as long.
+        # Patches first: the transposed product takes 1.2 to 1.5 times as long.
         total += patches.reshape(-1, len(total)).t() @ part.permute(0, 2, 3, 1).reshape(-1, out)
     return total.t().reshape(out, kernel, kernel, channels).permute(0, 3, 1, 2)
 
 
 class FastBackwardConv2d(nn.Conv2d):
-    """`nn.Conv2d` with the gradients of this module, in float32 training on the CPU; anything else is torch's."""
+    """`nn.Conv2d` with this file's gradients in float32 training on the CPU, and torch's in all other cases."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, C', H', W')."""
-        trains = torch.is_grad_enabled() and input.device.type == "cpu" and input.dtype == torch.float32
-        if not trains or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
+        """Convolve, (B, C, H, W) -> (B, C', H', W')."""
+        training = torch.is_grad_enabled() and input.device.type == "cpu" and input.dtype == torch.float32
+        if not training or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
             return super().forward(input)
         y: Tensor = _Convolution.apply(input, self.weight, self.stride[0], int(self.padding[0]))
         return y if self.bias is None else y + self.bias.view(1, -1, 1, 1)
 
 
 def speed_up_backward(network: nn.Module) -> None:
-    """Replace the gradients of a network's convolutions, in place, where torch's are slow. Weights and names stay as they are."""
+    """Replace the gradients of a network's convolutions in place, where torch's are slow; parameter names stay."""
     if SLOW_BACKWARD:
         for module in network.modules():
             if type(module) is nn.Conv2d and _supported(module):
@@ -90,7 +91,7 @@ def speed_up_backward(network: nn.Module) -> None:
 
 
 def _supported(module: nn.Conv2d) -> bool:
-    """Square kernels, strides and padding, no dilation, no groups: all convolutions of the networks here but ViT's patches."""
+    """Return whether kernel, stride and padding are square, without dilation or groups: all but ViT's patches here."""
     kernel, stride, padding = module.kernel_size, module.stride, module.padding
     square = all(isinstance(pair, tuple) and pair[0] == pair[1] for pair in (kernel, stride, padding))
     plain = module.groups == 1 and module.dilation == (1, 1) and module.padding_mode == "zeros"

@@ -1,4 +1,4 @@
-"""Projectors and predictors: from features to the embedding that a loss sees."""
+"""Projectors and predictors: from features to the embeddings that a loss compares."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from contrapose.validate import check_known
 
 
 def mlp(widths: tuple[int, ...], *, norm: bool = True, last_norm: str = "none", bias: bool = False) -> nn.Sequential:
-    """Linear layers, each but the last followed by batch norm (with `norm`) and ReLU.
+    """Return linear layers, each but the last followed by batch norm (with `norm`) and ReLU.
 
-    last_norm: "none", "affine" (batch norm after the last layer too) or "plain" (the same without scale and shift).
+    last_norm: "none", "affine" (batch norm after the last layer too) or "plain" (batch norm without scale and shift).
     """
     layers: list[nn.Module] = []
-    for place, (before, after) in enumerate(itertools.pairwise(widths)):
-        last = place == len(widths) - 2
-        layers.append(nn.Linear(before, after, bias=bias))
-        if not last:
-            layers += [nn.BatchNorm1d(after), nn.ReLU()] if norm else [nn.ReLU()]
+    for i, (width_in, width_out) in enumerate(itertools.pairwise(widths)):
+        is_last = i == len(widths) - 2
+        layers.append(nn.Linear(width_in, width_out, bias=bias))
+        if not is_last:
+            layers += [nn.BatchNorm1d(width_out), nn.ReLU()] if norm else [nn.ReLU()]
         elif last_norm != "none":
-            layers.append(nn.BatchNorm1d(after, affine=last_norm == "affine"))
+            layers.append(nn.BatchNorm1d(width_out, affine=last_norm == "affine"))
     return nn.Sequential(*layers)
 
 
 def _fc8(width: int, out: int) -> nn.Linear:
-    """The small AlexNet's last layer, which begins as its others do."""
+    """Return the last layer of the small AlexNet, initialised like its other layers."""
     layer = nn.Linear(width, out)
     nn.init.normal_(layer.weight, std=0.02)
     nn.init.zeros_(layer.bias)
     return layer
 
 
-# (width of the features, width of the embedding or 0 for the paper's own) -> projector
+# (number of features, embedding dimension or 0 for the paper's) -> projector
 HEADS: Mapping[str, Callable[[int, int], nn.Module]] = {
     "simclr": lambda d, out: mlp((d, d, out or 128), last_norm="affine"),  # DySTreSS (lightly)
     "hcl": lambda d, out: mlp((d, 512, out or 128), bias=True),  # Robinson et al.; CACR with ResNet-50
@@ -48,11 +48,11 @@ HEADS: Mapping[str, Callable[[int, int], nn.Module]] = {
 
 
 def head(name: str, width: int, out: int = 0) -> nn.Module:
-    """A projector by name, for features of this width; `out` replaces its own number of dimensions."""
+    """Return a projector by name for `width` features; `out` overrides the paper's embedding dimension."""
     check_known("head", name, HEADS)
     return HEADS[name](width, out)
 
 
 def predictor(width: int) -> nn.Module:
-    """MoCo v3's: width → 4096 (batch norm, ReLU) → width."""
+    """Return MoCo v3's predictor: width → 4096 (batch norm, ReLU) → width."""
     return mlp((width, 4096, width))

@@ -1,4 +1,4 @@
-"""Batch norms that take the place of a network's own, with other statistics."""
+"""Batch norms that replace those of a network and normalise by other statistics."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 Network = TypeVar("Network", bound=nn.Module)
 
 
-class AdoptedBatchNorm(nn.Module, ABC):
-    """The names and values of the batch norm that it replaces; what is normalised together is for its children to say."""
+class ReplacementBatchNorm(nn.Module, ABC):
+    """A batch norm with the parameters and buffers of another; subclasses define what is normalised together.
+
+    Parameters and buffers keep their names, so that checkpoints do not depend on the kind of batch norm.
+    """
 
     running_mean: Tensor
     running_var: Tensor
@@ -30,36 +33,37 @@ class AdoptedBatchNorm(nn.Module, ABC):
         self.register_buffer("num_batches_tracked", norm.num_batches_tracked)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, …): by statistics of the batch in training, by the running ones in evaluation."""
+        """Normalise (B, C, …) by the statistics of the batch in training and by running statistics in evaluation."""
         if self.training:
-            return self.by_batch(x)
+            return self.normalise_batch(x)
         return batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 
     @abstractmethod
-    def by_batch(self, x: Tensor) -> Tensor:
-        """Normalised by statistics of the batch, which the running ones follow."""
+    def normalise_batch(self, x: Tensor) -> Tensor:
+        """Normalise by the statistics of the batch and update the running statistics."""
 
-    def scaled(self, centred: Tensor, variance: Tensor, places: int) -> Tensor:
-        """To the learned scale and shift; channels are followed by `places` dimensions."""
+    def scale(self, centred: Tensor, variance: Tensor, spatial_dims: int) -> Tensor:
+        """Divide by the standard deviation, then scale and shift; `spatial_dims` dimensions follow the channels."""
         y = centred * torch.rsqrt(variance + self.eps)
-        shape = [-1] + [1] * places
+        shape = [-1] + [1] * spatial_dims
         return y if self.weight is None else y * self.weight.view(shape) + self.bias.view(shape)
 
     @torch.no_grad()
-    def follow(self, mean: Tensor, variance: Tensor, count: float) -> None:
-        """The running statistics take their step towards those of `count` values a channel."""
+    def update_running_statistics(self, mean: Tensor, variance: Tensor, count: float) -> None:
+        """Move the running statistics towards those of a batch with `count` values per channel."""
         self.num_batches_tracked += 1
         self.running_mean.lerp_(mean, self.momentum)
+        # As in torch: normalise by the biased variance, but keep the unbiased one as running statistic.
         self.running_var.lerp_(variance * count / (count - 1), self.momentum)
 
 
-def wide(x: Tensor) -> Tensor:
-    """In float32 at least: statistics are not made in less."""
+def at_least_float32(x: Tensor) -> Tensor:
+    """Return x in float32 or better: in half precision, sums over a batch would lose most of their digits."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def replace_norms(network: Network, make: Callable[[_BatchNorm], nn.Module]) -> Network:
-    """Every batch norm inside a network replaced by what `make` makes of it, in place."""
+    """Replace every batch norm inside a network by `make(norm)`, in place, and return the network."""
     for module in network.modules():
         for name, child in list(module.named_children()):
             if isinstance(child, _BatchNorm):
@@ -67,26 +71,28 @@ def replace_norms(network: Network, make: Callable[[_BatchNorm], nn.Module]) -> 
     return network
 
 
-class SplitBatchNorm(AdoptedBatchNorm):
-    """A batch norm whose statistics are those of `splits` parts of the batch; image i is in part i mod splits.
+class SplitBatchNorm(ReplacementBatchNorm):
+    """A batch norm that normalises each of `splits` parts of the batch separately; image i is in part i mod splits.
 
-    It is what several GPUs without synchronised statistics see, on one. Running statistics are the mean over the parts.
+    It reproduces on one GPU what several GPUs do without synchronised statistics. Running statistics are the mean over
+    parts.
     """
 
     def __init__(self, norm: _BatchNorm, splits: int) -> None:
         super().__init__(norm)
         self.splits = splits
 
-    def by_batch(self, x: Tensor) -> Tensor:
-        """Each part by itself."""
+    def normalise_batch(self, x: Tensor) -> Tensor:
+        """Normalise each part separately."""
         if len(x) % self.splits:
             raise ValueError(f"norm_splits: a batch of {len(x)} cannot be split into {self.splits} equal parts")
         if x.numel() == self.splits * x.shape[1]:
             raise ValueError(f"norm_splits: {self.splits} parts of {len(x)} images leave nothing to average over")
-        return self.written_out(x) if torch.compiler.is_compiling() else self.grouped(x)
+        return self.explicit(x) if torch.compiler.is_compiling() else self.grouped(x)
 
     def grouped(self, x: Tensor) -> Tensor:
-        """The parts as channels of their own: nothing but the input is kept for the backward pass."""
+        """Normalise with one call of torch's batch norm, (B, C, …) -> (B, C, …)."""
+        # Parts become channels, so that torch's kernel, which saves only its input for the backward pass, does it all.
         parts = self.splits
         mean, var = self.running_mean.repeat(parts), self.running_var.repeat(parts)
         weight, bias = (None if p is None else p.repeat(parts) for p in (self.weight, self.bias))
@@ -97,15 +103,17 @@ class SplitBatchNorm(AdoptedBatchNorm):
         self.num_batches_tracked += 1
         return y.reshape(x.shape)
 
-    def written_out(self, x: Tensor) -> Tensor:
-        """The same where the images lie, for a compiler: it makes one kernel of it, and is lost in the other form."""
-        parts = wide(x.unflatten(0, (-1, self.splits)))  # (B / splits, splits, C, …)
-        over = (0, *range(3, parts.ndim))
-        variance, mean = torch.var_mean(parts, over, correction=0, keepdim=True)
-        self.follow(mean.mean(1).flatten(), variance.mean(1).flatten(), parts.numel() / mean.numel())
-        return self.scaled(parts - mean, variance, parts.ndim - 3).flatten(0, 1).to(x.dtype)
+    def explicit(self, x: Tensor) -> Tensor:
+        """Return the same by elementary operations, without a reshape of the batch, for torch.compile."""
+        # The compiler fuses this into one kernel, which it cannot do with the call of `grouped`.
+        parts = at_least_float32(x.unflatten(0, (-1, self.splits)))  # (B / splits, splits, C, …)
+        dims = (0, *range(3, parts.ndim))
+        variance, mean = torch.var_mean(parts, dims, correction=0, keepdim=True)
+        count = parts.numel() / mean.numel()
+        self.update_running_statistics(mean.mean(1).flatten(), variance.mean(1).flatten(), count)
+        return self.scale(parts - mean, variance, parts.ndim - 3).flatten(0, 1).to(x.dtype)
 
 
 def split_norms(network: Network, splits: int) -> Network:
-    """Every batch norm of a network over parts of the batch, in place."""
+    """Make every batch norm of a network normalise `splits` parts of the batch separately, in place."""
     return replace_norms(network, lambda norm: SplitBatchNorm(norm, splits))

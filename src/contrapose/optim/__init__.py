@@ -1,4 +1,4 @@
-"""Optimisers that torch does not have."""
+"""Optimisers that torch does not provide."""
 
 from contrapose.optim.lars import LARS
 

@@ -1,4 +1,4 @@
-"""LARS, in the two forms the papers' code uses."""
+"""LARS, in the two forms that the papers' code uses."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch.optim import Optimizer
 
 
 class LARS(Optimizer):
-    """Layer-wise adaptive rates, v ← μv + d and w ← w - lr·v with d = η‖w‖/‖…‖ · (g + wd·w).
+    """Layer-wise adaptive learning rates: v ← μv + d, w ← w - lr·v with d = ratio · (g + wd·w) and η = `trust`.
 
-    form "lightly": ratio η‖w‖/(‖g‖ + wd‖w‖ + ε), for groups with weight decay; the others get plain SGD.
-    form "moco": ratio η‖w‖/‖g + wd·w‖, for parameters with more than one dimension; the others get plain SGD.
+    form "lightly": ratio = η‖w‖/(‖g‖ + wd‖w‖ + ε), for groups with weight decay; the others use SGD with momentum, d =
+    g. form "moco": ratio = η‖w‖/‖g + wd·w‖, for parameters with more than one dimension; the others use d = g.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class LARS(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One step; `closure` is not used."""
+        """Take one step; `closure` is ignored."""
         for group in self.param_groups:
             for w in group["params"]:
                 if w.grad is None:
@@ -42,22 +42,25 @@ class LARS(Optimizer):
                 direction = self._direction(w, w.grad, group["weight_decay"])
                 if "velocity" not in self.state[w]:
                     self.state[w]["velocity"] = torch.zeros_like(w)
-                velocity, rate = self.state[w]["velocity"], group["lr"]
-                if not isinstance(rate, Tensor):
+                velocity, lr = self.state[w]["velocity"], group["lr"]
+                if not isinstance(lr, Tensor):
                     velocity.mul_(group["momentum"]).add_(direction)
-                    w.add_(velocity, alpha=-rate)
+                    w.add_(velocity, alpha=-lr)
                     continue
-                # A rate in a tensor, in a recorded graph: there a gradient that is not finite must move nothing.
-                moved = velocity * group["momentum"] + direction
-                fine = getattr(self, "found_inf", torch.zeros_like(rate)) == 0
-                velocity.copy_(torch.where(fine, moved, velocity))
-                w.sub_(torch.where(fine, rate * moved, 0.0))
+                # The learning rate is a tensor if the step is captured in a CUDA graph. The gradient scaler cannot skip
+                # a step there, so that a gradient which is not finite has to be masked.
+                updated = velocity * group["momentum"] + direction
+                finite = getattr(self, "found_inf", torch.zeros_like(lr)) == 0
+                velocity.copy_(torch.where(finite, updated, velocity))
+                w.sub_(torch.where(finite, lr * updated, 0.0))
 
     def _direction(self, w: Tensor, g: Tensor, decay: float) -> Tensor:
-        adapts = decay != 0 if self.form == "lightly" else w.ndim > 1
-        if not adapts:
+        """Return d, the direction of the step before momentum."""
+        is_adapted = decay != 0 if self.form == "lightly" else w.ndim > 1
+        if not is_adapted:
             return g
         direction = g + decay * w
         size, norm = w.norm(), g.norm() + decay * w.norm() + 1e-8 if self.form == "lightly" else direction.norm()
+        # `where` in place of `if`, which would wait for the device at every parameter.
         ratio = torch.where((size > 0) & (norm > 0), self.trust * size / norm.clamp(min=1e-30), 1.0)
         return ratio * direction

@@ -1,11 +1,11 @@
-"""Which negatives count: the `negatives=` of an objective.
+"""Choices of negatives: the `negatives=` argument of an objective.
 
-A pool row of another image is a negative. A choice narrows that, and choices apply one after the other:
+Every pool row of another sample is a negative. A choice keeps some of them; several choices apply in order:
 
     negatives=None                              all of them
     negatives=other_views()                     CLIP, SimCSE, MoCo v3: only rows of other views
     negatives=same_view()                       align-uniform, CACR as printed: only rows of the anchor's view
-    negatives=hardest(4095)                     Wang & Liu, Eq. 9: the most similar ones of each anchor
+    negatives=hardest(4095)                     Wang & Liu, Eq. 9: each anchor's most similar negatives
     negatives=(other_views(), hardest(0.1))     the hardest tenth of those in other views
 
 Rows of a queue or a bank belong to no view, so both view choices keep them.
@@ -24,32 +24,35 @@ from torch import Tensor
 from contrapose.reduce import Block
 from contrapose.validate import check_number, check_values, values_may_be_read
 
-STORED = -1  # the view of a row that comes from a queue or a bank
+STORED = -1  # view id of the rows of a queue or a bank
 
 
 class Choice(ABC):
-    """Narrows a block to fewer negatives; subclass it for a choice of your own."""
+    """Keeps some of a block's negatives; subclass it for a choice of your own."""
 
     @abstractmethod
     def __call__(self, block: Block) -> Block:
-        """The block with fewer negatives."""
+        """Return the block with fewer negatives."""
 
 
 Negatives: TypeAlias = Choice | tuple[Choice, ...] | None
 
 
 def narrow(block: Block, chosen: tuple[Choice, ...], *, may_be_empty: bool = False) -> Block:
-    """Apply choices one after the other; unless it may be empty, every anchor must have a negative left."""
+    """Apply choices in order; raise ValueError if that leaves an anchor without negatives, unless `may_be_empty`."""
     for choice in chosen:
         block = choice(block)
     if chosen and not may_be_empty:
         names = ", then ".join(repr(choice) for choice in chosen)
-        check_values(block.count() > 0, lambda: f"negatives: {names} leaves an anchor without negatives")
+        check_values(
+            block.count() > 0,
+            lambda: f"negatives: {names} leaves an anchor without negatives: expected at least one for every anchor",
+        )
     return block
 
 
 def steps(negatives: Negatives) -> tuple[Choice, ...]:
-    """The choices as a tuple; anything else is refused."""
+    """Return the choices as a tuple; raise ValueError for anything else."""
     chosen = () if negatives is None else negatives if isinstance(negatives, tuple) else (negatives,)
     for choice in chosen:
         if not isinstance(choice, Choice):
@@ -66,11 +69,12 @@ class ViewChoice(Choice):
     same: bool
 
     def __call__(self, block: Block) -> Block:
-        """The block with fewer negatives."""
-        own, pool = block.anchor_view, block.pool_view
-        if own is None or pool is None:
+        """Return the block with fewer negatives."""
+        anchor, pool = block.anchor_view, block.pool_view
+        if anchor is None or pool is None:
             raise ValueError(f"negatives: {self!r} needs views, but pairs made from similarity values have none")
-        return block.without(((own != pool) & (pool != STORED)) if self.same else own == pool)
+        # STORED equals no anchor's view, so that `anchor == pool` keeps stored rows.
+        return block.without(((anchor != pool) & (pool != STORED)) if self.same else anchor == pool)
 
     def __repr__(self) -> str:
         return "same_view()" if self.same else "other_views()"
@@ -83,9 +87,11 @@ class OriginChoice(Choice):
     stored: bool
 
     def __call__(self, block: Block) -> Block:
-        """The block with fewer negatives."""
+        """Return the block with fewer negatives."""
         if block.pool_view is None:
-            raise ValueError("negatives: pairs made from similarity values do not say where a row comes from")
+            raise ValueError(
+                f"negatives: {self!r} needs to know which rows are stored, but pairs made from similarity values do not"
+            )
         return block.without((block.pool_view != STORED) if self.stored else (block.pool_view == STORED))
 
     def __repr__(self) -> str:
@@ -94,34 +100,37 @@ class OriginChoice(Choice):
 
 @dataclass(frozen=True, repr=False)
 class Hardest(Choice):
-    """Keep each anchor's most similar negatives: a number of them, or a share."""
+    """Keep each anchor's most similar negatives: `k` of them, or a fraction."""
 
     k: int | None = None
     fraction: float | None = None
 
     def __call__(self, block: Block) -> Block:
-        """The block with fewer negatives: exactly k columns, in falling order of similarity."""
+        """Return a block with k columns per anchor, in descending order of similarity."""
         candidates = block.similarity.shape[1]
-        wanted = self.of(block.count(), candidates)
+        kept = self.kept_count(block.count(), candidates)
+        # topk needs one k for all rows: the most that any anchor can keep. Anchors that keep fewer drop the rest.
         k = self.k if self.k is not None else _ceil(self.fraction or 0.0, candidates)
         # The choice itself carries no gradient; the chosen similarities do.
         ranked = block.fill(block.similarity.detach().clone(), -torch.inf).topk(k, dim=1)
         similarity = block.similarity.gather(1, ranked.indices)
         drop: Tensor | None = None
         if self.k is None:
-            drop = torch.arange(k, device=similarity.device) >= wanted[:, None]
-        elif not values_may_be_read(ranked.values):  # then what is no negative must still not count
+            drop = torch.arange(k, device=similarity.device) >= kept[:, None]
+        elif not values_may_be_read(ranked.values):
+            # The check for k negatives was skipped, so that entries which are no negatives may be among the k.
             drop = ranked.values == -torch.inf
         columns = ranked.indices if block.columns is None else block.columns.gather(1, ranked.indices)
-        pool_view = _chosen(block, ranked.indices)
+        pool_view = _views_of_columns(block, ranked.indices)
         return replace(block, similarity=similarity, drop=drop, pool_view=pool_view, columns=columns)
 
-    def of(self, count: Tensor, candidates: int) -> Tensor:
-        """How many of its `count` negatives count for each anchor."""
+    def kept_count(self, count: Tensor, candidates: int) -> Tensor:
+        """Return the number of negatives kept per anchor, (b,), from the number it has, `count` (b,)."""
         if self.k is None:
+            # In float64: 0.72 · 75 is above 54 in float32, and its ceiling 55. The tolerance is that of `_ceil`.
             return torch.ceil(count.double() * (self.fraction or 0.0) - 1e-6).clamp(min=1).minimum(count)
         if self.k > candidates:
-            raise ValueError(f"negatives: hardest(k={self.k}) asks for more than the {candidates} rows there are")
+            raise ValueError(f"negatives: hardest(k={self.k}) asks for more than the {candidates} rows of the pool")
         check_values(
             count >= self.k,
             lambda: (
@@ -136,42 +145,43 @@ class Hardest(Choice):
 
 
 def _ceil(fraction: float, count: int) -> int:
-    # 0.1 * 30 is a little above 3 in binary; the tolerance keeps ⌈αn⌉ what a person expects.
+    # 0.1 · 30 is a little above 3 in binary; with the tolerance ⌈αn⌉ is what one computes by hand.
     return max(1, math.ceil(fraction * count - 1e-6))
 
 
-def _chosen(block: Block, indices: Tensor) -> Tensor | None:
+def _views_of_columns(block: Block, indices: Tensor) -> Tensor | None:
     if block.pool_view is None:
         return None
     return block.pool_view.expand(block.similarity.shape).gather(1, indices)
 
 
 def other_views() -> ViewChoice:
-    """Only rows of other views than the anchor's (the `cross` set of CLIP, SimCSE and MoCo v3)."""
+    """Keep only rows of other views than the anchor's (the `cross` set of CLIP, SimCSE and MoCo v3)."""
     return ViewChoice(same=False)
 
 
 def same_view() -> ViewChoice:
-    """Only rows of the anchor's own view (align-uniform, CACR as printed)."""
+    """Keep only rows of the anchor's own view (align-uniform, CACR as printed)."""
     return ViewChoice(same=True)
 
 
 def stored_rows() -> OriginChoice:
-    """Only rows of a queue or a bank."""
+    """Keep only rows of a queue or a bank."""
     return OriginChoice(stored=True)
 
 
 def batch_rows() -> OriginChoice:
-    """Only rows of the batch itself."""
+    """Keep only rows of the batch itself."""
     return OriginChoice(stored=False)
 
 
 def hardest(k: int | float | None = None, *, fraction: float | None = None) -> Hardest:
-    """Each anchor's k most similar negatives, or the share ⌈αn⌉ of its n (Wang & Liu, Eq. 8-9).
+    """Keep each anchor's k most similar negatives, or a fraction α of its n negatives, ⌈αn⌉ (Wang & Liu, Eq. 8-9).
 
-    The positive is not among them. (The authors' code counts it in, k + 1 with it: the same once it is among its anchor's k + 1.)
-    The count is exact: among ties at the threshold, as many are kept as make up k; kernels on a GPU keep all of them (those
-    within 1e-6) with that share of their weight, which is the same value. `hardest(0.1)` is `hardest(fraction=0.1)`.
+    The positive is not one of the k. (The authors' code takes the k + 1 most similar rows, positive included: the same
+    if the positive is one of these.) The count is exact: of negatives that tie at the threshold, only as many are kept
+    as make up k. GPU kernels keep all ties (within 1e-6) with weights that add up to that number, which gives the same
+    loss. `hardest(0.1)` is `hardest(fraction=0.1)`.
 
     >>> hardest(4095)
     hardest(4095)

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from contrapose.distributed import gather, share_of_rows, together, world_size
+from contrapose.distributed import gather, raise_on_all_ranks, share_of_rows, world_size
 from contrapose.pairs.ids import opposite_views
 from contrapose.pairs.negatives import Choice, Hardest, Negatives, ViewChoice, narrow, steps
 from contrapose.pairs.similarities import Similarities
@@ -93,7 +93,9 @@ class Pairs:
         if self.is_sharded:
             own = share_of_rows(self.shape[0])
             mine = _Rows(self._some(own), chosen, may_be_empty)
-            values = together(lambda: reduce_rows(mine, *(of_rows(statistic, own) for statistic in statistics)))
+            values = raise_on_all_ranks(
+                lambda: reduce_rows(mine, *(of_rows(statistic, own) for statistic in statistics))
+            )
             return tuple(gather(value) for value in values)
         if chosen and isinstance(chosen[0], ViewChoice) and self.has_views and (chosen[0].same or self.views == 2):
             return reduce_rows(_RowsViewByView(self, chosen[1:], may_be_empty, chosen[0].same), *statistics)
@@ -209,7 +211,7 @@ class _Rows:
             return None
         met = [(slice(start, end), self.candidates(slice(start, end))) for start, end, _ in self.spans]
         runs = [(rows, slice(*columns.indices(len(self.pool))[:2])) for rows, columns in met]
-        of = (lambda count: hardest.of(count, self.spans[0][2])) if isinstance(hardest, Hardest) else None
+        of = (lambda count: hardest.kept_count(count, self.spans[0][2])) if isinstance(hardest, Hardest) else None
         return Selection(self.pairs.anchor_id, self.pairs.pool_id, runs, of)
 
     def candidates(self, rows: slice) -> slice:

@@ -1,9 +1,9 @@
-"""Row reductions over a similarity matrix, a block of rows at a time.
+"""Row reductions over a similarity matrix, one block of rows at a time.
 
-Every objective is plain autograd on a few numbers per anchor: statistics of its similarities to its negatives. Those
-numbers are computed here, block by block, so that what is in flight stays small; similarities are kept for the
-backward pass while they are few, and computed again where there are many. Then memory grows with the number of
-embeddings and not with its square.
+Every objective is plain autograd on a few numbers per anchor: statistics of its similarities to its negatives. They are
+computed here, block by block, so that only a small part of the matrix exists at any time. A small matrix is kept for
+the backward pass, a large one is computed again. Memory then grows with the number of embeddings and not with its
+square.
 """
 
 from contrapose.reduce.block import ALL, Block, Selection, Source

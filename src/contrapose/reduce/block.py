@@ -14,33 +14,36 @@ ALL = slice(None)
 
 @dataclass(frozen=True)
 class Block:
-    """Similarities of `b` anchors to `c` pool rows, and which of those are no negatives."""
+    """Similarities of `b` anchors to `c` pool rows, with a mask of those that are not negatives."""
 
-    rows: slice  # which anchors
+    rows: slice  # the anchors
     similarity: Tensor  # (b, c)
-    drop: Tensor | None  # (b, c) bool: true where the pool row does not count; None: all count
+    drop: Tensor | None  # (b, c) bool: true where a pool row is not a negative; None if all are
     anchor_view: Tensor | None = None  # (b, 1)
-    pool_view: Tensor | None = None  # (1 or b, c); -1: a stored row, which belongs to no view
-    pool: slice = field(default_factory=lambda: ALL)  # which pool rows the columns are…
-    columns: Tensor | None = None  # …and, where each anchor has chosen its own, which of those: (b, c)
+    pool_view: Tensor | None = None  # (1 or b, c); -1 for a row of a queue or a bank, which belongs to no view
+    pool: slice = field(default_factory=lambda: ALL)  # the pool rows that the block is about
+    columns: Tensor | None = (
+        None  # (b, c): indices into those, if each anchor has columns of its own; None: all, in order
+    )
 
     def without(self, drop: Tensor) -> Block:
-        """The same block with more entries dropped."""
+        """Return the block with more entries dropped."""
         return replace(self, drop=drop if self.drop is None else self.drop | drop)
 
     def fill(self, values: Tensor, value: float) -> Tensor:
-        """`values` (b, c), freshly computed, with `value` written in place where entries are dropped.
+        """Write `value` into `values` (b, c), in place, where entries are dropped, and return it.
 
-        Autograd is not told: every statistic that calls this gives those entries a weight of exactly zero, so
-        their gradient is zero already and no mask has to be kept for the backward pass.
+        `values` must be freshly computed and owned by the caller.
         """
+        # Hidden from autograd: every statistic that calls this gives dropped entries a weight of exactly zero, so their
+        # gradient is zero already and no mask has to be saved for the backward pass.
         if self.drop is not None:
             with torch.no_grad():
                 values.masked_fill_(self.drop, value)
         return values
 
     def count(self) -> Tensor:
-        """Number of negatives of each anchor, (b,)."""
+        """Return the number of negatives of each anchor, (b,)."""
         columns = self.similarity.shape[1]
         if self.drop is None:
             return self.similarity.new_full((self.similarity.shape[0],), columns)
@@ -49,58 +52,62 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """A simple choice of negatives, such as kernels can make: rows with another id and, of those, the hardest."""
+    """A choice of negatives simple enough for kernels: rows with another id and, optionally, the hardest of those."""
 
     anchor_id: Tensor  # (n,)
     pool_id: Tensor  # (m,)
-    runs: list[tuple[slice, slice]]  # which anchors meet which pool rows; no row is in two of them
-    hardest: Callable[[Tensor], Tensor] | None = None  # from an anchor's number of negatives to how many of them count
+    runs: list[tuple[slice, slice]]  # (anchors, pool rows) that are compared; no anchor or pool row is in two of them
+    hardest: Callable[[Tensor], Tensor] | None = None  # number of negatives -> number of the hardest to keep, (n,) each
 
     def contiguous(self) -> Selection:
-        """The same, laid out as kernels read it."""
+        """Return the same selection with contiguous ids, which kernels require."""
         return replace(self, anchor_id=self.anchor_id.contiguous(), pool_id=self.pool_id.contiguous())
 
-    def chosen(self, dtype: torch.dtype) -> Tensor:
-        """(n,): how many negatives count."""
+    def kept_counts(self, dtype: torch.dtype) -> Tensor:
+        """Return the number of negatives kept per anchor, (n,)."""
         count = torch.empty_like(self.anchor_id)
         for rows, columns in self.runs:
+            # By binary search in sorted ids, O(m log m): comparing all pairs of ids would store an n × m matrix.
             ids = self.pool_id[columns].sort().values
-            own = torch.searchsorted(ids, self.anchor_id[rows], right=True) - torch.searchsorted(
+            same_id = torch.searchsorted(ids, self.anchor_id[rows], right=True) - torch.searchsorted(
                 ids, self.anchor_id[rows]
             )
-            count[rows] = len(ids) - own
+            count[rows] = len(ids) - same_id
         return (count if self.hardest is None else self.hardest(count)).to(dtype)
 
 
 class Source(Protocol):
-    """Anything whose rows can be reduced: pairs with a choice of negatives, or given similarities."""
+    """What `reduce_rows` reduces: pairs with a choice of negatives, or similarity values."""
 
     @property
     def anchor(self) -> Tensor | None:
-        """(n, d); None where similarities are given."""
+        """Anchors (n, d); None for a source of similarity values."""
 
     @property
     def pool(self) -> Tensor | None:
-        """(m, d)."""
+        """Candidates (m, d); None for a source of similarity values."""
 
     @property
     def spans(self) -> list[tuple[int, int, int]]:
-        """(first anchor, end, candidates): the runs of anchors that share their candidates, in order."""
+        """(first anchor, end, number of candidates) of each run of anchors that share their candidates, in order."""
 
     @property
     def selection(self) -> Selection | None:
-        """Which pool rows count, where that is simple."""
+        """The choice of negatives in the form kernels read; None if it has no such form."""
 
     @property
     def half_precision(self) -> bool:
-        """Whether the embeddings came in half precision."""
+        """Whether the embeddings were in half precision before they were normalised."""
 
     @property
     def bf16_anchor(self) -> Tensor | None:
-        """(n, d): anchors, which are the pool too, in bf16, where somebody has made that already."""
+        """The anchors (n, d) in bf16, if they are the pool too and have been rounded already."""
 
     def similarity(self, rows: slice, *, bf16: bool = False) -> Tensor:
-        """Some anchors of one run against its candidates, before any choice: the part that costs. `bf16`: of bf16 products."""
+        """Return similarities (b, c) of some anchors of one run to its candidates; `bf16` rounds the factors to bf16.
+
+        No negatives are chosen here: this is the expensive part, which may be kept for the backward pass.
+        """
 
     def block(self, rows: slice, similarity: Tensor) -> Block:
-        """The same with its negatives chosen."""
+        """Return these similarities as a block, with negatives chosen."""

@@ -1,4 +1,4 @@
-"""φ(s), the exponent of a softmax, in the form that kernels compute."""
+"""φ(s), the exponent of a softmax, in the form that Triton kernels compute."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from torch import Tensor
 
 from contrapose.reduce.logit import Divided, Logit, Scale
 
-_STEEPEST = 40.0  # |φ| up to which e^{φ-max} and e^{max-lse} are float32 numbers
+# With |φ| up to this, e^{φ - bound} ≥ e^{-80} and its reciprocal are normal float32 numbers, so that a constant shift
+# by the bound loses nothing.
+_MAX_SHIFT = 40.0
 
 
 @dataclass(frozen=True)
 class KernelProfile:
-    """τ(s) for kernels: a Triton function (s, low, span, bend, ROUGH) -> τ(s), τ'(s), and its numbers.
+    """τ(s) for kernels: a Triton function (s, low, span, bend, ROUGH) -> τ(s), τ'(s), and its parameters.
 
-    A temperature that has a method `kernel_profile` is computed by kernels with what that returns. Any other function of
-    similarity is computed by its own formula, block by block.
+    Return one from a temperature's method `kernel_profile` to have kernels compute it. Any other function of similarity
+    is computed by its own formula, block by block.
     """
 
-    function: str  # "module:name", imported when a kernel is launched, since it needs Triton
+    function: str  # "module:name", imported only when a kernel is launched, since that module needs Triton
     low: float
     span: float
     largest: float  # upper bound of |s| / τ(s) on [-1, 1]
@@ -34,7 +36,7 @@ class KernelProfile:
 
 @dataclass(frozen=True, eq=False)
 class Exponent:
-    """φ(s) as a kernel computes it: times · s, factor_i · s, or times · s / τ(s)."""
+    """φ(s) in one of the forms that kernels compute: times · s, factor_i · s, or times · s / τ(s)."""
 
     times: float = 1.0
     factor: Tensor | None = None  # (n,): one per anchor
@@ -42,24 +44,24 @@ class Exponent:
 
     @property
     def upper_bound(self) -> float:
-        """Upper bound of φ; inf if unknown."""
-        if self.factor is not None:
+        """Upper bound of |φ|; inf if unknown."""
+        if self.factor is not None:  # reading its values would wait for the device
             return math.inf
         return abs(self.times) * (1.0 if self.profile is None else self.profile.largest)
 
     @property
-    def shared(self) -> bool:
-        """Whether all rows have the same φ, flat enough for a constant shift in place of a running maximum."""
-        return self.upper_bound <= _STEEPEST
+    def is_bounded(self) -> bool:
+        """Whether |φ| is small enough, in all rows, for a constant shift in place of a running maximum."""
+        return self.upper_bound <= _MAX_SHIFT
 
     @property
     def temperature(self) -> Any:
-        """The Triton function of the profile; None without one."""
+        """The Triton function of the profile; None without a profile."""
         return None if self.profile is None else _function(self.profile.function)
 
     @property
     def numbers(self) -> tuple[float, float, float]:
-        """low, span and bend of the profile; zeros, which are not read, without one."""
+        """low, span and bend of the profile; without a profile zeros, which kernels do not read."""
         profile = self.profile
         return (0.0, 0.0, 0.0) if profile is None else (float(profile.low), float(profile.span), float(profile.bend))
 
@@ -68,8 +70,8 @@ class Exponent:
         """Whether no gradient flows through τ(s)."""
         return self.profile is None or self.profile.detach
 
-    def same_but_for_times(self, other: Exponent) -> bool:
-        """Whether both are multiples of one function."""
+    def is_multiple_of(self, other: Exponent) -> bool:
+        """Whether both are multiples of the same function."""
         mine, theirs = (replace(phi, times=1.0).__dict__ for phi in (self, other))
         return mine == theirs
 
@@ -81,13 +83,13 @@ def _function(name: str) -> Any:
 
 
 def exponent(logit: Logit, anchors: int, like: Tensor) -> Exponent | None:
-    """Return a logit in the form that kernels compute; None if they cannot."""
+    """Return a logit for `anchors` rows, on the device of `like`, in the form kernels compute; None if they cannot."""
     if isinstance(logit, Scale):
         if isinstance(logit.factor, Tensor):
             return Exponent(factor=logit.factor.to(like.device, torch.float32).expand(anchors))
         return Exponent(times=float(logit.factor))
     if not isinstance(logit, Divided):
         return None
-    form = getattr(logit.temperature, "kernel_profile", None)
-    profile = None if form is None else form()
+    make_profile = getattr(logit.temperature, "kernel_profile", None)
+    profile = None if make_profile is None else make_profile()
     return None if profile is None else Exponent(times=logit.factor, profile=profile)

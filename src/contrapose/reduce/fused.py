@@ -1,12 +1,12 @@
-"""Row statistics in Triton kernels that never store a similarity. Imported only when it is used.
+"""Row statistics in Triton kernels that never store a similarity. Imported only when used, since it needs Triton.
 
-A program owns some rows, walks over the columns and keeps what it adds up in registers: no atomics, the same bits each time.
-In the backward pass similarities are computed again. Where pool and anchors are the same tensor, one pass gives both halves of
-the gradient, dZ_i = Σ_j (g_i w_ij + g_j w_ji) z_j; where they are not, the anchors' gradient Σ_j w_ij p_j is found on the way
-forward. Few rows share out the columns between programs.
+A program owns some rows, loops over the columns and keeps its sums in registers. There are no atomics, so the result
+has the same bits every time. The backward pass computes similarities again. If pool and anchors are the same tensor,
+one pass gives both terms of the gradient, dZ_i = Σ_j (g_i w_ij + g_j w_ji) z_j; if not, the anchors' gradient Σ_j w_ij
+p_j is computed during the forward pass. With few rows, several programs divide the columns of a row between them.
 
-Similarities of unit vectors are at most 1, so while φ stays below 40 a constant takes the place of a running maximum, and
-e^φ is common to w_ij and w_ji: one exponential for each similarity, in each pass.
+Similarities of unit vectors are at most 1, so as long as |φ| stays below 40 a constant shift replaces the running
+maximum, and e^φ is common to w_ij and w_ji: one exponential per similarity in each pass.
 """
 
 from __future__ import annotations
@@ -20,64 +20,69 @@ from torch import Tensor
 
 from contrapose.reduce.block import Selection
 from contrapose.reduce.exponent import Exponent, exponent
-from contrapose.reduce.kernels import BAND, backward_kernel, count_kernel, forward_kernel, join_kernel
-from contrapose.reduce.launch import BACKWARD, COUNT, FORWARD, GATHER, Launch, tile_of
+from contrapose.reduce.kernels import BAND, backward_kernel, combine_kernel, count_kernel, forward_kernel
+from contrapose.reduce.launch import BACKWARD, COUNT, FORWARD, FORWARD_WITH_MEAN, Launch, tile_of
 from contrapose.reduce.logit import Logit, Scale
 from contrapose.reduce.statistics import Count, Expectation, LogSumExp, Statistic
 from contrapose.reduce.unit import refuse_second_derivative, same_tensor
 
-WIDEST = 256  # of embeddings: beyond that a row's gradient does not fit in registers, and blocks of matrix products are faster
+MAX_WIDTH = 256  # wider rows' gradients do not fit in registers, and blocks of matrix products are faster
 _LOG2E = math.log2(math.e)
-# What a kernel adds up: Σ e^φ; with Σ s e^φ; with the sum for another multiple of φ.
-_ONE, _AND_EXPECTATION, _AND_ANOTHER = range(3)
+# What a kernel sums: Σ e^φ alone; also Σ s e^φ; also Σ e^φ2 for another multiple φ2 of φ. The kernels' SECOND.
+_TOTAL, _TOTAL_AND_EXPECTATION, _TWO_TOTALS = range(3)
 
 
 @dataclass(eq=False)
-class _Asked:
-    """What is asked of one exponent."""
+class _Group:
+    """The statistics that share one exponent: a log-sum-exp and at most one expectation."""
 
     phi: Exponent
-    learned: Tensor | None
+    learned: Tensor | None  # (n,): the factors, if they need a gradient
     expectation: Expectation | None = None
-    total: Tensor | None = None  # what was found
+    log_sum_exp: Tensor | None = None  # (n,): results, once computed
     mean: Tensor | None = None
 
-    def answer(self, statistic: Statistic) -> Tensor:
-        """The statistic's values, once they are found."""
-        values = self.mean if isinstance(statistic, Expectation) else self.total
-        assert values is not None
-        return values
+    def value_of(self, statistic: Statistic) -> Tensor:
+        """Return the computed value of one of the group's statistics, (n,)."""
+        value = self.mean if isinstance(statistic, Expectation) else self.log_sum_exp
+        assert value is not None
+        return value
 
 
-def supported(statistics: tuple[Statistic, ...], anchor: Tensor) -> list[_Asked | None] | None:
-    """What each statistic asks of which exponent (None for a count); None if kernels cannot do one of them."""
-    asked: list[tuple[Logit, _Asked]] = []
-    each: list[_Asked | None] = []
+def _group_by_exponent(statistics: tuple[Statistic, ...], anchor: Tensor) -> list[_Group | None] | None:
+    """Return the group of each statistic (None for a count); None if kernels cannot compute one of them."""
+    known: list[tuple[Logit, _Group]] = []
+    groups: list[_Group | None] = []
     for statistic in statistics:
         if isinstance(statistic, Count):
-            each.append(None)
+            groups.append(None)
             continue
         if not isinstance(statistic, LogSumExp | Expectation):
             return None
-        known = [of for logit, of in asked if _alike(logit, statistic.logit)]
-        if not known:
+        matches = [group for logit, group in known if _same_logit(logit, statistic.logit)]
+        if not matches:
             phi = exponent(statistic.logit, len(anchor), anchor)
             if phi is None:
                 return None
-            known = [_Asked(phi, phi.factor if statistic.logit.learned is not None else None)]
-            asked.append((statistic.logit, known[0]))
-        of = known[0]
+            matches = [_Group(phi, phi.factor if statistic.logit.learned is not None else None)]
+            known.append((statistic.logit, matches[0]))
+        group = matches[0]
         if isinstance(statistic, Expectation):
-            if of.learned is not None or (of.expectation is not None and of.expectation.detach != statistic.detach):
+            # No kernel computes an expectation's gradient with respect to a learned factor, or two kinds of expectation
+            # at once.
+            if group.learned is not None or (
+                group.expectation is not None and group.expectation.detach != statistic.detach
+            ):
                 return None
-            of.expectation = statistic
-        each.append(of)
-    return each
+            group.expectation = statistic
+        groups.append(group)
+    return groups
 
 
-def _alike(one: Logit, two: Logit) -> bool:
-    tensors = any(isinstance(logit, Scale) and isinstance(logit.factor, Tensor) for logit in (one, two))
-    return one is two or (not tensors and one == two)
+def _same_logit(one: Logit, two: Logit) -> bool:
+    # Comparing tensors by value would wait for the device; factors in tensors are the same only if the logit object is.
+    has_tensor = any(isinstance(logit, Scale) and isinstance(logit.factor, Tensor) for logit in (one, two))
+    return one is two or (not has_tensor and one == two)
 
 
 def reduce(
@@ -85,265 +90,306 @@ def reduce(
     pool: Tensor,
     selection: Selection,
     statistics: tuple[Statistic, ...],
+    *,
     precision: str,
     bf16_anchor: Tensor | None = None,
 ) -> tuple[Tensor, ...] | None:
-    """Each statistic of each anchor's negatives in float32, with gradients to anchor and pool; None where kernels cannot.
+    """Return each statistic of each anchor's negatives, (n,) in float32, with gradients; None if unsupported.
 
-    precision   of the products: "ieee" float32, "tf32x3" (nearly that), "tf32", or "bf16" inputs; sums are always float32
-    bf16_anchor     anchors, where they are the pool too, in bf16
+    precision     of the products: "ieee" float32, "tf32x3" (nearly that), "tf32", or "bf16"; sums are always float32
+    bf16_anchor   the anchors in bf16, if they are the pool too and have been rounded already
     """
-    each = supported(statistics, anchor)
-    if each is None or anchor.dtype != torch.float32 or anchor.shape[1] > WIDEST or anchor.device != pool.device:
+    groups = _group_by_exponent(statistics, anchor)
+    if groups is None or anchor.dtype != torch.float32 or anchor.shape[1] > MAX_WIDTH or anchor.device != pool.device:
         return None
     selection = selection.contiguous()
     operands = _operands(anchor, pool, precision, bf16_anchor)
-    cut = _thresholds(*operands, selection, precision)
-    logits = list({id(of): of for of in each if of is not None}.values())
-    if len(logits) == 2 and _joint(*logits):
-        one, two = logits
-        problem = _Problem(one.phi, selection, precision, cut, _AND_ANOTHER, times2=two.phi.times)
-        one.total, two.total = _Statistics.apply(anchor, pool, None, *operands, problem)
+    hardest = _thresholds(*operands, selection, precision)
+    distinct = list({id(group): group for group in groups if group is not None}.values())
+    if len(distinct) == 2 and _share_exponential(*distinct):
+        one, two = distinct
+        reduction = _Reduction(one.phi, selection, precision, hardest, _TWO_TOTALS, times2=two.phi.times)
+        one.log_sum_exp, two.log_sum_exp = _Statistics.apply(anchor, pool, None, *operands, reduction)
     else:
-        for of in logits:
-            fixed = of.expectation is not None and of.expectation.detach
-            what = _AND_EXPECTATION if of.expectation is not None or of.learned is not None else _ONE
-            asked = of.expectation is not None
-            problem = _Problem(of.phi, selection, precision, cut, what, fixed, asked=asked)
-            of.total, of.mean = (*_Statistics.apply(anchor, pool, of.learned, *operands, problem), None)[:2]
+        for group in distinct:
+            wants_expectation = group.expectation is not None
+            reduction = _Reduction(
+                group.phi,
+                selection,
+                precision,
+                hardest,
+                # A learned factor's gradient is g · Σ s e^φ / Σ e^φ, so it needs the expectation as well.
+                sums=_TOTAL_AND_EXPECTATION if wants_expectation or group.learned is not None else _TOTAL,
+                fixed_weights=group.expectation is not None and group.expectation.detach,
+                returns_expectation=wants_expectation,
+            )
+            values = _Statistics.apply(anchor, pool, group.learned, *operands, reduction)
+            group.log_sum_exp, group.mean = (*values, None)[:2]
     return tuple(
-        selection.chosen(anchor.dtype) if of is None else of.answer(statistic)
-        for statistic, of in zip(statistics, each, strict=True)
+        selection.kept_counts(anchor.dtype) if group is None else group.value_of(statistic)
+        for statistic, group in zip(statistics, groups, strict=True)
     )
 
 
-def _joint(one: _Asked, two: _Asked) -> bool:
-    plain = one.expectation is None and two.expectation is None
-    return plain and one.phi.shared and two.phi.shared and one.phi.same_but_for_times(two.phi)
+def _share_exponential(one: _Group, two: _Group) -> bool:
+    """Whether one pass can compute both log-sum-exps (hard negatives: exponents (β + 1) s / τ and β s / τ)."""
+    no_expectation = one.expectation is None and two.expectation is None
+    return no_expectation and one.phi.is_bounded and two.phi.is_bounded and one.phi.is_multiple_of(two.phi)
 
 
 def _operands(anchor: Tensor, pool: Tensor, precision: str, bf16_anchor: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Both as kernels read them; one tensor given twice stays one."""
+    """Return anchor and pool as kernels read them; if both are one tensor, so are the results."""
     same = same_tensor(anchor, pool)
     left = _operand(anchor if bf16_anchor is None or precision != "bf16" or not same else bf16_anchor, precision)
     return left, left if same else _operand(pool, precision)
 
 
 def _operand(z: Tensor, precision: str) -> Tensor:
-    """In the precision of the products, with zeros up to a width that tiles have."""
+    """Round z to the precision of the products and pad it with zeros to a width that tiles can have."""
     z, d = z.detach().to(torch.bfloat16 if precision == "bf16" else torch.float32), z.shape[1]
-    z = z if z.is_cuda else z.float()  # Triton's interpreter multiplies no bf16: it gets numbers bf16_anchor to that
+    # Triton's interpreter has no bf16 products: on the CPU it gets float32 numbers, rounded to bf16.
+    z = z if z.is_cuda else z.float()
     width = max(16, 1 << (d - 1).bit_length())
     return torch.nn.functional.pad(z, (0, width - d)) if width > d else z.contiguous()
 
 
 @dataclass(frozen=True, eq=False)
-class _Problem:
+class _Reduction:
+    """What one call of the kernels computes, and of which negatives."""
+
     phi: Exponent
     selection: Selection
     precision: str
-    cut: tuple[Tensor, Tensor] | None  # thresholds of the hardest, and the share of ties
-    what: int = _ONE
-    fixed: bool = False  # whether an expectation's weights carry no gradient
+    hardest: tuple[Tensor, Tensor] | None  # (n,) each: thresholds of the hardest negatives, weights of ties at them
+    sums: int = _TOTAL
+    fixed_weights: bool = False  # whether an expectation's weights carry no gradient
     times2: float = 0.0
-    asked: bool = False  # whether the expectation is wanted for itself, or for a learned factor only
+    returns_expectation: bool = False  # false if only a learned factor's gradient needs it
 
     @property
-    def answers(self) -> int:
-        """How many statistics are asked for."""
-        return 2 if self.asked or self.what == _AND_ANOTHER else 1
+    def output_count(self) -> int:
+        return 2 if self.returns_expectation or self.sums == _TWO_TOTALS else 1
 
     @property
     def constants(self) -> dict[str, Any]:
+        """Return the compile-time arguments that both kernels share."""
         phi = self.phi
         return {
-            "SHARED": phi.shared,
+            "CONSTANT_SHIFT": phi.is_bounded,
             "TEMPERATURE": phi.temperature,
             "DETACH": phi.detach,
-            "SECOND": self.what,
-            "HARD": self.cut is not None,
+            "SECOND": self.sums,
+            "HARDEST_ONLY": self.hardest is not None,
         }
 
     @property
-    def most(self) -> float:
-        """The constant shift; 0 where there is none."""
-        return self.phi.upper_bound if self.phi.shared else 0.0
+    def shift(self) -> float:
+        """Return the constant shift; 0 if there is none."""
+        return self.phi.upper_bound if self.phi.is_bounded else 0.0
 
     @property
-    def most2(self) -> float:
-        """The same of the other total."""
-        return replace(self.phi, times=self.times2).upper_bound if self.what == _AND_ANOTHER else 0.0
+    def shift2(self) -> float:
+        """Return the constant shift of the second total; 0 if there is none."""
+        return replace(self.phi, times=self.times2).upper_bound if self.sums == _TWO_TOTALS else 0.0
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """As kernels take them: exponents in base 2."""
-        phi, times, most = self.phi, (self.phi.times, self.times2), (self.most, self.most2)
+        """Return the kernels' scalar arguments, with exponents in base 2."""
+        phi, times, shifts = self.phi, (self.phi.times, self.times2), (self.shift, self.shift2)
         return (
             *(_LOG2E * x for x in times),
             *phi.numbers,
-            *(_LOG2E * x for x in most),
+            *(_LOG2E * x for x in shifts),
         )
 
 
 class _Statistics(torch.autograd.Function):
+    """Takes `anchor` and `pool` only for autograd; kernels read the operands z and p."""
+
     @staticmethod
     def forward(
-        ctx: Any, anchor: Tensor, pool: Tensor, learned: Tensor | None, z: Tensor, p: Tensor, problem: _Problem
+        ctx: Any, anchor: Tensor, pool: Tensor, learned: Tensor | None, z: Tensor, p: Tensor, reduction: _Reduction
     ) -> tuple[Tensor, ...]:
         wants_anchor, wants_pool, *_ = ctx.needs_input_grad
-        ctx.both = wants_anchor and wants_pool and same_tensor(anchor, pool)
-        ctx.gathers = wants_anchor and problem.what != _AND_ANOTHER and not problem.asked
+        ctx.symmetric = wants_anchor and wants_pool and same_tensor(anchor, pool)
+        # The mean row is the anchor's gradient only of a single log-sum-exp.
+        ctx.has_means = wants_anchor and reduction.sums != _TWO_TOTALS and not reduction.returns_expectation
         ctx.width = anchor.shape[1]
         parts = [
-            _forward(problem, z, p, rows, columns, ctx.width, ctx.gathers and not (ctx.both and rows == columns))
-            for rows, columns in problem.selection.runs
+            # A run that is its own transpose gets both terms of its gradient from one backward pass, without mean rows.
+            _forward(
+                reduction,
+                z,
+                p,
+                rows,
+                columns,
+                d=ctx.width,
+                with_mean=ctx.has_means and not (ctx.symmetric and rows == columns),
+            )
+            for rows, columns in reduction.selection.runs
         ]
         lse, second = (
-            each[0] if len(each) == 1 else torch.cat(each) for each in zip(*(part[:2] for part in parts), strict=True)
+            values[0] if len(values) == 1 else torch.cat(values)
+            for values in zip(*(part[:2] for part in parts), strict=True)
         )
-        ctx.problem = problem
+        ctx.reduction = reduction
         ctx.save_for_backward(z, p, lse, second, *(part[2] for part in parts if part[2] is not None))
-        return (lse, second) if problem.answers == 2 else (lse,)
+        return (lse, second) if reduction.output_count == 2 else (lse,)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
-        problem: _Problem = ctx.problem
-        z, p, lse, second, *means = ctx.saved_tensors
+        reduction: _Reduction = ctx.reduction
+        z, p, lse, second, *mean_rows = ctx.saved_tensors
         wants_anchor, wants_pool, wants_factor, *_ = ctx.needs_input_grad
         upstream = gradients[0].contiguous()
-        saved = (lse, *_lifted(problem, lse, second, upstream, gradients[-1]))
-        symmetric = [ctx.both and rows == columns for rows, columns in problem.selection.runs]
+        saved = (lse, *_scaled_gradients(reduction, lse, second, upstream, gradients[-1]))
+        symmetric = [ctx.symmetric and rows == columns for rows, columns in reduction.selection.runs]
         d_anchor = lse.new_empty((len(z), ctx.width)) if wants_anchor else None
         d_pool = lse.new_zeros((len(p), ctx.width)) if wants_pool and not all(symmetric) else None
-        found = iter(means)
-        for (rows, columns), alike in zip(problem.selection.runs, symmetric, strict=True):
+        means = iter(mean_rows)
+        for (rows, columns), both in zip(reduction.selection.runs, symmetric, strict=True):
             if d_anchor is not None:
-                if alike or not ctx.gathers:
-                    _backward(problem, z, p, rows, columns, saved, _part(d_anchor, rows), own=True, other=alike)
+                if both or not ctx.has_means:
+                    out = _part(d_anchor, rows)
+                    _backward(
+                        reduction, z, p, rows, columns, saved, out, rows_are_anchors=True, columns_are_anchors=both
+                    )
                 else:
-                    steep = problem.phi.times if problem.phi.factor is None else problem.phi.factor.detach()[rows]
-                    torch.mul(next(found), (upstream[rows] * steep)[:, None], out=d_anchor[rows])
-            if d_pool is not None and not alike:
-                _backward(problem, p, z, columns, rows, saved, _part(d_pool, columns), own=False, other=True)
+                    factor = (
+                        reduction.phi.times if reduction.phi.factor is None else reduction.phi.factor.detach()[rows]
+                    )
+                    torch.mul(next(means), (upstream[rows] * factor)[:, None], out=d_anchor[rows])
+            if d_pool is not None and not both:
+                out = _part(d_pool, columns)
+                _backward(reduction, p, z, columns, rows, saved, out, rows_are_anchors=False, columns_are_anchors=True)
         return d_anchor, d_pool, upstream * second if wants_factor else None, None, None, None
 
 
 def _part(x: Tensor, rows: slice) -> Tensor:
-    """x[rows], without the time that takes where rows are all."""
+    """Return x[rows]; x itself if that is all of it, since even a slice takes microseconds on the host."""
     return x if rows.start == 0 and rows.stop == len(x) else x[rows]
 
 
-def _lifted(problem: _Problem, lse: Tensor, second: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of the statistics as the backward kernel takes them, a and b. Then ∂L/∂s is
+def _scaled_gradients(
+    reduction: _Reduction, lse: Tensor, second: Tensor, a: Tensor, b: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Scale the gradients a and b of the statistics, (n,) each, for the backward kernel. It computes ∂L/∂s as
 
-        e^φ φ' a;    with an expectation e^φ (φ' (a + b s) + b), or e^φ (φ' a + b) where its weights are fixed;
-        with another total base' (a e^φ + b e^φ2)
+        one total             e^φ φ' a
+        and an expectation    e^φ (φ' (a + b s) + b), or e^φ (φ' a + b) if its weights are fixed
+        two totals            (s / τ)' (a e^φ + b e^φ2)
 
-    With a constant shift e^φ is e^{φ - most}, and a and b make up for it; in the first case b is what a is multiplied by.
+    Kernels with a constant shift compute e^{φ - shift} where a softmax weight e^{φ - lse} is due; a and b make up for
+    the difference. For one total the kernel does that itself, with b = 1 / Σ e^{φ - shift}.
     """
-    phi = problem.phi
-    if problem.what == _ONE:
+    phi = reduction.phi
+    if reduction.sums == _TOTAL:
         return a, second
-    if problem.answers == 2 and problem.what == _AND_EXPECTATION and not problem.fixed:
+    if reduction.output_count == 2 and reduction.sums == _TOTAL_AND_EXPECTATION and not reduction.fixed_weights:
         a = a - b * second
-    if phi.shared:
-        lift = torch.exp(phi.upper_bound - lse)
-        a = a * lift
-        if problem.what == _AND_ANOTHER:
+    if phi.is_bounded:
+        correction = torch.exp(phi.upper_bound - lse)
+        a = a * correction
+        if reduction.sums == _TWO_TOTALS:
             a = a * phi.times
-            b = b * (torch.exp(problem.most2 - second) * problem.times2)
+            b = b * (torch.exp(reduction.shift2 - second) * reduction.times2)
         else:
-            b = b * lift
+            b = b * correction
     return a.contiguous(), b.contiguous()
 
 
 def _forward(
-    problem: _Problem, z: Tensor, p: Tensor, rows: slice, columns: slice, d: int, gather: bool
+    reduction: _Reduction, z: Tensor, p: Tensor, rows: slice, columns: slice, *, d: int, with_mean: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Total, second total and, with `gather`, the mean of slope times column, of one run."""
+    """Return a run's results of `forward_kernel`: log-sum-exps (n,), second sums (n,) and mean rows (n, d) or None."""
     z, p = _part(z, rows), _part(p, columns)
-    tile = tile_of(problem.precision, GATHER if gather else FORWARD, len(z), d)
-    launch = Launch(tile, z, p, d, problem.precision)
+    tile = tile_of(reduction.precision, FORWARD_WITH_MEAN if with_mean else FORWARD, len(z), d)
+    launch = Launch(tile, z, p, d, reduction.precision)
     out, second = z.new_empty((2, launch.splits, launch.n), dtype=torch.float32)
-    mean = z.new_empty((launch.splits, launch.n, d), dtype=torch.float32) if gather else None
+    mean = z.new_empty((launch.splits, launch.n, d), dtype=torch.float32) if with_mean else None
     launch(
-        forward_kernel, *_ids(problem, rows, columns), *_row_data(problem, rows, z), out, second,
-        out if mean is None else mean, numbers=problem.numbers, GATHER=gather, FAST=z.is_cuda, **problem.constants,
+        forward_kernel, *_ids(reduction, rows, columns), *_row_data(reduction, rows, z), out, second,
+        out if mean is None else mean,  # any tensor: without MEAN_ROW it is not written to
+        numbers=reduction.numbers, MEAN_ROW=with_mean, FAST=z.is_cuda, **reduction.constants,
     )  # fmt: skip
     if launch.splits == 1:
         return out[0], second[0], None if mean is None else mean[0]
-    of = {"SHARED": problem.phi.shared, "SECOND": problem.what}
-    total, second = launch.joined(join_kernel, out, second, _LOG2E * problem.most, **of)
+    flags = {"CONSTANT_SHIFT": reduction.phi.is_bounded, "SECOND": reduction.sums}
+    total, second = launch.combine(combine_kernel, out, second, _LOG2E * reduction.shift, **flags)
     if mean is not None:
+        # An anchor without negatives has total = -inf, and -inf - (-inf) would be NaN.
         weight = torch.exp(out - total.masked_fill(total == -torch.inf, 0.0))
         mean = (weight[..., None] * mean).sum(0)
     return total, second, mean
 
 
 def _backward(
-    problem: _Problem, z: Tensor, p: Tensor, rows: slice, columns: slice, saved: tuple[Tensor, ...], out: Tensor,
-    *, own: bool, other: bool,
+    reduction: _Reduction, z: Tensor, p: Tensor, rows: slice, columns: slice, saved: tuple[Tensor, ...], out: Tensor,
+    *, rows_are_anchors: bool, columns_are_anchors: bool,
 ) -> None:  # fmt: skip
-    """The gradient of some rows of z, written to `out`; with `own` they are anchors, with `other` the columns are."""
+    """Write the gradient of some rows of z to `out`, (rows, d): see `backward_kernel`."""
     d = out.shape[1]
     z, p = _part(z, rows), _part(p, columns)
-    launch = Launch(tile_of(problem.precision, BACKWARD, len(out), d), z, p, d, problem.precision)
-    anchors = rows if own else columns
+    launch = Launch(tile_of(reduction.precision, BACKWARD, len(out), d), z, p, d, reduction.precision)
+    anchors = rows if rows_are_anchors else columns
     parts = out if launch.splits == 1 else out.new_empty((launch.splits, *out.shape))
-    data = _row_data(problem, anchors, z)
-    ids = _ids(problem, rows, columns) if own else _ids(problem, columns, rows)[::-1]
+    data = _row_data(reduction, anchors, z)
+    ids = _ids(reduction, rows, columns) if rows_are_anchors else _ids(reduction, columns, rows)[::-1]
     launch(
-        backward_kernel, *ids, *data, *(_part(x, anchors) for x in saved), parts, numbers=problem.numbers,
-        OWN=own, OTHER=other, FIXED=problem.fixed, FAST=z.is_cuda,
-        **problem.constants | {"SECOND": problem.what if problem.answers == 2 else _ONE},
+        backward_kernel, *ids, *data, *(_part(x, anchors) for x in saved), parts, numbers=reduction.numbers,
+        ROWS_ARE_ANCHORS=rows_are_anchors, COLUMNS_ARE_ANCHORS=columns_are_anchors,
+        FIXED_WEIGHTS=reduction.fixed_weights, FAST=z.is_cuda,
+        # An expectation that only a learned factor needed has no gradient of its own.
+        **reduction.constants | {"SECOND": reduction.sums if reduction.output_count == 2 else _TOTAL},
     )  # fmt: skip
     if launch.splits > 1:
-        torch.sum(parts, 0, out=out)
+        torch.sum(parts, 0, out=out)  # in a fixed order: no atomics, the same bits every time
 
 
-def _ids(problem: _Problem, anchors: slice, pool: slice) -> tuple[Tensor, Tensor]:
-    return _part(problem.selection.anchor_id, anchors), _part(problem.selection.pool_id, pool)
+def _ids(reduction: _Reduction, anchors: slice, pool: slice) -> tuple[Tensor, Tensor]:
+    return _part(reduction.selection.anchor_id, anchors), _part(reduction.selection.pool_id, pool)
 
 
-def _row_data(problem: _Problem, anchors: slice, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Factors (read only where there is no constant shift), thresholds and shares of ties; anything where they are not read."""
-    factors, cut = like, (like, like)
-    if problem.phi.factor is not None:
-        factors = _part(problem.phi.factor.detach(), anchors).contiguous()
-    elif not problem.phi.shared:
-        factors = like.new_full((anchors.stop - anchors.start,), problem.phi.times, dtype=torch.float32)
-    if problem.cut is not None:
-        cut = _part(problem.cut[0], anchors), _part(problem.cut[1], anchors)
-    return factors, *cut
+def _row_data(reduction: _Reduction, anchors: slice, unused: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return factors, thresholds and tie weights, (n,) each; `unused` in place of those that kernels do not read."""
+    factors, hardest = unused, (unused, unused)
+    if reduction.phi.factor is not None:
+        factors = _part(reduction.phi.factor.detach(), anchors).contiguous()
+    elif not reduction.phi.is_bounded:
+        factors = unused.new_full((anchors.stop - anchors.start,), reduction.phi.times, dtype=torch.float32)
+    if reduction.hardest is not None:
+        hardest = _part(reduction.hardest[0], anchors), _part(reduction.hardest[1], anchors)
+    return factors, *hardest
 
 
 def _thresholds(z: Tensor, p: Tensor, selection: Selection, precision: str) -> tuple[Tensor, Tensor] | None:
-    """The similarity of each anchor's k-th hardest negative, and the share that ties with it count for; k in all.
+    """Return each anchor's similarity to its k-th hardest negative, and the weight of ties there: weights sum to k.
 
-    Eight thresholds are counted in a pass and the one interval kept: after eight passes it is narrower than float32 tells apart.
+    Sorting would need the matrix. Instead each pass counts the negatives above eight thresholds and keeps the interval
+    that holds the k-th: after eight passes it is as narrow as float32 resolves.
     """
     if selection.hardest is None:
         return None
-    wanted = selection.chosen(torch.int64)
-    problem = _Problem(Exponent(), selection, precision, None)
-    at = torch.full((len(z),), -1.01, device=z.device)
+    k = selection.kept_counts(torch.int64)
+    reduction = _Reduction(Exponent(), selection, precision, None)
+    low = torch.full((len(z),), -1.01, device=z.device)  # products of rounded unit vectors may exceed ±1 a little
     width = 2.02
     for _ in range(8):
         width /= 8
-        reached = _counted(problem, z, p, at, width) >= wanted[:, None]
-        at = at + width * (reached.sum(1) - 1).clamp(min=0)
-    counts = _counted(problem, z, p, at - BAND.value, 2 * BAND.value)
+        reached = _counts_above(reduction, z, p, low, width) >= k[:, None]
+        low = low + width * (reached.sum(1) - 1).clamp(min=0)
+    counts = _counts_above(reduction, z, p, low - BAND.value, 2 * BAND.value)
     above, ties = counts[:, 1], counts[:, 0] - counts[:, 1]
-    return at, ((wanted - above) / ties.clamp(min=1)).clamp(0, 1).float()
+    return low, ((k - above) / ties.clamp(min=1)).clamp(0, 1).float()
 
 
-def _counted(problem: _Problem, z: Tensor, p: Tensor, start: Tensor, step: float) -> Tensor:
-    """(n, 8): how many negatives are at or above start + k · step."""
+def _counts_above(reduction: _Reduction, z: Tensor, p: Tensor, start: Tensor, step: float) -> Tensor:
+    """Return (n, 8): the number of negatives at or above start + k · step, k = 0…7."""
     counts = torch.empty((len(z), 8), dtype=torch.int64, device=z.device)
-    for rows, columns in problem.selection.runs:
-        launch = Launch(COUNT, _part(z, rows), _part(p, columns), z.shape[1], problem.precision)
+    for rows, columns in reduction.selection.runs:
+        launch = Launch(COUNT, _part(z, rows), _part(p, columns), z.shape[1], reduction.precision)
         parts = counts.new_empty((launch.splits, launch.n, 8), dtype=torch.int32)
-        launch(count_kernel, *_ids(problem, rows, columns), _part(start, rows), parts, numbers=(step,))
+        launch(count_kernel, *_ids(reduction, rows, columns), _part(start, rows), parts, numbers=(step,))
         counts[rows] = parts.sum(0)
     return counts

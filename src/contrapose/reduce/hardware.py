@@ -1,4 +1,4 @@
-"""What the device and the precision of embeddings allow."""
+"""Checks of device and precision, which decide between kernels and plain torch."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def is_half(*embeddings: Tensor) -> bool:
-    """Whether all of them are in half precision."""
+    """Return whether all embeddings are in half precision (float16 or bfloat16)."""
     return all(z.dtype in _HALF for z in embeddings)
 
 
 def on_device(z: Tensor) -> AbstractContextManager[Any]:
-    """Inside, kernels are launched where z is."""
+    """Return a context in which Triton launches kernels on the device of z."""
+    # Triton launches on the current device. Entering a context takes time, so it is skipped where nothing would change.
     return torch.cuda.device_of(z) if z.is_cuda and z.device.index != torch.cuda.current_device() else nullcontext()
 
 
 @lru_cache
 def has_kernels(device: torch.device) -> bool:
-    """Whether Triton can run here, on a chip with bf16 and tf32."""
+    """Return whether Triton can run on this device, and the device has bf16 and tf32 products (Ampere or later)."""
     if device.type != "cuda" or torch.version.hip is not None or find_spec("triton") is None:
         return False
     return torch.cuda.get_device_capability(device) >= (8, 0)

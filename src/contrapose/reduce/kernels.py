@@ -1,20 +1,32 @@
 # mypy: ignore-errors
-"""The Triton kernels of `fused`: what they compute, and what their arguments are, is said there.
+"""Triton kernels of `fused`, which documents what they compute and what their arguments are.
 
-Exponents are in base 2 here: `times`, `most`, factors and log-sum-exps inside a kernel are multiplied by log2 e.
+GPUs have an instruction for 2^x and none for e^x, so exponents are in base 2 here: `times`, `shift`, factors and
+log-sum-exps are multiplied by log2 e inside a kernel. `out`, `lse` and everything outside the kernels are natural
+logarithms.
+
+    z, p                  row and column operands, (n, WIDTH) and (m, WIDTH): d coordinates, padded with zeros
+    z_id, p_id            their sample ids: a column with the id of the row is not a negative
+    columns_per_program   program (i, k) reduces rows [i · ROWS, (i + 1) · ROWS) over the k-th range of columns
+    CONSTANT_SHIFT        e^{φ - shift} with one `shift` for all rows, in place of a running maximum per row
+    SECOND                what is summed beside Σ e^φ: 0 nothing, 1 Σ s e^φ, 2 Σ e^{φ2} for another multiple φ2 of φ
+    HARDEST_ONLY          weigh negatives by their membership among the hardest: see `_membership`
+    FULL_TILES            the last tile of columns is full, so that loads need no mask
 """
 
 import triton
 import triton.language as tl
 
-BAND = tl.constexpr(1e-6)  # similarities this close to a threshold are ties: products in another order differ by less
+# Similarities this close to a threshold are ties. Sums of products in another order differ by less, so that forward and
+# backward pass, whose tiles differ, agree on which negatives are ties.
+BAND = tl.constexpr(1e-6)
 LN2 = tl.constexpr(0.6931471805599453)
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
 def _reciprocal(x, FAST: tl.constexpr):
-    if FAST:  # one instruction, to the last bit or two; the interpreter has no machine code
+    if FAST:  # one instruction, exact to the last bit or two; Triton's interpreter cannot run inline assembly
         return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=r,r", [x], tl.float32, True, 1)
     return 1.0 / x
 
@@ -23,7 +35,11 @@ def _reciprocal(x, FAST: tl.constexpr):
 def _over_temperature(
     s, low, span, bend, TEMPERATURE: tl.constexpr, DETACH: tl.constexpr, FAST: tl.constexpr, ROUGH: tl.constexpr
 ):
-    """s / τ(s) and its slope; s itself without a TEMPERATURE, a function (s, low, span, bend, ROUGH) -> τ(s), τ'(s)."""
+    """Return s / τ(s) and its derivative, or s and 1 without a TEMPERATURE.
+
+    TEMPERATURE is a function (s, low, span, bend, ROUGH) -> τ(s), τ'(s). With DETACH, τ is a constant in the
+    derivative.
+    """
     if TEMPERATURE is None:
         base, slope = s, 1.0
     else:
@@ -36,27 +52,28 @@ def _over_temperature(
 
 
 @triton.jit
-def _dropped(own, p_id, columns, m, EVEN: tl.constexpr):
-    """(rows, columns) bool: true where a column is no negative. EVEN: no tile reaches beyond the last column."""
-    if EVEN:
-        return own[:, None] == tl.load(p_id + columns)[None, :]
-    return (own[:, None] == tl.load(p_id + columns, columns < m, -2)[None, :]) | (columns >= m)[None, :]
+def _excluded(row_ids, p_id, columns, m, FULL_TILES: tl.constexpr):
+    """Return (ROWS, COLUMNS) bool: true where a column is not a negative, or lies beyond the last column."""
+    if FULL_TILES:
+        return row_ids[:, None] == tl.load(p_id + columns)[None, :]
+    return (row_ids[:, None] == tl.load(p_id + columns, columns < m, -2)[None, :]) | (columns >= m)[None, :]
 
 
 @triton.jit
-def _column(x, columns, m, EVEN: tl.constexpr):
-    return tl.load(x + columns) if EVEN else tl.load(x + columns, columns < m, 0.0)
+def _load_columns(x, columns, m, FULL_TILES: tl.constexpr):
+    """Load one number per column, 0 beyond the last."""
+    return tl.load(x + columns) if FULL_TILES else tl.load(x + columns, columns < m, 0.0)
 
 
 @triton.jit
-def _member(s, cut, share):
-    """1 above the threshold, a tie's share at it, 0 below."""
-    return tl.where(s > cut + BAND, 1.0, tl.where(s >= cut - BAND, share, 0.0))
+def _membership(s, threshold, tie_weight):
+    """Return the weight of a negative among the hardest: 1 above the threshold, `tie_weight` at it, 0 below."""
+    return tl.where(s > threshold + BAND, 1.0, tl.where(s >= threshold - BAND, tie_weight, 0.0))
 
 
 @triton.jit
-def _rows(z_id, n, ROWS: tl.constexpr):
-    """A program's first row, its rows, which of them there are, their ids, and its share of the columns."""
+def _program_rows(z_id, n, ROWS: tl.constexpr):
+    """Return a program's first row, its rows, a mask of those that exist, their ids, and its range of the columns."""
     first = tl.program_id(0) * ROWS
     rows = first + tl.arange(0, ROWS)
     return first, rows, rows < n, tl.load(z_id + rows, rows < n, -1), tl.program_id(1)
@@ -64,234 +81,255 @@ def _rows(z_id, n, ROWS: tl.constexpr):
 
 @triton.jit
 def forward_kernel(
-    z, p, z_id, p_id, factors, cut, share, out, second, moved, n, m, d, each, times, times2, low, span, bend, most, most2,
-    SHARED: tl.constexpr, TEMPERATURE: tl.constexpr, DETACH: tl.constexpr, SECOND: tl.constexpr, HARD: tl.constexpr,
-    GATHER: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
-    EVEN: tl.constexpr, FAST: tl.constexpr,
+    z, p, z_id, p_id, factors, thresholds, tie_weights, out, second, mean_row, n, m, d, columns_per_program,
+    times, times2, low, span, bend, shift, shift2,
+    CONSTANT_SHIFT: tl.constexpr, TEMPERATURE: tl.constexpr, DETACH: tl.constexpr, SECOND: tl.constexpr,
+    HARDEST_ONLY: tl.constexpr, MEAN_ROW: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+    PRECISION: tl.constexpr, FULL_TILES: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """Totals of some rows over one share of the columns; with GATHER the columns' mean under the softmax, times slope, too.
+    """Reduce some rows over one range of the columns: `out` = log Σ e^φ, and `second` as SECOND says.
 
-    With nothing else asked for and a constant shift, `second` is 1 / Σ e^{φ - most}.
+        SECOND 0    with a constant shift 1 / Σ e^{φ - shift}, which saves the backward kernel a division for each row
+        SECOND 1    the expectation Σ s e^φ / Σ e^φ
+        SECOND 2    log Σ e^{φ2}
+
+    With MEAN_ROW, `mean_row` is the mean of the columns' vectors under the softmax, each times the slope of s / τ(s):
+    the gradient of the log-sum-exp with respect to the row, divided by its factor.
     """
-    first, rows, inside, own, split = _rows(z_id, n, ROWS)
-    if HARD:
-        row_cut, row_share = tl.load(cut + rows, inside, 0.0)[:, None], tl.load(share + rows, inside, 0.0)[:, None]
-    if not SHARED:
+    first, rows, inside, row_ids, split = _program_rows(z_id, n, ROWS)
+    if HARDEST_ONLY:
+        row_threshold = tl.load(thresholds + rows, inside, 0.0)[:, None]
+        row_tie_weight = tl.load(tie_weights + rows, inside, 0.0)[:, None]
+    if not CONSTANT_SHIFT:
         factor = tl.load(factors + rows, inside, 0.0)[:, None] * LOG2E
     x = z.load([first, 0])
-    top = tl.full((ROWS,), float("-inf"), tl.float32)
+    running_max = tl.full((ROWS,), float("-inf"), tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     total2 = tl.zeros((ROWS,), tl.float32)
     mean = tl.zeros((ROWS, WIDTH), tl.float32)
-    for start in range(split * each, min(m, (split + 1) * each), COLUMNS):
+    for start in range(split * columns_per_program, min(m, (split + 1) * columns_per_program), COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
         y = p.load([start, 0])
         s = tl.dot(x, tl.trans(y), input_precision=PRECISION)
         base, slope = _over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, y.dtype == tl.bfloat16)
-        drop = _dropped(own, p_id, columns, m, EVEN)
-        if SHARED:
-            e = tl.exp2(base * times - most)
+        excluded = _excluded(row_ids, p_id, columns, m, FULL_TILES)
+        if CONSTANT_SHIFT:
+            e = tl.exp2(base * times - shift)
         else:
-            logit = tl.where(drop, float("-inf"), base * factor)
-            highest = tl.maximum(top, tl.max(logit, 1))
-            safe = tl.where(highest == float("-inf"), 0.0, highest)
-            shrink = tl.exp2(top - safe)
-            total *= shrink
-            total2 *= shrink
-            if GATHER:
-                mean *= shrink[:, None]
-            top = highest
-            e = tl.exp2(logit - safe[:, None])
-        e = tl.where(drop, 0.0, e)
-        if HARD:
-            member = _member(s, row_cut, row_share)
-            e *= member
+            logit = tl.where(excluded, float("-inf"), base * factor)
+            # Online softmax: what has been summed so far is rescaled whenever the maximum rises.
+            new_max = tl.maximum(running_max, tl.max(logit, 1))
+            # A row without negatives so far: -inf - (-inf) would be NaN.
+            finite_max = tl.where(new_max == float("-inf"), 0.0, new_max)
+            rescale = tl.exp2(running_max - finite_max)
+            total *= rescale
+            total2 *= rescale
+            if MEAN_ROW:
+                mean *= rescale[:, None]
+            running_max = new_max
+            e = tl.exp2(logit - finite_max[:, None])
+        e = tl.where(excluded, 0.0, e)  # an excluded column may hold NaN or inf, which a factor of 0 would keep
+        if HARDEST_ONLY:
+            membership = _membership(s, row_threshold, row_tie_weight)
+            e *= membership
         total += tl.sum(e, 1)
         if SECOND == 1:
             total2 += tl.sum(e * s, 1)
         if SECOND == 2:
-            e2 = tl.where(drop, 0.0, tl.exp2(base * times2 - most2))
-            if HARD:
-                e2 *= member
+            e2 = tl.where(excluded, 0.0, tl.exp2(base * times2 - shift2))
+            if HARDEST_ONLY:
+                e2 *= membership
             total2 += tl.sum(e2, 1)
-        if GATHER:
+        if MEAN_ROW:
             mean = tl.dot((e * slope).to(y.dtype), y, mean, input_precision=PRECISION)
-    if SHARED:
-        top = most + total * 0.0
-    some, place = total != 0, split.to(tl.int64) * n + rows  # also what is no number
-    tl.store(out + place, tl.where(some, (top + tl.log2(total)) * LN2, float("-inf")), inside)
-    if SECOND == 0 and SHARED:
-        tl.store(second + place, tl.where(some, 1.0 / total, 0.0), inside)
+    if CONSTANT_SHIFT:
+        running_max = shift + total * 0.0  # a tensor of rows, as in the other branch
+    # `!= 0` is also true of NaN, which must reach the output. Offsets in 64 bits: splits · n · d may exceed 2³¹.
+    nonzero, offset = total != 0, split.to(tl.int64) * n + rows
+    tl.store(out + offset, tl.where(nonzero, (running_max + tl.log2(total)) * LN2, float("-inf")), inside)
+    if SECOND == 0 and CONSTANT_SHIFT:
+        tl.store(second + offset, tl.where(nonzero, 1.0 / total, 0.0), inside)
     if SECOND == 1:
-        tl.store(second + place, tl.where(some, total2 / total, 0.0), inside)
+        tl.store(second + offset, tl.where(nonzero, total2 / total, 0.0), inside)
     if SECOND == 2:
-        tl.store(second + place, tl.where(total2 != 0, (most2 + tl.log2(total2)) * LN2, float("-inf")), inside)
-    if GATHER:
-        mean *= tl.where(some, 1.0 / total, 0.0)[:, None]
-        along = tl.arange(0, WIDTH)
-        tl.store(moved + place[:, None] * d + along[None, :], mean, inside[:, None] & (along < d)[None, :])
+        tl.store(second + offset, tl.where(total2 != 0, (shift2 + tl.log2(total2)) * LN2, float("-inf")), inside)
+    if MEAN_ROW:
+        mean *= tl.where(nonzero, 1.0 / total, 0.0)[:, None]
+        coordinates = tl.arange(0, WIDTH)
+        tl.store(
+            mean_row + offset[:, None] * d + coordinates[None, :], mean, inside[:, None] & (coordinates < d)[None, :]
+        )
 
 
 @triton.jit
-def _joined(parts, rows, inside, n, splits):
-    """The largest of some rows' partial log totals, and what all of them come to in relation to it."""
-    top = tl.load(parts + rows, inside, float("-inf"))
+def _combined_sum(parts, rows, inside, n, splits):
+    """Return the largest of each row's partial log-sums, x_max (0 if all are -inf), and Σ_k e^{x_k - x_max}."""
+    largest = tl.load(parts + rows, inside, float("-inf"))
     for k in range(1, splits):
-        top = tl.maximum(top, tl.load(parts + k * n + rows, inside, float("-inf")))
-    top = tl.where(top == float("-inf"), 0.0, top)
-    total = tl.zeros_like(top)
+        largest = tl.maximum(largest, tl.load(parts + k * n + rows, inside, float("-inf")))
+    largest = tl.where(largest == float("-inf"), 0.0, largest)
+    total = tl.zeros_like(largest)
     for k in range(splits):
-        total += tl.exp2((tl.load(parts + k * n + rows, inside, float("-inf")) - top) * LOG2E)
-    return top, total
+        total += tl.exp2((tl.load(parts + k * n + rows, inside, float("-inf")) - largest) * LOG2E)
+    return largest, total
 
 
 @triton.jit
-def join_kernel(
-    parts, parts2, out, second, n, splits, most, SHARED: tl.constexpr, SECOND: tl.constexpr, ROWS: tl.constexpr
+def combine_kernel(
+    parts, parts2, out, second, n, splits, shift, CONSTANT_SHIFT: tl.constexpr, SECOND: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
-    """Totals of whole rows from those of shares of the columns, (splits, n)."""
+    """Combine partial results of `forward_kernel` over ranges of the columns, (splits, n), to whole rows, (n,)."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < n
-    top, total = _joined(parts, rows, inside, n, splits)
-    some = total != 0
-    log_total = tl.where(some, top + tl.log2(total) * LN2, float("-inf"))
+    largest, total = _combined_sum(parts, rows, inside, n, splits)
+    nonzero = total != 0
+    log_total = tl.where(nonzero, largest + tl.log2(total) * LN2, float("-inf"))
     tl.store(out + rows, log_total, inside)
-    if SECOND == 0 and SHARED:
-        tl.store(second + rows, tl.where(some, tl.exp2(most - log_total * LOG2E), 0.0), inside)
+    if SECOND == 0 and CONSTANT_SHIFT:
+        tl.store(second + rows, tl.where(nonzero, tl.exp2(shift - log_total * LOG2E), 0.0), inside)
     if SECOND == 1:
         mean = tl.zeros_like(total)
         for k in range(splits):
-            weight = tl.exp2((tl.load(parts + k * n + rows, inside, float("-inf")) - top) * LOG2E)
+            weight = tl.exp2((tl.load(parts + k * n + rows, inside, float("-inf")) - largest) * LOG2E)
             mean += weight * tl.load(parts2 + k * n + rows, inside, 0.0)
-        tl.store(second + rows, tl.where(some, mean / total, 0.0), inside)
+        tl.store(second + rows, tl.where(nonzero, mean / total, 0.0), inside)
     if SECOND == 2:
-        top2, total2 = _joined(parts2, rows, inside, n, splits)
-        tl.store(second + rows, tl.where(total2 != 0, top2 + tl.log2(total2) * LN2, float("-inf")), inside)
+        largest2, total2 = _combined_sum(parts2, rows, inside, n, splits)
+        tl.store(second + rows, tl.where(total2 != 0, largest2 + tl.log2(total2) * LN2, float("-inf")), inside)
 
 
 @triton.jit
-def _weighed(s, a, b, cut, share):
-    """Gradients of a row's statistics, as far as a negative is a member of the hardest."""
-    member = _member(s, cut, share)
-    return a * member, b * member
+def _mask_gradients(s, a, b, threshold, tie_weight):
+    """Multiply the gradients of a row's statistics by each negative's membership among the hardest."""
+    membership = _membership(s, threshold, tie_weight)
+    return a * membership, b * membership
 
 
 @triton.jit
-def _pull(s, slope, e, steep, a, b, SECOND: tl.constexpr, FIXED: tl.constexpr):
-    """∂L/∂s of one side: from its weights and what `fused` made of the gradients of its statistics."""
+def _similarity_gradient(s, slope, e, factor, a, b, SECOND: tl.constexpr, FIXED_WEIGHTS: tl.constexpr):
+    """Return ∂L/∂s from e = e^φ, φ' = slope · factor and the scaled gradients a, b of `fused._scaled_gradients`."""
     if SECOND == 0:
-        return e * (slope * (steep * a))
-    if FIXED:
-        return e * (slope * steep * a + b)
-    return e * (slope * steep * (a + b * s) + b)
+        return e * (slope * (factor * a))
+    if FIXED_WEIGHTS:
+        return e * (slope * factor * a + b)
+    return e * (slope * factor * (a + b * s) + b)
 
 
 @triton.jit
 def backward_kernel(
-    z, p, z_id, p_id, factors, cut, share, lse, gradient, gradient2, out, n, m, d, each,
-    times, times2, low, span, bend, most, most2,
-    OWN: tl.constexpr, OTHER: tl.constexpr, SHARED: tl.constexpr, TEMPERATURE: tl.constexpr, DETACH: tl.constexpr,
-    SECOND: tl.constexpr, FIXED: tl.constexpr, HARD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    WIDTH: tl.constexpr, PRECISION: tl.constexpr, EVEN: tl.constexpr, FAST: tl.constexpr,
+    z, p, z_id, p_id, factors, thresholds, tie_weights, lse, gradient, gradient2, out, n, m, d, columns_per_program,
+    times, times2, low, span, bend, shift, shift2,
+    ROWS_ARE_ANCHORS: tl.constexpr, COLUMNS_ARE_ANCHORS: tl.constexpr, CONSTANT_SHIFT: tl.constexpr,
+    TEMPERATURE: tl.constexpr, DETACH: tl.constexpr, SECOND: tl.constexpr, FIXED_WEIGHTS: tl.constexpr,
+    HARDEST_ONLY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
+    FULL_TILES: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """out_i = Σ_j (OWN · ∂L_i/∂s_ij + OTHER · ∂L_j/∂s_ji) p_j; with OWN the rows are anchors, with OTHER the columns are.
+    """Compute out_i = Σ_j (∂L_i/∂s_ij + ∂L_j/∂s_ji) p_j: the first term if rows are anchors, the second if columns are.
 
-    Factors, thresholds, totals and gradients are the anchors'; an anchor without negatives may have a gradient that is no
-    number, since it moves nothing. With one statistic and a constant shift `gradient2` is 1 / Σ e^{φ - most}.
+    Both are where anchors and pool are one tensor. Factors, thresholds, log-sum-exps and gradients belong to the
+    anchors. The gradient of an anchor without negatives may be NaN: all its columns are excluded. With one statistic
+    and a constant shift `gradient2` is 1 / Σ e^{φ - shift}.
     """
-    first, rows, inside, own, split = _rows(z_id, n, ROWS)
-    if OWN:
+    first, rows, inside, row_ids, split = _program_rows(z_id, n, ROWS)
+    if ROWS_ARE_ANCHORS:
         row_a = tl.load(gradient + rows, inside, 0.0)[:, None]
-        row_b = tl.load(gradient2 + rows, inside, 0.0)[:, None] if SECOND > 0 or SHARED else 0.0
-        if SECOND == 0 and SHARED:
+        row_b = tl.load(gradient2 + rows, inside, 0.0)[:, None] if SECOND > 0 or CONSTANT_SHIFT else 0.0
+        if SECOND == 0 and CONSTANT_SHIFT:
             row_a *= row_b
-        if HARD:
-            row_cut, row_share = tl.load(cut + rows, inside, 0.0)[:, None], tl.load(share + rows, inside, 0.0)[:, None]
-        if not SHARED:
+        if HARDEST_ONLY:
+            row_threshold = tl.load(thresholds + rows, inside, 0.0)[:, None]
+            row_tie_weight = tl.load(tie_weights + rows, inside, 0.0)[:, None]
+        if not CONSTANT_SHIFT:
             row_factor = tl.load(factors + rows, inside, 0.0)[:, None]
             row_total = tl.load(lse + rows, inside, 0.0)[:, None] * LOG2E
     x = z.load([first, 0])
-    moved = tl.zeros((ROWS, WIDTH), tl.float32)
-    for start in range(split * each, min(m, (split + 1) * each), COLUMNS):
+    gradient_sum = tl.zeros((ROWS, WIDTH), tl.float32)
+    for start in range(split * columns_per_program, min(m, (split + 1) * columns_per_program), COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
         y = p.load([start, 0])
         s = tl.dot(x, tl.trans(y), input_precision=PRECISION)
         base, slope = _over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, y.dtype == tl.bfloat16)
-        drop = _dropped(own, p_id, columns, m, EVEN)
-        if OWN:
+        excluded = _excluded(row_ids, p_id, columns, m, FULL_TILES)
+        if ROWS_ARE_ANCHORS:
             a, b = row_a, row_b
-            if HARD:
-                a, b = _weighed(s, row_a, row_b, row_cut, row_share)
-        if OTHER:
-            other_a = _column(gradient, columns, m, EVEN)[None, :]
-            other_b = _column(gradient2, columns, m, EVEN)[None, :] if SECOND > 0 or SHARED else 0.0
-            if SECOND == 0 and SHARED:
+            if HARDEST_ONLY:
+                a, b = _mask_gradients(s, row_a, row_b, row_threshold, row_tie_weight)
+        if COLUMNS_ARE_ANCHORS:
+            other_a = _load_columns(gradient, columns, m, FULL_TILES)[None, :]
+            other_b = _load_columns(gradient2, columns, m, FULL_TILES)[None, :] if SECOND > 0 or CONSTANT_SHIFT else 0.0
+            if SECOND == 0 and CONSTANT_SHIFT:
                 other_a *= other_b
-            if HARD:
-                column_cut = _column(cut, columns, m, EVEN)[None, :]
-                column_share = _column(share, columns, m, EVEN)[None, :]
-                other_a, other_b = _weighed(s, other_a, other_b, column_cut, column_share)
-        if SHARED:  # e^φ is common to both sides: only the gradients differ
-            if OWN and OTHER:
+            if HARDEST_ONLY:
+                column_threshold = _load_columns(thresholds, columns, m, FULL_TILES)[None, :]
+                column_tie_weight = _load_columns(tie_weights, columns, m, FULL_TILES)[None, :]
+                other_a, other_b = _mask_gradients(s, other_a, other_b, column_threshold, column_tie_weight)
+        if CONSTANT_SHIFT:  # φ(s_ij) = φ(s_ji): one exponential serves both terms, only the gradients differ
+            if ROWS_ARE_ANCHORS and COLUMNS_ARE_ANCHORS:
                 a, b = a + other_a, b + other_b
-            elif OTHER:
+            elif COLUMNS_ARE_ANCHORS:
                 a, b = other_a, other_b
-            e = tl.exp2(base * times - most)
+            e = tl.exp2(base * times - shift)
             if SECOND == 2:
-                weight = slope * (a * e + b * tl.exp2(base * times2 - most2))
+                weight = slope * (a * e + b * tl.exp2(base * times2 - shift2))
             elif SECOND == 1:
-                weight = _pull(s, slope, e, times * LN2, a, b, SECOND, FIXED)
+                weight = _similarity_gradient(s, slope, e, times * LN2, a, b, SECOND, FIXED_WEIGHTS)
             else:
-                weight = e * slope * a  # times `times`, once, at the end
+                weight = e * slope * a  # `times` is applied once, after the loop
         else:
             weight = tl.zeros((ROWS, COLUMNS), tl.float32)
-            if OWN:
+            if ROWS_ARE_ANCHORS:
                 e = tl.exp2(base * (row_factor * LOG2E) - row_total)
-                weight += _pull(s, slope, e, row_factor, a, b, SECOND, FIXED)
-            if OTHER:
-                column_factor = _column(factors, columns, m, EVEN)[None, :]
-                column_total = _column(lse, columns, m, EVEN)[None, :] * LOG2E
+                weight += _similarity_gradient(s, slope, e, row_factor, a, b, SECOND, FIXED_WEIGHTS)
+            if COLUMNS_ARE_ANCHORS:
+                column_factor = _load_columns(factors, columns, m, FULL_TILES)[None, :]
+                column_total = _load_columns(lse, columns, m, FULL_TILES)[None, :] * LOG2E
                 e = tl.exp2(base * (column_factor * LOG2E) - column_total)
-                weight += _pull(s, slope, e, column_factor, other_a, other_b, SECOND, FIXED)
-        weight = tl.where(drop, 0.0, weight)
-        moved = tl.dot(weight.to(y.dtype), y, moved, input_precision=PRECISION)
-    if SHARED and SECOND == 0:
-        moved *= times * LN2
-    along = tl.arange(0, WIDTH)
-    place = (split.to(tl.int64) * n + rows)[:, None] * d + along[None, :]
-    tl.store(out + place, moved, inside[:, None] & (along < d)[None, :])
+                weight += _similarity_gradient(s, slope, e, column_factor, other_a, other_b, SECOND, FIXED_WEIGHTS)
+        weight = tl.where(excluded, 0.0, weight)  # selected, not multiplied: excluded entries may be NaN
+        gradient_sum = tl.dot(weight.to(y.dtype), y, gradient_sum, input_precision=PRECISION)
+    if CONSTANT_SHIFT and SECOND == 0:
+        gradient_sum *= times * LN2
+    coordinates = tl.arange(0, WIDTH)
+    offset = (split.to(tl.int64) * n + rows)[:, None] * d + coordinates[None, :]
+    tl.store(out + offset, gradient_sum, inside[:, None] & (coordinates < d)[None, :])
 
 
 @triton.jit
-def _two(s, start_at, step, k: tl.constexpr):
-    """How many of each row are at or above thresholds k and k + 1, in the low and the high half of a number."""
-    return tl.sum(tl.where(s >= start_at + k * step, 1, 0) + tl.where(s >= start_at + (k + 1) * step, 65536, 0), 1)
+def _packed_counts(s, first_threshold, step, k: tl.constexpr):
+    """Count the entries of each row at or above thresholds k and k + 1, in the low and the high 16 bits of one integer.
+
+    One reduction then serves two thresholds. A tile has fewer than 2¹⁶ columns, so that the low half cannot overflow.
+    """
+    return tl.sum(
+        tl.where(s >= first_threshold + k * step, 1, 0) + tl.where(s >= first_threshold + (k + 1) * step, 65536, 0), 1
+    )
 
 
 @triton.jit
 def count_kernel(
-    z, p, z_id, p_id, start_at, out, n, m, d, each, step,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr, EVEN: tl.constexpr,
+    z, p, z_id, p_id, first_threshold, out, n, m, d, columns_per_program, step,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr, FULL_TILES: tl.constexpr,
 ):  # fmt: skip
-    """How many of a row's negatives are at or above each of 8 thresholds, `start_at_i` + k · `step`."""
-    first, rows, inside, own, split = _rows(z_id, n, ROWS)
-    edge = tl.load(start_at + rows, inside, 0.0)[:, None]
+    """Count each row's negatives at or above `first_threshold` + k · `step` for k = 0…7: (splits, n, 8)."""
+    first, rows, inside, row_ids, split = _program_rows(z_id, n, ROWS)
+    row_threshold = tl.load(first_threshold + rows, inside, 0.0)[:, None]
     x = z.load([first, 0])
-    none = tl.zeros((ROWS,), tl.int32)
-    low0, low1, low2, low3, high0, high1, high2, high3 = none, none, none, none, none, none, none, none
-    for start in range(split * each, min(m, (split + 1) * each), COLUMNS):
+    zero = tl.zeros((ROWS,), tl.int32)  # eight separate registers: Triton has no indexing into a tensor
+    low0, low1, low2, low3, high0, high1, high2, high3 = zero, zero, zero, zero, zero, zero, zero, zero
+    for start in range(split * columns_per_program, min(m, (split + 1) * columns_per_program), COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
         s = tl.dot(x, tl.trans(p.load([start, 0])), input_precision=PRECISION)
-        s = tl.where(_dropped(own, p_id, columns, m, EVEN), -3.0, s)
-        c0, c1, c2, c3 = _two(s, edge, step, 0), _two(s, edge, step, 2), _two(s, edge, step, 4), _two(s, edge, step, 6)
+        s = tl.where(_excluded(row_ids, p_id, columns, m, FULL_TILES), -3.0, s)  # below every threshold
+        c0, c1 = _packed_counts(s, row_threshold, step, 0), _packed_counts(s, row_threshold, step, 2)
+        c2, c3 = _packed_counts(s, row_threshold, step, 4), _packed_counts(s, row_threshold, step, 6)
         low0, low1, low2, low3 = low0 + (c0 & 65535), low1 + (c1 & 65535), low2 + (c2 & 65535), low3 + (c3 & 65535)
         high0, high1, high2, high3 = high0 + (c0 >> 16), high1 + (c1 >> 16), high2 + (c2 >> 16), high3 + (c3 >> 16)
-    place = out + (split.to(tl.int64) * n + rows) * 8
-    tl.store(place, low0, inside)
-    tl.store(place + 1, high0, inside)
-    tl.store(place + 2, low1, inside)
-    tl.store(place + 3, high1, inside)
-    tl.store(place + 4, low2, inside)
-    tl.store(place + 5, high2, inside)
-    tl.store(place + 6, low3, inside)
-    tl.store(place + 7, high3, inside)
+    counts = out + (split.to(tl.int64) * n + rows) * 8
+    tl.store(counts, low0, inside)
+    tl.store(counts + 1, high0, inside)
+    tl.store(counts + 2, low1, inside)
+    tl.store(counts + 3, high1, inside)
+    tl.store(counts + 4, low2, inside)
+    tl.store(counts + 5, high2, inside)
+    tl.store(counts + 6, low3, inside)
+    tl.store(counts + 7, high3, inside)

@@ -1,4 +1,4 @@
-"""From a similarity to the exponent of a softmax."""
+"""Map a similarity s to φ(s), the exponent of a softmax."""
 
 from __future__ import annotations
 
@@ -13,95 +13,96 @@ from contrapose.reduce.block import ALL
 
 
 class Logit(Protocol):
-    """φ(s), elementwise; `rows` says which anchors the rows of `s` belong to."""
+    """φ(s), elementwise; `rows` are the anchors that the rows of `s` belong to."""
 
     def __call__(self, s: Tensor, rows: slice = ALL) -> Tensor:
-        """φ(s)."""
+        """Return φ(s)."""
 
     def times(self, factor: float) -> Logit:
-        """factor · φ."""
+        """Return factor · φ."""
 
-    def of(self, rows: slice) -> Logit:
-        """φ of some anchors alone."""
+    def for_rows(self, rows: slice) -> Logit:
+        """Return φ for a subset of the anchors."""
 
-    def back(self, s: Tensor, gradient: Tensor, rows: slice) -> tuple[Tensor, Tensor | None]:
-        """From ∂L/∂φ, which may be overwritten: ∂L/∂s, and ∂L/∂factor for each row where that is wanted."""
+    def backward(self, s: Tensor, gradient: Tensor, rows: slice) -> tuple[Tensor, Tensor | None]:
+        """Return ∂L/∂s and, if the factor is learned, ∂L/∂factor per row, from ∂L/∂φ, which may be overwritten."""
 
     @property
     def learned(self) -> Tensor | None:
-        """The factor, where it carries gradient."""
+        """The factor, if it requires grad."""
 
-    def opaque(self, sample: Tensor) -> bool:
-        """Whether something carries gradient that only autograd can find; `sample` is some similarity."""
+    def needs_autograd(self, sample: Tensor) -> bool:
+        """Whether φ has parameters whose gradient only autograd can compute; `sample` is any similarity."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """φ(s) = factor · s, with one factor for all anchors or one for each."""
+    """φ(s) = factor · s, with one factor for all anchors or one per anchor."""
 
     factor: float | Tensor  # a number, a tensor without dimensions, or (n,)
 
     def __call__(self, s: Tensor, rows: slice = ALL) -> Tensor:
-        """factor · s."""
-        return s * self._of(rows, s)
+        """Return factor · s."""
+        return s * self._factor(rows, s)
 
     def times(self, factor: float) -> Scale:
-        """The same, multiplied."""
+        """Return factor · φ."""
         return Scale(self.factor * factor)
 
-    def of(self, rows: slice) -> Scale:
-        """The same for some anchors."""
+    def for_rows(self, rows: slice) -> Scale:
+        """Return φ for a subset of the anchors."""
         return Scale(self.factor[rows]) if isinstance(self.factor, Tensor) and self.factor.ndim else self
 
-    def back(self, s: Tensor, gradient: Tensor, rows: slice) -> tuple[Tensor, Tensor | None]:
+    def backward(self, s: Tensor, gradient: Tensor, rows: slice) -> tuple[Tensor, Tensor | None]:
         """∂L/∂s = factor · ∂L/∂φ, ∂L/∂factor = Σ s · ∂L/∂φ."""
+        # The factor's gradient first: `gradient` is overwritten after that.
         learned = (gradient * s).sum(1) if self.learned is not None else None
-        return gradient.mul_(self._of(rows, s)), learned
+        return gradient.mul_(self._factor(rows, s)), learned
 
     @property
     def learned(self) -> Tensor | None:
-        """The factor, where it carries gradient."""
+        """The factor, if it requires grad."""
         return self.factor if isinstance(self.factor, Tensor) and self.factor.requires_grad else None
 
-    def opaque(self, sample: Tensor) -> bool:
-        """Never: a factor is all there is."""
+    def needs_autograd(self, sample: Tensor) -> bool:
+        """Never: the only parameter is the factor, whose gradient `backward` returns."""
         return False
 
-    def _of(self, rows: slice, like: Tensor) -> float | Tensor:
+    def _factor(self, rows: slice, like: Tensor) -> float | Tensor:
         if not isinstance(self.factor, Tensor):
             return self.factor
-        factor = self.factor.to(like)
+        factor = self.factor.to(like)  # a float64 temperature must not promote a float32 block
         return factor[rows, None] if factor.ndim else factor
 
 
 @dataclass(frozen=True)
 class Divided:
-    """φ(s) = factor · s / τ(s), a temperature for each similarity."""
+    """φ(s) = factor · s / τ(s), with the temperature a function of similarity."""
 
     temperature: Callable[[Tensor], Tensor]
     factor: float = 1.0
     learned = None
 
     def __call__(self, s: Tensor, rows: slice = ALL) -> Tensor:
-        """factor · s / τ(s)."""
+        """Return factor · s / τ(s)."""
         logits = s / self.temperature(s)
         return logits if self.factor == 1.0 else logits * self.factor
 
     def times(self, factor: float) -> Divided:
-        """The same, multiplied."""
+        """Return factor · φ."""
         return replace(self, factor=self.factor * factor)
 
-    def of(self, rows: slice) -> Divided:
-        """Itself: all anchors have the same."""
+    def for_rows(self, rows: slice) -> Divided:
+        """Return φ itself: it is the same for all anchors."""
         return self
 
-    def back(self, s: Tensor, gradient: Tensor, rows: slice) -> tuple[Tensor, Tensor | None]:
-        """∂L/∂s by autograd, elementwise: whatever τ detaches stays detached."""
+    def backward(self, s: Tensor, gradient: Tensor, rows: slice) -> tuple[Tensor, Tensor | None]:
+        """Return ∂L/∂s by autograd, elementwise, so that whatever τ detaches stays detached."""
         with torch.enable_grad():
             s = s.detach().requires_grad_()
-            (result,) = torch.autograd.grad(self(s), s, gradient)
-        return result, None
+            (d_similarity,) = torch.autograd.grad(self(s), s, gradient)
+        return d_similarity, None
 
-    def opaque(self, sample: Tensor) -> bool:
-        """Whether τ has parameters of its own: then even a constant's temperature carries gradient."""
+    def needs_autograd(self, sample: Tensor) -> bool:
+        """Whether τ has parameters of its own: then the temperature of a constant requires grad."""
         return self.temperature(sample.detach()).requires_grad

@@ -1,4 +1,4 @@
-"""The reduction itself, and its derivative."""
+"""`reduce_rows`: choose how statistics are computed, and compute them block by block where kernels do not apply."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from contrapose.validate import check_choice
 
 @dataclass(frozen=True)
 class Memory:
-    """How many similarities may be in flight at once, and how many may be kept for the backward pass."""
+    """Limits on the number of similarities."""
 
-    block: int
-    kept: int
-    rows: int = 1  # in a block, at least: fewer would not fill a matrix product
+    block: int  # in one block
+    kept: int  # kept for the backward pass; a larger matrix is computed again
+    rows: int = 1  # least number of rows in a block: fewer would not fill a matrix product
 
 
-# In float32, in flight: 2 MiB on the CPU, which stays in cache, and 256 MiB where launches cost; kept: 64 MiB, 1 GiB.
+# Blocks of float32 take 2 MiB on the CPU, to stay in cache, and 256 MiB on a GPU, where launches cost. Up to 64 MiB
+# and 1 GiB are kept.
 _CPU, _DEVICE = Memory(2**19, 2**24, 64), Memory(2**26, 2**28, 64)
 _DENSE = Memory(2**62, 2**62)
-_SMALL = {False: 2**18, True: 2**20}  # similarities, on the CPU and on a GPU
+_SMALL = {False: 2**18, True: 2**20}  # similarities left to plain autograd, on the CPU and on a GPU
 _MEMORY: ContextVar[Memory | None] = ContextVar("memory", default=None)
 PATHS = ("dense", "chunked", "fused")
 PRECISIONS = ("ieee", "tf32x3", "tf32", "bf16")
@@ -44,17 +45,22 @@ class _Forced:
     precision: str | None = None
 
 
-_FREE = _Forced()
+_NOT_FORCED = _Forced()
 _FORCED: ContextVar[_Forced | None] = ContextVar("forced", default=None)
 
 
 @contextmanager
 def path(name: str, *, precision: str | None = None) -> Iterator[None]:
-    """Inside, reductions take one path: "dense" (the whole matrix, kept), "chunked" (blocks, recomputed) or "fused".
+    """Force one path for all reductions in this context.
 
-    "fused": Triton kernels, with products in "ieee" float32, "tf32x3" (three tf32 products, nearly float32), "tf32" or "bf16";
-    what kernels cannot do is done in blocks. Outside, on a GPU kernels do what they can, in bf16 for embeddings that came in
-    half precision, in tf32 where torch may use that for float32, otherwise in tf32x3; elsewhere sizes decide between the others.
+    dense     the whole matrix, kept for the backward pass
+    chunked   blocks of rows, computed again in the backward pass
+    fused     Triton kernels, and blocks for what kernels do not support. `precision` of the products: "ieee" float32,
+              "tf32x3" (three tf32 products, nearly float32), "tf32" or "bf16"
+
+    By default a GPU uses kernels wherever they apply: in bf16 for half-precision embeddings, in tf32 if torch is
+    allowed that for float32 products, and in tf32x3 otherwise. Elsewhere the size of the matrix decides between dense
+    and chunked.
     """
     check_choice("path", name, *PATHS)
     if precision is not None:
@@ -70,7 +76,7 @@ def path(name: str, *, precision: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def memory(*, block: int, kept: int) -> Iterator[None]:
-    """Inside, a block holds at most `block` similarities (one row at least) and at most `kept` are kept."""
+    """Limit blocks to `block` similarities (at least one row), and those kept for backward to `kept`."""
     token = _MEMORY.set(Memory(block, kept))
     try:
         yield
@@ -79,28 +85,26 @@ def memory(*, block: int, kept: int) -> Iterator[None]:
 
 
 def reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
-    """Each statistic of each anchor's negatives, (n,) tensors that carry gradients (first derivatives).
-
-    Inside `torch.compile` this part runs as it is: blocks and kernels are made for what they do already.
-    """
+    """Return each statistic of each anchor's negatives, (n,) tensors with first derivatives."""
     if torch.compiler.is_compiling():
-        found: tuple[Tensor, ...] = torch.compiler.disable(_reduce_rows)(source, *statistics)
-        return found
+        # Blocks and kernels are tuned already, and a compiler would unroll the loop over blocks.
+        values: tuple[Tensor, ...] = torch.compiler.disable(_reduce_rows)(source, *statistics)
+        return values
     return _reduce_rows(source, *statistics)
 
 
 def _reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
     anchor, pool, selection = source.anchor, source.pool, source.selection
-    # Given similarities, temperatures with parameters of their own and, where no kernel does it all in one, matrices so small
-    # that it is the number of operations that counts are left to autograd as they are.
+    # Plain autograd takes similarity values, temperatures with parameters of their own and, where kernels do not apply,
+    # matrices so small that the number of operations decides the time and not their size.
     if anchor is None or pool is None:
         return _by_autograd(source, statistics)
     small = selection is not None and _small(anchor, pool)
     if selection is not None and not (small and not anchor.is_cuda):
-        found = _without_rows(source, anchor, pool, selection, statistics)
-        if found is not None:
-            return found
-    if small or _opaque(statistics, anchor, pool):
+        reduced = _without_blocks(source, anchor, pool, selection, statistics)
+        if reduced is not None:
+            return reduced
+    if small or _needs_autograd(statistics, anchor, pool):
         return _by_autograd(source, statistics)
     plan = _Plan(source, statistics, anchor.device)
     values: tuple[Tensor, ...] = _Rows.apply(plan, anchor, pool, *plan.factors)
@@ -108,33 +112,33 @@ def _reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
 
 
 def _by_autograd(source: Source, statistics: tuple[Statistic, ...]) -> tuple[Tensor, ...]:
-    parts = [[s(block) for s in statistics] for block in _whole(source)]
+    parts = [[s(block) for s in statistics] for block in _whole_runs(source)]
     return tuple(torch.cat(column) for column in zip(*parts, strict=True))
 
 
-def _without_rows(
+def _without_blocks(
     source: Source, anchor: Tensor, pool: Tensor, selection: Selection, statistics: tuple[Statistic, ...]
 ) -> tuple[Tensor, ...] | None:
-    """What needs no blocks: means, and what kernels can do where there is a device for them."""
-    forced = _FORCED.get() or _FREE
+    """Return means, and whatever kernels support on this device; None if blocks are needed."""
+    forced = _FORCED.get() or _NOT_FORCED
     if forced.path is None:
         if _MEMORY.get() is not None:
             return None
-        found = means(anchor, pool, selection, statistics)
-        if found is not None or not has_kernels(anchor.device):
-            return found
+        mean_values = means(anchor, pool, selection, statistics)
+        if mean_values is not None or not has_kernels(anchor.device):
+            return mean_values
     elif forced.path != "fused":
         return None
     precision = forced.precision or _precision(source.half_precision)
-    if forced.path is None and not _has_room(anchor.device, precision):
+    if forced.path is None and not _tiles_fit(anchor.device, precision):
         return None
-    from contrapose.reduce import fused  # needs Triton
+    from contrapose.reduce import fused  # imported late, since it needs Triton
 
-    return fused.reduce(anchor, pool, selection, statistics, precision, source.bf16_anchor)
+    return fused.reduce(anchor, pool, selection, statistics, precision=precision, bf16_anchor=source.bf16_anchor)
 
 
-def _has_room(device: torch.device, precision: str) -> bool:
-    """Whether tiles of float32 fit on the chip: they do from Hopper on, where it is a data centre's."""
+def _tiles_fit(device: torch.device, precision: str) -> bool:
+    """Whether the kernels' tiles fit in shared memory: float32 tiles do on data-centre GPUs from Hopper on."""
     return precision == "bf16" or torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= 220 * 1024
 
 
@@ -143,7 +147,7 @@ def _precision(half: bool) -> str:
         return "bf16"
     try:
         exact = torch.get_float32_matmul_precision() == "highest"
-    except RuntimeError:  # set through the newer switch, which the older one does not speak of
+    except RuntimeError:  # raised if the precision was set through torch's newer setting, fp32_precision
         exact = torch.backends.cuda.matmul.fp32_precision != "tf32"
     return "tf32x3" if exact else "tf32"
 
@@ -152,12 +156,12 @@ def _small(anchor: Tensor, pool: Tensor) -> bool:
     return len(anchor) * len(pool) <= _SMALL[anchor.is_cuda] and _MEMORY.get() is None and _FORCED.get() is None
 
 
-def _opaque(statistics: tuple[Statistic, ...], anchor: Tensor, pool: Tensor) -> bool:
+def _needs_autograd(statistics: tuple[Statistic, ...], anchor: Tensor, pool: Tensor) -> bool:
     logits = [s.logit for s in statistics if isinstance(s.logit, Divided)]
-    return bool(logits) and any(logit.opaque(anchor[:1].detach() @ pool[:1].detach().T) for logit in logits)
+    return bool(logits) and any(logit.needs_autograd(anchor[:1].detach() @ pool[:1].detach().T) for logit in logits)
 
 
-def _whole(source: Source) -> Iterator[Block]:
+def _whole_runs(source: Source) -> Iterator[Block]:
     for start, end, _ in source.spans:
         rows = slice(start, end)
         yield source.block(rows, source.similarity(rows))
@@ -165,7 +169,7 @@ def _whole(source: Source) -> Iterator[Block]:
 
 @dataclass
 class _Plan:
-    """One reduction: what of, and in which blocks."""
+    """One reduction: its source, its statistics and its blocks of rows."""
 
     source: Source
     statistics: tuple[Statistic, ...]
@@ -184,23 +188,24 @@ class _Plan:
         return [s.logit.learned if s.logit is not None else None for s in self.statistics]
 
     def blocks(self, kept: Sequence[Tensor] = ()) -> Iterator[Block]:
-        """Every block, from the similarities kept on the way forward, or computed."""
-        for place, rows in enumerate(self.rows):
+        """Yield every block, from the similarities kept in the forward pass or computed again."""
+        for i, rows in enumerate(self.rows):
             yield self.source.block(
-                rows, kept[place] if kept else self.source.similarity(rows, bf16=self.source.half_precision)
+                rows, kept[i] if kept else self.source.similarity(rows, bf16=self.source.half_precision)
             )
 
     def values(self, kept: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
-        """Every statistic of every row. Written where they stay: small results between large blocks would scatter memory."""
-        made: list[Tensor] = []
+        """Return every statistic of every row, (n,) each."""
+        values: list[Tensor] = []
         for block in self.blocks(kept):
             parts = [statistic(block) for statistic in self.statistics]
             if len(self.rows) == 1:
                 return tuple(parts)
-            made = made or [part.new_empty((self.rows[-1].stop, *part.shape[1:])) for part in parts]
-            for whole, part in zip(made, parts, strict=True):
+            # Allocated before the second block: small results kept between large blocks would fragment memory.
+            values = values or [part.new_empty((self.rows[-1].stop, *part.shape[1:])) for part in parts]
+            for whole, part in zip(values, parts, strict=True):
                 whole[block.rows] = part
-        return tuple(made)
+        return tuple(values)
 
 
 class _Rows(torch.autograd.Function):
@@ -223,38 +228,38 @@ class _Rows(torch.autograd.Function):
         anchor, pool, *saved = ctx.saved_tensors
         values, kept = saved[: len(plan.statistics)], saved[len(plan.statistics) :]
         _, wants_anchor, wants_pool, *_ = ctx.needs_input_grad
-        # All rows at once of a matrix that is its own transpose: both halves of the gradient in one product.
-        at_once = wants_anchor and wants_pool and len(plan.rows) == 1 and same_tensor(anchor, pool)
-        d_anchor = torch.empty_like(anchor) if wants_anchor and not at_once else None
-        d_pool = torch.zeros_like(pool) if wants_pool and not at_once else None
+        # If one block holds a matrix that is its own transpose, both terms of the gradient are one product, (G + Gᵀ) z.
+        symmetric = wants_anchor and wants_pool and len(plan.rows) == 1 and same_tensor(anchor, pool)
+        d_anchor = torch.empty_like(anchor) if wants_anchor and not symmetric else None
+        d_pool = torch.zeros_like(pool) if wants_pool and not symmetric else None
         d_factors: list[list[Tensor]] = [[] for _ in plan.statistics]
         for block in plan.blocks(kept):
             total = None
-            for place, statistic in enumerate(plan.statistics):
-                value, gradient = values[place][block.rows], gradients[place][block.rows]
-                moved, learned = statistic.back(block, value, gradient)
-                if learned is not None:
-                    d_factors[place].append(learned)
-                if moved is not None:
-                    total = moved if total is None else total.add_(moved)
+            for i, statistic in enumerate(plan.statistics):
+                value, gradient = values[i][block.rows], gradients[i][block.rows]
+                d_similarity, d_factor = statistic.backward(block, value, gradient)
+                if d_factor is not None:
+                    d_factors[i].append(d_factor)
+                if d_similarity is not None:
+                    total = d_similarity if total is None else total.add_(d_similarity)
             total = _all_columns(total, block, len(pool[block.pool]))
-            if at_once:
+            if symmetric:
                 d_anchor = matmul(total + total.T, anchor, bf16=plan.source.half_precision)
                 break
             if d_anchor is not None:
                 d_anchor[block.rows] = matmul(total, pool[block.pool], bf16=plan.source.half_precision)
             if d_pool is not None:
                 d_pool[block.pool] += matmul(total.T, anchor[block.rows], bf16=plan.source.half_precision)
-        # One factor for each anchor, or one for all, whose gradients add up.
-        shaped = [
+        # One factor per anchor, or one for all anchors, whose gradients are summed.
+        reduced_factors = [
             None if factor is None or not parts else torch.cat(parts) if factor.ndim else torch.cat(parts).sum()
             for factor, parts in zip(plan.factors, d_factors, strict=True)
         ]
-        return None, d_anchor, d_pool, *shaped
+        return None, d_anchor, d_pool, *reduced_factors
 
 
 def _all_columns(total: Tensor | None, block: Block, width: int) -> Tensor:
-    """Gradients of the chosen similarities, back in the columns they were chosen from."""
+    """Scatter gradients of the chosen similarities to the columns they were chosen from, (b, width); zeros for None."""
     rows = block.similarity.shape[0]
     if total is None:
         return block.similarity.new_zeros((rows, width))

@@ -1,4 +1,4 @@
-"""What can be asked of an anchor's negatives: one number for each anchor, and how it moves with each similarity."""
+"""Statistics of an anchor's negatives: one number per anchor, and its derivative with respect to each similarity."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from contrapose.reduce.block import Block
 from contrapose.reduce.logit import Logit
 
-# ∂L/∂s (b, c), or None for zero, and ∂L/∂factor (b,) of the statistic's logit where that is learned.
+# ∂L/∂s (b, c), or None for zero, and ∂L/∂factor (b,) if the factor of the statistic's logit is learned.
 Gradient = tuple[Tensor | None, Tensor | None]
 
 
@@ -19,26 +19,26 @@ class Statistic(Protocol):
     """A function of a block's rows, (b, c) -> (b,), or (b, k)."""
 
     def __call__(self, block: Block) -> Tensor:
-        """One number for each row, by operations that autograd can follow."""
+        """Return one number per row, by differentiable operations."""
 
-    def back(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
-        """From the value and ∂L/∂value, (b,) each, without autograd's copies."""
+    def backward(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
+        """Return gradients from the value and ∂L/∂value, (b,) each, without the copies that autograd would keep."""
 
     @property
     def logit(self) -> Logit | None:
-        """The exponent it weighs with, if any; a statistic with one is a dataclass that has it as a field."""
+        """The exponent of the softmax weights, if any; a statistic that has one is a dataclass with it as a field."""
 
 
 def of_rows(statistic: Statistic, rows: slice) -> Statistic:
-    """The same statistic of some anchors alone."""
+    """Return the same statistic for a subset of the anchors, whose rows then count from 0."""
     if statistic.logit is None:
         return statistic
-    made: Statistic = replace(statistic, logit=statistic.logit.of(rows))  # type: ignore[type-var]
-    return made
+    restricted: Statistic = replace(statistic, logit=statistic.logit.for_rows(rows))  # type: ignore[type-var]
+    return restricted
 
 
 def _finite(log_total: Tensor) -> Tensor:
-    """A number in place of -inf, the total of an anchor without negatives: its weights are then 0, not NaN."""
+    """Replace -inf, the total of an anchor without negatives, by a number: its weights are then 0 and not NaN."""
     return log_total.clamp(min=torch.finfo(log_total.dtype).min)
 
 
@@ -49,18 +49,20 @@ class LogSumExp:
     logit: Logit
 
     def __call__(self, block: Block) -> Tensor:
-        """One number for each row."""
+        """Return one number per row."""
         logits = block.fill(self.logit(block.similarity, block.rows), -torch.inf)
         if logits.requires_grad:
             return torch.logsumexp(logits, dim=1)
-        top = _finite(logits.amax(1, keepdim=True))  # the same, without a copy
+        # Without autograd the logits are ours to overwrite: torch.logsumexp would allocate another (b, c).
+        top = _finite(logits.amax(1, keepdim=True))
         return logits.sub_(top).exp_().sum(1).log().add_(top[:, 0])
 
-    def back(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
+    def backward(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
         """∂L/∂φ_j = g · softmax_j."""
         logits = block.fill(self.logit(block.similarity, block.rows), -torch.inf)
+        # The value is the logarithm of the softmax's denominator, so that no second reduction is needed.
         weight = logits.sub_(_finite(value)[:, None]).exp_()
-        return self.logit.back(block.similarity, weight.mul_(gradient[:, None]), block.rows)
+        return self.logit.backward(block.similarity, weight.mul_(gradient[:, None]), block.rows)
 
 
 @dataclass(frozen=True)
@@ -71,15 +73,15 @@ class Expectation:
     detach: bool = False
 
     def __call__(self, block: Block) -> Tensor:
-        """One number for each row."""
+        """Return one number per row."""
         return (self._weight(block) * block.similarity).sum(1)
 
-    def back(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
+    def backward(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
         """∂L/∂s_j = g w_j, and through the weights ∂L/∂φ_j = g w_j (s_j - value)."""
         direct = self._weight(block).mul_(gradient[:, None])
         if self.detach:
             return direct, None
-        through, learned = self.logit.back(
+        through, learned = self.logit.backward(
             block.similarity, (block.similarity - value[:, None]).mul_(direct), block.rows
         )
         return direct.add_(through), learned
@@ -97,15 +99,16 @@ class Mean:
     logit = None
 
     def __call__(self, block: Block) -> Tensor:
-        """One number for each row."""
+        """Return one number per row."""
         s = block.similarity
         total = s.sum(1) if block.drop is None else s.masked_fill(block.drop, 0.0).sum(1)
         return total / block.count()
 
-    def back(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
+    def backward(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
         """g / count for every negative."""
-        each = (gradient / block.count())[:, None].expand(block.similarity.shape)
-        return each.clone() if block.drop is None else each.masked_fill(block.drop, 0.0), None
+        per_negative = (gradient / block.count())[:, None].expand(block.similarity.shape)
+        # A tensor of its own in both cases: the caller adds other statistics' gradients to it in place.
+        return per_negative.clone() if block.drop is None else per_negative.masked_fill(block.drop, 0.0), None
 
 
 @dataclass(frozen=True)
@@ -115,45 +118,47 @@ class Maximum:
     logit = None
 
     def __call__(self, block: Block) -> Tensor:
-        """One number for each row."""
+        """Return one number per row."""
         return block.fill(block.similarity.clone(), -torch.inf).amax(1)
 
-    def back(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
-        """g, shared between ties."""
+    def backward(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
+        """g for the largest similarity, divided equally between ties."""
         s = block.fill(block.similarity.clone(), -torch.inf)
         top = (s == value[:, None]).to(s.dtype)
+        # At least 1: a row whose value is NaN equals it nowhere.
         return top.mul_((gradient / top.sum(1).clamp(min=1))[:, None]), None
 
 
 @dataclass(frozen=True)
 class Nearest:
-    """The k largest similarities, in falling order: (b, k); -inf where there are fewer."""
+    """The k largest similarities in descending order, (b, k); -inf if there are fewer."""
 
     k: int
     logit = None
 
     def __call__(self, block: Block) -> Tensor:
-        """k numbers for each row."""
+        """Return k numbers per row."""
         return self._top(block).values
 
-    def back(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
-        """g, where the value came from."""
+    def backward(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
+        """g, scattered to the columns of the k largest."""
         return torch.zeros_like(block.similarity).scatter_(1, self._top(block).indices, gradient), None
 
     def _top(self, block: Block) -> torch.return_types.topk:
+        # Computed again in the backward pass: saved indices would take twice the memory of the values.
         return block.fill(block.similarity.clone(), -torch.inf).topk(self.k, dim=1)
 
 
 @dataclass(frozen=True)
 class Count:
-    """How many negatives there are."""
+    """The number of negatives."""
 
     logit = None
 
     def __call__(self, block: Block) -> Tensor:
-        """One number for each row."""
+        """Return one number per row."""
         return block.count()
 
-    def back(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
-        """A number of things does not move."""
+    def backward(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
+        """No gradient: a count is constant."""
         return None, None

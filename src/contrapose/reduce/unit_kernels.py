@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""Two views to unit vectors and their products in one Triton kernel each way. Imported only when it is used."""
+"""Unit vectors of two views and their products in one Triton kernel for each direction. Imported only when used."""
 
 from __future__ import annotations
 
@@ -17,86 +17,103 @@ _TILE = 2048  # coordinates of a view that a program holds
 
 @triton.jit
 def _forward_kernel(
-    z1, z2, made, rounded, inverse, products, m, d, ROUND: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr
+    z1, z2, unit_vectors, rounded, inverse, products, m, d, ROUND: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
-    rows, along = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
-    first, inside = rows.to(tl.int64)[:, None] * d + along[None, :], (rows < m)[:, None] & (along < d)[None, :]
-    second = (rows.to(tl.int64) + m)[:, None] * d + along[None, :]
+    rows, coordinates = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    first, inside = (
+        rows.to(tl.int64)[:, None] * d + coordinates[None, :],
+        (rows < m)[:, None] & (coordinates < d)[None, :],
+    )
+    second = (rows.to(tl.int64) + m)[:, None] * d + coordinates[None, :]
     x, y = tl.load(z1 + first, inside, 0.0).to(tl.float32), tl.load(z2 + first, inside, 0.0).to(tl.float32)
+    # sqrt_rn rounds to nearest, as torch does; tl.sqrt is approximate.
     length_x, length_y = tl.sqrt_rn(tl.sum(x * x, 1)), tl.sqrt_rn(tl.sum(y * y, 1))
     inverse_x, inverse_y = (
         tl.where(length_x > 1e-12, 1.0 / length_x, 0.0),
         tl.where(length_y > 1e-12, 1.0 / length_y, 0.0),
     )
     x, y = x * inverse_x[:, None], y * inverse_y[:, None]
-    tl.store(made + first, x, inside)
-    tl.store(made + second, y, inside)
+    tl.store(unit_vectors + first, x, inside)
+    tl.store(unit_vectors + second, y, inside)
     if ROUND:
         tl.store(rounded + first, x.to(tl.bfloat16), inside)
         tl.store(rounded + second, y.to(tl.bfloat16), inside)
     tl.store(inverse + rows, inverse_x, rows < m)
     tl.store(inverse + m + rows, inverse_y, rows < m)
-    both = tl.sum(x * y, 1)
-    tl.store(products + rows, both, rows < m)
-    tl.store(products + m + rows, both, rows < m)
+    similarity = tl.sum(x * y, 1)
+    tl.store(products + rows, similarity, rows < m)
+    tl.store(products + m + rows, similarity, rows < m)
 
 
 @triton.jit
 def _backward_kernel(
-    gradient, of_products, made, inverse, out, m, d,
+    gradient, product_gradient, unit_vectors, inverse, out, m, d,
     GRADIENT: tl.constexpr, PRODUCTS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    rows, along = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
-    first, inside = rows.to(tl.int64)[:, None] * d + along[None, :], (rows < m)[:, None] & (along < d)[None, :]
-    second = (rows.to(tl.int64) + m)[:, None] * d + along[None, :]
-    x, y = tl.load(made + first, inside, 0.0), tl.load(made + second, inside, 0.0)
-    moved_x, moved_y = tl.zeros((ROWS, WIDTH), tl.float32), tl.zeros((ROWS, WIDTH), tl.float32)
+    rows, coordinates = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    first, inside = (
+        rows.to(tl.int64)[:, None] * d + coordinates[None, :],
+        (rows < m)[:, None] & (coordinates < d)[None, :],
+    )
+    second = (rows.to(tl.int64) + m)[:, None] * d + coordinates[None, :]
+    x, y = tl.load(unit_vectors + first, inside, 0.0), tl.load(unit_vectors + second, inside, 0.0)
+    gradient_x, gradient_y = tl.zeros((ROWS, WIDTH), tl.float32), tl.zeros((ROWS, WIDTH), tl.float32)
     if GRADIENT:
-        moved_x, moved_y = tl.load(gradient + first, inside, 0.0), tl.load(gradient + second, inside, 0.0)
+        gradient_x, gradient_y = tl.load(gradient + first, inside, 0.0), tl.load(gradient + second, inside, 0.0)
     if PRODUCTS:
-        both = tl.load(of_products + rows, rows < m, 0.0) + tl.load(of_products + m + rows, rows < m, 0.0)
-        moved_x, moved_y = moved_x + both[:, None] * y, moved_y + both[:, None] * x
-    moved_x -= tl.sum(moved_x * x, 1)[:, None] * x
-    moved_y -= tl.sum(moved_y * y, 1)[:, None] * y
-    moved_x *= tl.load(inverse + rows, rows < m, 0.0)[:, None]
-    moved_y *= tl.load(inverse + m + rows, rows < m, 0.0)[:, None]
-    tl.store(out + first, moved_x.to(out.dtype.element_ty), inside)
-    tl.store(out + second, moved_y.to(out.dtype.element_ty), inside)
+        # Each product is stored for both views, so both gradients add up.
+        both = tl.load(product_gradient + rows, rows < m, 0.0) + tl.load(product_gradient + m + rows, rows < m, 0.0)
+        gradient_x, gradient_y = gradient_x + both[:, None] * y, gradient_y + both[:, None] * x
+    # Through the normalisation: remove the radial component, divide by the length.
+    gradient_x -= tl.sum(gradient_x * x, 1)[:, None] * x
+    gradient_y -= tl.sum(gradient_y * y, 1)[:, None] * y
+    gradient_x *= tl.load(inverse + rows, rows < m, 0.0)[:, None]
+    gradient_y *= tl.load(inverse + m + rows, rows < m, 0.0)[:, None]
+    tl.store(out + first, gradient_x.to(out.dtype.element_ty), inside)
+    tl.store(out + second, gradient_y.to(out.dtype.element_ty), inside)
 
 
-def _shape(m: int, d: int) -> tuple[tuple[int], dict[str, int]]:
+def _launch_shape(m: int, d: int) -> tuple[tuple[int], dict[str, int]]:
+    """Return the grid, and the compile-time arguments."""
     width = max(16, 1 << (d - 1).bit_length())
     rows = max(1, _TILE // width)
     return (-(-m // rows),), {"ROWS": rows, "WIDTH": width, "num_warps": 4}
 
 
 def forward(z1: Tensor, z2: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Two views (m, d): unit vectors (2, m, d) in float32, inverse lengths (2, m, 1), products with the other view (2 · m, 1).
+    """Normalise two views, (m, d) each.
 
-    Last, for embeddings in half precision, the unit vectors in bf16.
+    Return unit vectors (2, m, d) in float32, inverse lengths (2, m, 1), products with the other view (2 · m, 1) and,
+    for embeddings in half precision, the unit vectors in bf16 (otherwise None).
     """
     m, d = z1.shape
-    grid, constants = _shape(m, d)
-    made = z1.new_empty((2, m, d), dtype=torch.float32)
-    rounded = torch.empty_like(made, dtype=torch.bfloat16) if is_half(z1) else None
-    inverse, products = made.new_empty((2, m, 1)), made.new_empty((2 * m, 1))
+    grid, constants = _launch_shape(m, d)
+    unit_vectors = z1.new_empty((2, m, d), dtype=torch.float32)
+    rounded = torch.empty_like(unit_vectors, dtype=torch.bfloat16) if is_half(z1) else None
+    inverse, products = unit_vectors.new_empty((2, m, 1)), unit_vectors.new_empty((2 * m, 1))
     with on_device(z1):
         _forward_kernel[grid](
-            z1.contiguous(), z2.contiguous(), made, made if rounded is None else rounded, inverse, products, m, d,
-            ROUND=rounded is not None, **constants,
+            z1.contiguous(), z2.contiguous(), unit_vectors, unit_vectors if rounded is None else rounded, inverse,
+            products, m, d, ROUND=rounded is not None, **constants,
         )  # fmt: skip
-    return made, inverse, products, rounded
+    return unit_vectors, inverse, products, rounded
 
 
 def backward(
-    gradient: Tensor | None, of_products: Tensor | None, made: Tensor, inverse: Tensor, dtype: torch.dtype
+    gradient: Tensor | None,
+    product_gradient: Tensor | None,
+    unit_vectors: Tensor,
+    inverse: Tensor,
+    *,
+    dtype: torch.dtype,
 ) -> Tensor:
-    """The gradient of the views (2, m, d) from those of their unit vectors and products."""
-    _, m, d = made.shape
-    grid, constants = _shape(m, d)
-    out = torch.empty_like(made, dtype=dtype)
-    given: list[Any] = [made if x is None else x.contiguous() for x in (gradient, of_products)]
-    flags = {"GRADIENT": gradient is not None, "PRODUCTS": of_products is not None}
-    with on_device(made):
-        _backward_kernel[grid](*given, made, inverse, out, m, d, **flags, **constants)
+    """Return the gradient of the views, (2, m, d), from those of their unit vectors and products (None: zero)."""
+    _, m, d = unit_vectors.shape
+    grid, constants = _launch_shape(m, d)
+    out = torch.empty_like(unit_vectors, dtype=dtype)
+    # A missing gradient is replaced by any tensor: its flag keeps the kernel from reading it.
+    inputs: list[Any] = [unit_vectors if x is None else x.contiguous() for x in (gradient, product_gradient)]
+    flags = {"GRADIENT": gradient is not None, "PRODUCTS": product_gradient is not None}
+    with on_device(unit_vectors):
+        _backward_kernel[grid](*inputs, unit_vectors, inverse, out, m, d, **flags, **constants)
     return out

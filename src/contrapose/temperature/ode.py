@@ -10,7 +10,7 @@ from contrapose.validate import check_number, check_values
 
 
 def ode_solution(s: Tensor, *, delta_k: float, constant: float) -> Tensor:
-    """τ(s) = s / log(δK·s + C), which solves dτ/ds = (τ/s)(1 - τ δK e^{-s/τ}) (DySTreSS, Eq. 14; C = -c).
+    """Return τ(s) = s / log(δK·s + C), which solves dτ/ds = (τ/s)(1 - τ δK e^{-s/τ}) (DySTreSS, Eq. 14; C = -c).
 
     Defined where δK·s + C is positive and not 1, and where s is not 0.
     """
@@ -27,7 +27,7 @@ def ode_solution(s: Tensor, *, delta_k: float, constant: float) -> Tensor:
 
 
 def ode_constant(*, delta_k: float, high: float, at: int) -> float:
-    """The constant C for which τ(at) = `high`, at = +1 or -1 (DySTreSS, Eq. 15, with the sign of c⁺ corrected).
+    """Return the constant C for which τ(at) = `high`, at = +1 or -1 (DySTreSS, Eq. 15, with the sign of c⁺ corrected).
 
     C⁺ = e^{1/τ} - δK and C⁻ = e^{-1/τ} + δK.
     """
@@ -35,8 +35,8 @@ def ode_constant(*, delta_k: float, high: float, at: int) -> float:
     check_number("delta_k", delta_k)
     if at not in (1, -1):
         raise ValueError(f"at: expected +1 or -1, got {at!r}")
-    if high < 1 / 700:
+    if high < 1 / 700:  # float64 ends near e^709
         raise ValueError(
-            f"high: expected a temperature above {1 / 700:.3g}, for which e^(1/τ) is a number, got {high!r}"
+            f"high: expected a temperature above {1 / 700:.3g}, below which e^(1/τ) overflows, got {high!r}"
         )
     return math.exp(at / high) - at * delta_k

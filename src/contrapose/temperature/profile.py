@@ -1,6 +1,6 @@
 """Temperature as a function of similarity (DySTreSS, Manna et al.).
 
-Every profile is between `low` and `high`. With `detach` (the paper's Algorithm 3, the default) the gradient of the
+Every profile lies between `low` and `high`. With `detach` (the paper's Algorithm 3, the default) the gradient of the
 loss flows through s in s / τ(s) and not through τ; without it, through both (its Eq. 6-7).
 """
 
@@ -34,31 +34,35 @@ class Profile:
             raise ValueError(f"low, high: expected low ≤ high, got low={self.low!r} and high={self.high!r}")
 
     def __call__(self, s: Tensor) -> Tensor:
-        """The temperature of each similarity."""
+        """Return the temperature of each similarity, in the shape of s."""
         s = s.detach() if self.detach else s
         return self.low + (self.high - self.low) * self.shape(s)
 
     def shape(self, s: Tensor) -> Tensor:
-        """The profile between 0 (at `low`) and 1 (at `high`)."""
-        raise TypeError(f"{type(self).__name__} has no shape; use cosine, linear, exponential or monotonic_cosine")
+        """Return the profile scaled to [0, 1]: 0 where τ = `low`, 1 where τ = `high`."""
+        raise TypeError(
+            f"{type(self).__name__} does not define shape(s): "
+            f"override it, or use cosine, linear, exponential or monotonic_cosine"
+        )
 
     def kernel_profile(self) -> KernelProfile | None:
-        """The same profile for GPU kernels; None if there is none, and the loss is computed block by block by `shape`."""
+        """Return the same profile for GPU kernels; None if it has none, so that `shape` computes it block by block."""
         return None
 
-    def _by_kernel(
+    def _kernel(
         self, owner: type[Profile], name: str, *, scale: float = 1.0, bend: float = 0.0
     ) -> KernelProfile | None:
-        """The kernel `name` of `profile_kernels`, which computes the shape of the class `owner`."""
+        """Return the function `name` of `profile_kernels`, which computes the shape of the class `owner`."""
         if type(self).shape is not owner.shape:
             return None  # a subclass has changed the formula
         span = (self.high - self.low) * scale
-        return KernelProfile(f"{_KERNELS}:{name}", self.low, span, _steepest(self), bend, self.detach)
+        return KernelProfile(f"{_KERNELS}:{name}", self.low, span, _upper_bound(self), bend, self.detach)
 
 
 @lru_cache
-def _steepest(profile: Profile) -> float:
-    """Upper bound of |s| / τ(s) on [-1, 1]: the largest value on a grid, with room for what lies between its points."""
+def _upper_bound(profile: Profile) -> float:
+    """Return an upper bound of |s| / τ(s) on [-1, 1]."""
+    # The largest value on a grid, with 1 % of room for what lies between its points.
     s = torch.linspace(-1, 1, 2001, dtype=torch.float64)
     return 1.01 * float((s.abs() / profile(s)).max())
 
@@ -68,12 +72,13 @@ class Cosine(Profile):
     """DySTreSS, Algorithm 1: lowest at s = 0, highest at s = ±1."""
 
     def shape(self, s: Tensor) -> Tensor:
-        """sin²(πs/2) = ½(1 + cos(π(1 + s)))."""
+        """Return sin²(πs/2) = ½(1 + cos(π(1 + s)))."""
+        # The first form: 1 + cos(…) cancels near s = 0, where the profile has its minimum.
         return torch.sin(s * (math.pi / 2)).square()
 
     def kernel_profile(self) -> KernelProfile | None:
-        """The same for kernels."""
-        return self._by_kernel(Cosine, "cosine")
+        """Return the same profile for GPU kernels."""
+        return self._kernel(Cosine, "cosine")
 
 
 @dataclass(frozen=True)
@@ -87,16 +92,16 @@ class ShiftedCosine(Profile):
         check_number("shift", self.shift, least=-1.0, most=1.0)
 
     def shape(self, s: Tensor) -> Tensor:
-        """½(1 + cos(π/k · (shift + s))), k = (1 + |shift|)/2, where active; 1 elsewhere."""
+        """Return ½(1 + cos(π/k · (shift + s))), k = (1 + |shift|)/2, on the cosine's side of -shift; 1 elsewhere."""
         k = (1 + abs(self.shift)) / 2
         wave = 0.5 * (1 + torch.cos((self.shift + s) * (math.pi / k)))
         # At shift = 0 the printed condition holds for every s; the authors' code takes the left side.
-        active = s <= -self.shift if self.shift <= 0 else s >= -self.shift
-        return torch.where(active, wave, torch.ones_like(wave))
+        in_period = s <= -self.shift if self.shift <= 0 else s >= -self.shift
+        return torch.where(in_period, wave, torch.ones_like(wave))
 
     def kernel_profile(self) -> KernelProfile | None:
-        """The same for kernels."""
-        return self._by_kernel(ShiftedCosine, "shifted_cosine", bend=self.shift)
+        """Return the same profile for GPU kernels."""
+        return self._kernel(ShiftedCosine, "shifted_cosine", bend=self.shift)
 
 
 @dataclass(frozen=True)
@@ -104,12 +109,12 @@ class Linear(Profile):
     """DySTreSS, Table 10: lowest at s = 0; s / τ(s) is monotone for any low > 0."""
 
     def shape(self, s: Tensor) -> Tensor:
-        """|s|."""
+        """Return |s|."""
         return s.abs()
 
     def kernel_profile(self) -> KernelProfile | None:
-        """The same for kernels."""
-        return self._by_kernel(Linear, "linear")
+        """Return the same profile for GPU kernels."""
+        return self._kernel(Linear, "linear")
 
 
 @dataclass(frozen=True)
@@ -123,12 +128,12 @@ class Exponential(Profile):
         check_number("rate", self.rate, above=0.0)
 
     def shape(self, s: Tensor) -> Tensor:
-        """(1 - e^{-c|s|}) / (1 - e^{-c})."""
+        """Return (1 - e^{-c|s|}) / (1 - e^{-c})."""
         return torch.expm1(-self.rate * s.abs()) / math.expm1(-self.rate)
 
     def kernel_profile(self) -> KernelProfile | None:
-        """The same for kernels."""
-        return self._by_kernel(Exponential, "exponential", scale=-1 / math.expm1(-self.rate), bend=self.rate)
+        """Return the same profile for GPU kernels."""
+        return self._kernel(Exponential, "exponential", scale=-1 / math.expm1(-self.rate), bend=self.rate)
 
 
 @dataclass(frozen=True)
@@ -136,12 +141,12 @@ class ExponentialLegacy(Exponential):
     """The authors' first form a - b e^{-c|s|}, which stays below `high` at s = ±1."""
 
     def shape(self, s: Tensor) -> Tensor:
-        """1 - e^{-c|s|}."""
+        """Return 1 - e^{-c|s|}."""
         return -torch.expm1(-self.rate * s.abs())
 
     def kernel_profile(self) -> KernelProfile | None:
-        """The same for kernels."""
-        return self._by_kernel(ExponentialLegacy, "exponential", bend=self.rate)
+        """Return the same profile for GPU kernels."""
+        return self._kernel(ExponentialLegacy, "exponential", bend=self.rate)
 
 
 @dataclass(frozen=True)
@@ -149,16 +154,16 @@ class MonotonicCosine(Profile):
     """DySTreSS, Table 16: lowest at s = -1, highest at s = 1."""
 
     def shape(self, s: Tensor) -> Tensor:
-        """½(1 + sin(πs/2))."""
+        """Return ½(1 + sin(πs/2))."""
         return 0.5 * (1 + torch.sin(s * (math.pi / 2)))
 
     def kernel_profile(self) -> KernelProfile | None:
-        """The same for kernels."""
-        return self._by_kernel(MonotonicCosine, "monotonic_cosine")
+        """Return the same profile for GPU kernels."""
+        return self._kernel(MonotonicCosine, "monotonic_cosine")
 
 
 def cosine(low: float, high: float, shift: float | None = None, *, detach: bool = True) -> Profile:
-    """DySTreSS: τ(s) = low + (high - low) sin²(πs/2), lowest at s = 0 and highest at s = ±1 (Alg. 1).
+    """Return τ(s) = low + (high - low) sin²(πs/2), lowest at s = 0 and highest at s = ±1 (DySTreSS, Alg. 1).
 
     With `shift` (Alg. 2, Δs; k = (1 + |Δs|)/2): Δs ≤ 0 gives one cosine period on s ≤ -Δs, with its minimum at
     -(1 - |Δs|)/2, and `high` to the right of it; Δs > 0 is the mirror image. Δs = ±1 is Algorithm 1 again.
@@ -173,20 +178,20 @@ def cosine(low: float, high: float, shift: float | None = None, *, detach: bool 
 
 
 def linear(low: float, high: float, *, detach: bool = True) -> Profile:
-    """τ(s) = low + (high - low)|s| (DySTreSS, Table 10)."""
+    """Return τ(s) = low + (high - low)|s| (DySTreSS, Table 10)."""
     return Linear(low, high, detach)
 
 
 def exponential(low: float, high: float, *, rate: float = 3.5, detach: bool = True) -> Profile:
-    """τ(s) = low + (high - low)(1 - e^{-c|s|})/(1 - e^{-c}), c = `rate` (DySTreSS, Table 10)."""
+    """Return τ(s) = low + (high - low)(1 - e^{-c|s|})/(1 - e^{-c}), c = `rate` (DySTreSS, Table 10)."""
     return Exponential(low, high, detach, rate)
 
 
 def exponential_legacy(low: float, high: float, *, rate: float = 3.5, detach: bool = True) -> Profile:
-    """τ(s) = high - (high - low) e^{-c|s|}, the authors' first form: τ(±1) is a little below `high`."""
+    """Return τ(s) = high - (high - low) e^{-c|s|}, the authors' first form: τ(±1) is a little below `high`."""
     return ExponentialLegacy(low, high, detach, rate)
 
 
 def monotonic_cosine(low: float, high: float, *, detach: bool = True) -> Profile:
-    """τ(s) = low + ½(high - low)(1 + sin(πs/2)), rising all the way (DySTreSS, Table 16)."""
+    """Return τ(s) = low + ½(high - low)(1 + sin(πs/2)), which rises from s = -1 to s = 1 (DySTreSS, Table 16)."""
     return MonotonicCosine(low, high, detach)

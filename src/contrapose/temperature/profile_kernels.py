@@ -1,8 +1,8 @@
 # mypy: ignore-errors
-"""The profiles of `profile` as Triton functions, for kernels. Imported only when a kernel needs one.
+"""The profiles of `profile` as Triton functions. Imported only when a kernel needs one.
 
-Each takes (s, low, span, bend, ROUGH) and returns τ(s) and its slope τ'(s). ROUGH allows an error of 2e-5, which products of
-bf16 exceed anyway. The slope costs nothing where it is not used: the compiler drops it.
+Each takes (s, low, span, bend, ROUGH) and returns τ(s) and its derivative τ'(s). ROUGH allows an error of 2e-5, less
+than that of products of bf16 numbers. A derivative that is not used costs nothing: the compiler removes it.
 """
 
 import triton
@@ -19,7 +19,9 @@ def _sign(s):
 
 @triton.jit
 def cosine(s, low, span, bend, ROUGH: tl.constexpr):
-    """low + span · sin²(πs/2), with the sine as a polynomial in s², to 6e-9."""
+    """Return low + span · sin²(πs/2), with sin² as a polynomial in s², to 6e-9."""
+    # Multiply-adds are cheaper than a sine for each similarity. Coefficients times span do not depend on s, so that the
+    # compiler can move them out of the loop over columns.
     x = s * s
     if ROUGH:
         q = span * 0.6452337073189713 - span * 0.08980824733740914 * x
@@ -33,29 +35,29 @@ def cosine(s, low, span, bend, ROUGH: tl.constexpr):
 
 @triton.jit
 def linear(s, low, span, bend, ROUGH: tl.constexpr):
-    """low + span · |s|."""
+    """Return low + span · |s|."""
     return low + span * tl.abs(s), span * _sign(s)
 
 
 @triton.jit
 def exponential(s, low, span, bend, ROUGH: tl.constexpr):
-    """low + span · (1 - e^{-bend |s|})."""
-    fallen = tl.exp2(tl.abs(s) * (-bend * LOG2E))
-    return low + span * (1.0 - fallen), span * bend * fallen * _sign(s)
+    """Return low + span · (1 - e^{-bend |s|})."""
+    decay = tl.exp2(tl.abs(s) * (-bend * LOG2E))
+    return low + span * (1.0 - decay), span * bend * decay * _sign(s)
 
 
 @triton.jit
 def shifted_cosine(s, low, span, bend, ROUGH: tl.constexpr):
-    """low + span · ½(1 + cos(2π/(1 + |bend|) · (bend + s))) on one side of -bend, low + span on the other."""
+    """Return low + span · ½(1 + cos(2π/(1 + |bend|) · (bend + s))) on one side of -bend, low + span on the other."""
     frequency = 6.283185307179586 / (1.0 + tl.abs(bend))
-    active = tl.where(bend <= 0.0, s <= -bend, s >= -bend)
+    in_period = tl.where(bend <= 0.0, s <= -bend, s >= -bend)
     wave = 0.5 + 0.5 * tl.cos((bend + s) * frequency)
-    slope = tl.where(active, -0.5 * span * frequency * tl.sin((bend + s) * frequency), 0.0)
-    return low + span * tl.where(active, wave, 1.0), slope
+    slope = tl.where(in_period, -0.5 * span * frequency * tl.sin((bend + s) * frequency), 0.0)
+    return low + span * tl.where(in_period, wave, 1.0), slope
 
 
 @triton.jit
 def monotonic_cosine(s, low, span, bend, ROUGH: tl.constexpr):
-    """low + span · ½(1 + sin(πs/2))."""
-    turned = s * 1.5707963267948966
-    return low + span * (0.5 + 0.5 * tl.sin(turned)), tl.cos(turned) * (span * 0.7853981633974483)
+    """Return low + span · ½(1 + sin(πs/2))."""
+    angle = s * 1.5707963267948966
+    return low + span * (0.5 + 0.5 * tl.sin(angle)), tl.cos(angle) * (span * 0.7853981633974483)

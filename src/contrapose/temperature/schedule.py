@@ -9,11 +9,11 @@ from contrapose.validate import check_number
 
 
 class Schedule:
-    """A temperature for each epoch."""
+    """A temperature for each epoch; subclass it and override `at`."""
 
     def at(self, epoch: float) -> float:
-        """The temperature of an epoch."""
-        raise TypeError(f"{type(self).__name__} does not say what its temperature is at epoch {epoch}")
+        """Return the temperature of an epoch."""
+        raise TypeError(f"{type(self).__name__} does not define at(epoch): override it to return a temperature")
 
 
 @dataclass(frozen=True)
@@ -38,5 +38,5 @@ class CosineSchedule(Schedule):
             raise ValueError(f"low, high: expected low ≤ high, got low={self.low!r} and high={self.high!r}")
 
     def at(self, epoch: float) -> float:
-        """The temperature of an epoch."""
+        """Return the temperature of an epoch."""
         return self.low + 0.5 * (self.high - self.low) * (1 + math.cos(2 * math.pi * epoch / self.period))

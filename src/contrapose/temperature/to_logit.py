@@ -1,4 +1,4 @@
-"""Any kind of temperature as the exponent s / τ."""
+"""Turn any kind of temperature into the exponent s / τ."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ from contrapose.temperature.profile import Profile
 from contrapose.temperature.schedule import Schedule
 from contrapose.validate import check_number, check_values
 
-SHARPEST = 1e-6  # below, s/τ has no digits left in float32
+SMALLEST = 1e-6  # at a lower temperature, s/τ has no digits after the point left in float32
 
 Temperature: TypeAlias = float | Tensor | Callable[[Tensor], Tensor]
 
 
 def temperature_logit(temperature: Temperature, anchors: int, name: str = "temperature") -> Logit:
-    """φ(s) = s / τ for a number, one number per anchor, or a function of similarity."""
+    """Return φ(s) = s / τ for a number, one number per anchor, or a function of similarity."""
     if isinstance(temperature, Tensor):
-        return Scale(1.0 / _checked(temperature, anchors, name))
+        return Scale(1.0 / _check_tensor(temperature, anchors, name))
     if isinstance(temperature, Schedule):
         raise ValueError(f"{name}: a schedule needs an epoch: pass {name}=schedule.at(epoch)")
-    if isinstance(temperature, Profile):
+    if isinstance(
+        temperature, Profile
+    ):  # its range is checked when it is created, without reading values on the device
         return Divided(temperature)
     if callable(temperature):
-        return Divided(_Checked(temperature, name))
+        return Divided(_CheckedFunction(temperature, name))
     check_number(name, temperature, above=0.0)
-    check_number(name, temperature, least=SHARPEST)
+    check_number(name, temperature, least=SMALLEST)
     return Scale(1.0 / temperature)
 
 
-def _checked(temperature: Tensor, anchors: int, name: str) -> Tensor:
+def _check_tensor(temperature: Tensor, anchors: int, name: str) -> Tensor:
+    """Return the temperatures in float32 or better, or raise ValueError."""
     if temperature.shape not in ((), (anchors,)):
         raise ValueError(
             f"{name}: expected a number, one per anchor ({anchors},) or a function of similarity, "
@@ -42,17 +45,17 @@ def _checked(temperature: Tensor, anchors: int, name: str) -> Tensor:
         )
     if not temperature.is_floating_point():
         raise ValueError(f"{name}: expected floating point temperatures, got {temperature.dtype}")
-    wanted: Any = temperature.detach()
+    values: Any = temperature.detach()
     check_values(
-        wanted >= SHARPEST,
-        lambda: f"{name}: expected temperatures of at least {SHARPEST:g}, got {wanted.min().item():g}",
+        values >= SMALLEST,
+        lambda: f"{name}: expected temperatures of at least {SMALLEST:g}, got {values.min().item():g}",
     )
     return temperature.float() if temperature.dtype in (torch.float16, torch.bfloat16) else temperature
 
 
 @dataclass(frozen=True)
-class _Checked:
-    """A user's own function of similarity: what comes out must be a temperature for what goes in."""
+class _CheckedFunction:
+    """A user's own function of similarity, with its output checked: one positive temperature per similarity."""
 
     function: Callable[[Tensor], Tensor]
     name: str
@@ -60,15 +63,17 @@ class _Checked:
     def __call__(self, s: Tensor) -> Tensor:
         tau = self.function(s)
         if not isinstance(tau, Tensor) or tau.shape != s.shape:
-            came = f"shape {tuple(tau.shape)}" if isinstance(tau, Tensor) else repr(tau)
+            received = f"shape {tuple(tau.shape)}" if isinstance(tau, Tensor) else repr(tau)
             raise ValueError(
-                f"{self.name}: expected a function from similarities to as many temperatures, it gave {came}"
+                f"{self.name}: expected a function that returns one temperature per similarity, "
+                f"shape {tuple(s.shape)}, but it returned {received}"
             )
         lowest = tau.detach().min()
         check_values(
-            lowest >= SHARPEST,
+            lowest >= SMALLEST,
             lambda: (
-                f"{self.name}: expected temperatures of at least {SHARPEST:g}, the function gave {float(lowest) + 0.0:g}"
+                f"{self.name}: expected temperatures of at least {SMALLEST:g}, "
+                f"but the function returned {float(lowest) + 0.0:g}"  # + 0.0 turns -0 into 0
             ),
         )
         return tau

@@ -8,8 +8,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from contrapose.distributed import total
-from contrapose.networks.norms import AdoptedBatchNorm, replace_norms, wide
+from contrapose.distributed import sum_over_ranks
+from contrapose.networks.norms import ReplacementBatchNorm, at_least_float32, replace_norms
 
 
 def join() -> tuple[int, int]:
@@ -57,16 +57,16 @@ def synchronised(network: nn.Module, device: torch.device) -> nn.Module:
     return replace_norms(network, SyncedBatchNorm)
 
 
-class SyncedBatchNorm(AdoptedBatchNorm):
+class SyncedBatchNorm(ReplacementBatchNorm):
     """A batch norm with the statistics of all processes, on any device (torch's own is for GPUs alone)."""
 
-    def by_batch(self, x: Tensor) -> Tensor:
+    def normalise_batch(self, x: Tensor) -> Tensor:
         """Over everything but the channels, dimension 1, in all processes."""
         over = [d for d in range(x.ndim) if d != 1]
         shape = [1, -1] + [1] * (x.ndim - 2)
-        count, values = x.numel() / x.shape[1] * dist.get_world_size(), wide(x)
-        mean = total(values.sum(over)) / count
+        count, values = x.numel() / x.shape[1] * dist.get_world_size(), at_least_float32(x)
+        mean = sum_over_ranks(values.sum(over)) / count
         centred = values - mean.view(shape)
-        variance = total(centred.square().sum(over)) / count
-        self.follow(mean, variance, count)
-        return self.scaled(centred, variance.view(shape), x.ndim - 2).to(x.dtype)
+        variance = sum_over_ranks(centred.square().sum(over)) / count
+        self.update_running_statistics(mean, variance, count)
+        return self.scale(centred, variance.view(shape), x.ndim - 2).to(x.dtype)
