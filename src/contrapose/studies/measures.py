@@ -1,11 +1,11 @@
-"""What is measured of a trained run beyond its records. Each is done once, and kept in the run's directory.
+"""Measure a trained run beyond its records. Each evaluation is done once, and its result kept in the run's directory.
 
-linear:PROBE       top-1 accuracy of a linear probe; linear_top5:PROBE
-knn:K:WEIGHTS      top-1 accuracy of k nearest neighbours (softmax, uniform, distance); knn_top5:K:WEIGHTS
-few_shot, long_tail        linear SVMs, Kukleva's protocol
-uniformity_whole, …  a metric on all test images instead of a sample: NAME_whole
-map                a t-SNE map of a sample
-histograms         similarities of positives, false and true negatives, before and after training
+linear:PROBE           top-1 accuracy of a linear probe; linear_top5:PROBE
+knn:K:WEIGHTS          top-1 accuracy of k nearest neighbours (softmax, uniform, distance); knn_top5:K:WEIGHTS
+few_shot, long_tail    linear SVMs, protocol of Kukleva et al.
+NAME_whole             a metric, such as uniformity, on all test images instead of a sample
+map                    a t-SNE map of a sample
+histograms             similarities of positives, false and true negatives, before and after training
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from contrapose.training import Trainer
 
 
 def is_evaluation(measure: str) -> bool:
-    """Whether it is made after training, rather than read from the records."""
+    """Return whether a measure is an evaluation after training, rather than an entry of the records."""
     return measure.split(":")[0] in _MADE or measure.endswith("_whole")
 
 
 def evaluate(trainer: Trainer, measure: str) -> dict[str, Any]:
-    """The measure, and what else the same work gives."""
+    """Return the measure, and all others that the same computation gives."""
     kind, *words = measure.split(":")
     if measure.endswith("_whole") and kind not in _MADE:
         return {f"{name}_whole": value for name, value in trainer.measure(Measures(images=0, drawn=1000)).items()}
@@ -48,7 +48,7 @@ def _linear(trainer: Trainer, probe: str) -> dict[str, Any]:
 
 def _knn(trainer: Trainer, k: str, weights: str) -> dict[str, Any]:
     train, *rest = _labelled(trainer)
-    scores = KNN(min(int(k), len(train)), weights)(train, *rest)  # all there are, where there are fewer
+    scores = KNN(min(int(k), len(train)), weights)(train, *rest)  # all neighbours, if there are fewer than k
     return {f"knn:{k}:{weights}": scores["top1"], f"knn_top5:{k}:{weights}": scores.get("top5")}
 
 
@@ -69,7 +69,7 @@ def _map(trainer: Trainer) -> dict[str, Any]:
 
 
 def _histograms(trainer: Trainer) -> dict[str, Any]:
-    """Of the trained encoder, and of the one that it started from."""
+    """Return histograms of the trained network, and of the one that training started from."""
     fresh = Trainer(
         trainer.run, trainer.folder, say=lambda text: None, data_root=trainer.data_root, device=trainer.device
     )
