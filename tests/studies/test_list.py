@@ -33,17 +33,17 @@ def test_every_study_can_be_planned_or_says_why_not(name: str) -> None:
     assert study.claim.endswith(".")
     if study.missing:
         with pytest.raises(ValueError, match=name):
-            study.at("smoke")
+            study.plan("smoke")
         return
-    if study.schema:
+    if study.diagram:
         assert not study.rows
         return
     assert study.claims
     for scale in SCALES:
-        plan = study.at(scale)
-        assert all(run.seed < 2 for run in plan.wanted(2).values())
-        assert bool(plan.wanted(1)) == bool(study.rows)
-        assert all(run.data == "digits" and run.epochs <= 3 for run in plan.wanted(1).values()) or scale != "smoke"
+        plan = study.plan(scale)
+        assert all(run.seed < 2 for run in plan.runs(2).values())
+        assert bool(plan.runs(1)) == bool(study.rows)
+        assert all(run.data == "digits" and run.epochs <= 3 for run in plan.runs(1).values()) or scale != "smoke"
     for claim in study.claims:  # with nothing run, nothing about runs is decided
         verdict = claim(Results())
         assert verdict.statement
@@ -55,7 +55,7 @@ def test_printed_numbers_belong_to_a_column(name: str) -> None:
     study = find(name)
     if study.missing:
         return
-    known = {column(quantity.name, on.name) for quantity in study.quantities for on in study.sets}
+    known = {column(quantity.name, study_data.name) for quantity in study.quantities for study_data in study.sets}
     for row in study.rows:
         foreign = row.printed.keys() - known
         assert not foreign or name == "cacr/table5", f"{row.name}: {foreign}"
@@ -73,9 +73,9 @@ def test_analytic_claims_hold() -> None:
 
 
 def test_the_same_run_is_shared() -> None:
-    first, second = find("behaviour/figure4").at("small"), find("behaviour/figure5").at("small")
-    assert first.wanted(1).keys() == second.wanted(1).keys()
-    assert find("behaviour/figure9").at("small").wanted(1).keys() > first.wanted(1).keys()
+    first, second = find("behaviour/figure4").plan("small"), find("behaviour/figure5").plan("small")
+    assert first.runs(1).keys() == second.runs(1).keys()
+    assert find("behaviour/figure9").plan("small").runs(1).keys() > first.runs(1).keys()
 
 
 def test_bad_names_get_the_nearest() -> None:
@@ -84,7 +84,7 @@ def test_bad_names_get_the_nearest() -> None:
     with pytest.raises(
         ValueError, match=r"scale: expected one of smoke, small, paper, got 'smal'; did you mean 'small'"
     ):
-        find("behaviour/figure9").at("smal")
+        find("behaviour/figure9").plan("smal")
 
 
 def test_bad_data_is_refused() -> None:
@@ -92,23 +92,27 @@ def test_bad_data_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"expected PATH or NAME=PATH with a name of cifar10, cifar100, got 'cifra10=x\.npz'"
     ):
-        study.at("small", ["cifra10=x.npz"])
+        study.plan("small", ["cifra10=x.npz"])
     with pytest.raises(ValueError, match="would have the same name in the report"):
-        study.at("small", ["a/imgs.npz", "b/imgs.npz"])
+        study.plan("small", ["a/imgs.npz", "b/imgs.npz"])
 
 
 def test_the_number_of_hard_negatives_does_not_depend_on_a_name() -> None:
-    plan = find("behaviour/table1").at("paper", ["svhn=somewhere", "imagenet100=elsewhere"])
-    hard = [run.loss for run in plan.wanted(1).values() if "hard" in run.loss]
+    plan = find("behaviour/table1").plan("paper", ["svhn=somewhere", "imagenet100=elsewhere"])
+    hard = [run.loss for run in plan.runs(1).values() if "hard" in run.loss]
     assert hard
     assert all("hardest(4095)" in loss for loss in hard)
 
 
 def test_other_data() -> None:
     study = find("dystress/table3")
-    assert [(on.name, on.data) for on in study.at("small", ["cifar10=here.npz"]).sets] == [("CIFAR-10", "here.npz")]
-    assert [(on.name, on.data) for on in study.at("paper", ["some/cifar100.npz"]).sets] == [
+    assert [(study_data.name, study_data.data) for study_data in study.plan("small", ["cifar10=here.npz"]).sets] == [
+        ("CIFAR-10", "here.npz")
+    ]
+    assert [(study_data.name, study_data.data) for study_data in study.plan("paper", ["some/cifar100.npz"]).sets] == [
         ("CIFAR-100", "some/cifar100.npz")
     ]
-    assert [(on.name, on.data) for on in study.at("small", ["photos"]).sets] == [("photos", "photos")]
-    assert [on.name for on in study.at("paper").sets] == ["CIFAR-10", "CIFAR-100"]
+    assert [(study_data.name, study_data.data) for study_data in study.plan("small", ["photos"]).sets] == [
+        ("photos", "photos")
+    ]
+    assert [study_data.name for study_data in study.plan("paper").sets] == ["CIFAR-10", "CIFAR-100"]

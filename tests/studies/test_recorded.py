@@ -1,4 +1,4 @@
-"""What results/README.md says of runs is what they left, and its commands give the verdicts that it prints."""
+"""results/README.md agrees with its runs, and its commands give the verdicts that it prints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from contrapose.cli import main
 from contrapose.studies import find
-from contrapose.studies.results import Left, column
+from contrapose.studies.results import RunDirectory, column
 from contrapose.studies.study import Row
 from contrapose.training import Run
 
@@ -24,8 +24,8 @@ COMMANDS = [
 
 
 def lines() -> list[tuple[list[str], dict[str, str]]]:
-    """Every row of the tables, by its headings, with the studies that its section names."""
-    found = []
+    """Return every row of the tables, by its headings, with the studies that its section names."""
+    measured = []
     for section in SECTIONS:
         studies = re.findall(r"`(\w+/\w+)`", section.splitlines()[0])
         table = [
@@ -33,18 +33,18 @@ def lines() -> list[tuple[list[str], dict[str, str]]]:
             for line in section.splitlines()
             if line.startswith("| ") and "---" not in line
         ]
-        found += [(studies, dict(zip(table[0], row, strict=True))) for row in table[1:]]
-    return found
+        measured += [(studies, dict(zip(table[0], row, strict=True))) for row in table[1:]]
+    return measured
 
 
 def printed(run: Run, studies: list[str]) -> str:
-    """The paper's number for what the run is behind."""
+    """Return the number that the paper prints for a run."""
     rows: list[tuple[Row, str, str]] = []
     for study in studies:
-        plan = find(study).at("small", ["cifar10=data/cifar10.npz"])
-        for row, on, planned in plan.cells(2):
+        plan = find(study).plan("small", ["cifar10=data/cifar10.npz"])
+        for row, study_data, planned in plan.cells(2):
             if planned == run:
-                rows.append((row, plan.study.quantities[0].name, on.name))
+                rows.append((row, plan.study.quantities[0].name, study_data.name))
     assert rows, f"{run.name} is not of {studies}"
     first, quantity, where = rows[0]
     return str(first.printed.get(column(quantity, where), "none"))
@@ -55,22 +55,24 @@ def test_every_run_has_its_row() -> None:
 
 
 @pytest.mark.parametrize(("studies", "row"), lines())
-def test_a_row_is_what_its_run_left(studies: list[str], row: dict[str, str]) -> None:
-    left = Left(ROOT / "results" / "runs" / row["run"])
-    run = Run.read(json.loads((left.folder / "run.json").read_text()))
+def test_a_row_matches_its_run(studies: list[str], row: dict[str, str]) -> None:
+    directory = RunDirectory(ROOT / "results" / "runs" / row["run"])
+    run = Run.read(json.loads((directory.folder / "run.json").read_text()))
     assert run.name == row["run"]
-    assert left.trained(run.epochs)
-    last, evaluations = left.records()[-1], left.evaluations()
-    found = {
+    assert directory.trained(run.epochs)
+    last, evaluations = directory.records()[-1], directory.evaluations()
+    measured = {
         "-U": f"{-last['uniformity']:.2f}",
         "tolerance": f"{last['tolerance']:.2f}",
         "kNN-200, %": f"{last['knn_top1']:.2f}",
         "linear, %": "".join(f"{value:.2f}" for name, value in evaluations.items() if name.startswith("linear:")),
-        "seconds": f"{sum(record['seconds'] for record in left.records()):.0f}",
+        "seconds": f"{sum(record['seconds'] for record in directory.records()):.0f}",
         "paper, %": printed(run, studies),
     }
-    assert {key: value for key, value in row.items() if key in found} == {k: v for k, v in found.items() if k in row}
-    assert set(row) <= {"run", "loss", "method", *found}
+    assert {key: value for key, value in row.items() if key in measured} == {
+        k: v for k, v in measured.items() if k in row
+    }
+    assert set(row) <= {"run", "loss", "method", *measured}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -79,6 +81,6 @@ def test_a_command_gives_its_verdicts(
 ) -> None:
     monkeypatch.chdir(ROOT)
     main([*shlex.split(command)[1:], "-o", str(tmp_path)])
-    said = capsys.readouterr().out.split("\nreport ")[0]
-    assert ": holds: " in said or ": does not hold: " in said  # runs were found, and something is decided
-    assert "".join(f"    {line}\n" for line in said.splitlines()) in TEXT
+    output = capsys.readouterr().out.split("\nreport ")[0]
+    assert ": holds: " in output or ": does not hold: " in output  # runs were found, and something is decided
+    assert "".join(f"    {line}\n" for line in output.splitlines()) in TEXT

@@ -18,9 +18,18 @@ from contrapose.modalities.images.load import load as load_data
 from contrapose.report.render import write
 from contrapose.studies import STUDIES, Plan, Study, find
 from contrapose.studies.collect import collect, document, verdicts
-from contrapose.studies.dilemma import LEAD, SIZES, Size, advice, comparison, demo, fitting, measured_step
+from contrapose.studies.dilemma import (
+    INTRODUCTION,
+    SIZES,
+    Size,
+    advice,
+    comparison,
+    demo,
+    largest_size,
+    measure_step_seconds,
+)
 from contrapose.studies.execute import perform_all
-from contrapose.studies.results import Left
+from contrapose.studies.results import RunDirectory
 from contrapose.studies.task import Task
 from contrapose.training import Run, load
 from contrapose.training.build import prepare
@@ -55,7 +64,7 @@ class StudyList:
 def _state(study: Study) -> str:
     if study.missing:
         return f"   [cannot run: {study.missing}]"
-    if study.schema:
+    if study.diagram:
         return "   [nothing to measure]"
     if study.analytic:
         return "   [no training]"
@@ -77,7 +86,7 @@ class StudyShow:
         for line in (study.note, f"Cannot run: {study.missing}." if study.missing else ""):
             if line:
                 print(f"\n{line}")
-        values = next(iter(study.values.values()), {})  # of its first data set
+        values = next(iter(study.loss_values.values()), {})  # of its first data set
         for row in study.rows:
             settings = " ".join(f"{k}={v}" for k, v in row.changes.items())
             for name, value in values.items():
@@ -88,9 +97,9 @@ class StudyShow:
         if study.rows and not study.missing:
             print()
             for scale in ("smoke", "small", "paper"):
-                plan = study.at(scale)
+                plan = study.plan(scale)
                 where = ", ".join(on.name for on in plan.sets)
-                print(f"contrapose study run {study.name} --scale {scale:6}  # {len(plan.wanted(1))} runs on {where}")
+                print(f"contrapose study run {study.name} --scale {scale:6}  # {len(plan.runs(1))} runs on {where}")
 
 
 @dataclass(frozen=True)
@@ -151,10 +160,10 @@ class StudyReport(_Chosen):
         """Page, Markdown and figures."""
         check_seeds(self.seeds)
         plans = self.plans()
-        wanted = {name for plan in plans for name in plan.wanted(self.seeds)}
+        wanted = {name for plan in plans for name in plan.runs(self.seeds)}
         if wanted and not any((self.root / name).is_dir() for name in wanted):
             there = sorted(
-                {Left(path).settings().get("data", "") for path in self.root.glob("*/") if path.is_dir()} - {""}
+                {RunDirectory(path).settings().get("data", "") for path in self.root.glob("*/") if path.is_dir()} - {""}
             )
             raise ValueError(
                 f"root: none of the {len(wanted)} runs is in {self.root}; --scale and --data have to be those of `study run`"
@@ -180,24 +189,24 @@ class Demo:
 
     def size(self) -> Size:
         """The size that was begun here before, or the one that fits this machine."""
-        begun = [size for size in SIZES if (self.root / size.start().name).is_dir()]
+        begun = [size for size in SIZES if (self.root / size.pretraining_run().name).is_dir()]
         if begun and self.minutes is None:
             return begun[0]
         if own_device().type == "cuda":
             return SIZES[0]
-        step = measured_step(self.jobs)
-        size = fitting(step, self.jobs, self.minutes or 5.0)
+        step = measure_step_seconds(self.jobs)
+        size = largest_size(step, self.jobs, self.minutes or 5.0)
         took = max(1, round(size.seconds(step, self.jobs) / 60))
         print(
-            f"A training step takes {1000 * step:.0f} ms here: {size.digits:,} digits, {size.first} epochs for the common "
-            f"start and {size.then} for each loss, about {took} min (--minutes allows more or less)"
+            f"A training step takes {1000 * step:.0f} ms here: {size.digits:,} digits, {size.pretraining_epochs} epochs "
+            f"for the common start and {size.epochs} for each loss, about {took} min (--minutes allows more or less)"
         )
         return size
 
     def __call__(self) -> None:
         """Train a common start, go on from it with every loss, report."""
         size = self.size()
-        first = Task(size.start(), (), self.root)
+        first = Task(size.pretraining_run(), (), self.root)
         weights = first.folder / "encoder.safetensors"
         print("One encoder is trained first; then every loss goes on from it.", flush=True)
         with watching(1) as watch:
@@ -209,7 +218,7 @@ class Demo:
             half.rename(weights)
         plan = demo(weights, size)
         failures = do([plan], self.seeds, self.root, Path("data"), self.jobs)
-        finish(plan, self.seeds, self.root, self.out / "demo", "The uniformity-tolerance dilemma", LEAD)
+        finish(plan, self.seeds, self.root, self.out / "demo", "The uniformity-tolerance dilemma", INTRODUCTION)
         if failures:
             raise SystemExit(exits.FAILED)
 
@@ -284,7 +293,7 @@ def finish(plan: Plan, seeds: int, root: Path, folder: Path, title: str, lead: s
         grid.add_column(heading, justify="left" if heading == "loss" else "right")
     for row in plan.study.rows:
         cells = [results.cell(row.name, quantity.name) for quantity in plan.study.quantities]
-        why = "; ".join(dict.fromkeys(hole for cell in cells for hole in cell.holes))
+        why = "; ".join(dict.fromkeys(reason for cell in cells for reason in cell.missing_reasons))
         spread = [f" ± {cell.spread:.2f}" if len(cell.values) > 1 else "" for cell in cells]
         numbers = [f"{cell.mean:.2f}{s}" if cell.values else "–" for cell, s in zip(cells, spread, strict=True)]
         grid.add_row(row.name if not why else f"{row.name} ({why})", *numbers)
@@ -311,7 +320,7 @@ def planned(
         raise ValueError(f"rows: {names[0]} has none: nothing is trained for it")
     for row in rows:
         check_known("rows", row, known)
-    return [study.only(rows).at(scale, data).on(sets) for study in studies]
+    return [study.select_rows(rows).plan(scale, data).select_data_sets(sets) for study in studies]
 
 
 def check_present(plans: Sequence[Plan], root: Path) -> None:
@@ -345,7 +354,7 @@ def do(
 ) -> dict[str, str]:
     """All runs of some plans, with a display; why each failed, by name."""
     check_seeds(seeds)
-    tasks = [Task(run, plan.measures, root, data_root) for plan in plans for run in plan.wanted(seeds).values()]
+    tasks = [Task(run, plan.measures, root, data_root) for plan in plans for run in plan.runs(seeds).values()]
     names = {task.name for task in tasks}
     if not names:
         return {}

@@ -1,4 +1,7 @@
-"""A paper's claim as something that numbers decide: it holds, it does not, or they do not decide."""
+"""Decide a paper's claims by numbers: a claim holds, does not hold, or stays undecided.
+
+A claim is a function from `Results` to a `Verdict`. Those built here are checked on every data set that was measured.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was claimed, how it came out, and the numbers that say so."""
+    """A claim, its outcome, and the numbers that decide it."""
 
     statement: str
     outcome: str
@@ -23,139 +26,148 @@ class Verdict:
 Claim = Callable[[Results], Verdict]
 
 
-def shown(cell: Cell) -> str:
-    """A cell in words: mean, spread and number of seeds."""
+def describe_cell(cell: Cell) -> str:
+    """Return a cell in words: mean, standard deviation and number of seeds."""
     if not cell.values:
         return "nothing"
     spread = f" ± {cell.spread:.2f} ({len(cell.values)} seeds)" if len(cell.values) > 1 else " (one seed)"
     return f"{cell.mean:.2f}{spread}"
 
 
-def compared(a: Cell, b: Cell, margin: float) -> str:
-    """Whether a is above b: by the margin and, where there are several seeds, by two standard errors of the difference."""
+def compare(a: Cell, b: Cell, margin: float) -> str:
+    """Decide whether a is above b: by the margin and, with several seeds, by two standard errors of the difference."""
     if not a.values or not b.values or not math.isfinite(a.mean) or not math.isfinite(b.mean):
         return UNDECIDED
-    difference, least = a.mean - b.mean, margin
+    difference, threshold = a.mean - b.mean, margin
+    # One seed says nothing about the spread: then the margin alone decides.
     if len(a.values) > 1 and len(b.values) > 1:
-        least = max(margin, 2 * math.sqrt(a.spread**2 / len(a.values) + b.spread**2 / len(b.values)))
-    if abs(difference) <= least:
+        threshold = max(margin, 2 * math.sqrt(a.spread**2 / len(a.values) + b.spread**2 / len(b.values)))
+    if abs(difference) <= threshold:
         return UNDECIDED
     return HOLDS if difference > 0 else FAILS
 
 
-def above(better: str, worse: str, quantity: str = "", *, margin: float = 0.5) -> Claim:
-    """Row `better` has more of the quantity than row `worse`, on every data set that was measured."""
-
-    def claim(results: Results) -> Verdict:
-        parts = [(results.cell(better, quantity, on), results.cell(worse, quantity, on)) for on in results.sets]
-        evidence = "; ".join(
-            f"{on}: {shown(a)} against {shown(b)}" for on, (a, b) in zip(results.sets, parts, strict=True)
-        )
-        statement = f"{better} is above {worse}" + (f" in {quantity}" if quantity else "")
-        return Verdict(statement, _all([compared(a, b, margin) for a, b in parts]), f"{evidence} (margin {margin:g})")
-
-    return claim
-
-
-def best(row: str, rows: Sequence[str], quantity: str = "", *, margin: float = 0.2, of: str = "") -> Claim:
-    """Row `row` has the most of all that can run, on every data set that was measured; `of` says which, if not all."""
+def is_above(better: str, worse: str, quantity: str = "", *, margin: float = 0.5) -> Claim:
+    """Claim that row `better` has more of the quantity than row `worse`."""
 
     def claim(results: Results) -> Verdict:
         outcomes, evidence = [], []
-        for on in results.sets:
-            cells = {name: results.cell(name, quantity, on) for name in rows}
-            there = [name for name in rows if cells[name].values]
-            outcomes += [compared(cells[row], cells[name], margin) for name in there if name != row]
-            outcomes += [UNDECIDED] * (not results.complete(rows, quantity, on))
-            ranked = sorted(there, key=lambda name: -cells[name].mean)
-            evidence.append(f"{on}: " + ", ".join(f"{name} {shown(cells[name])}" for name in ranked[:4]))
-        return Verdict(f"{row} is best{of}", _all(outcomes), "; ".join(evidence))
+        for data_set in results.sets:
+            a, b = results.cell(better, quantity, data_set), results.cell(worse, quantity, data_set)
+            outcomes.append(compare(a, b, margin))
+            evidence.append(f"{data_set}: {describe_cell(a)} against {describe_cell(b)}")
+        statement = f"{better} is above {worse}" + (f" in {quantity}" if quantity else "")
+        return Verdict(statement, _on_all(outcomes), f"{'; '.join(evidence)} (margin {margin:g})")
 
     return claim
 
 
-Points = Sequence[tuple[float, str]]  # where each row stands on the axis
-Decide = Callable[[list[tuple[float, Cell]]], tuple[str, str]]  # the points that are there -> outcome, evidence
+def is_best(row: str, rows: Sequence[str], quantity: str = "", *, margin: float = 0.2, of: str = "") -> Claim:
+    """Claim that row `row` has the most of all `rows` that can run; `of` names the group in the statement."""
+
+    def claim(results: Results) -> Verdict:
+        outcomes, evidence = [], []
+        for data_set in results.sets:
+            cells = {name: results.cell(name, quantity, data_set) for name in rows}
+            measured = [name for name in rows if cells[name].values]
+            outcomes += [compare(cells[row], cells[name], margin) for name in measured if name != row]
+            # Rows still to run could only refute the claim: until then it is not confirmed, but may already fail.
+            outcomes += [UNDECIDED] * (not results.complete(rows, quantity, data_set))
+            ranked = sorted(measured, key=lambda name: -cells[name].mean)
+            top = ", ".join(f"{name} {describe_cell(cells[name])}" for name in ranked[:4])
+            evidence.append(f"{data_set}: {top}")
+        return Verdict(f"{row} is best{of}", _on_all(outcomes), "; ".join(evidence))
+
+    return claim
 
 
-def moves(points: Points, quantity: str = "", *, up: bool, margin: float, what: str = "") -> Claim:
-    """The quantity rises (or falls) along the axis: four of five pairs in that order, and the ends by the margin."""
+Points = Sequence[tuple[float, str]]  # (position on the axis, row)
+Decide = Callable[[list[tuple[float, Cell]]], tuple[str, str]]  # the points with values -> outcome, evidence
 
-    def decide(there: list[tuple[float, Cell]]) -> tuple[str, str]:
-        y = [cell.mean if up else -cell.mean for _, cell in there]
-        agree = [y[j] > y[i] for i in range(len(y)) for j in range(i + 1, len(y))]
-        share, change = sum(agree) / len(agree), y[-1] - y[0]
+
+def is_monotonic(points: Points, quantity: str = "", *, up: bool, margin: float, what: str = "") -> Claim:
+    """Claim that the quantity rises (or falls) along the axis.
+
+    At least 80 % of all pairs must be in that order, since neighbours may swap by noise, and the two ends must differ by
+    more than the margin.
+    """
+
+    def decide(measured: list[tuple[float, Cell]]) -> tuple[str, str]:
+        y = [cell.mean if up else -cell.mean for _, cell in measured]
+        ordered = [y[j] > y[i] for i in range(len(y)) for j in range(i + 1, len(y))]
+        share, change = sum(ordered) / len(ordered), y[-1] - y[0]
         yes, no = share >= 0.8 and change > margin, share <= 0.5 or change < -margin
-        evidence = f"{100 * share:.0f} % of pairs in that order, from {shown(there[0][1])} at {there[0][0]:g} to "
-        return HOLDS if yes else FAILS if no else UNDECIDED, f"{evidence}{shown(there[-1][1])} at {there[-1][0]:g}"
+        (x_first, first), (x_last, last) = measured[0], measured[-1]
+        ends = f"from {describe_cell(first)} at {x_first:g} to {describe_cell(last)} at {x_last:g}"
+        return HOLDS if yes else FAILS if no else UNDECIDED, f"{100 * share:.0f} % of pairs in that order, {ends}"
 
     return _along(points, quantity, f"{what or quantity} {'rises' if up else 'falls'}", decide)
 
 
-def peaks(points: Points, quantity: str = "", *, low: float, high: float, margin: float, what: str = "") -> Claim:
-    """The largest value stands between `low` and `high` on the axis, and both ends are lower by the margin."""
+def has_peak(points: Points, quantity: str = "", *, low: float, high: float, margin: float, what: str = "") -> Claim:
+    """Claim that the maximum lies between `low` and `high` on the axis, and that both ends are lower by the margin."""
 
-    def decide(there: list[tuple[float, Cell]]) -> tuple[str, str]:
-        x, top = max(there, key=lambda point: point[1].mean)
-        sides = ", ".join(f"{shown(there[end][1])} at {there[end][0]:g}" for end in (0, -1))
-        evidence = f"most at {x:g}: {shown(top)}; {sides}"
-        if x in (there[0][0], there[-1][0]):  # it never falls on one side, if an end is clearly on top
-            inside = max((cell for _, cell in there[1:-1]), key=lambda cell: cell.mean)
-            return FAILS if compared(top, inside, margin) == HOLDS else UNDECIDED, evidence
-        ends = _all([compared(top, there[end][1], margin) for end in (0, -1)])
-        return UNDECIDED if ends == UNDECIDED else HOLDS if low <= x <= high else FAILS, evidence
+    def decide(measured: list[tuple[float, Cell]]) -> tuple[str, str]:
+        x, top = max(measured, key=lambda point: point[1].mean)
+        first, last = measured[0], measured[-1]
+        ends = ", ".join(f"{describe_cell(cell)} at {position:g}" for position, cell in (first, last))
+        evidence = f"most at {x:g}: {describe_cell(top)}; {ends}"
+        if x in (first[0], last[0]):  # the maximum is at an end; the claim fails only if it is clearly the maximum
+            inside = max((cell for _, cell in measured[1:-1]), key=lambda cell: cell.mean)
+            return FAILS if compare(top, inside, margin) == HOLDS else UNDECIDED, evidence
+        falls = _on_all([compare(top, cell, margin) for _, cell in (first, last)])
+        return UNDECIDED if falls == UNDECIDED else HOLDS if low <= x <= high else FAILS, evidence
 
-    return _along(
-        points, quantity, f"{what or quantity} peaks between {low:g} and {high:g} and falls on both sides", decide
-    )
+    statement = f"{what or quantity} peaks between {low:g} and {high:g} and falls on both sides"
+    return _along(points, quantity, statement, decide)
 
 
-def within(rows: Sequence[str], quantity: str = "", *, spread: float, what: str = "") -> Claim:
-    """All rows lie within `spread` of each other."""
+def stays_within(rows: Sequence[str], quantity: str = "", *, spread: float, what: str = "") -> Claim:
+    """Claim that all rows lie within `spread` of each other."""
 
-    def decide(there: list[tuple[float, Cell]]) -> tuple[str, str]:
-        low, high = min(cell.mean for _, cell in there), max(cell.mean for _, cell in there)
+    def decide(measured: list[tuple[float, Cell]]) -> tuple[str, str]:
+        low, high = min(cell.mean for _, cell in measured), max(cell.mean for _, cell in measured)
         return HOLDS if high - low <= spread else FAILS, f"from {low:.3f} to {high:.3f}"
 
-    points = [(float(place), row) for place, row in enumerate(rows)]
-    return _along(points, quantity, f"{what or quantity} stays within {spread:g}", decide, least=2)
+    points = [(float(position), row) for position, row in enumerate(rows)]
+    return _along(points, quantity, f"{what or quantity} stays within {spread:g}", decide, min_points=2)
 
 
-def _along(points: Points, quantity: str, statement: str, decide: Decide, *, least: int = 3) -> Claim:
-    """A claim about rows along an axis, on every data set; open while a row that can run has no value."""
+def _along(points: Points, quantity: str, statement: str, decide: Decide, *, min_points: int = 3) -> Claim:
+    """Return a claim about rows along an axis. It is undecided while a row that can run has no value."""
 
     def claim(results: Results) -> Verdict:
         outcomes, evidence = [], []
-        for on in results.sets:
-            cells = [(x, results.cell(row, quantity, on)) for x, row in sorted(points)]
-            there = [(x, cell) for x, cell in cells if cell.values]
-            if len(there) < least:
-                outcome, said = UNDECIDED, f"{len(there)} points are too few"
+        for data_set in results.sets:
+            cells = [(x, results.cell(row, quantity, data_set)) for x, row in sorted(points)]
+            measured = [(x, cell) for x, cell in cells if cell.values]
+            if len(measured) < min_points:
+                outcome, reason = UNDECIDED, f"{len(measured)} points are too few"
             else:
-                outcome, said = decide(there)
-                if not results.complete([row for _, row in points], quantity, on):
-                    outcome, said = UNDECIDED, f"{said}; not all have run"
+                outcome, reason = decide(measured)
+                if not results.complete([row for _, row in points], quantity, data_set):
+                    outcome, reason = UNDECIDED, f"{reason}; not all have run"
             outcomes.append(outcome)
-            evidence.append(f"{on}: {said}" if len(results.sets) > 1 else said)
-        return Verdict(statement, _all(outcomes), "; ".join(evidence) or "nothing has run")
+            evidence.append(f"{data_set}: {reason}" if len(results.sets) > 1 else reason)
+        return Verdict(statement, _on_all(outcomes), "; ".join(evidence) or "nothing has run")
 
     return claim
 
 
-def only_on(sets: Sequence[str], claim: Claim) -> Claim:
-    """A claim that is about some data sets."""
+def on_data_sets(names: Sequence[str], claim: Claim) -> Claim:
+    """Restrict a claim to some data sets."""
 
-    def narrowed(results: Results) -> Verdict:
-        there = tuple(on for on in results.sets if on in sets)
-        found = claim(replace(results, sets=there))
-        evidence = found.evidence if there else "nothing has run"
-        return replace(found, statement=f"{found.statement} ({' and '.join(sets)})", evidence=evidence)
+    def restricted(results: Results) -> Verdict:
+        measured = tuple(data_set for data_set in results.sets if data_set in names)
+        verdict = claim(replace(results, sets=measured))
+        evidence = verdict.evidence if measured else "nothing has run"
+        return replace(verdict, statement=f"{verdict.statement} ({' and '.join(names)})", evidence=evidence)
 
-    return narrowed
+    return restricted
 
 
-def computed(statement: str, decide: Callable[[Results], tuple[bool | None, str]]) -> Claim:
-    """Anything else: a function that gives yes, no or None, and the evidence."""
+def computed_claim(statement: str, decide: Callable[[Results], tuple[bool | None, str]]) -> Claim:
+    """Return a claim that is decided by any function of the results: True, False or None (undecided), and the evidence."""
 
     def claim(results: Results) -> Verdict:
         yes, evidence = decide(results)
@@ -164,7 +176,8 @@ def computed(statement: str, decide: Callable[[Results], tuple[bool | None, str]
     return claim
 
 
-def _all(outcomes: Sequence[str]) -> str:
+def _on_all(outcomes: Sequence[str]) -> str:
+    """Return the outcome over all data sets: one that fails decides, and all must hold."""
     if outcomes and all(outcome == HOLDS for outcome in outcomes):
         return HOLDS
     return FAILS if FAILS in outcomes else UNDECIDED

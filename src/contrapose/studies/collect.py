@@ -1,4 +1,4 @@
-"""From directories of runs to a study's results, and from those to a page."""
+"""Collect the results of a study from the directories of its runs, and build the report page from them."""
 
 from __future__ import annotations
 
@@ -8,73 +8,89 @@ from dataclasses import replace
 from pathlib import Path
 
 from contrapose.report.document import Document, RunNote, Section
+from contrapose.studies.blocks import table
 from contrapose.studies.claims import UNDECIDED, Verdict
-from contrapose.studies.results import Cell, Left, Results
-from contrapose.studies.shows import table
+from contrapose.studies.results import Cell, Results, RunDirectory
 from contrapose.studies.study import Plan
 from contrapose.training import Run
 
 
 def collect(plan: Plan, seeds: int, root: Path) -> Results:
-    """What the plan's runs have left behind so far."""
+    """Return the results of a plan's runs, as far as they exist."""
     cells, records, evaluations = {}, {}, {}
-    for row in plan.study.rows:
-        for on in plan.sets:
-            if row.missing:
-                continue
-            lefts = [(name := plan.run(row, on, seed).name, Left(root / name)) for seed in range(seeds)]
-            epochs = plan.run(row, on).epochs
-            records[row.name, on.name] = tuple(left.records() for _, left in lefts)
-            evaluations[row.name, on.name] = tuple(left.evaluations() for _, left in lefts)
+    runnable = [row for row in plan.study.rows if not row.missing]
+    for row in runnable:
+        for study_data in plan.sets:
+            runs = [plan.run(row, study_data, seed) for seed in range(seeds)]
+            directories = [RunDirectory(root / run.name) for run in runs]
+            records[row.name, study_data.name] = tuple(directory.records() for directory in directories)
+            evaluations[row.name, study_data.name] = tuple(directory.evaluations() for directory in directories)
             for quantity in plan.study.quantities:
-                cells[row.name, quantity.name, on.name] = _cell(lefts, quantity.measure, epochs)
-    runnable = frozenset(row.name for row in plan.study.rows if not row.missing)
-    return Results(plan.scale, seeds, tuple(on.name for on in plan.sets), runnable, cells, records, evaluations)
+                cell = _cell(directories, quantity.measure, runs[0].epochs)
+                cells[row.name, quantity.name, study_data.name] = cell
+    return Results(
+        scale=plan.scale,
+        seeds=seeds,
+        sets=tuple(study_data.name for study_data in plan.sets),
+        rows=frozenset(row.name for row in runnable),
+        cells=cells,
+        records=records,
+        evaluations=evaluations,
+    )
 
 
-def _cell(lefts: Sequence[tuple[str, Left]], measure: str, epochs: int) -> Cell:
-    values, runs, holes = [], [], []
-    for name, left in lefts:
-        value = left.value(measure) if left.trained(epochs) else None
+def _cell(directories: Sequence[RunDirectory], measure: str, epochs: int) -> Cell:
+    """Return the values of a measure, one per directory, and the reasons for those that are missing."""
+    values, runs, missing_reasons = [], [], []
+    for directory in directories:
+        trained = directory.trained(epochs)
+        value = directory.value(measure) if trained else None
         if value is not None:
             values.append(value)
-            runs.append(name)
+            runs.append(directory.folder.name)
         else:
-            none = "timed beside other runs" if measure == "step_seconds" else "there is no such number"
-            holes.append(left.failure() or (none if left.trained(epochs) else "not run"))
-    return Cell(tuple(values), tuple(runs), tuple(holes))
+            unmeasured = "timed beside other runs" if measure == "step_seconds" else "there is no such number"
+            missing_reasons.append(directory.failure() or (unmeasured if trained else "not run"))
+    return Cell(values=tuple(values), runs=tuple(runs), missing_reasons=tuple(missing_reasons))
 
 
 def verdicts(plan: Plan, results: Results) -> list[Verdict]:
-    """How each claim came out; a smoke run decides nothing about a paper."""
-    found = [claim(results) for claim in plan.study.claims]
+    """Return the verdict on each claim. Those about smoke runs are undecided: they are too small to judge a paper."""
+    judged = [claim(results) for claim in plan.study.claims]
     if plan.scale != "smoke" or plan.study.analytic:
-        return found
+        return judged
     return [
-        replace(verdict, outcome=UNDECIDED, evidence=f"{verdict.evidence}; too small to decide") for verdict in found
+        replace(verdict, outcome=UNDECIDED, evidence=f"{verdict.evidence}; too small to decide") for verdict in judged
     ]
 
 
 def section(plan: Plan, results: Results) -> Section:
-    """A study as a part of a page."""
+    """Return the section of the report about one study."""
     study = plan.study
     blocks = (study.show or table)(study, results)
     notes = [f"{study.paper}."] if study.paper else []
     notes += [study.note] if study.note else []
     if study.rows:
-        where = ", ".join(f"{on.name} ({on.data})" for on in plan.sets)
+        where = ", ".join(f"{study_data.name} ({study_data.data})" for study_data in plan.sets)
         scale = "Settings of its own" if plan.scale == "own" else f"Scale {plan.scale}"
         notes.append(f"{scale}, {_seeds(results.seeds)}, on {where}.")
     if any(quantity.measure.startswith("linear") for quantity in study.quantities) and study.rows:
         notes.append("Linear probes learn from images that are not augmented, and their last epoch counts.")
     if plan.scale == "smoke" and study.rows:
         notes.append("The smoke scale shows that everything runs; it says nothing about the paper.")
-    if plan.scale == "small" and study.small:
-        changed = ", ".join(f"{key} {value}" for key, value in study.small.items())
+    if plan.scale == "small" and study.small_settings:
+        changed = ", ".join(f"{key} {value}" for key, value in study.small_settings.items())
         notes.append(f"Shortened against the paper: {changed}.")
-    found = tuple((v.statement, v.outcome, v.evidence) for v in verdicts(plan, results))
+    judged = tuple((v.statement, v.outcome, v.evidence) for v in verdicts(plan, results))
     title = f"{study.name}: {study.title}"
-    return Section(title, study.claim, found, tuple(blocks), tuple(notes), study.name.replace("/", "-"))
+    return Section(
+        title=title,
+        lead=study.claim,
+        verdicts=judged,
+        blocks=tuple(blocks),
+        notes=tuple(notes),
+        name=study.name.replace("/", "-"),
+    )
 
 
 def _seeds(count: int) -> str:
@@ -82,38 +98,40 @@ def _seeds(count: int) -> str:
 
 
 def document(plans: Sequence[Plan], seeds: int, root: Path, *, title: str = "", lead: str = "") -> Document:
-    """A page of studies, from what is in their runs' directories: the same directories, the same page."""
+    """Return the report page of some studies. It depends only on the directories of their runs."""
     sections: list[Section] = []
-    names: dict[str, Run] = {}
+    runs: dict[str, Run] = {}
     for plan in plans:
         sections.append(section(plan, collect(plan, seeds, root)))
-        names |= plan.wanted(seeds)
-    notes = [note for name in names if (note := run_note(root / name)) is not None]
+        runs |= plan.runs(seeds)
+    notes = [note for name in runs if (note := run_note(root / name)) is not None]
     title = title or ", ".join(plan.study.name for plan in plans)
-    return Document(title, lead, tuple(sections), tuple(notes), foot([root / name for name in names]))
+    return Document(
+        title=title, lead=lead, sections=tuple(sections), runs=tuple(notes), foot=foot([root / name for name in runs])
+    )
 
 
 def run_note(folder: Path) -> RunNote | None:
-    """What a reader needs to do the run again."""
-    left = Left(folder)
-    settings, records = left.settings(), left.records()
+    """Return what a reader needs to repeat the run; None if it has not started."""
+    directory = RunDirectory(folder)
+    settings, records = directory.settings(), directory.records()
     if not settings:
         return None
     seconds = sum(record["seconds"] for record in records)
     facts = [("seconds of training", f"{seconds:.0f}"), ("epochs recorded", str(len(records)))]
-    facts += [("failed", left.failure())] if left.failure() else []
+    facts += [("failed", directory.failure())] if directory.failure() else []
     facts.append(("settings", json.dumps(settings, ensure_ascii=False)))
     return RunNote(folder.name, tuple(facts))
 
 
 def foot(folders: Sequence[Path]) -> tuple[str, ...]:
-    """Machines and versions, as the runs recorded them."""
-    found = {json.dumps(Left(folder).environment(), sort_keys=True) for folder in folders}
+    """Return one line for each machine and set of versions that the runs recorded."""
+    environments = {json.dumps(RunDirectory(folder).environment(), sort_keys=True) for folder in folders}
     lines = []
-    for text in sorted(found - {"{}"}):
-        one = json.loads(text)
+    for text in sorted(environments - {"{}"}):
+        environment = json.loads(text)
         lines.append(
-            f"contrapose {one['contrapose']}, torch {one['torch']}, Python {one['python']}, {one['machine']}, "
-            f"{one['cores']} cores, {one['device']}"
+            f"contrapose {environment['contrapose']}, torch {environment['torch']}, Python {environment['python']}, "
+            f"{environment['machine']}, {environment['cores']} cores, {environment['device']}"
         )
     return tuple(lines)

@@ -1,4 +1,4 @@
-"""Runs of studies in other processes: on this machine, or on a Ray cluster."""
+"""Execute the runs of studies in other processes: on this machine, or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from contrapose.training import Stopped, signals
 from contrapose.training.stops import StopRequests
 from contrapose.workers import exit_with_parent, process_context
 
-SILENCE = 7200.0  # seconds without a step or an evaluation of a run after which its process is given up
+SILENCE = 7200.0  # seconds without a step or an evaluation after which a run's process is killed
 
 
 def in_processes(tasks: Sequence[Task], watch: Watch, jobs: int) -> dict[str, str]:
-    """Some at once. A process that is killed takes its pool with it: what is not done goes to another pool, twice at most."""
+    """Execute tasks in a pool of `jobs` processes; return why each failed task failed, by name.
+
+    A process that is killed breaks its pool: what is not done goes to a new pool, at most twice.
+    """
     failures: dict[str, str] = {}
     if not tasks:
         return failures
@@ -78,9 +81,11 @@ def _in_one_pool(
                             f"no step and no evaluation for {SILENCE / 60:g} minutes; its process was stopped"
                         )
                         watch.ended(name, failures[name])
-                    if silent:  # nobody knows which process has it: all end, and the other runs resume in another pool
+                    if (
+                        silent
+                    ):  # the pool does not say which process has it: kill all; the other runs resume in another pool
                         _send(pool, signal.SIGKILL)
-            except BaseException:  # a signal: those at work save and stop, the others do not begin
+            except BaseException:  # a signal: running tasks save and stop, the others do not start
                 with _perhaps_gone():
                     stop.set()
                 _send(pool, signal.SIGTERM)
@@ -90,7 +95,7 @@ def _in_one_pool(
 
 
 def _manager(context: BaseContext) -> SyncManager:
-    """A manager whose process ends with this one."""
+    """Start a manager whose process ends with this one."""
     manager = SyncManager(ctx=context)
     manager.start(exit_with_parent)
     return manager
@@ -103,12 +108,12 @@ def _send(pool: ProcessPoolExecutor, number: int) -> None:
 
 
 def _perhaps_gone() -> suppress:
-    """Around talk with the manager: a signal to the whole group ends it too, and the workers are then told by theirs."""
+    """Ignore a manager that is gone: a signal to the whole process group ends it too, and reaches the workers directly."""
     return suppress(OSError, EOFError)
 
 
 def _share(workers: int) -> None:
-    """Each process takes its share of the cores, and ends with the one that started it."""
+    """Initialise a worker process: it uses its share of the cores, and ends with the process that started it."""
     import torch
 
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
@@ -116,7 +121,7 @@ def _share(workers: int) -> None:
 
 
 def _reported(task: Task, told: Any, stop: Any) -> str:
-    """Do a task and report its start, its steps and its evaluations, so that silence means that it hangs."""
+    """Execute a task and report its start, steps and evaluations, so that silence means that it hangs."""
     if stop.is_set():
         raise Stopped(f"{task.name} did not begin")
     told.put((task.name, None))
@@ -132,7 +137,10 @@ def _reported(task: Task, told: Any, stop: Any) -> str:
 
 
 def on_ray(tasks: Sequence[Task], watch: Watch) -> dict[str, str]:
-    """A task for each run, wherever the cluster has room; all nodes must see this directory under the same path."""
+    """Execute each run as a Ray task; return why each failed one failed, by name.
+
+    All nodes must see the directory of runs under the same path.
+    """
     try:
         import ray
     except ImportError as error:
@@ -162,7 +170,7 @@ def on_ray(tasks: Sequence[Task], watch: Watch) -> dict[str, str]:
 
 
 def _from_here(task: Task, place: str) -> str:
-    """On another node, with the paths that the driver has."""
+    """Execute a task on another node, in the working directory of the driver, so that relative paths are the same."""
     os.makedirs(place, exist_ok=True)
     os.chdir(place)
     return perform(task)

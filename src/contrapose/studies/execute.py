@@ -1,4 +1,4 @@
-"""Doing the runs of studies: here, in turns, or elsewhere."""
+"""Execute the runs of studies: in this process, in several processes, or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from contrapose.training import Stopped, signals
 from contrapose.training.processes import own_device
 
 Work = tuple[Task, Generator[None, None, str]]
-_ON_A_GPU = 2  # jobs at once: measured, in benchmarks/README.md; a third gives no more
+_ON_A_GPU = 2  # concurrent jobs; a third one gives no more throughput, as measured in benchmarks/README.md
 
 
 def perform_all(
     tasks: Sequence[Task], watch: Watch | None = None, *, jobs: int | None = None, on: str = "local"
 ) -> dict[str, str]:
-    """All tasks, `jobs` at once, here or on a Ray cluster; why each failed, by name. What is done is not done again.
+    """Execute tasks, `jobs` at a time, on this machine or a Ray cluster. Tasks that are done are skipped.
 
-    On a CPU each job is a process; without a number, one. On a GPU jobs take turns in this process, so that one has work queued
-    while another is busy with the host, and their kernels overlap; without a number, two.
+    On a CPU each job is a process, by default one. On a GPU jobs take turns in this process, by default two: one has kernels
+    queued while the other works on the host.
+
+    Returns:
+        Why each failed task failed, by name.
     """
     watch = watch or Watch()
     if jobs is not None and jobs < 1:
@@ -49,7 +52,7 @@ def perform_all(
 
 
 def _merged(tasks: Sequence[Task]) -> list[Task]:
-    """Tasks of the same run become one that measures everything."""
+    """Merge tasks of the same run into one that measures everything."""
     found: dict[str, Task] = {}
     for task in tasks:
         old = found.get(task.name)
@@ -59,7 +62,10 @@ def _merged(tasks: Sequence[Task]) -> list[Task]:
 
 
 def _here(tasks: Sequence[Task], watch: Watch, at_once: int) -> dict[str, str]:
-    """In this process, `at_once` in turns. What another process works on, or finds no room beside others, comes at the end."""
+    """Execute tasks in this process, `at_once` of them taking turns.
+
+    Runs that another process is working on, or that do not fit into memory together with others, come at the end.
+    """
     failures: dict[str, str] = {}
     later, together = [task for task in tasks if task.timed], [task for task in tasks if not task.timed]
     with signals() as requests:
@@ -81,7 +87,7 @@ def _no_room(why: str) -> bool:
 
 
 def _in_turns(works: list[Work], at_once: int) -> Iterator[tuple[Task, str]]:
-    """What each gives, as they end. Where one is stopped by a signal the others are too, and nothing new begins."""
+    """Yield each task and its result as it ends. A signal stops all that are running, and no other one starts."""
     waiting: list[Work] = list(works)
     running: list[Work] = []
     stopped: Stopped | None = None
@@ -95,7 +101,7 @@ def _in_turns(works: list[Work], at_once: int) -> Iterator[tuple[Task, str]]:
                     continue
                 except StopIteration as end:
                     running.remove((task, work))
-                    gc.collect()  # a run that is over holds a GPU's memory until then
+                    gc.collect()  # reference cycles of a finished run keep GPU memory until then
                     yield task, end.value
                 except Stopped as error:
                     running.remove((task, work))

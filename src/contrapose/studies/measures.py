@@ -1,11 +1,11 @@
-"""What is measured of a trained run beyond its records. Each is done once, and kept in the run's directory.
+"""Measure a trained run beyond its records. Each evaluation is done once, and its result kept in the run's directory.
 
-linear:PROBE       top-1 accuracy of a linear probe; linear_top5:PROBE
-knn:K:WEIGHTS      top-1 accuracy of k nearest neighbours (softmax, uniform, distance); knn_top5:K:WEIGHTS
-few_shot, long_tail        linear SVMs, Kukleva's protocol
-uniformity_whole, …  a metric on all test images instead of a sample: NAME_whole
-map                a t-SNE map of a sample
-histograms         similarities of positives, false and true negatives, before and after training
+linear:PROBE           top-1 accuracy of a linear probe; linear_top5:PROBE
+knn:K:WEIGHTS          top-1 accuracy of k nearest neighbours (softmax, uniform, distance); knn_top5:K:WEIGHTS
+few_shot, long_tail    linear SVMs, protocol of Kukleva et al.
+NAME_whole             a metric, such as uniformity, on all test images instead of a sample
+map                    a t-SNE map of a sample
+histograms             similarities of positives, false and true negatives, before and after training
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from contrapose.training import Model, build
 
 
 def is_evaluation(measure: str) -> bool:
-    """Whether it is made after training, rather than read from the records."""
+    """Return whether a measure is an evaluation after training, rather than an entry of the records."""
     return measure.split(":")[0] in _MADE or measure.endswith("_whole")
 
 

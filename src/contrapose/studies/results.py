@@ -1,4 +1,4 @@
-"""What runs have left behind, read from their directories: nothing here trains."""
+"""Read the results of runs from their directories. Nothing here trains."""
 
 from __future__ import annotations
 
@@ -13,121 +13,128 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Cell:
-    """The values of one quantity, a seed each, and the runs that they are of."""
+    """The values of one quantity, one per seed, and the names of their runs."""
 
     values: tuple[float, ...] = ()
     runs: tuple[str, ...] = ()
-    holes: tuple[str, ...] = ()  # why a value is not there
+    missing_reasons: tuple[str, ...] = ()  # why a seed has no value
 
     @property
     def mean(self) -> float:
-        """The mean over seeds; NaN where there is none."""
+        """Return the mean over seeds; NaN without values."""
         return mean(self.values) if self.values else math.nan
 
     @property
     def spread(self) -> float:
-        """The standard deviation over seeds; 0 for one."""
+        """Return the standard deviation over seeds; 0 for a single seed."""
         return stdev(self.values) if len(self.values) > 1 else 0.0
 
 
-def column(quantity: str, on: str) -> str:
-    """The heading of a quantity on a data set."""
-    return f"{quantity} {on}".strip()
+def column(quantity: str, data_set: str) -> str:
+    """Return the heading of a quantity on a data set, which is also the key of a printed number."""
+    return f"{quantity} {data_set}".strip()
 
 
 @dataclass(frozen=True)
 class Results:
-    """What a study's runs gave: cells by (row, quantity, data set), and the records behind them by (row, data set)."""
+    """Results of a study: cells by (row, quantity, data set), and the records behind them by (row, data set)."""
 
     scale: str = "smoke"
     seeds: int = 1
-    sets: tuple[str, ...] = ()  # those that were measured
-    rows: frozenset[str] = frozenset()  # those that can run
+    sets: tuple[str, ...] = ()  # names of the data sets that were measured
+    rows: frozenset[str] = frozenset()  # names of the rows that can run
     cells: Mapping[tuple[str, str, str], Cell] = field(default_factory=dict)
-    records: Mapping[tuple[str, str], tuple[list[dict[str, Any]], ...]] = field(default_factory=dict)  # by seed
+    records: Mapping[tuple[str, str], tuple[list[dict[str, Any]], ...]] = field(
+        default_factory=dict
+    )  # one list per seed
     evaluations: Mapping[tuple[str, str], tuple[dict[str, Any], ...]] = field(default_factory=dict)
 
-    def cell(self, row: str, quantity: str, on: str | None = None) -> Cell:
-        """A cell, of the first data set if none is named; empty where nothing ran."""
-        where = on if on is not None else self.sets[0] if self.sets else ""
-        return self.cells.get((row, quantity, where), Cell())
+    def cell(self, row: str, quantity: str, data_set: str | None = None) -> Cell:
+        """Return a cell, by default of the first data set; an empty one if nothing has run."""
+        if data_set is None:
+            data_set = self.sets[0] if self.sets else ""
+        return self.cells.get((row, quantity, data_set), Cell())
 
-    def complete(self, rows: Iterable[str], quantity: str, on: str) -> bool:
-        """Whether every one of these rows that can run has a value."""
-        return all(self.cell(row, quantity, on).values for row in rows if row in self.rows)
+    def complete(self, rows: Iterable[str], quantity: str, data_set: str) -> bool:
+        """Return whether every one of these rows that can run has a value."""
+        return all(self.cell(row, quantity, data_set).values for row in rows if row in self.rows)
 
-    def curve(self, row: str, measure: str, on: str) -> list[tuple[float, float]]:
-        """(epoch, mean over seeds) of an entry of the records."""
+    def curve(self, row: str, measure: str, data_set: str) -> list[tuple[float, float]]:
+        """Return (epoch, mean over seeds) of an entry of the records; a leading "-" in `measure` negates it."""
         sign, key = (-1, measure[1:]) if measure.startswith("-") else (1, measure)
-        found: dict[int, list[float]] = {}
-        for records in self.records.get((row, on), ()):
+        by_epoch: dict[int, list[float]] = {}
+        for records in self.records.get((row, data_set), ()):
             for record in records:
                 if record.get(key) is not None:
-                    found.setdefault(record["epoch"], []).append(sign * record[key])
-        return [(float(epoch), mean(values)) for epoch, values in sorted(found.items())]
+                    by_epoch.setdefault(record["epoch"], []).append(sign * record[key])
+        return [(float(epoch), mean(values)) for epoch, values in sorted(by_epoch.items())]
 
 
 @dataclass(frozen=True)
-class Left:
-    """What one run has left in its directory."""
+class RunDirectory:
+    """The directory of one run: its settings, records, evaluations and failure, as far as they exist."""
 
     folder: Path
 
     def records(self) -> list[dict[str, Any]]:
-        """One entry for each epoch; a half-written last line is not there."""
+        """Return one record per epoch."""
         path = self.folder / "records.jsonl"
-        found = []
+        records = []
         for line in path.read_text().splitlines() if path.exists() else ():
             try:
-                found.append(json.loads(line))
-            except ValueError:
+                records.append(json.loads(line))
+            except ValueError:  # a run that is killed while writing leaves half a line
                 break
-        return found
+        return records
 
     def evaluations(self) -> dict[str, Any]:
-        """What was evaluated after training."""
+        """Return what was evaluated after training, by name; empty if nothing was."""
         return self._read("evaluations.json")
 
     def failure(self) -> str:
-        """Why it failed; empty: it did not."""
+        """Return why the run failed; empty if it did not."""
         return str(self._read("failure.json").get("why", ""))
 
     def environment(self) -> dict[str, Any]:
-        """Machine and versions."""
+        """Return the machine and the versions that the run recorded."""
         return self._read("environment.json")
 
     def settings(self) -> dict[str, Any]:
-        """Its description."""
+        """Return the settings of the run."""
         return self._read("run.json")
 
     def trained(self, epochs: int) -> bool:
-        """Whether its last epoch is recorded and, where checkpoints are kept, saved."""
-        records, saved = self.records(), self.folder / "checkpoints"
+        """Return whether the last epoch is recorded and, if checkpoints are kept, saved."""
+        records, checkpoints = self.records(), self.folder / "checkpoints"
         if not records or int(records[-1]["epoch"]) < epochs:
             return False
-        steps = [path.name.removeprefix("step-") for path in saved.glob("step-*") if path.is_dir()]
-        return not saved.is_dir() or records[-1]["step"] in [int(step) for step in steps if step.isdigit()]
+        steps = [path.name.removeprefix("step-") for path in checkpoints.glob("step-*") if path.is_dir()]
+        # Killed between the last record and the last checkpoint, the weights on disk are those of an earlier epoch.
+        return not checkpoints.is_dir() or records[-1]["step"] in [int(step) for step in steps if step.isdigit()]
 
     def value(self, measure: str) -> float | None:
-        """A number of its last record or of its evaluations; None where it is not there yet."""
+        """Return a number from the evaluations or the last record; None if there is none yet.
+
+        A leading "-" in `measure` negates it.
+        """
         sign, key = (-1, measure[1:]) if measure.startswith("-") else (1, measure)
         records = self.records()
         if key == "step_seconds":
-            found: Any = _step_seconds(records)
+            value: Any = _step_seconds(records)
         else:
-            found = self.evaluations().get(key, records[-1].get(key) if records else None)
-        if isinstance(found, bool) or not isinstance(found, int | float):
+            value = self.evaluations().get(key, records[-1].get(key) if records else None)
+        if isinstance(value, bool) or not isinstance(value, int | float):  # a bool is an int in Python
             return None
-        return sign * float(found)
+        return sign * float(value)
 
     def _read(self, name: str) -> dict[str, Any]:
         path = self.folder / name
-        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-        return found
+        content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        return content
 
 
 def _step_seconds(records: list[dict[str, Any]]) -> float | None:
-    """Seconds of a step, the median epoch's; none of a run that shared its device."""
+    """Return the seconds per step of the median epoch; None for a run that shared its device, whose times mean little."""
     if not records or any(record.get("beside") for record in records):
         return None
     steps = records[0]["step"]

@@ -1,11 +1,12 @@
-"""What a study is: a table or figure of a paper, the runs behind it, the printed numbers and the claim they make.
+"""Define what a study is: one table or figure of a paper, its runs, the printed numbers and the claims they support.
 
-    Row        one line of a table, or one point of a curve: what differs between its runs and the others'
+    Row        one line of a table or one point of a curve: the settings in which its runs differ
     Quantity   what is measured of a run
-    On         a data set
-    Study      rows × quantities × data sets at a scale, what to show of them, and claims that are computed
+    StudyData  a data set, and the settings that go with it
+    Study      rows × quantities × data sets, what the report shows of them, and claims that are computed
+    Plan       a study at a scale: the runs to do
 
-Scales: `smoke` (seconds on a CPU, the built-in digits), `small` (one GPU, CIFAR, a shortened schedule where it says so),
+Scales: `smoke` (seconds on a CPU, the built-in digits), `small` (one GPU, CIFAR, usually a shorter schedule) and
 `paper` (the printed settings).
 """
 
@@ -29,201 +30,216 @@ PAPERS = {
     "cacr": "Zheng et al.: Contrastive Attraction and Contrastive Repulsion for Representation Learning",
     "balanced": "Lee: Understanding Self-supervised Contrastive Learning through Supervised Objectives",
 }
-Settings = Mapping[str, Any]
+Settings = Mapping[str, Any]  # fields of Run
 
-# Seconds on a CPU: the built-in digits and a tiny network, with the method of the study.
+# Smoke scale: seconds on a CPU. The built-in digits and a tiny network, trained with the study's own method.
 SMOKE: Settings = {
     "data": "digits", "limit": 160, "views": "digits", "encoder": "tiny", "head": "simclr", "optimiser": "adamw", "lr": 0.004,
     "schedule": "cosine", "milestones": (), "warmup": 0.0, "weight_decay": 1e-4, "epochs": 2, "batch": 32, "queue": 64,
     "norm_splits": 1, "precision": "fp32", "knn": 5, "knn_every": 2, "metrics": 48,
 }  # fmt: skip
-# One GPU: the printed settings on CIFAR-10 in bf16, every metric each tenth of the run.
+# Small scale: one GPU. The printed settings on CIFAR-10 in bf16; every metric is computed after each tenth of the run.
 SMALL: Settings = {"precision": "bf16", "norm_splits": 1, "metrics": 2000}
 
 
 @dataclass(frozen=True)
 class Row:
-    """A method, or a point on an axis."""
+    """A method of a table, or a point on an axis."""
 
     name: str
-    changes: Settings = field(default_factory=dict)  # of the study's settings
+    changes: Settings = field(default_factory=dict)  # settings that differ from the study's
     printed: Mapping[str, float] = field(default_factory=dict)  # the paper's numbers, by `column(quantity, data set)`
-    x: float | tuple[float, float] | None = None  # where it stands on an axis (or two)
-    series: str = ""  # the curve that it belongs to
-    missing: str = ""  # what is not built, so that it cannot run
-    small: Settings = field(default_factory=dict)  # what differs at the small scale
+    x: float | tuple[float, float] | None = None  # position on one axis, or on two
+    series: str = ""  # the curve that the point belongs to
+    missing: str = ""  # what is not implemented; a row with this set cannot run
+    small_settings: Settings = field(default_factory=dict)  # further changes at the small scale
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """What is measured: an entry of the run's last record, or an evaluation (see `measures`).
+    """What is measured: an entry of the run's last record, or an evaluation after training (see `measures`).
 
-    A leading "-" turns its sign: "-uniformity" is what Wang & Liu show.
+    A leading "-" negates the value: "-uniformity" is the positive number that Wang & Liu plot.
     """
 
-    name: str  # may be empty, where there is one
+    name: str  # may be empty if the study has only one quantity
     measure: str
     unit: str = "%"
 
 
 @dataclass(frozen=True)
-class On:
-    """A data set, and what differs on it."""
+class StudyData:
+    """A data set, and the settings that differ on it."""
 
     name: str
     data: str = "cifar10"
     changes: Settings = field(default_factory=dict)
 
 
-CIFAR10, CIFAR100 = On("CIFAR-10"), On("CIFAR-100", "cifar100")
+CIFAR10, CIFAR100 = StudyData(name="CIFAR-10"), StudyData(name="CIFAR-100", data="cifar100")
 Show = Callable[["Study", Results], list[Block]]
 
 
 @dataclass(frozen=True)
 class Study:
-    """A table or a figure, by the paper's own numbering."""
+    """A table or a figure, named by the paper's own numbering."""
 
     name: str
     title: str  # what it shows
-    claim: str  # what the paper says, in one sentence
+    claim: str  # what the paper says about it, in one sentence
     preset: str = ""  # the printed settings that its runs start from
     rows: tuple[Row, ...] = ()
     quantities: tuple[Quantity, ...] = ()
-    sets: tuple[On, ...] = (CIFAR10,)
-    show: Show | None = None  # what to draw; without it, the table
+    sets: tuple[StudyData, ...] = (CIFAR10,)
+    show: Show | None = None  # the charts and tables of the report; by default one table
     claims: tuple[Claim, ...] = ()
-    small: Settings = field(default_factory=dict)  # what differs at the small scale, beside the data
-    note: str = ""  # where the paper is corrected, or ours differs
-    missing: str = ""  # what is not built, so that none of it can run
-    schema: bool = False  # a drawing or a cross-reference: there is nothing to measure
-    base: Settings = field(default_factory=dict)  # settings of its own, in place of a preset
-    values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by data set: {names} in a loss
+    small_settings: Settings = field(default_factory=dict)  # changes at the small scale
+    note: str = ""  # corrections of the paper, and where this study differs from it
+    missing: str = ""  # what is not implemented; a study with this set cannot run
+    diagram: bool = False  # a drawing, a taxonomy or a cross-reference: there is nothing to measure
+    base: Settings = field(default_factory=dict)  # settings of its own, used instead of or on top of a preset
+    # Values that fill the {placeholders} of a loss, by data set. They differ between data sets where the paper tunes them.
+    loss_values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def paper(self) -> str:
-        """Whose it is; nothing, if it is nobody's."""
+        """Return authors and title of the paper; empty for a study that belongs to none, such as the demo."""
         return PAPERS.get(self.name.split("/")[0], "")
 
     @property
     def analytic(self) -> bool:
-        """Whether it needs no training."""
+        """Return whether the study needs no training."""
         return not self.rows
 
-    def only(self, rows: Sequence[str]) -> Study:
-        """With some of its rows alone: those are run, shown and judged. None are named: with all."""
-        kept = tuple(row for row in self.rows if row.name in rows)
-        if not rows or len(kept) == len(self.rows):
+    def select_rows(self, names: Sequence[str]) -> Study:
+        """Return the study with only these rows, which are run, shown and judged. Without names, all rows are kept."""
+        kept = tuple(row for row in self.rows if row.name in names)
+        if not names or len(kept) == len(self.rows):
             return self
         if not kept:
             raise ValueError(f"rows: {self.name} has none of these; `contrapose study show {self.name}` names them")
         note = f"{len(kept)} of its {len(self.rows)} rows alone, and judged by them."
         return replace(self, rows=kept, note=f"{self.note} {note}".strip())
 
-    def at(self, scale: str, data: Sequence[str] = ()) -> Plan:
-        """The study at a scale; `data` gives other data sets: NAME=PATH says where one is, a name or path alone replaces all."""
+    def plan(self, scale: str, data: Sequence[str] = ()) -> Plan:
+        """Return the study at a scale.
+
+        `data` changes the data sets: NAME=PATH says where one of them is; a name or path alone replaces all of them.
+        """
         check_known("scale", scale, SCALES, cutoff=0.4)
         if self.missing:
             raise ValueError(f"{self.name}: {self.missing}")
-        return Plan(self, scale, self._sets(scale, data))
+        return Plan(study=self, scale=scale, sets=self._sets_at(scale, data))
 
-    def _sets(self, scale: str, data: Sequence[str]) -> tuple[On, ...]:
-        where, alone = self._given(data)
-        if alone:
-            stems = {Path(given).name.split(".")[0]: given for given in alone}
-            own = tuple(replace(on, data=stems[on.data]) for on in self.sets if on.data in stems)
-            return own or tuple(On(stem, given, _tail(self.sets[0])) for stem, given in stems.items())
-        if scale == "smoke" and not where:
-            return (On("digits", "digits", _tail(self.sets[0])),)
-        if scale in ("smoke", "small"):  # what is at hand, and CIFAR-10 in place of what does not fit
-            near = tuple(on for on in self.sets if on.data in where or (scale == "small" and on.data == "cifar10"))
-            return tuple(replace(on, data=where.get(on.data, on.data)) for on in near) or (
-                On(f"CIFAR-10 for {self.sets[0].name}", where.get("cifar10", "cifar10"), _tail(self.sets[0])),
-            )
-        return tuple(replace(on, data=where.get(on.data, on.data)) for on in self.sets)
+    def _sets_at(self, scale: str, data: Sequence[str]) -> tuple[StudyData, ...]:
+        """Return the data sets that a scale uses, with the user's paths."""
+        paths, replacements = self._parse_data(data)
+        imbalance = _imbalance(self.sets[0])
+        if replacements:
+            stems = {_stem(text): text for text in replacements}
+            # some/cifar100.npz is recognised as the study's own CIFAR-100, so that its printed numbers still apply.
+            own = tuple(replace(known, data=stems[known.data]) for known in self.sets if known.data in stems)
+            return own or tuple(StudyData(name=stem, data=text, changes=imbalance) for stem, text in stems.items())
+        if scale == "smoke" and not paths:
+            return (StudyData(name="digits", data="digits", changes=imbalance),)
+        sets = self.sets
+        if scale in ("smoke", "small"):  # only what the user has; at the small scale also CIFAR-10, which is downloaded
+            sets = tuple(s for s in sets if s.data in paths or (scale == "small" and s.data == "cifar10"))
+            # A study of ImageNet alone runs on CIFAR-10 in its place, and the name says so.
+            substitute = StudyData(name=f"CIFAR-10 for {self.sets[0].name}", data="cifar10", changes=imbalance)
+            sets = sets or (substitute,)
+        return tuple(replace(known, data=paths.get(known.data, known.data)) for known in sets)
 
-    def _given(self, data: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-        """NAME=PATH by name, and what stands alone."""
-        known, where, alone = {on.data for on in self.sets} | {"cifar10"}, {}, []
-        for given in data:
-            name, equals, path = given.partition("=")
+    def _parse_data(self, data: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+        """Split the user's words into {NAME: PATH} and those that stand alone and replace all data sets."""
+        known = {study_data.data for study_data in self.sets} | {"cifar10"}
+        paths: dict[str, str] = {}
+        replacements = []
+        for text in data:
+            name, equals, path = text.partition("=")
             if equals and name in known:
-                where[name] = path
-            elif equals and not Path(given).exists():
+                paths[name] = path
+            elif equals and not Path(text).exists():  # a path may itself contain "="
                 raise ValueError(
-                    f"data: expected PATH or NAME=PATH with a name of {', '.join(sorted(known))}, got {given!r}"
+                    f"data: expected PATH or NAME=PATH with a name of {', '.join(sorted(known))}, got {text!r}"
                 )
             else:
-                alone.append(given)
-        stems = [Path(given).name.split(".")[0] for given in alone]
-        if len(set(stems)) < len(stems):
+                replacements.append(text)
+        if len({_stem(text) for text in replacements}) < len(replacements):
             raise ValueError(
-                f"data: {' and '.join(alone)} would have the same name in the report; give them one after the other"
+                f"data: {' and '.join(replacements)} would have the same name in the report; run the study once for each"
             )
-        return where, alone
+        return paths, replacements
 
 
-def _tail(on: On) -> dict[str, Any]:
-    """What goes with another data set: its imbalance."""
-    return {key: value for key, value in on.changes.items() if key == "imbalance"}
+def _stem(path: str) -> str:
+    """Return the name under which the report shows a user's data."""
+    return Path(path).name.split(".")[0]
+
+
+def _imbalance(study_data: StudyData) -> dict[str, Any]:
+    """Return the setting that another data set inherits: how classes are thinned out. The others fit only the original."""
+    return {key: value for key, value in study_data.changes.items() if key == "imbalance"}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A study at a scale: which runs, and which evaluations of them."""
+    """A study at a scale: its runs, and what is measured of them."""
 
     study: Study
     scale: str
-    sets: tuple[On, ...]
+    sets: tuple[StudyData, ...]
 
-    def on(self, sets: Sequence[str]) -> Plan:
-        """On some of its data sets alone. None are named: on all."""
-        for name in sets:
-            check_known("sets", name, [on.name for on in self.sets])
-        return replace(self, sets=tuple(on for on in self.sets if on.name in sets)) if sets else self
+    def select_data_sets(self, names: Sequence[str]) -> Plan:
+        """Return the plan with only these data sets. Without names, all are kept."""
+        for name in names:
+            check_known("sets", name, [study_data.name for study_data in self.sets])
+        return replace(self, sets=tuple(s for s in self.sets if s.name in names)) if names else self
 
-    def run(self, row: Row, on: On, seed: int = 0) -> Run:
-        """The run behind a cell."""
-        changes = {**on.changes, **row.changes}
-        settings: dict[str, Any] = {**(PRESETS[self.study.preset] if self.study.preset else {}), **self.study.base}
+    def run(self, row: Row, study_data: StudyData, seed: int = 0) -> Run:
+        """Return the run behind a cell of the table."""
+        study, changes = self.study, {**study_data.changes, **row.changes}
+        settings: dict[str, Any] = {**(PRESETS[study.preset] if study.preset else {}), **study.base}
         if self.scale == "smoke":
-            settings |= {**changes, **SMOKE, **_small_enough(changes)}
+            settings |= {**changes, **SMOKE, **_smoke_changes(changes)}
         elif self.scale == "small":
-            settings |= {**SMALL, **self.study.small, **changes, **row.small}
+            settings |= {**SMALL, **study.small_settings, **changes, **row.small_settings}
             settings["knn_every"] = max(1, settings["epochs"] // 10)
         else:
             settings |= changes
-        if self.study.values:
-            settings["loss"] = settings["loss"].format(**self._values(on))
-        return Run(**{**settings, "data": on.data, "seed": seed})
+        if study.loss_values:
+            settings["loss"] = settings["loss"].format(**self._loss_values(study_data))
+        return Run(**{**settings, "data": study_data.data, "seed": seed})
 
-    def _values(self, on: On) -> Mapping[str, float]:
-        """What the data set decides; the first one's values where it is another."""
-        known = self.study.values
-        return known.get(on.name.split(",")[0], next(iter(known.values())))
+    def _loss_values(self, study_data: StudyData) -> Mapping[str, float]:
+        """Return what fills the placeholders of a loss; a data set that the study does not know has the first one's."""
+        known = self.study.loss_values
+        # "CIFAR-10, exponential" is a thinned-out CIFAR-10 and shares its values.
+        return known.get(study_data.name.split(",")[0], next(iter(known.values())))
 
-    def cells(self, seeds: int) -> Iterator[tuple[Row, On, Run]]:
-        """Every run of the study, with where it belongs; what is not built is left out."""
+    def cells(self, seeds: int) -> Iterator[tuple[Row, StudyData, Run]]:
+        """Yield every run of the study with its row and data set. Rows that are not implemented are left out."""
         for row in self.study.rows:
             if not row.missing:
-                for on in self.sets:
+                for study_data in self.sets:
                     for seed in range(seeds):
-                        yield row, on, self.run(row, on, seed)
+                        yield row, study_data, self.run(row, study_data, seed)
 
-    def wanted(self, seeds: int) -> dict[str, Run]:
-        """The runs by name: cells that share a run share it here."""
+    def runs(self, seeds: int) -> dict[str, Run]:
+        """Return the runs by name. Cells with the same settings share one run."""
         return {run.name: run for _, _, run in self.cells(seeds)}
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """What is measured of every run."""
+        """Return what is measured of every run."""
         return tuple(dict.fromkeys(quantity.measure.removeprefix("-") for quantity in self.study.quantities))
 
 
-def _small_enough(changes: Settings) -> dict[str, Any]:
-    """What a smoke run keeps of the differences: all but sizes that its data does not have."""
+def _smoke_changes(changes: Settings) -> dict[str, Any]:
+    """Return the changes that a smoke run keeps: the method, but no sizes or schedules that 160 digits do not allow."""
     dropped = ("views", "encoder", "head", "milestones", "data", "lr", "queue", "precision", "schedule")
     kept = {key: value for key, value in changes.items() if key not in dropped}
-    if "imbalance" in kept:  # enough for a batch after thinning out
+    if "imbalance" in kept:  # thinning out 160 images would not leave a batch
         kept["limit"] = 1000
     if "epochs" in kept:
         kept["epochs"] = min(3, max(1, round(kept["epochs"] / 100)))

@@ -1,6 +1,6 @@
-"""A run of a study: done once, however many studies want it, whoever is killed, and however many start at once.
+"""Train and measure one run of a study, exactly once: several studies may share it, and processes may be killed or race.
 
-A run's directory says what is done: records to the last epoch, evaluations.json, or failure.json.
+The run's directory says what is done: records to the last epoch, evaluations.json, or failure.json.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from contrapose.studies.measures import evaluate, is_evaluation
-from contrapose.studies.results import Left
+from contrapose.studies.results import RunDirectory
 from contrapose.training import Progress, Run, Stopped, Trainer, drain, signals
 from contrapose.training.locks import locked
 from contrapose.training.records import write_whole
@@ -23,7 +23,7 @@ BUSY = "busy"
 
 @dataclass(frozen=True)
 class Task:
-    """A run, what is measured of it, and where it lives."""
+    """A run, what is measured of it, and the directory of runs."""
 
     run: Run
     measures: tuple[str, ...]
@@ -33,28 +33,27 @@ class Task:
 
     @property
     def name(self) -> str:
-        """The run's name."""
+        """Return the name of the run."""
         return self.run.name
 
     @property
     def folder(self) -> Path:
-        """The run's directory."""
+        """Return the directory of the run."""
         return self.root / self.name
 
     @property
     def timed(self) -> bool:
-        """Whether its time is asked for: beside another run it says nothing."""
+        """Return whether its speed is measured, so that it must not share its device with another run."""
         return "step_seconds" in self.measures
 
     def done(self) -> bool:
-        """Whether it is trained and everything is measured."""
-        left = Left(self.folder)
-        return left.trained(self.run.epochs) and not self.open_measures()
+        """Return whether the run is trained and everything is measured."""
+        return RunDirectory(self.folder).trained(self.run.epochs) and not self.open_measures()
 
     def open_measures(self) -> list[str]:
-        """What is still to be evaluated."""
-        there = Left(self.folder).evaluations()
-        return [measure for measure in self.measures if is_evaluation(measure) and measure not in there]
+        """Return the measures that are still to be evaluated."""
+        evaluations = RunDirectory(self.folder).evaluations()
+        return [measure for measure in self.measures if is_evaluation(measure) and measure not in evaluations]
 
 
 def perform(task: Task, watch: Callable[[str, Progress], None] | None = None, *, patient: bool = True) -> str:
@@ -78,7 +77,7 @@ def performing(
                 yield from _work(task, watch, requests)
         except Stopped:
             raise
-        except Exception as error:  # whatever it is, the other runs go on, and the report says it
+        except Exception as error:  # one run that fails must not stop the others; the report shows why
             task.folder.mkdir(parents=True, exist_ok=True)
             why = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
             write_whole(failure, {"why": why})
@@ -95,11 +94,11 @@ def _work(
         trainer = Trainer(
             task.run, task.folder, see, lambda text: None, task.data_root, concurrent_runs=task.concurrent_runs
         )
-        trained = Left(task.folder).trained(task.run.epochs) and trainer.load_latest() and trainer.complete
+        trained = RunDirectory(task.folder).trained(task.run.epochs) and trainer.load_latest() and trainer.complete
     if not trained:
         yield from trainer.training(requests)
     for measure in task.open_measures():
-        there = Left(task.folder).evaluations()
+        there = RunDirectory(task.folder).evaluations()
         if measure not in there:  # one evaluation may have given several
             with requests.immediate():
                 found = evaluate(trainer.model, trainer.split, measure)
@@ -109,11 +108,11 @@ def _work(
 
 @dataclass
 class Watch:
-    """Whoever looks on: told of every step and of every run that ends."""
+    """Callbacks of a progress display: for every step, and for every run that ends or is skipped."""
 
     step: Callable[[str, Progress], None] = lambda name, progress: None
     ended: Callable[[str, str], None] = lambda name, why: None
-    skipped: Callable[[str], None] = lambda name: None  # it was done before
+    skipped: Callable[[str], None] = lambda name: None  # the run was already done
     steps_every: float = 0.2
     _told: dict[str, float] = field(default_factory=dict)
 
@@ -125,7 +124,7 @@ class Watch:
         )
 
     def stepped(self, name: str, progress: Progress) -> None:
-        """Pass a step on, not too often."""
+        """Report a step, at most every `steps_every` seconds."""
         now = time.monotonic()
         if progress.step == progress.steps or now - self._told.get(name, 0.0) > self.steps_every:
             self._told[name] = now

@@ -1,0 +1,17 @@
+"""Studies of Lee, Understanding Self-supervised Contrastive Learning through Supervised Objectives: the balanced loss.
+
+A new study is one entry of `FIGURES` or `TABLES`; the numbers that the paper prints for it go to `printed`, under the number
+of its table.
+
+    printed    the numbers of the paper's tables
+    methods    losses, probes and data sets
+    figures    studies of the figures
+    tables     studies of the tables
+"""
+
+from __future__ import annotations
+
+from contrapose.studies.balanced.figures import FIGURES
+from contrapose.studies.balanced.tables import TABLES
+
+STUDIES = (*FIGURES, *TABLES)

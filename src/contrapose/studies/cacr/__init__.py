@@ -1,0 +1,20 @@
+"""Studies of Zheng et al., Contrastive Attraction and Contrastive Repulsion (CACR).
+
+Small data sets, long tails, MoCo, and variants of the objective. A new study is one entry of `FIGURES` or `TABLES`; the
+numbers that the paper prints for it go to `printed`, under the number of its table.
+
+    printed    the numbers of the paper's tables
+    methods    losses and settings of its methods, its data sets, and functions that make rows of them
+    figures    studies of the figures
+    tables     studies of the tables
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from contrapose.studies.cacr.figures import FIGURES
+from contrapose.studies.cacr.methods import LOSS_VALUES
+from contrapose.studies.cacr.tables import TABLES
+
+STUDIES = tuple(replace(study, loss_values=LOSS_VALUES) for study in (*FIGURES, *TABLES))

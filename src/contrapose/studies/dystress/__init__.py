@@ -1,0 +1,17 @@
+"""Studies of Manna et al., Dynamically Scaled Temperature in Self-Supervised Contrastive Learning (DySTreSS).
+
+A new study is one entry of `FIGURES` or `TABLES`; the numbers that the paper prints for it go to `printed`, under the number
+of its table.
+
+    printed    the numbers of the paper's tables
+    methods    losses and settings of its methods, quantities, data sets, and functions that make rows of them
+    figures    studies of the figures
+    tables     studies of the tables
+"""
+
+from __future__ import annotations
+
+from contrapose.studies.dystress.figures import FIGURES
+from contrapose.studies.dystress.tables import TABLES
+
+STUDIES = (*FIGURES, *TABLES)

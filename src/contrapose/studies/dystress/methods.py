@@ -1,0 +1,152 @@
+"""Methods, quantities and data sets of the DySTreSS paper, and functions that make rows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from contrapose.studies.dystress.printed import TABLE11_TASKS, TABLE12_TASKS
+from contrapose.studies.results import column
+from contrapose.studies.study import CIFAR10, CIFAR100, Quantity, Row, Settings, StudyData
+from contrapose.training import PRESETS
+
+CIFAR_PRESET, IMAGENET100_PRESET, IMAGENET_PRESET = "dystress/cifar10", "dystress/imagenet100", "dystress/imagenet"
+
+
+def cosine_loss(low: float, high: float, shift: float | None = None) -> str:
+    """Return DySTreSS with a temperature between `low` and `high`.
+
+    Runs on ImageNet always give the range explicitly: their data is a path, from which no default range follows.
+    """
+    shifted = "" if shift is None else f", shift={shift:g}"
+    return f"dystress(temperature=cosine({low:g}, {high:g}{shifted}))"
+
+
+# Methods that can run, by their name in the tables. A method that is missing here is not implemented.
+MOCO_V2: Settings = {
+    "loss": "nt_xent(temperature=0.1)",
+    "framework": "moco",
+    "head": "moco-v2",
+    "queue": 4096,
+    "momentum": 0.99,
+    "norm_splits": 8,
+    "symmetric": True,
+}
+CIFAR_METHODS: Mapping[str, Settings] = {
+    "SimCLR": {"loss": "simclr"},
+    "MoCo v2": MOCO_V2,
+    "DCL": {"loss": "dcl"},
+    "DCLW": {"loss": "dclw"},
+    "DCL (old form)": {"loss": "dcl(split_views=True)"},
+    "MACL": {"loss": "macl"},
+    "DySTreSS": {"loss": "dystress"},
+    "DySTreSS*": {"loss": cosine_loss(0.1, 0.2)},
+    "Kukleva et al.": {"loss": "temperature_schedule"},
+    "cosine": {"loss": "dystress"},
+    "linear": {"loss": "nt_xent(temperature=linear(0.07, 0.2))"},
+    "exponential": {"loss": "nt_xent(temperature=exponential(0.07, 0.2))"},
+    "monotonic cosine": {"loss": "nt_xent(temperature=monotonic_cosine(0.07, 0.2))"},
+}
+IMAGENET_METHODS: Mapping[str, Settings] = {
+    "SimCLR": {"loss": "simclr(temperature=0.1)"},
+    "DCL": {"loss": "dcl"},
+    "DCLW": {"loss": "dclw"},
+    "MACL": {"loss": "macl"},
+    "DySTreSS": {"loss": cosine_loss(0.1, 0.2)},
+    "DySTreSS*": {"loss": cosine_loss(0.1, 0.2, -0.4)},
+    "DySTreSS (2048)": {"loss": cosine_loss(0.1, 0.2)},
+    "DySTreSS + DCL": {"loss": "dystress_dcl"},
+    "Kukleva et al.": {"loss": "temperature_schedule"},
+}
+RANGE_METHODS: Mapping[str, Settings] = {
+    f"{low:g}–{high:g}": {"loss": cosine_loss(low, high)}
+    for low, high in ((0.07, 0.1), (0.07, 0.5), (0.07, 0.2), (0.1, 0.2))
+}
+SHIFT_METHODS: Mapping[str, Settings] = {
+    f"Δs = {shift:g}": {"loss": cosine_loss(0.1, 0.2, shift)} for shift in (0, 0.2, 0.4, -0.2, -0.4)
+}
+
+# Data sets.
+LONG_TAIL = "exponential:100"
+CIFAR_SETS = (CIFAR10, CIFAR100)
+CIFAR_LT_SETS = tuple(
+    StudyData(name=f"{regular.name}-LT", data=regular.data, changes={"imbalance": LONG_TAIL}) for regular in CIFAR_SETS
+)
+IMAGENET100 = (StudyData(name="ImageNet-100", data="imagenet100", changes={"stream": True}),)
+IMAGENET = (StudyData(name="ImageNet-1K", data="imagenet", changes={"stream": True}),)
+IMAGENET100_LT = (StudyData(name="ImageNet-100-LT", data="imagenet100-lt", changes={"stream": True}),)
+WIKI1M = (StudyData(name="Wiki1M", data="wiki1m"),)
+
+# What is measured. "_whole" metrics are those of all test images instead of a sample.
+KNN = (Quantity(name="", measure="knn_top1"),)
+ACCURACY = Quantity(name="accuracy", measure="knn_top1")
+LINEAR = (
+    Quantity(name="top-1", measure="linear:dystress-imagenet"),
+    Quantity(name="top-5", measure="linear_top5:dystress-imagenet"),
+)
+KNN20 = (
+    Quantity(name="20-NN top-1", measure="knn:20:softmax"),
+    Quantity(name="20-NN top-5", measure="knn_top5:20:softmax"),
+)
+KNN20_AND_LINEAR = (*KNN20, *(replace(quantity, name=f"linear {quantity.name}") for quantity in LINEAR))
+KNN1_AND_KNN10 = (
+    Quantity(name="1-NN", measure="knn:1:uniform"),
+    Quantity(name="10-NN", measure="knn:10:uniform"),
+)
+KUKLEVA_PROTOCOL = (
+    *KNN1_AND_KNN10,
+    Quantity(name="few-shot", measure="few_shot"),
+    Quantity(name="long-tail", measure="long_tail"),
+)
+UNIFORMITY_AND_TOLERANCE = (
+    Quantity(name="-U", measure="-uniformity", unit=""),
+    Quantity(name="T", measure="tolerance", unit=""),
+)
+INTERCLASS_UNIFORMITY = Quantity(name="inter-class U", measure="interclass_uniformity_whole", unit="")
+TABLE13_METRICS = (
+    Quantity(name="U", measure="uniformity_whole", unit=""),
+    Quantity(name="A", measure="alignment_class_whole", unit=""),
+    INTERCLASS_UNIFORMITY,
+)
+FIGURE5_QUANTITIES = (KNN20[0], *UNIFORMITY_AND_TOLERANCE, INTERCLASS_UNIFORMITY)
+TRANSFER_TASKS = tuple(Quantity(name=task, measure=f"transfer:{task}") for task in TABLE11_TASKS)
+SENTENCE_TASKS = tuple(Quantity(name=task, measure=f"sentences:{task}", unit="") for task in TABLE12_TASKS)
+
+# Small scale. In place of ImageNet it has CIFAR-10 with CIFAR's settings, so that runs are shared with the studies of CIFAR.
+SMALL_SCALE: Settings = {"epochs": 50}
+SMALL_SCALE_IMAGENET: Settings = {
+    **{key: value for key, value in PRESETS[CIFAR_PRESET].items() if key not in ("data", "loss")},
+    **SMALL_SCALE,
+    "head": "simclr",
+}
+SMALL_SCALE_LT: Settings = {"epochs": 200}  # a quarter of CIFAR-10's images: as many steps as 50 epochs of all
+SMALL_SCALE_KUKLEVA: Settings = {"epochs": 400}  # one period of the temperature schedule
+
+# Notes that several studies share.
+OLD_DCL_NOTE = "The printed DCL numbers are of lightly's old form, dcl(split_views=True), which repels twice as much."
+NOISE_NOTE = "DySTreSS on CIFAR-10 is 85.68, 85.83 or 85.85 in different tables of the paper: noise of ±0.2."
+PROJECTOR_NOTE = "Our metrics are of the projector's output; the paper's of the encoder's."
+
+
+def method_rows(
+    methods: Mapping[str, Settings],
+    quantities: Sequence[Quantity],
+    sets: Sequence[StudyData],
+    table: Mapping[str, Sequence[float | None]],
+) -> tuple[Row, ...]:
+    """Return a row for each method of a table. Its numbers go set by set, and within a set quantity by quantity.
+
+    Methods that are not implemented keep their printed numbers.
+    """
+    columns = [column(quantity.name, study_data.name) for study_data in sets for quantity in quantities]
+    rows = []
+    for method, values in table.items():
+        numbers = {name: value for name, value in zip(columns, values, strict=True) if value is not None}
+        missing = "" if method in methods else f"{method.split(' (')[0]} is not built"
+        rows.append(Row(name=method, changes=methods.get(method, {}), printed=numbers, missing=missing))
+    return tuple(rows)
+
+
+def row_names(rows: Sequence[Row]) -> list[str]:
+    """Return the names of rows."""
+    return [row.name for row in rows]
