@@ -114,11 +114,12 @@ def test_vectors_train_resume_and_load(framework: str, tmp_path: Path) -> None:
         queue=64,
         metrics=30,
     )
-    scores = Trainer(run, tmp_path, say=lambda text: None).train()
+    cpu = torch.device("cpu")
+    scores = Trainer(run, tmp_path, say=lambda text: None, device=cpu).train()
     assert scores["knn_top1"] > 90
     records = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
     assert "uniformity" in records[-1]
-    model = contrapose.load(tmp_path)
+    model = contrapose.load(tmp_path, device=cpu)
     assert model.embed(torch.randn(3, 8)).shape == (3, 16)
     assert model.run == run
-    assert Trainer(run, tmp_path, say=lambda text: None).train() == scores
+    assert Trainer(run, tmp_path, say=lambda text: None, device=cpu).train() == scores

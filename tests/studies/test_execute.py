@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from contrapose.modalities import Split
 from contrapose.studies.execute import _here, perform_all
 from contrapose.studies.results import RunDirectory
 from contrapose.studies.task import BUSY, Task, Watch, perform
-from contrapose.training import Progress, Run, Stopped, Trainer, signals
+from contrapose.training import Model, Progress, Run, Stopped, Trainer, signals
 from contrapose.training.stops import StopRequests
 
 TINY = {"limit": 48, "batch": 16, "epochs": 2, "knn": 3, "knn_every": 2, "metrics": 12}
@@ -165,7 +166,7 @@ def test_waiting_for_another_process_can_be_interrupted(tmp_path: Path) -> None:
 def test_an_evaluation_can_be_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = make_task(tmp_path, "linear:cacr")
 
-    def endless(trainer: Trainer, measure: str) -> dict[str, float]:
+    def endless(model: Model, split: Split, measure: str) -> dict[str, float]:
         sent_after(0.2)
         time.sleep(30)
         return {measure: 1.0}

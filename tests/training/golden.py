@@ -54,7 +54,7 @@ def losses(framework: str, loss: str) -> list[float]:
         seen[progress.step] = progress.loss
 
     with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(run, Path(folder) / "run", watch, lambda text: None)
+        trainer = Trainer(run, Path(folder) / "run", watch, lambda text: None, device=torch.device("cpu"))
         context = trainer.context
         assert context.reader.resident is not None
         context.network.double()
