@@ -1,4 +1,6 @@
-"""The family of losses: pure functions of `Pairs`, and their named catalogue.
+"""The family of losses: pure functions of `Pairs` or `Embeddings`, and their named catalogue.
+
+A module lists its objectives in `__all__`; they are offered here, to the parser and to `Loss` without being listed again.
 
 >>> import torch
 >>> from contrapose.losses import nt_xent
@@ -6,43 +8,11 @@
 >>> loss = nt_xent(two_views(torch.randn(8, 16), torch.randn(8, 16)), temperature=0.5)
 """
 
-from contrapose.losses.align_uniform import align_uniform
-from contrapose.losses.cacr import cacr
-from contrapose.losses.catalogue import CATALOGUE, Method
-from contrapose.losses.module import Loss
-from contrapose.losses.similarity import simple, triplet
-from contrapose.losses.softmax import (
-    balanced,
-    cmc,
-    dcl,
-    dclw,
-    generalized_nt_xent,
-    hard_negative,
-    macl,
-    moco_v3,
-    nt_xent,
-    tau,
-)
-from contrapose.losses.sogclr import isogclr, sogclr
-
-__all__ = [
-    "CATALOGUE",
-    "Loss",
-    "Method",
-    "align_uniform",
-    "balanced",
-    "cacr",
-    "cmc",
-    "dcl",
-    "dclw",
-    "generalized_nt_xent",
-    "hard_negative",
-    "isogclr",
-    "macl",
-    "moco_v3",
-    "nt_xent",
-    "simple",
-    "sogclr",
-    "tau",
-    "triplet",
-]
+from contrapose.losses.align_uniform import *  # noqa: F403
+from contrapose.losses.cacr import *  # noqa: F403
+from contrapose.losses.catalogue import CATALOGUE as CATALOGUE
+from contrapose.losses.catalogue import Method as Method
+from contrapose.losses.module import Loss as Loss
+from contrapose.losses.similarity import *  # noqa: F403
+from contrapose.losses.softmax import *  # noqa: F403
+from contrapose.losses.sogclr import *  # noqa: F403

@@ -14,6 +14,8 @@ from contrapose.pairs.negatives import Negatives, batch_rows, same_view, steps, 
 from contrapose.reduce import Count, LogSumExp, Scale
 from contrapose.validate import check_number
 
+__all__ = ["align_uniform"]
+
 
 @objective(softness=Softness("t", power=-1, factor=2.0))
 def align_uniform(

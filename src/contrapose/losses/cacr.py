@@ -21,6 +21,8 @@ from contrapose.pairs.negatives import Negatives, batch_rows, other_views, same_
 from contrapose.reduce import Expectation, LogSumExp, Scale
 from contrapose.validate import check_choice, check_number
 
+__all__ = ["cacr"]
+
 WEIGHTS = ("contrast", "uniform", "reversed")
 COSTS = ("euclidean", "inner", "rbf")
 

@@ -18,17 +18,15 @@ from torch import Tensor
 from contrapose import losses, pairs, temperature
 from contrapose.losses.catalogue import CATALOGUE, DATA
 from contrapose.losses.objective import traits_of
+from contrapose.temperature import profile
 from contrapose.validate import check_known, nearest
 
 _PARTS: Mapping[str, Callable[..., Any]] = {
     **{name: getattr(pairs, name) for name in ("other_views", "same_view", "hardest", "stored_rows", "batch_rows")},
-    **{
-        name: getattr(temperature, name)
-        for name in ("cosine", "linear", "exponential", "exponential_legacy", "monotonic_cosine", "learned")
-    },
+    **{name: getattr(temperature, name) for name in (*profile.__all__, "learned") if name.islower()},
     "schedule": temperature.CosineSchedule,
 }
-_OBJECTIVES = {name: getattr(losses, name) for name in losses.__all__ if name.islower()}
+_OBJECTIVES = {name: value for name, value in vars(losses).items() if hasattr(value, "traits")}
 
 
 def parse(text: str, data: str | None = None) -> partial[Tensor]:

@@ -12,6 +12,8 @@ from contrapose.pairs.negatives import Negatives
 from contrapose.reduce import Count, Maximum, Mean
 from contrapose.validate import check_number
 
+__all__ = ["simple", "triplet"]
+
 
 @objective
 def simple(

@@ -21,6 +21,19 @@ from contrapose.reduce import Count, LogSumExp, Scale
 from contrapose.temperature import Temperature, adaptive, temperature_logit, uncertainty
 from contrapose.validate import check_number
 
+__all__ = [
+    "balanced",
+    "cmc",
+    "dcl",
+    "dclw",
+    "generalized_nt_xent",
+    "hard_negative",
+    "macl",
+    "moco_v3",
+    "nt_xent",
+    "tau",
+]
+
 
 def softplus(x: Tensor) -> Tensor:
     """Return log(1 + e^x), exact in float64: torch's default returns x above 20, where e^{-x} is not negligible yet."""

@@ -18,6 +18,8 @@ from contrapose.temperature import PerSample, Temperature, temperature_logit
 from contrapose.temperature.per_sample import blend
 from contrapose.validate import check_number
 
+__all__ = ["isogclr", "sogclr"]
+
 _STATE_SETTINGS = tuple(name for name in signature(PerSample).parameters if name not in ("size", "adapt"))
 
 

@@ -7,37 +7,15 @@ CosineSchedule(0.1, 1.0)     a number for each epoch: `.at(epoch)`
 learned(0.1)                 a parameter, in `Loss`
 """
 
-from contrapose.temperature.adaptive import adaptive, uncertainty
-from contrapose.temperature.learned import LearnedTemperature, learned
-from contrapose.temperature.ode import ode_constant, ode_solution
-from contrapose.temperature.per_sample import PerSample
-from contrapose.temperature.profile import (
-    Profile,
-    cosine,
-    exponential,
-    exponential_legacy,
-    linear,
-    monotonic_cosine,
-)
-from contrapose.temperature.schedule import CosineSchedule, Schedule
-from contrapose.temperature.to_logit import Temperature, temperature_logit
-
-__all__ = [
-    "CosineSchedule",
-    "LearnedTemperature",
-    "PerSample",
-    "Profile",
-    "Schedule",
-    "Temperature",
-    "adaptive",
-    "cosine",
-    "exponential",
-    "exponential_legacy",
-    "learned",
-    "linear",
-    "monotonic_cosine",
-    "ode_constant",
-    "ode_solution",
-    "temperature_logit",
-    "uncertainty",
-]
+from contrapose.temperature.adaptive import adaptive as adaptive
+from contrapose.temperature.adaptive import uncertainty as uncertainty
+from contrapose.temperature.learned import LearnedTemperature as LearnedTemperature
+from contrapose.temperature.learned import learned as learned
+from contrapose.temperature.ode import ode_constant as ode_constant
+from contrapose.temperature.ode import ode_solution as ode_solution
+from contrapose.temperature.per_sample import PerSample as PerSample
+from contrapose.temperature.profile import *  # noqa: F403
+from contrapose.temperature.schedule import CosineSchedule as CosineSchedule
+from contrapose.temperature.schedule import Schedule as Schedule
+from contrapose.temperature.to_logit import Temperature as Temperature
+from contrapose.temperature.to_logit import temperature_logit as temperature_logit

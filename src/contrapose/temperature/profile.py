@@ -16,6 +16,8 @@ from torch import Tensor
 from contrapose.reduce import KernelProfile
 from contrapose.validate import check_number
 
+__all__ = ["Profile", "cosine", "exponential", "exponential_legacy", "linear", "monotonic_cosine"]
+
 _KERNELS = "contrapose.temperature.profile_kernels"
 
 
