@@ -43,6 +43,7 @@ class Embeddings:
     @cached_property
     def pairs(self) -> Pairs:
         """Anchors, positives and negatives; several processes share the work of reducing them."""
+        # Cached, so that loss, state and penalties share one normalisation and its graph.
         return self.compare(self).sharded()
 
     @cached_property
@@ -51,6 +52,7 @@ class Embeddings:
         if self.prototypes is None:
             raise ValueError("prototypes: this loss assigns samples to prototypes, and the framework has none")
         rows = unit(self.prototypes).T
+        # Prototypes learn from the student's scores only.
         target = None if self.target is None else matmul(unit(self.target.detach()), rows.detach())
         return Assignments(scores=matmul(unit(self.z), rows), target=target)
 

@@ -67,6 +67,7 @@ class Framework(nn.Module, ABC):
 
     def compile_encoders(self) -> None:
         """Compile the networks that views pass through."""
+        # The inner network: laying out the inputs stays outside of what is compiled.
         self.encoder.network.compile(dynamic=False)
 
     def embed(self, views: list[Tensor]) -> Tensor:

@@ -64,6 +64,7 @@ class MomentumFramework(Framework):
         self.momentum, self.rising = momentum, rising
         # 1 - m in a tensor, since a captured step reads it
         self.register_buffer("follow", torch.tensor(1 - momentum), persistent=False)
+        # Copied after batch norms were split, so that keys are normalised as queries are.
         self.keys = copy.deepcopy(nn.Sequential(encoder, projector)).requires_grad_(False)
 
     @torch.no_grad()
@@ -81,6 +82,7 @@ class MomentumFramework(Framework):
     @torch.no_grad()
     def after_step(self) -> None:
         """Move the key network towards the query network; its running statistics are its own."""
+        # All parameters in one kernel; buffers (running statistics) are not averaged.
         keys: list[Tensor] = list(self.keys.parameters())
         query: list[Tensor] = list(nn.Sequential(self.encoder, self.projector).parameters())
         if not self.rising:

@@ -65,11 +65,13 @@ class Loss(nn.Module):
         if self.state is not None and ids is None and isinstance(z, Tensor):
             raise ValueError("ids: expected the data-set index of each image, since the state is kept for each of them")
         batch = self._input(z, z2, ids)
+        # Later entries win: the call's own arguments, then the state's, then scheduled values, then the settings.
         settings = {**self.settings, **self._provided(z), **self.scheduled_tensors}
         if self.state is not None:
             settings |= self.state.settings(batch)
         settings = {name: self._current(value) for name, value in (settings | more).items()}
         loss = self.objective(batch, **settings)
+        # In evaluation the state is only read: `penalties` computes the loss of a batch a second time.
         if self.state is not None and self.training:
             self.state.update(batch, negatives=settings.get("negatives"))
         return loss

@@ -79,6 +79,7 @@ def _declared(function: F, described: Traits) -> F:
             raise ValueError(_refusal(function, described.takes, batch, *more))
         return function(batch, **settings)
 
+    # On the function itself, so that a `partial` of the catalogue leads to it through `.func`.
     checked.traits = described  # type: ignore[attr-defined]
     return cast(F, checked)
 

@@ -19,7 +19,7 @@ def modality(name: str) -> Modality:
     """Return a modality by name."""
     check_known("modality", name, MODALITIES)
     known = MODALITIES[name]
-    if isinstance(known, str):
+    if isinstance(known, str):  # "module:object"; a test may register the object itself
         module, _, attribute = known.partition(":")
         loaded: Modality = getattr(import_module(module), attribute)
         return loaded

@@ -61,7 +61,9 @@ def views(
 
 def _within_views(*embeddings: Tensor, ids: Tensor | None) -> Pairs:
     """Views as separate tensors, or all in one: each row is an anchor, and all of them are the pool."""
+    # Before normalisation, which returns float32.
     half, device = is_half(*embeddings), embeddings[0].device
+    # Positives come with the normalisation: one gradient of the embeddings in the backward pass, not one for each.
     z, similarity, bf16 = unit_views(*embeddings)
     count, m, _ = z.shape
     sample = sample_ids(ids, m, device, times=count)

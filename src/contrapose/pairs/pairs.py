@@ -92,11 +92,13 @@ class Pairs:
         chosen = steps(negatives)
         if self.is_sharded:
             own = share_of_rows(self.shape[0])
+            # A bad choice of negatives on one rank must raise on all: the others would wait in `gather` for it.
             mine = _Rows(self._some(own), chosen, may_be_empty)
             values = raise_on_all_ranks(
                 lambda: reduce_rows(mine, *(of_rows(statistic, own) for statistic in statistics))
             )
             return tuple(gather(value) for value in values)
+        # One view against one other is a smaller matrix; with more than two other views it would be several.
         if chosen and isinstance(chosen[0], ViewChoice) and self.has_views and (chosen[0].same or self.views == 2):
             return reduce_rows(_RowsViewByView(self, chosen[1:], may_be_empty, chosen[0].same), *statistics)
         return reduce_rows(_Rows(self, chosen, may_be_empty), *statistics)
@@ -207,6 +209,7 @@ class _Rows:
     @property
     def selection(self) -> Selection | None:
         hardest = self.negatives[0] if len(self.negatives) == 1 else None
+        # Kernels can pick by id and by rank. Any other choice needs the block.
         if self.negatives and not isinstance(hardest, Hardest):
             return None
         met = [(slice(start, end), self.candidates(slice(start, end))) for start, end, _ in self.spans]
@@ -223,7 +226,7 @@ class _Rows:
     def block(self, rows: slice, similarity: Tensor) -> Block:
         pairs, pool = self.pairs, self.candidates(rows)
         same_id = pairs.anchor_id[rows, None] == pairs.pool_id[pool]
-        if not self.negatives:
+        if not self.negatives:  # views are not computed unless a choice asks for them
             return Block(rows, similarity, same_id, pool=pool)
         block = Block(rows, similarity, same_id, pairs.anchor_view[rows, None], pairs.pool_view[None, pool], pool)
         return narrow(block, self.negatives, may_be_empty=self.may_be_empty)

@@ -78,7 +78,7 @@ class PerSample(nn.Module):
         """Move the state of the images in this batch, once the loss has been computed, with the same negatives."""
         index = self._index(pairs)
         tau = self.temperature[index]
-        logit = Scale(1.0 / tau)
+        logit = Scale(1.0 / tau)  # the temperature of this step, before it moves
         total, pull, count = pairs.reduce(LogSumExp(logit), Expectation(logit), Count(), negatives=negatives)
         log_g = total - count.log()
         log_u = blend(self.log_average[index], log_g, self.gamma)

@@ -39,4 +39,5 @@ class CosineSchedule(Schedule):
 
     def at(self, epoch: float) -> float:
         """Return the temperature of an epoch."""
+        # A full period: the temperature is back at `high` after T epochs.
         return self.low + 0.5 * (self.high - self.low) * (1 + math.cos(2 * math.pi * epoch / self.period))

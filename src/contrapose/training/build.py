@@ -42,7 +42,7 @@ def build_towers(run: Run) -> tuple[Encoder, nn.Module, int]:
         initialise(body, Path(run.init))
     projector = head(run.head, body.width, run.width)
     width = [m for m in projector.modules() if isinstance(m, nn.Linear)][-1].out_features
-    if run.needs_score:
+    if run.needs_score:  # one more output than the embedding has dimensions
         projector = head(run.head, body.width, width + 1)
     return body, projector, width
 
@@ -50,7 +50,7 @@ def build_towers(run: Run) -> tuple[Encoder, nn.Module, int]:
 def build(run: Run, samples: int) -> Framework:
     """Build the run's network, with weights that its seed decides; `samples` is the size of the training set."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(run.seed)
+        torch.manual_seed(run.seed)  # encoder, projector and predictor draw from it in this order
         body, projector, width = build_towers(run)
         parts = Parts(body, projector, width, samples, run.needs_score)
         return FRAMEWORKS[run.framework].build(parts, run)

@@ -42,6 +42,7 @@ class StepContext:
 
     def loss(self, views: list[Tensor], index: Tensor) -> Tensor:
         """Return the loss of a batch. Low precision ends with the embeddings: the loss is computed in float32."""
+        # The criterion is outside: in bf16 a log-sum-exp at a low temperature would multiply the rounding error.
         with autocast(self.device, self.run.precision):
             embeddings = self.learner(views, index)
         loss: Tensor = self.criterion(embeddings)

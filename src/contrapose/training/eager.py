@@ -41,6 +41,7 @@ class EagerSteps:
         context, run = self.context, self.context.run
         count = context.steps_per_epoch * run.accumulate
         order = permutation(context.samples, run.seed, epoch, device=context.device)[: count * run.batch]
+        # The last images of an epoch that do not fill a step are dropped; the order decides which.
         shares = order.view(count, context.world_size, -1)[first * run.accumulate :, context.rank]
         yield from zip(shares, context.reader.train(shares.tolist(), seed=run.seed, epoch=epoch), strict=True)
 
@@ -56,12 +57,14 @@ class EagerSteps:
         for index, views in batches:
             loss = context.loss(views, index) / run.accumulate
             scaler.scale(loss).backward()
+            # After the backward pass, which still reads the queue or bank.
             context.network.update()
-            value += float(loss.detach())
+            value += float(loss.detach())  # waits for the device; a graphed step does not
             samples += index[:16].tolist()
         self._average_criterion()
-        scaler.unscale_(context.optimiser)
+        scaler.unscale_(context.optimiser)  # clipping and the check below need the true gradient
         norm = gradient_norm(context.parameters(), run.clip)
+        # An infinite gradient is ordinary in fp16: the scaler skips the step and lowers its factor.
         if not math.isfinite(value) or not (bool(norm.isfinite()) or scaler.is_enabled()):
             what = "loss" if not math.isfinite(value) else "gradient"
             raise Diverged(

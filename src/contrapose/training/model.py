@@ -49,6 +49,7 @@ class Model(nn.Module):
         """Inputs as `views.plain` makes them -> the embedding that the loss sees (B, d), in float32."""
         with self._evaluating():
             output: Tensor = self.projector(self.encoder(inputs))
+        # TaU's last output is a certainty and not a coordinate.
         return output[..., :-1].float() if self.run.needs_score else output.float()
 
     def _encode(self, inputs: Tensor) -> Tensor:
@@ -124,8 +125,10 @@ def load(folder: str | Path, *, device: torch.device | str | None = None) -> Mod
         raise ValueError(
             f"run: {folder} has no checkpoint that can be read; `contrapose train` with its settings trains it"
         )
+    # The weights that are drawn here are replaced at once; the caller's random numbers must not depend on that.
     with torch.random.fork_rng(devices=[]):
         encoder, projector, _ = build_towers(run)
+    # The rest of a checkpoint (queue, bank, momentum encoder, optimiser) belongs to the training.
     for name, module in (("encoder", encoder), ("projector", projector)):
         prefix = f"state.network.{name}."
         weights = {key.removeprefix(prefix): tensor for key, tensor in saved.tensors.items() if key.startswith(prefix)}

@@ -93,6 +93,7 @@ class Run(DataSettings, MomentumSettings):
     def __post_init__(self) -> None:
         if not self.data:
             raise ValueError("data: expected a name or a path, got nothing")
+        # A frozen dataclass can only be changed this way.
         object.__setattr__(self, "data", str(Path(self.data)))  # my-images/ and my-images are one run
         self._check_values()
         self.kind.check_encoder(self.encoder)
@@ -126,10 +127,12 @@ class Run(DataSettings, MomentumSettings):
                 f"view_count: {self.framework} needs at least two views of each image, got {self.view_count}"
             )
         defaults = {field.name: field.default for field in fields(self) if field.default is not MISSING}
+        # A setting of another framework would be ignored silently, and would change the name of the run.
         for owner in FRAMEWORKS.values():
             for name in owner.own_settings:
                 if owner is not row and getattr(self, name) != defaults[name]:
                     raise ValueError(f"{name}: it is for {owner.name}; the framework is {self.framework}")
+        # Found now rather than in the first step: `hardest(k)` with too few negatives.
         negatives = row.negatives(self, self.view_maker().count)
         if negatives is not None:
             self.check_hardest(negatives)

@@ -69,11 +69,12 @@ class Trainer:
         check_bf16(self.device, self.run.precision, self.say)
         self.split = prepare(self.run, self.data_root)
         self._check_data()
+        # Only now is anything written: a run with bad settings leaves no directory behind.
         self._claim_folder()
         self.context = self._build()
         self.model.workers, self.model.timeout = self.workers, self.worker_timeout
         self.steps: EagerSteps | GraphedSteps = EagerSteps(self.context)
-        self.requests = StopRequests()
+        self.requests = StopRequests()  # replaced when training starts: several runs may share one list
         self.step = 0
         self.saved_at, self.saved_step, self.saving_seconds = -math.inf, 0, 0.0  # of the last checkpoint
         self.partial_epoch = (0.0, 0.0)  # of an epoch that was interrupted: the sum of its losses, and its seconds
@@ -94,6 +95,7 @@ class Trainer:
             (self.folder / "records.jsonl").exists() or (self.folder / "checkpoints").exists()
         ):
             return
+        # Compared as runs, not as JSON: settings that were added later are at their defaults in an old run.json.
         ours, theirs = vars(self.run), vars(Run.load(path))
         differing = sorted(name for name in ours if ours[name] != theirs[name])
         if differing:
@@ -111,6 +113,7 @@ class Trainer:
             )
         if self.split.probe is not None and run.knn > len(self.split.probe):
             raise ValueError(f"knn: {run.knn} neighbours are more than the {len(self.split.probe)} labelled images")
+        # The bank is as large as the data set, so the run alone could not check this.
         if run.framework == "memory-bank":
             run.check_hardest(size - 1)
 
@@ -125,6 +128,7 @@ class Trainer:
     def _build(self) -> StepContext:
         """Build the networks, the loss and the optimiser."""
         run, samples = self.run, len(self.split.train)
+        # The weights are drawn on the CPU, so that a seed gives the same ones on any device.
         network = build(run, samples).to(self.device)
         run.kind.prepare(network)
         learner: nn.Module = network
@@ -138,6 +142,7 @@ class Trainer:
                 learner = DistributedDataParallel(network, broadcast_buffers=False)
         criterion = build_loss(run, samples).to(self.device)
         self.model = Model(run, network.encoder, network.projector, self.device)
+        # One module for all that a checkpoint holds beside the optimiser: its names are the keys of the checkpoint.
         self.saved_state = nn.ModuleDict({"network": network, "criterion": criterion})
         return StepContext(
             run=run,
@@ -265,7 +270,7 @@ class Trainer:
             return {}
         if math.prod(context.latest.pairs.shape) > _MANY_PAIRS:
             return {}
-        context.criterion.eval()  # looking must not move its state
+        context.criterion.eval()  # computing the loss again must not update its state
         summary = penalties(context.criterion.on(context.latest), context.latest.pairs).summary()
         context.criterion.train()
         return summary
@@ -308,6 +313,7 @@ class Trainer:
         if self.rank:
             return
         start, scaler = time.perf_counter(), self.context.scaler
+        # Rank 0 alone writes: parameters and buffers are equal on all processes.
         tensors = checkpoint.collect(self.saved_state, self.context.optimiser)
         if scaler.is_enabled():
             state = scaler.state_dict()
