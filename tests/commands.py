@@ -1,4 +1,4 @@
-"""The command line in a test."""
+"""Run the command line in a test."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 from contrapose.cli import main
 
 
-def failed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """What a refused command says: exit code 2 and no traceback."""
-    with pytest.raises(SystemExit) as stopped:
-        main(list(words))
-    assert stopped.value.code == 2
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    return said
+def error_message(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run a command that must be refused, with exit code 2 and no traceback; return its message."""
+    with pytest.raises(SystemExit) as exit_info:
+        main(list(arguments))
+    assert exit_info.value.code == 2
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
+    return message

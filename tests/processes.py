@@ -1,4 +1,4 @@
-"""Real processes in a gloo group."""
+"""Run a function in several processes of a gloo process group."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
 
-Work = Callable[[int, int, str], None]  # rank, number of processes, path for the result
+Work = Callable[[int, int, str], None]  # rank, world_size, path for the result
 
 
-def in_group(work: Work, world: int, out: Path) -> None:
-    """Run `work` in `world` processes; it must be a function of a module, since the processes are new."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def run_in_process_group(work: Work, world_size: int, out: Path) -> None:
+    """Run `work` in `world_size` new processes, which import it: it must be defined at the top level of a module."""
+    # Port 0 lets the system choose a free one, so that tests can run at the same time.
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     if str(Path(__file__).parent) not in sys.path:
-        sys.path.insert(0, str(Path(__file__).parent))  # the children import their helpers from here
-    spawn(_member, args=(world, port, work, str(out)), nprocs=world)
+        sys.path.insert(0, str(Path(__file__).parent))  # the new processes import this module from it
+    spawn(_run_member, args=(world_size, port, work, str(out)), nprocs=world_size)
 
 
-def _member(rank: int, world: int, port: int, work: Work, out: str) -> None:
+def _run_member(rank: int, world_size: int, port: int, work: Work, out: str) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", rank=rank, world_size=world)
-    work(rank, world, out)
+    dist.init_process_group("gloo", rank=rank, world_size=world_size)
+    work(rank, world_size, out)
     dist.barrier()
     sys.stdout.flush()
-    os._exit(0)  # gloo's threads may abort the interpreter's own exit, after all is done
+    os._exit(0)  # gloo's threads can abort a normal exit of the interpreter, after the test has passed

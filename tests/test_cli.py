@@ -1,4 +1,4 @@
-"""The command line as a person meets it."""
+"""The command line as users call it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import onnxruntime
 import pytest
 import torch
 import torchvision
-from commands import failed
+from commands import error_message
 from PIL import Image
 from pyarrow import parquet
 from safetensors.torch import load_file
@@ -25,7 +25,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from contrapose.cli import exits, main
 from contrapose.modalities.images.digits import digits
 from contrapose.modalities.images.load import load
-from contrapose.training.locks import locked
+from contrapose.training.locks import lock_directory
 
 SMALL = ["--batch", "16", "--epochs", "1", "--knn", "3", "--metrics", "0"]
 
@@ -38,22 +38,22 @@ def test_train_evaluate_embed(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert 0 <= json.loads(capsys.readouterr().out)["knn_top1"] <= 100
     main(["evaluate", str(run), "--linear", "cacr", "--few-shot", "--finetune", "1"])
     assert {"linear_top1", "few_shot", "finetune_top1"} <= set(json.loads(capsys.readouterr().out))
-    assert "linear: expected one of" in failed(capsys, "evaluate", str(run), "--linear", "lda")
+    assert "linear: expected one of" in error_message(capsys, "evaluate", str(run), "--linear", "lda")
     main(["embed", str(run), "digits", "-o", str(tmp_path / "out.npz")])
-    with np.load(tmp_path / "out.npz") as made:
-        assert made["train_features"].shape == (5000, 64)
-        assert made["test_labels"].shape == (2000,)
-    main(["train", "--limit", "64", *SMALL, "--out", str(run)])  # finished: nothing to do but say so
+    with np.load(tmp_path / "out.npz") as arrays:
+        assert arrays["train_features"].shape == (5000, 64)
+        assert arrays["test_labels"].shape == (2000,)
+    main(["train", "--limit", "64", *SMALL, "--out", str(run)])  # already finished
     assert "finished at step 4" in capsys.readouterr().out
 
 
 def test_evaluate_on_other_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Stripes of two directions, which an encoder of digits tells apart."""
+    """Horizontal and vertical stripes, which an encoder trained on digits can distinguish."""
     run, other = tmp_path / "run", tmp_path / "stripes.npz"
     main(["train", "--limit", "64", *SMALL, "--out", str(run)])
-    upright = np.tile(np.array([[0], [255]], dtype=np.uint8).repeat(4, 0).reshape(1, 8, 1, 1), (1, 4, 32, 3))
-    lying = upright.swapaxes(1, 2)
-    images = np.concatenate([upright.repeat(6, 0), lying.repeat(6, 0)])
+    horizontal = np.tile(np.array([[0], [255]], dtype=np.uint8).repeat(4, 0).reshape(1, 8, 1, 1), (1, 4, 32, 3))
+    vertical = horizontal.swapaxes(1, 2)
+    images = np.concatenate([horizontal.repeat(6, 0), vertical.repeat(6, 0)])
     labels = np.arange(2).repeat(6)
     np.savez(other, train_images=images, train_labels=labels, test_images=images[4:8], test_labels=labels[4:8])
     capsys.readouterr()
@@ -61,59 +61,63 @@ def test_evaluate_on_other_data(tmp_path: Path, capsys: pytest.CaptureFixture[st
     scores = json.loads(capsys.readouterr().out)
     assert scores["knn_top1"] == scores["linear_top1"] == 100
     assert "knn_top5" not in scores  # there are two classes
-    assert "k: expected at most 12 neighbours" in failed(
+    assert "k: expected at most 12 neighbours" in error_message(
         capsys, "evaluate", str(run), "--data", str(other), "--knn", "20"
     )
     np.savez(other, train_images=images)
-    assert "stripes.npz has no labelled" in failed(capsys, "evaluate", str(run), "--data", str(other))
+    assert "stripes.npz has no labelled" in error_message(capsys, "evaluate", str(run), "--data", str(other))
 
 
 @pytest.mark.parametrize(
-    ("labels", "said"),
+    ("labels", "expected"),
     [
         (np.array([0, -1]), "expected whole numbers of at least 0, one for each image, got int64 such as -1, 0"),
         (np.array([0.0, np.nan]), "got float64 such as 0.0, nan"),
         (np.array(["a", "b"]), "got <U1 such as a, b"),
     ],
-    ids=["below 0", "nan", "words"],
+    ids=["negative", "nan", "strings"],
 )
-def test_labels_that_are_none(
-    labels: np.ndarray[Any, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_invalid_labels(
+    labels: np.ndarray[Any, Any], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "bad.npz"
     np.savez(file, train_images=np.zeros((2, 8, 8, 3), dtype=np.uint8), train_labels=labels)
-    for words in (["data", "check", str(file)], ["train", "--data", str(file)]):
-        message = failed(capsys, *words)
+    for arguments in (["data", "check", str(file)], ["train", "--data", str(file)]):
+        message = error_message(capsys, *arguments)
         assert "bad.npz: train_labels: " in message
-        assert said in message
+        assert expected in message
 
 
-def test_wrong_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_name_the_wrong_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "weights.pth"
     torch.save({"x": torch.zeros(2)}, other)
-    told = failed(capsys, "train", "--init", str(other), "--limit", "64", *SMALL, "--out", str(tmp_path / "run"))
-    assert f"`contrapose import {other} -o weights.safetensors`" in told
-    assert "is a file; a run needs a directory" in failed(capsys, "train", *SMALL, "--out", str(other))
-    assert "nope.pth is not there" in failed(capsys, "import", str(tmp_path / "nope.pth"), "-o", "x.safetensors")
-    assert "ends in .safetensors" in failed(capsys, "import", str(other), "-o", str(tmp_path / "x.npz"))
+    message = error_message(
+        capsys, "train", "--init", str(other), "--limit", "64", *SMALL, "--out", str(tmp_path / "run")
+    )
+    assert f"`contrapose import {other} -o weights.safetensors`" in message
+    assert "is a file; a run needs a directory" in error_message(capsys, "train", *SMALL, "--out", str(other))
+    assert "nope.pth does not exist" in error_message(
+        capsys, "import", str(tmp_path / "nope.pth"), "-o", "x.safetensors"
+    )
+    assert "ends in .safetensors" in error_message(capsys, "import", str(other), "-o", str(tmp_path / "x.npz"))
     (tmp_path / "fake.npz").write_bytes(b"no archive")
-    assert "fake.npz is not an .npz file" in failed(capsys, "train", "--data", str(tmp_path / "fake.npz"))
+    assert "fake.npz is not an .npz file" in error_message(capsys, "train", "--data", str(tmp_path / "fake.npz"))
     main(["import", str(other), "-o", str(tmp_path / "new" / "x.safetensors")])
     assert load_file(tmp_path / "new" / "x.safetensors")["x"].shape == (2,)
 
 
-def test_settings_that_do_not_go_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_incompatible_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["--limit", "64", *SMALL, "--out", str(tmp_path / "run")]
-    assert "vit-b16 takes images of 224 pixels" in failed(capsys, "train", "--encoder", "vit-b16", *out)
-    assert "a step schedule drops at some epochs" in failed(capsys, "train", "--schedule", "step", *out)
-    assert "ratio of at least 1" in failed(capsys, "train", "--imbalance", "exponential:0", *out)
+    assert "vit-b16 takes images of 224 pixels" in error_message(capsys, "train", "--encoder", "vit-b16", *out)
+    assert "a step schedule drops at some epochs" in error_message(capsys, "train", "--schedule", "step", *out)
+    assert "ratio of at least 1" in error_message(capsys, "train", "--imbalance", "exponential:0", *out)
 
 
 def test_metrics_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     main(["train", "--limit", "64", *SMALL[:-1], "30", "--out", str(run)])
     (record,) = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
-    wanted = {
+    expected = {
         "uniformity",
         "tolerance",
         "repulsion_gap",
@@ -121,50 +125,54 @@ def test_metrics_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         "effective_temperature",
         "hardest_similarity",
     }
-    assert wanted <= record.keys()
+    assert expected <= record.keys()
     assert record["effective_temperature"] == pytest.approx(0.2, rel=1e-3)
     capsys.readouterr()
     main(["map", str(run), str(run), "--method", "pca", "--images", "40", "-o", str(tmp_path / "map.png")])
     assert "-U " in capsys.readouterr().out
     assert (tmp_path / "map.png").read_bytes()[:4] == b"\x89PNG"
-    assert "a sphere shows embeddings of 3 dimensions" in failed(capsys, "map", str(run), "--method", "sphere")
+    assert "a sphere shows embeddings of 3 dimensions" in error_message(capsys, "map", str(run), "--method", "sphere")
 
 
 def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["explain", "dystress", "--vs", "simple", "nt_xent(temperature=0.1)", "-o", str(tmp_path / "out.png")])
-    said = capsys.readouterr().out
-    assert "The temperature depends on similarity: it is lowest at s = 0 (0.07) and at most 0.2." in said
+    output = capsys.readouterr().out
+    assert "The temperature depends on similarity: it is lowest at s = 0 (0.07) and at most 0.2." in output
     page = (tmp_path / "out.html").read_text()
     assert page.count("<h2>") == 3
     assert (tmp_path / "out.png").stat().st_size > 50_000
-    assert "did you mean 'dystress'" in failed(capsys, "explain", "dystres")
-    assert "ends in .png, .svg or .pdf" in failed(capsys, "explain", "dystress", "-o", "x.gif")
-    assert "got -0.1\n" in failed(capsys, "explain", "nt_xent(temperature=-0.1)")
-    assert "got -4.0\n" in failed(capsys, "explain", "balanced(alpha=-4)")
-    assert "got 'foo'" in failed(capsys, "explain", "dystress", "--data", "foo")
+    assert "did you mean 'dystress'" in error_message(capsys, "explain", "dystres")
+    assert "ends in .png, .svg or .pdf" in error_message(capsys, "explain", "dystress", "-o", "x.gif")
+    assert "got -0.1\n" in error_message(capsys, "explain", "nt_xent(temperature=-0.1)")
+    assert "got -4.0\n" in error_message(capsys, "explain", "balanced(alpha=-4)")
+    assert "got 'foo'" in error_message(capsys, "explain", "dystress", "--data", "foo")
 
 
-def test_weights_go_out_and_come_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--limit", "32", "--encoder", "resnet18", *SMALL]
-    main(["train", *words, "--out", str(tmp_path / "run")])
+def test_export_and_import_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--limit", "32", "--encoder", "resnet18", *SMALL]
+    main(["train", *arguments, "--out", str(tmp_path / "run")])
     main(["export", str(tmp_path / "run"), "-o", str(tmp_path / "out.safetensors")])
     theirs = torchvision.models.resnet18(weights=None)
-    found = load_file(tmp_path / "out.safetensors")
-    missing, unexpected = theirs.load_state_dict(found, strict=False)
+    exported = load_file(tmp_path / "out.safetensors")
+    missing, unexpected = theirs.load_state_dict(exported, strict=False)
     assert missing == ["fc.weight", "fc.bias"]
     assert not unexpected
     torch.save(
         {"state_dict": {f"module.{name}": t for name, t in theirs.state_dict().items()}}, tmp_path / "foreign.pth"
     )
     main(["import", str(tmp_path / "foreign.pth"), "-o", str(tmp_path / "in.safetensors")])
-    main(["train", *words, "--init", str(tmp_path / "in.safetensors"), "--lr", "0", "--out", str(tmp_path / "again")])
-    main(["export", str(tmp_path / "again"), "-o", str(tmp_path / "same.safetensors")])
-    same = load_file(tmp_path / "same.safetensors")
-    assert all(
-        torch.equal(same[name], found[name]) for name in found if "running" not in name and "num_batches" not in name
+    main(
+        ["train", *arguments, "--init", str(tmp_path / "in.safetensors"), "--lr", "0", "--out", str(tmp_path / "again")]
     )
-    assert "init: missing.safetensors is not a file" in failed(capsys, "train", "--init", "missing.safetensors")
-    wrong = failed(
+    main(["export", str(tmp_path / "again"), "-o", str(tmp_path / "same.safetensors")])
+    round_trip = load_file(tmp_path / "same.safetensors")
+    assert all(
+        torch.equal(round_trip[name], exported[name])
+        for name in exported
+        if "running" not in name and "num_batches" not in name
+    )
+    assert "init: missing.safetensors is not a file" in error_message(capsys, "train", "--init", "missing.safetensors")
+    wrong = error_message(
         capsys,
         "train",
         "--limit",
@@ -176,7 +184,7 @@ def test_weights_go_out_and_come_in(tmp_path: Path, capsys: pytest.CaptureFixtur
         str(tmp_path / "w"),
     )
     assert "does not fit the encoder" in wrong
-    assert "ends in .safetensors or .onnx" in failed(capsys, "export", str(tmp_path / "run"), "-o", "x.pth")
+    assert "ends in .safetensors or .onnx" in error_message(capsys, "export", str(tmp_path / "run"), "-o", "x.pth")
 
 
 @pytest.mark.filterwarnings("default")
@@ -188,34 +196,36 @@ def test_other_formats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     table = parquet.read_table(tmp_path / "out.parquet")
     assert table.num_rows == 7000
     assert table["split"][6999].as_py() == "test"
-    # The graph gives the features of the table: the digits' recipe normalises to (x - 0.5) / 0.25.
+    # The graph must give the features of the table. The digits' recipe normalises to (x - 0.5) / 0.25.
     pixels = digits(3).pixels.float() / 255
     session = onnxruntime.InferenceSession(str(tmp_path / "encoder.onnx"))
-    (made,) = session.run(None, {"images": ((pixels - 0.5) / 0.25).numpy()})
-    np.testing.assert_allclose(made, np.stack([table["features"][i].as_py() for i in range(3)]), rtol=1e-3, atol=1e-4)
+    (features,) = session.run(None, {"images": ((pixels - 0.5) / 0.25).numpy()})
+    np.testing.assert_allclose(
+        features, np.stack([table["features"][i].as_py() for i in range(3)]), rtol=1e-3, atol=1e-4
+    )
     curves = EventAccumulator(str(run / "tensorboard"))
     curves.Reload()
     assert "loss" in curves.Tags()["scalars"]
 
 
 def test_a_preset_with_other_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--preset", "behaviour/cifar10", "--data", "digits", "--limit", "64", "--encoder", "tiny", *SMALL]
-    main(["train", *words, "--out", str(tmp_path / "run")])
+    arguments = ["--preset", "behaviour/cifar10", "--data", "digits", "--limit", "64", "--encoder", "tiny", *SMALL]
+    main(["train", *arguments, "--out", str(tmp_path / "run")])
     settings = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (settings["framework"], settings["milestones"], settings["epochs"]) == ("memory-bank", [160, 190], 1)
 
 
-def test_bad_words_get_one_line(
+def test_bad_arguments_get_one_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "did you mean 'digits'" in failed(capsys, "train", "--data", "digit")
-    assert "did you mean 'nt_xent'" in failed(capsys, "train", "--loss", "nt_xnt")
-    assert "batch: expected a whole number" in failed(capsys, "train", "--batch", "1")
-    assert "has no run.json" in failed(capsys, "evaluate", str(tmp_path))
-    failed(capsys, "train", "--epochs", "many")
-    assert "--epochs" in failed(capsys, "train", "--epoch", "3")
-    assert not (tmp_path / "runs").exists()  # what is refused leaves nothing behind
+    assert "did you mean 'digits'" in error_message(capsys, "train", "--data", "digit")
+    assert "did you mean 'nt_xent'" in error_message(capsys, "train", "--loss", "nt_xnt")
+    assert "batch: expected a whole number" in error_message(capsys, "train", "--batch", "1")
+    assert "has no run.json" in error_message(capsys, "evaluate", str(tmp_path))
+    error_message(capsys, "train", "--epochs", "many")
+    assert "--epochs" in error_message(capsys, "train", "--epoch", "3")
+    assert not (tmp_path / "runs").exists()  # a refused command leaves nothing behind
 
 
 def pictures(folder: Path, count: int = 20) -> None:
@@ -230,45 +240,45 @@ def pictures(folder: Path, count: int = 20) -> None:
 def test_a_folder_of_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pictures(tmp_path / "mine")
     main(["train", "--data", str(tmp_path / "mine"), *SMALL, "--out", str(tmp_path / "run")])
-    said = capsys.readouterr().out
-    assert "40 images of mine (train)" in said
-    assert "views: simclr-cifar" in said
+    output = capsys.readouterr().out
+    assert "40 images of mine (train)" in output
+    assert "views: simclr-cifar" in output
     assert json.loads((tmp_path / "run" / "run.json").read_text())["views"] == "simclr-cifar"
     main(["data", "check", str(tmp_path / "mine")])
-    said = capsys.readouterr().out
-    assert "80 of 80 images can be read" in said
-    assert "train: 40 images, 2 classes: cat 20, dog 20" in said
+    output = capsys.readouterr().out
+    assert "80 of 80 images can be read" in output
+    assert "train: 40 images, 2 classes: cat 20, dog 20" in output
     embedded = tmp_path / "new" / "features.npz"
     main(["embed", str(tmp_path / "run"), f"{tmp_path / 'mine'}/", "-o", str(embedded)])
-    with np.load(embedded) as made:
-        assert made["classes"].tolist() == ["cat", "dog"]
-        named = [Path(path).parent.name for path in made["test_paths"]]
-        assert named == [["cat", "dog"][label] for label in made["test_labels"]]
-    assert "ends in .npz or .parquet" in failed(capsys, "embed", str(tmp_path / "run"), "digits", "-o", "f.csv")
+    with np.load(embedded) as arrays:
+        assert arrays["classes"].tolist() == ["cat", "dog"]
+        named = [Path(path).parent.name for path in arrays["test_paths"]]
+        assert named == [["cat", "dog"][label] for label in arrays["test_labels"]]
+    assert "ends in .npz or .parquet" in error_message(capsys, "embed", str(tmp_path / "run"), "digits", "-o", "f.csv")
     main(["train", "--data", f"{tmp_path / 'mine'}/", *SMALL, "--out", str(tmp_path / "run")])
     assert "finished at step 2" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("stream", [(), ("--stream",)])
-def test_a_training_goes_on_with_its_own_images(
+def test_a_training_resumes_only_with_its_own_images(
     stream: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pictures(tmp_path / "mine")
-    words = ["train", "--data", str(tmp_path / "mine"), *stream, *SMALL, "--out", str(tmp_path / "run")]
-    main(words)
+    arguments = ["train", "--data", str(tmp_path / "mine"), *stream, *SMALL, "--out", str(tmp_path / "run")]
+    main(arguments)
     one = next((tmp_path / "mine" / "train" / "cat").iterdir())
     one.rename(one.with_stem("another"))
-    told = failed(capsys, *words)
-    assert "the 40 images" in told
-    assert "are not the 40 that" in told
-    main(["evaluate", str(tmp_path / "run")])  # what is trained can still be asked
+    message = error_message(capsys, *arguments)
+    assert "the 40 images" in message
+    assert "are not the 40 that" in message
+    main(["evaluate", str(tmp_path / "run")])  # the trained encoder can still be evaluated
     one.with_stem("another").rename(one)
     capsys.readouterr()
-    main(words)
+    main(arguments)
     assert "finished at step 2" in capsys.readouterr().out
 
 
-def test_classes_are_known_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_classes_are_matched_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pictures(tmp_path / "mine", 4)
     (tmp_path / "mine" / "train" / "ant").mkdir()
     for name in ("0.png", "1.png"):
@@ -280,50 +290,50 @@ def test_classes_are_known_by_name(tmp_path: Path, capsys: pytest.CaptureFixture
         assert split.test.labels is not None
         assert split.test.labels.tolist() == [1] * 4 + [2] * 4
     (tmp_path / "mine" / "test" / "cat").rename(tmp_path / "mine" / "test" / "cow")
-    said = failed(capsys, "data", "check", str(tmp_path / "mine"))
-    assert "have a class 'cow' that the training images do not have" in said
+    output = error_message(capsys, "data", "check", str(tmp_path / "mine"))
+    assert "have a class 'cow' that the training images do not have" in output
 
 
-def test_a_run_without_weights_is_not_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_weights_is_not_evaluated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     main(["train", "--limit", "64", *SMALL, "--out", str(run)])
     shutil.rmtree(run / "checkpoints")
-    assert "has no checkpoint that can be read" in failed(capsys, "evaluate", str(run))
+    assert "has no checkpoint that can be read" in error_message(capsys, "evaluate", str(run))
     (run / "run.json").write_text("{")
-    assert "run.json does not describe a run" in failed(capsys, "evaluate", str(run))
+    assert "run.json does not describe a run" in error_message(capsys, "evaluate", str(run))
 
 
 def test_a_refused_setting_leaves_the_directory_free(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["train", "--limit", "64", *SMALL, "--out", str(tmp_path / "run"), "--loss"]
-    assert "temperature: expected" in failed(capsys, *words, "nt_xent(temperature=0)")
-    main([*words, "nt_xent(temperature=0.1)"])
-    said = capsys.readouterr().out
-    assert "epoch    1   loss" in said
+    arguments = ["train", "--limit", "64", *SMALL, "--out", str(tmp_path / "run"), "--loss"]
+    assert "temperature: expected" in error_message(capsys, *arguments, "nt_xent(temperature=0)")
+    main([*arguments, "nt_xent(temperature=0.1)"])
+    output = capsys.readouterr().out
+    assert "epoch    1   loss" in output
     recorded = json.loads((tmp_path / "run" / "records.jsonl").read_text())["loss"]
-    assert f"loss {recorded:.3f}" in said
-    assert "holds another run" in failed(capsys, *words, "simclr")
+    assert f"loss {recorded:.3f}" in output
+    assert "holds another run" in error_message(capsys, *arguments, "simclr")
 
 
-def test_one_process_works_in_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["train", "--limit", "64", *SMALL, "--out", str(tmp_path / "run")]
-    with locked(tmp_path / "run") as mine:
-        assert mine
-        assert "another process is at work in" in failed(capsys, *words)
-    main(words)
+def test_only_one_process_trains_in_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["train", "--limit", "64", *SMALL, "--out", str(tmp_path / "run")]
+    with lock_directory(tmp_path / "run") as acquired:
+        assert acquired
+        assert "another process is training in" in error_message(capsys, *arguments)
+    main(arguments)
 
 
 def test_small_folders_and_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = failed(capsys, "train", "--limit", "60", "--batch", "128", "--out", str(tmp_path / "run"))
-    assert "more than the 60 of the data set (--batch 32 would do)" in said
-    assert "data: expected a name or a path, got nothing" in failed(capsys, "train", "--data", "")
+    output = error_message(capsys, "train", "--limit", "60", "--batch", "128", "--out", str(tmp_path / "run"))
+    assert "more than the 60 of the data set (--batch 32 would do)" in output
+    assert "data: expected a name or a path, got nothing" in error_message(capsys, "train", "--data", "")
     main(["--version"])
     assert capsys.readouterr().out.startswith("contrapose 0.")
     np.savez(tmp_path / "first.npz", train_images=np.zeros((10, 3, 8, 8), dtype=np.uint8))
-    said = failed(capsys, "train", "--data", str(tmp_path / "first.npz"))
-    assert "(N, H, W, 3), channels last, got uint8 (10, 3, 8, 8)" in said
+    output = error_message(capsys, "train", "--data", str(tmp_path / "first.npz"))
+    assert "(N, H, W, 3), channels last, got uint8 (10, 3, 8, 8)" in output
 
 
-def test_broken_images_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_images_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pictures(tmp_path / "mine", 4)
     good = tmp_path / "mine" / "train" / "cat" / "0.png"
     broken = {
@@ -342,31 +352,31 @@ def test_broken_images_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ("cmyk.jpg", "CMYK"),
     ):
         Image.new(mode, (36, 36)).save(tmp_path / "mine" / "train" / "dog" / name)
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(SystemExit) as exit_info:
         main(["data", "check", str(tmp_path / "mine")])
-    assert stopped.value.code == 1
-    said = capsys.readouterr().out
-    assert all(name in said for name in broken)
-    assert "21 of 25 images can be read" in said  # unusual is not broken
-    assert "cannot be read" in failed(
+    assert exit_info.value.code == 1
+    output = capsys.readouterr().out
+    assert all(name in output for name in broken)
+    assert "21 of 25 images can be read" in output  # unusual modes are not broken
+    assert "cannot be read" in error_message(
         capsys, "train", "--data", str(tmp_path / "mine"), *SMALL, "--out", str(tmp_path / "r")
     )
 
 
 def test_an_npz_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    dice = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     arrays = {
-        "train_images": dice.integers(0, 256, (40, 32, 32, 3), dtype=np.uint8),
-        "train_labels": dice.integers(0, 3, (40, 1)),
-        "test_images": dice.integers(0, 256, (10, 32, 32), dtype=np.uint8),
-        "test_labels": dice.integers(0, 3, (10, 1)),
+        "train_images": rng.integers(0, 256, (40, 32, 32, 3), dtype=np.uint8),
+        "train_labels": rng.integers(0, 3, (40, 1)),
+        "test_images": rng.integers(0, 256, (10, 32, 32), dtype=np.uint8),
+        "test_labels": rng.integers(0, 3, (10, 1)),
     }
     np.savez(tmp_path / "mine.npz", **arrays)  # type: ignore[arg-type]
     main(["train", "--data", str(tmp_path / "mine.npz"), *SMALL, "--out", str(tmp_path / "run")])
     assert "knn_top1" in capsys.readouterr().out
     np.savez(tmp_path / "wrong.npz", x=np.zeros(3))
-    said = failed(capsys, "train", "--data", str(tmp_path / "wrong.npz"), *SMALL, "--out", str(tmp_path / "r"))
-    assert "expected the array train_images, found x" in said
+    output = error_message(capsys, "train", "--data", str(tmp_path / "wrong.npz"), *SMALL, "--out", str(tmp_path / "r"))
+    assert "expected the array train_images, found x" in output
 
 
 def test_data_list(capsys: pytest.CaptureFixture[str]) -> None:
@@ -374,52 +384,57 @@ def test_data_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert "cifar100" in capsys.readouterr().out
 
 
-def without(stream: str, *words: str, closed: bool = False) -> tuple[int, str]:
-    """The exit code and what was said to the other stream, where nobody reads `stream` or, `closed`, there is none."""
-    command = [sys.executable, "-m", "contrapose", *words]
-    clean = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+def run_with_closed_stream(stream: str, *arguments: str, closed: bool = False) -> tuple[int, str]:
+    """Run a command whose `stream` has no reader or, if `closed`, does not exist; return the exit code and the other stream."""
+    command = [sys.executable, "-m", "contrapose", *arguments]
+    # Unbuffered output would fail at the first write instead of at the last flush.
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     if closed:
-        text = shlex.join(command) + (" >&-" if stream == "stdout" else " 2>&-")
-        done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, env=clean, check=False)
-        return done.returncode, done.stderr if stream == "stdout" else done.stdout
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean) as process:
+        command_line = shlex.join(command) + (" >&-" if stream == "stdout" else " 2>&-")
+        completed = subprocess.run(
+            ["sh", "-c", command_line], capture_output=True, text=True, env=buffered, check=False
+        )
+        return completed.returncode, completed.stderr if stream == "stdout" else completed.stdout
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=buffered) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        unread, other = (process.stdout, process.stderr)[:: 1 if stream == "stdout" else -1]
-        unread.close()
-        said = other.read()
-    return process.returncode, said
+        unread_stream, other_stream = (process.stdout, process.stderr)[:: 1 if stream == "stdout" else -1]
+        unread_stream.close()
+        text = other_stream.read()
+    return process.returncode, text
 
 
-@pytest.mark.parametrize("words", ["train --help", "evaluate --help", "study show dystress/table3"])
-def test_a_reader_that_has_seen_enough(words: str) -> None:
-    assert without("stdout", *words.split()) == (exits.UNREAD, "")
+@pytest.mark.parametrize("arguments", ["train --help", "evaluate --help", "study show dystress/table3"])
+def test_a_reader_that_closes_the_pipe(arguments: str) -> None:
+    assert run_with_closed_stream("stdout", *arguments.split()) == (exits.OUTPUT_CLOSED, "")
 
 
-def test_nobody_reads_what_went_wrong() -> None:
-    assert without("stderr", "study", "show", "nonsense") == (exits.BAD_SETTINGS, "")
-    assert without("stdout", "data", "list", closed=True) == (0, "")
+def test_an_error_without_a_reader() -> None:
+    assert run_with_closed_stream("stderr", "study", "show", "nonsense") == (exits.BAD_SETTINGS, "")
+    assert run_with_closed_stream("stdout", "data", "list", closed=True) == (0, "")
 
 
-def test_training_goes_on_unread(tmp_path: Path) -> None:
-    code, said = without("stdout", "train", "--limit", "64", *SMALL, "--epochs", "3", "--out", str(tmp_path / "run"))
-    assert said == ""
-    assert code == exits.UNREAD
+def test_training_continues_without_a_reader(tmp_path: Path) -> None:
+    code, output = run_with_closed_stream(
+        "stdout", "train", "--limit", "64", *SMALL, "--epochs", "3", "--out", str(tmp_path / "run")
+    )
+    assert output == ""
+    assert code == exits.OUTPUT_CLOSED
     assert len((tmp_path / "run" / "records.jsonl").read_text().splitlines()) == 3
 
 
-def test_help_is_there() -> None:
-    said = subprocess.check_output([sys.executable, "-m", "contrapose", "train", "--help"], text=True)
-    assert "Peak learning rate" in said
+def test_help() -> None:
+    output = subprocess.check_output([sys.executable, "-m", "contrapose", "train", "--help"], text=True)
+    assert "Peak learning rate" in output
     assert torch.__version__
 
 
-def test_losses_are_timed_beside_their_peers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_losses_are_timed_next_to_other_implementations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "bench.json"
-    words = ["--losses", "nt_xent", "--sizes", "16", "--only", "ours", "PyTorch", "--seconds", "0.01"]
-    main(["bench", "losses", *words, "--device", "cpu", "-o", str(out)])
+    arguments = ["--losses", "nt_xent", "--sizes", "16", "--only", "ours", "PyTorch", "--seconds", "0.01"]
+    main(["bench", "losses", *arguments, "--device", "cpu", "-o", str(out)])
     assert "PyTorch" in capsys.readouterr().out
     rows = json.loads(out.read_text())["rows"]
     assert [row["who"] for row in rows] == ["ours", "PyTorch"]
     assert all(row["ms"] > 0 and row["tflops"] >= 0 and row["mib"] >= 0 for row in rows)
-    assert "did you mean 'nt_xent'" in failed(capsys, "bench", "losses", "--losses", "ntxent")
+    assert "did you mean 'nt_xent'" in error_message(capsys, "bench", "losses", "--losses", "ntxent")

@@ -29,10 +29,10 @@ def quiet(text: str) -> None:
 def test_round_trip_keeps_the_last_two(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         save(tmp_path, state(step))
-    found = latest(tmp_path)
-    assert found is not None
-    assert found.step == 3
-    assert torch.equal(found.tensors["a"], torch.full((50,), 3.0))
+    loaded = latest(tmp_path)
+    assert loaded is not None
+    assert loaded.step == 3
+    assert torch.equal(loaded.tensors["a"], torch.full((50,), 3.0))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
     assert latest(tmp_path / "nothing") is None
 
@@ -65,12 +65,12 @@ def test_a_failure_at_every_call_of_a_write(
                     finished = True
                 except BaseException:
                     finished = False
-            found = latest(folder, quiet)
-            assert found is not None
-            assert found.step in (1, 2)
-            assert torch.equal(found.tensors["a"], torch.full((50,), float(found.step)))
+            loaded = latest(folder, quiet)
+            assert loaded is not None
+            assert loaded.step in (1, 2)
+            assert torch.equal(loaded.tensors["a"], torch.full((50,), float(loaded.step)))
             if finished:
-                assert found.step == 2
+                assert loaded.step == 2
             save(folder, state(3))  # the next checkpoint is written normally
             after = latest(folder, quiet)
             assert after is not None
@@ -79,7 +79,7 @@ def test_a_failure_at_every_call_of_a_write(
 
 
 def test_a_damaged_checkpoint_is_detected_and_the_previous_one_used(tmp_path: Path, promise: Promise) -> None:
-    dice = random.Random(0)
+    rng = random.Random(0)
     save(tmp_path, state(1))
     save(tmp_path, state(2))
     for name in ("tensors.safetensors", "checkpoint.json"):
@@ -87,16 +87,16 @@ def test_a_damaged_checkpoint_is_detected_and_the_previous_one_used(tmp_path: Pa
         whole = path.read_bytes()
         for _ in range(30):
             damaged = bytearray(whole)
-            if dice.random() < 0.5:
-                damaged = damaged[: dice.randrange(len(whole))]
+            if rng.random() < 0.5:
+                damaged = damaged[: rng.randrange(len(whole))]
             else:
-                damaged[dice.randrange(len(whole))] ^= 1 << dice.randrange(8)
+                damaged[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
             path.write_bytes(bytes(damaged))
-            found = latest(tmp_path, quiet)
-            assert found is not None
+            loaded = latest(tmp_path, quiet)
+            assert loaded is not None
             # A changed byte of the JSON may leave its meaning intact; any other damage is detected.
-            assert found.step in (1, 2) if name.endswith("json") else found.step == 1
-            assert float(found.tensors["a"][0]) == found.tensors["b"].item()
+            assert loaded.step in (1, 2) if name.endswith("json") else loaded.step == 1
+            assert float(loaded.tensors["a"][0]) == loaded.tensors["b"].item()
             promise.case()
         path.write_bytes(whole)
 
@@ -111,9 +111,9 @@ def test_a_pickle_is_never_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     save(tmp_path / "c", state(1))
     save(tmp_path / "c", state(2))
     (tmp_path / "c" / "step-00000002" / "tensors.safetensors").write_bytes(pickle.dumps(Hostile()))
-    found = latest(tmp_path / "c", quiet)
-    assert found is not None
-    assert found.step == 1
+    loaded = latest(tmp_path / "c", quiet)
+    assert loaded is not None
+    assert loaded.step == 1
     assert not (tmp_path / "executed").exists()
     promise.case()
 

@@ -20,7 +20,7 @@ from contrapose.training import Run, Stopped, Trainer, checkpoint
 
 RUN = Run(limit=128, batch=32, epochs=4, knn_every=4, knn=5, warmup=0.5, metrics=20)
 EPOCHS = 12  # of the runs in subprocesses
-WORDS = [
+ARGUMENTS = [
     "--limit",
     "128",
     "--metrics",
@@ -40,16 +40,16 @@ WORDS = [
 
 def weights(folder: Path) -> str:
     """Return a hash of everything in the latest checkpoint: network, state, optimiser."""
-    found = checkpoint.latest(folder / "checkpoints")
-    assert found is not None
-    digest = hashlib.sha256(str(found.step).encode())
-    for name in sorted(found.tensors):
-        digest.update(name.encode() + found.tensors[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    saved = checkpoint.latest(folder / "checkpoints")
+    assert saved is not None
+    digest = hashlib.sha256(str(saved.step).encode())
+    for name in sorted(saved.tensors):
+        digest.update(name.encode() + saved.tensors[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
-def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "contrapose", "train", *WORDS, *words, "--out", str(folder)]
+def start(folder: Path, *options: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "contrapose", "train", *ARGUMENTS, *options, "--out", str(folder)]
     with folder.with_suffix(".log").open("ab") as log:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
@@ -93,7 +93,7 @@ def test_twice_the_same(tmp_path: Path, promise: Promise) -> None:
     assert weights(tmp_path / "a") == weights(tmp_path / "b")
     other = Run(**{**vars(RUN), "seed": 1})
     Trainer(other, tmp_path / "c", say=lambda text: None).train()
-    assert weights(tmp_path / "a") != weights(tmp_path / "c")  # or the test could not fail
+    assert weights(tmp_path / "a") != weights(tmp_path / "c")  # otherwise the assertion above could not fail
 
 
 def epochs_done(folder: Path) -> int:

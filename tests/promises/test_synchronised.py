@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Promise
-from processes import in_group
+from processes import run_in_process_group
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.losses import dclw
 from contrapose.training import Run, build
-from contrapose.training.processes import synchronised
+from contrapose.training.processes import synchronise_batch_norms
 
 IMAGES, STEPS = 16, 3
 FRAMEWORKS = ("simclr", "moco", "moco-v3", "memory-bank")
@@ -23,7 +23,7 @@ def train(framework: str, rank: int, world: int) -> list[torch.Tensor]:
     network = build(Run(framework=framework, queue=24), IMAGES).double()
     learner: nn.Module = network
     if world > 1:
-        synchronised(network, torch.device("cpu"))
+        synchronise_batch_norms(network, torch.device("cpu"))
         learner = DistributedDataParallel(network, broadcast_buffers=False)
     optimiser = torch.optim.SGD(network.parameters(), 0.01, momentum=0.9)
     for step in range(STEPS):
@@ -48,7 +48,7 @@ def work(rank: int, world: int, out: str) -> None:
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_several_processes_take_the_same_steps(world: int, tmp_path: Path, promise: Promise) -> None:
-    in_group(work, world, tmp_path / "out")
+    run_in_process_group(work, world, tmp_path / "out")
     records = torch.load(tmp_path / "out", weights_only=True)
     for framework in FRAMEWORKS:
         for ours, expected in zip(records[framework], train(framework, 0, 1), strict=True):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Promise
-from processes import in_group
+from processes import run_in_process_group
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -109,7 +109,7 @@ def unequal(rank: int, world: int, out: str) -> None:
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_several_processes_equal_one(world: int, tmp_path: Path, promise: Promise) -> None:
-    in_group(work, world, tmp_path / "records")
+    run_in_process_group(work, world, tmp_path / "records")
     records = torch.load(tmp_path / "records", weights_only=True)
     for name in LOSSES:
         for what, expected in train(encoder(), 0, 1, name).items():
@@ -119,14 +119,14 @@ def test_several_processes_equal_one(world: int, tmp_path: Path, promise: Promis
 
 @pytest.mark.filterwarnings("default")
 def test_no_process_stores_the_matrix(tmp_path: Path) -> None:
-    in_group(large, 2, tmp_path / "grown")
+    run_in_process_group(large, 2, tmp_path / "grown")
     for rank in range(2):
         assert int((tmp_path / f"grown.{rank}").read_text()) < 200
 
 
 @pytest.mark.filterwarnings("default")
 def test_an_error_on_one_process_is_raised_on_all(tmp_path: Path) -> None:
-    in_group(faulty, 2, tmp_path / "error")
+    run_in_process_group(faulty, 2, tmp_path / "error")
     messages = [(tmp_path / f"error.{rank}").read_text() for rank in range(2)]
     assert "another process" in messages[0]
     assert "more negatives than an anchor has" in messages[1]
@@ -134,7 +134,7 @@ def test_an_error_on_one_process_is_raised_on_all(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("default")
 def test_unequal_batches_raise(tmp_path: Path) -> None:
-    in_group(unequal, 2, tmp_path / "error")
+    run_in_process_group(unequal, 2, tmp_path / "error")
     for rank in range(2):
         message = (tmp_path / f"error.{rank}").read_text()
         assert "same shape on every process" in message

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from commands import failed
+from commands import error_message
 from PIL import Image
 
 from contrapose.cli import main
@@ -33,22 +33,22 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_invalid_arguments(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "did you mean 'dystress/table3'" in failed(capsys, "study", "run", "dystress/tabl3")
-    assert "text encoders are not built" in failed(capsys, "study", "run", "dystress/table12")
-    assert "did you mean 'small'" in failed(capsys, "study", "run", "dystress/table3", "--scale", "smal")
-    assert "say where it is with --data imagenet100=PATH" in failed(
+    assert "did you mean 'dystress/table3'" in error_message(capsys, "study", "run", "dystress/tabl3")
+    assert "text encoders are not built" in error_message(capsys, "study", "run", "dystress/table12")
+    assert "did you mean 'small'" in error_message(capsys, "study", "run", "dystress/table3", "--scale", "smal")
+    assert "cannot be downloaded automatically; give its path with --data imagenet100=PATH" in error_message(
         capsys, "study", "run", "dystress/table14", "--scale", "paper"
     )
-    assert "seeds: expected at least 1" in failed(capsys, "study", "run", "dystress/table3", "--seeds", "0")
-    assert "seeds: expected at least 1" in failed(capsys, "study", "report", "dystress/table3", "--seeds", "0")
-    assert "did you mean 'behaviour/figure9' or 'cacr/figure9'?" in failed(capsys, "study", "show", "figure9")
-    assert "none of the 12 runs is in nowhere" in failed(
+    assert "seeds: expected at least 1" in error_message(capsys, "study", "run", "dystress/table3", "--seeds", "0")
+    assert "seeds: expected at least 1" in error_message(capsys, "study", "report", "dystress/table3", "--seeds", "0")
+    assert "did you mean 'behaviour/figure9' or 'cacr/figure9'?" in error_message(capsys, "study", "show", "figure9")
+    assert "none of the 12 runs is in nowhere" in error_message(
         capsys, "study", "report", "behaviour/figure4", "--root", "nowhere"
     )
-    assert "data: there is no my/cifar.npz" in failed(
+    assert "data: my/cifar.npz does not exist; expected a folder" in error_message(
         capsys, "study", "run", "dystress/table3", "--scale", "small", "--data", "cifar10=my/cifar.npz"
     )
-    assert "did you mean 'balanced'" in failed(capsys, "compare", "--losses", "simclr,balancd")
+    assert "did you mean 'balanced'" in error_message(capsys, "compare", "--losses", "simclr,balancd")
 
 
 def test_demo_on_less_data(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_demo_on_less_data(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     arguments = ["demo", "--jobs", "1", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "reports")]
     main(arguments)
     output = capsys.readouterr().out
-    assert "ms here: 64 digits, 1 epochs for the common start" in output
+    assert "ms on this machine. Training on 64 digits for 1 epochs, then 1 epochs per loss" in output
     assert "NT-Xent τ = 0.1" in output
     assert "hard contrastive" in output
     page = tmp_path / "reports" / "demo" / "index.html"
@@ -70,7 +70,7 @@ def test_demo_on_less_data(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     before = page.read_bytes()
     main(arguments)  # nothing is left to do; the page is the same
     assert page.read_bytes() == before
-    assert "ms here" not in capsys.readouterr().out  # the size that was begun is kept
+    assert "ms on this machine" not in capsys.readouterr().out  # the size of the started demo is kept
 
 
 def test_the_demo_fits_the_machine() -> None:
@@ -141,9 +141,9 @@ def test_selected_rows_of_a_study(
     page = (part / "index.md").read_text()
     assert page.count("| τ = ") == 1
     assert "1 of its 12 rows alone, and judged by them." in page
-    assert "did you mean 'τ = 0.2'?" in failed(capsys, *arguments, "--rows", "τ = 0.21")
+    assert "did you mean 'τ = 0.2'?" in error_message(capsys, *arguments, "--rows", "τ = 0.21")
     other = ["study", "run", "behaviour/figure4", "behaviour/figure9", "--rows", "τ = 0.2"]
-    assert "rows: behaviour/figure9 has none of these" in failed(capsys, *other)
+    assert "rows: behaviour/figure9 has none of these" in error_message(capsys, *other)
 
 
 def test_selected_data_sets_of_a_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,4 +166,4 @@ def test_selected_data_sets_of_a_study(tmp_path: Path, capsys: pytest.CaptureFix
     page = (part / "index.md").read_text()
     assert "| CIFAR-10, exponential |" in page
     assert "CIFAR-10, linear" not in page
-    assert "did you mean 'CIFAR-10, linear'?" in failed(capsys, *arguments, "--sets", "CIFAR-10, lineal")
+    assert "did you mean 'CIFAR-10, linear'?" in error_message(capsys, *arguments, "--sets", "CIFAR-10, lineal")

@@ -1,4 +1,4 @@
-"""`contrapose study run` in processes of its own: killed, stopped, restarted, and started twice."""
+"""`contrapose study run` in a process of its own: killed, stopped, restarted, and started twice."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from contrapose.studies.task import Task
 STUDY = "behaviour/figure2"
 
 
-def started(root: Path, *more: str) -> subprocess.Popen[bytes]:
+def start(root: Path, *more: str) -> subprocess.Popen[bytes]:
     arguments = ["study", "run", STUDY, "--root", str(root / "runs"), "-o", str(root / "reports"), *more]
     return subprocess.Popen(
         [sys.executable, "-m", "contrapose", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
 
 
-def tasks_of(root: Path) -> list[Task]:
+def tasks_in(root: Path) -> list[Task]:
     plan = find(STUDY).plan("smoke")
     return [Task(run, plan.measures, root / "runs") for run in plan.runs(1).values()]
 
 
 @pytest.mark.slow
 def test_signal_to_the_process_group(tmp_path: Path) -> None:
-    """As `timeout` sends it: helpers of the pool end too, and one line says what happened."""
+    """`timeout` signals the whole process group, so the helpers of the pool end too; one line reports the signal."""
     arguments = ["study", "run", STUDY, "--jobs", "2", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")]
     running = subprocess.Popen(
         [sys.executable, "-m", "contrapose", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -54,25 +54,25 @@ def test_signal_to_the_process_group(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, 6))])
 def test_killed_and_restarted(tmp_path: Path, seed: int) -> None:
-    """Killed at random moments, until it is done: no run twice, none missing; the report rebuilt is the same to the byte."""
-    chance = random.Random(seed)
-    settled: dict[str, int] = {}
+    """After kills at random times no run is repeated or missing, and a rebuilt report has the same bytes."""
+    rng = random.Random(seed)
+    finished: dict[str, int] = {}
     for _ in range(2):
-        process = started(tmp_path)
+        process = start(tmp_path)
         try:
-            process.wait(chance.uniform(4, 9))
+            process.wait(rng.uniform(4, 9))
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
         process.wait()
-        for task in tasks_of(tmp_path):
+        for task in tasks_in(tmp_path):
             if task.done():
-                settled.setdefault(task.name, (task.folder / "records.jsonl").stat().st_mtime_ns)
-    assert started(tmp_path).wait(240) == 0
-    for task in tasks_of(tmp_path):
+                finished.setdefault(task.name, (task.folder / "records.jsonl").stat().st_mtime_ns)
+    assert start(tmp_path).wait(240) == 0
+    for task in tasks_in(tmp_path):
         assert task.done()
         assert [record["epoch"] for record in RunDirectory(task.folder).records()] == [1, 2]
-        if task.name in settled:
-            assert (task.folder / "records.jsonl").stat().st_mtime_ns == settled[task.name]
+        if task.name in finished:
+            assert (task.folder / "records.jsonl").stat().st_mtime_ns == finished[task.name]
     (folder,) = (tmp_path / "reports").iterdir()
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert {"index.html", "index.md"} < files.keys()
@@ -83,10 +83,10 @@ def test_killed_and_restarted(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_two_started_at_once(tmp_path: Path) -> None:
-    both = [started(tmp_path), started(tmp_path)]
-    assert [process.wait(300) for process in both] == [0, 0]
-    for task in tasks_of(tmp_path):
+def test_two_processes_at_the_same_time(tmp_path: Path) -> None:
+    processes = [start(tmp_path), start(tmp_path)]
+    assert [process.wait(300) for process in processes] == [0, 0]
+    for task in tasks_in(tmp_path):
         assert [record["epoch"] for record in RunDirectory(task.folder).records()] == [1, 2]
 
 
@@ -96,7 +96,9 @@ def test_a_failed_run_in_a_report(
     plan = find("behaviour/equation6").plan("smoke")
     first, second = plan.runs(1).values()
     (tmp_path / first.name / "checkpoints").mkdir(parents=True)
-    (tmp_path / first.name / "run.json").write_text(json.dumps({**first.describe(), "lr": 9.0}))  # holds another run
+    (tmp_path / first.name / "run.json").write_text(
+        json.dumps({**first.describe(), "lr": 9.0})
+    )  # settings of another run
     with pytest.raises(SystemExit) as stopped:
         main(["study", "run", "behaviour/equation6", "--root", str(tmp_path), "-o", str(tmp_path / "out")])
     assert stopped.value.code == 1

@@ -1,4 +1,4 @@
-"""The losses of 20 steps for every framework × three objectives, written down: `python tests/training/golden.py`."""
+"""Golden losses of 20 steps for every framework and three losses; `python tests/training/golden.py` rewrites them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ STEPS = (1, 2, 5, 10, 20)
 
 
 class InDouble(nn.Module):
-    """The network in float64, on views that are made in float64 too.
+    """Compute the network in float64, on views that are made in float64 too.
 
-    Twenty steps multiply a rounding error by a million, and views in float32 differ in the last bit between processors.
+    Twenty steps amplify a rounding error by a million, and views in float32 differ in the last bit between processors.
     """
 
     def __init__(self, network: Framework, pixels: Tensor) -> None:
@@ -48,10 +48,10 @@ def losses(framework: str, loss: str) -> list[float]:
         lr=0.03,
         metrics=0,
     )
-    seen: dict[int, float] = {}
+    losses_by_step: dict[int, float] = {}
 
     def watch(progress: Progress) -> None:
-        seen[progress.step] = progress.loss
+        losses_by_step[progress.step] = progress.loss
 
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(run, Path(folder) / "run", watch, lambda text: None, device=torch.device("cpu"))
@@ -61,7 +61,7 @@ def losses(framework: str, loss: str) -> list[float]:
         context.learner = InDouble(context.network, context.reader.resident)
         trainer.evaluate = dict  # type: ignore[method-assign]
         trainer.train()
-    return [seen[step] for step in STEPS]
+    return [losses_by_step[step] for step in STEPS]
 
 
 if __name__ == "__main__":

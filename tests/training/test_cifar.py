@@ -1,4 +1,4 @@
-"""Real CIFAR-10, where a copy lies beside the checkout."""
+"""Train on the real CIFAR-10, if a copy of it is next to the checkout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not (SHARED / "cifar10.tar").exists(), reason="no copy of CIFAR-10 here")
+@pytest.mark.skipif(not (SHARED / "cifar10.tar").exists(), reason="needs a copy of CIFAR-10")
 def test_two_epochs_of_cifar10(tmp_path: Path) -> None:
     target = tmp_path / "cifar10.npz"
     subprocess.run([sys.executable, str(SHARED / "unpack.py"), str(SHARED / "cifar10.tar"), str(target)], check=True)

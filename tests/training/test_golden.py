@@ -1,4 +1,4 @@
-"""A change that should not alter numbers must not alter these."""
+"""The losses of the first steps are unchanged: a refactor must not alter any number."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ _spec.loader.exec_module(golden)
 @pytest.mark.parametrize("loss", golden.LOSSES)
 @pytest.mark.parametrize("framework", golden.FRAMEWORKS)
 def test_twenty_steps(framework: str, loss: str) -> None:
-    wanted = json.loads(golden.PATH.read_text())[f"{framework} {loss}"]
-    for step, ours, theirs in zip(golden.STEPS, golden.losses(framework, loss), wanted, strict=True):
-        assert ours == pytest.approx(theirs, rel=1e-6 * step)
+    expected = json.loads(golden.PATH.read_text())[f"{framework} {loss}"]
+    for step, loss_now, loss_then in zip(golden.STEPS, golden.losses(framework, loss), expected, strict=True):
+        # Rounding differences between processors grow with the number of steps.
+        assert loss_now == pytest.approx(loss_then, rel=1e-6 * step)

@@ -1,4 +1,4 @@
-"""The step as a function of tensors takes the steps of the plain loop; on a GPU so does its graph, and it resumes exactly."""
+"""The step as a function of tensors equals the eager step; on a GPU so does its CUDA graph, and it resumes exactly."""
 
 from __future__ import annotations
 
@@ -40,31 +40,32 @@ def quiet(text: str) -> None:
     return
 
 
-def plain(run: Run, folder: Path, device: str = "cpu") -> tuple[list[float], list[Tensor]]:
-    seen: list[float] = []
+def train_eagerly(run: Run, folder: Path, device: str = "cpu") -> tuple[list[float], list[Tensor]]:
+    """Train one epoch without a graph; return the losses and the final weights."""
+    losses: list[float] = []
     trainer = Trainer(
-        run, folder, watch=lambda p: seen.append(p.loss), say=quiet, device=torch.device(device), fast=False
+        run, folder, watch=lambda p: losses.append(p.loss), say=quiet, device=torch.device(device), fast=False
     )
     drain(trainer._epoch(0))
-    return seen, [p.detach() for p in trainer.context.network.parameters()]
+    return losses, [p.detach() for p in trainer.context.network.parameters()]
 
 
 @pytest.mark.parametrize("framework", ["simclr", "moco", "moco symmetric", "moco-v3", "memory-bank", "simclr isogclr"])
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_step_of_tensors_is_the_plain_step(framework: str, accumulate: int, tmp_path: Path) -> None:
-    name, *more = framework.split()
-    both, loss = "symmetric" in more, {"loss": "isogclr"} if "isogclr" in more else {}
-    run = Run(framework=name, symmetric=both, batch_negatives=both, accumulate=accumulate, **SETTINGS | loss)
-    losses, weights = plain(run, tmp_path / "plain")
+def test_a_tensor_step_equals_the_eager_step(framework: str, accumulate: int, tmp_path: Path) -> None:
+    name, *options = framework.split()
+    symmetric, loss = "symmetric" in options, {"loss": "isogclr"} if "isogclr" in options else {}
+    run = Run(framework=name, symmetric=symmetric, batch_negatives=symmetric, accumulate=accumulate, **SETTINGS | loss)
+    losses, weights = train_eagerly(run, tmp_path / "eager")
     trainer = Trainer(run, tmp_path / "tensors", say=quiet, device=torch.device("cpu"))
     step = TensorStep(trainer.context, trainer.context.views.train)
-    step.begin(1, 3)  # views are made ahead, and made anew where another epoch begins
+    step.begin(1, 3)  # views are prepared one step ahead; another epoch must discard them
     step.begin(0, 0)
     for _ in losses:
         step()
     torch.testing.assert_close(step.losses, torch.tensor(losses), rtol=1e-4, atol=1e-5)
-    for ours, wanted in zip(trainer.context.network.parameters(), weights, strict=True):
-        torch.testing.assert_close(ours.detach(), wanted, rtol=1e-3, atol=1e-5)
+    for ours, eager in zip(trainer.context.network.parameters(), weights, strict=True):
+        torch.testing.assert_close(ours.detach(), eager, rtol=1e-3, atol=1e-5)
     assert step.failed_at() == -1
     assert int(step.place) == trainer.steps_per_epoch
 
@@ -78,34 +79,34 @@ def test_a_step_of_tensors_is_the_plain_step(framework: str, accumulate: int, tm
     ],
     ids=lambda change: "-".join(map(str, change.values())),
 )
-def test_an_epoch_taken_up_in_its_middle_goes_on_the_same(change: dict[str, Any], tmp_path: Path) -> None:
-    """To the last bit, with views of two sizes and several batches a step, too."""
+def test_resuming_in_the_middle_of_an_epoch_is_exact(change: dict[str, Any], tmp_path: Path) -> None:
+    """To the last bit, also with views of two sizes and several batches per step."""
     run = Run(**SETTINGS | {"batch": 16, "epochs": 2} | change)
     whole = Trainer(run, tmp_path, say=quiet, device=torch.device("cpu"))
     step = TensorStep(whole.context, whole.context.views.train)
     step.begin(0, 0)
-    for place in range(whole.steps_per_epoch):
-        if place == 3:
-            whole.step = place
+    for number in range(whole.steps_per_epoch):
+        if number == 3:
+            whole.step = number
             whole._save()
         step()
-    parts = Trainer(run, tmp_path, say=quiet, device=torch.device("cpu"))
-    assert parts.load_latest()
-    again = TensorStep(parts.context, parts.context.views.train)
-    again.begin(0, parts.step)
-    for _ in range(parts.step, parts.steps_per_epoch):
-        again()
-    for one in (step, again):
-        one.begin(1, 0)
-        one()
+    resumed = Trainer(run, tmp_path, say=quiet, device=torch.device("cpu"))
+    assert resumed.load_latest()
+    resumed_step = TensorStep(resumed.context, resumed.context.views.train)
+    resumed_step.begin(0, resumed.step)
+    for _ in range(resumed.step, resumed.steps_per_epoch):
+        resumed_step()
+    for tensor_step in (step, resumed_step):
+        tensor_step.begin(1, 0)
+        tensor_step()
     for name, value in whole.saved_state.state_dict().items():
-        assert torch.equal(value, parts.saved_state.state_dict()[name]), name
+        assert torch.equal(value, resumed.saved_state.state_dict()[name]), name
 
 
-class _NoQuestions(TorchDispatchMode):
-    """Refuses what makes a program wait for the device to tell a value or a size: none of it can be recorded."""
+class _NoSynchronisation(TorchDispatchMode):
+    """Refuse operations that wait for the device to return a value or a size: a CUDA graph cannot capture them."""
 
-    ASKING = (
+    SYNCHRONISING = (
         "_local_scalar_dense",
         "nonzero",
         "masked_select",
@@ -115,31 +116,33 @@ class _NoQuestions(TorchDispatchMode):
         "equal",
     )
 
-    def __torch_dispatch__(self, function: Any, types: Any, given: Any = (), named: Any = None) -> Any:
-        assert function.name().split("::")[1].split(".")[0] not in self.ASKING, f"{function} asks the device"
-        return function(*given, **named or {})
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert function.name().split("::")[1].split(".")[0] not in self.SYNCHRONISING, f"{function} synchronises"
+        return function(*args, **kwargs or {})
 
 
 @pytest.mark.parametrize("framework", ["simclr", "moco", "memory-bank"])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_no_step_asks_the_device(loss: str, framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_step_synchronises_with_the_device(
+    loss: str, framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     views = 3 if loss.startswith(("cmc", "cacr")) else 1 if framework == "memory-bank" else 2
     run = Run(framework=framework, loss=loss, view_count=views, **SETTINGS | {"limit": 64, "batch": 16})
     trainer = Trainer(run, tmp_path, say=quiet, device=torch.device("cpu"))
-    _, seen = next(
+    _, prepared_views = next(
         EagerSteps(trainer.context).batches(0, 0)
     )  # on a CPU augmentation computes only what is chosen, on a GPU everything
-    step = TensorStep(trainer.context, lambda *given, **named: seen)
+    step = TensorStep(trainer.context, lambda *args, **kwargs: prepared_views)
     step.begin(0, 0)
-    step()  # what is made once
-    monkeypatch.setattr(validate, "values_may_be_read", lambda values: False)  # as when recording
-    monkeypatch.setattr(trainer.context.optimiser, "step", lambda: None)  # on a GPU another one, fused
-    with _NoQuestions():  # type: ignore[no-untyped-call]
+    step()  # the first step may synchronise to create its state
+    monkeypatch.setattr(validate, "values_may_be_read", lambda values: False)  # as during a capture
+    monkeypatch.setattr(trainer.context.optimiser, "step", lambda: None)  # a GPU uses the fused one instead
+    with _NoSynchronisation():  # type: ignore[no-untyped-call]
         step()
     assert bool(step.losses[:2].isfinite().all())
 
 
-def test_a_step_that_fails_is_remembered(tmp_path: Path) -> None:
+def test_the_first_failed_step_is_recorded(tmp_path: Path) -> None:
     trainer = Trainer(Run(**SETTINGS), tmp_path, say=quiet, device=torch.device("cpu"))
     step = TensorStep(trainer.context, trainer.context.views.train)
     step.begin(0, 0)
@@ -152,28 +155,28 @@ def test_a_step_that_fails_is_remembered(tmp_path: Path) -> None:
     assert float(step.failed) == 1
 
 
-def test_without_a_gpu_steps_are_plain(tmp_path: Path) -> None:
-    said: list[str] = []
-    trainer = Trainer(Run(**SETTINGS), tmp_path, say=said.append, device=torch.device("cpu"))
+def test_steps_are_eager_without_a_gpu(tmp_path: Path) -> None:
+    messages: list[str] = []
+    trainer = Trainer(Run(**SETTINGS), tmp_path, say=messages.append, device=torch.device("cpu"))
     assert graph_obstacle(trainer.context) == "there is no GPU"
     trainer._choose_steps()
     assert isinstance(trainer.steps, EagerSteps)
-    assert said == []
+    assert messages == []
 
 
 def test_a_schedule_is_held_in_a_tensor() -> None:
     z1, z2 = torch.randn(2, 6, 4, dtype=torch.float64)
     criterion = Loss(nt_xent, temperature=CosineSchedule(0.1, 1.0, 400))
-    wanted = []
+    expected = []
     for epoch in (0, 100, 200):
         criterion.epoch = epoch
-        wanted.append(float(criterion(two_views(z1, z2))))
+        expected.append(float(criterion(two_views(z1, z2))))
     criterion.hold_schedules(torch.device("cpu"))
-    for epoch, value in zip((0, 100, 200), wanted, strict=True):
+    for epoch, value in zip((0, 100, 200), expected, strict=True):
         criterion.epoch = epoch
         criterion.refresh_schedules()
         assert float(criterion(two_views(z1, z2))) == pytest.approx(value, rel=1e-6)
-    assert len(set(wanted)) == 3
+    assert len(set(expected)) == 3
 
 
 def test_other_schedules_are_not_held() -> None:
@@ -184,43 +187,44 @@ def test_other_schedules_are_not_held() -> None:
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
-def test_restored_state_lies_as_its_weights_do(optimiser: str, tmp_path: Path) -> None:
-    """Files hold no memory layout; fused optimisers refuse momentum that lies otherwise than its weights."""
+def test_restored_state_has_the_memory_layout_of_its_weights(optimiser: str, tmp_path: Path) -> None:
+    """Files do not keep a memory layout, and fused optimisers refuse momentum whose layout differs from its weights."""
     run = Run(**SETTINGS | {"optimiser": optimiser})
     trainer = Trainer(run, tmp_path, say=quiet)
     drain(trainer._epoch(0))
     trainer._save()
-    again = Trainer(run, tmp_path, say=quiet)
-    assert again.load_latest()
-    for parameter, state in again.context.optimiser.state.items():
+    restored = Trainer(run, tmp_path, say=quiet)
+    assert restored.load_latest()
+    for parameter, state in restored.context.optimiser.state.items():
         for name, value in state.items():
             if value.shape == parameter.shape:
                 assert value.stride() == parameter.stride(), name
                 torch.testing.assert_close(
-                    value, trainer.context.optimiser.state[_same(trainer, again, parameter)][name]
+                    value, trainer.context.optimiser.state[_counterpart(trainer, restored, parameter)][name]
                 )
 
 
-def _same(trainer: Trainer, again: Trainer, parameter: Tensor) -> Tensor:
-    places = {id(p): place for place, p in enumerate(again.context.network.parameters())}
-    return list(trainer.context.network.parameters())[places[id(parameter)]]
+def _counterpart(trainer: Trainer, restored: Trainer, parameter: Tensor) -> Tensor:
+    """Return the parameter of `trainer` that corresponds to one of `restored`."""
+    positions = {id(p): position for position, p in enumerate(restored.context.network.parameters())}
+    return list(trainer.context.network.parameters())[positions[id(parameter)]]
 
 
-def test_lars_with_its_rate_in_a_tensor() -> None:
+def test_lars_with_its_learning_rate_in_a_tensor() -> None:
     weights = [nn.Parameter(torch.ones(3, 2) * 0.5) for _ in range(2)]
-    plain_, held = (LARS([{"params": [w], "weight_decay": 0.1}], 0.3) for w in weights)
-    held.param_groups[0]["lr"] = torch.tensor(0.3)
+    with_float, with_tensor = (LARS([{"params": [w], "weight_decay": 0.1}], 0.3) for w in weights)
+    with_tensor.param_groups[0]["lr"] = torch.tensor(0.3)
     for _ in range(3):
-        for w, optimiser in zip(weights, (plain_, held), strict=True):
+        for w, optimiser in zip(weights, (with_float, with_tensor), strict=True):
             w.grad = torch.full_like(w, 0.2)
             optimiser.step()
     torch.testing.assert_close(weights[0], weights[1])
-    held.found_inf = torch.ones(())  # type: ignore[attr-defined]
+    with_tensor.found_inf = torch.ones(())  # type: ignore[attr-defined]
     before = weights[1].detach().clone()
     weights[1].grad = torch.full_like(before, torch.nan)
-    held.step()
+    with_tensor.step()
     assert torch.equal(weights[1].detach(), before)
-    assert bool(held.state[weights[1]]["velocity"].isfinite().all())
+    assert bool(with_tensor.state[weights[1]]["velocity"].isfinite().all())
 
 
 @on_gpu
@@ -237,42 +241,42 @@ def test_lars_with_its_rate_in_a_tensor() -> None:
     ],
     ids=lambda change: "-".join(map(str, change.values())),
 )
-def test_the_graph_gives_the_losses_of_the_cpu(change: dict[str, Any], tmp_path: Path) -> None:
-    # At a higher rate rounding grows from step to step: bf16 and float32 on one CPU are 0.3 apart after 20 steps at 0.01.
+def test_the_graph_has_the_losses_of_the_cpu(change: dict[str, Any], tmp_path: Path) -> None:
+    # A higher learning rate amplifies rounding from step to step: bf16 and float32 on one CPU are 0.3 apart after 20 steps at 0.01.
     run = Run(**SETTINGS | {"precision": "bf16", "limit": 640, "lr": 1e-4} | change)
-    losses, _ = plain(run, tmp_path / "plain")
+    losses, _ = train_eagerly(run, tmp_path / "eager")
     trainer = Trainer(run, tmp_path / "graph", say=quiet)
     captured = GraphedSteps(trainer.context)
-    found = drain(captured.epoch(0, 0, lambda *progress: None))
-    assert len(found) == 20
-    torch.testing.assert_close(torch.tensor(found), torch.tensor(losses), rtol=0.02, atol=0.02)
+    graph_losses = drain(captured.epoch(0, 0, lambda *progress: None))
+    assert len(graph_losses) == 20
+    torch.testing.assert_close(torch.tensor(graph_losses), torch.tensor(losses), rtol=0.02, atol=0.02)
     captured.begin(1, 0)
     for _ in range(7):
         captured.one()
     captured.one.stream.synchronize()
     raw = trainer.context.reader.resident
     assert raw is not None
-    index = captured.step.order[7]  # the next batch's views are there
-    wanted = trainer.context.views.train(raw[index], index, seed=run.seed, epoch=1)
-    for ours, view in zip(captured.step.ready, wanted, strict=True):
+    index = captured.step.order[7]  # the views of the next batch are ready
+    expected_views = trainer.context.views.train(raw[index], index, seed=run.seed, epoch=1)
+    for ours, view in zip(captured.step.ready, expected_views, strict=True):
         torch.testing.assert_close(ours, view, rtol=1e-3, atol=1e-3)
 
 
 @on_gpu
 def test_runs_of_different_networks_take_turns_and_keep_their_graphs(tmp_path: Path) -> None:
-    """The second begins by undoing what was compiled for the first."""
+    """Starting the second run resets the compiler, which must not invalidate the graph of the first."""
     runs = [Run(framework=name, precision="bf16", **SETTINGS | {"epochs": 2}) for name in ("simclr", "moco")]
-    said: list[str] = []
-    trainers = [Trainer(run, tmp_path / run.framework, say=said.append) for run in runs]
+    messages: list[str] = []
+    trainers = [Trainer(run, tmp_path / run.framework, say=messages.append) for run in runs]
     works = [trainer.training(StopRequests()) for trainer in trainers]
     while works:
         for work in list(works):
-            if next(work, "over") == "over":
+            if next(work, "ended") == "ended":
                 works.remove(work)
     for trainer in trainers:
         assert isinstance(trainer.steps, GraphedSteps)
         assert trainer.steps.one.graph is not None
-    assert not [text for text in said if "could not be recorded" in text]
+    assert not [text for text in messages if "could not be recorded" in text]
 
 
 @on_gpu
@@ -305,29 +309,31 @@ def test_a_resumed_graph_equals_an_uninterrupted_one(tmp_path: Path, monkeypatch
 
 
 @on_gpu
-def test_what_cannot_be_recorded_goes_on_step_by_step(tmp_path: Path) -> None:
-    run, said = Run(precision="bf16", **SETTINGS), list[str]()
-    found = []
-    for looks in (False, True):
-        trainer = Trainer(run, tmp_path / str(looks), say=said.append)
+def test_a_step_that_cannot_be_captured_runs_eagerly(tmp_path: Path) -> None:
+    run, messages = Run(precision="bf16", **SETTINGS), list[str]()
+    losses_of_both = []
+    for synchronises in (False, True):
+        trainer = Trainer(run, tmp_path / str(synchronises), say=messages.append)
         captured = GraphedSteps(trainer.context, compiled=False)
         loss_of = trainer.context.loss
 
-        def looked_at(seen: list[Tensor], index: Tensor, loss_of: Any = loss_of, looks: bool = looks) -> Tensor:
-            loss: Tensor = loss_of(seen, index)
-            return loss if not looks or float(loss.detach()) else loss * 0
+        def read_loss(
+            views: list[Tensor], index: Tensor, loss_of: Any = loss_of, synchronises: bool = synchronises
+        ) -> Tensor:
+            loss: Tensor = loss_of(views, index)
+            return loss if not synchronises or float(loss.detach()) else loss * 0
 
-        trainer.context.loss = looked_at  # type: ignore[method-assign,assignment]
+        trainer.context.loss = read_loss  # type: ignore[method-assign]
         losses = drain(captured.epoch(0, 0, lambda *progress: None))
-        assert (captured.one.graph is None) == looks
-        found.append(losses)
-    assert "could not be recorded" in said[-1]
-    assert found[0] == found[1]
+        assert (captured.one.graph is None) == synchronises
+        losses_of_both.append(losses)
+    assert "could not be recorded" in messages[-1]
+    assert losses_of_both[0] == losses_of_both[1]
 
 
 @on_gpu
-def test_runs_in_turns_are_the_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the last bit: none reads what another has not written yet, or writes where another still reads."""
+def test_runs_in_turns_equal_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last bit: no run reads memory that another has not written yet, or writes memory that another still reads."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     try:
@@ -338,7 +344,7 @@ def test_runs_in_turns_are_the_runs_alone(tmp_path: Path, monkeypatch: pytest.Mo
         together = [Trainer(run, tmp_path / f"turns{run.seed}", say=quiet) for run in runs]
         works = [trainer.training(StopRequests()) for trainer in together]
         while works:
-            works = [work for work in works if next(work, "over") != "over"]
+            works = [work for work in works if next(work, "ended") != "ended"]
     finally:
         torch.use_deterministic_algorithms(False)
     for one, other in zip(alone, together, strict=True):
@@ -347,39 +353,39 @@ def test_runs_in_turns_are_the_runs_alone(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @on_gpu
-def test_out_of_memory_while_recording_is_told() -> None:
-    """Also where it leaves work on a second stream."""
+def test_out_of_memory_during_capture_is_raised() -> None:
+    """Also if it interrupts work on a second stream."""
     device = torch.device("cuda")
-    times = torch.zeros((), device=device)
+    calls = torch.zeros((), device=device)
 
     def step() -> None:
         with side_stream(device) as join:
-            times.add_(1)
+            calls.add_(1)
         if torch.cuda.is_current_stream_capturing():
             torch.empty(2**50, device=device)
         join()
 
-    one = GraphedStep(step, device)
+    graphed = GraphedStep(step, device)
     for _ in range(WARMUP_STEPS - 1):
-        one()
-    with pytest.raises(torch.OutOfMemoryError):  # the last that runs as it is, and then the recording
-        one()
+        graphed()
+    with pytest.raises(torch.OutOfMemoryError):  # the last eager call, followed by the capture
+        graphed()
     torch.cuda.synchronize()
-    assert float(times) == WARMUP_STEPS
+    assert float(calls) == WARMUP_STEPS
 
 
 @on_gpu
-def test_a_failed_recording_leaves_others_as_they_were() -> None:
+def test_a_failed_capture_does_not_affect_other_graphs() -> None:
     device = torch.device("cuda")
-    total, looked = torch.zeros((), device=device), torch.zeros((), device=device)
+    total, count = torch.zeros((), device=device), torch.zeros((), device=device)
 
-    def by_chance() -> None:
+    def add_random() -> None:
         total.add_(1 + torch.rand((), device=device))
 
-    def by_a_look() -> None:
-        looked.add_(1 if looked.isfinite() else 0)
+    def add_after_reading() -> None:
+        count.add_(1 if count.isfinite() else 0)  # the condition reads a value from the device
 
-    good, bad = GraphedStep(by_chance, device), GraphedStep(by_a_look, device)
+    good, bad = GraphedStep(add_random, device), GraphedStep(add_after_reading, device)
     for _ in range(WARMUP_STEPS + 3):
         good()
         bad()
@@ -387,6 +393,6 @@ def test_a_failed_recording_leaves_others_as_they_were() -> None:
     assert bad.graph is None
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
     torch.cuda.synchronize()
-    assert float(looked) == WARMUP_STEPS + 3
+    assert float(count) == WARMUP_STEPS + 3
     assert float(torch.rand(3, device=device).sum()) > 0
     assert WARMUP_STEPS + 3 < float(total) < 2 * (WARMUP_STEPS + 3)

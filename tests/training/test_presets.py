@@ -1,3 +1,5 @@
+"""The presets hold the papers' settings and mean the same in Python and on the command line."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -7,7 +9,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes
 
 from contrapose.cli import main
-from contrapose.cli.train import Train, without_preset
+from contrapose.cli.train import Train, expand_preset
 from contrapose.training import PRESETS, preset
 
 
@@ -28,13 +30,13 @@ def test_settings_of_the_papers() -> None:
 def test_a_preset_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     main(["presets"])
     assert "cacr/cifar10-k4" in capsys.readouterr().out
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(SystemExit) as exit_info:
         main(["train", "--preset", "dystress/cifar"])
-    assert stopped.value.code == 2
+    assert exit_info.value.code == 2
     assert "did you mean 'dystress/cifar10'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_every_preset_is_the_same_run_on_the_command_line(name: str) -> None:
-    words = without_preset(["train", "--preset", name, "--seed", "3"])
-    assert tyro.cli(Train, args=words[1:], config=(OmitArgPrefixes,)).run == replace(preset(name), seed=3)
+    arguments = expand_preset(["train", "--preset", name, "--seed", "3"])
+    assert tyro.cli(Train, args=arguments[1:], config=(OmitArgPrefixes,)).run == replace(preset(name), seed=3)

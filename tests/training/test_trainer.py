@@ -1,3 +1,5 @@
+"""The trainer: records, refusals, divergence, learning rates, accumulation and learned temperatures."""
+
 from __future__ import annotations
 
 import json
@@ -21,7 +23,7 @@ def quiet(text: str) -> None:
     pass
 
 
-def test_a_run_leaves_its_description_and_records(tmp_path: Path) -> None:
+def test_a_run_writes_its_settings_and_records(tmp_path: Path) -> None:
     scores = Trainer(RUN, tmp_path, say=quiet).train()
     assert json.loads((tmp_path / "run.json").read_text()) == RUN.describe()
     records = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
@@ -29,7 +31,7 @@ def test_a_run_leaves_its_description_and_records(tmp_path: Path) -> None:
     assert records[-1]["knn_top1"] == scores["knn_top1"]
 
 
-def test_records_hold_what_the_loss_did(tmp_path: Path) -> None:
+def test_records_hold_the_penalties_of_the_loss(tmp_path: Path) -> None:
     for framework, loss in (("memory-bank", "hard_contrastive"), ("moco", "isogclr"), ("simclr", "simple")):
         run = Run(**{**vars(RUN), "framework": framework, "loss": loss, "queue": 64})
         Trainer(run, tmp_path / framework, say=quiet).train()
@@ -39,24 +41,24 @@ def test_records_hold_what_the_loss_did(tmp_path: Path) -> None:
         assert (first["effective_temperature"] is None) == (loss == "simple")
 
 
-def test_a_collapsed_embedding_is_said(tmp_path: Path) -> None:
-    said: list[str] = []
-    trainer = Trainer(Run(**{**vars(RUN), "metrics": 20}), tmp_path, say=said.append)
+def test_a_collapsed_embedding_is_reported(tmp_path: Path) -> None:
+    messages: list[str] = []
+    trainer = Trainer(Run(**{**vars(RUN), "metrics": 20}), tmp_path, say=messages.append)
     last = [m for m in trainer.context.network.projector.modules() if isinstance(m, torch.nn.BatchNorm1d)][-1]
     with torch.no_grad():
         last.weight.zero_()
         last.bias.fill_(1.0)
     trainer._measures()
-    assert "the embedding has collapsed" in said[0]
+    assert "the embedding has collapsed" in messages[0]
     with torch.no_grad():
         last.bias.zero_()
     assert trainer._measures() == {}
-    assert "no metrics" in said[1]
-    assert "has no direction" in said[1]
+    assert "no metrics" in messages[1]
+    assert "has no direction" in messages[1]
 
 
-def test_settings_that_came_later_rename_no_run() -> None:
-    """At their defaults they are not said: directories made before them keep their names and are gone on with."""
+def test_added_settings_do_not_rename_existing_runs() -> None:
+    """They are omitted at their defaults, so that directories from before keep their names and can be resumed."""
     moco = replace(RUN, framework="moco")
     assert not set(ADDED) & set(moco.describe())
     for name in ("symmetric", "batch_negatives"):
@@ -69,7 +71,7 @@ def test_settings_that_came_later_rename_no_run() -> None:
 
 
 def test_another_run_is_refused(tmp_path: Path) -> None:
-    Trainer(replace(RUN, lr=9.0), tmp_path, say=quiet)  # leaves its settings, and nothing that could be lost
+    Trainer(replace(RUN, lr=9.0), tmp_path, say=quiet)  # writes only its settings, so the directory may be reused
     Trainer(RUN, tmp_path, say=quiet)._save()
     with pytest.raises(ValueError, match=r"holds another run: lr is 0\.004 there and 0\.1 here"):
         Trainer(replace(RUN, lr=0.1), tmp_path, say=quiet)
@@ -77,22 +79,22 @@ def test_another_run_is_refused(tmp_path: Path) -> None:
         Trainer(replace(RUN, framework="moco", symmetric=True), tmp_path, say=quiet)
 
 
-@pytest.mark.parametrize("where", ["loss", "gradient"])
-def test_nan_stops_before_the_weights_move(where: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["loss", "gradient"])
+def test_nan_stops_before_the_weights_change(source: str, tmp_path: Path) -> None:
     trainer = Trainer(RUN, tmp_path, say=quiet)
-    if where == "loss":
+    if source == "loss":
         trainer.context.criterion.objective = lambda pairs, **settings: pairs.positives().mean() * float("nan")
     else:
         next(trainer.context.network.parameters()).register_hook(lambda g: g * float("inf"))
     before = {name: tensor.clone() for name, tensor in trainer.context.network.named_parameters()}
-    with pytest.raises(Diverged, match=rf"the {where} of step 1 \(epoch 1\) is not finite.*Its images are \["):
+    with pytest.raises(Diverged, match=rf"the {source} of step 1 \(epoch 1\) is not finite.*Its images are \["):
         trainer.train()
     for name, tensor in trainer.context.network.named_parameters():
         assert torch.equal(tensor, before[name])
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"framework": "simclr2"}, "framework: expected one of simclr, memory-bank, moco, moco-v3"),
         ({"batch": 0}, "batch: expected a whole number of at least 2"),
@@ -120,13 +122,13 @@ def test_nan_stops_before_the_weights_move(where: str, tmp_path: Path) -> None:
         ({"precision": "fp8"}, "precision: expected one of fp32, bf16, fp16"),
     ],
 )
-def test_bad_settings_are_refused_before_anything_is_read(change: dict[str, object], said: str) -> None:
+def test_bad_settings_are_refused_before_anything_is_read(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         Run(**{**vars(RUN), **change})
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_more_than_there_is(tmp_path: Path) -> None:
+def test_more_images_than_the_data_has(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="batch: 512 images for a step are more than the 128"):
         Trainer(Run(**{**vars(RUN), "batch": 512}), tmp_path / "a", say=quiet)
     with pytest.raises(ValueError, match="knn: 500 neighbours are more than the 128"):
@@ -162,31 +164,31 @@ def test_lars_by_hand(form: str) -> None:
     bias = torch.tensor([1.0], requires_grad=True)
     optimiser = LARS([{"params": [w], "weight_decay": 0.1}, {"params": [bias], "weight_decay": 0.0}], 2.0, form=form)
     velocity = torch.zeros(1, 2)
-    wanted, other = w.detach().clone(), 1.0
-    speed = 0.0
+    expected, expected_bias = w.detach().clone(), 1.0
+    bias_velocity = 0.0
     for _ in range(3):
         w.grad, bias.grad = torch.tensor([[1.0, -2.0]]), torch.tensor([0.5])
-        direction = w.grad + 0.1 * wanted
-        norm = w.grad.norm() + 0.1 * wanted.norm() + 1e-8 if form == "lightly" else direction.norm()
-        velocity = 0.9 * velocity + 1e-3 * wanted.norm() / norm * direction
-        speed = 0.9 * speed + 0.5
+        direction = w.grad + 0.1 * expected
+        norm = w.grad.norm() + 0.1 * expected.norm() + 1e-8 if form == "lightly" else direction.norm()
+        velocity = 0.9 * velocity + 1e-3 * expected.norm() / norm * direction
+        bias_velocity = 0.9 * bias_velocity + 0.5
         optimiser.step()
-        wanted, other = wanted - 2.0 * velocity, other - 2.0 * speed
-        torch.testing.assert_close(w.detach(), wanted)
-        assert float(bias.detach()) == pytest.approx(other)
+        expected, expected_bias = expected - 2.0 * velocity, expected_bias - 2.0 * bias_velocity
+        torch.testing.assert_close(w.detach(), expected)
+        assert float(bias.detach()) == pytest.approx(expected_bias)
 
 
 def test_accumulated_batches_are_the_mean_of_their_gradients(tmp_path: Path) -> None:
-    """Two batches of 32 in one step: half of each batch's gradient, and no negatives between them."""
+    """A step over two batches uses the mean of their gradients; images of one batch are no negatives of the other."""
     settings = vars(RUN) | {"accumulate": 2, "optimiser": "sgd", "warmup": 0.0, "weight_decay": 0.0}
     trainer = Trainer(Run(**settings), tmp_path, say=quiet)
     assert trainer.steps_per_epoch == 2
     batches = list(EagerSteps(trainer.context).batches(0, 0))[:2]
     gradients = []
-    for index, seen in batches:
+    for index, views in batches:
         alone = Trainer(Run(**settings), tmp_path, say=quiet)
         alone.context.network.train()
-        alone.context.loss(seen, index).backward()
+        alone.context.loss(views, index).backward()
         gradients.append([p.grad for p in alone.context.network.parameters()])
     before = [p.detach().clone() for p in trainer.context.network.parameters()]
     EagerSteps(trainer.context).step(iter(batches), 0, 0)
@@ -197,8 +199,8 @@ def test_accumulated_batches_are_the_mean_of_their_gradients(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("framework", ["simclr", "moco", "moco-v3", "memory-bank"])
-def test_tau_learns_its_uncertainty(framework: str, tmp_path: Path) -> None:
-    """The projector has one more output, the certainty, which gets a gradient; evaluation sees the embedding without it."""
+def test_tau_learns_its_certainty(framework: str, tmp_path: Path) -> None:
+    """The projector has an extra output, the certainty, which receives a gradient; evaluation drops it."""
     trainer = Trainer(replace(RUN, loss="tau", framework=framework, queue=64), tmp_path, say=quiet)
     assert trainer.train()["knn_top1"] >= 0
     embeddings = trainer.context.latest
@@ -214,20 +216,20 @@ def test_tau_learns_its_uncertainty(framework: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam", "adamw", "lars"])
-def test_a_learned_temperature_moves_and_resumes(optimiser: str, tmp_path: Path) -> None:
+def test_a_learned_temperature_changes_and_resumes(optimiser: str, tmp_path: Path) -> None:
     run = replace(RUN, loss="nt_xent(temperature=learned(0.2))", optimiser=optimiser)
     trainer = Trainer(run, tmp_path, say=quiet)
     (parameter,) = trainer.context.criterion.parameters()
     before = float(parameter.detach())
     trainer.train()
     assert float(parameter.detach()) != before
-    again = Trainer(run, tmp_path, say=quiet)
-    assert again.load_latest()
-    assert torch.equal(next(iter(again.context.criterion.parameters())), parameter)
+    resumed = Trainer(run, tmp_path, say=quiet)
+    assert resumed.load_latest()
+    assert torch.equal(next(iter(resumed.context.criterion.parameters())), parameter)
 
 
 def test_a_model_is_loaded_without_its_data(tmp_path: Path) -> None:
-    """The data set's file is gone; networks and views are all that is needed."""
+    """The data set may be deleted after training: a model needs only its weights and its views."""
     import numpy as np
 
     path = tmp_path / "mine.npz"

@@ -1,6 +1,8 @@
-"""The command line. A bad setting exits with 2, a failure with 1, a signal with 143 or 130: one line says what happened.
+"""The command line: `contrapose COMMAND`.
 
-Whoever reads the output may leave, as in `contrapose study list | head`: runs go on, and the exit code is 141.
+Errors are one line on stderr, without a traceback. The exit code is 2 for a bad setting, 1 for a failure, 143 after SIGTERM
+and 130 after Ctrl-C. If the reader of the output closes it, as in `contrapose study list | head`, training continues, and
+the exit code is 141.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from contrapose import __version__
 from contrapose.cli import exits
 from contrapose.cli.bench import BenchLosses
 from contrapose.cli.data import DataCheck, DataList
+from contrapose.cli.explain import Explain, Map
 from contrapose.cli.files import Embed, Export, Import
-from contrapose.cli.look import Explain, Map
 from contrapose.cli.study import Compare, Demo, StudyList, StudyReport, StudyRun, StudyShow
-from contrapose.cli.train import Evaluate, Presets, Train, without_preset
+from contrapose.cli.train import Evaluate, Presets, Train, expand_preset
 from contrapose.training import Diverged, Stopped
 from contrapose.workers import LoadingFailed
 
@@ -37,51 +39,53 @@ COMMANDS: dict[str, Any] = {
     "import": Import,
     "presets": Presets,
 }
-GROUPS: dict[str, dict[str, Any]] = {  # alone, a group's name means the first of them
+GROUPS: dict[str, dict[str, Any]] = {  # a group's name alone runs its first command
     "bench": {"losses": BenchLosses},
     "data": {"list": DataList, "check": DataCheck},
     "study": {"list": StudyList, "show": StudyShow, "run": StudyRun, "report": StudyReport},
 }
 ABOUT = {
     "": "Contrastive representation learning in which the loss is the subject.",
-    "bench": "bench losses: every path and every installed peer, timed on this machine.",
-    "data": "data list | check: the data sets that have a name, and a look at yours.",
-    "study": "study list | show | run | report: every table and figure of the four papers.",
+    "bench": "bench losses: time the losses on this machine, next to other libraries.",
+    "data": "data list | check: list the built-in data sets, or check your own.",
+    "study": "study list | show | run | report: reproduce the tables and figures of the four papers.",
 }
 
 
-def main(words: list[str] | None = None) -> None:
-    """Parse, run, and say in one line what went wrong."""
-    end: SystemExit | None = None
+def main(arguments: list[str] | None = None) -> None:
+    """Parse the arguments and run the command; report an error in one line."""
+    exit_request: SystemExit | None = None
     try:
-        _command(words)
-    except SystemExit as asked:
-        end = asked
+        _run_command(arguments)
+    except SystemExit as error:
+        exit_request = error
     except BrokenPipeError:
-        end = SystemExit(exits.UNREAD)
-    if not all([_flushed(sys.stdout), _flushed(sys.stderr)]) and (end is None or not end.code):
-        end = SystemExit(exits.UNREAD)
-    if end is not None:
-        raise end
+        exit_request = SystemExit(exits.OUTPUT_CLOSED)
+    # A list, because both streams must be flushed; any failure takes precedence over a closed output.
+    if not all([_flush(sys.stdout), _flush(sys.stderr)]) and (exit_request is None or not exit_request.code):
+        exit_request = SystemExit(exits.OUTPUT_CLOSED)
+    if exit_request is not None:
+        raise exit_request
 
 
-def _command(words: list[str] | None) -> None:
-    words = sys.argv[1:] if words is None else words
-    if words in (["--version"], ["-V"]):
+def _run_command(arguments: list[str] | None) -> None:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments in (["--version"], ["-V"]):
         print(f"contrapose {__version__}")
         return
-    group = words[0] if words and words[0] in GROUPS and len(words) > 1 else None
+    group = arguments[0] if arguments and arguments[0] in GROUPS and len(arguments) > 1 else None
     firsts = {name: next(iter(commands.values())) for name, commands in GROUPS.items()}
-    alone: dict[str, Any] = {name: type(name, (first,), {"__doc__": ABOUT[name]}) for name, first in firsts.items()}
-    commands, rest = (GROUPS[group], words[1:]) if group else (COMMANDS | alone, words)
+    # A subclass with another docstring, because the docstring of the class is the help text.
+    defaults: dict[str, Any] = {name: type(name, (first,), {"__doc__": ABOUT[name]}) for name, first in firsts.items()}
+    commands, rest = (GROUPS[group], arguments[1:]) if group else (COMMANDS | defaults, arguments)
     try:
         if rest[:1] == ["train"]:
-            rest = without_preset(rest)
-        chosen = tyro.extras.subcommand_cli_from_dict(
+            rest = expand_preset(rest)  # before parsing, so that later options override the preset
+        command = tyro.extras.subcommand_cli_from_dict(
             commands, args=rest, prog=f"contrapose {group}" if group else "contrapose", config=(OmitArgPrefixes,),
             description=ABOUT[group or ""],
         )  # fmt: skip
-        chosen()
+        command()
     except (ValueError, FileNotFoundError, NotADirectoryError) as error:
         _fail(str(error), exits.BAD_SETTINGS)
     except (Diverged, LoadingFailed) as error:
@@ -89,22 +93,23 @@ def _command(words: list[str] | None) -> None:
     except Stopped as error:
         _fail(str(error), exits.INTERRUPTED if error.number == signal.SIGINT else exits.STOPPED)
     except KeyboardInterrupt:
-        _fail("interrupted; the same command goes on from what is done", exits.INTERRUPTED)
+        _fail("interrupted; run the same command again to resume", exits.INTERRUPTED)
 
 
 def _fail(message: str, code: int) -> None:
-    with suppress(OSError):  # nobody reads it; the code says it too
+    with suppress(OSError):  # stderr may be closed; the exit code still reports the failure
         print(f"contrapose: {message}", file=sys.stderr)
     raise SystemExit(code)
 
 
-def _flushed(stream: TextIO | None) -> bool:
-    """Whether all of it was read; what was not goes nowhere, and says nothing at the end."""
-    if stream is None:  # a daemon may have none
+def _flush(stream: TextIO | None) -> bool:
+    """Flush a stream; return False if its reader is gone."""
+    if stream is None:  # a process may be started without stdout or stderr
         return True
     try:
         stream.flush()
     except OSError:
+        # Python flushes again at exit and would print a traceback; the rest goes to /dev/null instead.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         return False
     return True

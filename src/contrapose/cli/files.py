@@ -1,4 +1,4 @@
-"""`contrapose embed`, `export`, `import`: what leaves a run, and what comes in."""
+"""`contrapose embed`, `export` and `import`: write features and weights, and read foreign weights."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from contrapose.training import load
 
 @dataclass(frozen=True)
 class Embed:
-    """Write the features of a data set, by a run's encoder, to an .npz or .parquet file."""
+    """Write the features that a run's encoder computes for a data set to an .npz or .parquet file."""
 
     run: Positional[Path]
     """Directory of the run."""
     data: Positional[str]
-    """A data set's name, a folder of images or an .npz file."""
+    """Name of a data set, folder of images or .npz file."""
     out: Annotated[Path, arg(aliases=["-o"])]
-    """The file to write: .npz with train_features, train_labels, test_features, test_labels, classes and, of a folder,
-    train_paths and test_paths; or .parquet with a row each."""
+    """File to write: .npz with train_features, train_labels, test_features, test_labels, classes and, for a folder,
+    train_paths and test_paths; or .parquet with one row per image."""
     data_root: Path = Path("data")
-    """Where downloaded data sets are."""
+    """Directory of downloaded data sets."""
 
     def __call__(self) -> None:
-        """Features of every split there is."""
+        """Write the features of all splits of the data."""
         import numpy as np
 
         from contrapose.modalities.images.load import load as load_data
@@ -46,25 +46,25 @@ class Embed:
                     arrays["classes"] = np.array(images.classes)
         self.out.parent.mkdir(parents=True, exist_ok=True)
         if self.out.suffix == ".parquet":
-            _to_parquet(arrays, self.out)
+            _write_parquet(arrays, self.out)
         else:
             np.savez(self.out, **arrays)  # type: ignore[arg-type]
-        print(f"{', '.join(f'{name} {array.shape}' for name, array in arrays.items())} in {self.out}")
+        print(f"{', '.join(f'{name} {array.shape}' for name, array in arrays.items())} written to {self.out}")
 
 
 @dataclass(frozen=True)
 class Export:
-    """Write a run's encoder as .safetensors, under torchvision's or timm's names, or as .onnx."""
+    """Write a run's encoder as .safetensors, with torchvision's or timm's parameter names, or as .onnx."""
 
     run: Positional[Path]
     """Directory of the run."""
     out: Annotated[Path, arg(aliases=["-o"])]
-    """The file to write; its ending decides: .safetensors or .onnx."""
+    """File to write; its suffix selects the format: .safetensors or .onnx."""
     data_root: Path = Path("data")
-    """Not used: an encoder is exported without its data."""
+    """Ignored: exporting an encoder does not need its data."""
 
     def __call__(self) -> None:
-        """Weights, or a graph with a free batch size."""
+        """Write the weights, or an ONNX graph with a dynamic batch size."""
         from contrapose.training.weights import export
 
         if self.out.suffix not in (".safetensors", ".onnx"):
@@ -73,40 +73,40 @@ class Export:
         kind, encoder = model.run.kind, model.encoder
         self.out.parent.mkdir(parents=True, exist_ok=True)
         if self.out.suffix == ".onnx":
-            _to_onnx(encoder.network.cpu(), kind.example_input(model.views), self.out)
+            _write_onnx(encoder.network.cpu(), kind.example_input(model.views), self.out)
         else:
             export(encoder, self.out)
-        print(f"{model.run.encoder}, {encoder.width} features, in {self.out}")
+        print(f"{model.run.encoder}, {encoder.width} features, written to {self.out}")
         print(kind.describe_input(model.views))
 
 
 @dataclass(frozen=True)
 class Import:
-    """Turn a foreign .pth of weights into .safetensors for `--init`. Nothing in the file is executed."""
+    """Convert a foreign .pth file of weights to .safetensors, for `train --init`. Nothing in the file is executed."""
 
     file: Positional[Path]
-    """A .pth or .pt file of named tensors."""
+    """A .pth or .pt file with a state_dict."""
     out: Annotated[Path, arg(aliases=["-o"])]
     """The .safetensors file to write."""
 
     def __call__(self) -> None:
-        """Names and shapes as they are in the file, without common prefixes."""
+        """Write the tensors under their own names, without prefixes such as module."""
         from safetensors.torch import save_file
 
         from contrapose.training.weights import convert
 
         if not self.file.is_file():
-            raise ValueError(f"file: {self.file} is not there")
+            raise ValueError(f"file: {self.file} does not exist")
         if self.out.suffix != ".safetensors":
             raise ValueError(f"out: expected a name that ends in .safetensors, got {self.out}")
         tensors = convert(self.file)
         self.out.parent.mkdir(parents=True, exist_ok=True)
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, str(self.out))
-        print(f"{len(tensors)} tensors, from {next(iter(tensors))} on, in {self.out}")
+        print(f"{len(tensors)} tensors, the first one {next(iter(tensors))}, written to {self.out}")
 
 
-def _to_parquet(arrays: dict[str, Any], path: Path) -> None:
-    """One row for each image: split, features and, if there are any, label, class and path."""
+def _write_parquet(arrays: dict[str, Any], path: Path) -> None:
+    """Write one row per image: split, features and, if known, label, class and path."""
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -124,14 +124,15 @@ def _to_parquet(arrays: dict[str, Any], path: Path) -> None:
             if f"{part}_paths" in arrays:
                 columns["path"] = arrays[f"{part}_paths"].tolist()
             tables.append(pa.table(columns))
+    # Columns may differ: the test images can have labels and the training images none.
     parquet.write_table(pa.concat_tables(tables, promote_options="default"), path)
 
 
-def _to_onnx(network: Any, example: Any, path: Path) -> None:
+def _write_onnx(network: Any, example: Any, path: Path) -> None:
     import torch
 
     try:
-        import onnxscript  # noqa: F401
+        import onnxscript  # noqa: F401  (torch.onnx needs it, and its own error does not say how to install it)
     except ImportError as error:
         raise ValueError("out: writing .onnx needs: pip install 'contrapose[onnx]'") from error
     batch = torch.export.Dim("batch")

@@ -1,4 +1,4 @@
-"""How far many runs are: bars on a terminal, a line for each run elsewhere."""
+"""Progress of many runs: bars on a terminal, otherwise a line for each run that ends."""
 
 from __future__ import annotations
 
@@ -6,81 +6,80 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from contrapose.studies.task import Watch
+from contrapose.studies.task import ProgressDisplay
 from contrapose.training import Progress
 
 
 @contextmanager
-def watching(runs: int) -> Iterator[Watch]:
-    """A display of the whole and of each run that is at work, with the time left."""
+def progress_display(runs: int) -> Iterator[ProgressDisplay]:
+    """Show the progress of all runs together and of each one that is running, with an estimate of the time left."""
     from rich.console import Console
     from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
     console, started = Console(highlight=False), time.monotonic()
     if not console.is_terminal:
-        yield _lines(runs, started)
+        yield _line_display(runs, started)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"),
-               TextColumn("{task.fields[said]}"), TimeElapsedColumn())  # fmt: skip
+               TextColumn("{task.fields[detail]}"), TimeElapsedColumn())  # fmt: skip
     with Bars(*columns, console=console) as bars:
-        whole = bars.add_task(f"{runs} runs", total=runs, said="")
-        rows: dict[str, TaskID] = {}
-        shares: dict[str, float] = {}
+        total_bar = bars.add_task(f"{runs} runs", total=runs, detail="")
+        run_bars: dict[str, TaskID] = {}
+        fractions: dict[str, float] = {}  # of the runs that are running
         ended = 0
 
-        def left() -> str:
-            done = ended + sum(shares.values())
-            passed = time.monotonic() - started
-            return f"about {_clock(passed / done * (runs - done))} left" if done > 0.05 else ""
+        def time_left() -> str:
+            done = ended + sum(fractions.values())
+            elapsed = time.monotonic() - started
+            # Before the first steps are done, the estimate would be dominated by start-up and compilation.
+            return f"about {_format_duration(elapsed / done * (runs - done))} left" if done > 0.05 else ""
 
-        def step(name: str, progress: Progress) -> None:
-            if name not in rows:
-                rows[name] = bars.add_task(f"  {name}", total=progress.steps, said="")
-            shares[name] = progress.step / progress.steps
-            said = f"epoch {progress.epoch}, loss {progress.loss:.3f}"
-            bars.update(rows[name], completed=progress.step, said=said)
-            bars.update(whole, completed=ended + sum(shares.values()), said=left())
+        def show_step(name: str, progress: Progress) -> None:
+            if name not in run_bars:
+                run_bars[name] = bars.add_task(f"  {name}", total=progress.steps, detail="")
+            fractions[name] = progress.step / progress.steps
+            detail = f"epoch {progress.epoch}, loss {progress.loss:.3f}"
+            bars.update(run_bars[name], completed=progress.step, detail=detail)
+            bars.update(total_bar, completed=ended + sum(fractions.values()), detail=time_left())
 
-        def end(name: str, why: str) -> None:
+        def show_end(name: str, failure: str) -> None:
             nonlocal ended
             ended += 1
-            shares.pop(name, None)
-            if name in rows:
-                bars.remove_task(rows.pop(name))
-            if why:
-                bars.console.print(f"{name} failed: {why}")
-            bars.update(whole, completed=ended + sum(shares.values()), said=left())
+            fractions.pop(name, None)
+            if name in run_bars:
+                bars.remove_task(run_bars.pop(name))
+            if failure:
+                bars.console.print(f"{name} failed: {failure}")
+            bars.update(total_bar, completed=ended + sum(fractions.values()), detail=time_left())
 
         def skip(name: str) -> None:
+            # A skipped run takes no time, so counting it as done would make the estimate too optimistic.
             nonlocal runs
             runs -= 1
-            bars.update(whole, total=runs, description=f"{runs} runs")
+            bars.update(total_bar, total=runs, description=f"{runs} runs")
 
-        yield Watch(step, end, skip)
+        yield ProgressDisplay(on_step=show_step, on_end=show_end, on_skip=skip)
 
 
-def _lines(runs: int, started: float) -> Watch:
-    ended: list[str] = []
+def _line_display(runs: int, started: float) -> ProgressDisplay:
+    ended = 0
 
     def skip(name: str) -> None:
         nonlocal runs
         runs -= 1
 
-    def end(name: str, why: str) -> None:
-        ended.append(name)
-        passed = time.monotonic() - started
-        left = f", about {_clock(passed / len(ended) * (runs - len(ended)))} left" if len(ended) < runs else ""
-        print(f"{len(ended)} of {runs}: {name} {f'failed: {why}' if why else 'done'}{left}", flush=True)
+    def show_end(name: str, failure: str) -> None:
+        nonlocal ended
+        ended += 1
+        elapsed = time.monotonic() - started
+        left = f", about {_format_duration(elapsed / ended * (runs - ended))} left" if ended < runs else ""
+        print(f"{ended} of {runs}: {name} {f'failed: {failure}' if failure else 'done'}{left}", flush=True)
 
-    return Watch(ended=end, skipped=skip)
+    return ProgressDisplay(on_end=show_end, on_skip=skip)
 
 
-def _clock(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 90
-        else f"{seconds / 60:.0f} min"
-        if seconds < 5400
-        else f"{seconds / 3600:.1f} h"
-    )
+def _format_duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

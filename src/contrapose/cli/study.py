@@ -1,4 +1,4 @@
-"""`contrapose study list | show | run | report`: the papers' tables and figures."""
+"""`contrapose study list | show | run | report`, `demo` and `compare`: studies, and comparisons of losses."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from contrapose.cli import exits
-from contrapose.cli.progress import watching
-from contrapose.cli.train import with_views
+from contrapose.cli.progress import progress_display
+from contrapose.cli.train import choose_views
 from contrapose.modalities.images.load import NAMED
 from contrapose.modalities.images.load import load as load_data
 from contrapose.report.render import write
@@ -28,7 +28,7 @@ from contrapose.studies.dilemma import (
     largest_size,
     measure_step_seconds,
 )
-from contrapose.studies.execute import perform_all
+from contrapose.studies.execute import run_tasks
 from contrapose.studies.results import RunDirectory
 from contrapose.studies.task import Task
 from contrapose.training import Run, load
@@ -40,333 +40,347 @@ from contrapose.validate import check_known, nearest
 
 @dataclass(frozen=True)
 class StudyList:
-    """Name every table and figure of the four papers, and say what cannot run yet."""
+    """List every table and figure of the four papers, and which of them cannot run yet."""
 
     only: Positional[str] = ""
-    """Those whose name contains this, such as dystress or cacr/table."""
+    """List only studies whose name contains this text, such as dystress or cacr/table."""
 
     def __call__(self) -> None:
-        """One line each."""
-        chosen = [study for study in STUDIES.values() if self.only in study.name]
-        if not chosen:
+        """Print one line per study, grouped by paper."""
+        selected = [study for study in STUDIES.values() if self.only in study.name]
+        if not selected:
             papers = ", ".join(dict.fromkeys(name.split("/")[0] for name in STUDIES))
             raise ValueError(
                 f"only: no study's name contains {self.only!r}{nearest(self.only, STUDIES, 0.4)} (papers: {papers})"
             )
         paper = ""
-        for study in chosen:
+        for study in selected:
             if study.paper != paper:
                 paper = study.paper
                 print(f"# {paper}")
-            print(f"{study.name:28} {study.title}{_state(study)}")
+            print(f"{study.name:28} {study.title}{_status(study)}")
 
 
-def _state(study: Study) -> str:
+def _status(study: Study) -> str:
     if study.missing:
         return f"   [cannot run: {study.missing}]"
     if study.diagram:
         return "   [nothing to measure]"
     if study.analytic:
         return "   [no training]"
-    unbuilt = [row.name for row in study.rows if row.missing]
-    return f"   [without {', '.join(unbuilt)}]" if unbuilt else ""
+    missing_rows = [row.name for row in study.rows if row.missing]
+    return f"   [without {', '.join(missing_rows)}]" if missing_rows else ""
 
 
 @dataclass(frozen=True)
 class StudyShow:
-    """What a study claims, its runs, and the paper's numbers."""
+    """Show what a study claims, its runs, and the numbers printed in the paper."""
 
     name: Positional[str]
-    """A study, such as behaviour/figure9."""
+    """Name of a study, such as behaviour/figure9."""
 
     def __call__(self) -> None:
-        """In words."""
+        """Print the study, and the commands that run it."""
         study = find(self.name)
         print(f"{study.name}: {study.title}\n{study.paper}\n\n{study.claim}")
         for line in (study.note, f"Cannot run: {study.missing}." if study.missing else ""):
             if line:
                 print(f"\n{line}")
-        values = next(iter(study.loss_values.values()), {})  # of its first data set
+        values = next(iter(study.loss_values.values()), {})  # hyperparameters of the loss on the first data set
         for row in study.rows:
             settings = " ".join(f"{k}={v}" for k, v in row.changes.items())
             for name, value in values.items():
                 settings = settings.replace(f"{{{name}}}", f"{value:g}")
-            what = f"not built: {row.missing}" if row.missing else settings
+            description = f"not built: {row.missing}" if row.missing else settings
             printed = ", ".join(f"{column} {value:g}" for column, value in row.printed.items())
-            print(f"  {row.name:24} {what}" + (f"\n{'':27}paper: {printed}" if printed else ""))
+            print(f"  {row.name:24} {description}" + (f"\n{'':27}paper: {printed}" if printed else ""))
         if study.rows and not study.missing:
             print()
             for scale in ("smoke", "small", "paper"):
                 plan = study.plan(scale)
-                where = ", ".join(on.name for on in plan.sets)
-                print(f"contrapose study run {study.name} --scale {scale:6}  # {len(plan.runs(1))} runs on {where}")
+                data_sets = ", ".join(study_data.name for study_data in plan.sets)
+                print(f"contrapose study run {study.name} --scale {scale:6}  # {len(plan.runs(1))} runs on {data_sets}")
 
 
 @dataclass(frozen=True)
-class _Chosen:
-    """Studies, their runs and where the report goes."""
+class _StudyOptions:
+    """Options shared by `study run` and `study report`."""
 
     names: Positional[tuple[str, ...]]
-    """Studies, such as behaviour/figure9."""
+    """Names of studies, such as behaviour/figure9."""
     scale: str = "smoke"
-    """smoke (seconds, the built-in digits), small (one GPU, minutes, CIFAR-10) or paper (the printed settings)."""
+    """smoke (seconds, on the built-in digits), small (minutes on one GPU, on CIFAR-10) or paper (the paper's settings)."""
     data: tuple[str, ...] = ()
-    """Other data: a name or path for all, or NAME=PATH for one, such as cifar10=cifar10.npz."""
+    """Replace the data: a name or path for all data sets, or NAME=PATH for one, such as cifar10=cifar10.npz."""
     rows: tuple[str, ...] = ()
-    """These rows alone, such as "τ = 0.2": the claims are judged by them."""
+    """Use only these rows, such as "τ = 0.2". Claims are then judged by these rows alone."""
     sets: tuple[str, ...] = ()
-    """These data sets alone, as the report calls them, such as "CIFAR-10, exponential"."""
+    """Use only these data sets, named as in the report, such as "CIFAR-10, exponential"."""
     seeds: int = 1
-    """Runs of each setting, with seeds 0, 1, …"""
+    """Number of runs per setting, with random seeds 0, 1, …"""
     root: Path = Path("runs")
-    """Directory of the runs; `contrapose train` keeps its runs there too."""
+    """Directory of all runs; `contrapose train` uses it too."""
     out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
     """Directory of the report."""
 
     def plans(self) -> list[Plan]:
-        return planned(self.names, self.scale, self.data, self.rows, self.sets)
+        return make_plans(self.names, self.scale, self.data, rows=self.rows, sets=self.sets)
 
     def report(self, plans: list[Plan]) -> None:
-        chosen = "\n".join((*self.rows, "", *self.sets)).strip()
-        report(plans, self.seeds, self.root, self.out, f"-part-{zlib.crc32(chosen.encode()):08x}" if chosen else "")
+        # A report on a selection gets a name of its own, so that it does not overwrite the full report.
+        selection = "\n".join((*self.rows, "", *self.sets)).strip()
+        suffix = f"-part-{zlib.crc32(selection.encode()):08x}" if selection else ""
+        write_report(plans, self.seeds, self.root, out=self.out, suffix=suffix)
 
 
 @dataclass(frozen=True)
-class StudyRun(_Chosen):
-    """Do the runs of studies, each once, and write the report. The same command again goes on where it stopped."""
+class StudyRun(_StudyOptions):
+    """Train and evaluate the runs of studies and write the report. Run the same command again to resume.
+
+    Runs that are already done are not repeated, even if another study has done them.
+    """
 
     jobs: int | None = None
-    """Runs at once on this machine: processes on a CPU (without a number 1), in turns on a GPU (2)."""
+    """Concurrent runs on this machine: processes on a CPU (1 if omitted), taking turns on a GPU (2 if omitted)."""
     on: str = "local"
-    """local, or ray: a cluster whose nodes all see the directory of runs."""
+    """Where to run: local, or ray for a cluster whose nodes share the directory of runs."""
     data_root: Path = Path("data")
-    """Where downloaded data sets are, or go."""
+    """Directory of downloaded data sets; missing ones are downloaded to it."""
 
     def __call__(self) -> None:
-        """Run, judge, report; exit code 1 where a run failed."""
+        """Run and report; exit with 1 if a run failed."""
         plans = self.plans()
-        check_present(plans, self.data_root)
-        failures = do(plans, self.seeds, self.root, self.data_root, self.jobs, self.on)
+        check_data_available(plans, self.data_root)
+        failures = run_plans(plans, self.seeds, self.root, data_root=self.data_root, jobs=self.jobs, on=self.on)
         self.report(plans)
         if failures:
             raise SystemExit(exits.FAILED)
 
 
 @dataclass(frozen=True)
-class StudyReport(_Chosen):
-    """Write the report of studies from what their runs have left so far; nothing is trained. Options as given to `study run`."""
+class StudyReport(_StudyOptions):
+    """Write the report of studies from the runs that exist, without training. Use the same options as for `study run`."""
 
     def __call__(self) -> None:
-        """Page, Markdown and figures."""
+        """Write the report as HTML and Markdown, with figures."""
         check_seeds(self.seeds)
         plans = self.plans()
-        wanted = {name for plan in plans for name in plan.runs(self.seeds)}
-        if wanted and not any((self.root / name).is_dir() for name in wanted):
-            there = sorted(
+        run_names = {name for plan in plans for name in plan.runs(self.seeds)}
+        if run_names and not any((self.root / name).is_dir() for name in run_names):
+            # Naming the data of the runs that do exist shows at once if --scale or --data is wrong.
+            existing_data = sorted(
                 {RunDirectory(path).settings().get("data", "") for path in self.root.glob("*/") if path.is_dir()} - {""}
             )
             raise ValueError(
-                f"root: none of the {len(wanted)} runs is in {self.root}; --scale and --data have to be those of `study run`"
-                + (f" (the runs there are on {', '.join(there)})" if there else "")
+                f"root: none of the {len(run_names)} runs is in {self.root}; use the --scale and --data of `study run`"
+                + (f" (the runs in it are on {', '.join(existing_data)})" if existing_data else "")
             )
         self.report(plans)
 
 
 @dataclass(frozen=True)
 class Demo:
-    """The uniformity-tolerance dilemma in a few minutes on a CPU: nine losses on the built-in digits, a table and a page."""
+    """Show the uniformity-tolerance dilemma in a few minutes on a CPU: nine losses on the built-in digits, with a report."""
 
     seeds: int = 1
-    """Runs of each setting."""
+    """Number of runs per loss."""
     jobs: int = 2
-    """Runs at once."""
+    """Number of concurrent runs."""
     minutes: float | None = None
-    """About how long it may take (default: 5); the amount of training is chosen by the speed of this machine."""
+    """Approximate time limit in minutes, 5 if omitted. The amount of training is adapted to the speed of this machine."""
     root: Path = Path("runs")
-    """Directory of the runs."""
+    """Directory of all runs."""
     out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
     """Directory of the report."""
 
     def size(self) -> Size:
-        """The size that was begun here before, or the one that fits this machine."""
-        begun = [size for size in SIZES if (self.root / size.pretraining_run().name).is_dir()]
-        if begun and self.minutes is None:
-            return begun[0]
+        """Return the size of a demo that was started earlier, or the largest one that this machine completes in time."""
+        started = [size for size in SIZES if (self.root / size.pretraining_run().name).is_dir()]
+        if started and self.minutes is None:
+            return started[0]
         if own_device().type == "cuda":
             return SIZES[0]
         step = measure_step_seconds(self.jobs)
         size = largest_size(step, self.jobs, self.minutes or 5.0)
-        took = max(1, round(size.seconds(step, self.jobs) / 60))
+        minutes = max(1, round(size.seconds(step, self.jobs) / 60))
         print(
-            f"A training step takes {1000 * step:.0f} ms here: {size.digits:,} digits, {size.pretraining_epochs} epochs "
-            f"for the common start and {size.epochs} for each loss, about {took} min (--minutes allows more or less)"
+            f"A training step takes {1000 * step:.0f} ms on this machine. Training on {size.digits:,} digits for "
+            f"{size.pretraining_epochs} epochs, then {size.epochs} epochs per loss: about {minutes} min (--minutes changes it)"
         )
         return size
 
     def __call__(self) -> None:
-        """Train a common start, go on from it with every loss, report."""
+        """Train one encoder, continue from it with every loss, and report."""
         size = self.size()
-        first = Task(size.pretraining_run(), (), self.root)
-        weights = first.folder / "encoder.safetensors"
-        print("One encoder is trained first; then every loss goes on from it.", flush=True)
-        with watching(1) as watch:
-            if perform_all([first], watch):
+        pretraining = Task(size.pretraining_run(), (), self.root)
+        weights = pretraining.folder / "encoder.safetensors"
+        print("Training one encoder first; every loss then continues from it.", flush=True)
+        with progress_display(1) as display:
+            if run_tasks([pretraining], display):
                 raise SystemExit(exits.FAILED)
         if not weights.exists():
-            half = weights.with_suffix(".half")
-            export(load(first.folder).encoder, half)
-            half.rename(weights)
+            # Renamed when complete: the runs of the losses are named after this path and never check its content.
+            temporary = weights.with_suffix(".half")
+            export(load(pretraining.folder).encoder, temporary)
+            temporary.rename(weights)
         plan = demo(weights, size)
-        failures = do([plan], self.seeds, self.root, Path("data"), self.jobs)
-        finish(plan, self.seeds, self.root, self.out / "demo", "The uniformity-tolerance dilemma", INTRODUCTION)
+        failures = run_plans([plan], self.seeds, self.root, data_root=Path("data"), jobs=self.jobs)
+        title = "The uniformity-tolerance dilemma"
+        show_results(plan, self.seeds, self.root, folder=self.out / "demo", title=title, lead=INTRODUCTION)
         if failures:
             raise SystemExit(exits.FAILED)
 
 
 @dataclass(frozen=True)
 class Compare:
-    """Train several losses on your own images and say which to use, with the evidence.
+    """Train with several losses on your own images, and recommend one, with the evidence.
 
-    The folder needs train/ and test/ (or val/) with a folder for each class in both. All settings of `train` can be given.
+    The folder needs train/ and test/ (or val/) with a folder for each class in both. All options of `train` can be used.
     """
 
     run: Annotated[Run, arg(name="")]
     losses: str = "simclr,dystress,cacr,balanced"
-    """Losses with commas between them, as in `train --loss`."""
+    """Losses, separated by commas, each as in `train --loss`."""
     seeds: int = 1
-    """Runs of each loss."""
+    """Number of runs per loss."""
     jobs: int | None = None
-    """Runs at once."""
+    """Number of concurrent runs."""
     root: Path = Path("runs")
-    """Directory of the runs."""
+    """Directory of all runs."""
     out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
     """Directory of the report."""
     data_root: Path = Path("data")
-    """Where downloaded data sets are, or go."""
+    """Directory of downloaded data sets; missing ones are downloaded to it."""
 
     def __call__(self) -> None:
-        """Run, compare, advise."""
-        run = with_views(self.run, print)
-        tested = count_tested(run, self.data_root)
-        plan = comparison(run, split_losses(self.losses), tested)
-        failures = do([plan], self.seeds, self.root, self.data_root, self.jobs)
-        name = f"compare-{plan.sets[0].name}"
-        finish(plan, self.seeds, self.root, self.out / name, f"Losses on {plan.sets[0].name}", "", tested)
+        """Run, compare and recommend."""
+        run = choose_views(self.run, print)
+        test_images = count_test_images(run, self.data_root)
+        plan = comparison(run, split_losses(self.losses), test_images)
+        failures = run_plans([plan], self.seeds, self.root, data_root=self.data_root, jobs=self.jobs)
+        data_name = plan.sets[0].name
+        folder, title = self.out / f"compare-{data_name}", f"Losses on {data_name}"
+        show_results(plan, self.seeds, self.root, folder=folder, title=title, test_images=test_images)
         if failures:
             raise SystemExit(exits.FAILED)
 
 
-def count_tested(run: Run, data_root: Path) -> int:
-    """How many labelled test images a run's data has; none are refused."""
+def count_test_images(run: Run, data_root: Path) -> int:
+    """Return the number of labelled test images of a run's data; raise ValueError if there are none."""
     split = prepare(run, data_root)
     if split.probe is None or split.test is None:
         raise ValueError(
-            f"data: {run.data} has no labelled test images to compare by; a folder needs train/ and test/ with a folder for "
-            "each class in both"
+            f"data: {run.data} has no labelled test images to compare the losses on; a folder needs train/ and test/ "
+            "with a folder for each class in both"
         )
     return len(split.test)
 
 
 def split_losses(text: str) -> list[str]:
-    """At commas that stand in no brackets; each once."""
-    found, depth = [""], 0
-    for letter in text:
-        depth += {"(": 1, ")": -1}.get(letter, 0)
-        if letter == "," and depth == 0:
-            found.append("")
+    """Split a list of losses at commas outside of brackets, and drop repetitions."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            parts.append("")
         else:
-            found[-1] += letter
-    names = list(dict.fromkeys(loss.strip() for loss in found if loss.strip()))
-    if not names:
+            parts[-1] += character
+    losses = list(dict.fromkeys(part.strip() for part in parts if part.strip()))
+    if not losses:
         raise ValueError("losses: expected at least one loss, such as simclr,dystress")
-    return names
+    return losses
 
 
-def finish(plan: Plan, seeds: int, root: Path, folder: Path, title: str, lead: str, tested: int = 0) -> None:
-    """A table in the terminal, the advice, and the path of the page."""
+def show_results(
+    plan: Plan, seeds: int, root: Path, *, folder: Path, title: str, lead: str = "", test_images: int = 0
+) -> None:
+    """Write the report to `folder`, and print a table, the verdicts, the advice and the path of the report."""
     from rich.console import Console
-    from rich.table import Table as Grid
+    from rich.table import Table
 
     results = collect(plan, seeds, root)
-    grid = Grid(title=title)
+    table = Table(title=title)
     for heading in ("loss", "kNN, %", "-U (spread out)", "T (classes together)"):
-        grid.add_column(heading, justify="left" if heading == "loss" else "right")
+        table.add_column(heading, justify="left" if heading == "loss" else "right")
     for row in plan.study.rows:
         cells = [results.cell(row.name, quantity.name) for quantity in plan.study.quantities]
-        why = "; ".join(dict.fromkeys(reason for cell in cells for reason in cell.missing_reasons))
-        spread = [f" ± {cell.spread:.2f}" if len(cell.values) > 1 else "" for cell in cells]
-        numbers = [f"{cell.mean:.2f}{s}" if cell.values else "–" for cell, s in zip(cells, spread, strict=True)]
-        grid.add_row(row.name if not why else f"{row.name} ({why})", *numbers)
+        reasons = "; ".join(dict.fromkeys(reason for cell in cells for reason in cell.missing_reasons))
+        spreads = [f" ± {cell.spread:.2f}" if len(cell.values) > 1 else "" for cell in cells]
+        numbers = [
+            f"{cell.mean:.2f}{spread}" if cell.values else "–" for cell, spread in zip(cells, spreads, strict=True)
+        ]
+        table.add_row(row.name if not reasons else f"{row.name} ({reasons})", *numbers)
     path = write(document([plan], seeds, root, title=title, lead=lead), folder)
     console = Console(highlight=False)
-    with console.capture() as table:  # its own way with a closed pipe is to exit
-        console.print(grid)
-    print(table.get(), end="")
+    with console.capture() as captured:  # printed by `print`, because rich exits the process if the output is closed
+        console.print(table)
+    print(captured.get(), end="")
     for verdict in verdicts(plan, results):
         print(f"{verdict.outcome}: {verdict.statement} ({verdict.evidence})")
-    print(advice(plan.study, results, tested))
+    print(advice(plan.study, results, test_images))
     print(f"report {path}")
 
 
-def planned(
-    names: Sequence[str], scale: str, data: Sequence[str], rows: Sequence[str] = (), sets: Sequence[str] = ()
+def make_plans(
+    names: Sequence[str], scale: str, data: Sequence[str], *, rows: Sequence[str] = (), sets: Sequence[str] = ()
 ) -> list[Plan]:
-    """The studies at a scale, or some of their rows or data sets; an unknown name or scale is refused."""
+    """Return the plans of studies at a scale, or of some of their rows or data sets; raise ValueError on unknown names."""
     if not names:
-        raise ValueError("names: expected at least one study; `contrapose study list` names them")
+        raise ValueError("names: expected at least one study; `contrapose study list` lists them")
     studies = [find(name) for name in names]
     known = [row.name for study in studies for row in study.rows]
     if rows and not known:
-        raise ValueError(f"rows: {names[0]} has none: nothing is trained for it")
+        raise ValueError(f"rows: {names[0]} has no rows, because it trains nothing; omit --rows")
     for row in rows:
         check_known("rows", row, known)
     return [study.select_rows(rows).plan(scale, data).select_data_sets(sets) for study in studies]
 
 
-def check_present(plans: Sequence[Plan], root: Path) -> None:
-    """The data of the runs must be at hand; what torchvision has is downloaded, once."""
-    for on in {on.data: on for plan in plans if plan.study.rows for on in plan.sets}.values():
-        if on.data in NAMED and on.data != "digits":
-            load_data(on.data, root=root)
-        if on.data in NAMED or Path(on.data).exists():
+def check_data_available(plans: Sequence[Plan], root: Path) -> None:
+    """Download missing data sets that torchvision knows; raise ValueError if any other data is missing."""
+    study_data_by_source = {
+        study_data.data: study_data for plan in plans if plan.study.rows for study_data in plan.sets
+    }
+    for source, study_data in study_data_by_source.items():
+        # Downloaded here, once, because concurrent runs would download the same files at the same time.
+        if source in NAMED and source != "digits":
+            load_data(source, root=root)
+        if source in NAMED or Path(source).exists():
             continue
-        where = "a folder with train/ and test/ (or val/), class folders inside, or an .npz file"
-        if len(Path(on.data).parts) > 1 or Path(on.data).suffix:
-            raise ValueError(f"data: there is no {on.data}: expected {where}")
+        expected = "a folder with train/ and test/ (or val/), class folders inside, or an .npz file"
+        # Something that looks like a path is a mistyped one; a bare name is a data set that users must get themselves.
+        if len(Path(source).parts) > 1 or Path(source).suffix:
+            raise ValueError(f"data: {source} does not exist; expected {expected}")
         raise ValueError(
-            f"data: {on.name} is not here; get it, and say where it is with --data {on.data}=PATH: {where}"
+            f"data: {study_data.name} cannot be downloaded automatically; give its path with --data {source}=PATH: {expected}"
         )
 
 
 def check_seeds(seeds: int) -> None:
-    """At least one."""
+    """Raise ValueError unless there is at least one seed."""
     if seeds < 1:
         raise ValueError(f"seeds: expected at least 1, got {seeds}")
 
 
-def do(
-    plans: Sequence[Plan],
-    seeds: int,
-    root: Path,
-    data_root: Path,
-    jobs: int | None,
-    on: str = "local",
+def run_plans(
+    plans: Sequence[Plan], seeds: int, root: Path, *, data_root: Path, jobs: int | None, on: str = "local"
 ) -> dict[str, str]:
-    """All runs of some plans, with a display; why each failed, by name."""
+    """Execute all runs of some plans, with a progress display; return the reason of each failure, by name."""
     check_seeds(seeds)
     tasks = [Task(run, plan.measures, root, data_root) for plan in plans for run in plan.runs(seeds).values()]
-    names = {task.name for task in tasks}
+    names = {task.name for task in tasks}  # plans may share runs
     if not names:
         return {}
-    with watching(len(names)) as watch:
-        return perform_all(tasks, watch, jobs=jobs, on=on)
+    with progress_display(len(names)) as display:
+        return run_tasks(tasks, display, jobs=jobs, on=on)
 
 
-def report(plans: Sequence[Plan], seeds: int, root: Path, out: Path, part: str = "") -> Path:
-    """The page of some plans, and their verdicts in the terminal; that of a part of them does not replace that of all."""
+def write_report(plans: Sequence[Plan], seeds: int, root: Path, *, out: Path, suffix: str = "") -> Path:
+    """Write the report of some plans to a directory in `out`, print their verdicts, and return the report's path."""
     name = "-".join(plan.study.name.replace("/", "-") for plan in plans)
+    # File systems limit the length of a name.
     name = name if len(name) < 80 else f"{len(plans)}-studies"
-    path = write(document(plans, seeds, root), out / f"{name}-{plans[0].scale}{part}")
+    path = write(document(plans, seeds, root), out / f"{name}-{plans[0].scale}{suffix}")
     for plan in plans:
         for verdict in verdicts(plan, collect(plan, seeds, root)):
             print(f"{plan.study.name}: {verdict.outcome}: {verdict.statement}\n    {verdict.evidence}")

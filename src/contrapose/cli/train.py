@@ -1,4 +1,4 @@
-"""`contrapose train`, `evaluate`, `presets`."""
+"""`contrapose train`, `evaluate` and `presets`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from contrapose.modalities import Split
 from contrapose.modalities.images.load import check_name
 from contrapose.modalities.images.load import load as load_data
 from contrapose.training import PRESETS, Model, Progress, Run, Trainer, load, prepare, preset
-from contrapose.training.locks import locked
-from contrapose.training.processes import leave
+from contrapose.training.locks import lock_directory
+from contrapose.training.processes import leave_process_group
 from contrapose.training.stops import ignore_closed_output
 from contrapose.validate import check_known
 from contrapose.workers import TIMEOUT
@@ -27,36 +27,39 @@ from contrapose.workers import TIMEOUT
 
 @dataclass(frozen=True)
 class Train:
-    """Train an encoder; the same command again goes on where it stopped. Without arguments: the built-in digits.
+    """Train an encoder, by default on the built-in digits. Run the same command again to resume an interrupted training.
 
-    `--preset NAME` starts from a paper's settings, such as dystress/cifar10, behaviour/cifar10, cacr/cifar10-k4 or
-    balanced/cifar10 (`contrapose presets` names them all); what is given beside it replaces them.
+    `--preset NAME` starts from the settings of a paper, such as dystress/cifar10, behaviour/cifar10, cacr/cifar10-k4 or
+    balanced/cifar10 (`contrapose presets` lists all). Other options override those of the preset.
     """
 
     run: Annotated[Run, arg(name="")]
     out: Path | None = None
-    """Directory of the run (default: runs/ and a name made of its settings)."""
+    """Directory of the run; if omitted, a name derived from the settings, in runs/."""
     data_root: Path = Path("data")
-    """Where downloaded data sets are, or go."""
+    """Directory of downloaded data sets; missing ones are downloaded to it."""
     workers: int = 2
-    """Processes that decode images, with --stream; they change nothing but the speed."""
+    """Processes that decode images, with --stream. They change the speed, but not the results."""
     worker_timeout: float = TIMEOUT
-    """Seconds without a batch from the workers after which the training fails; the default suits all but very slow disks."""
+    """Seconds to wait for a batch from the workers before the training fails. Increase it for very slow disks."""
 
     def __call__(self) -> None:
-        """Train, with a progress bar."""
-        with _progress() as (show, tell), ExitStack() as stack:
-            watch, say = ignore_closed_output(show), ignore_closed_output(tell)
-            run = with_views(self.run, say)
-            check_name(run.data)  # before anything is made
+        """Train, with a progress bar on a terminal."""
+        with _training_display() as (show_progress, print_line), ExitStack() as stack:
+            watch, say = ignore_closed_output(show_progress), ignore_closed_output(print_line)
+            run = choose_views(self.run, say)
+            check_name(run.data)  # refuse an unknown name before a directory or lock is created
             folder = self.out or Path("runs") / run.name
-            if not _rank() and not stack.enter_context(locked(folder)):
-                raise ValueError(f"out: another process is at work in {folder}")
+            # One lock for all processes of torchrun: a lock of their own would be refused.
+            if not _rank() and not stack.enter_context(lock_directory(folder)):
+                raise ValueError(
+                    f"out: another process is training in {folder}; wait for it to end, or use another --out"
+                )
             trainer = Trainer(
                 run,
                 folder,
-                watch,
-                say,
+                watch=watch,
+                say=say,
                 data_root=self.data_root,
                 workers=self.workers,
                 worker_timeout=self.worker_timeout,
@@ -66,48 +69,47 @@ class Train:
             for name, score in scores.items():
                 say(f"{name:10} {score:6.2f} %   (last epoch, {run.knn} neighbours)")
             if not scores:
-                say(
-                    "no score: the data has no labelled training and test images (`contrapose data check` says what it has)"
-                )
+                say("no score: the data has no labelled training and test images (see `contrapose data check PATH`)")
             say(f"run        {folder}")
-        leave()
+        leave_process_group()
 
 
 def _rank() -> int:
-    """Of several processes, the first speaks and holds the lock; it has 0."""
+    """Return the rank of this process under torchrun, else 0. Only rank 0 prints and holds the lock."""
     return int(os.environ.get("RANK", "0"))
 
 
-def with_views(run: Run, say: Callable[[str], None]) -> Run:
-    """The run, with views for images where they were left at those of the digits."""
+def choose_views(run: Run, say: Callable[[str], None]) -> Run:
+    """Return the run, with views for natural images if its data is not the digits and --views is not set."""
+    # The recipe for digits inverts and rotates images and never flips them, because a mirrored digit is another sign.
     if run.data == "digits" or run.views != "digits":
         return run
-    say("views: simclr-cifar, of 32 pixels, as for any images but the built-in digits (--views says otherwise)")
+    say("views: simclr-cifar, at 32 pixels, the default for all images but the built-in digits (--views changes it)")
     return replace(run, views="simclr-cifar")
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Score a run: kNN and, if asked, a linear probe on its encoder's features."""
+    """Evaluate a run's encoder: kNN accuracy and, on request, a linear probe, fine-tuning, few-shot SVMs and metrics."""
 
     run: Positional[Path]
     """Directory of the run."""
     data: str = ""
-    """Another data set to score on (a name, a folder or an .npz file, with labelled training and test images)."""
+    """Another data set to evaluate on: a name, a folder or an .npz file, with labelled training and test images."""
     knn: int = 0
-    """Neighbours; 0: as the run has it."""
+    """Number of neighbours; 0: as in the run."""
     linear: str = ""
-    """A linear probe: wang-liu, cacr, cacr-imagenet, moco-v3, dystress-imagenet, balanced-cifar or balanced-imagenet."""
+    """Linear probe to train: wang-liu, cacr, cacr-imagenet, moco-v3, dystress-imagenet, balanced-cifar or balanced-imagenet."""
     best: bool = False
-    """Report the probe's best epoch too, under that name."""
+    """Report the accuracy of the probe's best epoch too, under a name of its own."""
     finetune: int = 0
-    """Epochs of fine-tuning encoder and classifier together; 0: none."""
+    """Epochs for which the encoder and a classifier are fine-tuned; 0: no fine-tuning."""
     metrics: bool = False
-    """Measure the embedding on all test images too: uniformity, tolerance, separation and the others."""
+    """Compute the embedding metrics on all test images: uniformity, tolerance, separation and others."""
     few_shot: bool = False
-    """Linear SVMs on a class-balanced subset and on all (Kukleva's long-tail protocol)."""
+    """Train linear SVMs on a class-balanced subset and on all images (long-tail protocol of Kukleva et al.)."""
     data_root: Path = Path("data")
-    """Where downloaded data sets are."""
+    """Directory of downloaded data sets."""
 
     def __call__(self) -> None:
         """Print the scores as JSON."""
@@ -119,60 +121,62 @@ class Evaluate:
         if self.metrics:
             scores |= model.measure(split.held_out, Measures(images=0, drawn=1000))
         if not scores:
-            _labelled(model, split)
+            _labelled_features(model, split)  # raises an error that says what the data lacks
         if self.linear:
             probe = replace(PROBES[self.linear], best=self.best)
-            scores |= {f"linear_{name}": score for name, score in probe(*_labelled(model, split)).items()}
+            scores |= {f"linear_{name}": score for name, score in probe(*_labelled_features(model, split)).items()}
         if self.finetune:
             if split.probe is None or split.test is None:
-                raise ValueError("finetune: expected labelled images in memory, and this run has none")
-            tuned = FineTune(self.finetune)(
+                raise ValueError("finetune: expected labelled training and test images, but the data has none")
+            finetuned = FineTune(self.finetune)(
                 model.encoder, split.probe, split.test, views=model.views, device=model.device
             )
-            scores |= {f"finetune_{name}": score for name, score in tuned.items()}
+            scores |= {f"finetune_{name}": score for name, score in finetuned.items()}
         if self.few_shot:
-            scores |= few_shot(*_labelled(model, split))
+            scores |= few_shot(*_labelled_features(model, split))
         print(json.dumps({"step": model.step, **scores}))
 
 
-def _labelled(model: Model, split: Split) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    labelled = model.labelled_features(split)
-    if labelled is None:
+def _labelled_features(model: Model, split: Split) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return training features and labels, then test features and labels."""
+    features = model.labelled_features(split)
+    if features is None:
         name = split.train.name.removesuffix(" (train)")
-        raise ValueError(f"data: {name} has no labelled training and test images to score with")
-    return labelled
+        raise ValueError(f"data: {name} has no labelled training and test images to evaluate with")
+    return features
 
 
 @dataclass(frozen=True)
 class Presets:
-    """Name the papers' training settings."""
+    """List the presets: the papers' training settings, for `train --preset`."""
 
     def __call__(self) -> None:
-        """One line each."""
+        """Print one line per preset, with its main settings."""
         for name, settings in PRESETS.items():
-            shown = " ".join(
+            summary = " ".join(
                 f"{key}={settings[key]}" for key in ("encoder", "loss", "optimiser", "lr", "batch", "epochs")
             )
-            print(f"{name:32} {shown}")
+            print(f"{name:32} {summary}")
 
 
-def without_preset(words: list[str]) -> list[str]:
-    """`--preset NAME` stands for its settings, which any that follow replace."""
-    for place, word in enumerate(words):
-        name = word.removeprefix("--preset=") if word.startswith("--preset=") else None
-        after = place + 1
-        if word == "--preset":
-            if after == len(words):
+def expand_preset(arguments: list[str]) -> list[str]:
+    """Replace `--preset NAME` by the options of the preset."""
+    for position, argument in enumerate(arguments):
+        name = argument.removeprefix("--preset=") if argument.startswith("--preset=") else None
+        end = position + 1
+        if argument == "--preset":
+            if end == len(arguments):
                 raise ValueError(f"preset: expected one of {', '.join(PRESETS)}, got nothing")
-            name, after = words[after], after + 1
+            name, end = arguments[end], end + 1
         if name is not None:
-            preset(name)  # refuses an unknown one
-            meant = [text for key, value in PRESETS[name].items() for text in _as_words(key, value)]
-            return [words[0], *meant, *words[1:place], *words[after:]]
-    return words
+            preset(name)  # raises if it is unknown
+            options = [text for key, value in PRESETS[name].items() for text in _as_arguments(key, value)]
+            # The last occurrence of an option counts, so those of the preset come first wherever --preset stands.
+            return [arguments[0], *options, *arguments[1:position], *arguments[end:]]
+    return arguments
 
 
-def _as_words(key: str, value: Any) -> list[str]:
+def _as_arguments(key: str, value: Any) -> list[str]:
     option = key.replace("_", "-")
     if isinstance(value, bool):
         return [f"--{option}" if value else f"--no-{option}"]
@@ -180,8 +184,8 @@ def _as_words(key: str, value: Any) -> list[str]:
 
 
 @contextmanager
-def _progress() -> Iterator[tuple[Callable[[Progress], None], Callable[[str], None]]]:
-    """A live bar on a terminal; a line for each epoch elsewhere."""
+def _training_display() -> Iterator[tuple[Callable[[Progress], None], Callable[[str], None]]]:
+    """Yield functions that show progress and print a line: a live bar on a terminal, otherwise a line per epoch."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -191,7 +195,7 @@ def _progress() -> Iterator[tuple[Callable[[Progress], None], Callable[[str], No
         yield lambda progress: None, lambda text: None
         return
     if not console.is_terminal:
-        yield _lines(), lambda text: print(text, flush=True)
+        yield _epoch_lines(), lambda text: print(text, flush=True)
         return
     columns = (TextColumn("epoch {task.fields[epoch]}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"),
                TextColumn("loss {task.fields[loss]:.3f}"), TextColumn("{task.fields[rate]:,.0f} images/s"),
@@ -199,25 +203,27 @@ def _progress() -> Iterator[tuple[Callable[[Progress], None], Callable[[str], No
     with Bar(*columns, console=console) as bar:
         task = bar.add_task("train", epoch=0, loss=float("nan"), rate=0.0, total=None)
 
-        def watch(p: Progress) -> None:
+        def show(p: Progress) -> None:
             bar.update(task, completed=p.step, total=p.steps, epoch=p.epoch, loss=p.loss, rate=p.images_per_second)
 
-        yield watch, bar.console.print
+        yield show, bar.console.print
 
 
-def _lines() -> Callable[[Progress], None]:
-    seen: list[Progress] = []  # of the epoch that is under way
+def _epoch_lines() -> Callable[[Progress], None]:
+    """Return a function that prints a line after each epoch."""
+    steps: list[Progress] = []  # of the current epoch
 
-    def over() -> None:
-        last, loss = seen[-1], sum(p.loss for p in seen) / len(seen)
+    def print_epoch() -> None:
+        last, loss = steps[-1], sum(p.loss for p in steps) / len(steps)
         print(f"epoch {last.epoch:4}   loss {loss:.3f}   {last.images_per_second:,.0f} images/s", flush=True)
-        seen.clear()
+        steps.clear()
 
-    def watch(p: Progress) -> None:
-        if seen and seen[-1].epoch != p.epoch:
-            over()
-        seen.append(p)
+    def show(p: Progress) -> None:
+        # The first step of an epoch ends the one before it; the last epoch has no such step.
+        if steps and steps[-1].epoch != p.epoch:
+            print_epoch()
+        steps.append(p)
         if p.step == p.steps:
-            over()
+            print_epoch()
 
-    return watch
+    return show

@@ -6,17 +6,17 @@ import gc
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
-from contrapose.studies.elsewhere import in_processes, on_ray
-from contrapose.studies.task import BUSY, Task, Watch, performing
+from contrapose.studies.pools import run_in_processes, run_on_ray
+from contrapose.studies.task import BUSY, ProgressDisplay, Task, task_steps
 from contrapose.training import Stopped, signals
 from contrapose.training.processes import own_device
 
-Work = tuple[Task, Generator[None, None, str]]
-_ON_A_GPU = 2  # concurrent jobs; a third one gives no more throughput, as measured in benchmarks/README.md
+Job = tuple[Task, Generator[None, None, str]]
+_JOBS_PER_GPU = 2  # a third one gives no more throughput, as measured in benchmarks/README.md
 
 
-def perform_all(
-    tasks: Sequence[Task], watch: Watch | None = None, *, jobs: int | None = None, on: str = "local"
+def run_tasks(
+    tasks: Sequence[Task], display: ProgressDisplay | None = None, *, jobs: int | None = None, on: str = "local"
 ) -> dict[str, str]:
     """Execute tasks, `jobs` at a time, on this machine or a Ray cluster. Tasks that are done are skipped.
 
@@ -24,90 +24,96 @@ def perform_all(
     queued while the other works on the host.
 
     Returns:
-        Why each failed task failed, by name.
+        The reason of each failure, by the name of the task.
     """
-    watch = watch or Watch()
+    display = display or ProgressDisplay()
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs: expected at least 1, got {jobs}")
     if on not in ("local", "ray"):
         raise ValueError(f"on: expected local or ray, got {on!r}")
-    unique = {task.name: task for task in _merged(tasks)}
     open_tasks = []
-    for task in unique.values():
+    for task in _merge_tasks(tasks):
         if task.done():
-            watch.skipped(task.name)
+            display.on_skip(task.name)
         else:
             open_tasks.append(task)
     if not open_tasks:
         return {}
     if on == "ray":
-        return on_ray(open_tasks, watch)
+        return run_on_ray(open_tasks, display)
     if own_device().type == "cuda":
-        return _here(open_tasks, watch, jobs or _ON_A_GPU)
+        return _run_in_turns(open_tasks, display, jobs or _JOBS_PER_GPU)
     if jobs in (None, 1):
-        return _here(open_tasks, watch, 1)
+        return _run_in_turns(open_tasks, display, 1)
+    # Timed runs come after the pool is done: processes that share the cores would distort their step times.
     timed = [task for task in open_tasks if task.timed]
-    others = [task for task in open_tasks if not task.timed]
-    return in_processes(others, watch, jobs) | _here(timed, watch, 1)
+    untimed = [task for task in open_tasks if not task.timed]
+    return run_in_processes(untimed, display, jobs) | _run_in_turns(timed, display, 1)
 
 
-def _merged(tasks: Sequence[Task]) -> list[Task]:
-    """Merge tasks of the same run into one that measures everything."""
-    found: dict[str, Task] = {}
+def _merge_tasks(tasks: Sequence[Task]) -> list[Task]:
+    """Merge tasks of the same run into one that takes all their measures."""
+    merged: dict[str, Task] = {}
     for task in tasks:
-        old = found.get(task.name)
-        measures = tuple(dict.fromkeys((old.measures if old else ()) + task.measures))
-        found[task.name] = Task(task.run, measures, task.root, task.data_root)
-    return list(found.values())
+        earlier = merged.get(task.name)
+        measures = tuple(dict.fromkeys((earlier.measures if earlier else ()) + task.measures))
+        merged[task.name] = Task(task.run, measures, task.root, task.data_root)
+    return list(merged.values())
 
 
-def _here(tasks: Sequence[Task], watch: Watch, at_once: int) -> dict[str, str]:
-    """Execute tasks in this process, `at_once` of them taking turns.
+def _run_in_turns(tasks: Sequence[Task], display: ProgressDisplay, jobs: int) -> dict[str, str]:
+    """Execute tasks in this process, `jobs` of them taking turns; return the reason of each failure, by name.
 
-    Runs that another process is working on, or that do not fit into memory together with others, come at the end.
+    Three kinds of runs come last, one at a time: those whose speed is measured, those that another process is working on,
+    and those that ran out of memory beside another run.
     """
     failures: dict[str, str] = {}
-    later, together = [task for task in tasks if task.timed], [task for task in tasks if not task.timed]
+    alone, shared = [task for task in tasks if task.timed], [task for task in tasks if not task.timed]
     with signals() as requests:
-        for some, turns in ((together, at_once), (later, 1)):
-            alike = [replace(task, concurrent_runs=min(turns, len(some)) - 1) for task in some]
-            works = [(task, performing(task, watch.stepped, requests, patient=some is later)) for task in alike]
-            for task, why in _in_turns(works, turns):
-                if some is together and (why == BUSY or (turns > 1 and _no_room(why))):
+        # The second group grows while the first one runs, so it must be read only when its turn comes.
+        for group, turns in ((shared, jobs), (alone, 1)):
+            group_tasks = [replace(task, concurrent_runs=min(turns, len(group)) - 1) for task in group]
+            # Only the last group waits for other processes: before that there is other work to do.
+            wait = group is alone
+            queue = [(task, task_steps(task, display.report_step, requests, wait=wait)) for task in group_tasks]
+            for task, failure in _take_turns(queue, turns):
+                if group is shared and (failure == BUSY or (turns > 1 and _is_out_of_memory(failure))):
                     (task.folder / "failure.json").unlink(missing_ok=True)
-                    later.append(task)
+                    alone.append(task)
                     continue
-                watch.ended(task.name, why)
-                failures |= {task.name: why} if why else {}
+                display.on_end(task.name, failure)
+                failures |= {task.name: failure} if failure else {}
     return failures
 
 
-def _no_room(why: str) -> bool:
-    return "out of memory" in why.lower() or "alloc_failed" in why.lower()
+def _is_out_of_memory(failure: str) -> bool:
+    # cuBLAS and cuDNN report a full device as CUBLAS_STATUS_ALLOC_FAILED and the like.
+    return "out of memory" in failure.lower() or "alloc_failed" in failure.lower()
 
 
-def _in_turns(works: list[Work], at_once: int) -> Iterator[tuple[Task, str]]:
-    """Yield each task and its result as it ends. A signal stops all that are running, and no other one starts."""
-    waiting: list[Work] = list(works)
-    running: list[Work] = []
+def _take_turns(queue: list[Job], jobs: int) -> Iterator[tuple[Task, str]]:
+    """Yield each task and its result as it ends. A signal stops all running tasks, and no other one starts."""
+    waiting: list[Job] = list(queue)
+    running: list[Job] = []
     stopped: Stopped | None = None
     try:
+        # After a signal the others still get their turn, in which each saves a checkpoint and stops.
         while running or (waiting and stopped is None):
-            while waiting and stopped is None and len(running) < at_once:
+            while waiting and stopped is None and len(running) < jobs:
                 running.append(waiting.pop(0))
-            for task, work in list(running):
+            for task, steps in list(running):
                 try:
-                    next(work)
+                    next(steps)
                     continue
                 except StopIteration as end:
-                    running.remove((task, work))
+                    running.remove((task, steps))
                     gc.collect()  # reference cycles of a finished run keep GPU memory until then
                     yield task, end.value
                 except Stopped as error:
-                    running.remove((task, work))
+                    running.remove((task, steps))
                     stopped = stopped or error
     finally:
-        for _, work in running:
-            work.close()
+        for _, steps in running:
+            steps.close()  # releases the locks of their directories
     if stopped is not None:
         raise stopped

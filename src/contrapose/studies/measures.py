@@ -1,4 +1,4 @@
-"""Measure a trained run beyond its records. Each evaluation is done once, and its result kept in the run's directory.
+"""Evaluate a trained run beyond its records. Each evaluation is done once; its result is kept in the run's directory.
 
 linear:PROBE           top-1 accuracy of a linear probe; linear_top5:PROBE
 knn:K:WEIGHTS          top-1 accuracy of k nearest neighbours (softmax, uniform, distance); knn_top5:K:WEIGHTS
@@ -24,44 +24,47 @@ from contrapose.training import Model, build
 
 def is_evaluation(measure: str) -> bool:
     """Return whether a measure is an evaluation after training, rather than an entry of the records."""
-    return measure.split(":")[0] in _MADE or measure.endswith("_whole")
+    return measure.split(":")[0] in _EVALUATIONS or measure.endswith("_whole")
 
 
 def evaluate(model: Model, split: Split, measure: str) -> dict[str, Any]:
-    """Return the measure, and whatever else the same work gives."""
-    kind, *words = measure.split(":")
-    if measure.endswith("_whole") and kind not in _MADE:
+    """Return the value of the measure, by name, and the others that the same computation gives."""
+    kind, *options = measure.split(":")
+    if measure.endswith("_whole") and kind not in _EVALUATIONS:
         values = model.measure(split.held_out, Measures(images=0, drawn=1000))
         return {f"{name}_whole": value for name, value in values.items()}
-    return _MADE[kind](model, split, *words)
+    return _EVALUATIONS[kind](model, split, *options)
 
 
-def _labelled(model: Model, split: Split) -> Any:
-    labelled = model.labelled_features(split)
-    if labelled is None:
+def _labelled_features(model: Model, split: Split) -> Any:
+    """Return training features and labels, then test features and labels."""
+    features = model.labelled_features(split)
+    if features is None:
         raise ValueError(f"{model.run.data} has no labelled training and test images to score with")
-    return labelled
+    return features
 
 
 def _linear(model: Model, split: Split, probe: str) -> dict[str, Any]:
-    scores = PROBES[probe](*_labelled(model, split), seed=model.run.seed)
+    scores = PROBES[probe](*_labelled_features(model, split), seed=model.run.seed)
     return {f"linear:{probe}": scores["top1"], f"linear_top5:{probe}": scores.get("top5")}
 
 
 def _knn(model: Model, split: Split, k: str, weights: str) -> dict[str, Any]:
-    train, *rest = _labelled(model, split)
-    scores = KNN(min(int(k), len(train)), weights)(train, *rest)  # all there are, where there are fewer
+    train, *rest = _labelled_features(model, split)
+    # Smoke-scale data can have fewer training images than the paper has neighbours.
+    scores = KNN(min(int(k), len(train)), weights)(train, *rest)
     return {f"knn:{k}:{weights}": scores["top1"], f"knn_top5:{k}:{weights}": scores.get("top5")}
 
 
 def _few_shot(model: Model, split: Split) -> dict[str, Any]:
-    return few_shot(*_labelled(model, split), seed=model.run.seed)
+    return few_shot(*_labelled_features(model, split), seed=model.run.seed)
 
 
 def _map(model: Model, split: Split) -> dict[str, Any]:
     z, labels, _ = model.sample_embeddings(split.held_out, 1000)
     if labels is None:
         raise ValueError(f"{model.run.data} has no labels to colour a map by")
+    # Rounded, because the points are stored as JSON and only drawn.
     return {
         "map": {
             "points": [[round(x, 2) for x in p] for p in project_to_plane(z.cpu(), "tsne", 0).tolist()],
@@ -71,27 +74,30 @@ def _map(model: Model, split: Split) -> dict[str, Any]:
 
 
 def _histograms(model: Model, split: Split) -> dict[str, Any]:
-    """Histograms for the trained encoder, and for the one that it started from."""
+    """Return the histograms of the trained encoder, and of the one that it started from."""
+    # Building from the same seed reproduces the initial weights, so they need not be saved.
     start = build(model.run, len(split.train)).to(model.device)
     untrained = Model(model.run, start.encoder, start.projector, model.device)
     model.run.kind.prepare(untrained)
-    return {"histograms": {"start": _one_histogram(untrained, split), "end": _one_histogram(model, split)}}
+    return {"histograms": {"start": _similarities(untrained, split), "end": _similarities(model, split)}}
 
 
-def _one_histogram(model: Model, split: Split) -> dict[str, Any]:
-    how = Measures(2000)
-    sample = how.sample(split.held_out, model.views)
+def _similarities(model: Model, split: Split) -> dict[str, Any]:
+    """Return histograms of the similarities of positive and negative pairs in a sample of 2,000 images."""
+    measures = Measures(2000)
+    sample = measures.sample(split.held_out, model.views)
     raw = sample.reader(model.views, model.device, workers=0, timeout=0.0).resident
     assert raw is not None
     model.eval()
-    first, second = how.draw(model.project, model.views, raw, torch.arange(len(sample)), 0, 1)
+    first, second = measures.draw(model.project, model.views, raw, torch.arange(len(sample)), 0, 1)
     labels = None if sample.labels is None else sample.labels.to(first.device)
-    found = similarity_histograms(first, second, labels)
-    kinds = ("true_positive", "false_negative", "true_negative")
-    return {"edges": found.edges.tolist(), "means": list(found.means), **{k: getattr(found, k).tolist() for k in kinds}}
+    histograms = similarity_histograms(first, second, labels)
+    counts = {kind: getattr(histograms, kind).tolist() for kind in ("true_positive", "false_negative", "true_negative")}
+    return {"edges": histograms.edges.tolist(), "means": list(histograms.means), **counts}
 
 
-_MADE: dict[str, Callable[..., dict[str, Any]]] = {
+# A probe computes both accuracies, so top-1 and top-5 share a function.
+_EVALUATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "linear": _linear,
     "linear_top5": _linear,
     "knn": _knn,

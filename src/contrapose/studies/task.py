@@ -1,6 +1,6 @@
-"""Train and measure one run of a study, exactly once: several studies may share it, and processes may be killed or race.
+"""Train and evaluate one run of a study exactly once, even if studies share it or processes are killed or race.
 
-The run's directory says what is done: records to the last epoch, evaluations.json, or failure.json.
+The files in the run's directory say what is done: records up to the last epoch, evaluations.json, or failure.json.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from pathlib import Path
 from contrapose.studies.measures import evaluate, is_evaluation
 from contrapose.studies.results import RunDirectory
 from contrapose.training import Progress, Run, Stopped, Trainer, drain, signals
-from contrapose.training.locks import locked
-from contrapose.training.records import write_whole
+from contrapose.training.locks import lock_directory
+from contrapose.training.records import write_json_atomically
 from contrapose.training.stops import StopRequests, ignore_closed_output
 from contrapose.workers import worker_failures
 
 BUSY = "busy"
+StepCallback = Callable[[str, Progress], None]  # called with the name of the run
 
 
 @dataclass(frozen=True)
 class Task:
-    """A run, what is measured of it, and the directory of runs."""
+    """A run, the measures to take of it, and the directory that holds all runs."""
 
     run: Run
     measures: tuple[str, ...]
     root: Path
     data_root: Path | None = None
-    concurrent_runs: int = 0  # other runs on the same device meanwhile
+    concurrent_runs: int = 0  # other runs that share the device
 
     @property
     def name(self) -> str:
@@ -56,76 +57,87 @@ class Task:
         return [measure for measure in self.measures if is_evaluation(measure) and measure not in evaluations]
 
 
-def perform(task: Task, watch: Callable[[str, Progress], None] | None = None, *, patient: bool = True) -> str:
-    """Do what is left of a task. Gives "" when it is done, why it failed, or BUSY where another process has it."""
+def run_task(task: Task, on_step: StepCallback | None = None, *, wait: bool = True) -> str:
+    """Train and evaluate whatever is not done yet.
+
+    Returns:
+        "" on success, the reason of a failure, or BUSY if another process works on the run and `wait` is False.
+    """
     with signals() as requests:
-        return drain(performing(task, watch, requests, patient=patient))
+        return drain(task_steps(task, on_step, requests, wait=wait))
 
 
-def performing(
-    task: Task, watch: Callable[[str, Progress], None] | None, requests: StopRequests, *, patient: bool
+def task_steps(
+    task: Task, on_step: StepCallback | None, requests: StopRequests, *, wait: bool
 ) -> Generator[None, None, str]:
-    """The same in parts, as `Trainer.training` has them."""
-    with locked(task.folder, requests, patient=patient) as mine:
-        if not mine:
+    """Do the work of `run_task` in parts, as `Trainer.training` does, so that several tasks can take turns."""
+    with lock_directory(task.folder, requests, wait=wait) as acquired:
+        if not acquired:
             return BUSY
+        # Checked only under the lock: another process may have finished the run while this one waited.
         if task.done():
             return ""
         failure = task.folder / "failure.json"
         try:
             with worker_failures():
-                yield from _work(task, watch, requests)
+                yield from _train_and_evaluate(task, on_step, requests)
         except Stopped:
             raise
-        except Exception as error:  # one run that fails must not stop the others; the report shows why
+        except Exception as error:  # one run that fails must not stop the others; the report shows the reason
             task.folder.mkdir(parents=True, exist_ok=True)
-            why = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
-            write_whole(failure, {"why": why})
-            return why
+            # A ValueError is a message for the user; for anything else the type is part of the explanation.
+            reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            write_json_atomically(failure, {"why": reason})
+            return reason
         failure.unlink(missing_ok=True)
-        return "" if task.done() else "it ended without its last record"
+        return "" if task.done() else "the run ended without its last record"
 
 
-def _work(
-    task: Task, watch: Callable[[str, Progress], None] | None, requests: StopRequests
+def _train_and_evaluate(
+    task: Task, on_step: StepCallback | None, requests: StopRequests
 ) -> Generator[None, None, None]:
-    see = (lambda progress: watch(task.name, progress)) if watch is not None else (lambda progress: None)
+    watch = (lambda progress: on_step(task.name, progress)) if on_step is not None else (lambda progress: None)
     with requests.immediate():
         trainer = Trainer(
-            task.run, task.folder, see, lambda text: None, task.data_root, concurrent_runs=task.concurrent_runs
+            task.run,
+            task.folder,
+            watch=watch,
+            say=lambda text: None,
+            data_root=task.data_root,
+            concurrent_runs=task.concurrent_runs,
         )
+        # Records alone are not enough: the last checkpoint may be missing or damaged, and evaluations need its weights.
         trained = RunDirectory(task.folder).trained(task.run.epochs) and trainer.load_latest() and trainer.complete
     if not trained:
         yield from trainer.training(requests)
     for measure in task.open_measures():
-        there = RunDirectory(task.folder).evaluations()
-        if measure not in there:  # one evaluation may have given several
+        evaluations = RunDirectory(task.folder).evaluations()
+        if measure not in evaluations:  # an earlier evaluation of this loop may have included it
             with requests.immediate():
-                found = evaluate(trainer.model, trainer.split, measure)
-            write_whole(task.folder / "evaluations.json", there | found)
+                values = evaluate(trainer.model, trainer.split, measure)
+            write_json_atomically(task.folder / "evaluations.json", evaluations | values)
             yield
 
 
 @dataclass
-class Watch:
+class ProgressDisplay:
     """Callbacks of a progress display: for every step, and for every run that ends or is skipped."""
 
-    step: Callable[[str, Progress], None] = lambda name, progress: None
-    ended: Callable[[str, str], None] = lambda name, why: None
-    skipped: Callable[[str], None] = lambda name: None  # the run was already done
-    steps_every: float = 0.2
-    _told: dict[str, float] = field(default_factory=dict)
+    on_step: StepCallback = lambda name, progress: None
+    on_end: Callable[[str, str], None] = lambda name, failure: None  # `failure` is empty on success
+    on_skip: Callable[[str], None] = lambda name: None  # the run was already done
+    step_interval: float = 0.2  # seconds
+    _last_reports: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.step, self.ended, self.skipped = (
-            ignore_closed_output(self.step),
-            ignore_closed_output(self.ended),
-            ignore_closed_output(self.skipped),
-        )
+        # A reader that closes the pipe, as `head` does, must not stop hours of training.
+        self.on_step = ignore_closed_output(self.on_step)
+        self.on_end = ignore_closed_output(self.on_end)
+        self.on_skip = ignore_closed_output(self.on_skip)
 
-    def stepped(self, name: str, progress: Progress) -> None:
-        """Report a step, at most every `steps_every` seconds."""
+    def report_step(self, name: str, progress: Progress) -> None:
+        """Report a step, at most every `step_interval` seconds; the last step is always reported."""
         now = time.monotonic()
-        if progress.step == progress.steps or now - self._told.get(name, 0.0) > self.steps_every:
-            self._told[name] = now
-            self.step(name, progress)
+        if progress.step == progress.steps or now - self._last_reports.get(name, 0.0) > self.step_interval:
+            self._last_reports[name] = now
+            self.on_step(name, progress)

@@ -1,11 +1,11 @@
-"""Checkpoints: a new directory each time, verified when read, never pickle.
+"""Save and load checkpoints: a new directory each, verified when read, and never a pickle.
 
     step-00000120/
         tensors.safetensors     weights, running statistics, queues, banks, optimiser state
         checkpoint.json         the step and the sha256 of the tensors
 
-Written under a temporary name, flushed to the disk and renamed, so that a directory of this name is whole. The newest
-that verifies is used; an unreadable one is passed over with a word.
+A checkpoint is written under a temporary name, flushed to the disk and renamed, so that a directory with its final name is
+complete. The newest one that verifies is loaded; a damaged one is skipped with a message.
 """
 
 from __future__ import annotations
@@ -23,65 +23,66 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-KEPT = 2  # the newest, and one to fall back on
+CHECKPOINTS_KEPT = 2  # the newest, and one to fall back on
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A step, and the tensors of the moment after it."""
+    """A step, and the state after it as named tensors."""
 
     step: int
     tensors: Mapping[str, Tensor]
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint beside the earlier ones; only then drop the oldest."""
+    """Write a checkpoint, then delete all but the newest two; return its directory."""
     from safetensors.torch import save as to_bytes
 
-    final = folder / f"step-{checkpoint.step:08d}"
-    if final.exists() and _read(final) is not None:
-        return final
+    target = folder / f"step-{checkpoint.step:08d}"
+    if target.exists() and _read(target) is not None:
+        return target
     folder.mkdir(parents=True, exist_ok=True)
-    half = folder / f".{final.name}.{os.getpid()}"
-    shutil.rmtree(half, ignore_errors=True)
-    half.mkdir()
+    temporary = folder / f".{target.name}.{os.getpid()}"
+    shutil.rmtree(temporary, ignore_errors=True)  # a write that failed earlier in this process
+    temporary.mkdir()
     payload = to_bytes({name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()})
-    about = {"step": checkpoint.step, "sha256": hashlib.sha256(payload).hexdigest()}
-    _write(half / "tensors.safetensors", payload)
-    _write(half / "checkpoint.json", json.dumps(about).encode())
-    _flush(half)
-    shutil.rmtree(final, ignore_errors=True)  # only an unreadable one can be here
-    half.rename(final)
+    description = {"step": checkpoint.step, "sha256": hashlib.sha256(payload).hexdigest()}
+    _write(temporary / "tensors.safetensors", payload)
+    _write(temporary / "checkpoint.json", json.dumps(description).encode())
+    _flush(temporary)  # before the rename: after a power failure the new name must not point to missing data
+    shutil.rmtree(target, ignore_errors=True)  # at this point it can only be a damaged one
+    temporary.rename(target)
     _flush(folder)
-    for old in _found(folder)[KEPT:]:
+    for old in _newest_first(folder)[CHECKPOINTS_KEPT:]:
         shutil.rmtree(old, ignore_errors=True)
-    return final
+    return target
 
 
 def latest(folder: Path, say: Any = print) -> Checkpoint | None:
-    """The newest checkpoint that verifies, or None."""
-    for path in _found(folder):
+    """Return the newest checkpoint that verifies, or None if there is none."""
+    for path in _newest_first(folder):
         checkpoint = _read(path)
         if checkpoint is not None:
             return checkpoint
-        say(f"{path} is damaged; using the one before it")
+        say(f"{path} is damaged; trying the checkpoint before it")
     return None
 
 
-def _found(folder: Path) -> list[Path]:
+def _newest_first(folder: Path) -> list[Path]:
     return sorted((p for p in folder.glob("step-*") if p.is_dir()), reverse=True)
 
 
 def _read(path: Path) -> Checkpoint | None:
+    """Return a checkpoint, or None if any part of it is missing or damaged."""
     from safetensors import SafetensorError
     from safetensors.torch import load as from_bytes
 
     try:
-        about = json.loads((path / "checkpoint.json").read_bytes())
+        description = json.loads((path / "checkpoint.json").read_bytes())
         payload = (path / "tensors.safetensors").read_bytes()
-        if hashlib.sha256(payload).hexdigest() != about["sha256"]:
+        if hashlib.sha256(payload).hexdigest() != description["sha256"]:
             return None
-        return Checkpoint(int(about["step"]), from_bytes(payload))
+        return Checkpoint(int(description["step"]), from_bytes(payload))
     except (OSError, ValueError, KeyError, TypeError, SafetensorError):
         return None
 
@@ -94,6 +95,7 @@ def _write(path: Path, payload: bytes) -> None:
 
 
 def _flush(folder: Path) -> None:
+    """Flush a directory's entries to the disk: fsync of a file does not include its name."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -102,26 +104,28 @@ def _flush(folder: Path) -> None:
 
 
 def collect(network: nn.Module, optimiser: Optimizer) -> dict[str, Tensor]:
-    """All state of a training as one flat dictionary of tensors."""
+    """Return the state of a network and its optimiser as one flat dictionary of tensors."""
     tensors = {f"state.{name}": tensor for name, tensor in network.state_dict().items()}
-    for place, state in optimiser.state_dict()["state"].items():
+    for position, state in optimiser.state_dict()["state"].items():
         for name, value in state.items():
-            tensors[f"optimiser.{place}.{name}"] = torch.as_tensor(value)
+            tensors[f"optimiser.{position}.{name}"] = torch.as_tensor(value)
     return tensors
 
 
 def restore(network: nn.Module, optimiser: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put the state back; names and shapes must be the same."""
+    """Load the state that `collect` returned; names and shapes must be the same."""
     network.load_state_dict(
         {name.removeprefix("state."): t for name, t in tensors.items() if name.startswith("state.")}
     )
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if name.startswith("optimiser."):
-            _, place, key = name.split(".", 2)
-            state.setdefault(int(place), {})[key] = tensor
+            _, position, key = name.split(".", 2)
+            state.setdefault(int(position), {})[key] = tensor
+    # The groups hold settings, which come from the run and not from the checkpoint.
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
-    for parameter, kept in optimiser.state.items():  # files know no memory layout, and fused optimisers want one
-        for name, value in kept.items():
+    # Files do not keep a memory layout, and fused optimisers require that of the parameter (channels_last, for example).
+    for parameter, entries in optimiser.state.items():
+        for name, value in entries.items():
             if value.shape == parameter.shape and value.stride() != parameter.stride():
-                kept[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+                entries[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)

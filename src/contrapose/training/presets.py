@@ -1,6 +1,6 @@
 """The papers' training settings by name: `contrapose train --preset dystress/cifar10`.
 
-ImageNet's are there for the settings; their data is a path of yours (`--data PATH`).
+Presets for ImageNet hold the settings only: give the path of your copy of the data (`--data PATH`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,21 @@ _DYSTRESS: Settings = _SGD | {
     "views": "simclr-cifar", "encoder": "resnet18-cifar", "loss": "dystress", "lr": 0.06, "batch": 128, "epochs": 200,
     "weight_decay": 5e-4, "knn": 200,
 }  # fmt: skip
+# The long-tail protocol of Kukleva et al., which DySTreSS follows in its Tables 4 and 5.
 _KUKLEVA: Settings = _SGD | {
     "views": "kukleva", "encoder": "resnet18-cifar", "loss": "dystress", "lr": 0.5, "warmup": 10.0, "batch": 512,
     "epochs": 2000, "weight_decay": 1e-4, "knn": 10,
 }  # fmt: skip
-_TAIL: Settings = {"imbalance": "exponential:100", "probe": "train"}  # neighbours are the long tail's own
+_TAIL: Settings = {
+    "imbalance": "exponential:100",
+    "probe": "train",
+}  # the kNN probe sees only the long-tailed training set
 _IMAGENET: Settings = {
     "data": "imagenet", "views": "simclr", "encoder": "resnet50", "loss": "dystress(temperature=cosine(0.1, 0.2))",
     "optimiser": "lars", "lr": 1.2, "warmup": 10.0, "batch": 256, "epochs": 100, "weight_decay": 1e-6, "precision": "fp16",
     "knn": 20,
 }  # fmt: skip
+# A memory bank contrasts one view of an image with the stored embeddings, hence view_count 1.
 _BEHAVIOUR: Settings = _SGD | {
     "views": "insdis", "view_count": 1, "encoder": "resnet18-cifar", "head": "linear", "framework": "memory-bank",
     "loss": "contrastive", "lr": 0.03, "schedule": "step", "milestones": (160, 190), "batch": 128, "epochs": 200,
@@ -37,7 +42,9 @@ _CACR: Settings = _SGD | {
     "views": "align-uniform", "encoder": "alexnet", "head": "alexnet", "loss": "cacr", "lr": 0.36, "schedule": "step",
     "milestones": (155, 170, 185), "batch": 768, "epochs": 200, "weight_decay": 1e-4, "knn": 200,
 }  # fmt: skip
+# Four positives and a query make five views; batch and learning rate shrink by the same factor of six.
 _CACR_K4: Settings = _CACR | {"view_count": 5, "batch": 128, "lr": 0.06}
+# The ResNet-50 protocol of Robinson et al. (hard negatives), which CACR follows for CIFAR.
 _HCL: Settings = {
     "views": "align-uniform", "encoder": "resnet50-cifar", "head": "hcl", "loss": "cacr", "optimiser": "adam", "lr": 1e-3,
     "schedule": "constant", "warmup": 0.0, "batch": 256, "epochs": 400, "weight_decay": 1e-6, "knn": 200,
@@ -101,6 +108,6 @@ PRESETS: Mapping[str, Settings] = {
 
 
 def preset(name: str) -> Run:
-    """A paper's run; any setting can be replaced."""
+    """Return the run of a paper's preset. Use `dataclasses.replace` to change a setting."""
     check_known("preset", name, PRESETS, cutoff=0.4)
     return Run(**PRESETS[name])

@@ -1,4 +1,4 @@
-"""What a run writes beside its weights: one line of numbers for each epoch, and where it was made."""
+"""The JSON files of a run: one record per epoch, and the environment in which it was trained."""
 
 from __future__ import annotations
 
@@ -15,26 +15,28 @@ from contrapose import __version__
 
 
 def append(folder: Path, record: dict[str, Any]) -> None:
-    """One more line of records.jsonl, and its curves for TensorBoard where that is installed."""
+    """Append a record to records.jsonl, and to the curves for TensorBoard if it is installed."""
     with (folder / "records.jsonl").open("a") as file:
         file.write(json.dumps(record) + "\n")
     if find_spec("tensorboard") is not None:
         from torch.utils.tensorboard import SummaryWriter
 
-        with SummaryWriter(str(folder / "tensorboard")) as board:
+        with SummaryWriter(str(folder / "tensorboard")) as writer:
             for name, value in record.items():
                 if name not in ("step", "epoch") and value is not None:
-                    board.add_scalar(name, value, record["step"])
+                    writer.add_scalar(name, value, record["step"])
 
 
-def forget_after(folder: Path, step: int) -> None:
-    """Records of steps that will be done again are dropped; a half-written last line too."""
+def drop_records_after(folder: Path, step: int) -> None:
+    """Drop the records of steps that will be taken again, and any line that is incomplete."""
     path = folder / "records.jsonl"
     if path.exists():
+        # A line that cannot be read was cut off by a kill; its epoch is not complete.
         kept = [line for line in path.read_text().splitlines() if (_step_of(line) or step + 1) <= step]
-        half = path.with_suffix(".half")
-        half.write_text("".join(line + "\n" for line in kept))
-        half.rename(path)
+        # Written to a second file first: if the process is killed here, no record is lost.
+        temporary = path.with_suffix(".half")
+        temporary.write_text("".join(line + "\n" for line in kept))
+        temporary.rename(path)
 
 
 def _step_of(line: str) -> int | None:
@@ -44,15 +46,15 @@ def _step_of(line: str) -> int | None:
         return None
 
 
-def write_whole(path: Path, content: dict[str, Any]) -> None:
-    """JSON that is there whole or not at all."""
-    half = path.with_suffix(".half")
-    half.write_text(json.dumps(content, indent=1) + "\n")
-    half.rename(path)
+def write_json_atomically(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file that is complete whenever it exists: it is written under another name and renamed."""
+    temporary = path.with_suffix(".half")
+    temporary.write_text(json.dumps(content, indent=1) + "\n")
+    temporary.rename(path)
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Machine and versions, for whoever reads the numbers."""
+    """Return the machine and the versions, on which the numbers of a run depend."""
     return {
         "contrapose": __version__,
         "torch": torch.__version__,

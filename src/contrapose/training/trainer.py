@@ -25,8 +25,8 @@ from contrapose.training.graphed import GraphedSteps, graph_obstacle
 from contrapose.training.model import Model
 from contrapose.training.optimisers import optimiser
 from contrapose.training.precision import check_bf16
-from contrapose.training.processes import any_requested, join, own_device, synchronised
-from contrapose.training.records import append, environment, forget_after, write_whole
+from contrapose.training.processes import any_requested, join_process_group, own_device, synchronise_batch_norms
+from contrapose.training.records import append, drop_records_after, environment, write_json_atomically
 from contrapose.training.run import Run
 from contrapose.training.stops import Stopped, StopRequests, signals
 from contrapose.workers import TIMEOUT, worker_failures
@@ -63,7 +63,7 @@ class Trainer:
     concurrent_runs: int = 0  # other runs on the device meanwhile, noted in the records beside the seconds
 
     def __post_init__(self) -> None:
-        self.rank, self.world_size = join()
+        self.rank, self.world_size = join_process_group()
         self._check_settings()
         self._check_folder()
         check_bf16(self.device, self.run.precision, self.say)
@@ -122,8 +122,8 @@ class Trainer:
         path = self.folder / "run.json"
         if self.rank == 0 and not (path.exists() and json.loads(path.read_text()) == self.run.describe()):
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_whole(self.folder / "environment.json", environment(self.device))
-            write_whole(path, self.run.describe())
+            write_json_atomically(self.folder / "environment.json", environment(self.device))
+            write_json_atomically(path, self.run.describe())
 
     def _build(self) -> StepContext:
         """Build the networks, the loss and the optimiser."""
@@ -133,7 +133,7 @@ class Trainer:
         run.kind.prepare(network)
         learner: nn.Module = network
         if self.world_size > 1:
-            synchronised(network, self.device)
+            synchronise_batch_norms(network, self.device)
             # Buffers are equal on all processes: they come from gathered batches and synchronised statistics.
             with (
                 warnings.catch_warnings()
@@ -222,8 +222,8 @@ class Trainer:
         if resumed:
             check_same_data(self.run, self.folder, data)
         if self.rank == 0:
-            write_whole(self.folder / "data.json", data)
-            forget_after(self.folder, self.step)
+            write_json_atomically(self.folder / "data.json", data)
+            drop_records_after(self.folder, self.step)
             if resumed:
                 self.say(f"finished at step {self.step}" if self.complete else f"resuming after step {self.step}")
 

@@ -1,4 +1,4 @@
-"""Encoder weights in and out: safetensors under torchvision's or timm's names."""
+"""Export and import encoder weights as safetensors, under torchvision's or timm's names."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ def export(encoder: Encoder, path: Path) -> None:
 
 
 def convert(source: Path) -> dict[str, Tensor]:
-    """The tensors of a foreign .pth file, read by torch's restricted reader: nothing in it is executed.
+    """Return the tensors of a foreign .pth file. Nothing in the file is executed: torch reads it in its restricted mode.
 
-    Wrappers such as {"state_dict": …} and prefixes such as "module." or "backbone." are taken off.
+    Wrappers such as {"state_dict": …} and prefixes such as "module." or "backbone." are removed.
     """
     try:
-        found = torch.load(source, map_location="cpu", weights_only=True)
-    except Exception as error:  # a hostile or broken file: whatever the reader says, it is not read
+        content = torch.load(source, map_location="cpu", weights_only=True)
+    except Exception as error:  # a hostile or broken file can fail in any way
         raise ValueError(
             f"import: {source} is not a file of plain tensors ({type(error).__name__}); it was not read"
         ) from error
     for key in ("state_dict", "model", "network"):
-        if isinstance(found, dict) and isinstance(found.get(key), dict):
-            found = found[key]
-    tensors = {name: t for name, t in found.items() if isinstance(t, Tensor)} if isinstance(found, dict) else {}
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    tensors = {name: t for name, t in content.items() if isinstance(t, Tensor)} if isinstance(content, dict) else {}
     if not tensors:
-        raise ValueError(f"import: {source} holds no named tensors")
+        raise ValueError(f"import: {source} holds no named tensors; expected a state_dict")
+    # In this order, because wrappers nest: DistributedDataParallel puts "module." before a MoCo model's "encoder_q.".
     for prefix in ("module.", "encoder_q.", "backbone.", "encoder.", "network."):
         if all(name.startswith(prefix) for name in tensors):
             tensors = {name.removeprefix(prefix): t for name, t in tensors.items()}
@@ -42,27 +43,27 @@ def convert(source: Path) -> dict[str, Tensor]:
 
 
 def initialise(encoder: Encoder, path: Path) -> None:
-    """Start an encoder from exported or imported weights; a classifier's are left out, all others must fit."""
+    """Load exported or imported weights into an encoder. Those of a classifier are ignored; all others must match."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
-        found = load_file(str(path))
+        content = load_file(str(path))
     except SafetensorError as error:
         raise ValueError(
-            f"init: {path} is not a .safetensors file (`contrapose import {path} -o weights.safetensors` makes one of a .pth)"
+            f"init: {path} is not a .safetensors file; convert a .pth file with `contrapose import {path} -o weights.safetensors`"
         ) from error
-    tensors = {n: t for n, t in found.items() if not n.startswith(("fc.", "heads.", "head.", "classifier."))}
-    wanted = encoder.network.state_dict()
-    missing, extra = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
+    tensors = {n: t for n, t in content.items() if not n.startswith(("fc.", "heads.", "head.", "classifier."))}
+    expected = encoder.network.state_dict()
+    missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
     if missing or extra:
         raise ValueError(
-            f"init: {path} does not fit the encoder: missing {missing[:3] or 'nothing'}, not expected {extra[:3] or 'nothing'}"
+            f"init: {path} does not fit the encoder: missing {missing[:3] or 'nothing'}, unexpected {extra[:3] or 'nothing'}"
         )
     for name, tensor in tensors.items():
-        if tensor.shape != wanted[name].shape:
+        if tensor.shape != expected[name].shape:
             raise ValueError(
-                f"init: {name} in {path} has shape {tuple(tensor.shape)}, the encoder {tuple(wanted[name].shape)}; "
-                "--encoder has to be the network that the weights are of"
+                f"init: {name} in {path} has shape {tuple(tensor.shape)}, the encoder expects {tuple(expected[name].shape)}; "
+                "set --encoder to the network that the weights come from"
             )
     encoder.network.load_state_dict(tensors)

@@ -1,4 +1,4 @@
-"""`contrapose explain`, `map`: pictures of losses and of runs."""
+"""`contrapose explain` and `map`: figures of losses and of trained embeddings."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from tyro.conf import Positional, arg
 
 @dataclass(frozen=True)
 class Explain:
-    """Show what a loss does before anything is trained, beside others: one picture, one page, and what it says in words.
+    """Explain what a loss does, without training, and compare it with others: a figure, a page and a summary in words.
 
     For example: contrapose explain dystress --vs simclr "nt_xent(temperature=0.07)"
     """
 
     loss: Positional[str]
-    """A method of the catalogue or an objective with settings, as in `train --loss`."""
+    """A loss, with settings if needed, as in `train --loss`."""
     vs: tuple[str, ...] = ()
-    """Losses to show beside it."""
+    """Losses to compare it with."""
     data: str = ""
-    """Take the catalogue's values for this data set, such as cifar10 or imagenet."""
+    """Use the paper's hyperparameters for this data set, such as cifar10 or imagenet."""
     epoch: int = 0
-    """Where a temperature schedule stands."""
+    """Epoch at which a temperature schedule is evaluated."""
     ode: bool = False
-    """Draw the solutions of DySTreSS's differential equation beside the temperatures (its Fig. 2)."""
+    """Add the solutions of DySTreSS's differential equation to the temperatures (Fig. 2 of the paper)."""
     out: Annotated[Path, arg(aliases=["-o"])] = Path("explain.png")
-    """The picture, .png, .svg or .pdf; a page with the same name, .html, goes beside it."""
+    """Figure to write: .png, .svg or .pdf. The page gets the same name with .html."""
 
     def __call__(self) -> None:
-        """Write both, and print the words."""
+        """Write the figure and the page, and print the summary."""
+        # Imported here, because matplotlib would slow down every other command.
         from contrapose.losses.catalogue import DATA
         from contrapose.report.loss import explain
         from contrapose.report.page import page
@@ -44,46 +45,46 @@ class Explain:
         explanation = explain(self.loss, *self.vs, data=self.data or None, epoch=self.epoch)
         figure = explanation.figure(ode=self.ode)
         save(figure, self.out)
-        beside = self.out.with_suffix(".html")
-        *some, last = (subject.name for subject in explanation.subjects)
-        title = f"What {', '.join(some)} and {last} do" if some else f"What {last} does"
-        beside.write_text(page(title, explanation.sections(figure)))
+        page_path = self.out.with_suffix(".html")
+        *others, last = (subject.name for subject in explanation.subjects)
+        title = f"What {', '.join(others)} and {last} do" if others else f"What {last} does"
+        page_path.write_text(page(title, explanation.sections(figure)))
         print(explanation)
-        print(f"picture {self.out}, page {beside}")
+        print(f"figure {self.out}, page {page_path}")
 
 
 @dataclass(frozen=True)
 class Map:
-    """Draw the embeddings of runs, coloured by class, with uniformity, tolerance and kNN accuracy under each."""
+    """Draw the embeddings of runs side by side, coloured by class, with uniformity, tolerance and kNN accuracy."""
 
     runs: Positional[tuple[Path, ...]]
-    """Directories of runs, drawn side by side."""
+    """Directories of the runs."""
     method: str = "tsne"
-    """tsne, umap (needs umap-learn), pca, or sphere for embeddings of three dimensions."""
+    """Projection: tsne, umap (needs umap-learn), pca, or sphere for embeddings of three dimensions."""
     images: int = 2000
-    """How many images to draw."""
+    """Number of images to draw."""
     out: Annotated[Path, arg(aliases=["-o"])] = Path("map.png")
-    """The picture: .png, .svg or .pdf."""
+    """Figure to write: .png, .svg or .pdf."""
     data_root: Path = Path("data")
-    """Where downloaded data sets are."""
+    """Directory of downloaded data sets."""
 
     def __call__(self) -> None:
-        """Write the picture and print the numbers under it."""
+        """Write the figure and print its captions."""
         from contrapose.report.embedding import LabelledEmbedding, map_figure
         from contrapose.report.style import save
         from contrapose.training import load, prepare
 
         if not self.runs:
             raise ValueError("runs: expected the directory of at least one run")
-        shown = []
+        embeddings = []
         for folder in self.runs:
             model = load(folder)
             split = prepare(model.run, self.data_root)
             z, labels, classes = model.sample_embeddings(split.held_out, self.images)
             if labels is None:
                 raise ValueError(f"runs: the data of {folder} has no labels to colour by")
-            shown.append(LabelledEmbedding(model.run.loss, z.cpu(), labels, classes, model.evaluate(split)))
-        save(map_figure(shown, self.method), self.out)
-        for one in shown:
-            print(one.caption)
-        print(f"picture {self.out}")
+            embeddings.append(LabelledEmbedding(model.run.loss, z.cpu(), labels, classes, model.evaluate(split)))
+        save(map_figure(embeddings, self.method), self.out)
+        for embedding in embeddings:
+            print(embedding.caption)
+        print(f"figure {self.out}")
