@@ -141,7 +141,7 @@ def test_a_momentum_that_rises_to_one() -> None:
     framework = make("moco-v3", momentum=0.9, rising=True)
     assert isinstance(framework, MoCoV3)
     for share, momentum in ((0.0, 0.9), (0.5, 0.95), (1.0, 1.0)):
-        framework.begin(share)
+        framework.begin_epoch(share)
         key, query = next(framework.keys.parameters()), next(framework.encoder.parameters())
         with torch.no_grad():
             query.add_(0.1)

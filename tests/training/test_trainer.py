@@ -104,7 +104,7 @@ def test_nan_stops_before_the_weights_change(source: str, tmp_path: Path) -> Non
         ({"epochs": True}, "epochs: expected a whole number"),
         ({"encoder": "resnet"}, "encoder: expected one of"),
         ({"views": "simclr-cifr"}, "did you mean 'simclr-cifar'"),
-        ({"view_count": 1}, "view_count: simclr needs at least two views"),
+        ({"view_count": 1}, "view_count: simclr needs at least 2 views"),
         ({"loss": "nt_xnt"}, "did you mean 'nt_xent'"),
         (
             {"loss": "nt_xent(negatives=hardest(63))"},

@@ -54,7 +54,7 @@ class GraphedStep:
             if not isinstance(cause, RuntimeError) or "out of memory" in str(cause).lower():
                 raise cause from None
             if self.say is not None:
-                self.say(f"step by step, since it could not be recorded: {str(cause).strip().splitlines()[0]}")
+                self.say(f"running eagerly, since the step could not be captured: {str(cause).strip().splitlines()[0]}")
             return None
         return graph
 

@@ -53,8 +53,8 @@ class Framework(nn.Module, ABC):
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
         """Views, (V, B, …) for each shape of input, of the samples `index` -> their embeddings and how to compare them."""
 
-    def begin(self, share: float) -> None:
-        """Set what is scheduled, before an epoch; `share` of the training is done."""
+    def begin_epoch(self, progress: float) -> None:
+        """Set scheduled values before an epoch; `progress` is the part of the training that is done, in [0, 1]."""
         return
 
     def update(self) -> None:
@@ -80,7 +80,7 @@ class Framework(nn.Module, ABC):
 
 
 def encode(network: nn.Module, views: list[Tensor]) -> Tensor:
-    """Return (V, B, d): each tensor of views in one pass."""
+    """Encode views, with one forward pass for each shape of input: list of (V_i, B, …) -> (V, B, d)."""
     return torch.cat([network(group.flatten(0, 1)).unflatten(0, group.shape[:2]) for group in views])
 
 

@@ -47,7 +47,7 @@ class MomentumFramework(Framework):
     m follows half a cosine to 1 over the training, an epoch at a time (BYOL, MoCo v3).
     """
 
-    follow: Tensor
+    ema_rate: Tensor
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class MomentumFramework(Framework):
             raise ValueError(f"momentum: expected a number from 0 to 1, got {momentum!r}")
         self.momentum, self.rising = momentum, rising
         # 1 - m in a tensor, since a captured step reads it
-        self.register_buffer("follow", torch.tensor(1 - momentum), persistent=False)
+        self.register_buffer("ema_rate", torch.tensor(1 - momentum), persistent=False)
         # Copied after batch norms were split, so that keys are normalised as queries are.
         self.keys = copy.deepcopy(nn.Sequential(encoder, projector)).requires_grad_(False)
 
@@ -89,22 +89,22 @@ class MomentumFramework(Framework):
             torch._foreach_lerp_(keys, query, 1 - self.momentum)
             return
         ahead = list(torch._foreach_sub(query, keys))
-        torch._foreach_mul_(ahead, self.follow)
+        torch._foreach_mul_(ahead, self.ema_rate)
         torch._foreach_add_(keys, ahead)
 
-    def begin(self, share: float) -> None:
+    def begin_epoch(self, progress: float) -> None:
         """Let 1 - m fall to 0 as the training ends."""
         if self.rising:
-            self.follow.fill_((1 - self.momentum) * (1 + math.cos(math.pi * share)) / 2)
+            self.ema_rate.fill_((1 - self.momentum) * (1 + math.cos(math.pi * progress)) / 2)
 
 
 class MoCo(MomentumFramework):
     """MoCo v2. With two views, the first is the query and the second its key. If `symmetric`, or with more views, every view is
     a query, and the keys of the others are its positives (CACR, Alg. 3).
 
-    The queue takes the last view's keys; the oldest rows leave. With `norm_splits`, batch norms see parts of the batch, and
-    images change parts between queries and keys, so that statistics do not tell which key belongs to which query (shuffled
-    batch norm, as on that many GPUs).
+    The last view's keys overwrite the oldest rows of the queue. With `norm_splits`, batch norm is computed per part of the batch,
+    and keys are shuffled between parts, so that batch statistics do not leak which key belongs to which query (shuffled batch
+    norm, as on that many GPUs).
     """
 
     rows: Tensor

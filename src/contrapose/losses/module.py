@@ -65,7 +65,7 @@ class Loss(nn.Module):
         if self.state is not None and ids is None and isinstance(z, Tensor):
             raise ValueError("ids: expected the data-set index of each image, since the state is kept for each of them")
         batch = self._input(z, z2, ids)
-        # Later entries win: the call's own arguments, then the state's, then scheduled values, then the settings.
+        # Priority, highest first: arguments of this call, the state, scheduled values, what the network provides, the settings.
         settings = {**self.settings, **self._provided(z), **self.scheduled_tensors}
         if self.state is not None:
             settings |= self.state.settings(batch)
@@ -82,7 +82,7 @@ class Loss(nn.Module):
             return {}
         return {name: z.provide(name) for name in self.traits.provided if name == "score"}
 
-    def on(self, embeddings: Embeddings) -> Callable[[AnyPairs], Tensor]:
+    def with_provided(self, embeddings: Embeddings) -> Callable[[AnyPairs], Tensor]:
         """Return this loss as a function of pairs alone, with what the network provided for these embeddings."""
         return partial(self, **self._provided(embeddings))
 
@@ -119,7 +119,10 @@ class Loss(nn.Module):
         takes = self.traits.takes
         if isinstance(z, Pairs | Similarities | Embeddings | Assignments):
             if z2 is not None or ids is not None:
-                raise ValueError("z: expected pairs alone, since they hold both views and their ids")
+                name = type(z).__name__
+                raise ValueError(
+                    f"z: got {name}, which already contains views and ids; call the loss without z2 and ids"
+                )
             if not isinstance(z, Embeddings):
                 return z
             return z if takes == "embeddings" else z.assignments if takes == "assignments" else z.pairs

@@ -66,11 +66,11 @@ def objective(**traits: Any) -> Callable[[F], F]: ...
 def objective(function: F | None = None, /, **traits: Any) -> F | Callable[[F], F]:
     """Declare an objective: `@objective`, or `@objective(takes="embeddings", …)` with `Traits`. Other input is refused."""
     if function is None:
-        return lambda declared: _declared(declared, Traits(**traits))
-    return _declared(function, Traits())
+        return lambda declared: _with_traits(declared, Traits(**traits))
+    return _with_traits(function, Traits())
 
 
-def _declared(function: F, described: Traits) -> F:
+def _with_traits(function: F, described: Traits) -> F:
     check_choice("takes", described.takes, *_KINDS)
 
     @wraps(function)
@@ -104,7 +104,7 @@ def traits_of(function: Callable[..., Tensor]) -> Traits:
 
 
 def with_state(chosen: partial[Tensor], samples: int) -> tuple[partial[Tensor], State | None]:
-    """Return an objective for a data set of so many samples, and the state that its settings ask for, if any."""
+    """Return the objective and the state that its settings ask for, if any, for a data set of `samples` samples."""
     make = traits_of(chosen.func).make_state
     if make is None:
         return chosen, None

@@ -121,7 +121,7 @@ def queue(q: Tensor, k: Tensor, rows: Tensor, *, batch: bool = False, ids: Tenso
     q, k, rows = units(q, k.detach(), rows.detach())
     q, k = (q, k) if q.ndim == 3 else (q[None], k if k.ndim == 3 else k[None])
     count, m, _ = q.shape
-    sample = sample_ids(ids, m, q.device, times=count, alone=True)
+    sample = sample_ids(ids, m, q.device, times=count, allow_single=True)
     anchor, pool = q.flatten(0, 1), rows
     pool_id = sample.new_full((len(rows),), torch.iinfo(sample.dtype).min)  # an id that no sample has
     if batch:

@@ -12,10 +12,12 @@ from contrapose.pairs.negatives import STORED
 from contrapose.validate import check_index, check_values
 
 
-def sample_ids(ids: Tensor | None, m: int, device: torch.device, *, times: int = 1, alone: bool = False) -> Tensor:
-    """Return the given ids, checked, or 0…m-1, repeated `times` times. Unless `alone`, two different ids are required."""
+def sample_ids(
+    ids: Tensor | None, m: int, device: torch.device, *, times: int = 1, allow_single: bool = False
+) -> Tensor:
+    """Return the given ids, checked, or 0…m-1, repeated `times` times. Unless `allow_single`, two different ids are required."""
     if ids is None:
-        if m < 2 and not alone:
+        if m < 2 and not allow_single:
             raise ValueError("one image in the batch has no negatives: expected at least two images")
         # A tensor made while a graph is captured has no values yet, and a traced one never has: neither may be cached.
         uncached = torch.compiler.is_compiling() or is_in_torch_dispatch_mode()
@@ -23,7 +25,7 @@ def sample_ids(ids: Tensor | None, m: int, device: torch.device, *, times: int =
         return _sequence(m, times, device) if uncached else _cached_sequence(m, times, device)
     check_index("ids", ids, m)
     ids = ids.to(device).long()
-    if not alone:
+    if not allow_single:
         different = (ids != ids[0]).any()
         check_values(different, lambda: f"ids: all {m} images have the id {int(ids[0])}, so there are no negatives")
     return ids.repeat(times) if times > 1 else ids

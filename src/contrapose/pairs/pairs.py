@@ -93,7 +93,7 @@ class Pairs:
         if self.is_sharded:
             own = share_of_rows(self.shape[0])
             # A bad choice of negatives on one rank must raise on all: the others would wait in `gather` for it.
-            mine = _Rows(self._some(own), chosen, may_be_empty)
+            mine = _Rows(self._slice_anchors(own), chosen, may_be_empty)
             values = raise_on_all_ranks(
                 lambda: reduce_rows(mine, *(of_rows(statistic, own) for statistic in statistics))
             )
@@ -114,7 +114,7 @@ class Pairs:
         """
         return replace(self, is_sharded=True) if world_size() > 1 else self
 
-    def _some(self, rows: slice) -> Pairs:
+    def _slice_anchors(self, rows: slice) -> Pairs:
         return replace(
             self,
             anchor=self.anchor[rows],

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What some losses do, before anything is trained: in words, as a figure, and in a notebook both."""
+    """Explains losses before anything is trained: as text, as a figure, or as both in a notebook."""
 
     subjects: tuple[Subject, ...]
 

@@ -42,9 +42,9 @@ def graph_obstacle(context: StepContext) -> str:
     if context.reader.resident is None:
         return "images are streamed from disk"
     if context.scaler.is_enabled():
-        return "fp16 looks at its gradients on the way; bf16 does not"
+        return "fp16 loss scaling checks gradients on the host (--precision bf16 does not)"
     if not context.criterion.can_capture:
-        return "the loss has a schedule for something else than a temperature"
+        return "the loss has a scheduled setting that cannot be captured"
     return "" if find_spec("triton") is not None else "the compiler needs Triton"
 
 

@@ -116,7 +116,7 @@ class Run(DataSettings, MomentumSettings):
         for name in ("lr", "weight_decay", "warmup", "clip", "gamma", "momentum"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value < 0:
-                raise ValueError(f"{name}: expected a number of at least 0, got {value!r}")
+                raise ValueError(f"{name}: expected a finite number of at least 0, got {value!r}")
 
     def _check_framework(self) -> None:
         """Check the settings of the framework, and that it has as many negatives as the loss asks for."""
@@ -124,7 +124,7 @@ class Run(DataSettings, MomentumSettings):
         row.check(self)
         if self.view_count < row.least_views:
             raise ValueError(
-                f"view_count: {self.framework} needs at least two views of each image, got {self.view_count}"
+                f"view_count: {self.framework} needs at least {row.least_views} views of each image, got {self.view_count}"
             )
         defaults = {field.name: field.default for field in fields(self) if field.default is not MISSING}
         # A setting of another framework would be ignored silently, and would change the name of the run.

@@ -198,7 +198,7 @@ class Trainer:
                 self._stop()
             epoch = self.step // self.steps_per_epoch
             criterion.epoch = epoch + 1
-            network.begin(epoch / self.run.epochs)
+            network.begin_epoch(epoch / self.run.epochs)
             loss, seconds = yield from self._epoch(epoch)
             record: dict[str, Any] = {"epoch": epoch + 1, "step": self.step, "loss": loss, "seconds": seconds}
             record |= ({"beside": self.concurrent_runs} if self.concurrent_runs else {}) | self._penalties()
@@ -233,9 +233,9 @@ class Trainer:
             return
         obstacle = graph_obstacle(self.context)
         if obstacle:
-            self.say(f"step by step, since {obstacle}")
+            self.say(f"running eagerly, since {obstacle}")
             return
-        self.say("the whole step in one CUDA graph, compiled in the first steps")
+        self.say("using one CUDA graph for the whole step; the first steps compile it")
         self.steps = GraphedSteps(self.context)
         # Networks are compiled for the batch size of training; evaluation must not compile them again for its own.
         self.model.evaluation_context = lambda: torch.compiler.set_stance("force_eager")
@@ -271,7 +271,7 @@ class Trainer:
         if math.prod(context.latest.pairs.shape) > _MANY_PAIRS:
             return {}
         context.criterion.eval()  # computing the loss again must not update its state
-        summary = penalties(context.criterion.on(context.latest), context.latest.pairs).summary()
+        summary = penalties(context.criterion.with_provided(context.latest), context.latest.pairs).summary()
         context.criterion.train()
         return summary
 
