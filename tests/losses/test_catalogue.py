@@ -43,7 +43,7 @@ NAMED = [
 Z = torch.randn(6, 4)
 
 
-def test_every_named_method_is_there() -> None:
+def test_every_method_of_the_papers_is_in_the_catalogue() -> None:
     assert set(NAMED) <= set(CATALOGUE)
     for name, method in CATALOGUE.items():
         assert "\n" not in method.summary
@@ -55,7 +55,7 @@ def test_every_named_method_is_there() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(NAMED) - {"isogclr", "tau", "temperature_schedule"}))
 def test_every_method_runs_on_every_source_of_negatives(name: str) -> None:
-    """The default values run anywhere; `reduction="none"` has one value for each anchor."""
+    """Default values work with any pairs; `reduction="none"` returns one value per anchor."""
     for pairs in (
         two_views(Z, Z + 0.1),
         views(torch.randn(3, 6, 4)),
@@ -92,13 +92,13 @@ def test_an_unknown_data_set_is_named_with_its_nearest() -> None:
         CATALOGUE["simclr"]("cifar-10")
 
 
-def test_the_module_face() -> None:
+def test_the_module_equals_the_function() -> None:
     z1, z2 = torch.randn(6, 4), torch.randn(6, 4)
     criterion = Loss(nt_xent, temperature=cosine(0.07, 0.2))
-    wanted = nt_xent(two_views(z1, z2), temperature=cosine(0.07, 0.2))
-    assert torch.equal(criterion(z1, z2), wanted)
-    assert torch.equal(criterion(torch.stack([z1, z2])), wanted)
-    assert torch.equal(criterion(two_views(z1, z2)), wanted)
+    expected = nt_xent(two_views(z1, z2), temperature=cosine(0.07, 0.2))
+    assert torch.equal(criterion(z1, z2), expected)
+    assert torch.equal(criterion(torch.stack([z1, z2])), expected)
+    assert torch.equal(criterion(two_views(z1, z2)), expected)
     assert torch.equal(criterion(z1, z2, temperature=0.5), nt_xent(two_views(z1, z2), temperature=0.5))
     assert "nt_xent, temperature=Cosine(low=0.07" in repr(criterion)
     with pytest.raises(ValueError, match="z: got Pairs, which already contains views and ids"):
@@ -112,8 +112,8 @@ def test_a_schedule_follows_the_epoch() -> None:
     criterion = Loss(CATALOGUE["temperature_schedule"]())
     for epoch in (0, 100, 200):
         criterion.epoch = epoch
-        wanted = nt_xent(two_views(z1, z2), temperature=CosineSchedule().at(epoch))
-        assert torch.equal(criterion(z1, z2), wanted)
+        expected = nt_xent(two_views(z1, z2), temperature=CosineSchedule().at(epoch))
+        assert torch.equal(criterion(z1, z2), expected)
 
 
 def test_tau_takes_scores_and_gives_them_gradients() -> None:
@@ -130,17 +130,18 @@ def test_isogclr_state_survives_a_round_trip() -> None:
     ids = torch.tensor([9, 1, 4, 0, 2, 3])
     for _ in range(3):
         criterion(torch.randn(6, 4), torch.randn(6, 4), ids=ids)
-    other = Loss(method(), state=method.state(10))
-    other.load_state_dict(criterion.state_dict())
+    restored = Loss(method(), state=method.state(10))
+    restored.load_state_dict(criterion.state_dict())
     z1, z2 = torch.randn(6, 4), torch.randn(6, 4)
-    assert torch.equal(criterion.eval()(z1, z2, ids=ids), other.eval()(z1, z2, ids=ids))
+    assert torch.equal(criterion.eval()(z1, z2, ids=ids), restored.eval()(z1, z2, ids=ids))
     unvisited = torch.tensor([5, 6, 7, 8])
     assert (criterion.state.log_average[unvisited] == -torch.inf).all()  # type: ignore[union-attr]
     assert torch.isfinite(criterion.state.log_average[ids]).all()  # type: ignore[union-attr]
 
 
 def test_per_sample_state_is_the_papers_update() -> None:
-    """u, v and τ of one image after two visits, by hand."""
+    """Compare u, v and τ of one image after two visits with the formulas written out."""
+    # In float64, so that the comparison can be exact to 1e-12.
     torch.set_default_dtype(torch.float64)
     try:
         state = PerSample(3, temperature=0.2, gamma=0.8, rho=0.4, beta=0.5, rate=0.03, low=0.05, high=1.0)
@@ -167,7 +168,7 @@ def test_per_sample_state_is_the_papers_update() -> None:
         torch.set_default_dtype(torch.float32)
 
 
-def test_state_is_made_of_settings() -> None:
+def test_state_is_built_from_settings() -> None:
     objective, state = with_state(parse("isogclr(temperature=0.3, gamma=0.9, rho=0.3, rate=0.01, high=0.7)"), 10)
     assert objective.keywords == {}
     assert isinstance(state, PerSample)
@@ -182,12 +183,12 @@ def test_state_is_made_of_settings() -> None:
     first, again = (criterion(torch.randn(6, 4), torch.randn(6, 4), ids=ids) for _ in range(2))
     assert torch.isfinite(first + again)
     assert torch.isfinite(state.log_average[:6]).all()
-    for text in ("sogclr", "sogclr(gamma=1.0)", "nt_xent"):  # nothing to remember
+    for text in ("sogclr", "sogclr(gamma=1.0)", "nt_xent"):  # these keep nothing between steps
         assert with_state(parse(text), 10)[1] is None
 
 
-def test_an_image_twice_in_a_batch_moves_once() -> None:
-    """All its views, of both times, are one mean; images that are not there stay as they are."""
+def test_an_image_twice_in_a_batch_is_updated_once() -> None:
+    """Its state is updated with the mean over all its views; images outside the batch do not change."""
     state, ids = PerSample(4, temperature=0.2).double(), torch.tensor([2, 0, 2])
     pairs = two_views(torch.randn(3, 4).double(), torch.randn(3, 4).double(), ids=ids)
     s, image = pairs.anchor @ pairs.pool.T, ids.tolist() * 2
@@ -215,7 +216,7 @@ def test_state_needs_ids_and_sees_the_chosen_negatives() -> None:
         Loss(CATALOGUE["isogclr"])(Z, Z + 0.1)
     criterion = Loss(sogclr, state=PerSample(10, adapt=False, gamma=0.5), negatives=hardest(2))
     ids = torch.arange(6)
-    # One batch again and again: the moving average is that of the chosen negatives, so nothing changes.
+    # The same batch each time: the moving average is already that of the chosen negatives, so the loss is constant.
     first, second, third = (criterion(Z, Z, ids=ids) for _ in range(3))
     torch.testing.assert_close(first, second)
     torch.testing.assert_close(second, third)

@@ -1,4 +1,4 @@
-"""Gradients of convolutions as ARM CPUs compute them: torch's own, for every form that is taken over."""
+"""The gradients of `FastBackwardConv2d` equal torch's for every supported convolution."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ FORMS = [(k, s, p) for k, s, p in product((1, 3, 4, 7), (1, 2, 3), (0, 1, 3)) if
 def test_gradients_are_those_of_torch(
     kernel: int, stride: int, padding: int, side: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(convolutions, "_UNFOLDED", 400)  # several parts of a batch
+    monkeypatch.setattr(convolutions, "_UNFOLDED", 400)  # small enough to split the batch into several parts
     x = torch.randn(5, 4, side, 11, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(6, 4, kernel, kernel, dtype=torch.float64, requires_grad=True)
-    wanted = conv2d(x, weight, None, stride, padding)
+    expected = conv2d(x, weight, None, stride, padding)
     ours = convolutions._Convolution.apply(x, weight, stride, padding)
-    torch.testing.assert_close(ours, wanted)
-    upstream = torch.randn_like(wanted)
-    for mine, theirs in zip(
+    torch.testing.assert_close(ours, expected)
+    upstream = torch.randn_like(expected)
+    for gradient, expected_gradient in zip(
         torch.autograd.grad(ours, (x, weight), upstream),
-        torch.autograd.grad(wanted, (x, weight), upstream),
+        torch.autograd.grad(expected, (x, weight), upstream),
         strict=True,
     ):
-        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(gradient, expected_gradient, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["tiny", "resnet18-cifar"])
-def test_a_network_keeps_its_names_and_its_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_keeps_its_parameter_names_and_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolutions, "SLOW_BACKWARD", False)
     torch.manual_seed(0)
     network = encoder(name)
     images = torch.randn(4, 3, 32, 32)
     network(images).square().sum().backward()
-    wanted = {
+    expected = {
         key: parameter.grad.clone() for key, parameter in network.named_parameters() if parameter.grad is not None
     }
     names = list(network.state_dict())
@@ -55,18 +55,18 @@ def test_a_network_keeps_its_names_and_its_gradients(name: str, monkeypatch: pyt
     assert list(network.state_dict()) == names
     for key, parameter in network.named_parameters():
         assert parameter.grad is not None
-        worst = (parameter.grad - wanted[key]).norm() / wanted[key].norm()
-        assert float(worst) < 1e-4, key
+        error = (parameter.grad - expected[key]).norm() / expected[key].norm()
+        assert float(error) < 1e-4, key
 
 
-def test_other_forms_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_convolutions_are_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolutions, "SLOW_BACKWARD", True)
-    others = [
+    unsupported = [
         nn.Conv2d(4, 4, 3, groups=2),
         nn.Conv2d(4, 4, 3, dilation=2),
         nn.Conv2d(4, 4, (3, 1)),
         nn.Conv2d(4, 4, 3, padding="same"),
     ]
-    network = nn.Sequential(*others, nn.Conv2d(4, 4, 3))
+    network = nn.Sequential(*unsupported, nn.Conv2d(4, 4, 3))
     speed_up_backward(network)
     assert [type(module) for module in network] == [nn.Conv2d] * 4 + [FastBackwardConv2d]

@@ -18,9 +18,9 @@ from contrapose.randomness import permutation
 
 @dataclass(frozen=True)
 class FineTune:
-    """SGD with momentum 0.9 and a cosine schedule, crops and mirrors; lr is 0.05 · batch / 256 unless given.
+    """Train with SGD (momentum 0.9), a cosine schedule, random crops and flips; lr defaults to 0.05 · batch / 256.
 
-    The papers leave the ResNet recipe open; this one is a choice. The last epoch counts.
+    The papers do not specify their ResNet recipe, so this one is our choice. The score is that of the last epoch.
     """
 
     epochs: int = 30
@@ -42,24 +42,27 @@ class FineTune:
         device: torch.device | str = "cpu",
         seed: int = 0,
     ) -> dict[str, float]:
-        """Return the accuracy on `test` in per cent; the given encoder is not changed. `views` prepare the inputs."""
+        """Return the accuracy on `test` in per cent; `encoder` is not changed. `views` prepare the inputs."""
         if train.labels is None or test.labels is None:
             raise ValueError("fine-tuning needs labelled training and test images")
         device, light = torch.device(device), views.light()
         classes, labels = int(train.labels.max()) + 1, train.labels.to(device)
+        # The classifier is initialised from `seed` without disturbing the caller's random state.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = nn.Sequential(copy.deepcopy(encoder), nn.Linear(encoder.width, classes)).to(device)
         raw, raw_test = (source.reader(views, device, workers=0, timeout=0.0).resident for source in (train, test))
         if raw is None or raw_test is None:
-            raise ValueError("finetune: expected labelled images in memory, and this run has none")
+            raise ValueError(
+                "finetune: expected labelled images in memory, but those of this run are streamed from disk"
+            )
         peak = self.lr if self.lr is not None else 0.05 * self.batch / 256
         optimiser = torch.optim.SGD(network.parameters(), peak, momentum=0.9, weight_decay=self.weight_decay)
         for epoch in range(self.epochs):
             for group in optimiser.param_groups:
                 group["lr"] = peak * 0.5 * (1 + math.cos(math.pi * epoch / self.epochs))
             network.train()
-            # A last batch of one image would leave batch norm nothing to average over.
+            # A last batch of one image is skipped: batch norm has no variance over a single sample.
             order = permutation(len(train), seed, epoch, device=device)
             for index in (part for part in order.split(self.batch) if len(part) > 1):
                 optimiser.zero_grad()

@@ -1,4 +1,4 @@
-"""All metrics of an encoder on a sample of images: what the records of a run hold."""
+"""All metrics of an encoder on a sample of images, as in the records of a run."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from contrapose.randomness import permutation
 
 @dataclass(frozen=True)
 class Measures:
-    """Metrics of unit embeddings of a random but fixed sample, some of them under random augmentation."""
+    """Compute metrics of unit embeddings of a random but fixed sample, some of them under random augmentation."""
 
-    images: int = 1000  # how many, at most
-    drawn: int = 128  # of those, how many are augmented `draws` times, for the balanced paper's expectations
+    images: int = 1000  # sample size, at most; 0 measures all images
+    drawn: int = 128  # number of images that are augmented `draws` times, for the expectations in Lee's bounds
     draws: int = 10
     batch: int = 128  # M and t⁻ of CACR's conditional entropy
     t_neg: float = 2.0
-    alpha: float = 2.0  # of the repulsion bound
+    alpha: float = 2.0  # α of the repulsion bound
     seed: int = 0
 
     def __call__(
@@ -37,10 +37,10 @@ class Measures:
         raw = reader.resident
         assert raw is not None
         z = unit(features(embed, reader.plain()))
-        every = torch.arange(len(raw))
-        drawn = every[: self.drawn]
+        index = torch.arange(len(raw))
+        drawn = index[: self.drawn]
         draw = partial(self.draw, embed, views)
-        first, second = draw(raw, every, 0, 1)
+        first, second = draw(raw, index, 0, 1)
         values = {
             "uniformity": metrics.uniformity(z),
             "alignment": metrics.alignment(first, second),
@@ -60,17 +60,20 @@ class Measures:
             return values
         values["tolerance"] = metrics.tolerance(z, labels)
         values["alignment_class"] = 2 - 2 * values["tolerance"]
+        # Numbers 0 and 1 are `first` and `second`: the expectation must be over draws independent of both.
         draws = draw(raw[drawn.to(device)], drawn, *range(2, 2 + self.draws))
-        own = labels[drawn.to(device)]
-        values["prototype_bias_means"] = metrics.prototype_bias_means(draws, own, rows=second, row_labels=labels)
+        drawn_labels = labels[drawn.to(device)]
+        values["prototype_bias_means"] = metrics.prototype_bias_means(
+            draws, drawn_labels, rows=second, row_labels=labels
+        )
         partner = partners(labels.cpu(), seed=self.seed)[drawn]
-        some = drawn[partner >= 0]
-        if len(some):
-            # Both get the same augmentation, since the same index decides it.
-            (other,) = draw(raw[partner[partner >= 0].to(device)], some, 0)
-            values["prototype_bias_single"] = metrics.prototype_bias_single(first[some.to(device)], other)
+        paired = drawn[partner >= 0]
+        if len(paired):
+            # The partner is augmented with the anchor's index, so that both get the same augmentation.
+            (other,) = draw(raw[partner[partner >= 0].to(device)], paired, 0)
+            values["prototype_bias_single"] = metrics.prototype_bias_single(first[paired.to(device)], other)
         attraction = metrics.attraction_gap(first[drawn.to(device)], draws)
-        repulsion = metrics.repulsion_gap(first[drawn.to(device)], own, second, labels, alpha=self.alpha)
+        repulsion = metrics.repulsion_gap(first[drawn.to(device)], drawn_labels, second, labels, alpha=self.alpha)
         return values | {
             "attraction_gap": attraction.gap,
             "attraction_outside": attraction.outside,
@@ -80,7 +83,7 @@ class Measures:
         }
 
     def sample(self, data: Source, views: ViewMaker) -> Source:
-        """Return the samples that are measured, in memory: the same ones each time."""
+        """Return the samples to measure, in memory; the same ones in each call."""
         index = permutation(len(data), self.seed)[: self.images or len(data)].sort().values
         return data.subset(index).in_memory(views)
 
@@ -88,7 +91,8 @@ class Measures:
     def draw(
         self, embed: Callable[[Tensor], Tensor], views: ViewMaker, raw: Tensor, index: Tensor, *draws: int
     ) -> Tensor:
-        """Return unit embeddings (D, n, d) of random views of each sample; `index` and the draw's number decide which."""
+        """Return unit embeddings (D, n, d) of random views of each sample, a function of `index` and the draw's number."""
+        # All draws of all samples are split into batches together, which keeps the batches full when there are few samples.
         device, numbers, embedded = raw.device, torch.tensor(draws), []
         for part in torch.arange(len(draws) * len(raw)).split(views.evaluation_batch(device)):
             draw, sample = numbers[part // len(raw)].to(device), (part % len(raw))
@@ -98,11 +102,12 @@ class Measures:
 
 
 def partners(labels: Tensor, *, seed: int = 0) -> Tensor:
-    """For each image another one of its class, the next in a random order of the class; -1 where it is alone."""
-    found = torch.full_like(labels, -1)
+    """Return for each image the index of another image of its class, or -1 if there is none."""
+    partner = torch.full_like(labels, -1)
     for c in labels.unique().tolist():
         members = (labels == c).nonzero()[:, 0]
         members = members[permutation(len(members), seed, c, device=members.device)]
         if len(members) > 1:
-            found[members] = members.roll(-1)
-    return found
+            # The next in a random cyclic order: never the image itself, and each image is a partner exactly once.
+            partner[members] = members.roll(-1)
+    return partner

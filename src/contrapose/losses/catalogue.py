@@ -1,4 +1,4 @@
-"""Every named method of the papers: an objective with the paper's values for each data set."""
+"""The papers' methods by name: each is an objective with the paper's values for each data set."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Method:
-    """A published method: called with a data set's name, it gives its objective with the paper's values.
+    """A published method; calling it with the name of a data set returns its objective with the paper's values.
 
     >>> CATALOGUE["dystress"]("cifar10").keywords
     {'temperature': Cosine(low=0.07, high=0.2, detach=True)}
@@ -42,37 +42,40 @@ class Method:
     {'temperature': 0.2}
     """
 
-    summary: str  # one line: what it does, where it is from
+    summary: str  # one line: what it does and which paper it is from
     objective: Callable[..., Tensor]
-    values: Settings  # where no data set is named
-    by_data: Mapping[str, Settings] = field(default_factory=dict)  # what differs on a data set
-    state: Callable[..., PerSample] | None = None  # made with the number of images, for `Loss(…, state=…)`
+    values: Settings  # the default settings
+    by_data: Mapping[str, Settings] = field(default_factory=dict)  # settings that differ on a data set
+    state: Callable[..., PerSample] | None = None  # called with the number of images, for `Loss(…, state=…)`
 
     def __call__(self, data: str | None = None, **overrides: Any) -> partial[Tensor]:
-        """The objective, a function of pairs; `overrides` replace the paper's values."""
-        return partial(self.objective, **{**self.values, **self._on(data), **overrides})
+        """Return the objective, a function of pairs; `overrides` replace the paper's values."""
+        return partial(self.objective, **{**self.values, **self._settings_for(data), **overrides})
 
-    def _on(self, data: str | None) -> Settings:
+    def _settings_for(self, data: str | None) -> Settings:
+        """Return the settings that differ from the defaults on a data set."""
         if data is None:
             return {}
         check_known("data", data, DATA)
         return self.by_data.get(data, {})
 
 
-# "-k4" names the papers' four-positive settings, where they differ.
+# "-k4" marks settings for four positives per anchor, "-lt" long-tailed data sets.
 DATA = (
     "cifar10", "cifar100", "svhn", "stl10", "imagenet100", "imagenet", "cifar10-lt", "cifar100-lt", "imagenet100-lt",
     "simcse", "cifar10-k4", "cifar100-k4", "stl10-k4",
 )  # fmt: skip
 
 
-def _each(settings: Settings, *names: str) -> dict[str, Settings]:
+def _on(settings: Settings, *names: str) -> dict[str, Settings]:
+    """Return the same settings for several data sets."""
     return dict.fromkeys(names, settings)
 
 
 _IMAGENET = ("imagenet", "imagenet100", "imagenet100-lt")
-_SIMCSE = {"negatives": other_views()}  # one direction on `cross`: the other sentences' second pass
-_BANK = ("cifar10", "cifar100", "svhn", "imagenet100")
+# SimCSE contrasts a sentence's first dropout pass only with the second passes of the other sentences.
+_SIMCSE = {"negatives": other_views()}
+_BANK = ("cifar10", "cifar100", "svhn", "imagenet100")  # Wang & Liu train on these with a memory bank
 _CACR = {
     "cifar10": {"t_neg": 2.0}, "cifar100": {"t_neg": 3.0}, "stl10": {"t_neg": 3.0},
     "cifar10-k4": {"t_neg": 0.9}, "cifar100-k4": {"t_neg": 2.0}, "stl10-k4": {"t_neg": 2.0},
@@ -83,27 +86,27 @@ CATALOGUE: Mapping[str, Method] = {
         "NT-Xent over both views of a batch (Chen et al.; Wang & Liu, Eq. 1)",
         nt_xent,
         {"temperature": 0.5},
-        _each({"temperature": 0.1}, *_IMAGENET) | _each({"temperature": 0.05, **_SIMCSE}, "simcse"),
+        _on({"temperature": 0.1}, *_IMAGENET) | _on({"temperature": 0.05, **_SIMCSE}, "simcse"),
     ),
     "contrastive": Method(
         "InfoNCE against a whole memory bank, at the temperature that did best (Wang & Liu, Eq. 1, supplement's Table 1)",
         nt_xent,
         {"temperature": 0.2},
-        _each({"temperature": 0.3}, "cifar100", "svhn"),
+        _on({"temperature": 0.3}, "cifar100", "svhn"),
     ),
     "dystress": Method(
         "temperature as a cosine of similarity, lowest at s = 0 (Manna et al., Alg. 1 and 3)",
         nt_xent,
         {"temperature": cosine(0.07, 0.2)},
-        _each({"temperature": cosine(0.1, 0.2)}, *_IMAGENET)
-        | _each({"temperature": cosine(0.03, 0.05), **_SIMCSE}, "simcse"),
+        _on({"temperature": cosine(0.1, 0.2)}, *_IMAGENET)
+        | _on({"temperature": cosine(0.03, 0.05), **_SIMCSE}, "simcse"),
     ),
     "dystress_shifted": Method(
         "DySTreSS with its minimum moved to s = -0.3 (Manna et al., Alg. 2, Table 15)",
         nt_xent,
         {"temperature": cosine(0.07, 0.2, shift=-0.4)},
-        _each({"temperature": cosine(0.1, 0.2, shift=-0.4)}, *_IMAGENET)
-        | _each({"temperature": cosine(0.03, 0.05, shift=-0.4), **_SIMCSE}, "simcse"),
+        _on({"temperature": cosine(0.1, 0.2, shift=-0.4)}, *_IMAGENET)
+        | _on({"temperature": cosine(0.03, 0.05, shift=-0.4), **_SIMCSE}, "simcse"),
     ),
     "dystress_dcl": Method(
         "DySTreSS's temperature in the decoupled loss (Manna et al., §5.1)",
@@ -116,7 +119,7 @@ CATALOGUE: Mapping[str, Method] = {
         "temperature that follows the batch's alignment, reweighted gradient (Huang et al., MACL)",
         macl,
         {"temperature": 0.1, "alpha": 0.5, "center": 0.0},
-        _each({"temperature": 0.05, "alpha": 2.0, "center": 0.8, **_SIMCSE}, "simcse"),
+        _on({"temperature": 0.05, "alpha": 2.0, "center": 0.8, **_SIMCSE}, "simcse"),
     ),
     "moco_v3": Method(
         "each view's queries against the other views' keys, scaled by 2τ (Chen et al., MoCo v3)",
@@ -141,6 +144,7 @@ CATALOGUE: Mapping[str, Method] = {
     "hard_contrastive": Method(
         "InfoNCE over each anchor's hardest negatives (Wang & Liu, Eq. 9)",
         nt_xent,
+        # The paper's 4095 negatives as a fraction of CIFAR's 50,000 images, for a pool of any size.
         {"temperature": 0.5, "negatives": hardest(fraction=0.0819)},
         {
             data: {"temperature": temperature, "negatives": hardest(4095)}
@@ -151,26 +155,26 @@ CATALOGUE: Mapping[str, Method] = {
         "the simple loss over each anchor's hardest negatives (Wang & Liu, §5.5)",
         simple,
         {"negatives": hardest(fraction=0.0819)},
-        _each({"negatives": hardest(4095)}, *_BANK),
+        _on({"negatives": hardest(4095)}, *_BANK),
     ),
     "triplet": Method("only the hardest negative counts, margin 0 (Wang & Liu, Eq. 6)", triplet, {"margin": 0.0}),
     "align_uniform": Method(
         "alignment of positives plus uniformity of each view (Wang & Isola; AU-CL)",
         align_uniform,
         {"alpha": 2.0, "t": 2.0, "align_weight": 1.0, "uniform_weight": 1.0},
-        _each({"align_weight": 3.0, "t": 3.0}, *_IMAGENET),
+        _on({"align_weight": 3.0, "t": 3.0}, *_IMAGENET),
     ),
     "hard_negative": Method(
         "hard negatives by importance weights, debiased (Robinson et al., HN-CL)",
         hard_negative,
         {"temperature": 0.5, "beta": 1.0, "tau_plus": 0.1},
-        _each({"tau_plus": 0.05}, "cifar100", "cifar100-k4") | _each({"tau_plus": 0.01}, *_IMAGENET),
+        _on({"tau_plus": 0.05}, "cifar100", "cifar100-k4") | _on({"tau_plus": 0.01}, *_IMAGENET),
     ),
     "cmc": Method(
         "every pair of views contrasted on its own (Tian et al., CMC, Eq. 8)",
         cmc,
         {"temperature": 0.19},
-        _each({"temperature": 0.07}, *_IMAGENET),
+        _on({"temperature": 0.07}, *_IMAGENET),
     ),
     "cacr": Method(
         "distant positives attract more, close negatives repel more (Zheng et al., Eq. 2-4)",
@@ -193,7 +197,7 @@ CATALOGUE: Mapping[str, Method] = {
         "attraction and repulsion balanced by λ, the positive not among the repelled (Lee, Eq. 17)",
         balanced,
         {"alpha": 4.0, "weight": 2.0},
-        _each({"alpha": 2.0, "weight": 4.0}, "cifar10"),
+        _on({"alpha": 2.0, "weight": 4.0}, "cifar10"),
     ),
     "generalized_nt_xent": Method(
         "NT-Xent with a weight λ on its repulsion (Lee, §6)",

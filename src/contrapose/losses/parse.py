@@ -1,7 +1,7 @@
-"""An objective from a line of text, for command lines and run descriptions. Nothing is evaluated.
+"""Parse an objective from a line of text, for command lines and run descriptions, without evaluating code.
 
-simclr                                            a method of the catalogue, with the paper's values
-dystress(temperature=cosine(0.07, 0.2))           the same with some of them replaced
+simclr                                            a method of the catalogue with the paper's values
+dystress(temperature=cosine(0.07, 0.2))           a method with some values replaced
 nt_xent(temperature=0.3, negatives=hardest(64))   an objective
 """
 
@@ -21,7 +21,8 @@ from contrapose.losses.objective import traits_of
 from contrapose.temperature import profile
 from contrapose.validate import check_known, nearest
 
-_PARTS: Mapping[str, Callable[..., Any]] = {
+# The only functions that may be called in a setting's value.
+_VALUE_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{name: getattr(pairs, name) for name in ("other_views", "same_view", "hardest", "stored_rows", "batch_rows")},
     **{name: getattr(temperature, name) for name in (*profile.__all__, "learned") if name.islower()},
     "schedule": temperature.CosineSchedule,
@@ -30,7 +31,7 @@ _OBJECTIVES = {name: value for name, value in vars(losses).items() if hasattr(va
 
 
 def parse(text: str, data: str | None = None) -> partial[Tensor]:
-    """The objective that `text` describes; `data` chooses the catalogue's values for a data set.
+    """Return the objective that `text` describes; `data` selects the catalogue's values for a data set.
 
     >>> parse("nt_xent(temperature=cosine(0.07, 0.2))").keywords
     {'temperature': Cosine(low=0.07, high=0.2, detach=True)}
@@ -38,45 +39,51 @@ def parse(text: str, data: str | None = None) -> partial[Tensor]:
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
-        raise ValueError(f"loss: {text!r} does not read as name or name(setting=value, …)") from error
-    name, settings = _called(node, text)
+        raise ValueError(f"loss: expected name or name(setting=value, …), got {text!r}") from error
+    name, settings = _name_and_settings(node, text)
     known = {**_OBJECTIVES, **CATALOGUE}
     check_known("loss", name, sorted(known))
-    made = CATALOGUE[name](data if data in DATA else None) if name in CATALOGUE else partial(_OBJECTIVES[name])
-    traits = traits_of(made.func)
-    accepted = [p for p in list(signature(made.func).parameters)[1:] if p not in ("reduction", *traits.provided)]
+    # A folder or a file is not in DATA; it gets the method's default values.
+    base = CATALOGUE[name](data if data in DATA else None) if name in CATALOGUE else partial(_OBJECTIVES[name])
+    traits = traits_of(base.func)
+    # All parameters but the pairs, and those that the training loop passes itself.
+    accepted = [p for p in list(signature(base.func).parameters)[1:] if p not in ("reduction", *traits.provided)]
     accepted += [p for p in traits.state_settings if p not in accepted]
     for setting in settings:
         if setting not in accepted:
             hint = nearest(setting, accepted)
             raise ValueError(f"loss: {name} has the settings {', '.join(accepted)}, got {setting!r}{hint}")
-    return partial(made.func, **{**made.keywords, **settings})
+    return partial(base.func, **{**base.keywords, **settings})
 
 
-def _called(node: ast.expr, text: str) -> tuple[str, dict[str, Any]]:
+def _name_and_settings(node: ast.expr, text: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the keyword arguments of `name` or `name(setting=value, …)`."""
     if isinstance(node, ast.Name):
         return node.id, {}
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args:
         return node.func.id, {k.arg: _value(k.value, text) for k in node.keywords if k.arg}
-    raise ValueError(f"loss: {text!r} does not read as name or name(setting=value, …)")
+    raise ValueError(f"loss: expected name or name(setting=value, …), got {text!r}")
 
 
 def _value(node: ast.expr, text: str) -> Any:
-    """A literal, a temperature or a choice of negatives, or a tuple of them."""
+    """Return the value of a literal, a temperature, a choice of negatives, or a tuple of these."""
     if isinstance(node, ast.Tuple):
         return tuple(_value(item, text) for item in node.elts)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         name = node.func.id
-        if name not in _PARTS:
-            raise ValueError(
-                f"loss: in {text!r}, expected one of {', '.join(_PARTS)}, got {name!r}{nearest(name, _PARTS)}"
-            )
+        if name not in _VALUE_FUNCTIONS:
+            hint = nearest(name, _VALUE_FUNCTIONS)
+            raise ValueError(f"loss: in {text!r}, expected one of {', '.join(_VALUE_FUNCTIONS)}, got {name!r}{hint}")
         positional = [_value(item, text) for item in node.args]
+        keywords = {k.arg: _value(k.value, text) for k in node.keywords if k.arg}
         try:
-            return _PARTS[name](*positional, **{k.arg: _value(k.value, text) for k in node.keywords if k.arg})
+            return _VALUE_FUNCTIONS[name](*positional, **keywords)
         except TypeError as error:
             raise ValueError(f"loss: in {text!r}, {name}: {error}") from error
     try:
         return ast.literal_eval(node)
     except ValueError as error:
-        raise ValueError(f"loss: in {text!r}, {ast.unparse(node)!r} is neither a value nor a known name") from error
+        raise ValueError(
+            f"loss: in {text!r}, expected a number, a string or one of {', '.join(_VALUE_FUNCTIONS)}, "
+            f"got {ast.unparse(node)!r}"
+        ) from error

@@ -15,25 +15,27 @@ from contrapose.pairs import AnyPairs
 from contrapose.pairs.negatives import Negatives
 from contrapose.reduce import Count, Expectation, LogSumExp
 from contrapose.temperature import PerSample, Temperature, temperature_logit
-from contrapose.temperature.per_sample import blend
+from contrapose.temperature.per_sample import log_moving_average
 from contrapose.validate import check_number
 
 __all__ = ["isogclr", "sogclr"]
 
+# Settings of iSogCLR's state that users write as settings of the objective: isogclr(rho=0.3).
 _STATE_SETTINGS = tuple(name for name in signature(PerSample).parameters if name not in ("size", "adapt"))
 
 
 def _make_state(adapt: bool, settings: Settings, samples: int) -> tuple[Settings, State | None]:
-    """iSogCLR always has a state. SogCLR has one unless γ = 1, its default: then there is nothing to average."""
+    """Split settings into those of the objective and a state made of the others; None if no state is needed."""
+    # With γ = 1, SogCLR's default, the average is that of the batch. iSogCLR always has temperatures to keep.
     if not adapt and settings.get("gamma", 1.0) == 1:
         return settings, None
-    of_state = {name: settings[name] for name in _STATE_SETTINGS if name in settings}
-    rest = {name: value for name, value in settings.items() if name not in of_state}
-    return rest, PerSample(samples, adapt=adapt, **of_state)
+    state_settings = {name: settings[name] for name in _STATE_SETTINGS if name in settings}
+    objective_settings = {name: value for name, value in settings.items() if name not in state_settings}
+    return objective_settings, PerSample(samples, adapt=adapt, **state_settings)
 
 
 def _untrained_state(settings: Settings, anchors: int) -> dict[str, Any]:
-    """Temperatures as they start, and no average yet."""
+    """Return the keyword arguments of `isogclr` before training: initial temperatures and no average."""
     temperature = torch.full((anchors,), float(settings.get("temperature", 0.1)), dtype=torch.float64)
     return {"temperature": temperature, "log_average": torch.full((anchors,), -torch.inf, dtype=torch.float64)}
 
@@ -50,19 +52,21 @@ def sogclr(
 ) -> Tensor:
     """-s⁺ + (1/N) Σ_k sg[e^{s_k/τ}/u] s_k with u = (1-γ) u_old + γ mean_k e^{s_k/τ} (SogCLR).
 
-    The gradient of DCL times τ, with each anchor's normaliser averaged over the epochs. `log_average` (n,) is log u
-    so far (-inf: none yet); `PerSample` keeps it, and with it iSogCLR's temperatures:
-    `sogclr(pairs, **state.settings(pairs))`. An image's views add up, as in the authors' loss; several positives: the mean.
+    The gradient is τ times that of DCL, with each anchor's normaliser averaged over the epochs. `log_average` (n,) is
+    log u_old, -inf if there is none yet. `PerSample` keeps it together with iSogCLR's temperatures:
+    `sogclr(pairs, **state.settings(pairs))`. Several positives are averaged.
     """
     check_number("gamma", gamma, above=0.0, most=1.0)
     if log_average is not None and (not isinstance(log_average, Tensor) or log_average.shape != (pairs.shape[0],)):
-        came = tuple(log_average.shape) if isinstance(log_average, Tensor) else type(log_average).__name__
-        raise ValueError(f"log_average: expected one number per anchor ({pairs.shape[0]},), got {came}")
+        actual = tuple(log_average.shape) if isinstance(log_average, Tensor) else type(log_average).__name__
+        raise ValueError(f"log_average: expected one number per anchor ({pairs.shape[0]},), got {actual}")
     logit = temperature_logit(temperature, pairs.shape[0])
     total, pull, count = pairs.reduce(LogSumExp(logit), Expectation(logit, detach=True), Count(), negatives=negatives)
     log_g = total.detach() - count.log()
-    log_u = log_g if log_average is None else blend(log_average.to(log_g), log_g, gamma)
+    # In logarithms, since e^{s/τ} overflows in float32 at low temperatures.
+    log_u = log_g if log_average is None else log_moving_average(log_average.to(log_g), log_g, gamma)
     values = (log_g - log_u).exp() * pull - pairs.positives().mean(1)
+    # The authors' loss adds up the views of an image, where `finish` averages over anchors.
     return finish(values * pairs.views, reduction)
 
 

@@ -1,1 +1,1 @@
-"""Parts of networks that no modality owns: the encoder's interface, projectors, batch norms, convolutions."""
+"""Parts of networks that all modalities share: the encoder interface, projectors, batch norms and convolutions."""

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import conv2d, pad
 
 SLOW_BACKWARD = platform.machine() == "aarch64"  # Linux on ARM; macOS, "arm64", does not use oneDNN
-_UNFOLDED = 2**23  # elements of the unfolded input at a time: 32 MiB of float32, whatever the batch size
+_UNFOLDED = 2**23  # most elements of the unfolded input at a time: 32 MiB of float32 for any batch size
 
 
 class _Convolution(torch.autograd.Function):
@@ -30,10 +30,10 @@ class _Convolution(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         x, weight = ctx.saved_tensors
-        wants_x, wants_weight = ctx.needs_input_grad[:2]
+        needs_x, needs_weight = ctx.needs_input_grad[:2]
         return (
-            _input_gradient(gradient, x, weight, ctx.stride, ctx.padding) if wants_x else None,
-            _weight_gradient(gradient, x, weight, ctx.stride, ctx.padding) if wants_weight else None,
+            _input_gradient(gradient, x, weight, ctx.stride, ctx.padding) if needs_x else None,
+            _weight_gradient(gradient, x, weight, ctx.stride, ctx.padding) if needs_weight else None,
             None,
             None,
         )
@@ -83,15 +83,16 @@ class FastBackwardConv2d(nn.Conv2d):
 
 
 def speed_up_backward(network: nn.Module) -> None:
-    """Replace the gradients of a network's convolutions in place, where torch's are slow; parameter names stay."""
+    """Replace the gradients of a network's convolutions in place if torch's are slow on this machine."""
     if SLOW_BACKWARD:
         for module in network.modules():
             if type(module) is nn.Conv2d and _supported(module):
+                # A change of class keeps parameters, their names and any hooks.
                 module.__class__ = FastBackwardConv2d
 
 
 def _supported(module: nn.Conv2d) -> bool:
-    """Return whether kernel, stride and padding are square, without dilation or groups: all but ViT's patches here."""
+    """Return whether kernel, stride and padding are square and there are neither dilation nor groups."""
     kernel, stride, padding = module.kernel_size, module.stride, module.padding
     square = all(isinstance(pair, tuple) and pair[0] == pair[1] for pair in (kernel, stride, padding))
     plain = module.groups == 1 and module.dilation == (1, 1) and module.padding_mode == "zeros"

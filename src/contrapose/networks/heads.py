@@ -22,6 +22,7 @@ def mlp(widths: tuple[int, ...], *, norm: bool = True, last_norm: str = "none", 
         if not is_last:
             layers += [nn.BatchNorm1d(width_out), nn.ReLU()] if norm else [nn.ReLU()]
         elif last_norm != "none":
+            # No ReLU here: embeddings need both signs.
             layers.append(nn.BatchNorm1d(width_out, affine=last_norm == "affine"))
     return nn.Sequential(*layers)
 

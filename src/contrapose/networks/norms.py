@@ -65,7 +65,7 @@ def at_least_float32(x: Tensor) -> Tensor:
 def replace_norms(network: Network, make: Callable[[_BatchNorm], nn.Module]) -> Network:
     """Replace every batch norm inside a network by `make(norm)`, in place, and return the network."""
     for module in network.modules():
-        for name, child in list(module.named_children()):
+        for name, child in list(module.named_children()):  # a list, since children are replaced during the iteration
             if isinstance(child, _BatchNorm):
                 setattr(module, name, make(child))
     return network
@@ -98,6 +98,7 @@ class SplitBatchNorm(ReplacementBatchNorm):
         weight, bias = (None if p is None else p.repeat(parts) for p in (self.weight, self.bias))
         channels = x.reshape(len(x) // parts, parts * x.shape[1], *x.shape[2:])
         y = batch_norm(channels, mean, var, weight, bias, training=True, momentum=self.momentum, eps=self.eps)
+        # `mean` and `var` are copies, which the call has updated per part; their average is what is kept.
         self.running_mean.copy_(mean.view(parts, -1).mean(0))
         self.running_var.copy_(var.view(parts, -1).mean(0))
         self.num_batches_tracked += 1

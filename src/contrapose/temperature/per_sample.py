@@ -1,4 +1,4 @@
-"""One temperature for each training image, and the moving average that goes with it (SogCLR, iSogCLR)."""
+"""`PerSample`: a temperature and a moving average for each training image (SogCLR, iSogCLR)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class PerSample(nn.Module):
         v_n ← (1-β) v_n + β G_n,             G = log u + ρ - Σ_k w_k s_k / τ_n, clipped to ±3
         τ_n ← clip(τ_n - η v_n, low, high)
 
-    `settings` of pairs whose ids are data-set indices are what `sogclr` needs; `update` follows the step:
+    The ids of the pairs must be data-set indices. `settings` returns the arguments of `sogclr`; `update` follows the step:
 
         loss = sogclr(pairs, **state.settings(pairs))
         loss.backward(); optimizer.step(); state.update(pairs)
 
-    Averages are kept as logarithms, so that no temperature makes them overflow.
+    Averages are stored as logarithms, so that they do not overflow at any temperature.
     """
 
     log_average: Tensor
@@ -65,7 +65,7 @@ class PerSample(nn.Module):
         self.register_buffer("velocity", torch.zeros(size))
 
     def settings(self, pairs: AnyPairs) -> dict[str, Any]:
-        """Return the keyword arguments of `sogclr` for these pairs: temperature, average so far, gamma."""
+        """Return the keyword arguments of `sogclr` for these pairs: temperature, log_average and gamma."""
         index = self._index(pairs)
         return {
             "temperature": self.temperature[index],
@@ -75,24 +75,26 @@ class PerSample(nn.Module):
 
     @torch.no_grad()
     def update(self, pairs: AnyPairs, *, negatives: Negatives = None, **other: Any) -> None:
-        """Move the state of the images in this batch, once the loss has been computed, with the same negatives."""
+        """Update the state of the images in this batch after the loss, with the same negatives."""
         index = self._index(pairs)
         tau = self.temperature[index]
         logit = Scale(1.0 / tau)  # the temperature of this step, before it moves
         total, pull, count = pairs.reduce(LogSumExp(logit), Expectation(logit), Count(), negatives=negatives)
         log_g = total - count.log()
-        log_u = blend(self.log_average[index], log_g, self.gamma)
-        same = _same(index)
-        self.log_average[index] = _mean_exp(log_u, same).to(self.log_average.dtype)
+        log_u = log_moving_average(self.log_average[index], log_g, self.gamma)
+        # An image is several anchors, one per view. All write the same mean, since the order of writes is undefined.
+        group = _group_numbers(index)
+        self.log_average[index] = _group_log_mean_exp(log_u, group).to(self.log_average.dtype)
         if self.adapt:
             gradient = log_u + self.rho - (log_g - log_u).exp() * pull / tau
-            gradient = _mean(gradient, same).clamp(-self.clip, self.clip)
+            gradient = _group_mean(gradient, group).clamp(-self.clip, self.clip)
             velocity = (1 - self.beta) * self.velocity[index] + self.beta * gradient.to(self.velocity.dtype)
-            moved = self.temperature[index] - self.rate * velocity
-            self.velocity[index] = velocity  # the same value for each view of an image
-            self.temperature[index] = moved.clamp(self.low, self.high)
+            temperature = self.temperature[index] - self.rate * velocity
+            self.velocity[index] = velocity
+            self.temperature[index] = temperature.clamp(self.low, self.high)
 
     def _index(self, pairs: AnyPairs) -> Tensor:
+        """Return the data-set index of each anchor."""
         index, size = pairs.anchor_id, len(self.temperature)
         if index is None:
             raise ValueError("pairs: per-sample temperatures need image ids, which bare similarities do not have")
@@ -106,28 +108,30 @@ class PerSample(nn.Module):
         return index
 
 
-def blend(log_average: Tensor, log_g: Tensor, gamma: float) -> Tensor:
-    """log((1-γ) u + γ g), and log g where there is no average yet (u = 0)."""
-    if gamma == 1.0:
+def log_moving_average(log_average: Tensor, log_g: Tensor, gamma: float) -> Tensor:
+    """Return log((1-γ) u + γ g), or log g where there is no average yet (u = 0)."""
+    if gamma == 1.0:  # log(1-γ) would be infinite
         return log_g
-    moved = torch.logaddexp(log_average + math.log1p(-gamma), log_g + math.log(gamma))
-    return torch.where(log_average == -torch.inf, log_g, moved)
+    average = torch.logaddexp(log_average + math.log1p(-gamma), log_g + math.log(gamma))
+    return torch.where(log_average == -torch.inf, log_g, average)
 
 
-def _same(index: Tensor) -> Tensor:
-    """A number for each anchor, the same for those of one image. How many images there are is not asked: nothing waits for it."""
+def _group_numbers(index: Tensor) -> Tensor:
+    """Return a number for each anchor, equal for anchors of the same image."""
+    # Not torch.unique: the size of its result is unknown to the host, which would have to wait for the device.
     ordered, order = index.sort()
     changes = (ordered.diff() != 0).cumsum(0)
     return torch.zeros_like(index).scatter(0, order[1:], changes)
 
 
-def _mean(values: Tensor, same: Tensor) -> Tensor:
-    """Of each anchor's image."""
+def _group_mean(values: Tensor, group: Tensor) -> Tensor:
+    """Return for each anchor the mean over the anchors of its image."""
     zero = torch.zeros_like(values)
-    return (zero.index_add(0, same, values) / zero.index_add(0, same, torch.ones_like(values)))[same]
+    return (zero.index_add(0, group, values) / zero.index_add(0, group, torch.ones_like(values)))[group]
 
 
-def _mean_exp(log_values: Tensor, same: Tensor) -> Tensor:
-    """The mean over an image's views is of u, not of log u."""
-    top = torch.full_like(log_values, -torch.inf).scatter_reduce(0, same, log_values, "amax")[same]
-    return _mean((log_values - top).exp(), same).log() + top
+def _group_log_mean_exp(log_values: Tensor, group: Tensor) -> Tensor:
+    """Return for each anchor the log of the mean of exp(log_values) over the anchors of its image."""
+    # The largest value is subtracted before exp, so that nothing overflows.
+    largest = torch.full_like(log_values, -torch.inf).scatter_reduce(0, group, log_values, "amax")[group]
+    return _group_mean((log_values - largest).exp(), group).log() + largest

@@ -9,7 +9,7 @@ from contrapose.modalities.images.images import Images
 
 def test_the_same_images_for_the_same_seed() -> None:
     a, b = digits(50, seed=1), digits(80, seed=1)
-    assert torch.equal(a.pixels, b.pixels[:50])  # any size: more are only appended
+    assert torch.equal(a.pixels, b.pixels[:50])  # a larger data set begins with the same images
     assert a.labels is not None
     assert b.labels is not None
     assert torch.equal(a.labels, b.labels[:50])
@@ -18,29 +18,29 @@ def test_the_same_images_for_the_same_seed() -> None:
     assert a.pixels.shape == (50, 3, 32, 32)
 
 
-def test_all_digits_are_there() -> None:
+def test_every_class_has_images() -> None:
     counts = digits(3000).counts()
     assert len(counts) == 10
     assert min(counts) > 200
 
 
-def test_raw_pixels_do_not_tell_them_apart() -> None:
-    """20 nearest neighbours on pixels stay below one half, by either distance."""
+def test_raw_pixels_do_not_separate_the_classes() -> None:
+    """The accuracy of 20 nearest neighbours on pixels is below one half, by Euclidean and by cosine distance."""
     train, test = digits(5000), digits(1000, train=False)
     assert train.labels is not None
     assert test.labels is not None
     x, y = (images.pixels.flatten(1) / 255 for images in (train, test))
-    for near in (
+    for neighbours in (
         torch.cdist(y, x).topk(20, largest=False).indices,
         (torch.nn.functional.normalize(y - x.mean(0)) @ torch.nn.functional.normalize(x - x.mean(0)).T)
         .topk(20)
         .indices,
     ):
-        found = torch.mode(train.labels[near], 1).values
-        assert float((found == test.labels).float().mean()) < 0.5
+        predicted = torch.mode(train.labels[neighbours], 1).values
+        assert float((predicted == test.labels).float().mean()) < 0.5
 
 
-def test_images_say_what_is_wrong() -> None:
+def test_invalid_images_raise_errors() -> None:
     with pytest.raises(ValueError, match=r"mine: expected uint8 images of shape \(N, 3, H, W\), got torch.float32"):
         Images("mine", torch.zeros(2, 3, 4, 4), None)
     with pytest.raises(ValueError, match="mine: expected one label per image"):

@@ -43,7 +43,7 @@ def test_weights_have_torchvisions_names() -> None:
 
 
 def test_alexnet_is_the_papers() -> None:
-    """Table of the small AlexNet: 15, 7, 7, 7, 3 pixels, N(0, 0.02) weights, fc7 without bias."""
+    """The papers' small AlexNet has maps of 15, 7, 7, 7 and 3 pixels, N(0, 0.02) weights and no biases."""
     network = encoder("alexnet").network
     x, sides = torch.randn(2, 3, 32, 32), []
     for layer in network.children():
@@ -70,7 +70,7 @@ def test_the_simclr_head_is_lightlys() -> None:
     assert [type(layer).__name__ for layer in predictor(256).children()][-1] == "Linear"
 
 
-def test_unknown_names_get_the_nearest() -> None:
+def test_errors_suggest_the_nearest_name() -> None:
     with pytest.raises(ValueError, match="did you mean 'resnet18-cifar'"):
         encoder("resnet18-cifr")
     with pytest.raises(ValueError, match="did you mean 'moco-v2'"):

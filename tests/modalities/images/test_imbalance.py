@@ -13,7 +13,7 @@ from contrapose.modalities.images.images import Images
 def labelled(counts: list[int]) -> Images:
     labels = torch.cat([torch.full((n,), c) for c, n in enumerate(counts)])
     return Images(
-        "made", torch.zeros(len(labels), 3, 2, 2, dtype=torch.uint8), labels, tuple("abcdefghij"[: len(counts)])
+        "synthetic", torch.zeros(len(labels), 3, 2, 2, dtype=torch.uint8), labels, tuple("abcdefghij"[: len(counts)])
     )
 
 
@@ -36,7 +36,7 @@ def test_thinning_keeps_the_counts_and_the_order() -> None:
     assert thinned.counts() == [30, 10, 0]
     assert thinned.labels is not None
     assert torch.equal(thinned.labels, thinned.labels.sort().values)
-    with pytest.raises(ValueError, match="class 1 has 30 images, 31 are wanted"):
+    with pytest.raises(ValueError, match="expected at most the 30 images of class 1, got 31"):
         imbalance.thin(images, [30, 31, 0])
 
 
@@ -44,9 +44,9 @@ def test_rules_by_name() -> None:
     images = labelled([50] * 10)
     assert imbalance.by_rule(images, "exponential:10").counts()[-1] == 5
     assert imbalance.by_rule(images, "cacr-linear").counts() == [5, 10, 15, 20, 25, 30, 35, 40, 45, 50]
-    for wrong in ("exponential:x", "linear"):
+    for invalid in ("exponential:x", "linear"):
         with pytest.raises(ValueError, match="imbalance: expected exponential:FACTOR"):
-            imbalance.by_rule(images, wrong)
+            imbalance.by_rule(images, invalid)
 
 
 def test_a_published_list(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_published_list(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("1\n2\n")
     assert len(imbalance.by_rule(images, f"index:{tmp_path / 'list.txt'}")) == 2
     (tmp_path / "far.txt").write_text("1\n10\n")
-    with pytest.raises(ValueError, match="must hold indices from 0 to 9"):
+    with pytest.raises(ValueError, match=r"expected indices from 0 to 9 in .*far.txt, got values from 1 to 10"):
         imbalance.by_rule(images, f"index:{tmp_path / 'far.txt'}")
-    with pytest.raises(ValueError, match="is not a file of indices"):
+    with pytest.raises(ValueError, match=r"expected a file of indices after 'index:', but nothing\.npy is not a file"):
         imbalance.by_rule(images, "index:nothing.npy")

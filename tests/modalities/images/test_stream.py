@@ -1,4 +1,4 @@
-"""Images on disk: the same with any number of workers, broken files named, dead workers said."""
+"""Streamed images: results do not depend on the number of workers; broken files and dead workers are reported."""
 
 from __future__ import annotations
 
@@ -37,10 +37,12 @@ def run(folder: Path) -> Run:
     return Run(data=str(folder), stream=True, batch=16, epochs=2, knn=3, knn_every=2, views="simclr-cifar", metrics=12)
 
 
-def hashes(where: Path) -> list[int]:
-    found = checkpoint.latest(where / "checkpoints")
-    assert found is not None
-    return [hash(t.contiguous().view(-1).view(torch.uint8).numpy().tobytes()) for _, t in sorted(found.tensors.items())]
+def hashes(directory: Path) -> list[int]:
+    """Hash each tensor of the latest checkpoint."""
+    latest = checkpoint.latest(directory / "checkpoints")
+    assert latest is not None
+    tensors = [tensor for _, tensor in sorted(latest.tensors.items())]
+    return [hash(t.contiguous().view(-1).view(torch.uint8).numpy().tobytes()) for t in tensors]
 
 
 def test_any_number_of_workers_gives_the_same_weights(folder: Path, tmp_path: Path) -> None:
@@ -53,11 +55,11 @@ def test_any_number_of_workers_gives_the_same_weights(folder: Path, tmp_path: Pa
 
 def test_crops_are_those_of_the_batched_views(folder: Path) -> None:
     files, views = Files.of(folder / "train"), Views.named("simclr-cifar")
-    (made,) = crops(files, views, [[3, 17]], seed=1, epoch=2, workers=0)
-    finished = views.finish(made, torch.tensor([3, 17]), seed=1, epoch=2)[0]
-    for place, index in enumerate((3, 17)):
-        alone = views.train(files.read(index), torch.tensor([index]), seed=1, epoch=2)[0]
-        torch.testing.assert_close(finished[:, place], alone[:, 0], rtol=0, atol=1e-5)
+    (batch,) = crops(files, views, [[3, 17]], seed=1, epoch=2, workers=0)
+    streamed = views.finish(batch, torch.tensor([3, 17]), seed=1, epoch=2)[0]
+    for position, index in enumerate((3, 17)):
+        expected = views.train(files.read(index), torch.tensor([index]), seed=1, epoch=2)[0]
+        torch.testing.assert_close(streamed[:, position], expected[:, 0], rtol=0, atol=1e-5)
     assert next(iter(whole(files, Recipe(32), batch=8, workers=0))).shape == (8, 3, 32, 32)
 
 
@@ -69,31 +71,33 @@ def test_a_broken_file_is_named(folder: Path, tmp_path: Path, workers: int) -> N
         Trainer(run(folder), tmp_path / "run", say=lambda text: None, workers=workers).train()
 
 
-def children(of: int) -> list[int]:
+def children(process: int) -> list[int]:
+    """Return the ids of the children of a process."""
     try:
-        return [int(p) for p in Path(f"/proc/{of}/task/{of}/children").read_text().split()]
+        return [int(p) for p in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
     except FileNotFoundError:
         return []
 
 
-def loaders(of: int) -> list[int]:
-    """The data-loading workers of a process: its fork server's children."""
-    return [worker for server in children(of) for worker in children(server)]
+def loaders(process: int) -> list[int]:
+    """Return the data-loading workers of a process, which are the children of its fork server."""
+    return [worker for server in children(process) for worker in children(server)]
 
 
-def gone(processes: list[int], seconds: float = 30) -> bool:
-    ends = time.monotonic() + seconds
-    while any(Path(f"/proc/{process}").exists() for process in processes) and time.monotonic() < ends:
+def all_exit(processes: list[int], seconds: float = 30) -> bool:
+    """Return whether all processes exit within the given time."""
+    deadline = time.monotonic() + seconds
+    while any(Path(f"/proc/{process}").exists() for process in processes) and time.monotonic() < deadline:
         time.sleep(0.1)
     return not any(Path(f"/proc/{process}").exists() for process in processes)
 
 
-def started(folder: Path, out: Path, *more: str) -> tuple[subprocess.Popen[bytes], list[int]]:
-    """A streamed training that has two workers at work, and these."""
-    words = ["--data", str(folder), "--stream", "--workers", "2", "--batch", "16", "--epochs", "1000", "--knn", "3",
-             "--knn-every", "1000", "--out", str(out / "run"), *more]  # fmt: skip
+def start_training(folder: Path, out: Path, *options: str) -> tuple[subprocess.Popen[bytes], list[int]]:
+    """Start a streamed training; return it and its two workers once they are running."""
+    arguments = ["--data", str(folder), "--stream", "--workers", "2", "--batch", "16", "--epochs", "1000", "--knn", "3",
+                 "--knn-every", "1000", "--out", str(out / "run"), *options]  # fmt: skip
     with (out / "log").open("wb") as log:
-        command = [sys.executable, "-m", "contrapose", "train", *words]
+        command = [sys.executable, "-m", "contrapose", "train", *arguments]
         main = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     while not (out / "run" / "records.jsonl").exists():
         assert main.poll() is None, (out / "log").read_text()
@@ -106,21 +110,21 @@ def started(folder: Path, out: Path, *more: str) -> tuple[subprocess.Popen[bytes
 def test_no_process_is_forked_from_one_with_threads(folder: Path, tmp_path: Path) -> None:
     assert START_METHOD in ("forkserver", "spawn")
     assert process_context().get_start_method() == START_METHOD
-    main, workers = started(folder, tmp_path)
+    main, workers = start_training(folder, tmp_path)
     try:
-        for worker in workers:  # each comes from a process that only serves, not from the one that trains
+        for worker in workers:  # each was forked by the fork server, not by the training process
             parent = int(Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[1])
             assert parent != main.pid
             assert b"multiprocessing.forkserver" in Path(f"/proc/{parent}/cmdline").read_bytes()
     finally:
         main.kill()
         main.wait()
-    assert gone(workers)  # they noticed that the training is no more
+    assert all_exit(workers)  # workers exit when the training process has died
 
 
 @pytest.mark.timeout(120)
 def test_workers_start_after_a_large_product_with_threads(folder: Path) -> None:
-    """In a process of its own, with all its threads: a forked worker would wait for them forever."""
+    """Run in a separate process with several threads, whose locks would block a forked worker forever."""
     code = f"""
 import torch
 from pathlib import Path
@@ -131,45 +135,45 @@ if __name__ == "__main__":
     torch.randn(2000, 2000) @ torch.randn(2000, 2000)
     torch.bmm(torch.randn(64, 100, 100), torch.randn(64, 100, 100))
     files = Files.of(Path({str(folder / "train")!r}))
-    made = crops(files, Views.named("simclr-cifar"), [[3, 17], [5, 6]], seed=1, epoch=2, workers=2, timeout=60)
-    print(len(list(made)))
+    batches = crops(files, Views.named("simclr-cifar"), [[3, 17], [5, 6]], seed=1, epoch=2, workers=2, timeout=60)
+    print(len(list(batches)))
 """
     script = folder / "script.py"
     script.write_text(code)
     environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, check=False)
-    assert done.stdout == "2\n", done.stderr
+    result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, check=False)
+    assert result.stdout == "2\n", result.stderr
 
 
-def test_a_dead_worker_is_said(folder: Path, tmp_path: Path) -> None:
-    main, workers = started(folder, tmp_path)
+def test_a_dead_worker_stops_the_training(folder: Path, tmp_path: Path) -> None:
+    main, workers = start_training(folder, tmp_path)
     os.kill(workers[0], signal.SIGKILL)
-    asked = time.perf_counter()
+    killed_at = time.perf_counter()
     assert main.wait(timeout=60) == 1, (tmp_path / "log").read_text()
-    assert time.perf_counter() - asked < 30
-    said = (tmp_path / "log").read_text()
-    assert "contrapose: a data-loading worker died" in said
-    assert "run the same command again to resume" in said
-    assert gone(workers)
+    assert time.perf_counter() - killed_at < 30
+    log = (tmp_path / "log").read_text()
+    assert "contrapose: a data-loading worker died" in log
+    assert "run the same command again to resume" in log
+    assert all_exit(workers)
 
 
-def test_a_worker_that_does_not_answer_is_given_up(folder: Path, tmp_path: Path) -> None:
-    main, workers = started(folder, tmp_path, "--worker-timeout", "4")
+def test_a_worker_that_does_not_respond_stops_the_training(folder: Path, tmp_path: Path) -> None:
+    main, workers = start_training(folder, tmp_path, "--worker-timeout", "4")
     os.kill(workers[0], signal.SIGSTOP)
     assert main.wait(timeout=60) == 1, (tmp_path / "log").read_text()
-    said = (tmp_path / "log").read_text()
-    assert "no batch came from the 2 data-loading workers for 4 s" in said
-    assert "Traceback" not in said
-    assert gone(workers)
+    log = (tmp_path / "log").read_text()
+    assert "the 2 data-loading workers delivered no batch for 4 s" in log
+    assert "Traceback" not in log
+    assert all_exit(workers)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_group_saves_the_step(folder: Path, tmp_path: Path, number: int) -> None:
-    main, workers = started(folder, tmp_path)
+    main, workers = start_training(folder, tmp_path)
     os.killpg(main.pid, number)
     assert main.wait(timeout=60) == 128 + number, (tmp_path / "log").read_text()
     assert f"stopped by signal {int(number)} after step" in (tmp_path / "log").read_text()
-    assert gone(workers)
+    assert all_exit(workers)
 
 
 def test_only_folders_stream(tmp_path: Path) -> None:
@@ -181,7 +185,7 @@ def test_some_classes_of_a_folder(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("dog\n")
     split = load(str(folder), classes=str(tmp_path / "names.txt"))
     assert len(split.train) == 20
-    with pytest.raises(ValueError, match=r"classes: 100 of 100 have no folder under .*n01558993 among them"):
+    with pytest.raises(ValueError, match=r"classes: 100 of 100 have no folder under .*for example n01558993"):
         load(str(folder), classes="imagenet100", stream=True)
     with pytest.raises(ValueError, match="classes: expected imagenet100 or a text file"):
         load(str(folder), classes="imagenet-100")

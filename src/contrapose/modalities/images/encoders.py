@@ -1,4 +1,4 @@
-"""The networks of the papers. torchvision's where they serve, under torchvision's names for the weights."""
+"""The papers' image encoders. ResNets and ViT are torchvision's, so their weights have torchvision's names."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from contrapose.validate import nearest
 
 
 class Encoder(AnyEncoder):
-    """A network for images; on a GPU, and in evaluation, it sees them with channels last, as convolutions run fastest."""
+    """An encoder of images."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(B, 3, H, W) -> (B, width)."""
+        """Map images (B, 3, H, W) to features (B, width)."""
+        # Convolutions run fastest with channels last on a GPU, and in evaluation also on a CPU.
         if inputs.is_cuda or not self.training:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         return super().forward(inputs)
 
 
 class _Residual(nn.Module):
+    """A ResNet basic block, with torchvision's names for its layers."""
+
     def __init__(self, width: int, out: int, stride: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(width, out, 3, stride, 1, bias=False)
@@ -40,7 +43,7 @@ class _Residual(nn.Module):
 
 
 def tiny(width: int = 16) -> Encoder:
-    """Three residual blocks on half resolution, 64 features: trains on two CPU cores."""
+    """Return a network of three residual blocks at half resolution with 64 features, small enough to train on a CPU."""
     network = nn.Sequential(
         nn.Conv2d(3, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
         _Residual(width, width, 1), _Residual(width, 2 * width, 2), _Residual(2 * width, 4 * width, 2),
@@ -49,12 +52,14 @@ def tiny(width: int = 16) -> Encoder:
     return Encoder(network, 4 * width)
 
 
-def _resnet(name: str, width: int, *, cifar: bool, **more: Any) -> Encoder:
+def _resnet(name: str, width: int, *, cifar: bool, **options: Any) -> Encoder:
+    """Return torchvision's ResNet without its classifier; `cifar` replaces the stem by that for small images."""
     import torchvision
 
-    network = torchvision.models.get_model(name, weights=None, **more)
-    if cifar:  # 3 × 3 stem of stride 1 and no pooling: 32 × 32 images stay 32 × 32 up to the second stage
+    network = torchvision.models.get_model(name, weights=None, **options)
+    if cifar:  # a 3 × 3 stem of stride 1 without pooling: 32 × 32 images keep their resolution up to the second stage
         network.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
+        # torchvision has already initialised its own stem; the new one needs the same distribution.
         nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
         network.maxpool = nn.Identity()
     network.fc = nn.Identity()
@@ -62,20 +67,22 @@ def _resnet(name: str, width: int, *, cifar: bool, **more: Any) -> Encoder:
 
 
 def alexnet(size: int = 32) -> Encoder:
-    """The small AlexNet of align_uniform and CACR; its features are fc7's 4,096. `size` is 32 or 64."""
+    """Return the small AlexNet of align_uniform and CACR; its features are the 4,096 of fc7. `size` is 32 or 64."""
 
-    def stage(before: int, after: int, pool: bool) -> list[nn.Module]:
-        layers: list[nn.Module] = [nn.Conv2d(before, after, 3, 1, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU()]
+    def stage(in_channels: int, out_channels: int, pool: bool) -> list[nn.Module]:
+        convolution = nn.Conv2d(in_channels, out_channels, 3, 1, 1, bias=False)
+        layers: list[nn.Module] = [convolution, nn.BatchNorm2d(out_channels), nn.ReLU()]
         return [*layers, nn.MaxPool2d(3, 2)] if pool else layers
 
-    side = {32: 3, 64: 7}[size]
+    side = {32: 3, 64: 7}[size]  # of the feature map after the last pooling
     dense: list[nn.Module] = []
-    for before in (192 * side * side, 4096):
-        dense += [nn.Linear(before, 4096, bias=False), nn.BatchNorm1d(4096), nn.ReLU()]
+    for in_features in (192 * side * side, 4096):
+        dense += [nn.Linear(in_features, 4096, bias=False), nn.BatchNorm1d(4096), nn.ReLU()]
     network = nn.Sequential(
         *stage(3, 96, True), *stage(96, 192, True), *stage(192, 384, False), *stage(384, 384, False),
         *stage(384, 192, True), nn.Flatten(), *dense,
     )  # fmt: skip
+    # The authors' initialisation, instead of torch's default.
     for module in network.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             nn.init.normal_(module.weight, std=0.02)
@@ -83,7 +90,7 @@ def alexnet(size: int = 32) -> Encoder:
 
 
 def vit_b16() -> Encoder:
-    """ViT-B/16 as torchvision builds it, without its head."""
+    """Return torchvision's ViT-B/16 without its classifier."""
     import torchvision
 
     network = torchvision.models.vit_b_16(weights=None)
@@ -92,7 +99,7 @@ def vit_b16() -> Encoder:
 
 
 def from_timm(name: str) -> Encoder:
-    """Any timm model, without weights and classifier."""
+    """Return a timm model without pretrained weights and without its classifier."""
     try:
         import timm
     except ImportError as error:
@@ -107,7 +114,7 @@ NETWORKS: Mapping[str, Callable[[], Encoder]] = {
     "resnet50-cifar": lambda: _resnet("resnet50", 2048, cifar=True),
     "resnet18": lambda: _resnet("resnet18", 512, cifar=False),
     "resnet50": lambda: _resnet("resnet50", 2048, cifar=False),
-    # Lee's: blocks begin as identities
+    # Lee: the last batch norm of each block starts at zero, so that blocks start as identities.
     "resnet50-zero": lambda: _resnet("resnet50", 2048, cifar=False, zero_init_residual=True),
     "alexnet": alexnet,
     "alexnet-64": lambda: alexnet(64),
@@ -116,7 +123,7 @@ NETWORKS: Mapping[str, Callable[[], Encoder]] = {
 
 
 def check_encoder(name: str) -> None:
-    """Refuse the name of an encoder that does not exist."""
+    """Raise ValueError if no encoder has this name."""
     if not name.startswith("timm:") and name not in NETWORKS:
         raise ValueError(
             f"encoder: expected one of {', '.join(NETWORKS)} or timm:NAME, got {name!r}{nearest(name, NETWORKS)}"
@@ -124,7 +131,7 @@ def check_encoder(name: str) -> None:
 
 
 def encoder(name: str) -> Encoder:
-    """tiny, resnet18-cifar, resnet50-cifar, resnet50, alexnet, vit-b16, or timm:NAME where timm is installed.
+    """Return an encoder by its name in `NETWORKS`, or by timm:NAME if timm is installed.
 
     >>> encoder("tiny").width
     64

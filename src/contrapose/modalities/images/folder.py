@@ -1,4 +1,4 @@
-"""A folder of image files: one subfolder for each class, or all in one."""
+"""Folders of image files, with one subfolder per class or without classes."""
 
 from __future__ import annotations
 
@@ -15,41 +15,44 @@ ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".
 
 @dataclass(frozen=True)
 class Problem:
-    """A file that is not an image that can be used, and why."""
+    """A file that cannot be read as an image, and the reason."""
 
     path: Path
     why: str
 
 
 def files(folder: Path, only: Sequence[str] = ()) -> tuple[list[Path], list[int] | None, tuple[str, ...]]:
-    """Image files in a fixed order, their classes (subfolders in alphabetical order) if there are any, and the names.
+    """Return the image files of a folder in a fixed order, their labels and the names of the classes.
 
-    With `only`, the images of these classes alone.
+    Classes are the subfolders in alphabetical order; labels are None if there are fewer than two. `only` keeps the
+    images of these classes.
     """
     if not folder.is_dir():
-        raise ValueError(f"data: expected a folder of images, {folder} is not one")
+        raise ValueError(f"data: expected a folder of images, but {folder} is not a folder")
     classes = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
     if only:
         missing = sorted(set(only) - {p.name for p in classes})
         if missing:
             raise ValueError(
-                f"classes: {len(missing)} of {len(only)} have no folder under {folder}, {missing[0]} among them"
+                f"classes: {len(missing)} of {len(only)} have no folder under {folder}, for example {missing[0]}"
             )
         classes = [p for p in classes if p.name in set(only)]
-    found, labels = [], []
-    for label, place in enumerate(classes or [folder]):
-        inside = sorted(p for p in place.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
-        found += inside
-        labels += [label] * len(inside)
-    if not found:
+    paths, labels = [], []
+    for label, class_folder in enumerate(classes or [folder]):
+        # Sorted, because the order of a directory listing depends on the file system, and indices must not.
+        members = sorted(p for p in class_folder.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
+        paths += members
+        labels += [label] * len(members)
+    if not paths:
         raise ValueError(f"data: no images under {folder} (looked for {', '.join(sorted(ENDINGS))})")
-    return found, labels if len(classes) > 1 else None, tuple(p.name for p in classes)
+    return paths, labels if len(classes) > 1 else None, tuple(p.name for p in classes)
 
 
 def decode(path: Path, size: int | None = None, shorter: int | None = None) -> torch.Tensor:
-    """One image as uint8 (H, W, 3); with `size`, its shorter side resized to `shorter`, or to `size`, and the centre cut out.
+    """Decode an image as uint8 (H, W, 3).
 
-    An image that has the size stays as it is.
+    With `size`, resize its shorter side to `shorter` (default: `size`) and crop the centre to size × size, unless the
+    image already has this size.
     """
     import numpy as np
     from PIL import Image
@@ -60,6 +63,7 @@ def decode(path: Path, size: int | None = None, shorter: int | None = None) -> t
     if size is not None and image.size != (size, size):
         w, h = image.size
         scale = (shorter or size) / min(w, h)
+        # Each side must have at least `size` pixels, or the crop would reach outside the image.
         image = image.resize((max(size, round(w * scale)), max(size, round(h * scale))), Image.Resampling.BILINEAR)
         left, top = (image.width - size) // 2, (image.height - size) // 2
         image = image.crop((left, top, left + size, top + size))
@@ -67,31 +71,31 @@ def decode(path: Path, size: int | None = None, shorter: int | None = None) -> t
 
 
 def check_folder(folder: Path) -> tuple[int, list[Problem]]:
-    """Read everything once: how many images there are, and every file that is broken."""
-    found, _, _ = files(folder)
+    """Decode every image of a folder; return the number of images and the files that cannot be read."""
+    paths, _, _ = files(folder)
     problems = []
-    for path in found:
+    for path in paths:
         try:
             decode(path)
-        except Exception as error:  # whatever a decoder does with a hostile file, the others are still to be checked
+        except Exception as error:  # decoders raise errors of many types, and the other files must still be checked
             problems.append(Problem(path, f"{type(error).__name__}: {error}"))
-    return len(found), problems
+    return len(paths), problems
 
 
 def read_folder(folder: Path, only: Sequence[str] = (), size: int | None = None) -> Images:
-    """All images of a folder in memory, at one size: that of the first image's shorter side, at most 256."""
-    found, labels, classes = files(folder, only)
-    pixels = []
-    for place, path in enumerate(found):
+    """Read all images of a folder into memory at one size, by default the first image's shorter side, at most 256."""
+    paths, labels, classes = files(folder, only)
+    images = []
+    for index, path in enumerate(paths):
         try:
             if size is None:
                 size = min(256, *decode(path).shape[:2])
-            pixels.append(decode(path, size))
+            images.append(decode(path, size))
         except Exception as error:
             raise ValueError(
-                f"data: image {place}, {path}, cannot be read: {type(error).__name__}: {error} "
-                "(`contrapose data check` names all such files)"
+                f"data: image {index}, {path}, cannot be read: {type(error).__name__}: {error} "
+                "(`contrapose data check` lists all such files)"
             ) from error
-    made = channels_first(torch.stack(pixels))
-    known = None if labels is None else torch.tensor(labels)
-    return Images(folder.name, made, known, classes if labels else (), tuple(found))
+    pixels = channels_first(torch.stack(images))
+    label_tensor = None if labels is None else torch.tensor(labels)
+    return Images(folder.name, pixels, label_tensor, classes if labels else (), tuple(paths))

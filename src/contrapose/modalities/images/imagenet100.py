@@ -1,4 +1,7 @@
-"""The hundred classes of ImageNet-100, by WordNet id: one set, in Wang & Liu's supplement and in CACR's Table 21 (from CMC)."""
+"""The hundred classes of ImageNet-100 by WordNet id, introduced by CMC.
+
+Wang & Liu's supplement and CACR's Table 21 list the same set.
+"""
 
 IMAGENET100 = (
     "n01558993",

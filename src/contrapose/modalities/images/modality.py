@@ -1,4 +1,4 @@
-"""Images as a modality: everything that training and evaluation ask of them."""
+"""The image modality: data sets, augmented views and encoders behind the `Modality` protocol."""
 
 from __future__ import annotations
 
@@ -20,49 +20,55 @@ from contrapose.networks.encoder import Encoder
 
 @dataclass(frozen=True)
 class ImageModality:
-    """Images in memory or in files, augmented views of them, and convolutional networks or vision transformers."""
+    """Images in memory or on disk, augmented views, and convolutional networks or vision transformers."""
 
     def load(self, settings: DataSettings, root: Path | None) -> Split:
-        """Load a data set by name, from a folder or an .npz file; cut it to its limit and thin out its classes."""
+        """Load a data set by name, from a folder or an .npz file; apply the limit and the class imbalance."""
         split = load(settings.data, limit=settings.limit, root=root, stream=settings.stream, classes=settings.classes)
         if not settings.imbalance:
             return split
         assert isinstance(split.train, Images | Files)
-        thin = by_rule(split.train, settings.imbalance)
-        return Split(thin, thin if settings.probe == "train" and split.probe is not None else split.probe, split.test)
+        train = by_rule(split.train, settings.imbalance)
+        # The probe stays balanced by default: it measures the encoder, not a classifier trained on few tail images.
+        return Split(train, train if settings.probe == "train" and split.probe is not None else split.probe, split.test)
 
     def views(self, name: str, count: int) -> Views:
-        """Make views by a recipe of augmentation."""
+        """Return `count` views by the name of an augmentation recipe."""
         return Views.named(name, count)
 
     def check_encoder(self, name: str) -> None:
-        """Refuse an encoder that does not exist."""
+        """Raise ValueError if no encoder has this name."""
         check_encoder(name)
 
     def encoder(self, name: str, views: ViewMaker) -> Encoder:
-        """Build an encoder; some take images of one size only."""
+        """Build an encoder; raise ValueError if it cannot take the size of these views."""
         assert isinstance(views, Views)
-        body = encoder(name)
-        wanted = getattr(body.network, "image_size", None)
-        other = [recipe.size for recipe in views.recipes if wanted not in (None, recipe.size)]
-        if other:
+        built = encoder(name)
+        # torchvision's ViT has a fixed size because of its positional embeddings; its forward pass would only assert.
+        image_size = getattr(built.network, "image_size", None)
+        mismatched = [recipe.size for recipe in views.recipes if image_size not in (None, recipe.size)]
+        if mismatched:
             raise ValueError(
-                f"views: {name} takes images of {wanted} pixels, and these views have {other[0]} (--views simclr makes 224)"
+                f"views: {name} takes images of {image_size} pixels, but these views have {mismatched[0]}; "
+                "views of 224 pixels are made by, for example, --views simclr"
             )
-        return body
+        return built
 
     def prepare(self, network: nn.Module) -> nn.Module:
-        """Lay out weights with channels last, as convolutions run fastest."""
+        """Convert weights to channels last, the layout in which convolutions run fastest."""
         return network.to(memory_format=torch.channels_last)
 
     def describe_input(self, views: ViewMaker) -> str:
-        """Size and normalisation of images."""
+        """Describe the size and normalisation of the images that the encoder expects."""
         assert isinstance(views, Views)
         recipe = views.recipes[0]
-        return f"it takes images from 0 to 1 of {recipe.size} pixels, less {recipe.mean}, divided by {recipe.std}"
+        return (
+            f"it takes images of {recipe.size} × {recipe.size} pixels with values in [0, 1], "
+            f"normalised with mean {recipe.mean} and standard deviation {recipe.std}"
+        )
 
     def example_input(self, views: ViewMaker) -> Tensor:
-        """Two black images of the size that the views make."""
+        """Return two black images of the size of the views."""
         assert isinstance(views, Views)
         return torch.zeros(2, 3, views.recipes[0].size, views.recipes[0].size)
 

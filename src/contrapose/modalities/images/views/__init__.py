@@ -1,4 +1,4 @@
-"""Views of images: augmentation as one batched function of (images, index, seed, epoch, view).
+"""Views of images: augmentation as a batched function of (images, index, seed, epoch, view).
 
 >>> import torch
 >>> images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
@@ -24,28 +24,29 @@ __all__ = ["RECIPES", "Recipe", "Views"]
 
 @dataclass(frozen=True)
 class Views:
-    """One recipe for each view; views of one size come back in one tensor."""
+    """The augmentation recipe of each view; consecutive views of one size are returned in one tensor."""
 
     recipes: tuple[Recipe, ...]
 
     @classmethod
     def named(cls, name: str, count: int = 2, *, size: int | None = None, **changes: object) -> Views:
-        """`count` views by a recipe of the catalogue, with its image size or another.
+        """Return `count` views by the name of a recipe; `size` and `changes` replace its fields.
 
-        "byol" alternates its two recipes; "a+local8" adds eight local crops to the views of recipe a (multi-crop).
+        "byol" alternates between its two recipes; "a+local8" adds eight local crops to the views of recipe a (multi-crop).
         """
-        name, _, extra = name.partition("+local")
+        name, _, local_count = name.partition("+local")
         check_known("views", name, RECIPES)
         if count < 1:
             raise ValueError(f"views: expected at least one view, got {count}")
-        if extra and not extra.isdigit():
-            raise ValueError(f"views: expected a number of local crops after '+local', got {extra!r}")
+        if local_count and not local_count.isdigit():
+            raise ValueError(f"views: expected a number of local crops after '+local', got {local_count!r}")
         cycle = RECIPES[name]
         if size is not None:
             changes["size"] = size
-        chosen = [replace(cycle[v % len(cycle)], **changes) for v in range(count)]  # type: ignore[arg-type]
-        small = replace(chosen[0], size=round(chosen[0].size * 96 / 224), scale=(0.05, 0.4))
-        return cls((*chosen, *[small] * int(extra or 0)))
+        recipes = [replace(cycle[v % len(cycle)], **changes) for v in range(count)]  # type: ignore[arg-type]
+        # DINO's local crops: 96 pixels beside 224, with 5 % to 40 % of the area.
+        local = replace(recipes[0], size=round(recipes[0].size * 96 / 224), scale=(0.05, 0.4))
+        return cls((*recipes, *[local] * int(local_count or 0)))
 
     @property
     def count(self) -> int:
@@ -53,32 +54,34 @@ class Views:
         return len(self.recipes)
 
     def train(self, raw: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
-        """uint8 images (B, 3, H, W) -> one tensor (V, B, 3, size, size) for each image size, in the recipes' order."""
+        """Augment uint8 images (B, 3, H, W); return one tensor (V, B, 3, size, size) per view size, in recipe order."""
         return self.finish(self.crop(raw, index, seed=seed, epoch=epoch), index, seed=seed, epoch=epoch)
 
     def draw(self, raw: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> Tensor:
-        """uint8 images (B, 3, H, W) -> one random view of each (B, 3, size, size) by the first recipe."""
+        """Return one random view (B, 3, size, size) of uint8 images (B, 3, H, W) by the first recipe."""
         return self.recipes[0](raw, index, seed, epoch, 0)
 
     def plain(self, raw: Tensor) -> Tensor:
-        """uint8 images (B, 3, H, W) -> what a network sees in evaluation: not augmented, of its size, normalised."""
+        """Return evaluation inputs (B, 3, size, size) of uint8 images (B, 3, H, W): resized and normalised only."""
         return self.recipes[0].plain(raw)
 
     def light(self) -> Views:
-        """One view with crops and mirrors alone, as in supervised training."""
+        """Return one view with random crops and flips only, as in supervised training."""
         recipe = self.recipes[0]
-        kept = {"flip": recipe.flip, "mean": recipe.mean, "std": recipe.std}
-        return Views((Recipe(recipe.size, scale=(0.2, 1.0), jitter=None, gray=0.0, **kept),))  # type: ignore[arg-type]
+        # The chance of a flip is kept: where a recipe has none, a mirrored image is another class (digits).
+        shared = {"flip": recipe.flip, "mean": recipe.mean, "std": recipe.std}
+        return Views((Recipe(recipe.size, scale=(0.2, 1.0), jitter=None, gray=0.0, **shared),))  # type: ignore[arg-type]
 
     def evaluation_batch(self, device: torch.device) -> int:
-        """Few images at a time on a CPU, to save memory; many small ones on a GPU, where launches dominate."""
+        """Return the batch size of evaluation on this device."""
+        # Small on a CPU to save memory; on a GPU large for small images, whose time is dominated by kernel launches.
         return 500 if device.type == "cpu" else max(250, min(4000, 2**22 // self.recipes[0].size ** 2))
 
     def crop(self, images: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
-        """The part that needs whole images: one tensor (B, 3, size, size) for each view."""
+        """Crop whole images, the first step of each view; return one tensor (B, 3, size, size) per view."""
         return [recipe.crop(images, index, seed, epoch, view) for view, recipe in enumerate(self.recipes)]
 
     def finish(self, crops: list[Tensor], index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
-        """The rest of each view, on the whole batch."""
-        made = [r.finish(x, index, seed, epoch, v) for v, (r, x) in enumerate(zip(self.recipes, crops, strict=True))]
-        return [torch.stack(list(group)) for _, group in groupby(made, key=lambda x: x.shape[-1])]
+        """Apply the steps after the crop to a batch; return what `train` returns."""
+        views = [r.finish(x, index, seed, epoch, v) for v, (r, x) in enumerate(zip(self.recipes, crops, strict=True))]
+        return [torch.stack(list(group)) for _, group in groupby(views, key=lambda x: x.shape[-1])]

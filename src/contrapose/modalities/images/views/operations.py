@@ -1,6 +1,6 @@
-"""Image operations on a whole batch, each image with parameters of its own.
+"""Batched image operations with one set of parameters per image.
 
-Images are (B, 3, H, W) in [0, 1]; parameters are (B,). Each equals torchvision's for the same parameters.
+Images are (B, 3, H, W) in [0, 1]; parameters are (B,). Results equal torchvision's for the same parameters.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-_GRAY = (0.2989, 0.587, 0.114)  # ITU-R 601-2, as torchvision has it
+_GRAY = (0.2989, 0.587, 0.114)  # ITU-R 601-2 luma, with torchvision's rounding
 
 
 def where(chosen: Tensor, operation: Callable[..., Tensor], images: Tensor, *parameters: Tensor) -> Tensor:
-    """The operation on some images of the batch, the others untouched.
-
-    On the CPU only the chosen ones are computed; elsewhere all are, since counting them would wait for the device.
-    """
+    """Apply an operation to the chosen images of a batch and leave the others unchanged."""
+    # On a GPU all are computed, since the number of chosen images would need a synchronisation.
     if images.device.type != "cpu":
         return torch.where(chosen[:, None, None, None], operation(images, *parameters), images)
     if not bool(chosen.any()):
         return images
-    places = chosen.nonzero()[:, 0]
-    changed = operation(images[places], *(parameter[places] for parameter in parameters))
-    return images.index_copy(0, places, changed)
+    index = chosen.nonzero()[:, 0]
+    changed = operation(images[index], *(parameter[index] for parameter in parameters))
+    return images.index_copy(0, index, changed)
 
 
 # --- geometry -------------------------------------------------------------------------------------------------------
 
 
 def _triangle(x: Tensor) -> Tensor:
+    """Evaluate the kernel of bilinear interpolation."""
     return (1 - x.abs()).clamp(min=0)
 
 
 def _cubic(x: Tensor) -> Tensor:
-    """Keys's kernel with a = -1/2, as Pillow and torch's antialiased bicubic have it."""
+    """Evaluate the kernel of bicubic interpolation (Keys)."""
+    # a = -1/2, as in Pillow and in torch's antialiased mode; torch's mode without antialiasing has a = -3/4.
     x = x.abs()
     near = (1.5 * x - 2.5) * x * x + 1
     far = ((-0.5 * x + 2.5) * x - 4) * x + 2
@@ -45,15 +45,14 @@ def _cubic(x: Tensor) -> Tensor:
 
 
 def _resampling(start: Tensor, length: Tensor, full: int, size: int, cubic: bool) -> Tensor:
-    """(B, size, full): the weights by which `size` pixels come from the crop [start, start + length) of `full`.
-
-    With antialiasing: where the crop is larger than the result, the kernel widens.
-    """
+    """Return the weights (B, size, full) that resample the crop [start, start + length) of `full` pixels to `size`."""
     scale = length / size
     centre = start[:, None] + (torch.arange(size, device=start.device) + 0.5) * scale[:, None]  # (B, size)
     pixel = torch.arange(full, device=start.device) + 0.5
+    # Antialiasing: the kernel widens with the scale when the crop is larger than the result.
     distance = (pixel - centre[:, :, None]) / scale.clamp(min=1)[:, None, None]
     weight = _cubic(distance) if cubic else _triangle(distance)
+    # Pixels outside the crop get no weight, as if the image had been cropped before resizing.
     inside = (pixel > start[:, None]) & (pixel < (start + length)[:, None])
     weight = weight * inside[:, None]
     return weight / weight.sum(-1, keepdim=True)
@@ -70,10 +69,8 @@ def crop_resize(
     *,
     cubic: bool = False,
 ) -> Tensor:
-    """Crop each image to its own box, resize to size × size with antialiasing, mirror where `flip`.
-
-    Resampling is linear and separable, so it is two matrix products for the whole batch.
-    """
+    """Crop each image to its box, resize it to size × size with antialiasing and mirror it where `flip` is true."""
+    # Resampling is linear and separable, so two batched matrix products do it without a loop over images.
     rows = _resampling(top, height, images.shape[2], size, cubic)
     columns = _resampling(left, width, images.shape[3], size, cubic)
     columns = torch.where(flip[:, None, None], columns.flip(1), columns)
@@ -82,29 +79,30 @@ def crop_resize(
 
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:
-    """Turn around the centre, bilinear, black outside."""
+    """Rotate around the centre with bilinear interpolation; pixels from outside the image are black."""
     angle = degrees * (math.pi / 180)
     cos, sin, zero = torch.cos(angle), torch.sin(angle), torch.zeros_like(angle)
     h, w = images.shape[2:]
-    # affine_grid works in [-1, 1] on both axes, so a turn of a rectangle has its aspect in it
+    # affine_grid has coordinates in [-1, 1] on both axes, so rotating a rectangle must account for its aspect ratio.
     matrix = torch.stack([torch.stack([cos, -sin * (h / w), zero], 1), torch.stack([sin * (w / h), cos, zero], 1)], 1)
     grid = torch.nn.functional.affine_grid(matrix, list(images.shape), align_corners=False)
     return torch.nn.functional.grid_sample(images, grid, align_corners=False)
 
 
 def cutout(images: Tensor, top: Tensor, left: Tensor, share: float = 0.25) -> Tensor:
-    """Blacken a square of `share` of the image's side; `top` and `left` in [0, 1) place it inside the image."""
+    """Blacken a square whose side is `share` of the image's; `top` and `left` in [0, 1) set its position."""
     h, w = images.shape[2:]
     side_h, side_w = max(1, round(h * share)), max(1, round(w * share))
     first_row, first_column = (top * (h - side_h + 1)).floor(), (left * (w - side_w + 1)).floor()
     row = torch.arange(h, device=images.device)[None] - first_row[:, None]
     column = torch.arange(w, device=images.device)[None] - first_column[:, None]
+    # A mask for all images at once: slices of different positions would need a loop.
     inside = ((row >= 0) & (row < side_h))[:, :, None] & ((column >= 0) & (column < side_w))[:, None, :]
     return images.masked_fill(inside[:, None], 0.0)
 
 
-def centre(images: Tensor, size: int, shorter: int) -> Tensor:
-    """Resize images of another size until the shorter side is `shorter`, then cut out the centre."""
+def centre_crop(images: Tensor, size: int, shorter: int) -> Tensor:
+    """Resize the shorter side to `shorter` and crop the centre to size × size, unless images have this size already."""
     height, width = images.shape[2:]
     if (height, width) == (size, size):
         return images
@@ -119,17 +117,19 @@ def centre(images: Tensor, size: int, shorter: int) -> Tensor:
 
 
 def _luminance(images: Tensor) -> Tensor:
+    """Return the luminance (B, 1, H, W)."""
     r, g, b = images.unbind(1)
     return (_GRAY[0] * r + _GRAY[1] * g + _GRAY[2] * b)[:, None]
 
 
 def _blend(images: Tensor, other: Tensor | float, factor: Tensor) -> Tensor:
+    """Interpolate from `other` (factor 0) to `images` (factor 1) and beyond."""
     factor = factor[:, None, None, None]
     return (factor * images + (1 - factor) * other).clamp(0, 1)
 
 
 def grayscale(images: Tensor) -> Tensor:
-    """Three equal channels of luminance."""
+    """Replace all three channels by the luminance."""
     return _luminance(images).expand_as(images)
 
 
@@ -149,17 +149,18 @@ def saturation(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def hue(images: Tensor, shift: Tensor) -> Tensor:
-    """Turn the colour circle by `shift` of a full turn, in HSV."""
+    """Rotate the hue by `shift` of a full turn, in HSV."""
     r, g, b = images.unbind(1)
     value, low = images.amax(1), images.amin(1)
     chroma = value - low
-    flat = chroma == 0
-    divisor = torch.where(flat, torch.ones_like(chroma), chroma)
+    # Gray pixels have no hue; dividing by 1 instead of by their chroma of 0 leaves them unchanged.
+    gray = chroma == 0
+    divisor = torch.where(gray, torch.ones_like(chroma), chroma)
     rc, gc, bc = (value - r) / divisor, (value - g) / divisor, (value - b) / divisor
     turn = torch.where(value == r, bc - gc, torch.where(value == g, 2 + rc - bc, 4 + gc - rc))
     turn = (turn / 6 + 1) % 1 + shift[:, None, None]
-    s = chroma / torch.where(flat, torch.ones_like(value), value)
-    # Each channel is the value, lowered by the chroma where its colour is far on the circle.
+    s = chroma / torch.where(gray, torch.ones_like(value), value)
+    # The closed form of HSV to RGB: each channel is the value, lowered by up to the chroma if its hue is far away.
     sector = (turn % 1) * 6
     channels = []
     for offset in (5.0, 3.0, 1.0):
@@ -169,29 +170,30 @@ def hue(images: Tensor, shift: Tensor) -> Tensor:
 
 
 def solarize(images: Tensor) -> Tensor:
-    """Invert what is brighter than half."""
+    """Invert all values of at least one half."""
     return torch.where(images >= 0.5, 1 - images, images)
 
 
 def invert(images: Tensor) -> Tensor:
-    """Light becomes dark."""
+    """Return the negative of each image."""
     return 1 - images
 
 
 def blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
-    """Gaussian blur with a kernel of odd width, reflecting at the border, each image with its own sigma."""
+    """Apply a Gaussian blur with one sigma per image, a kernel of odd width and reflection at the border."""
     half = kernel // 2
     x = torch.arange(-half, half + 1, device=images.device, dtype=images.dtype)
     weight = torch.exp(-0.5 * (x / sigma[:, None]) ** 2)
     weight = weight / weight.sum(1, keepdim=True)  # (B, kernel)
+    # All images become channels of one, so that a grouped convolution blurs each with its own kernel.
     b, c, h, w = images.shape
     padded = torch.nn.functional.pad(images, (half,) * 4, mode="reflect").reshape(1, b * c, h + 2 * half, w + 2 * half)
-    each = weight.repeat_interleave(c, 0)
-    across = torch.nn.functional.conv2d(padded, each[:, None, None, :], groups=b * c)
-    return torch.nn.functional.conv2d(across, each[:, None, :, None], groups=b * c).reshape(b, c, h, w)
+    kernels = weight.repeat_interleave(c, 0)
+    blurred_rows = torch.nn.functional.conv2d(padded, kernels[:, None, None, :], groups=b * c)
+    return torch.nn.functional.conv2d(blurred_rows, kernels[:, None, :, None], groups=b * c).reshape(b, c, h, w)
 
 
 def normalize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """(x - mean) / std for each channel."""
-    # Channel by channel, with plain numbers: a recorded CUDA graph can take nothing from the host.
+    """Return (x - mean) / std for each channel."""
+    # Channel by channel with Python numbers: a tensor of means would be copied from the host, which a CUDA graph forbids.
     return torch.stack([(x - m) / s for x, m, s in zip(images.unbind(1), mean, std, strict=True)], 1)

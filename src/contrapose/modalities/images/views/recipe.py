@@ -1,4 +1,4 @@
-"""A recipe of augmentation: what happens to an image, and the chances."""
+"""`Recipe`: the operations of an augmentation, their strengths and their probabilities."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import Tensor
 from contrapose.modalities.images.views import operations as ops
 from contrapose.randomness import bits, uniform
 
-_TRIES = 10  # of a random box before the crop falls back to the centre, as in torchvision
-_NUMBERS = 17  # that all operations after the crop need together
-_CROP, _REST, _NOISE = range(3)  # the last key: which part of a view the numbers are for
+_TRIES = 10  # random boxes before the crop falls back to the centre, as in torchvision
+_NUMBERS = 17  # random numbers that all operations after the crop use together
+_CROP, _REST, _NOISE = range(3)  # the last random key, so that the steps of a view use independent numbers
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Crop and mirror, jitter, gray, blur, solarize, invert, turn, cut out, add noise, normalise: in that order.
+    """Crop, flip, jitter, grayscale, blur, solarize, invert, rotate, cut out, add noise and normalise, in this order.
 
-    Mirroring commutes with all that follows, so its place in a paper's list does not matter.
+    Flipping commutes in distribution with the operations that follow, so its position in a paper's list does not matter.
     """
 
     size: int = 32
@@ -42,25 +42,26 @@ class Recipe:
     deviation: float = 0.05
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    shorter: int = 0  # side of test images of another size, before the centre is cut out; 0: 8/7 of the size
+    shorter: int = 0  # shorter side of resized test images before the centre crop; 0 means 8/7 of the size
 
     @property
     def resized(self) -> int:
-        """What a test image's shorter side becomes: 256 where views have 224 pixels."""
+        """The shorter side of a resized test image: 256 for views of 224 pixels."""
         return self.shorter or round(self.size * 8 / 7)
 
     def __call__(self, images: Tensor, index: Tensor, *keys: int | Tensor) -> Tensor:
-        """One view of each image: uint8 (B, 3, H, W) -> float (B, 3, size, size), decided by index and keys."""
+        """Return one view of each image, uint8 (B, 3, H, W) -> float (B, 3, size, size), a function of index and keys."""
         return self.finish(self.crop(images, index, *keys), index, *keys)
 
     def crop(self, images: Tensor, index: Tensor, *keys: int | Tensor) -> Tensor:
-        """The first part, which needs the whole image: what workers do with large files."""
+        """Crop, resize and flip: the steps that need the whole image, which workers do for images on disk."""
         u = uniform(index, 2 * _TRIES + 3, *keys, _CROP)
         boxes = self.boxes(u[:, : 2 * _TRIES], u[:, -3], u[:, -2], images.shape[2:])
         return ops.crop_resize(images.float() / 255, *boxes, u[:, -1] < self.flip, self.size, cubic=self.cubic)
 
     def finish(self, x: Tensor, index: Tensor, *keys: int | Tensor) -> Tensor:
-        """The rest, on the whole batch."""
+        """Apply the operations after the crop to a batch."""
+        # Numbers are consumed in the order of the operations, so the order of the lines below decides the results.
         u = iter(uniform(index, _NUMBERS, *keys, _REST).unbind(1))
         x = self._colour(x, next(u), [next(u) for _ in range(5)], next(u))
         if self.blur:
@@ -79,20 +80,20 @@ class Recipe:
         return x if (self.mean, self.std) == ((0.0,) * 3, (1.0,) * 3) else ops.normalize(x, self.mean, self.std)
 
     def plain(self, images: Tensor) -> Tensor:
-        """uint8 (B, 3, H, W) -> what a network sees in evaluation: not augmented, of the recipe's size, normalised."""
-        return ops.normalize(ops.centre(images.float() / 255, self.size, self.resized), self.mean, self.std)
+        """Return evaluation inputs (B, 3, size, size) of uint8 images (B, 3, H, W): resized and normalised only."""
+        return ops.normalize(ops.centre_crop(images.float() / 255, self.size, self.resized), self.mean, self.std)
 
     @property
     def kernel(self) -> int:
-        """A tenth of the image, odd: 23 at 224, as SimCLR has it; 3 at least."""
+        """The odd width of the blur's kernel, a tenth of the image and at least 3: 23 for 224 pixels, as in SimCLR."""
         return max(3, int(self.size * 0.1) | 1)
 
     def boxes(
         self, tries: Tensor, u_top: Tensor, u_left: Tensor, shape: tuple[int, ...]
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(top, left, height, width) of each crop, distributed as torchvision's RandomResizedCrop.
+        """Return (top, left, height, width) of each crop, distributed as in torchvision's RandomResizedCrop.
 
-        Ten boxes of random area and aspect are tried; the first that fits is taken, else the largest in the centre.
+        Ten boxes of random area and aspect ratio are tried. The first that fits is taken, or the largest in the centre.
         """
         full_h, full_w = shape
         areas, ratios = tries[:, ::2], tries[:, 1::2]
@@ -100,6 +101,7 @@ class Recipe:
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         ratio = torch.exp(low + (high - low) * ratios)
         width, height = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
+        # All ten are computed for every image: stopping at the first that fits would need a loop per image.
         fits = (width > 0) & (width <= full_w) & (height > 0) & (height <= full_h)
         first = fits.to(torch.uint8).argmax(1, keepdim=True)
         width, height = width.gather(1, first)[:, 0], height.gather(1, first)[:, 0]
@@ -108,44 +110,51 @@ class Recipe:
         aspect = min(max(full_w / full_h, self.ratio[0]), self.ratio[1])
         wide, tall = min(full_w, round(full_h * aspect)), min(full_h, round(full_w / aspect))
         centre = ((full_h - tall) // 2, (full_w - wide) // 2, tall, wide)
-        some = fits.any(1)
+        any_fits = fits.any(1)
         top, left, height, width = (
-            torch.where(some, drawn, torch.full_like(drawn, other))
-            for drawn, other in zip((top, left, height, width), centre, strict=True)
+            torch.where(any_fits, drawn, torch.full_like(drawn, fallback))
+            for drawn, fallback in zip((top, left, height, width), centre, strict=True)
         )
         return top, left, height, width
 
-    def _colour(self, x: Tensor, chance: Tensor, u: list[Tensor], gray: Tensor) -> Tensor:
+    def _colour(self, x: Tensor, u_jitter: Tensor, u: list[Tensor], u_gray: Tensor) -> Tensor:
+        """Jitter colours and convert to grayscale, each with its probability."""
         if self.jitter is not None:
-            order = _order((u[4] * 24).long())  # which operation comes at each place
-            jittered = chance < self.jitter_chance
+            order = _nth_permutation((u[4] * 24).long())
+            jittered = u_jitter < self.jitter_chance
             steps = (
                 (ops.brightness, self._factor(u[0], self.jitter[0])),
                 (ops.contrast, self._factor(u[1], self.jitter[1])),
                 (ops.saturation, self._factor(u[2], self.jitter[2])),
                 (ops.hue, self.jitter[3] * (2 * u[3] - 1)),
             )
-            for place in range(4):
-                for which, (operation, parameter) in enumerate(steps):
-                    if self.jitter[which]:
-                        x = ops.where(jittered & (order[place] == which), operation, x, parameter)
-        return ops.where(gray < self.gray, ops.grayscale, x) if self.gray else x
+            # Each image has its own order, as in torchvision: every position applies each operation to some images.
+            for position in range(4):
+                for number, (operation, parameter) in enumerate(steps):
+                    if self.jitter[number]:
+                        x = ops.where(jittered & (order[position] == number), operation, x, parameter)
+        return ops.where(u_gray < self.gray, ops.grayscale, x) if self.gray else x
 
     @staticmethod
     def _factor(u: Tensor, strength: float) -> Tensor:
+        """Return factors between 1 - strength, at least 0, and 1 + strength."""
         low = max(0.0, 1 - strength)
         return low + (1 + strength - low) * u
 
     def _noisy(self, images: Tensor, key: Tensor) -> Tensor:
+        """Add Gaussian noise, a function of each image's key."""
+        # Box-Muller from counter-based uniforms: torch.randn would depend on the composition of the batch.
         u = uniform(key, 2 * images[0].numel()).unflatten(1, (2, *images.shape[1:]))
+        # log1p(-u) is finite for u in [0, 1), whereas log(u) is not at 0.
         normal = torch.sqrt(-2 * torch.log1p(-u[:, 0])) * torch.cos(2 * math.pi * u[:, 1])
         return (images + self.deviation * normal).clamp(0, 1)
 
 
-def _order(k: Tensor) -> list[Tensor]:
-    """The k-th order of 0, 1, 2, 3, from 0123 (k = 0) to 3210 (k = 23): what stands at each of four places."""
+def _nth_permutation(k: Tensor) -> list[Tensor]:
+    """Return the elements of the k-th permutation of 0, 1, 2, 3 in lexicographic order, from 0123 to 3210."""
+    # The digits of k in the factorial number system, each an index among the elements that are not used yet.
     first, second, third = k // 6, k % 6 // 2, k % 2
-    second = second + (second >= first)  # of those that are left
+    second = second + (second >= first)
     low, high = torch.minimum(first, second), torch.maximum(first, second)
     third = third + (third >= low)
     third = third + (third >= high)

@@ -1,4 +1,4 @@
-"""The papers' augmentations by name. A tuple of two alternates between views."""
+"""The papers' augmentations by name. Views alternate between the recipes of a tuple."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MOCO = Recipe(224, blur=0.5, **IMAGENET)
 _BYOL = replace(_MOCO, scale=(0.08, 1.0), jitter=(0.4, 0.4, 0.2, 0.1))
 
 RECIPES: Mapping[str, tuple[Recipe, ...]] = {
-    "insdis": (_INSDIS,),  # Wang & Liu on CIFAR; the paper lists the mirror, the code does not have it
-    "insdis-svhn": (replace(_INSDIS, flip=0.0),),  # digits are not mirrored
+    "insdis": (_INSDIS,),  # Wang & Liu on CIFAR; with the paper's flip, which their code lacks
+    "insdis-svhn": (replace(_INSDIS, flip=0.0),),  # a mirrored digit is no digit
     "simclr-cifar": (_SIMCLR,),  # DySTreSS
     "simclr-64": (replace(_SIMCLR, size=64),),  # DySTreSS, Tiny-ImageNet
     "simclr-cifar-imagenet-norm": (replace(_SIMCLR, **IMAGENET),),  # Lee, CIFAR-10
@@ -32,14 +32,15 @@ RECIPES: Mapping[str, tuple[Recipe, ...]] = {
     "align-uniform-cifar100": (replace(_INSDIS, **CIFAR100),),
     "align-uniform-stl": (replace(_INSDIS, size=64, scale=(0.08, 1.0), shorter=70, **STL10),),  # CACR, STL-10
     "byol": (replace(_BYOL, blur=1.0), replace(_BYOL, blur=0.1, solarize=0.2)),  # MoCo v3, BYOL, Barlow Twins
-    "kukleva": (Recipe(32, scale=(0.1, 1.0), cubic=True),),  # long-tailed runs; not normalised
-    # Lee, §5.2: what a missing or an added operation does
+    "kukleva": (Recipe(32, scale=(0.1, 1.0), cubic=True),),  # Kukleva et al., long-tailed runs; not normalised
+    # Lee, §5.2: the effect of removing or adding an operation
     "moco-v2-no-blur": (replace(_MOCO, blur=0.0),),
     "moco-v2-no-colour": (replace(_MOCO, jitter=None, gray=0.0),),
     "moco-v2-cutout": (replace(_MOCO, cutout=0.5),),
     "moco-v2-rotation": (replace(_MOCO, rotate=0.5),),
     "moco-v2-noise": (replace(_MOCO, noise=0.5),),
-    # The built-in digits: colours, ground and light on dark or dark on light are to be forgotten, but a mirrored digit is another
+    # The built-in digits. The encoder should ignore colours, background and polarity (hence jitter, gray and invert),
+    # but a mirrored digit is not the same digit (hence no flip).
     "digits": (
         Recipe(
             32,
