@@ -14,11 +14,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from contrapose.pairs import Pairs, bank, cross, queue, unit, views
 from contrapose.reduce.unit import matmul
+
+
+class State(nn.Module):
+    """What a method keeps between steps: a queue, a bank, a momentum encoder, a temperature for each sample.
+
+    Everything is in `state_dict`, so that a training resumes exactly.
+    """
+
+    def settings(self, batch: Any) -> dict[str, Any]:
+        """Return the arguments that the objective gets for this batch."""
+        return {}
+
+    def update(self, batch: Any, **settings: Any) -> None:
+        """Take in a batch, once its loss and gradient are computed."""
+
+    def after_step(self) -> None:
+        """Follow a step of the optimiser."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

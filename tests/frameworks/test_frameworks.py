@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from contrapose.embeddings import Embeddings
 from contrapose.frameworks import Framework, MemoryBank, MoCo, MoCoV3, SimCLR
 from contrapose.losses import CATALOGUE, moco_v3, nt_xent
 from contrapose.modalities.images.encoders import encoder
@@ -33,8 +34,8 @@ def images(views: int = 2, batch: int = 6) -> list[torch.Tensor]:
     return [torch.randn(views, batch, 3, 32, 32)]
 
 
-def settle(framework: Framework) -> None:
-    framework.update()
+def settle(framework: Framework, embeddings: Embeddings) -> None:
+    framework.update(embeddings)
     framework.after_step()
 
 
@@ -46,21 +47,20 @@ METHODS = sorted(set(CATALOGUE) - {"isogclr", "tau", "temperature_schedule"})
 @pytest.mark.parametrize("views", [2, 3])
 def test_any_objective_runs_on_any_framework(name: str, views: int) -> None:
     framework = make(name)
-    pairs = framework(images(views), torch.arange(6)).pairs
+    embeddings = framework(images(views), torch.arange(6))
     for method in METHODS:
         framework.zero_grad()
-        CATALOGUE[method]()(pairs).backward(retain_graph=True)
+        CATALOGUE[method]()(embeddings.pairs).backward(retain_graph=True)
         gradients = [p.grad for p in framework.parameters() if p.requires_grad]
         assert all(g is not None and torch.isfinite(g).all() for g in gradients), method
-    settle(framework)
+    settle(framework, embeddings)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_state_survives_a_round_trip(name: str) -> None:
     framework, other = make(name), make(name)
     for step in range(3):
-        framework(images(), torch.arange(6) + step)
-        settle(framework)
+        settle(framework, framework(images(), torch.arange(6) + step))
     other.load_state_dict(framework.state_dict())
     x = images()
     framework.eval()
@@ -74,10 +74,9 @@ def test_the_queue_is_first_in_first_out() -> None:
     assert isinstance(framework, MoCo)
     before, keys = framework.rows.clone(), []
     for _ in range(4):  # 4 · 6 rows into 20
-        framework(images(), torch.arange(6))
-        assert framework._latest is not None
-        keys.append(framework._latest)
-        settle(framework)
+        embeddings = framework(images(), torch.arange(6))
+        keys.append(unit(embeddings.target[-1]))
+        settle(framework, embeddings)
     assert not torch.equal(before, framework.rows)
     newest = torch.cat(keys)[-20:]
     found = {tuple(row.tolist()) for row in framework.rows}
@@ -92,9 +91,8 @@ def test_keys_of_a_view_are_made_of_it_alone(views: int) -> None:
     framework = make("moco").train()
     assert isinstance(framework, MoCo)
     (x,), network = images(views), copy.deepcopy(framework.keys)
-    framework([x], torch.arange(6))
-    assert framework._latest is not None
-    torch.testing.assert_close(framework._latest, unit(network(x[-1])))
+    embeddings = framework([x], torch.arange(6))
+    torch.testing.assert_close(unit(embeddings.target[-1]), unit(network(x[-1])))
 
 
 @pytest.mark.parametrize("splits", [1, 3])
@@ -131,7 +129,7 @@ def test_the_key_encoder_is_an_exact_average() -> None:
     for _ in range(5):
         with torch.no_grad():
             query.add_(0.1)
-        settle(framework)
+        framework.after_step()
         wanted = 0.9 * wanted + 0.1 * query.detach()
     torch.testing.assert_close(key, wanted)
     assert not any(p.requires_grad for p in framework.keys.parameters())
@@ -146,9 +144,9 @@ def test_a_momentum_that_rises_to_one() -> None:
         with torch.no_grad():
             query.add_(0.1)
         wanted = momentum * key + (1 - momentum) * query.detach()
-        settle(framework)
+        framework.after_step()
         torch.testing.assert_close(key, wanted)
-    assert "follow" not in framework.state_dict()
+    assert "ema_rate" not in framework.state_dict()
 
 
 def test_the_bank_moves_the_rows_it_saw_and_no_other() -> None:
@@ -156,10 +154,9 @@ def test_the_bank_moves_the_rows_it_saw_and_no_other() -> None:
     assert isinstance(framework, MemoryBank)
     assert framework.rows.abs().max() <= (3 / 128) ** 0.5
     before, index = framework.rows.clone(), torch.tensor([3, 0, 17, 39, 5, 6])
-    framework(images(1), index)
-    assert framework._latest is not None
-    z = framework._latest[1]
-    settle(framework)
+    embeddings = framework(images(1), index)
+    z = unit(embeddings.z.detach()).mean(0)
+    settle(framework, embeddings)
     others = torch.ones(SIZE, dtype=torch.bool)
     others[index] = False
     assert torch.equal(framework.rows[others], before[others])

@@ -135,8 +135,10 @@ def test_isogclr_state_survives_a_round_trip() -> None:
     z1, z2 = torch.randn(6, 4), torch.randn(6, 4)
     assert torch.equal(criterion.eval()(z1, z2, ids=ids), restored.eval()(z1, z2, ids=ids))
     unvisited = torch.tensor([5, 6, 7, 8])
-    assert (criterion.state.log_average[unvisited] == -torch.inf).all()  # type: ignore[union-attr]
-    assert torch.isfinite(criterion.state.log_average[ids]).all()  # type: ignore[union-attr]
+    state = criterion.state
+    assert isinstance(state, PerSample)
+    assert (state.log_average[unvisited] == -torch.inf).all()
+    assert torch.isfinite(state.log_average[ids]).all()
 
 
 def test_per_sample_state_is_the_papers_update() -> None:

@@ -29,10 +29,11 @@ def train(framework: str, rank: int, world: int) -> list[torch.Tensor]:
     for step in range(STEPS):
         x = torch.randn(2, IMAGES, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(step))
         own = torch.arange(IMAGES).view(world, -1)[rank]
-        loss = dclw(learner([x[:, own]], own).pairs)  # its weights are of the whole batch
+        embeddings = learner([x[:, own]], own)
+        loss = dclw(embeddings.pairs)  # its weights are of the whole batch
         optimiser.zero_grad()
         loss.backward()
-        network.update()
+        network.update(embeddings)
         optimiser.step()
         network.after_step()
     state = network.state_dict()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from contrapose.embeddings import Embeddings
+from contrapose.embeddings import Embeddings, State
 from contrapose.networks.encoder import Encoder
 
 
@@ -42,8 +42,8 @@ class FrameworkRow:
     least_views: int = 2
 
 
-class Framework(nn.Module, ABC):
-    """An encoder, a projector and whatever a method keeps between steps, all of it in `state_dict`."""
+class Framework(State, ABC):
+    """An encoder, a projector and what the method keeps between steps: `update` stores a batch, `after_step` moves an average."""
 
     def __init__(self, encoder: Encoder, projector: nn.Module, *, has_score: bool = False) -> None:
         super().__init__()
@@ -55,14 +55,6 @@ class Framework(nn.Module, ABC):
 
     def begin_epoch(self, progress: float) -> None:
         """Set scheduled values before an epoch; `progress` is the part of the training that is done, in [0, 1]."""
-        return
-
-    def update(self) -> None:
-        """Take in the last batch, once its gradient is computed: queues and banks store its embeddings."""
-        return
-
-    def after_step(self) -> None:
-        """Follow the optimiser's step: a momentum encoder moves."""
         return
 
     def compile_encoders(self) -> None:

@@ -39,23 +39,18 @@ class MemoryBank(Framework):
         # Uniform coordinates with the length of a unit vector; a row is normalised when its image is first seen.
         bound = (3 / width) ** 0.5
         self.register_buffer("rows", torch.empty(size, width).uniform_(-bound, bound))
-        self._latest: tuple[Tensor, Tensor] | None = None
 
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
         """Compare each view with the bank."""
         z, score = self.split_score(gather(self.embed(views), 1))
-        index = gather(index)
-        self._latest = index, unit(z.detach()).mean(0)
         # A copy: the backward pass must not see rows that have moved.
-        return Embeddings(z=z, score=score, ids=index, compare=with_bank(self.rows.clone()))
+        return Embeddings(z=z, score=score, ids=gather(index), compare=with_bank(self.rows.clone()))
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Move the rows of the images in the last batch."""
-        if self._latest is not None:
-            index, z = self._latest
-            self.rows[index] = unit(self.momentum * self.rows[index] + (1 - self.momentum) * z.to(self.rows.dtype))
-            self._latest = None
+    def update(self, batch: Embeddings, **settings: Any) -> None:
+        """Move the rows of the images in a batch."""
+        index, z = batch.ids, unit(batch.z.detach()).mean(0)
+        self.rows[index] = unit(self.momentum * self.rows[index] + (1 - self.momentum) * z.to(self.rows.dtype))
 
 
 def _build(parts: Parts, run: Any) -> MemoryBank:

@@ -135,7 +135,6 @@ class MoCo(MomentumFramework):
         self.batch_negatives, self.symmetric = batch_negatives, symmetric
         self.register_buffer("rows", unit(torch.randn(size, width)))
         self.register_buffer("place", torch.zeros((), dtype=torch.long))
-        self._latest: Tensor | None = None
 
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
         """Compare queries with keys and queue."""
@@ -146,11 +145,9 @@ class MoCo(MomentumFramework):
             keys = self._shuffled_keys(each[1:] if one_query else each, index)
         query, score = self.split_score(gather(self.embed(each[:1] if one_query else each), 1))
         join()
-        keys = gather(keys, 1)
-        self._latest = unit(keys[-1])
         # A copy: the backward pass must not see rows that have been replaced.
         compare = with_queue(self.rows.clone(), batch=self.batch_negatives)
-        return Embeddings(z=query, target=keys, score=score, ids=gather(index), compare=compare)
+        return Embeddings(z=query, target=gather(keys, 1), score=score, ids=gather(index), compare=compare)
 
     def _shuffled_keys(self, views: list[Tensor], index: Tensor) -> Tensor:
         if self.norm_splits == 1:
@@ -161,15 +158,13 @@ class MoCo(MomentumFramework):
         return keys[:, torch.argsort(order)]
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Replace the oldest rows by the newest keys."""
-        if self._latest is None:
-            return
-        fresh = self._latest[-len(self.rows) :]
+    def update(self, batch: Embeddings, **settings: Any) -> None:
+        """Replace the oldest rows by the last view's keys of a batch."""
+        assert batch.target is not None
+        fresh = unit(batch.target[-1])[-len(self.rows) :]
         places = (self.place + torch.arange(len(fresh), device=fresh.device)) % len(self.rows)
         self.rows[places] = fresh.to(self.rows.dtype)
         self.place.copy_((self.place + len(fresh)) % len(self.rows))
-        self._latest = None
 
 
 class MoCoV3(MomentumFramework):

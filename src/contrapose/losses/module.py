@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from contrapose.embeddings import Assignments, Embeddings, within_batch
+from contrapose.embeddings import Assignments, Embeddings, State, within_batch
 from contrapose.losses.catalogue import CATALOGUE, Method
-from contrapose.losses.objective import State, traits_of
+from contrapose.losses.objective import traits_of
 from contrapose.pairs import AnyPairs, Pairs, Similarities, two_views, views
 from contrapose.temperature import LearnedTemperature, Schedule
 from contrapose.validate import nearest
@@ -44,7 +44,7 @@ class Loss(nn.Module):
         if not callable(objective):
             named = f"; CATALOGUE[{objective!r}] has it" if objective in CATALOGUE else ""
             raise ValueError(f"objective: expected a function of pairs such as nt_xent, got {objective!r}{named}")
-        if state is not None and not (hasattr(state, "settings") and hasattr(state, "update")):
+        if state is not None and not isinstance(state, State):
             raise ValueError(f"state: expected a PerSample(number_of_images), got {state!r}")
         if isinstance(objective, Method):
             objective = objective()

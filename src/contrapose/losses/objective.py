@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Any, Protocol, TypeVar, cast, overload
+from typing import Any, TypeVar, cast, overload
 
 from torch import Tensor
 
-from contrapose.embeddings import Assignments, Embeddings
-from contrapose.pairs import AnyPairs, Pairs, Similarities
+from contrapose.embeddings import Assignments, Embeddings, State
+from contrapose.pairs import Pairs, Similarities
 from contrapose.validate import check_choice
 
 F = TypeVar("F", bound=Callable[..., Tensor])
@@ -20,16 +20,6 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "embeddings": (Embeddings,),
     "assignments": (Assignments,),
 }
-
-
-class State(Protocol):
-    """What a method keeps between steps. An `nn.Module`, so that all of it is in `state_dict`."""
-
-    def settings(self, pairs: AnyPairs) -> dict[str, Any]:
-        """Return the arguments that the objective gets for this batch."""
-
-    def update(self, pairs: AnyPairs, **settings: Any) -> None:
-        """Take in this batch, once its loss has been computed."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contrapose.losses.objective import Settings, Softness, State, objective
+from contrapose.embeddings import State
+from contrapose.losses.objective import Settings, Softness, objective
 from contrapose.losses.reduction import finish
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.negatives import Negatives

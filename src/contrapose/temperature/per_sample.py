@@ -6,14 +6,15 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from contrapose.embeddings import State
 from contrapose.pairs import AnyPairs, Negatives
 from contrapose.reduce import Count, Expectation, LogSumExp, Scale
 from contrapose.validate import check_number, check_values
 
 
-class PerSample(nn.Module):
+class PerSample(State):
     """State of SogCLR (`adapt=False`) and iSogCLR: u_n, τ_n and its momentum v_n for each of `size` images.
 
         u_n ← (1-γ) u_n + γ g_n              g: mean of exp(s/τ_n) over the negatives; γ = 1 at the first visit
@@ -64,9 +65,9 @@ class PerSample(nn.Module):
         self.register_buffer("temperature", torch.full((size,), float(temperature)))
         self.register_buffer("velocity", torch.zeros(size))
 
-    def settings(self, pairs: AnyPairs) -> dict[str, Any]:
+    def settings(self, batch: AnyPairs) -> dict[str, Any]:
         """Return the keyword arguments of `sogclr` for these pairs: temperature, log_average and gamma."""
-        index = self._index(pairs)
+        index = self._index(batch)
         return {
             "temperature": self.temperature[index],
             "log_average": self.log_average[index],
@@ -74,12 +75,12 @@ class PerSample(nn.Module):
         }
 
     @torch.no_grad()
-    def update(self, pairs: AnyPairs, *, negatives: Negatives = None, **other: Any) -> None:
+    def update(self, batch: AnyPairs, *, negatives: Negatives = None, **settings: Any) -> None:
         """Update the state of the images in this batch after the loss, with the same negatives."""
-        index = self._index(pairs)
+        index = self._index(batch)
         tau = self.temperature[index]
         logit = Scale(1.0 / tau)  # the temperature of this step, before it moves
-        total, pull, count = pairs.reduce(LogSumExp(logit), Expectation(logit), Count(), negatives=negatives)
+        total, pull, count = batch.reduce(LogSumExp(logit), Expectation(logit), Count(), negatives=negatives)
         log_g = total - count.log()
         log_u = log_moving_average(self.log_average[index], log_g, self.gamma)
         # An image is several anchors, one per view. All write the same mean, since the order of writes is undefined.

@@ -58,7 +58,7 @@ class EagerSteps:
             loss = context.loss(views, index) / run.accumulate
             scaler.scale(loss).backward()
             # After the backward pass, which still reads the queue or bank.
-            context.network.update()
+            context.network.update(context.latest)
             value += float(loss.detach())  # waits for the device; a graphed step does not
             samples += index[:16].tolist()
         self._average_criterion()

@@ -107,7 +107,7 @@ class TensorStep:
             loss = context.loss(self.ready, self._batch(number))
             loss = loss / run.accumulate if run.accumulate > 1 else loss
             loss.backward()
-            context.network.update()
+            context.network.update(context.latest)
             join()
             self._keep(coming)
             values.append(loss.detach())
