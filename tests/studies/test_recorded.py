@@ -41,7 +41,9 @@ def printed(run: Run, studies: list[str]) -> str:
     """Return the number that the paper prints for a run."""
     rows: list[tuple[Row, str, str]] = []
     for study in studies:
-        plan = find(study).plan("small", ["cifar10=data/cifar10.npz"])
+        has_cifar100 = any(study_data.data == "cifar100" for study_data in find(study).sets)
+        files = ["cifar10=data/cifar10.npz", *(["cifar100=cifar100.npz"] if has_cifar100 else [])]
+        plan = find(study).plan("small", files)
         for row, study_data, planned in plan.cells(2):
             if planned == run:
                 rows.append((row, plan.study.quantities[0].name, study_data.name))
