@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from contrapose.training import load
+from contrapose.training import load, prepare_other
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,10 @@ class Embed:
         """Write the features of all splits of the data."""
         import numpy as np
 
-        from contrapose.modalities.images.load import load as load_data
-
         if self.out.suffix not in (".npz", ".parquet"):
             raise ValueError(f"out: expected a name that ends in .npz or .parquet, got {self.out}")
-        model, split = load(self.run), load_data(self.data, root=self.data_root)
+        model = load(self.run)
+        split = prepare_other(model.run, self.data, self.data_root)
         arrays = {}
         for name, images in (("train", split.train), ("test", split.test)):
             if images is not None:

@@ -15,9 +15,7 @@ from tyro.conf import Positional, arg
 
 from contrapose.evaluation import PROBES, FineTune, Measures, few_shot
 from contrapose.modalities import Split
-from contrapose.modalities.images.load import check_name
-from contrapose.modalities.images.load import load as load_data
-from contrapose.training import PRESETS, Model, Progress, Run, Trainer, load, prepare, preset
+from contrapose.training import PRESETS, Model, Progress, Run, Trainer, load, prepare, prepare_other, preset
 from contrapose.training.locks import lock_directory
 from contrapose.training.processes import leave_process_group
 from contrapose.training.stops import ignore_closed_output
@@ -48,7 +46,7 @@ class Train:
         with _training_display() as (show_progress, print_line), ExitStack() as stack:
             watch, say = ignore_closed_output(show_progress), ignore_closed_output(print_line)
             run = choose_views(self.run, say)
-            check_name(run.data)  # refuse an unknown name before a directory or lock is created
+            run.kind.check_data(run.data)  # refuse an unknown name before a directory or lock is created
             folder = self.out or Path("runs") / run.name
             # One lock for all processes of torchrun: a lock of their own would be refused.
             if not _rank() and not stack.enter_context(lock_directory(folder)):
@@ -116,7 +114,7 @@ class Evaluate:
         if self.linear:
             check_known("linear", self.linear, PROBES)
         model = load(self.run)
-        split = load_data(self.data, root=self.data_root) if self.data else prepare(model.run, self.data_root)
+        split = prepare_other(model.run, self.data, self.data_root) if self.data else prepare(model.run, self.data_root)
         scores = model.evaluate(split, self.knn or None)
         if self.metrics:
             scores |= model.measure(split.held_out, Measures(images=0, drawn=1000))

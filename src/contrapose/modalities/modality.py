@@ -134,6 +134,9 @@ class DataSettings:
 class Modality(Protocol):
     """A kind of data."""
 
+    def check_data(self, name: str) -> None:
+        """Refuse a data set that does not exist, before anything is read."""
+
     def load(self, settings: DataSettings, root: Path | None) -> Split:
         """Load a run's data; `root` is where downloads go."""
 

@@ -1,1 +1,1 @@
-"""Parts of networks that all modalities share: the encoder interface, projectors, batch norms and convolutions."""
+"""Parts of networks that all modalities share: the encoder interface, projectors and batch norms."""

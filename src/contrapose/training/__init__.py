@@ -1,6 +1,6 @@
 """Training: a run's description, its trainer, its checkpoints, and the model that is left."""
 
-from contrapose.training.build import build, prepare
+from contrapose.training.build import build, prepare, prepare_other
 from contrapose.training.model import Model, load
 from contrapose.training.presets import PRESETS, preset
 from contrapose.training.run import Run
@@ -19,6 +19,7 @@ __all__ = [
     "drain",
     "load",
     "prepare",
+    "prepare_other",
     "preset",
     "signals",
 ]

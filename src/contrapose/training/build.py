@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -22,6 +23,14 @@ from contrapose.training.weights import initialise
 def prepare(run: Run, root: Path | None = None) -> Split:
     """Load the run's data, cut to its limit and thinned out."""
     return run.kind.load(run, root)
+
+
+def prepare_other(run: Run, data: str, root: Path | None = None) -> Split:
+    """Load all of another data set, for the networks of a run."""
+    return prepare(
+        replace(run, data=data, stream=False, classes="", limit=0, imbalance="", probe="all"),
+        root,
+    )
 
 
 def check_same_data(run: Run, folder: Path, current: dict[str, object]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from contrapose.networks.convolutions import speed_up_backward
+from contrapose.modalities.images.convolutions import speed_up_backward
 from contrapose.networks.encoder import Encoder as AnyEncoder
 from contrapose.validate import nearest
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from contrapose.modalities.images.encoders import check_encoder, encoder
 from contrapose.modalities.images.images import Images
 from contrapose.modalities.images.imbalance import by_rule
-from contrapose.modalities.images.load import load
+from contrapose.modalities.images.load import check_name, load
 from contrapose.modalities.images.stream import Files
 from contrapose.modalities.images.views import Views
 from contrapose.modalities.modality import DataSettings, Split, ViewMaker
@@ -21,6 +21,10 @@ from contrapose.networks.encoder import Encoder
 @dataclass(frozen=True)
 class ImageModality:
     """Images in memory or on disk, augmented views, and convolutional networks or vision transformers."""
+
+    def check_data(self, name: str) -> None:
+        """Refuse a name that is neither a known data set nor a path."""
+        check_name(name)
 
     def load(self, settings: DataSettings, root: Path | None) -> Split:
         """Load a data set by name, from a folder or an .npz file; apply the limit and the class imbalance."""

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn.functional import conv2d
 
+from contrapose.modalities.images import convolutions
+from contrapose.modalities.images.convolutions import FastBackwardConv2d, speed_up_backward
 from contrapose.modalities.images.encoders import encoder
-from contrapose.networks import convolutions
-from contrapose.networks.convolutions import FastBackwardConv2d, speed_up_backward
 
 FORMS = [(k, s, p) for k, s, p in product((1, 3, 4, 7), (1, 2, 3), (0, 1, 3)) if p < k]
 
