@@ -30,8 +30,7 @@ class MomentumSettings:
     norm_splits: int = 1
     """MoCo: compute batch norms over this many parts of the batch, as on that many GPUs, with keys shuffled between them."""
     symmetric: bool = False
-    """MoCo: both views are queries, each with the other's key. Otherwise the first view is the query and the second its key; with
-    more than two views all are queries."""
+    """MoCo: both views are queries, each with the other's key. Otherwise only the first is; of more than two views, all are."""
     batch_negatives: bool = False
     """MoCo: the other queries of the batch are negatives too, beside the queue."""
     momentum: float = 0.99

@@ -36,7 +36,7 @@ _AT_LEAST = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(DataSettings, MomentumSettings):
+class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data first, as in --help
     """Everything that decides the outcome of a training. Two equal runs give equal weights on one machine."""
 
     views: str = "digits"
