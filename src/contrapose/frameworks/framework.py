@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,17 +12,22 @@ from torch import Tensor, nn
 
 from contrapose.embeddings import Embeddings, State
 from contrapose.networks.encoder import Encoder
+from contrapose.networks.tower import Tower
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
     """What a framework is built from."""
 
-    encoder: Encoder
-    projector: nn.Module
-    width: int  # of the embedding
+    towers: Mapping[str, Tower]  # by modality
     samples: int  # in the training set
     has_score: bool = False  # whether the projector has one more output, the certainty that TaU asks for
+
+    @property
+    def tower(self) -> Tower:
+        """The only tower, for frameworks of one modality."""
+        (tower,) = self.towers.values()
+        return tower
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,8 @@ class MemoryBank(Framework):
 
 
 def _build(parts: Parts, run: Any) -> MemoryBank:
-    return MemoryBank(parts.encoder, parts.projector, width=parts.width, size=parts.samples, has_score=parts.has_score)
+    tower = parts.tower
+    return MemoryBank(tower.encoder, tower.projector, width=tower.width, size=parts.samples, has_score=parts.has_score)
 
 
 ROWS = (FrameworkRow(name="memory-bank", build=_build, negatives=lambda run, views: None, least_views=1),)

@@ -208,9 +208,9 @@ class MoCoV3(MomentumFramework):
 
 def _build_moco(parts: Parts, run: Any) -> MoCo:
     return MoCo(
-        parts.encoder,
-        parts.projector,
-        width=parts.width,
+        parts.tower.encoder,
+        parts.tower.projector,
+        width=parts.tower.width,
         size=run.queue,
         momentum=run.momentum,
         norm_splits=run.norm_splits,
@@ -222,9 +222,9 @@ def _build_moco(parts: Parts, run: Any) -> MoCo:
 
 def _build_moco_v3(parts: Parts, run: Any) -> MoCoV3:
     return MoCoV3(
-        parts.encoder,
-        parts.projector,
-        predictor(parts.width),
+        parts.tower.encoder,
+        parts.tower.projector,
+        predictor(parts.tower.width),
         momentum=run.momentum,
         rising=run.rising,
         has_score=parts.has_score,

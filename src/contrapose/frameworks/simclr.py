@@ -21,7 +21,7 @@ class SimCLR(Framework):
 
 
 def _build(parts: Parts, run: Any) -> SimCLR:
-    return SimCLR(parts.encoder, parts.projector, has_score=parts.has_score)
+    return SimCLR(parts.tower.encoder, parts.tower.projector, has_score=parts.has_score)
 
 
 ROWS = (FrameworkRow(name="simclr", build=_build, negatives=other_views_of_batch),)

@@ -14,8 +14,8 @@ from contrapose.losses import Loss
 from contrapose.losses.objective import with_state
 from contrapose.losses.parse import parse
 from contrapose.modalities import Split
-from contrapose.networks.encoder import Encoder
 from contrapose.networks.heads import head
+from contrapose.networks.tower import Tower
 from contrapose.training.run import Run
 from contrapose.training.weights import initialise
 
@@ -44,24 +44,23 @@ def check_same_data(run: Run, folder: Path, current: dict[str, object]) -> None:
         )
 
 
-def build_towers(run: Run) -> tuple[Encoder, nn.Module, int]:
-    """Build the encoder, the projector and the width of the embedding; weights are drawn from torch's generator."""
-    body = run.kind.encoder(run.encoder, run.view_maker())
+def build_towers(run: Run) -> dict[str, Tower]:
+    """Build the run's towers, by modality; weights are drawn from torch's generator."""
+    encoder = run.kind.encoder(run.encoder, run.view_maker())
     if run.init:
-        initialise(body, Path(run.init))
-    projector = head(run.head, body.width, run.width)
+        initialise(encoder, Path(run.init))
+    projector = head(run.head, encoder.width, run.width)
     width = [m for m in projector.modules() if isinstance(m, nn.Linear)][-1].out_features
     if run.needs_score:  # one more output than the embedding has dimensions
-        projector = head(run.head, body.width, width + 1)
-    return body, projector, width
+        projector = head(run.head, encoder.width, width + 1)
+    return {run.modality: Tower(encoder, projector, width)}
 
 
 def build(run: Run, samples: int) -> Framework:
     """Build the run's network, with weights that its seed decides; `samples` is the size of the training set."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)  # encoder, projector and predictor draw from it in this order
-        body, projector, width = build_towers(run)
-        parts = Parts(body, projector, width, samples, run.needs_score)
+        parts = Parts(build_towers(run), samples, run.needs_score)
         return FRAMEWORKS[run.framework].build(parts, run)
 
 

@@ -127,13 +127,13 @@ def load(folder: str | Path, *, device: torch.device | str | None = None) -> Mod
         )
     # The weights that are drawn here are replaced at once; the caller's random numbers must not depend on that.
     with torch.random.fork_rng(devices=[]):
-        encoder, projector, _ = build_towers(run)
+        tower = build_towers(run)[run.modality]
     # The rest of a checkpoint (queue, bank, momentum encoder, optimiser) belongs to the training.
-    for name, module in (("encoder", encoder), ("projector", projector)):
+    for name, module in (("encoder", tower.encoder), ("projector", tower.projector)):
         prefix = f"state.network.{name}."
         weights = {key.removeprefix(prefix): tensor for key, tensor in saved.tensors.items() if key.startswith(prefix)}
         module.load_state_dict(weights)
     target = torch.device(device) if device is not None else own_device()
-    model = Model(run, encoder, projector, target, step=saved.step)
+    model = Model(run, tower.encoder, tower.projector, target, step=saved.step)
     run.kind.prepare(model.to(target))
     return model.eval()
