@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.evaluation import Measures
+from contrapose.frameworks import FRAMEWORKS
 from contrapose.metrics import penalties
 from contrapose.training import checkpoint
 from contrapose.training.build import build, build_loss, check_same_data, prepare
@@ -72,7 +73,6 @@ class Trainer:
         # Only now is anything written: a run with bad settings leaves no directory behind.
         self._claim_folder()
         self.context = self._build()
-        self.model.workers, self.model.timeout = self.workers, self.worker_timeout
         self.steps: EagerSteps | GraphedSteps = EagerSteps(self.context)
         self.requests = StopRequests()  # replaced when training starts: several runs may share one list
         self.step = 0
@@ -114,7 +114,7 @@ class Trainer:
         if self.split.probe is not None and run.knn > len(self.split.probe):
             raise ValueError(f"knn: {run.knn} neighbours are more than the {len(self.split.probe)} labelled images")
         # The bank is as large as the data set, so the run alone could not check this.
-        if run.framework == "memory-bank":
+        if FRAMEWORKS[run.framework].negatives(run, run.view_maker().count) is None:
             run.check_hardest(size - 1)
 
     def _claim_folder(self) -> None:
@@ -142,6 +142,7 @@ class Trainer:
                 learner = DistributedDataParallel(network, broadcast_buffers=False)
         criterion = build_loss(run, samples).to(self.device)
         self.model = Model(run, network.encoder, network.projector, self.device)
+        self.model.workers, self.model.timeout = self.workers, self.worker_timeout
         # One module for all that a checkpoint holds beside the optimiser: its names are the keys of the checkpoint.
         self.saved_state = nn.ModuleDict({"network": network, "criterion": criterion})
         return StepContext(
@@ -152,9 +153,7 @@ class Trainer:
             criterion=criterion,
             optimiser=optimiser(run, network, criterion),
             scaler=torch.amp.GradScaler(self.device.type, enabled=run.precision == "fp16"),
-            reader=self.split.train.reader(
-                self.model.views, self.device, workers=self.workers, timeout=self.worker_timeout
-            ),
+            reader=self.model.reader(self.split.train),  # evaluation shares it: one copy of the data on the device
             views=self.model.views,
             samples=samples,
             steps_per_epoch=samples // (run.batch * run.accumulate),
