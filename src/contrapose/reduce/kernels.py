@@ -10,7 +10,7 @@ logarithms.
     columns_per_program   program (i, k) reduces rows [i · ROWS, (i + 1) · ROWS) over the k-th range of columns
     CONSTANT_SHIFT        e^{φ - shift} with one `shift` for all rows, in place of a running maximum per row
     SECOND                what is summed beside Σ e^φ: 0 nothing, 1 Σ s e^φ, 2 Σ e^{φ2} for another multiple φ2 of φ
-    HARDEST_ONLY          weigh negatives by their membership among the hardest: see `_membership`
+    HARDEST_ONLY          weigh negatives by their membership among the hardest: see `membership_of`
     FULL_TILES            the last tile of columns is full, so that loads need no mask
 """
 
@@ -32,7 +32,7 @@ def _reciprocal(x, FAST: tl.constexpr):
 
 
 @triton.jit
-def _over_temperature(
+def over_temperature(
     s, low, span, bend, TEMPERATURE: tl.constexpr, DETACH: tl.constexpr, FAST: tl.constexpr, ROUGH: tl.constexpr
 ):
     """Return s / τ(s) and its derivative, or s and 1 without a TEMPERATURE.
@@ -60,13 +60,7 @@ def _excluded(row_ids, p_id, columns, m, FULL_TILES: tl.constexpr):
 
 
 @triton.jit
-def _load_columns(x, columns, m, FULL_TILES: tl.constexpr):
-    """Load one number per column, 0 beyond the last."""
-    return tl.load(x + columns) if FULL_TILES else tl.load(x + columns, columns < m, 0.0)
-
-
-@triton.jit
-def _membership(s, threshold, tie_weight):
+def membership_of(s, threshold, tie_weight):
     """Return the weight of a negative among the hardest: 1 above the threshold, `tie_weight` at it, 0 below."""
     return tl.where(s > threshold + BAND, 1.0, tl.where(s >= threshold - BAND, tie_weight, 0.0))
 
@@ -111,7 +105,7 @@ def forward_kernel(
         columns = start + tl.arange(0, COLUMNS)
         y = p.load([start, 0])
         s = tl.dot(x, tl.trans(y), input_precision=PRECISION)
-        base, slope = _over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, y.dtype == tl.bfloat16)
+        base, slope = over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, y.dtype == tl.bfloat16)
         excluded = _excluded(row_ids, p_id, columns, m, FULL_TILES)
         if CONSTANT_SHIFT:
             e = tl.exp2(base * times - shift)
@@ -130,7 +124,7 @@ def forward_kernel(
             e = tl.exp2(logit - finite_max[:, None])
         e = tl.where(excluded, 0.0, e)  # an excluded column may hold NaN or inf, which a factor of 0 would keep
         if HARDEST_ONLY:
-            membership = _membership(s, row_threshold, row_tie_weight)
+            membership = membership_of(s, row_threshold, row_tie_weight)
             e *= membership
         total += tl.sum(e, 1)
         if SECOND == 1:
@@ -199,20 +193,94 @@ def combine_kernel(
 
 
 @triton.jit
+def _load(x, index, inside, FULL: tl.constexpr):
+    """Load one number per index, 0 outside; with FULL all are inside, and no mask is needed."""
+    return tl.load(x + index) if FULL else tl.load(x + index, inside, 0.0)
+
+
+@triton.jit
+def load_anchors(
+    factors, thresholds, tie_weights, lse, gradient, gradient2, index, inside,
+    CONSTANT_SHIFT: tl.constexpr, SECOND: tl.constexpr, HARDEST_ONLY: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
+    """Load what the weights of some anchors need: a, b, factor, lse · log2 e, threshold, tie weight.
+
+    What the flags do not ask for is replaced by `a`, and not read.
+    """
+    a = _load(gradient, index, inside, FULL)
+    b, factor, total, threshold, tie_weight = a, a, a, a, a
+    if SECOND > 0 or CONSTANT_SHIFT:
+        b = _load(gradient2, index, inside, FULL)
+    if SECOND == 0 and CONSTANT_SHIFT:
+        a *= b
+    if not CONSTANT_SHIFT:
+        factor = _load(factors, index, inside, FULL)
+        total = _load(lse, index, inside, FULL) * LOG2E
+    if HARDEST_ONLY:
+        threshold = _load(thresholds, index, inside, FULL)
+        tie_weight = _load(tie_weights, index, inside, FULL)
+    return a, b, factor, total, threshold, tie_weight
+
+
+@triton.jit
 def _mask_gradients(s, a, b, threshold, tie_weight):
     """Multiply the gradients of a row's statistics by each negative's membership among the hardest."""
-    membership = _membership(s, threshold, tie_weight)
+    membership = membership_of(s, threshold, tie_weight)
     return a * membership, b * membership
 
 
 @triton.jit
 def _similarity_gradient(s, slope, e, factor, a, b, SECOND: tl.constexpr, FIXED_WEIGHTS: tl.constexpr):
-    """Return ∂L/∂s from e = e^φ, φ' = slope · factor and the scaled gradients a, b of `fused._scaled_gradients`."""
+    """Return ∂L/∂s from e = e^φ, φ' = slope · factor and the scaled gradients a, b of `scaled_gradients`."""
     if SECOND == 0:
         return e * (slope * (factor * a))
     if FIXED_WEIGHTS:
         return e * (slope * factor * a + b)
     return e * (slope * factor * (a + b * s) + b)
+
+
+@triton.jit
+def similarity_weights(
+    s, base, slope,
+    row_a, row_b, row_factor, row_total, row_threshold, row_tie_weight,
+    column_a, column_b, column_factor, column_total, column_threshold, column_tie_weight,
+    times, times2, shift, shift2,
+    ROWS_ARE_ANCHORS: tl.constexpr, COLUMNS_ARE_ANCHORS: tl.constexpr, CONSTANT_SHIFT: tl.constexpr,
+    SECOND: tl.constexpr, FIXED_WEIGHTS: tl.constexpr, HARDEST_ONLY: tl.constexpr,
+):  # fmt: skip
+    """Return ∂L/∂s of a tile: of its rows' losses if rows are anchors, plus of its columns' losses if columns are.
+
+    Row data have shape (ROWS, 1), column data (1, COLUMNS): see `load_anchors`. With one statistic and a constant shift,
+    the result is still to be multiplied by `times` · ln 2.
+    """
+    if HARDEST_ONLY:
+        if ROWS_ARE_ANCHORS:
+            row_a, row_b = _mask_gradients(s, row_a, row_b, row_threshold, row_tie_weight)
+        if COLUMNS_ARE_ANCHORS:
+            column_a, column_b = _mask_gradients(s, column_a, column_b, column_threshold, column_tie_weight)
+    if CONSTANT_SHIFT:  # φ(s_ij) = φ(s_ji): one exponential serves both terms, only the gradients differ
+        if ROWS_ARE_ANCHORS and COLUMNS_ARE_ANCHORS:
+            a, b = row_a + column_a, row_b + column_b
+        elif COLUMNS_ARE_ANCHORS:
+            a, b = column_a, column_b
+        else:
+            a, b = row_a, row_b
+        e = tl.exp2(base * times - shift)
+        if SECOND == 2:
+            weight = slope * (a * e + b * tl.exp2(base * times2 - shift2))
+        elif SECOND == 1:
+            weight = _similarity_gradient(s, slope, e, times * LN2, a, b, SECOND, FIXED_WEIGHTS)
+        else:
+            weight = e * slope * a
+    else:
+        weight = tl.zeros_like(s)
+        if ROWS_ARE_ANCHORS:
+            e = tl.exp2(base * (row_factor * LOG2E) - row_total)
+            weight += _similarity_gradient(s, slope, e, row_factor, row_a, row_b, SECOND, FIXED_WEIGHTS)
+        if COLUMNS_ARE_ANCHORS:
+            e = tl.exp2(base * (column_factor * LOG2E) - column_total)
+            weight += _similarity_gradient(s, slope, e, column_factor, column_a, column_b, SECOND, FIXED_WEIGHTS)
+    return weight
 
 
 @triton.jit
@@ -231,64 +299,39 @@ def backward_kernel(
     and a constant shift `gradient2` is 1 / Σ e^{φ - shift}.
     """
     first, rows, inside, row_ids, split = _program_rows(z_id, n, ROWS)
+    none = tl.zeros((ROWS,), tl.float32)
+    a, b, factor, total, threshold, tie_weight = none, none, none, none, none, none
     if ROWS_ARE_ANCHORS:
-        row_a = tl.load(gradient + rows, inside, 0.0)[:, None]
-        row_b = tl.load(gradient2 + rows, inside, 0.0)[:, None] if SECOND > 0 or CONSTANT_SHIFT else 0.0
-        if SECOND == 0 and CONSTANT_SHIFT:
-            row_a *= row_b
-        if HARDEST_ONLY:
-            row_threshold = tl.load(thresholds + rows, inside, 0.0)[:, None]
-            row_tie_weight = tl.load(tie_weights + rows, inside, 0.0)[:, None]
-        if not CONSTANT_SHIFT:
-            row_factor = tl.load(factors + rows, inside, 0.0)[:, None]
-            row_total = tl.load(lse + rows, inside, 0.0)[:, None] * LOG2E
+        a, b, factor, total, threshold, tie_weight = load_anchors(
+            factors, thresholds, tie_weights, lse, gradient, gradient2, rows, inside,
+            CONSTANT_SHIFT, SECOND, HARDEST_ONLY, False,
+        )  # fmt: skip
     x = z.load([first, 0])
     gradient_sum = tl.zeros((ROWS, WIDTH), tl.float32)
     for start in range(split * columns_per_program, min(m, (split + 1) * columns_per_program), COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
         y = p.load([start, 0])
         s = tl.dot(x, tl.trans(y), input_precision=PRECISION)
-        base, slope = _over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, y.dtype == tl.bfloat16)
+        base, slope = over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, y.dtype == tl.bfloat16)
         excluded = _excluded(row_ids, p_id, columns, m, FULL_TILES)
-        if ROWS_ARE_ANCHORS:
-            a, b = row_a, row_b
-            if HARDEST_ONLY:
-                a, b = _mask_gradients(s, row_a, row_b, row_threshold, row_tie_weight)
+        unread = tl.zeros((COLUMNS,), tl.float32)
+        a2, b2, factor2, total2, threshold2, tie_weight2 = unread, unread, unread, unread, unread, unread
         if COLUMNS_ARE_ANCHORS:
-            other_a = _load_columns(gradient, columns, m, FULL_TILES)[None, :]
-            other_b = _load_columns(gradient2, columns, m, FULL_TILES)[None, :] if SECOND > 0 or CONSTANT_SHIFT else 0.0
-            if SECOND == 0 and CONSTANT_SHIFT:
-                other_a *= other_b
-            if HARDEST_ONLY:
-                column_threshold = _load_columns(thresholds, columns, m, FULL_TILES)[None, :]
-                column_tie_weight = _load_columns(tie_weights, columns, m, FULL_TILES)[None, :]
-                other_a, other_b = _mask_gradients(s, other_a, other_b, column_threshold, column_tie_weight)
-        if CONSTANT_SHIFT:  # φ(s_ij) = φ(s_ji): one exponential serves both terms, only the gradients differ
-            if ROWS_ARE_ANCHORS and COLUMNS_ARE_ANCHORS:
-                a, b = a + other_a, b + other_b
-            elif COLUMNS_ARE_ANCHORS:
-                a, b = other_a, other_b
-            e = tl.exp2(base * times - shift)
-            if SECOND == 2:
-                weight = slope * (a * e + b * tl.exp2(base * times2 - shift2))
-            elif SECOND == 1:
-                weight = _similarity_gradient(s, slope, e, times * LN2, a, b, SECOND, FIXED_WEIGHTS)
-            else:
-                weight = e * slope * a  # `times` is applied once, after the loop
-        else:
-            weight = tl.zeros((ROWS, COLUMNS), tl.float32)
-            if ROWS_ARE_ANCHORS:
-                e = tl.exp2(base * (row_factor * LOG2E) - row_total)
-                weight += _similarity_gradient(s, slope, e, row_factor, a, b, SECOND, FIXED_WEIGHTS)
-            if COLUMNS_ARE_ANCHORS:
-                column_factor = _load_columns(factors, columns, m, FULL_TILES)[None, :]
-                column_total = _load_columns(lse, columns, m, FULL_TILES)[None, :] * LOG2E
-                e = tl.exp2(base * (column_factor * LOG2E) - column_total)
-                weight += _similarity_gradient(s, slope, e, column_factor, other_a, other_b, SECOND, FIXED_WEIGHTS)
+            a2, b2, factor2, total2, threshold2, tie_weight2 = load_anchors(
+                factors, thresholds, tie_weights, lse, gradient, gradient2, columns, columns < m,
+                CONSTANT_SHIFT, SECOND, HARDEST_ONLY, FULL_TILES,
+            )  # fmt: skip
+        weight = similarity_weights(
+            s, base, slope,
+            a[:, None], b[:, None], factor[:, None], total[:, None], threshold[:, None], tie_weight[:, None],
+            a2[None, :], b2[None, :], factor2[None, :], total2[None, :], threshold2[None, :], tie_weight2[None, :],
+            times, times2, shift, shift2,
+            ROWS_ARE_ANCHORS, COLUMNS_ARE_ANCHORS, CONSTANT_SHIFT, SECOND, FIXED_WEIGHTS, HARDEST_ONLY,
+        )  # fmt: skip
         weight = tl.where(excluded, 0.0, weight)  # selected, not multiplied: excluded entries may be NaN
         gradient_sum = tl.dot(weight.to(y.dtype), y, gradient_sum, input_precision=PRECISION)
     if CONSTANT_SHIFT and SECOND == 0:
-        gradient_sum *= times * LN2
+        gradient_sum *= times * LN2  # once, after the loop
     coordinates = tl.arange(0, WIDTH)
     offset = (split.to(tl.int64) * n + rows)[:, None] * d + coordinates[None, :]
     tl.store(out + offset, gradient_sum, inside[:, None] & (coordinates < d)[None, :])

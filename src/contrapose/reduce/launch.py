@@ -69,7 +69,7 @@ class Launch:
         }  # fmt: skip
         sizes = (self.n, self.m, self.d, self.columns_per_program)
         arguments = (*operands, *buffers, *sizes, *numbers)
-        key = (self.z.dtype, _specialisation(buffers, sizes))
+        key = (self.z.dtype, specialisation(buffers, sizes))
         launch(kernel, self.grid, arguments, key, constants, near=self.z, warps=warps, stages=stages)
 
     def combine(
@@ -79,7 +79,7 @@ class Launch:
         out = parts.new_empty((2, self.n))
         buffers, sizes = (parts, parts2, *out), (self.n, self.splits)
         grid, constants = (_ceil_div(self.n, _COMBINED_ROWS), 1, 1), constants | {"ROWS": _COMBINED_ROWS}
-        key = _specialisation(buffers, sizes)
+        key = specialisation(buffers, sizes)
         launch(kernel, grid, (*buffers, *sizes, shift), key, constants, near=parts, warps=4, stages=1)
         return out[0], out[1]
 
@@ -103,7 +103,7 @@ def launch(
             compiled[grid](*arguments, *(constants[name] for name in kernel.arg_names[len(arguments) :]))
 
 
-def _specialisation(buffers: tuple[Tensor, ...], sizes: tuple[int, ...]) -> tuple[Any, ...]:
+def specialisation(buffers: tuple[Tensor, ...], sizes: tuple[int, ...]) -> tuple[Any, ...]:
     """Return what Triton specialises a kernel for: types, alignment to 16 bytes, integers divisible by 16 or 1."""
     return *((x.dtype, x.data_ptr() % 16 == 0) for x in buffers), *((x == 1, x % 16 == 0) for x in sizes)
 

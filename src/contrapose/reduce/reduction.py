@@ -1,0 +1,177 @@
+"""What kernels reduce: statistics grouped by their exponent, the negatives they are about, and their gradients."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contrapose.reduce.block import Selection
+from contrapose.reduce.exponent import Exponent, exponent
+from contrapose.reduce.logit import Logit, Scale
+from contrapose.reduce.statistics import Count, Expectation, LogSumExp, Statistic
+
+LOG2E = math.log2(math.e)
+# What a kernel sums: Σ e^φ alone; also Σ s e^φ; also Σ e^φ2 for another multiple φ2 of φ. The kernels' SECOND.
+TOTAL, TOTAL_AND_EXPECTATION, TWO_TOTALS = range(3)
+
+
+@dataclass(eq=False)
+class Group:
+    """The statistics that share one exponent: a log-sum-exp and at most one expectation."""
+
+    phi: Exponent
+    learned: Tensor | None  # (n,): the factors, if they need a gradient
+    expectation: Expectation | None = None
+    log_sum_exp: Tensor | None = None  # (n,): results, once computed
+    mean: Tensor | None = None
+
+    def value_of(self, statistic: Statistic) -> Tensor:
+        """Return the computed value of one of the group's statistics, (n,)."""
+        value = self.mean if isinstance(statistic, Expectation) else self.log_sum_exp
+        assert value is not None
+        return value
+
+
+def group_by_exponent(statistics: tuple[Statistic, ...], anchor: Tensor) -> list[Group | None] | None:
+    """Return the group of each statistic (None for a count); None if kernels cannot compute one of them."""
+    known: list[tuple[Logit, Group]] = []
+    groups: list[Group | None] = []
+    for statistic in statistics:
+        if isinstance(statistic, Count):
+            groups.append(None)
+            continue
+        if not isinstance(statistic, LogSumExp | Expectation):
+            return None
+        matches = [group for logit, group in known if _same_logit(logit, statistic.logit)]
+        if not matches:
+            phi = exponent(statistic.logit, len(anchor), anchor)
+            if phi is None:
+                return None
+            matches = [Group(phi, phi.factor if statistic.logit.learned is not None else None)]
+            known.append((statistic.logit, matches[0]))
+        group = matches[0]
+        if isinstance(statistic, Expectation):
+            # No kernel computes an expectation's gradient with respect to a learned factor, or two kinds of expectation
+            # at once.
+            if group.learned is not None or (
+                group.expectation is not None and group.expectation.detach != statistic.detach
+            ):
+                return None
+            group.expectation = statistic
+        groups.append(group)
+    return groups
+
+
+def _same_logit(one: Logit, two: Logit) -> bool:
+    # Comparing tensors by value would wait for the device; factors in tensors are the same only if the logit object is.
+    has_tensor = any(isinstance(logit, Scale) and isinstance(logit.factor, Tensor) for logit in (one, two))
+    return one is two or (not has_tensor and one == two)
+
+
+def share_exponential(one: Group, two: Group) -> bool:
+    """Whether one pass can compute both log-sum-exps (hard negatives: exponents (β + 1) s / τ and β s / τ)."""
+    no_expectation = one.expectation is None and two.expectation is None
+    return no_expectation and one.phi.is_bounded and two.phi.is_bounded and one.phi.is_multiple_of(two.phi)
+
+
+@dataclass(frozen=True, eq=False)
+class Reduction:
+    """What one call of the kernels computes, and of which negatives."""
+
+    phi: Exponent
+    selection: Selection
+    precision: str
+    hardest: tuple[Tensor, Tensor] | None  # (n,) each: thresholds of the hardest negatives, weights of ties at them
+    sums: int = TOTAL
+    fixed_weights: bool = False  # whether an expectation's weights carry no gradient
+    times2: float = 0.0
+    returns_expectation: bool = False  # false if only a learned factor's gradient needs it
+
+    @property
+    def output_count(self) -> int:
+        """Return the number of statistics that the caller asked for."""
+        return 2 if self.returns_expectation or self.sums == TWO_TOTALS else 1
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """Return the compile-time arguments that both kernels share."""
+        phi = self.phi
+        return {
+            "CONSTANT_SHIFT": phi.is_bounded,
+            "TEMPERATURE": phi.temperature,
+            "DETACH": phi.detach,
+            "SECOND": self.sums,
+            "HARDEST_ONLY": self.hardest is not None,
+        }
+
+    @property
+    def shift(self) -> float:
+        """Return the constant shift; 0 if there is none."""
+        return self.phi.upper_bound if self.phi.is_bounded else 0.0
+
+    @property
+    def shift2(self) -> float:
+        """Return the constant shift of the second total; 0 if there is none."""
+        return replace(self.phi, times=self.times2).upper_bound if self.sums == TWO_TOTALS else 0.0
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """Return the kernels' scalar arguments, with exponents in base 2."""
+        phi, times, shifts = self.phi, (self.phi.times, self.times2), (self.shift, self.shift2)
+        return (
+            *(LOG2E * x for x in times),
+            *phi.numbers,
+            *(LOG2E * x for x in shifts),
+        )
+
+
+def scaled_gradients(reduction: Reduction, lse: Tensor, second: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Scale the gradients a and b of the statistics, (n,) each, for the backward kernel. It computes ∂L/∂s as
+
+        one total             e^φ φ' a
+        and an expectation    e^φ (φ' (a + b s) + b), or e^φ (φ' a + b) if its weights are fixed
+        two totals            (s / τ)' (a e^φ + b e^φ2)
+
+    Kernels with a constant shift compute e^{φ - shift} where a softmax weight e^{φ - lse} is due; a and b make up for
+    the difference. For one total the kernel does that itself, with b = 1 / Σ e^{φ - shift}.
+    """
+    phi = reduction.phi
+    if reduction.sums == TOTAL:
+        return a, second
+    if reduction.output_count == 2 and reduction.sums == TOTAL_AND_EXPECTATION and not reduction.fixed_weights:
+        a = a - b * second
+    if phi.is_bounded:
+        correction = torch.exp(phi.upper_bound - lse)
+        a = a * correction
+        if reduction.sums == TWO_TOTALS:
+            a = a * phi.times
+            b = b * (torch.exp(reduction.shift2 - second) * reduction.times2)
+        else:
+            b = b * correction
+    return a.contiguous(), b.contiguous()
+
+
+def part(x: Tensor, rows: slice) -> Tensor:
+    """Return x[rows]; x itself if that is all of it, since even a slice takes microseconds on the host."""
+    return x if rows.start == 0 and rows.stop == len(x) else x[rows]
+
+
+def ids_of(reduction: Reduction, anchors: slice, pool: slice) -> tuple[Tensor, Tensor]:
+    """Return the sample ids of some anchors and some pool rows."""
+    return part(reduction.selection.anchor_id, anchors), part(reduction.selection.pool_id, pool)
+
+
+def row_data(reduction: Reduction, anchors: slice, unused: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return factors, thresholds and tie weights, (n,) each; `unused` in place of those that kernels do not read."""
+    factors, hardest = unused, (unused, unused)
+    if reduction.phi.factor is not None:
+        factors = part(reduction.phi.factor.detach(), anchors).contiguous()
+    elif not reduction.phi.is_bounded:
+        factors = unused.new_full((anchors.stop - anchors.start,), reduction.phi.times, dtype=torch.float32)
+    if reduction.hardest is not None:
+        hardest = part(reduction.hardest[0], anchors), part(reduction.hardest[1], anchors)
+    return factors, *hardest

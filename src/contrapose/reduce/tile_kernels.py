@@ -1,0 +1,271 @@
+# mypy: ignore-errors
+"""Triton kernels of `tiled`: one program computes one tile of the similarity matrix, whatever the width of the rows.
+
+    z, p                      row and column operands, (n, width) and (m, width)
+    z_id, p_id                their sample ids: a column with the id of the row is not a negative
+    row_start, row_end        the block of rows that this launch is about; likewise for columns
+    TRIANGLE                  rows and columns are the same block: only tiles on and above the diagonal are computed,
+                              and each stands for its transpose too
+
+Factors, thresholds, log-sum-exps and gradients are those of the anchors, indexed like the rows and, if columns are anchors
+too, like the columns. As in `kernels`, exponents are in base 2 inside a kernel and natural logarithms outside.
+"""
+
+import triton
+import triton.language as tl
+
+from contrapose.reduce.kernels import LN2, LOG2E, load_anchors, membership_of, over_temperature, similarity_weights
+
+
+@triton.jit
+def _tile(
+    z_id,
+    p_id,
+    row_start,
+    row_end,
+    column_start,
+    column_end,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    FULL_TILES: tl.constexpr,
+):
+    """Return a program's rows and columns, masks of those that exist, and (ROWS, COLUMNS) bool: no pair of negatives."""
+    rows = row_start + tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = column_start + tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    row_inside, column_inside = rows < row_end, columns < column_end
+    if FULL_TILES:
+        excluded = tl.load(z_id + rows)[:, None] == tl.load(p_id + columns)[None, :]
+    else:
+        row_ids, column_ids = tl.load(z_id + rows, row_inside, 0), tl.load(p_id + columns, column_inside, 0)
+        excluded = (row_ids[:, None] == column_ids[None, :]) | ~(row_inside[:, None] & column_inside[None, :])
+    return rows, columns, row_inside, column_inside, excluded
+
+
+@triton.jit
+def _similarities(
+    z, p, row_start, column_start, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return the program's tile of the similarity matrix, (ROWS, COLUMNS), summed over the width DEPTH coordinates at a time."""
+    row, column = row_start + tl.program_id(0) * ROWS, column_start + tl.program_id(1) * COLUMNS
+    s = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for k in range(0, WIDTH, DEPTH):
+        s = tl.dot(z.load([row, k]), tl.trans(p.load([column, k])), s, input_precision=PRECISION)
+    return s
+
+
+@triton.jit
+def _store_sums(
+    parts, tile, index, count, inside, planes_stride, largest, total, second,
+    CONSTANT_SHIFT: tl.constexpr, SECOND: tl.constexpr,
+):  # fmt: skip
+    """Store a tile's sums of some anchors in row `tile` of `parts`: planes (total, second, largest exponent)."""
+    here = parts + tile.to(tl.int64) * count + index
+    tl.store(here, total, inside)
+    if SECOND > 0:
+        tl.store(here + planes_stride, second, inside)
+    if not CONSTANT_SHIFT:
+        tl.store(here + 2 * planes_stride, largest, inside)
+
+
+@triton.jit
+def _sums(
+    s, base, excluded, factor, threshold, tie_weight, times, times2, shift, shift2, AXIS: tl.constexpr,
+    CONSTANT_SHIFT: tl.constexpr, SECOND: tl.constexpr, HARDEST_ONLY: tl.constexpr,
+):  # fmt: skip
+    """Sum a tile over one axis: return the largest exponent, Σ e^{φ - largest} and the second sum of SECOND.
+
+    With a constant shift that shift takes the place of the largest exponent.
+    """
+    if CONSTANT_SHIFT:
+        e = tl.exp2(base * times - shift)
+        largest = tl.sum(s, AXIS) * 0.0  # never read
+    else:
+        logit = tl.where(excluded, float("-inf"), base * (factor * LOG2E))
+        largest = tl.max(logit, AXIS)
+        # An anchor without negatives in this tile: -inf - (-inf) would be NaN.
+        finite = tl.where(largest == float("-inf"), 0.0, largest)
+        e = tl.exp2(logit - tl.expand_dims(finite, AXIS))
+    e = tl.where(excluded, 0.0, e)  # an excluded entry may be NaN or inf, which a factor of 0 would keep
+    if HARDEST_ONLY:
+        membership = membership_of(s, threshold, tie_weight)
+        e *= membership
+    total = tl.sum(e, AXIS)
+    second = total
+    if SECOND == 1:
+        second = tl.sum(e * tl.where(excluded, 0.0, s), AXIS)
+    if SECOND == 2:
+        e2 = tl.where(excluded, 0.0, tl.exp2(base * times2 - shift2))
+        if HARDEST_ONLY:
+            e2 *= membership
+        second = tl.sum(e2, AXIS)
+    return largest, total, second
+
+
+@triton.jit
+def sum_tiles_kernel(
+    z, p, z_id, p_id, factors, thresholds, tie_weights, row_parts, column_parts,
+    row_start, row_end, column_start, column_end, times, times2, low, span, bend, shift, shift2,
+    COLUMNS_ARE_ANCHORS: tl.constexpr, TRIANGLE: tl.constexpr, CONSTANT_SHIFT: tl.constexpr, TEMPERATURE: tl.constexpr,
+    DETACH: tl.constexpr, SECOND: tl.constexpr, HARDEST_ONLY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr, FULL_TILES: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """Sum each tile over its columns and, if columns are anchors, over its rows: see `_sums`.
+
+    `row_parts` is (3, tiles across, rows), `column_parts` (3, tiles down, columns); one and the same for a TRIANGLE.
+    """
+    i, j = tl.program_id(0), tl.program_id(1)
+    if TRIANGLE and j < i:
+        return
+    rows, columns, row_inside, column_inside, excluded = _tile(
+        z_id, p_id, row_start, row_end, column_start, column_end, ROWS, COLUMNS, FULL_TILES
+    )
+    s = _similarities(z, p, row_start, column_start, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION)
+    base, _ = over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
+    row_count, column_count = row_end - row_start, column_end - column_start
+    row_stride, column_stride = (
+        row_count.to(tl.int64) * tl.num_programs(1),
+        column_count.to(tl.int64) * tl.num_programs(0),
+    )
+    none = tl.zeros((ROWS,), tl.float32)
+    factor, threshold, tie_weight = none, none, none
+    if not CONSTANT_SHIFT:
+        factor = tl.load(factors + rows, row_inside, 0.0)
+    if HARDEST_ONLY:
+        threshold, tie_weight = (
+            tl.load(thresholds + rows, row_inside, 0.0),
+            tl.load(tie_weights + rows, row_inside, 0.0),
+        )
+    largest, total, second = _sums(
+        s, base, excluded, factor[:, None], threshold[:, None], tie_weight[:, None], times, times2, shift, shift2, 1,
+        CONSTANT_SHIFT, SECOND, HARDEST_ONLY,
+    )  # fmt: skip
+    _store_sums(
+        row_parts,
+        j,
+        rows - row_start,
+        row_count,
+        row_inside,
+        row_stride,
+        largest,
+        total,
+        second,
+        CONSTANT_SHIFT,
+        SECOND,
+    )
+    if COLUMNS_ARE_ANCHORS:
+        if not TRIANGLE or j > i:  # a tile on the diagonal is its own transpose
+            none = tl.zeros((COLUMNS,), tl.float32)
+            factor, threshold, tie_weight = none, none, none
+            if not CONSTANT_SHIFT:
+                factor = tl.load(factors + columns, column_inside, 0.0)
+            if HARDEST_ONLY:
+                threshold = tl.load(thresholds + columns, column_inside, 0.0)
+                tie_weight = tl.load(tie_weights + columns, column_inside, 0.0)
+            largest, total, second = _sums(
+                s, base, excluded, factor[None, :], threshold[None, :], tie_weight[None, :], times, times2, shift, shift2,
+                0, CONSTANT_SHIFT, SECOND, HARDEST_ONLY,
+            )  # fmt: skip
+            _store_sums(
+                column_parts, i, columns - column_start, column_count, column_inside, column_stride, largest, total,
+                second, CONSTANT_SHIFT, SECOND,
+            )  # fmt: skip
+
+
+@triton.jit
+def _log_add(largest, total):
+    """Return the logarithm, in base 2, of 2^largest · total; -inf for 0."""
+    return tl.where(total != 0, largest + tl.log2(total), float("-inf"))
+
+
+@triton.jit
+def merge_kernel(
+    parts, lse, second, start, count, tiles, shift, shift2,
+    FIRST: tl.constexpr, CONSTANT_SHIFT: tl.constexpr, SECOND: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Merge the sums of a block's tiles into the results of its anchors, which start at `start`.
+
+    `lse` = log Σ e^φ. `second`: 1 / Σ e^{φ - shift} (SECOND 0, constant shift), the expectation (1) or log Σ e^{φ2} (2).
+    FIRST overwrites the results; otherwise they are those of the blocks before.
+    """
+    index = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = index < count
+    here, plane = parts + index, tiles.to(tl.int64) * count
+    old_total, old_second = tl.full((ROWS,), float("-inf"), tl.float32), tl.zeros((ROWS,), tl.float32)
+    if not FIRST:
+        old_total = tl.load(lse + start + index, inside, 0.0) * LOG2E
+        if SECOND > 0:
+            old_second = tl.load(second + start + index, inside, 0.0)
+    largest = tl.full((ROWS,), 0.0, tl.float32) + shift
+    if not CONSTANT_SHIFT:
+        largest = old_total
+        for t in range(tiles):
+            largest = tl.maximum(largest, tl.load(here + 2 * plane + t * count, inside, 0.0))
+        largest = tl.where(largest == float("-inf"), 0.0, largest)
+    total = tl.exp2(old_total - largest)
+    extra = total * old_second  # SECOND 1: Σ s e^φ
+    if SECOND == 2:
+        extra = tl.where(old_total == float("-inf"), 0.0, tl.exp2(old_second * LOG2E - shift2))
+    for t in range(tiles):
+        offset = t * count
+        weight = 1.0
+        if not CONSTANT_SHIFT:
+            weight = tl.exp2(tl.load(here + 2 * plane + offset, inside, 0.0) - largest)
+        total += weight * tl.load(here + offset, inside, 0.0)
+        if SECOND > 0:
+            extra += weight * tl.load(here + plane + offset, inside, 0.0)
+    log_total = _log_add(largest, total)
+    tl.store(lse + start + index, log_total * LN2, inside)
+    if SECOND == 0 and CONSTANT_SHIFT:
+        tl.store(second + start + index, tl.where(total != 0, 1.0 / total, 0.0), inside)
+    if SECOND == 1:
+        tl.store(second + start + index, tl.where(total != 0, extra / total, 0.0), inside)
+    if SECOND == 2:
+        tl.store(second + start + index, _log_add(shift2 + total * 0.0, extra) * LN2, inside)
+
+
+@triton.jit
+def weigh_tiles_kernel(
+    z, p, z_id, p_id, factors, thresholds, tie_weights, lse, gradient, gradient2, out,
+    row_start, row_end, column_start, column_end, out_stride, times, times2, low, span, bend, shift, shift2,
+    COLUMNS_ARE_ANCHORS: tl.constexpr, TRIANGLE: tl.constexpr, CONSTANT_SHIFT: tl.constexpr, TEMPERATURE: tl.constexpr,
+    DETACH: tl.constexpr, SECOND: tl.constexpr, FIXED_WEIGHTS: tl.constexpr, HARDEST_ONLY: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
+    FULL_TILES: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """Write ∂L/∂s of a block to `out` (rows, out_stride): of its rows' losses plus, if columns are anchors, of theirs."""
+    i, j = tl.program_id(0), tl.program_id(1)
+    if TRIANGLE and j < i:
+        return
+    rows, columns, row_inside, column_inside, excluded = _tile(
+        z_id, p_id, row_start, row_end, column_start, column_end, ROWS, COLUMNS, FULL_TILES
+    )
+    s = _similarities(z, p, row_start, column_start, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION)
+    base, slope = over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
+    a, b, factor, total, threshold, tie_weight = load_anchors(
+        factors, thresholds, tie_weights, lse, gradient, gradient2, rows, row_inside,
+        CONSTANT_SHIFT, SECOND, HARDEST_ONLY, FULL_TILES,
+    )  # fmt: skip
+    none = tl.zeros((COLUMNS,), tl.float32)
+    a2, b2, factor2, total2, threshold2, tie_weight2 = none, none, none, none, none, none
+    if COLUMNS_ARE_ANCHORS:
+        a2, b2, factor2, total2, threshold2, tie_weight2 = load_anchors(
+            factors, thresholds, tie_weights, lse, gradient, gradient2, columns, column_inside,
+            CONSTANT_SHIFT, SECOND, HARDEST_ONLY, FULL_TILES,
+        )  # fmt: skip
+    weight = similarity_weights(
+        s, base, slope,
+        a[:, None], b[:, None], factor[:, None], total[:, None], threshold[:, None], tie_weight[:, None],
+        a2[None, :], b2[None, :], factor2[None, :], total2[None, :], threshold2[None, :], tie_weight2[None, :],
+        times, times2, shift, shift2,
+        True, COLUMNS_ARE_ANCHORS, CONSTANT_SHIFT, SECOND, FIXED_WEIGHTS, HARDEST_ONLY,
+    )  # fmt: skip
+    if CONSTANT_SHIFT and SECOND == 0:
+        weight *= times * LN2
+    weight = tl.where(excluded, 0.0, weight).to(out.dtype.element_ty)  # selected: excluded entries may be NaN
+    row, column = (rows - row_start).to(tl.int64), (columns - column_start).to(tl.int64)
+    inside = row_inside[:, None] & column_inside[None, :]
+    tl.store(out + row[:, None] * out_stride + column[None, :], weight, inside)
+    if TRIANGLE:
+        if j > i:
+            tl.store(out + column[:, None] * out_stride + row[None, :], tl.trans(weight), tl.trans(inside))
