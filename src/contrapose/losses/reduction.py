@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor
 
+from contrapose.pairs import AnyPairs, Pairs
+from contrapose.reduce import Logit, Scale
+from contrapose.reduce.unit import refuse_second_derivative
 from contrapose.validate import check_choice
 
 
@@ -11,3 +17,37 @@ def finish(values: Tensor, reduction: str) -> Tensor:
     """Return the mean over anchors ("mean") or one value per anchor, (n,) ("none"); average (n, k) over k as well."""
     check_choice("reduction", reduction, "mean", "none")
     return values.mean() if reduction == "mean" else values if values.ndim == 1 else values.mean(1)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """Return log(1 + e^x), exact in float64: torch's default returns x above 20, where e^{-x} is not negligible yet."""
+    return torch.nn.functional.softplus(x, threshold=40.0)
+
+
+def cross_entropy(pairs: AnyPairs, total: Tensor, logit: Logit, reduction: str) -> Tensor:
+    """Reduce -log e^{φ(s⁺)} / (e^{φ(s⁺)} + e^total) = softplus(total - φ(s⁺)), with total (n,) the log-sum of negatives."""
+    positives = pairs.positives()
+    factor = logit.factor if isinstance(logit, Scale) else None
+    # One node of the graph, with first derivatives only: similarity values may want second ones.
+    if reduction == "mean" and isinstance(factor, float) and isinstance(pairs, Pairs):
+        mean: Tensor = _MeanCrossEntropy.apply(total, positives, factor)
+        return mean
+    return finish(softplus(total[:, None] - logit(positives)), reduction)
+
+
+class _MeanCrossEntropy(torch.autograd.Function):
+    """The mean of softplus(total - factor · s⁺) as one node: in a small batch, each node costs more than its arithmetic."""
+
+    @staticmethod
+    def forward(ctx: Any, total: Tensor, positives: Tensor, factor: float) -> Tensor:
+        gap = torch.sub(total[:, None], positives, alpha=factor)
+        ctx.save_for_backward(gap)
+        ctx.factor = factor
+        return softplus(gap).mean()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
+        (gap,) = ctx.saved_tensors
+        weight = torch.sigmoid(gap).mul_(gradients[0] / gap.numel())
+        return weight[:, 0] if weight.shape[1] == 1 else weight.sum(1), weight * -ctx.factor, None

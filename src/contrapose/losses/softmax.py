@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from contrapose.losses.objective import Settings, Softness, objective
-from contrapose.losses.reduction import finish
+from contrapose.losses.reduction import cross_entropy, finish, softplus
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.negatives import Negatives, same_view, steps
 from contrapose.pairs.negatives import other_views as only_other_views
@@ -35,11 +35,6 @@ __all__ = [
 ]
 
 
-def softplus(x: Tensor) -> Tensor:
-    """Return log(1 + e^x), exact in float64: torch's default returns x above 20, where e^{-x} is not negligible yet."""
-    return torch.nn.functional.softplus(x, threshold=40.0)
-
-
 @objective
 def nt_xent(
     pairs: AnyPairs, *, temperature: Temperature = 0.5, negatives: Negatives = None, reduction: str = "mean"
@@ -55,8 +50,7 @@ def nt_xent(
     """
     logit = temperature_logit(temperature, pairs.shape[0])
     (total,) = pairs.reduce(LogSumExp(logit), negatives=negatives)
-    # The cross-entropy is softplus(log-sum of negatives - positive logit): no softmax has to include the positive.
-    return finish(softplus(total[:, None] - logit(pairs.positives())), reduction)
+    return cross_entropy(pairs, total, logit, reduction)
 
 
 @objective

@@ -64,10 +64,9 @@ def _within_views(*embeddings: Tensor, ids: Tensor | None) -> Pairs:
     # Before normalisation, which returns float32.
     half, device = is_half(*embeddings), embeddings[0].device
     # Positives come with the normalisation: one gradient of the embeddings in the backward pass, not one for each.
-    z, similarity, bf16 = unit_views(*embeddings)
-    count, m, _ = z.shape
+    anchor, similarity, bf16 = unit_views(*embeddings)
+    count, m = (len(embeddings), len(embeddings[0])) if len(embeddings) > 1 else embeddings[0].shape[:2]
     sample = sample_ids(ids, m, device, times=count)
-    anchor = z.flatten(0, 1)
     return Pairs(
         anchor=anchor,
         positive_similarity=similarity,
@@ -77,7 +76,7 @@ def _within_views(*embeddings: Tensor, ids: Tensor | None) -> Pairs:
         view_ids=partial(views_in_order, count, m, device),
         views=count,
         half_precision=half,
-        bf16_anchor=None if bf16 is None else bf16.flatten(0, 1),
+        bf16_anchor=bf16,
     )
 
 

@@ -15,7 +15,7 @@ from contrapose.reduce.logit import Divided, Logit, Scale
 
 # With |φ| up to this, e^{φ - bound} ≥ e^{-80} and its reciprocal are normal float32 numbers, so that a constant shift
 # by the bound loses nothing.
-_MAX_SHIFT = 40.0
+MAX_SHIFT = 40.0
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Exponent:
     @property
     def is_bounded(self) -> bool:
         """Whether |φ| is small enough, in all rows, for a constant shift in place of a running maximum."""
-        return self.upper_bound <= _MAX_SHIFT
+        return self.upper_bound <= MAX_SHIFT
 
     @property
     def temperature(self) -> Any:

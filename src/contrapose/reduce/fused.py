@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from contrapose.reduce.block import Selection
+from contrapose.reduce.comparisons import both_directions
 from contrapose.reduce.kernels import backward_kernel, combine_kernel, forward_kernel
 from contrapose.reduce.launch import BACKWARD, FORWARD, FORWARD_WITH_MEAN, Launch, tile_of
 from contrapose.reduce.reduction import (
@@ -34,7 +35,7 @@ from contrapose.reduce.reduction import (
 )
 from contrapose.reduce.statistics import Statistic
 from contrapose.reduce.thresholds import thresholds
-from contrapose.reduce.tiled import TiledStatistics, both_directions, tile_width
+from contrapose.reduce.tiled import TiledStatistics, tile_width
 from contrapose.reduce.unit import refuse_second_derivative, same_tensor
 
 MAX_RESIDENT_WIDTH = 256  # up to here a program keeps its rows and their gradient in registers

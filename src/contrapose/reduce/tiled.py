@@ -13,71 +13,27 @@ atomics, and the same input gives the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from contrapose.reduce.comparisons import Comparison, comparisons
 from contrapose.reduce.launch import launch, specialisation
 from contrapose.reduce.reduction import LOG2E, TOTAL, Reduction, row_data, scaled_gradients
 from contrapose.reduce.tile_kernels import merge_kernel, sum_tiles_kernel, weigh_tiles_kernel
 from contrapose.reduce.unit import refuse_second_derivative, same_tensor
 
-Runs = list[tuple[slice, slice]]
 _BLOCK = 8192  # rows and columns of a block
 # (rows and columns of a tile, coordinates per step, warps, pipeline stages) by precision: the fastest on an H200
 _TILES = {"bf16": (128, 64, 4, 3), "tf32": (128, 32, 8, 3), "tf32x3": (64, 32, 4, 2), "ieee": (64, 32, 4, 2)}
 _MERGED_ROWS = 128  # rows per program of the kernel that merges sums
 
 
-def both_directions(runs: Runs, same: bool) -> bool:
-    """Return whether two runs are the two directions of one comparison: a with b, and b with a."""
-    return same and len(runs) == 2 and runs[0] == runs[1][::-1] and runs[0][0] != runs[0][1]
-
-
 def tile_width(d: int) -> int:
     """Return the width of operands: rows must start at multiples of 16 bytes."""
     return -(-d // 8) * 8
-
-
-@dataclass(frozen=True)
-class _Block:
-    """A block of the similarity matrix."""
-
-    rows: slice
-    columns: slice
-    both: bool  # whether its columns are anchors too
-    diagonal: bool  # whether it is its own transpose
-
-
-def _blocks(runs: Runs, same: bool) -> Iterator[_Block]:
-    """Yield the blocks whose tiles hold all similarities of the runs."""
-    if both_directions(runs, same):
-        runs = runs[:1]
-        yield from _rectangle(*runs[0], both=True)
-        return
-    for rows, columns in runs:
-        if same and rows == columns:
-            cuts = list(_cuts(rows, _BLOCK))
-            for i, across in enumerate(cuts):
-                yield from (_Block(across, down, both=True, diagonal=across == down) for down in cuts[i:])
-        else:
-            yield from _rectangle(rows, columns, both=False)
-
-
-def _rectangle(rows: slice, columns: slice, *, both: bool) -> Iterator[_Block]:
-    # Few rows: more columns in a block, so that a launch has enough tiles for the whole device.
-    length = _BLOCK * max(1, _BLOCK // (rows.stop - rows.start))
-    for across in _cuts(rows, _BLOCK):
-        yield from (_Block(across, down, both=both, diagonal=False) for down in _cuts(columns, length))
-
-
-def _cuts(whole: slice, length: int) -> Iterator[slice]:
-    for start in range(whole.start, whole.stop, length):
-        yield slice(start, min(start + length, whole.stop))
 
 
 class _Tiles:
@@ -96,7 +52,7 @@ class _Tiles:
         }  # fmt: skip
 
     def __call__(
-        self, kernel: Any, block: _Block, *buffers: Tensor, sizes: tuple[int, ...] = (), **constants: Any
+        self, kernel: Any, block: Comparison, *buffers: Tensor, sizes: tuple[int, ...] = (), **constants: Any
     ) -> None:
         """Call the kernel for each tile of a block."""
         (rows, columns), tile = (block.rows, block.columns), self.tile
@@ -112,9 +68,9 @@ class _Tiles:
             (self.z.dtype, specialisation(buffers, sizes)), constants, near=self.z, warps=self.warps, stages=self.stages,
         )  # fmt: skip
 
-    def sums(self, block: _Block) -> tuple[Tensor, Tensor]:
+    def sums(self, block: Comparison) -> tuple[Tensor, Tensor]:
         """Return the sums of the block's tiles over columns and over rows: (3, tiles, rows) and (3, tiles, columns)."""
-        height, width = block.rows.stop - block.rows.start, block.columns.stop - block.columns.start
+        height, width = block.height, block.width
         down, across = -(-height // self.tile), -(-width // self.tile)
         of_rows = self.z.new_empty((3, across, height), dtype=torch.float32)
         of_columns = of_rows.new_empty((3, down, width)) if block.both and not block.diagonal else of_rows
@@ -137,8 +93,8 @@ class _Tiles:
 class _Accumulator:
     """Sums matrix products into rows of a gradient, in float32. Rows that nothing was added to are undefined."""
 
-    def __init__(self, rows: int, width: int, like: Tensor) -> None:
-        self.total = like.new_empty((rows, width), dtype=torch.float32)
+    def __init__(self, like: Tensor) -> None:
+        self.total = torch.empty_like(like, dtype=torch.float32)
         self.begun: set[tuple[int, int]] = set()
 
     def add(self, rows: slice, weights: Tensor, z: Tensor) -> None:
@@ -165,7 +121,7 @@ class TiledStatistics(torch.autograd.Function):
         tiles = _Tiles(reduction, z, p)
         results = z.new_empty((2, len(z)), dtype=torch.float32)
         merged: set[int] = set()  # first anchors of the blocks of rows that have results
-        for block in _blocks(reduction.selection.runs, ctx.same):
+        for block in comparisons(reduction.selection.runs, same=ctx.same, block=_BLOCK):
             of_rows, of_columns = tiles.sums(block)
             found = [(block.rows, of_rows)]
             if block.both and not block.diagonal:
@@ -198,12 +154,12 @@ def _gradients(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the gradients of anchors and pool, (n, d) and (m, d); all in the first if both are one tensor."""
     z, p, reduction = tiles.z, tiles.p, tiles.reduction
-    d_rows = _Accumulator(*z.shape, like=z)
-    d_columns = d_rows if ctx.same else _Accumulator(*p.shape, like=p)
+    d_rows = _Accumulator(z)
+    d_columns = d_rows if ctx.same else _Accumulator(p)
     sums = reduction.sums if reduction.output_count == 2 else TOTAL  # an expectation for a learned factor alone
     buffer: Tensor | None = None
-    for block in _blocks(reduction.selection.runs, ctx.same):
-        height, width = block.rows.stop - block.rows.start, block.columns.stop - block.columns.start
+    for block in comparisons(reduction.selection.runs, same=ctx.same, block=_BLOCK):
+        height, width = block.height, block.width
         stride = -(-width // 64) * 64  # the matrix product wants rows that start at multiples of 16 bytes
         if buffer is None or buffer.numel() < height * stride:
             buffer = z.new_empty(height * stride)

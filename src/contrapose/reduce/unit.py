@@ -71,7 +71,7 @@ def products(anchor: Tensor, positive: Tensor) -> Tensor:
 
 
 def unit_views(*views: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return unit vectors (V, m, d) of V views, and each row's products with its row in other views, (V · m, V - 1).
+    """Return unit vectors (V · m, d) of V views, and each row's products with its row in other views, (V · m, V - 1).
 
     Pass the views one by one, (m, d) each, or as one tensor (V, m, d). Unit vectors and products are one operation, so
     that the backward pass holds one gradient of the embeddings and not one for each. The third result is the unit
@@ -144,8 +144,10 @@ class _UnitViews(torch.autograd.Function):
             similarity = _view_products(unit_vectors)
         ctx.save_for_backward(unit_vectors, inverse)
         if rounded is not None:
+            rounded = rounded.flatten(0, 1)
             ctx.mark_non_differentiable(rounded)
-        return unit_vectors, similarity, rounded
+        # Flattened here and not by the caller: one node of the graph less.
+        return unit_vectors.flatten(0, 1), similarity, rounded
 
     @staticmethod
     def backward(
@@ -153,6 +155,7 @@ class _UnitViews(torch.autograd.Function):
     ) -> Tensor | tuple[Tensor, ...]:
         refuse_second_derivative()
         unit_vectors, inverse = ctx.saved_tensors
+        gradient = None if gradient is None else gradient.view(unit_vectors.shape)
         if ctx.in_kernels:
             from contrapose.reduce import unit_kernels
 
