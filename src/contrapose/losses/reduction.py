@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from contrapose.pairs import AnyPairs, Pairs
-from contrapose.reduce import Logit, Scale
+from contrapose.reduce import Logit, Scale, softplus
 from contrapose.reduce.unit import refuse_second_derivative
 from contrapose.validate import check_choice
 
@@ -17,11 +17,6 @@ def finish(values: Tensor, reduction: str) -> Tensor:
     """Return the mean over anchors ("mean") or one value per anchor, (n,) ("none"); average (n, k) over k as well."""
     check_choice("reduction", reduction, "mean", "none")
     return values.mean() if reduction == "mean" else values if values.ndim == 1 else values.mean(1)
-
-
-def softplus(x: Tensor) -> Tensor:
-    """Return log(1 + e^x), exact in float64: torch's default returns x above 20, where e^{-x} is not negligible yet."""
-    return torch.nn.functional.softplus(x, threshold=40.0)
 
 
 def cross_entropy(pairs: AnyPairs, total: Tensor, logit: Logit, reduction: str) -> Tensor:
