@@ -32,10 +32,12 @@ def siglip(
     `Loss(siglip, temperature=learned(0.1), bias=learned_number(-10.0))`.
     """
     logit, bias = temperature_logit(temperature, pairs.shape[0]), _check_bias(bias)
-    (repulsion,) = pairs.reduce(SoftplusSum(logit, bias), negatives=negatives)
     positives = pairs.positives()
     offset = bias.to(positives) if isinstance(bias, Tensor) else bias
-    return finish(softplus(-(logit(positives) + offset)).mean(1) + repulsion, reduction)
+    attraction, repulsion = softplus(-(logit(positives) + offset)).mean(1), SoftplusSum(logit, bias)
+    if reduction == "mean":
+        return attraction.mean() + pairs.sum(repulsion, negatives=negatives) / pairs.shape[0]
+    return finish(attraction + pairs.reduce(repulsion, negatives=negatives)[0], reduction)
 
 
 def _check_bias(bias: float | Tensor | Learned) -> float | Tensor:

@@ -13,7 +13,7 @@ from contrapose.distributed import gather, raise_on_all_ranks, share_of_rows, wo
 from contrapose.pairs.ids import opposite_views
 from contrapose.pairs.negatives import Choice, Hardest, Negatives, ViewChoice, narrow, other_views, steps
 from contrapose.pairs.similarities import Similarities
-from contrapose.reduce import ALL, Block, Selection, Statistic, of_rows, reduce_rows
+from contrapose.reduce import ALL, Block, Selection, SoftplusSum, Statistic, of_rows, reduce_rows, sum_rows
 from contrapose.reduce.unit import matmul, products
 
 
@@ -100,11 +100,20 @@ class Pairs:
                 lambda: reduce_rows(mine, *(of_rows(statistic, own) for statistic in statistics))
             )
             return tuple(gather(value) for value in values)
+        return reduce_rows(self._source(chosen, may_be_empty), *statistics)
+
+    def sum(self, statistic: SoftplusSum, *, negatives: Negatives = None) -> Tensor:
+        """Return the sum of a statistic over all anchors, a scalar. On a GPU it costs a pass less than `reduce`."""
+        if self.is_sharded:
+            return self.reduce(statistic, negatives=negatives)[0].sum()
+        return sum_rows(self._source(self._choices(negatives), may_be_empty=False), statistic)
+
+    def _source(self, chosen: tuple[Choice, ...], may_be_empty: bool) -> _Rows:
         # One view against one other is a smaller matrix; with more than two other views it would be several.
         in_views = self.has_views or self._is_symmetric
         if chosen and isinstance(chosen[0], ViewChoice) and in_views and (chosen[0].same or self.views == 2):
-            return reduce_rows(_RowsViewByView(self, chosen[1:], may_be_empty, chosen[0].same), *statistics)
-        return reduce_rows(_Rows(self, chosen, may_be_empty), *statistics)
+            return _RowsViewByView(self, chosen[1:], may_be_empty, chosen[0].same)
+        return _Rows(self, chosen, may_be_empty)
 
     @property
     def _is_symmetric(self) -> bool:

@@ -50,6 +50,10 @@ class Similarities:
         """
         return reduce_rows(_GivenRows(self, steps(negatives), may_be_empty), *statistics)
 
+    def sum(self, statistic: Statistic, *, negatives: Negatives = None) -> Tensor:
+        """Return the sum of a statistic over all anchors, a scalar."""
+        return self.reduce(statistic, negatives=negatives)[0].sum()
+
     def between_views(self) -> Iterator[tuple[int, int, Similarities]]:
         """Yield (v, w, view v compared with view w) for all ordered pairs of views; the whole, once, if views are unknown."""
         if not self.has_views:

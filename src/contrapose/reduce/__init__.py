@@ -9,7 +9,7 @@ square.
 from contrapose.reduce.block import ALL, Block, Selection, Source
 from contrapose.reduce.exponent import KernelProfile
 from contrapose.reduce.logit import Divided, Logit, Scale
-from contrapose.reduce.rows import PATHS, PRECISIONS, memory, path, reduce_rows
+from contrapose.reduce.rows import PATHS, PRECISIONS, memory, path, reduce_rows, sum_rows
 from contrapose.reduce.statistics import (
     Count,
     Expectation,
@@ -47,4 +47,5 @@ __all__ = [
     "path",
     "reduce_rows",
     "softplus",
+    "sum_rows",
 ]

@@ -28,6 +28,7 @@ from contrapose.reduce.reduction import (
     Reduction,
     group_by_exponent,
     ids_of,
+    operands_of,
     part,
     row_data,
     scaled_gradients,
@@ -35,7 +36,8 @@ from contrapose.reduce.reduction import (
 )
 from contrapose.reduce.statistics import Statistic
 from contrapose.reduce.thresholds import thresholds
-from contrapose.reduce.tiled import TiledStatistics, tile_width
+from contrapose.reduce.tiled import TiledStatistics
+from contrapose.reduce.tiles import tile_width
 from contrapose.reduce.unit import refuse_second_derivative, same_tensor
 
 MAX_RESIDENT_WIDTH = 256  # up to here a program keeps its rows and their gradient in registers
@@ -64,7 +66,7 @@ def reduce(
         return None
     selection = selection.contiguous()
     width = tile_width(d) if by_tiles else max(16, 1 << (d - 1).bit_length())
-    operands = _operands(anchor, pool, precision, bf16_anchor, width)
+    operands = operands_of(anchor, pool, precision, bf16_anchor, width)
     hardest = thresholds(*operands, selection, precision)
     compute = TiledStatistics if by_tiles else _Statistics
     distinct = list({id(group): group for group in groups if group is not None}.values())
@@ -91,24 +93,6 @@ def reduce(
         selection.kept_counts(anchor.dtype) if group is None else group.value_of(statistic)
         for statistic, group in zip(statistics, groups, strict=True)
     )
-
-
-def _operands(
-    anchor: Tensor, pool: Tensor, precision: str, bf16_anchor: Tensor | None, width: int
-) -> tuple[Tensor, Tensor]:
-    """Return anchor and pool as kernels read them, `width` coordinates wide; if both are one tensor, so are the results."""
-    same = same_tensor(anchor, pool)
-    first = anchor if bf16_anchor is None or precision != "bf16" or not same else bf16_anchor
-    left = _operand(first, precision, width)
-    return left, left if same else _operand(pool, precision, width)
-
-
-def _operand(z: Tensor, precision: str, width: int) -> Tensor:
-    """Round z to the precision of the products and pad it with zeros."""
-    z, d = z.detach().to(torch.bfloat16 if precision == "bf16" else torch.float32), z.shape[1]
-    # Triton's interpreter has no bf16 products: on the CPU it gets float32 numbers, rounded to bf16.
-    z = z if z.is_cuda else z.float()
-    return torch.nn.functional.pad(z, (0, width - d)) if width > d else z.contiguous()
 
 
 class _Statistics(torch.autograd.Function):

@@ -13,6 +13,7 @@ from contrapose.reduce.block import Selection
 from contrapose.reduce.exponent import Exponent, exponent
 from contrapose.reduce.logit import Logit, Scale
 from contrapose.reduce.statistics import Count, Expectation, LogSumExp, Statistic
+from contrapose.reduce.unit import same_tensor
 
 LOG2E = math.log2(math.e)
 # What a kernel sums: Σ e^φ alone; also Σ s e^φ; also Σ e^φ2 for another multiple φ2 of φ. The kernels' SECOND.
@@ -175,3 +176,21 @@ def row_data(reduction: Reduction, anchors: slice, unused: Tensor) -> tuple[Tens
     if reduction.hardest is not None:
         hardest = part(reduction.hardest[0], anchors), part(reduction.hardest[1], anchors)
     return factors, *hardest
+
+
+def operands_of(
+    anchor: Tensor, pool: Tensor, precision: str, bf16_anchor: Tensor | None, width: int
+) -> tuple[Tensor, Tensor]:
+    """Return anchor and pool as kernels read them, `width` coordinates wide; if both are one tensor, so are the results."""
+    same = same_tensor(anchor, pool)
+    first = anchor if bf16_anchor is None or precision != "bf16" or not same else bf16_anchor
+    left = _operand(first, precision, width)
+    return left, left if same else _operand(pool, precision, width)
+
+
+def _operand(z: Tensor, precision: str, width: int) -> Tensor:
+    """Round z to the precision of the products and pad it with zeros."""
+    z, d = z.detach().to(torch.bfloat16 if precision == "bf16" else torch.float32), z.shape[1]
+    # Triton's interpreter has no bf16 products: on the CPU it gets float32 numbers, rounded to bf16.
+    z = z if z.is_cuda else z.float()
+    return torch.nn.functional.pad(z, (0, width - d)) if width > d else z.contiguous()

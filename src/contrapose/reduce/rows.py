@@ -17,7 +17,7 @@ from contrapose.reduce.hardware import has_kernels
 from contrapose.reduce.logit import Divided
 from contrapose.reduce.means import means
 from contrapose.reduce.small import constant_scale, log_sum_exp
-from contrapose.reduce.statistics import Statistic, learned_tensors
+from contrapose.reduce.statistics import SoftplusSum, Statistic, learned_tensors
 from contrapose.reduce.unit import matmul, refuse_second_derivative, same_tensor
 from contrapose.validate import check_choice
 
@@ -116,6 +116,22 @@ def _reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
     return values
 
 
+def sum_rows(source: Source, statistic: SoftplusSum) -> Tensor:
+    """Return the sum of a statistic over all anchors, a scalar: on a GPU its gradient comes from the same pass."""
+    anchor, pool, selection = source.anchor, source.pool, source.selection
+    if anchor is not None and pool is not None and selection is not None and not torch.compiler.is_compiling():
+        precision = _kernel_precision(source, anchor)
+        if precision is not None:
+            from contrapose.reduce.sigmoid import sum_of_softplus  # imported late, since it needs Triton
+
+            total = sum_of_softplus(
+                anchor, pool, selection, statistic, precision=precision, bf16_anchor=source.bf16_anchor
+            )
+            if total is not None:
+                return total
+    return reduce_rows(source, statistic)[0].sum()
+
+
 def _by_autograd(source: Source, statistics: tuple[Statistic, ...]) -> tuple[Tensor, ...]:
     parts = [[s(block) for s in statistics] for block in _whole_runs(source)]
     return tuple(torch.cat(column) for column in zip(*parts, strict=True))
@@ -126,20 +142,27 @@ def _without_blocks(
 ) -> tuple[Tensor, ...] | None:
     """Return means, and whatever kernels support on this device; None if blocks are needed."""
     forced = _FORCED.get() or _NOT_FORCED
-    if forced.path is None:
-        if _MEMORY.get() is not None:
-            return None
+    if forced.path is None and _MEMORY.get() is None:
         mean_values = means(anchor, pool, selection, statistics)
-        if mean_values is not None or not has_kernels(anchor.device):
+        if mean_values is not None:
             return mean_values
-    elif forced.path != "fused":
-        return None
-    precision = forced.precision or _precision(source.half_precision)
-    if forced.path is None and not _tiles_fit(anchor.device, precision):
+    precision = _kernel_precision(source, anchor)
+    if precision is None:
         return None
     from contrapose.reduce import fused  # imported late, since it needs Triton
 
     return fused.reduce(anchor, pool, selection, statistics, precision=precision, bf16_anchor=source.bf16_anchor)
+
+
+def _kernel_precision(source: Source, anchor: Tensor) -> str | None:
+    """Return the precision of the kernels' products; None if this device or context does not use kernels."""
+    forced = _FORCED.get() or _NOT_FORCED
+    if forced.path is None and (_MEMORY.get() is not None or not has_kernels(anchor.device)):
+        return None
+    if forced.path not in (None, "fused"):
+        return None
+    precision = forced.precision or _precision(source.half_precision)
+    return precision if forced.path is not None or _tiles_fit(anchor.device, precision) else None
 
 
 def _tiles_fit(device: torch.device, precision: str) -> bool:

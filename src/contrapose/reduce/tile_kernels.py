@@ -269,3 +269,63 @@ def weigh_tiles_kernel(
     if TRIANGLE:
         if j > i:
             tl.store(out + column[:, None] * out_stride + row[None, :], tl.trans(weight), tl.trans(inside))
+
+
+@triton.jit
+def _log1p(u):
+    """Return log(1 + u) for u in [0, 1]. Near 0, adding 1 first would lose the digits of u."""
+    series = u * (1.0 - u * (0.5 - u * (0.3333333333 - u * (0.25 - u * 0.2))))
+    return tl.where(u < 0.03, series, tl.log2(1.0 + u) * LN2)
+
+
+@triton.jit
+def sigmoid_tiles_kernel(
+    z, p, z_id, p_id, scale_and_bias, parts, out, row_start, row_end, column_start, column_end, out_stride,
+    low, span, bend,
+    COLUMNS_ARE_ANCHORS: tl.constexpr, TRIANGLE: tl.constexpr, TEMPERATURE: tl.constexpr, DETACH: tl.constexpr,
+    WEIGHTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr, FULL_TILES: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """Sum log(1 + e^x), σ(x) · s/τ(s) and σ(x) over the columns of each tile, x = scale · s/τ(s) + bias: (3, tiles, rows).
+
+    With WEIGHTS, write the derivative of the block's sum with respect to each similarity to `out`, in the same pass: it does
+    not depend on sums over the rest of the matrix, as that of a softmax does. If columns are anchors, each similarity
+    counts twice.
+    """
+    i, j = tl.program_id(0), tl.program_id(1)
+    row_count = row_end - row_start
+    here = parts + j.to(tl.int64) * row_count + i * ROWS + tl.arange(0, ROWS)
+    plane = row_count.to(tl.int64) * tl.num_programs(1)
+    rows, columns, row_inside, column_inside, excluded = _tile(
+        z_id, p_id, row_start, row_end, column_start, column_end, ROWS, COLUMNS, FULL_TILES
+    )
+    if TRIANGLE and j < i:  # its transpose counts for it
+        none = tl.zeros((ROWS,), tl.float32)
+        tl.store(here, none, row_inside)
+        tl.store(here + plane, none, row_inside)
+        tl.store(here + 2 * plane, none, row_inside)
+        return
+    times = 1.0
+    if COLUMNS_ARE_ANCHORS:
+        times = 2.0
+    scale, bias = tl.load(scale_and_bias), tl.load(scale_and_bias + 1)
+    s = _similarities(z, p, row_start, column_start, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION)
+    base, slope = over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
+    x = base * scale + bias
+    u = tl.exp2(-tl.abs(x) * LOG2E)
+    value = tl.where(excluded, 0.0, tl.maximum(x, 0.0) + _log1p(u))
+    sigmoid = tl.where(excluded, 0.0, tl.where(x >= 0, 1.0, u) / (1.0 + u))
+    count = times
+    if TRIANGLE:
+        count = tl.where(j > i, 2.0, 1.0)  # a tile on the diagonal holds both similarities of a pair
+    tl.store(here, tl.sum(value, 1) * count, row_inside)
+    tl.store(here + plane, tl.sum(sigmoid * tl.where(excluded, 0.0, base), 1) * count, row_inside)
+    tl.store(here + 2 * plane, tl.sum(sigmoid, 1) * count, row_inside)
+    if WEIGHTS:
+        weight = tl.where(excluded, 0.0, sigmoid * slope * (scale * times)).to(out.dtype.element_ty)
+        row, column = (rows - row_start).to(tl.int64), (columns - column_start).to(tl.int64)
+        inside = row_inside[:, None] & column_inside[None, :]
+        tl.store(out + row[:, None] * out_stride + column[None, :], weight, inside)
+        if TRIANGLE:
+            if j > i:
+                tl.store(out + column[:, None] * out_stride + row[None, :], tl.trans(weight), tl.trans(inside))

@@ -105,7 +105,7 @@ def from_timm(name: str) -> Encoder:
     except ImportError as error:
         raise ValueError(f"encoder: timm:{name} needs timm; install it with: pip install timm") from error
     network = timm.create_model(name, pretrained=False, num_classes=0)
-    return Encoder(network, network.num_features)
+    return Encoder(network, int(network.num_features))  # type: ignore[arg-type, unused-ignore]
 
 
 NETWORKS: Mapping[str, Callable[[], Encoder]] = {

@@ -1,0 +1,101 @@
+"""Launch kernels over tiles of a similarity matrix, and turn blocks of ∂L/∂s into gradients of the embeddings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from contrapose.reduce.comparisons import Comparison
+from contrapose.reduce.launch import launch, specialisation
+
+BLOCK = 8192  # rows and columns of a block
+# (rows and columns of a tile, coordinates per step, warps, pipeline stages) by precision: the fastest on an H200
+TILES = {"bf16": (128, 64, 4, 3), "tf32": (128, 32, 4, 3), "tf32x3": (64, 32, 4, 2), "ieee": (64, 32, 4, 2)}
+
+
+def tile_width(d: int) -> int:
+    """Return the width of operands: rows must start at multiples of 16 bytes."""
+    return -(-d // 8) * 8
+
+
+class Tiles:
+    """The tiles of one similarity matrix, z · pᵀ: kernels are launched with one program for each tile of a block."""
+
+    def __init__(self, z: Tensor, p: Tensor, ids: tuple[Tensor, Tensor], precision: str) -> None:
+        self.z, self.p, self.ids = z, p, ids
+        self.size, depth, self.warps, self.stages = TILES[precision]
+        self.operands = tuple(TensorDescriptor(x, list(x.shape), [x.shape[1], 1], [self.size, depth]) for x in (z, p))
+        self.constants = {
+            "ROWS": self.size, "COLUMNS": self.size, "WIDTH": z.shape[1], "DEPTH": depth,
+            "PRECISION": "ieee" if precision == "bf16" else precision, "FAST": z.is_cuda,
+        }  # fmt: skip
+
+    def grid(self, block: Comparison) -> tuple[int, int]:
+        """Return the number of tiles down and across a block."""
+        return -(-block.height // self.size), -(-block.width // self.size)
+
+    def __call__(
+        self,
+        kernel: Any,
+        block: Comparison,
+        *buffers: Tensor,
+        sizes: tuple[int, ...] = (),
+        numbers: tuple[float, ...] = (),
+        **constants: Any,
+    ) -> None:
+        """Call kernel(z, p, ids, *buffers, the block's rows and columns, *sizes, *numbers, **constants) for each tile."""
+        buffers = (*self.ids, *buffers)
+        sizes = (block.rows.start, block.rows.stop, block.columns.start, block.columns.stop, *sizes)
+        constants = self.constants | constants | {
+            "COLUMNS_ARE_ANCHORS": block.both, "TRIANGLE": block.diagonal,
+            "FULL_TILES": block.height % self.size == 0 and block.width % self.size == 0,
+        }  # fmt: skip
+        launch(
+            kernel, (*self.grid(block), 1), (*self.operands, *buffers, *sizes, *numbers),
+            (self.z.dtype, specialisation(buffers, sizes)), constants, near=self.z, warps=self.warps, stages=self.stages,
+        )  # fmt: skip
+
+
+class BlockGradients:
+    """Gradients of the operands z and p of a similarity matrix, summed over its blocks in float32.
+
+    A kernel writes ∂L/∂s of a block to `weights`, in the precision of the operands; `add` multiplies it with them. If z and p
+    are one tensor, both gradients are one too.
+    """
+
+    def __init__(self, z: Tensor, p: Tensor, *, same: bool, wants_rows: bool, wants_columns: bool) -> None:
+        self.z, self.p, self.same = z, p, same
+        self.of_rows = torch.empty_like(z, dtype=torch.float32) if wants_rows else None
+        self.of_columns = self.of_rows if same else torch.empty_like(p, dtype=torch.float32) if wants_columns else None
+        self.begun: set[tuple[int, int, bool]] = set()
+        self.buffer = z.new_empty(0)
+
+    def weights(self, block: Comparison) -> Tensor:
+        """Return a place for ∂L/∂s of a block, (rows, columns), valid until the next block."""
+        stride = -(-block.width // 64) * 64  # the matrix product wants rows that start at multiples of 16 bytes
+        if self.buffer.numel() < block.height * stride:
+            self.buffer = self.z.new_empty(block.height * stride)
+        return self.buffer[: block.height * stride].view(block.height, stride)[:, : block.width]
+
+    def add(self, block: Comparison, weights: Tensor) -> None:
+        """Add a block's part: weights · p to its rows and weightsᵀ · z to its columns. A diagonal block is both already."""
+        if self.of_rows is not None:
+            self._add_product(self.of_rows, block.rows, weights, self.p[block.columns])
+        if self.of_columns is not None and not block.diagonal:
+            self._add_product(self.of_columns, block.columns, weights.T, self.z[block.rows])
+
+    def _add_product(self, total: Tensor, rows: slice, weights: Tensor, z: Tensor) -> None:
+        # Blocks are cut at the same rows every time, so that the first product can overwrite what memory held before.
+        key = (rows.start, rows.stop, total is self.of_rows)
+        beta, out = float(key in self.begun), total[rows]
+        self.begun.add(key)
+        precision = {} if weights.dtype == torch.float32 else {"out_dtype": torch.float32}
+        torch.addmm(out, weights, z, beta=beta, out=out, **precision)  # type: ignore[call-overload]
+
+    def result(self, d: int) -> tuple[Tensor | None, Tensor | None]:
+        """Return the gradients of z and p without padding, (n, d) and (m, d); the second is None if both are one."""
+        of_rows = None if self.of_rows is None else self.of_rows[:, :d]
+        return of_rows, None if self.same or self.of_columns is None else self.of_columns[:, :d]
