@@ -181,16 +181,16 @@ def _log_add(largest, total):
 @triton.jit
 def merge_kernel(
     parts, lse, second, start, count, tiles, shift, shift2,
-    FIRST: tl.constexpr, CONSTANT_SHIFT: tl.constexpr, SECOND: tl.constexpr, ROWS: tl.constexpr,
+    FIRST: tl.constexpr, CONSTANT_SHIFT: tl.constexpr, SECOND: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """Merge the sums of a block's tiles into the results of its anchors, which start at `start`.
 
     `lse` = log Σ e^φ. `second`: 1 / Σ e^{φ - shift} (SECOND 0, constant shift), the expectation (1) or log Σ e^{φ2} (2).
-    FIRST overwrites the results; otherwise they are those of the blocks before.
+    FIRST overwrites the results; otherwise they are those of the blocks before. STEP tiles are read at a time.
     """
     index = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = index < count
-    here, plane = parts + index, tiles.to(tl.int64) * count
+    here, plane = parts + index[None, :], tiles.to(tl.int64) * count
     old_total, old_second = tl.full((ROWS,), float("-inf"), tl.float32), tl.zeros((ROWS,), tl.float32)
     if not FIRST:
         old_total = tl.load(lse + start + index, inside, 0.0) * LOG2E
@@ -199,21 +199,28 @@ def merge_kernel(
     largest = tl.full((ROWS,), 0.0, tl.float32) + shift
     if not CONSTANT_SHIFT:
         largest = old_total
-        for t in range(tiles):
-            largest = tl.maximum(largest, tl.load(here + 2 * plane + t * count, inside, 0.0))
+        for first in range(0, tiles, STEP):
+            t = first + tl.arange(0, STEP)[:, None]
+            maxima = tl.load(here + 2 * plane + t * count, (t < tiles) & inside[None, :], float("-inf"))
+            largest = tl.maximum(largest, tl.max(maxima, 0))
         largest = tl.where(largest == float("-inf"), 0.0, largest)
     total = tl.exp2(old_total - largest)
     extra = total * old_second  # SECOND 1: Σ s e^φ
     if SECOND == 2:
         extra = tl.where(old_total == float("-inf"), 0.0, tl.exp2(old_second * LOG2E - shift2))
-    for t in range(tiles):
-        offset = t * count
-        weight = 1.0
+    for first in range(0, tiles, STEP):
+        t = first + tl.arange(0, STEP)[:, None]
+        mask = (t < tiles) & inside[None, :]
+        sums = tl.load(here + t * count, mask, 0.0)
         if not CONSTANT_SHIFT:
-            weight = tl.exp2(tl.load(here + 2 * plane + offset, inside, 0.0) - largest)
-        total += weight * tl.load(here + offset, inside, 0.0)
+            weight = tl.exp2(tl.load(here + 2 * plane + t * count, mask, float("-inf")) - largest[None, :])
+            sums *= weight
+        total += tl.sum(sums, 0)
         if SECOND > 0:
-            extra += weight * tl.load(here + plane + offset, inside, 0.0)
+            seconds = tl.load(here + plane + t * count, mask, 0.0)
+            if not CONSTANT_SHIFT:
+                seconds *= weight
+            extra += tl.sum(seconds, 0)
     log_total = _log_add(largest, total)
     tl.store(lse + start + index, log_total * LN2, inside)
     if SECOND == 0 and CONSTANT_SHIFT:

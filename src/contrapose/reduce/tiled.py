@@ -25,7 +25,11 @@ from contrapose.reduce.tile_kernels import merge_kernel, sum_tiles_kernel, weigh
 from contrapose.reduce.tiles import BLOCK, BlockGradients, Tiles
 from contrapose.reduce.unit import refuse_second_derivative, same_tensor
 
-_MERGED_ROWS = 128  # rows per program of the kernel that merges sums
+_FORWARD_BLOCK = 2 * BLOCK  # sums of tiles take less memory than ∂L/∂s, so that blocks can be larger
+_MERGED_ROWS, _MERGED_TILES = (
+    32,
+    16,
+)  # anchors per program of the kernel that merges sums, and tiles that it reads at a time
 
 
 class TiledStatistics(torch.autograd.Function):
@@ -40,9 +44,9 @@ class TiledStatistics(torch.autograd.Function):
         tiles, data = _tiles(reduction, z, p), row_data(reduction, slice(0, len(z)), z)
         results = z.new_empty((2, len(z)), dtype=torch.float32)
         merged: set[int] = set()  # first anchors of the blocks of rows that have results
-        for block in comparisons(reduction.selection.runs, same=ctx.same, block=BLOCK):
+        for block in comparisons(reduction.selection.runs, same=ctx.same, block=_FORWARD_BLOCK):
             for anchors, parts in _sums(tiles, block, reduction, data):
-                _merge(parts, anchors, results, reduction, first=anchors.start not in merged)
+                merge(parts, anchors, results, reduction, first=anchors.start not in merged)
                 merged.add(anchors.start)
         ctx.save_for_backward(z, p, results)
         lse, second = results
@@ -74,12 +78,13 @@ def _tiles(reduction: Reduction, z: Tensor, p: Tensor) -> Tiles:
 def _sums(
     tiles: Tiles, block: Comparison, reduction: Reduction, data: tuple[Tensor, ...]
 ) -> list[tuple[slice, Tensor]]:
-    """Return anchors and the sums of their tiles, (3, tiles, anchors): of the block's rows and, if they are, its columns."""
+    """Return anchors and the sums of their tiles, (planes, tiles, anchors): the block's rows and, if they are, its columns."""
     down, across = tiles.grid(block)
-    of_rows = of_columns = tiles.z.new_empty((3, across, block.height), dtype=torch.float32)
+    planes = 3 if not reduction.phi.is_bounded else 2 if reduction.sums else 1  # total, second sum, largest exponent
+    of_rows = of_columns = tiles.z.new_empty((planes, across, block.height), dtype=torch.float32)
     results = [(block.rows, of_rows)]
     if block.both and not block.diagonal:
-        of_columns = of_rows.new_empty((3, down, block.width))
+        of_columns = of_rows.new_empty((planes, down, block.width))
         results.append((block.columns, of_columns))
     tiles(
         sum_tiles_kernel, block, *data, of_rows, of_columns, numbers=reduction.numbers, **reduction.constants
@@ -87,8 +92,8 @@ def _sums(
     return results
 
 
-def _merge(parts: Tensor, anchors: slice, results: Tensor, reduction: Reduction, *, first: bool) -> None:
-    """Merge sums of tiles, (3, tiles, anchors), into the results (2, n): log-sum-exps and second sums."""
+def merge(parts: Tensor, anchors: slice, results: Tensor, reduction: Reduction, *, first: bool) -> None:
+    """Merge sums of tiles, (planes, tiles, anchors), into the results (2, n): log-sum-exps and second sums."""
     _, tiles, count = parts.shape
     lse, second = results
     buffers, sizes = (parts, lse, second), (anchors.start, count, tiles)
@@ -96,7 +101,7 @@ def _merge(parts: Tensor, anchors: slice, results: Tensor, reduction: Reduction,
     launch(
         merge_kernel, (-(-count // _MERGED_ROWS), 1, 1),
         (*buffers, *sizes, LOG2E * reduction.shift, LOG2E * reduction.shift2),
-        specialisation(buffers, sizes), constants | {"ROWS": _MERGED_ROWS}, near=parts, warps=4, stages=1,
+        specialisation(buffers, sizes), constants | {"ROWS": _MERGED_ROWS, "STEP": _MERGED_TILES}, near=parts, warps=4, stages=1,
     )  # fmt: skip
 
 
