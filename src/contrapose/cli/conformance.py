@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -30,9 +31,10 @@ LEGEND = {
     "If wrong: pass embeddings.float().",
     "fp16": "the same in fp16.",
     "autocast": "float32 embeddings under torch.autocast (CPU, bf16); ok up to 5 %. If wrong: compute the loss outside autocast.",
-    "temperature": "float32 embeddings at τ = 0.01, 0.001 and 0.0001. If NaN: exponentials overflow; use a log-sum-exp.",
+    "temperature": "float32 embeddings at τ = 0.01, 0.001 and 0.0001. If NaN: exponentials "
+    "overflow; use a log-sum-exp. If wrong: the loss of hard samples is cut off.",
     "degenerate": "a zero vector, identical rows, one pair, strided memory, lengths from 1e-30 to 1e30: finite, or a ValueError. "
-    "wrong 3e+11: the gradient of a zero vector is that large, so clip it.",
+    "wrong 3e+11: the gradient of a zero vector is that large, so clip gradients or leave such vectors out.",
 }
 Results = dict[str, dict[str, list[Finding]]]  # by peer and check
 
@@ -68,7 +70,7 @@ class BenchConformance:
         results = run_checks(peers, checks)
         print(render_table(peers, checks, results), end="")
         for name in checks:
-            print(f"{name}: {LEGEND[name]}")
+            print(textwrap.fill(f"{name}: {LEGEND[name]}", width=120, subsequent_indent="  "))
         failures = [(name, finding) for name, finding in _all(results) if finding.verdict != "ok"]
         if self.details:
             print("\n" + "\n".join(f"{name}: {finding}" for name, finding in failures))
