@@ -175,9 +175,6 @@ def _progress(total: int) -> Iterator[Callable[[str], None]]:
     columns = (BarColumn(), TextColumn("{task.completed} of {task.total}"), TimeElapsedColumn(),
                TextColumn("{task.description}"))  # fmt: skip
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=total, completed=-1)
-
-        def advance(text: str) -> None:
-            bar.update(task, advance=1, description=text)
-
-        yield advance
+        task = bar.add_task("starting processes", total=total)
+        count = iter(range(total))  # checks that are done when the next one is announced
+        yield lambda text: bar.update(task, completed=next(count), description=text)
