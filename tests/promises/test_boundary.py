@@ -28,6 +28,7 @@ LAYERS = (
     ("losses",),
     ("metrics",),
     ("bench",),
+    ("conformance",),
     ("explanation",),
     ("networks",),
     ("modalities",),

@@ -19,6 +19,7 @@ from tyro.conf import OmitArgPrefixes
 from contrapose import __version__
 from contrapose.cli import exits
 from contrapose.cli.bench import BenchLosses
+from contrapose.cli.conformance import BenchConformance
 from contrapose.cli.data import DataCheck, DataList
 from contrapose.cli.explain import Explain, Map
 from contrapose.cli.files import Embed, Export, Import
@@ -40,13 +41,13 @@ COMMANDS: dict[str, Any] = {
     "presets": Presets,
 }
 GROUPS: dict[str, dict[str, Any]] = {  # a group's name alone runs its first command
-    "bench": {"losses": BenchLosses},
+    "bench": {"losses": BenchLosses, "conformance": BenchConformance},
     "data": {"list": DataList, "check": DataCheck},
     "study": {"list": StudyList, "show": StudyShow, "run": StudyRun, "report": StudyReport},
 }
 ABOUT = {
     "": "Contrastive representation learning in which the loss is the subject.",
-    "bench": "bench losses: time the losses on this machine, next to other libraries.",
+    "bench": "bench losses | conformance: time or check the losses on this machine, next to other libraries.",
     "data": "data list | check: list the built-in data sets, or check your own.",
     "study": "study list | show | run | report: reproduce the tables and figures of the four papers.",
 }

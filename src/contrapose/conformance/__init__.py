@@ -1,0 +1,14 @@
+"""Check any contrastive criterion, of this package or of another one: gradients, precision, limits.
+
+>>> from contrapose import Loss, nt_xent
+>>> from contrapose.conformance import check
+>>> findings = check(lambda temperature: Loss(nt_xent, temperature=temperature), checks=["formula", "duplicates"])
+>>> [finding.verdict for finding in findings]
+['ok', 'ok', 'ok']
+
+`contrapose bench conformance` runs all checks on the installed libraries.
+"""
+
+from contrapose.conformance.checks import CHECKS as CHECKS
+from contrapose.conformance.checks import check as check
+from contrapose.conformance.findings import Finding as Finding

@@ -1,0 +1,43 @@
+"""`Finding`: the result of one case of a check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Verdict = Literal["ok", "not offered", "scaled", "differs", "not finite", "raises"]  # from the best to the worst
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one case of a check found.
+
+    ok           the result is the expected one, or the criterion refused the input with a ValueError where it may
+    not offered  the criterion has no such option, and nothing was compared
+    scaled       the gradient is the expected one times a constant, `figure`
+    differs      value or gradient differs from the expected one by more than the tolerance
+    not finite   value or gradient is NaN or infinite
+    raises       an exception was raised; `note` has its message
+    """
+
+    check: str
+    case: str  # what was tried, such as "2 processes" or "temperature 0.001"
+    verdict: Verdict
+    figure: float | None = None  # what was measured, in most checks the largest relative difference
+    note: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the criterion gave a wrong result, or none."""
+        return self.verdict not in ("ok", "not offered")
+
+    def __str__(self) -> str:
+        figure = "" if self.figure is None else f" {self.figure:.2g}"
+        return f"{self.check}, {self.case}: {self.verdict}{figure}{f' ({self.note})' if self.note else ''}"
+
+
+def worst(findings: Iterable[Finding]) -> Finding:
+    """Return the finding with the worst verdict and, among those, the largest figure."""
+    severity = get_args(Verdict)
+    return max(findings, key=lambda finding: (severity.index(finding.verdict), finding.figure or 0.0))
