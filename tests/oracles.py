@@ -7,7 +7,7 @@ With `now` moved and `held` still, finite differences give the gradient that the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import cos, exp, log, log1p, pi, sin
 
 INF = float("inf")
@@ -19,6 +19,8 @@ class Candidate:
     s: float
     view: int
     stored: bool = False
+    image: int = -1  # data-set index; -1 if unknown
+    place: int = -1  # of a stored row
 
 
 @dataclass
@@ -375,6 +377,29 @@ def tau(scores: Callable[[int], list[float]], base: float) -> Oracle:
             u = 1 / (1 + exp(-score))
             total = log(sum(exp(c.s * u / base) for c in a.negatives))
             values.append(total - mean([p.s * u / base for p in a.positives]))
+        return values
+
+    return oracle
+
+
+def supcon(
+    tau: Tau, label: Callable[[Candidate | Anchor], int], *filters: tuple[str, float], form: str = "out"
+) -> Oracle:
+    """A negative label is unknown and equals no other."""
+
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        values = []
+        for a, h in _each(now, held):
+            same = [j for j, c in enumerate(a.negatives) if label(a) >= 0 and label(c) == label(a)]
+            other = [j for j in range(len(a.negatives)) if j not in same]
+            kept = [other[j] for j in chosen(replace(h, negatives=[h.negatives[j] for j in other]), *filters)]
+
+            def logits(where: list[int], a: Anchor = a, h: Anchor = h) -> list[float]:
+                return _logits([a.negatives[j] for j in where], [h.negatives[j] for j in where], tau, True)
+
+            positive = _logits(a.positives, h.positives, tau, True) + logits(same)
+            total = lse(positive + logits(kept))
+            values.append(total - (mean(positive) if form == "out" else lse(positive) - log(len(positive))))
         return values
 
     return oracle

@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name i
         nt_xent,
         simple,
         sogclr,
+        supcon,
         tau,
         triplet,
     )
@@ -72,7 +73,7 @@ _MODULES = {
     "embeddings": ("Embeddings",),
     "losses": (
         "CATALOGUE", "Loss", "align_uniform", "balanced", "cacr", "cmc", "dcl", "dclw", "generalized_nt_xent", "hard_negative",
-        "isogclr", "macl", "moco_v3", "nt_xent", "simple", "sogclr", "tau", "triplet",
+        "isogclr", "macl", "moco_v3", "nt_xent", "simple", "sogclr", "supcon", "tau", "triplet",
     ),
     "metrics": ("penalties",),
     "report.loss": ("explain",),
@@ -127,6 +128,7 @@ __all__ = [
     "simple",
     "sogclr",
     "stored_rows",
+    "supcon",
     "tau",
     "triplet",
     "two_views",

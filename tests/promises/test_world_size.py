@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.distributed import gather
-from contrapose.losses import balanced, cacr, dclw, nt_xent, sogclr
+from contrapose.losses import balanced, cacr, dclw, nt_xent, sogclr, supcon
 from contrapose.pairs import cross, two_views, views
 from contrapose.pairs.negatives import hardest
 from contrapose.temperature import cosine
@@ -33,6 +33,10 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
     "dclw": dclw,
     "cacr": cacr,
     "balanced": balanced,
+    "supcon": lambda pairs: supcon(pairs, labels=pairs.anchor_id % 3, temperature=0.2),
+    "supcon in": lambda pairs: supcon(
+        pairs, labels=pairs.anchor_id % 3, form="in", temperature=cosine(0.07, 0.2), negatives=hardest(0.5)
+    ),
 }
 
 

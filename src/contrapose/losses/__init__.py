@@ -16,3 +16,4 @@ from contrapose.losses.module import Loss as Loss
 from contrapose.losses.similarity import *  # noqa: F403
 from contrapose.losses.softmax import *  # noqa: F403
 from contrapose.losses.sogclr import *  # noqa: F403
+from contrapose.losses.supcon import *  # noqa: F403

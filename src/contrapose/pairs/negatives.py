@@ -34,6 +34,10 @@ class Choice(ABC):
     def __call__(self, block: Block) -> Block:
         """Return the block with fewer negatives."""
 
+    def for_rows(self, rows: slice) -> Choice:
+        """Return the same choice for a subset of the anchors, whose rows then count from 0."""
+        return self
+
 
 Negatives: TypeAlias = Choice | tuple[Choice, ...] | None
 

@@ -93,7 +93,7 @@ class Pairs:
         if self.is_sharded:
             own = share_of_rows(self.shape[0])
             # A bad choice of negatives on one rank must raise on all: the others would wait in `gather` for it.
-            mine = _Rows(self._slice_anchors(own), chosen, may_be_empty)
+            mine = _Rows(self._slice_anchors(own), tuple(choice.for_rows(own) for choice in chosen), may_be_empty)
             values = raise_on_all_ranks(
                 lambda: reduce_rows(mine, *(of_rows(statistic, own) for statistic in statistics))
             )
@@ -133,6 +133,7 @@ class Pairs:
             negative=matmul(self.anchor.detach(), self.pool.detach().T),
             same_id=self.anchor_id[:, None] == self.pool_id,
             anchor_id=self.anchor_id,
+            pool_id=self.pool_id,
             anchor_view=self.anchor_view,
             pool_view=self.pool_view,
             views=self.views,

@@ -9,8 +9,9 @@ square.
 from contrapose.reduce.block import ALL, Block, Selection, Source
 from contrapose.reduce.exponent import KernelProfile
 from contrapose.reduce.logit import Divided, Logit, Scale
+from contrapose.reduce.means import group_counts, group_sums
 from contrapose.reduce.rows import PATHS, PRECISIONS, memory, path, reduce_rows
-from contrapose.reduce.statistics import Count, Expectation, LogSumExp, Maximum, Mean, Nearest, Statistic, of_rows
+from contrapose.reduce.statistics import Count, Expectation, LogSumExp, Maximum, Mean, Nearest, Statistic, Sum, of_rows
 
 __all__ = [
     "ALL",
@@ -30,6 +31,9 @@ __all__ = [
     "Selection",
     "Source",
     "Statistic",
+    "Sum",
+    "group_counts",
+    "group_sums",
     "memory",
     "of_rows",
     "path",
