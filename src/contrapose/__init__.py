@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name i
         batch_rows,
         cross,
         from_similarities,
+        guided,
         hardest,
         other_views,
         queue,
@@ -78,7 +79,7 @@ _MODULES = {
     "metrics": ("penalties",),
     "report.loss": ("explain",),
     "pairs": (
-        "Pairs", "bank", "batch_rows", "cross", "from_similarities", "hardest", "other_views", "queue", "same_view",
+        "Pairs", "bank", "batch_rows", "cross", "from_similarities", "guided", "hardest", "other_views", "queue", "same_view",
         "stored_rows", "two_views", "unit", "views",
     ),
     "temperature": (
@@ -111,6 +112,7 @@ __all__ = [
     "from_similarities",
     "gather",
     "generalized_nt_xent",
+    "guided",
     "hard_negative",
     "hardest",
     "isogclr",

@@ -15,7 +15,7 @@ from torch import Tensor
 from contrapose.losses.objective import Settings, Softness, objective
 from contrapose.losses.reduction import finish
 from contrapose.pairs import AnyPairs
-from contrapose.pairs.negatives import Negatives, same_view, steps
+from contrapose.pairs.negatives import Negatives, may_leave_none, same_view, steps
 from contrapose.pairs.negatives import other_views as only_other_views
 from contrapose.reduce import Count, LogSumExp, Scale
 from contrapose.temperature import Temperature, adaptive, temperature_logit, uncertainty
@@ -54,7 +54,8 @@ def nt_xent(
     0.5944
     """
     logit = temperature_logit(temperature, pairs.shape[0])
-    (total,) = pairs.reduce(LogSumExp(logit), negatives=negatives)
+    # Without negatives the total is -inf, and the loss 0.
+    (total,) = pairs.reduce(LogSumExp(logit), negatives=negatives, may_be_empty=may_leave_none(negatives))
     # The cross-entropy is softplus(log-sum of negatives - positive logit): no softmax has to include the positive.
     return finish(softplus(total[:, None] - logit(pairs.positives())), reduction)
 
@@ -167,7 +168,8 @@ def generalized_nt_xent(
 
     With λ = 1 it is nt_xent(τ = 1/α) / α; `scale_by_alpha` multiplies by α, back to the scale of NT-Xent.
     """
-    total, positives = _total_and_positives(pairs, alpha, weight, negatives)
+    empty = may_leave_none(negatives)
+    total, positives = _total_and_positives(pairs, alpha, weight, negatives, may_be_empty=empty)
     with_positive = torch.logaddexp(total[:, None], alpha * positives)
     values = (weight / alpha * with_positive - positives).mean(1)
     return finish(values * alpha if scale_by_alpha else values, reduction)
@@ -193,11 +195,13 @@ def balanced(
     return finish(values * alpha if scale_by_alpha else values, reduction)
 
 
-def _total_and_positives(pairs: AnyPairs, alpha: float, weight: float, negatives: Negatives) -> tuple[Tensor, Tensor]:
+def _total_and_positives(
+    pairs: AnyPairs, alpha: float, weight: float, negatives: Negatives, *, may_be_empty: bool = False
+) -> tuple[Tensor, Tensor]:
     """Check α and λ; return log Σ_k e^{αs_k}, (n,), and the similarities to the positives, (n, k)."""
     check_number("alpha", alpha, above=0.0)
     check_number("weight", weight, least=0.0)
-    (total,) = pairs.reduce(LogSumExp(Scale(alpha)), negatives=negatives)
+    (total,) = pairs.reduce(LogSumExp(Scale(alpha)), negatives=negatives, may_be_empty=may_be_empty)
     return total, pairs.positives()
 
 

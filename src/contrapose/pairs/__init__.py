@@ -13,6 +13,7 @@ its own negative. Rows of a queue carry an id that no anchor has.
 """
 
 from contrapose.pairs.build import bank, cross, queue, two_views, views
+from contrapose.pairs.guided import guided
 from contrapose.pairs.negatives import (
     Choice,
     Hardest,
@@ -38,6 +39,7 @@ __all__ = [
     "batch_rows",
     "cross",
     "from_similarities",
+    "guided",
     "hardest",
     "other_views",
     "queue",

@@ -90,6 +90,8 @@ class Pairs:
         With `may_be_empty` a choice may leave anchors without negatives: their log-sum-exp is -inf, their expectation 0.
         """
         chosen = steps(negatives)
+        for choice in chosen:
+            choice.check_shape(*self.shape)
         if self.is_sharded:
             own = share_of_rows(self.shape[0])
             # A bad choice of negatives on one rank must raise on all: the others would wait in `gather` for it.

@@ -48,7 +48,10 @@ class Similarities:
 
         With `may_be_empty` a choice may leave anchors without negatives: their log-sum-exp is -inf, their expectation 0.
         """
-        return reduce_rows(_GivenRows(self, steps(negatives), may_be_empty), *statistics)
+        chosen = steps(negatives)
+        for choice in chosen:
+            choice.check_shape(*self.shape)
+        return reduce_rows(_GivenRows(self, chosen, may_be_empty), *statistics)
 
     def between_views(self) -> Iterator[tuple[int, int, Similarities]]:
         """Yield (v, w, view v compared with view w) for all ordered pairs of views; the whole, once, if views are unknown."""
