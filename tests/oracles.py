@@ -125,33 +125,34 @@ def _each(now: Batch, held: Batch) -> list[tuple[Anchor, Anchor]]:
 
 
 def _softmax_parts(
-    a: Anchor, h: Anchor, tau: Tau, detach: bool, filters: tuple[tuple[str, float], ...]
+    a: Anchor, h: Anchor, tau: Tau, detach: bool, filters: tuple[tuple[str, float], ...], hardness: float = 0.0
 ) -> tuple[list[float], list[float]]:
     keep = chosen(h, *filters)
     negative = _logits([a.negatives[j] for j in keep], [h.negatives[j] for j in keep], tau, detach)
+    negative = [x + hardness * h.negatives[j].s for x, j in zip(negative, keep, strict=True)]
     return _logits(a.positives, h.positives, tau, detach), negative
 
 
-def nt_xent(tau: Tau, *filters: tuple[str, float], detach: bool = True) -> Oracle:
+def nt_xent(tau: Tau, *filters: tuple[str, float], detach: bool = True, hardness: float = 0.0) -> Oracle:
     def oracle(now: Batch, held: Batch) -> list[float]:
         values = []
         for a, h in _each(now, held):
-            positive, negative = _softmax_parts(a, h, tau, detach, filters)
+            positive, negative = _softmax_parts(a, h, tau, detach, filters, hardness)
             values.append(mean([log1pexp(lse(negative) - p) for p in positive]))
         return values
 
     return oracle
 
 
-def dcl(tau: Tau, *filters: tuple[str, float], split: bool = False) -> Oracle:
+def dcl(tau: Tau, *filters: tuple[str, float], split: bool = False, hardness: float = 0.0) -> Oracle:
     def oracle(now: Batch, held: Batch) -> list[float]:
         values = []
         for a, h in _each(now, held):
-            positive, negative = _softmax_parts(a, h, tau, True, filters)
+            positive, negative = _softmax_parts(a, h, tau, True, filters, hardness)
             total = lse(negative)
             if split:
-                same = _softmax_parts(a, h, tau, True, (*filters, ("same", 0)))[1]
-                other = _softmax_parts(a, h, tau, True, (*filters, ("other", 0)))[1]
+                same = _softmax_parts(a, h, tau, True, (*filters, ("same", 0)), hardness)[1]
+                other = _softmax_parts(a, h, tau, True, (*filters, ("other", 0)), hardness)[1]
                 total = lse(same) + lse(other)
             values.append(total - mean(positive))
         return values

@@ -17,7 +17,7 @@ from contrapose.losses.reduction import finish
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.negatives import Negatives, may_leave_none, same_view, steps
 from contrapose.pairs.negatives import other_views as only_other_views
-from contrapose.reduce import Count, LogSumExp, Scale
+from contrapose.reduce import Count, Hardened, Logit, LogSumExp, Scale
 from contrapose.temperature import Temperature, adaptive, temperature_logit, uncertainty
 from contrapose.validate import check_number
 
@@ -42,12 +42,18 @@ def softplus(x: Tensor) -> Tensor:
 
 @objective
 def nt_xent(
-    pairs: AnyPairs, *, temperature: Temperature = 0.5, negatives: Negatives = None, reduction: str = "mean"
+    pairs: AnyPairs,
+    *,
+    temperature: Temperature = 0.5,
+    hardness: float = 0.0,
+    negatives: Negatives = None,
+    reduction: str = "mean",
 ) -> Tensor:
     """-log e^{s⁺/τ} / (e^{s⁺/τ} + Σ_k e^{s_k/τ}): InfoNCE, NT-Xent.
 
     On `two_views` this is SimCLR's loss, on `queue` MoCo's, on `bank` Wang & Liu's Eq. 1 and, with `hardest(k)`, their
-    Eq. 9. With `temperature=cosine(low, high)` it is DySTreSS (Manna et al., Alg. 3).
+    Eq. 9. With `temperature=cosine(low, high)` it is DySTreSS (Manna et al., Alg. 3). `hardness` α multiplies each
+    negative's term by sg[e^{αs_k}], which gives similar negatives more weight (LLaVE, Lan et al., α = 9).
 
     >>> from contrapose.pairs import two_views
     >>> round(nt_xent(two_views(torch.eye(4), torch.eye(4)), temperature=0.5).item(), 4)  # log(1 + 6/e²)
@@ -55,9 +61,16 @@ def nt_xent(
     """
     logit = temperature_logit(temperature, pairs.shape[0])
     # Without negatives the total is -inf, and the loss 0.
-    (total,) = pairs.reduce(LogSumExp(logit), negatives=negatives, may_be_empty=may_leave_none(negatives))
+    total_of = LogSumExp(_hardened(logit, hardness))
+    (total,) = pairs.reduce(total_of, negatives=negatives, may_be_empty=may_leave_none(negatives))
     # The cross-entropy is softplus(log-sum of negatives - positive logit): no softmax has to include the positive.
     return finish(softplus(total[:, None] - logit(pairs.positives())), reduction)
+
+
+def _hardened(logit: Logit, hardness: float) -> Logit:
+    """Return the exponent of the negatives; without hardness the logit itself, which kernels compute."""
+    check_number("hardness", hardness)
+    return Hardened(logit, float(hardness)) if hardness else logit
 
 
 @objective
@@ -80,6 +93,7 @@ def dcl(
     pairs: AnyPairs,
     *,
     temperature: Temperature = 0.1,
+    hardness: float = 0.0,
     split_views: bool = False,
     negatives: Negatives = None,
     reduction: str = "mean",
@@ -88,10 +102,10 @@ def dcl(
 
     nt_xent = softplus(dcl) for every anchor. With `split_views` the repulsion is the sum of two log-sum-exps, over the
     negatives of the anchor's own view and over those of other views: twice as strong, as in lightly until 2025 and in
-    the DySTreSS paper's DCL numbers. `negatives` then applies to each of the two.
+    the DySTreSS paper's DCL numbers. `negatives` then applies to each of the two. `hardness` is that of `nt_xent`.
     """
     logit = temperature_logit(temperature, pairs.shape[0])
-    total = _log_total(pairs, LogSumExp(logit), negatives, split_views)
+    total = _log_total(pairs, LogSumExp(_hardened(logit, hardness)), negatives, split_views)
     return finish(total - logit(pairs.positives()).mean(1), reduction)
 
 

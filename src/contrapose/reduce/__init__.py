@@ -8,7 +8,7 @@ square.
 
 from contrapose.reduce.block import ALL, Block, Selection, Source
 from contrapose.reduce.exponent import KernelProfile
-from contrapose.reduce.logit import Divided, Logit, Scale
+from contrapose.reduce.logit import Divided, Hardened, Logit, Scale
 from contrapose.reduce.means import group_counts, group_sums
 from contrapose.reduce.rows import PATHS, PRECISIONS, memory, path, reduce_rows
 from contrapose.reduce.statistics import Count, Expectation, LogSumExp, Maximum, Mean, Nearest, Statistic, Sum, of_rows
@@ -21,6 +21,7 @@ __all__ = [
     "Count",
     "Divided",
     "Expectation",
+    "Hardened",
     "KernelProfile",
     "LogSumExp",
     "Logit",
