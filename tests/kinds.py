@@ -13,6 +13,7 @@ from contrapose.pairs import AnyPairs, bank, cross, from_similarities, queue, tw
 
 Rows = list[list[float]]
 Raw = dict[str, Tensor]
+Compare = Callable[[list[float], list[float]], float]
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ def candidates(of: Rows, anchor: list[float], view: int, stored: bool = False) -
     return [Candidate(dot(anchor, row), view, stored, place=place) for place, row in enumerate(of)]
 
 
-def spell_views(z: list[Rows], keys: list[Rows] | None = None, ids: list[int] | None = None) -> Batch:
+def spell_views(
+    z: list[Rows], keys: list[Rows] | None = None, ids: list[int] | None = None, compare: Compare = dot
+) -> Batch:
     keyed, keys = keys is not None, keys or z
     m, count = len(z[0]), len(z)
     images = ids or list(range(m))
@@ -54,9 +57,9 @@ def spell_views(z: list[Rows], keys: list[Rows] | None = None, ids: list[int] | 
     for v in range(count):
         for i in range(m):
             order = [(v + step) % count for step in range(1, count)]
-            positives = [Candidate(dot(z[v][i], keys[w][i]), w) for w in order]
+            positives = [Candidate(compare(z[v][i], keys[w][i]), w) for w in order]
             negatives = [
-                Candidate(dot(z[v][i], keys[w][j]), w, image=images[j])
+                Candidate(compare(z[v][i], keys[w][j]), w, image=images[j])
                 for w in range(count)
                 for j in range(m)
                 if images[j] != images[i]
@@ -65,13 +68,13 @@ def spell_views(z: list[Rows], keys: list[Rows] | None = None, ids: list[int] | 
     return Batch(anchors, count, True, keyed)
 
 
-def spell_cross(a: Rows, b: Rows) -> Batch:
+def spell_cross(a: Rows, b: Rows, compare: Compare = dot) -> Batch:
     anchors = [
         Anchor(
             i,
             0,
-            [Candidate(dot(a[i], b[i]), 1)],
-            [Candidate(dot(a[i], b[j]), 1, image=j) for j in range(len(b)) if j != i],
+            [Candidate(compare(a[i], b[i]), 1)],
+            [Candidate(compare(a[i], b[j]), 1, image=j) for j in range(len(b)) if j != i],
         )
         for i in range(len(a))
     ]

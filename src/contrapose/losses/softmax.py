@@ -256,7 +256,7 @@ def _reweighted(gap: Tensor) -> Tensor:
     return torch.where(gap > 0, torch.log1p(u) / u * (1 + u), softplus(-gap) * (1 + torch.exp(gap.clamp(max=0))))
 
 
-@objective
+@objective(unit_vectors=True)  # the lower bound of N_g is that of a similarity of -1
 def hard_negative(
     pairs: AnyPairs,
     *,

@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from contrapose.pairs.comparison import comparable_rows
 from contrapose.pairs.ids import opposite_views, sample_ids, views_in_order
 from contrapose.pairs.pairs import Pairs, other_views_of
 from contrapose.reduce.hardware import is_half
@@ -14,8 +15,11 @@ from contrapose.reduce.unit import unit_views, units
 from contrapose.validate import check_embeddings, check_index, check_same_shape, check_values
 
 
-def two_views(z1: Tensor, z2: Tensor, *, ids: Tensor | None = None) -> Pairs:
+def two_views(z1: Tensor, z2: Tensor, *, similarity: str = "cosine", ids: Tensor | None = None) -> Pairs:
     """Compare two views of m samples, (m, d) each: every view is an anchor, the other its positive, 2m - 2 negatives.
+
+    `similarity` is "cosine" or, of embeddings that are not normalised, "dot", z · z', or "neg_euclid", -‖z - z'‖² (Lee,
+    Table 1). These two are unbounded: GPU kernels do not apply, and losses that assume unit vectors refuse them.
 
     >>> z1, z2 = torch.eye(3), torch.eye(3)
     >>> two_views(z1, z2).positives().flatten()
@@ -24,28 +28,38 @@ def two_views(z1: Tensor, z2: Tensor, *, ids: Tensor | None = None) -> Pairs:
     check_embeddings("z1", z1, 2)
     check_embeddings("z2", z2, 2)
     check_same_shape("z2", z2, "z1", z1)
+    if similarity != "cosine":
+        return _within_raw_views(torch.stack([z1, z2]), similarity=similarity, ids=ids)
     return _within_views(z1, z2, ids=ids)
 
 
 def views(
-    z: Tensor | list[Tensor] | tuple[Tensor, ...], *, keys: Tensor | None = None, ids: Tensor | None = None
+    z: Tensor | list[Tensor] | tuple[Tensor, ...],
+    *,
+    keys: Tensor | None = None,
+    similarity: str = "cosine",
+    ids: Tensor | None = None,
 ) -> Pairs:
     """Compare V views of m samples, (V, m, d) or V times (m, d): every view is an anchor, the other V - 1 its positives.
 
     With `keys` (V, m, d) from a momentum encoder, positives and pool are the keys, without gradient (MoCo v3 with
-    `negatives=other_views()`).
+    `negatives=other_views()`). `similarity` is that of `two_views`.
     """
     z = torch.stack(list(z)) if isinstance(z, list | tuple) else z
     check_embeddings("z", z, 3)
     if z.shape[0] < 2:
         raise ValueError(f"z: expected at least two views of each image, got shape {tuple(z.shape)}")
     if keys is None:
-        return _within_views(z, ids=ids)
+        return (
+            _within_views(z, ids=ids)
+            if similarity == "cosine"
+            else _within_raw_views(z, similarity=similarity, ids=ids)
+        )
     check_embeddings("keys", keys, 3)
     check_same_shape("keys", keys, "z", z)
-    half, (count, m, _) = is_half(z), z.shape
+    half, (count, m, _) = is_half(z) and similarity == "cosine", z.shape
     sample = sample_ids(ids, m, z.device, times=count)
-    z, keys = units(z, keys.detach())
+    z, keys = comparable_rows(similarity, z, keys.detach())
     return Pairs(
         anchor=z.flatten(0, 1),
         positive_rows=other_views_of(keys),
@@ -56,6 +70,7 @@ def views(
         views=count,
         detached=True,
         half_precision=half,
+        similarity=similarity,
     )
 
 
@@ -81,13 +96,34 @@ def _within_views(*embeddings: Tensor, ids: Tensor | None) -> Pairs:
     )
 
 
-def cross(a: Tensor, b: Tensor, *, ids: Tensor | None = None) -> Pairs:
-    """Compare a_i with b_i, with the other m - 1 rows of b as negatives: one direction (CLIP, SimCSE)."""
+def _within_raw_views(z: Tensor, *, similarity: str, ids: Tensor | None) -> Pairs:
+    """Views (V, m, d) that are not normalised: each row is an anchor, and all of them are the pool."""
+    (count, m, _), device = z.shape, z.device
+    sample = sample_ids(ids, m, device, times=count)
+    anchor, pool = comparable_rows(similarity, z, z)
+    rows = anchor.flatten(0, 1)
+    return Pairs(
+        anchor=rows,
+        positive_rows=other_views_of(pool),
+        pool=rows if pool is anchor else pool.flatten(0, 1),
+        anchor_id=sample,
+        pool_id=sample,
+        view_ids=partial(views_in_order, count, m, device),
+        views=count,
+        similarity=similarity,
+    )
+
+
+def cross(a: Tensor, b: Tensor, *, similarity: str = "cosine", ids: Tensor | None = None) -> Pairs:
+    """Compare a_i with b_i, with the other m - 1 rows of b as negatives: one direction (CLIP, SimCSE).
+
+    `similarity` is that of `two_views`.
+    """
     check_embeddings("a", a, 2)
     check_embeddings("b", b, 2)
     check_same_shape("b", b, "a", a)
-    half = is_half(a, b)
-    a, b = units(a, b)
+    half = is_half(a, b) and similarity == "cosine"
+    a, b = comparable_rows(similarity, a, b)
     sample = sample_ids(ids, len(a), a.device)
     return Pairs(
         anchor=a,
@@ -97,6 +133,7 @@ def cross(a: Tensor, b: Tensor, *, ids: Tensor | None = None) -> Pairs:
         pool_id=sample,
         view_ids=partial(opposite_views, len(a), a.device),
         half_precision=half,
+        similarity=similarity,
     )
 
 

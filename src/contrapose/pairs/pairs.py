@@ -19,7 +19,9 @@ from contrapose.reduce.unit import matmul, products
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Pairs:
-    """Anchors, their positives and a pool of candidates, all unit vectors.
+    """Anchors, their positives and a pool of candidates: rows whose products are the similarities.
+
+    Rows are unit vectors unless `similarity` says otherwise.
 
     Made by the functions of `contrapose.pairs`, which check and normalise. Anchors are ordered view by view. Exactly one of
     `positive_rows` and `positive_similarity` is given.
@@ -37,6 +39,7 @@ class Pairs:
     detached: bool = False  # whether positives, and the pool's stored rows or keys, carry no gradient
     half_precision: bool = False  # whether the embeddings came in half precision
     bf16_anchor: Tensor | None = None  # (n, d): the anchors in bf16, if normalisation produced that too
+    similarity: str = "cosine"  # what a product of rows is: cosine, dot or neg_euclid; only the first is within [-1, 1]
     is_sharded: bool = False  # whether each process reduces a part of the anchors; see `sharded`
 
     def __repr__(self) -> str:
@@ -141,6 +144,7 @@ class Pairs:
             views=self.views,
             stored=self.stored,
             detached=self.detached,
+            similarity=self.similarity,
         )
 
     def between_views(self) -> Iterator[tuple[int, int, Pairs]]:
@@ -168,6 +172,7 @@ class Pairs:
                             view_ids=partial(opposite_views, len(ids[v]), ids.device),
                             detached=self.detached,
                             half_precision=self.half_precision,
+                            similarity=self.similarity,
                             is_sharded=self.is_sharded,
                         ),
                     )
@@ -212,8 +217,8 @@ class _Rows:
     @property
     def selection(self) -> Selection | None:
         hardest = self.negatives[0] if len(self.negatives) == 1 else None
-        # Kernels can pick by id and by rank. Any other choice needs the block.
-        if self.negatives and not isinstance(hardest, Hardest):
+        # Kernels can pick by id and by rank, of similarities within [-1, 1]. Any other choice needs the block.
+        if (self.negatives and not isinstance(hardest, Hardest)) or self.pairs.similarity != "cosine":
             return None
         met = [(slice(start, end), self.candidates(slice(start, end))) for start, end, _ in self.spans]
         runs = [(rows, slice(*columns.indices(len(self.pool))[:2])) for rows, columns in met]

@@ -26,6 +26,7 @@ class Similarities:
     views: int = 1
     stored: int = 0
     detached: bool = False
+    similarity: str = "cosine"  # which one the values are, as far as known
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -77,6 +78,7 @@ class Similarities:
                             anchor_view=None if self.anchor_view is None else self.anchor_view[rows],
                             pool_view=None if self.pool_view is None else self.pool_view[columns],
                             detached=self.detached,
+                            similarity=self.similarity,
                         ),
                     )
 
