@@ -58,6 +58,7 @@ if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name i
     )
     from contrapose.report.loss import explain
     from contrapose.temperature import (
+        CosineDecay,
         CosineSchedule,
         PerSample,
         Profile,
@@ -83,7 +84,7 @@ _MODULES = {
         "stored_rows", "two_views", "unit", "views",
     ),
     "temperature": (
-        "CosineSchedule", "PerSample", "Profile", "cosine", "exponential", "learned", "linear", "monotonic_cosine",
+        "CosineDecay", "CosineSchedule", "PerSample", "Profile", "cosine", "exponential", "learned", "linear", "monotonic_cosine",
     ),
     "training.model": ("load",),
 }  # fmt: skip
@@ -91,6 +92,7 @@ _HOMES = {name: f"contrapose.{module}" for module, names in _MODULES.items() for
 
 __all__ = [
     "CATALOGUE",
+    "CosineDecay",
     "CosineSchedule",
     "Embeddings",
     "Loss",

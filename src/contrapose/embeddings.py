@@ -32,6 +32,8 @@ class State(nn.Module):
     Everything is in `state_dict`, so that a training resumes exactly.
     """
 
+    is_scheduled = False  # whether `settings` returns schedules, which a captured CUDA graph could not follow
+
     def settings(self, batch: Any) -> dict[str, Any]:
         """Return the arguments that the objective gets for this batch."""
         return {}

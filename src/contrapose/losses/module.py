@@ -73,7 +73,8 @@ class Loss(nn.Module):
         loss = self.objective(batch, **settings)
         # In evaluation the state is only read: `penalties` computes the loss of a batch a second time.
         if self.state is not None and self.training:
-            self.state.update(batch, negatives=settings.get("negatives"))
+            # With the values of this step: the state itself does not know the epoch.
+            self.state.update(batch, negatives=settings.get("negatives"), gamma=settings.get("gamma"))
         return loss
 
     def _provided(self, z: Batch, given: Collection[str] = ()) -> dict[str, Tensor | None]:
@@ -95,6 +96,8 @@ class Loss(nn.Module):
     @property
     def can_capture(self) -> bool:
         """Whether a CUDA graph can follow its schedules: only temperatures that the objective takes as tensors."""
+        if self.state is not None and self.state.is_scheduled:
+            return False
         scheduled = {name for name, s in self.settings.items() if isinstance(s, Schedule)}
         return not scheduled or (scheduled == {"temperature"} and self.traits.tensor_temperature)
 
