@@ -44,7 +44,8 @@ def supcon(
     mean inside the logarithm: -log mean_p e^{s_p/τ} + log Σ_a e^{s_a/τ}, which is at most Eq. 2.
 
     `labels` are integers, one per sample of the batch or one per anchor; a negative label means that it is unknown, and
-    the sample then has its own views as positives only. `stored_labels` are those of the rows of a queue or a bank;
+    the sample then has only the positives of `pairs`. These exist for every anchor, so that none is left out of the
+    mean. `stored_labels` are those of the rows of a queue or a bank;
     without them, all rows of a queue are negatives. A choice of `negatives` applies to the candidates with another
     label, and never leaves out a positive.
 
