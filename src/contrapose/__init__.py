@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name i
         siglip,
         simple,
         sogclr,
+        supcon,
         tau,
         triplet,
     )
@@ -47,6 +48,7 @@ if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name i
         batch_rows,
         cross,
         from_similarities,
+        guided,
         hardest,
         other_views,
         queue,
@@ -58,6 +60,7 @@ if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name i
     )
     from contrapose.report.loss import explain
     from contrapose.temperature import (
+        CosineDecay,
         CosineSchedule,
         PerSample,
         Profile,
@@ -75,16 +78,16 @@ _MODULES = {
     "embeddings": ("Embeddings",),
     "losses": (
         "CATALOGUE", "Loss", "align_uniform", "balanced", "cacr", "clip", "cmc", "dcl", "dclw", "generalized_nt_xent",
-        "hard_negative", "isogclr", "macl", "moco_v3", "nt_xent", "siglip", "simple", "sogclr", "tau", "triplet",
+        "hard_negative", "isogclr", "macl", "moco_v3", "nt_xent", "siglip", "simple", "sogclr", "supcon", "tau", "triplet",
     ),
     "metrics": ("penalties",),
     "report.loss": ("explain",),
     "pairs": (
-        "Pairs", "bank", "batch_rows", "cross", "from_similarities", "hardest", "other_views", "queue", "same_view",
+        "Pairs", "bank", "batch_rows", "cross", "from_similarities", "guided", "hardest", "other_views", "queue", "same_view",
         "stored_rows", "two_views", "unit", "views",
     ),
     "temperature": (
-        "CosineSchedule", "PerSample", "Profile", "cosine", "exponential", "learned", "learned_number", "linear",
+        "CosineDecay", "CosineSchedule", "PerSample", "Profile", "cosine", "exponential", "learned", "learned_number", "linear",
         "monotonic_cosine",
     ),
     "training.model": ("load",),
@@ -93,6 +96,7 @@ _HOMES = {name: f"contrapose.{module}" for module, names in _MODULES.items() for
 
 __all__ = [
     "CATALOGUE",
+    "CosineDecay",
     "CosineSchedule",
     "Embeddings",
     "Loss",
@@ -115,6 +119,7 @@ __all__ = [
     "from_similarities",
     "gather",
     "generalized_nt_xent",
+    "guided",
     "hard_negative",
     "hardest",
     "isogclr",
@@ -134,6 +139,7 @@ __all__ = [
     "simple",
     "sogclr",
     "stored_rows",
+    "supcon",
     "tau",
     "triplet",
     "two_views",

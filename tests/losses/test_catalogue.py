@@ -4,16 +4,17 @@ import copy
 import inspect
 import math
 import re
+from typing import Any
 
 import pytest
 import torch
 
-from contrapose.losses import CATALOGUE, Loss, nt_xent, sogclr
+from contrapose.losses import CATALOGUE, Loss, isogclr, nt_xent, sogclr
 from contrapose.losses.objective import with_state
 from contrapose.losses.parse import parse
 from contrapose.pairs import bank, cross, from_similarities, queue, two_views, views
 from contrapose.pairs.negatives import hardest, other_views
-from contrapose.temperature import CosineSchedule, PerSample, cosine
+from contrapose.temperature import CosineDecay, CosineSchedule, PerSample, cosine
 
 NAMED = [
     "simclr",
@@ -213,6 +214,73 @@ def test_an_image_twice_in_a_batch_is_updated_once() -> None:
         assert float(state.temperature[n]) == pytest.approx(min(max(0.2 - 0.03 * velocity, 0.05), 1.0), rel=1e-6)
     assert state.log_average[[1, 3]].tolist() == [-math.inf, -math.inf]
     assert state.temperature[[1, 3]].tolist() == pytest.approx([0.2, 0.2])
+
+
+def test_two_towers_have_states_of_their_own() -> None:
+    """Image and text anchors in one loss equal two losses, one for each direction, with a state each."""
+    settings: dict[str, Any] = {"temperature": 0.2, "gamma": 0.6, "rate": 0.05}
+    both = Loss(isogclr, state=PerSample(9, towers=2, **settings), negatives=other_views())
+    states = [PerSample(9, **settings) for _ in range(2)]
+    apart = [Loss(isogclr, state=state) for state in states]
+    for ids in (torch.tensor([3, 0, 8, 5]), torch.tensor([8, 1, 3, 2]), torch.tensor([3, 3, 1, 0])):
+        a, b = torch.randn(2, 4, 5, dtype=torch.float64)
+        directions = [one(cross(*z, ids=ids)) for one, z in zip(apart, ((a, b), (b, a)), strict=True)]
+        torch.testing.assert_close(both(two_views(a, b, ids=ids)), sum(directions))
+    state = both.state
+    assert isinstance(state, PerSample)
+    for name in ("log_average", "temperature", "velocity"):
+        ours = state.state_dict()[name]
+        assert ours.shape == (18,)
+        torch.testing.assert_close(ours, torch.cat([s.state_dict()[name] for s in states]))
+    assert not torch.equal(state.temperature[:9], state.temperature[9:])
+    assert PerSample(9).temperature.shape == (9,)  # one tower is stored as before
+    for pairs in (cross(Z, Z), views(torch.randn(3, 6, 4))):
+        with pytest.raises(ValueError, match="pairs: expected the anchors of 2 towers, one view each"):
+            state.settings(pairs)
+    with pytest.raises(ValueError, match="expected image ids from 0 to 8"):
+        state.settings(two_views(Z, Z, ids=torch.tensor([0, 1, 2, 3, 4, 12])))
+    with pytest.raises(ValueError, match="towers: expected a number of at least 1"):
+        PerSample(9, towers=0)
+
+
+def test_gamma_follows_the_epoch() -> None:
+    """FastCLIP's γ: each visit averages with the epoch's value, in the loss and in the state."""
+    decay = CosineDecay(1.0, 0.2, epochs=4)
+    criterion = Loss(sogclr, state=PerSample(6, adapt=False, gamma=decay))
+    plain, ids = PerSample(6, adapt=False), torch.arange(6)
+    for epoch in range(6):
+        criterion.epoch, gamma = epoch, decay.at(epoch)
+        pairs = two_views(torch.randn(6, 4), torch.randn(6, 4), ids=ids)
+        wanted = sogclr(pairs, **plain.settings(pairs) | {"gamma": gamma})
+        plain.update(pairs, gamma=gamma)
+        assert torch.equal(criterion(pairs), wanted)
+    state = criterion.state
+    assert isinstance(state, PerSample)
+    assert torch.equal(state.log_average, plain.log_average)
+    assert not criterion.can_capture  # a CUDA graph would keep the first epoch's value
+    assert Loss(sogclr, state=plain).can_capture
+    with pytest.raises(ValueError, match=r"gamma: a schedule needs an epoch: pass gamma=schedule\.at\(epoch\)"):
+        state.update(pairs)
+    with pytest.raises(ValueError, match="gamma: a schedule needs an epoch"):
+        sogclr(pairs, **state.settings(pairs))
+    for bad in ({"end": 0.0}, {"epochs": 0}, {"start": math.nan}):
+        with pytest.raises(ValueError, match=f"{next(iter(bad))}: expected"):
+            CosineDecay(**bad)
+
+
+def test_towers_and_schedules_are_parsed() -> None:
+    for text in (
+        "sogclr(gamma=decay(1.0, 0.3, epochs=8), towers=2)",
+        "isogclr(gamma=decay(end=0.3, epochs=8), towers=2)",
+    ):
+        objective, state = with_state(parse(text), 10)
+        assert objective.keywords == {}
+        assert isinstance(state, PerSample)
+        assert state.gamma == CosineDecay(1.0, 0.3, 8)
+        assert state.towers == 2
+    objective, state = with_state(parse("sogclr(towers=2)"), 10)  # γ = 1: nothing to keep
+    assert state is None
+    assert torch.isfinite(objective(two_views(Z, Z + 0.1)))
 
 
 def test_state_needs_ids_and_sees_the_chosen_negatives() -> None:

@@ -17,7 +17,7 @@ from contrapose.validate import check_number
 __all__ = ["align_uniform"]
 
 
-@objective(softness=Softness("t", power=-1, factor=2.0))
+@objective(unit_vectors=True, softness=Softness("t", power=-1, factor=2.0))
 def align_uniform(
     pairs: AnyPairs,
     *,

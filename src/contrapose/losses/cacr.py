@@ -32,7 +32,7 @@ def _no_weights(t_neg: float, settings: Settings, positive: float) -> float | No
     return None if settings.get("repulsion") == "uniform" else t_neg
 
 
-@objective(softness=Softness("t_neg", power=-1, factor=2.0, nominal=_no_weights))
+@objective(unit_vectors=True, softness=Softness("t_neg", power=-1, factor=2.0, nominal=_no_weights))
 def cacr(
     pairs: AnyPairs,
     *,

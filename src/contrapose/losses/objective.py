@@ -11,6 +11,7 @@ from torch import Tensor
 
 from contrapose.embeddings import Assignments, Embeddings, State
 from contrapose.pairs import AnyPairs, Pairs, Similarities
+from contrapose.temperature import Profile
 from contrapose.validate import check_choice
 
 F = TypeVar("F", bound=Callable[..., Tensor])
@@ -49,6 +50,7 @@ class Traits:
     softness: Softness = Softness()
     # How two tensors of embeddings become pairs, if the objective may be called with them: clip(image, text)
     make_pairs: Callable[..., Pairs] | None = None
+    unit_vectors: bool = False  # whether the formula assumes that similarities are those of unit vectors
     tensor_temperature: bool = True  # whether a scheduled temperature may be a tensor, as a CUDA graph needs it
 
 
@@ -85,6 +87,8 @@ def _with_traits(function: F, described: Traits) -> F:
             batch, more = described.make_pairs(batch, more[0]), ()
         if more or not isinstance(batch, _KINDS[described.takes]):
             raise ValueError(_refusal(function, described, batch, *more))
+        if isinstance(batch, Pairs | Similarities) and batch.similarity != "cosine":
+            _check_unbounded(function, described, batch.similarity, settings)
         return function(batch, **settings)
 
     # On the function itself, so that a `partial` of the catalogue leads to it through `.func`.
@@ -106,6 +110,16 @@ def _refusal(function: Callable[..., Tensor], described: Traits, *received: Any)
     two = isinstance(received[0], Tensor)
     hint = f"; for two views write {function.__name__}({arguments})" if two else ""
     return f"pairs: expected {wanted}, got {names}{hint}"
+
+
+def _check_unbounded(function: Callable[..., Tensor], described: Traits, similarity: str, settings: Settings) -> None:
+    """Refuse similarities beyond [-1, 1] where the objective or its temperature is defined on that range only."""
+    cosine = "expected pairs with similarity='cosine'"
+    if described.unit_vectors:
+        raise ValueError(f"pairs: {cosine}, since {function.__name__} is a loss of unit vectors, got {similarity!r}")
+    for name, value in settings.items():
+        if isinstance(value, Profile):
+            raise ValueError(f"pairs: {cosine}, since {name}={value!r} is defined on [-1, 1], got {similarity!r}")
 
 
 def traits_of(function: Callable[..., Tensor]) -> Traits:

@@ -26,6 +26,7 @@ _VALUE_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{name: getattr(pairs, name) for name in ("other_views", "same_view", "hardest", "stored_rows", "batch_rows")},
     **{name: getattr(temperature, name) for name in (*profile.__all__, "learned", "learned_number") if name.islower()},
     "schedule": temperature.CosineSchedule,
+    "decay": temperature.CosineDecay,
 }
 _OBJECTIVES = {name: value for name, value in vars(losses).items() if hasattr(value, "traits")}
 

@@ -15,7 +15,7 @@ from contrapose.losses.reduction import finish
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.negatives import Negatives
 from contrapose.reduce import Count, Expectation, LogSumExp
-from contrapose.temperature import PerSample, Temperature, temperature_logit
+from contrapose.temperature import PerSample, Schedule, Temperature, temperature_logit
 from contrapose.temperature.per_sample import log_moving_average
 from contrapose.validate import check_number
 
@@ -29,7 +29,7 @@ def _make_state(adapt: bool, settings: Settings, samples: int) -> tuple[Settings
     """Split settings into those of the objective and a state made of the others; None if no state is needed."""
     # With γ = 1, SogCLR's default, the average is that of the batch. iSogCLR always has temperatures to keep.
     if not adapt and settings.get("gamma", 1.0) == 1:
-        return settings, None
+        return {name: value for name, value in settings.items() if name != "towers"}, None
     state_settings = {name: settings[name] for name in _STATE_SETTINGS if name in settings}
     objective_settings = {name: value for name, value in settings.items() if name not in state_settings}
     return objective_settings, PerSample(samples, adapt=adapt, **state_settings)
@@ -41,7 +41,7 @@ def _untrained_state(settings: Settings, anchors: int) -> dict[str, Any]:
     return {"temperature": temperature, "log_average": torch.full((anchors,), -torch.inf, dtype=torch.float64)}
 
 
-@objective(provided=("log_average",), make_state=partial(_make_state, False))
+@objective(provided=("log_average",), make_state=partial(_make_state, False), state_settings=("towers",))
 def sogclr(
     pairs: AnyPairs,
     *,
@@ -55,8 +55,11 @@ def sogclr(
 
     The gradient is τ times that of DCL, with each anchor's normaliser averaged over the epochs. `log_average` (n,) is
     log u_old, -inf if there is none yet. `PerSample` keeps it together with iSogCLR's temperatures:
-    `sogclr(pairs, **state.settings(pairs))`. Several positives are averaged.
+    `sogclr(pairs, **state.settings(pairs))`. Several positives are averaged. For two towers, say image and text, with a
+    `PerSample(size, towers=2)`, take `two_views(a, b)` and `negatives=other_views()`: both directions, added up.
     """
+    if isinstance(gamma, Schedule):
+        raise ValueError("gamma: a schedule needs an epoch: pass gamma=schedule.at(epoch)")
     check_number("gamma", gamma, above=0.0, most=1.0)
     if log_average is not None and (not isinstance(log_average, Tensor) or log_average.shape != (pairs.shape[0],)):
         actual = tuple(log_average.shape) if isinstance(log_average, Tensor) else type(log_average).__name__

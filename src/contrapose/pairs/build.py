@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from contrapose.pairs.comparison import comparable_rows
 from contrapose.pairs.ids import sample_ids, stored_ids, views_in_order
 from contrapose.pairs.pairs import Pairs, other_views_of
 from contrapose.reduce.hardware import is_half
@@ -14,8 +15,11 @@ from contrapose.reduce.unit import unit_views, units
 from contrapose.validate import check_embeddings, check_index, check_same_shape, check_values, check_width
 
 
-def two_views(z1: Tensor, z2: Tensor, *, ids: Tensor | None = None) -> Pairs:
+def two_views(z1: Tensor, z2: Tensor, *, similarity: str = "cosine", ids: Tensor | None = None) -> Pairs:
     """Compare two views of m samples, (m, d) each: every view is an anchor, the other its positive, 2m - 2 negatives.
+
+    `similarity` is "cosine" or, of embeddings that are not normalised, "dot", z · z', or "neg_euclid", -‖z - z'‖² (Lee,
+    Table 1). These two are unbounded: GPU kernels do not apply, and losses that assume unit vectors refuse them.
 
     >>> z1, z2 = torch.eye(3), torch.eye(3)
     >>> two_views(z1, z2).positives().flatten()
@@ -24,28 +28,36 @@ def two_views(z1: Tensor, z2: Tensor, *, ids: Tensor | None = None) -> Pairs:
     check_embeddings("z1", z1, 2)
     check_embeddings("z2", z2, 2)
     check_same_shape("z2", z2, "z1", z1)
+    if similarity != "cosine":
+        return within_raw_views(torch.stack([z1, z2]), similarity=similarity, ids=ids)
     return within_views(z1, z2, ids=ids)
 
 
 def views(
-    z: Tensor | list[Tensor] | tuple[Tensor, ...], *, keys: Tensor | None = None, ids: Tensor | None = None
+    z: Tensor | list[Tensor] | tuple[Tensor, ...],
+    *,
+    keys: Tensor | None = None,
+    similarity: str = "cosine",
+    ids: Tensor | None = None,
 ) -> Pairs:
     """Compare V views of m samples, (V, m, d) or V times (m, d): every view is an anchor, the other V - 1 its positives.
 
     With `keys` (V, m, d) from a momentum encoder, positives and pool are the keys, without gradient (MoCo v3 with
-    `negatives=other_views()`).
+    `negatives=other_views()`). `similarity` is that of `two_views`.
     """
     z = torch.stack(list(z)) if isinstance(z, list | tuple) else z
     check_embeddings("z", z, 3)
     if z.shape[0] < 2:
         raise ValueError(f"z: expected at least two views of each image, got shape {tuple(z.shape)}")
     if keys is None:
+        if similarity != "cosine":
+            return within_raw_views(z, similarity=similarity, ids=ids)
         return within_views(z, ids=ids)
     check_embeddings("keys", keys, 3)
     check_same_shape("keys", keys, "z", z)
-    half, (count, m, _) = is_half(z), z.shape
+    half, (count, m, _) = is_half(z) and similarity == "cosine", z.shape
     sample = sample_ids(ids, m, z.device, times=count)
-    z, keys = units(z, keys.detach())
+    z, keys = comparable_rows(similarity, z, keys.detach())
     return Pairs(
         anchor=z.flatten(0, 1),
         positive_rows=other_views_of(keys),
@@ -56,6 +68,7 @@ def views(
         views=count,
         detached=True,
         half_precision=half,
+        similarity=similarity,
     )
 
 
@@ -77,6 +90,24 @@ def within_views(*embeddings: Tensor, ids: Tensor | None) -> Pairs:
         views=count,
         half_precision=half,
         bf16_anchor=bf16,
+    )
+
+
+def within_raw_views(z: Tensor, *, similarity: str, ids: Tensor | None) -> Pairs:
+    """Views (V, m, d) that are not normalised: each row is an anchor, and all of them are the pool."""
+    (count, m, _), device = z.shape, z.device
+    sample = sample_ids(ids, m, device, times=count)
+    anchor, pool = comparable_rows(similarity, z, z)
+    rows = anchor.flatten(0, 1)
+    return Pairs(
+        anchor=rows,
+        positive_rows=other_views_of(pool),
+        pool=rows if pool is anchor else pool.flatten(0, 1),
+        anchor_id=sample,
+        pool_id=sample,
+        view_ids=partial(views_in_order, count, m, device),
+        views=count,
+        similarity=similarity,
     )
 
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from contrapose.pairs.build import within_views
+from contrapose.pairs.build import within_raw_views, within_views
+from contrapose.pairs.comparison import SIMILARITIES, comparable_rows
 from contrapose.pairs.ids import sample_ids, stored_ids, views_by_count
 from contrapose.pairs.pairs import Pairs
 from contrapose.reduce.hardware import is_half
@@ -29,6 +30,7 @@ def cross(
     directions: Sequence[str] = _A_TO_B,
     negatives: Tensor | None = None,
     negative_ids: Tensor | None = None,
+    similarity: str = "cosine",
     ids: Tensor | None = None,
 ) -> Pairs:
     """Compare a_i with b_i, (m, d) each, with the other m - 1 rows of b as negatives: one direction (SimCSE, retrieval).
@@ -41,6 +43,7 @@ def cross(
                    pool of all of a's anchors (MultipleNegativesRanking), and of b's in "b_to_b".
     negative_ids   their sample ids, (r,) or (m, k): a row with an anchor's id is not its negative. By default they are
                    negatives of every anchor, except that "b_to_b" leaves out a sample's own (m, k, d).
+    similarity     that of `two_views`, for the direction "a_to_b" alone or for both without explicit negatives
 
     With several directions there is one anchor per pair, and the positive is in its softmax once. GTE's and
     sentence-transformers' denominators contain it once for "a_to_b" and again for "b_to_a".
@@ -50,7 +53,11 @@ def cross(
     check_same_shape("b", b, "a", a)
     explicit = _check_negatives(negatives, negative_ids, a)
     chosen = _check_directions(directions, symmetric)
-    return _both_ways(a, b, explicit, ids) if symmetric else _one_sum(a, b, chosen, explicit, ids)
+    if similarity != "cosine":
+        _check_unnormalised(similarity, chosen, symmetric and explicit is not None)
+    if symmetric:
+        return _both_ways(a, b, explicit, similarity, ids)
+    return _one_sum(a, b, chosen, explicit, similarity, ids)
 
 
 @dataclass(frozen=True)
@@ -70,8 +77,11 @@ class _Explicit:
         return stored_ids(len(self.rows), sample)
 
 
-def _both_ways(a: Tensor, b: Tensor, explicit: _Explicit | None, ids: Tensor | None) -> Pairs:
+def _both_ways(a: Tensor, b: Tensor, explicit: _Explicit | None, similarity: str, ids: Tensor | None) -> Pairs:
     """Both sides as two views that are only compared with each other; explicit negatives belong to the second."""
+    if similarity != "cosine":
+        raw = within_raw_views(torch.stack([a, b]), similarity=similarity, ids=ids)
+        return replace(raw, between_views_only=True)
     pairs = replace(within_views(a, b, ids=ids), between_views_only=True)
     if explicit is None:
         return pairs
@@ -100,13 +110,19 @@ class _PoolRows:
     view: int  # 0 if they are of the side that they are compared with, 1 if of the other
 
 
-def _one_sum(a: Tensor, b: Tensor, directions: set[str], explicit: _Explicit | None, ids: Tensor | None) -> Pairs:
+def _one_sum(
+    a: Tensor, b: Tensor, directions: set[str], explicit: _Explicit | None, similarity: str, ids: Tensor | None
+) -> Pairs:
     """One anchor per pair, whose negatives come from all of the directions."""
     m = len(a)
     sample = _as_wide(sample_ids(ids, m, a.device, allow_single=explicit is not None), explicit)
     extra = [] if explicit is None else [explicit.rows]
-    half = is_half(a, b, *extra)
-    a, b, *extra = units(a, b, *extra)
+    half = is_half(a, b, *extra) and similarity == "cosine"
+    if similarity == "cosine":
+        a, b, *extra = units(a, b, *extra)
+    else:
+        a, rows = comparable_rows(similarity, a, torch.cat([b, *extra]))
+        b, *extra = rows.split([m, *(len(z) for z in extra)])
     explicit = explicit and replace(explicit, rows=extra[0])
     pool = [
         rows
@@ -134,6 +150,7 @@ def _one_sum(a: Tensor, b: Tensor, directions: set[str], explicit: _Explicit | N
         view_ids=partial(views_by_count, [(0, m)], [(rows.view, len(rows.rows)) for rows in pool], a.device),
         between_views_only=all(rows.view for rows in pool),
         half_precision=half,
+        similarity=similarity,
     )
 
 
@@ -189,6 +206,14 @@ def _check_negative_ids(negative_ids: Tensor, shape: tuple[int, ...]) -> None:
         )
     if negative_ids.is_floating_point() or negative_ids.dtype in (torch.bool, torch.complex64, torch.complex128):
         raise ValueError(f"negative_ids: expected integers, got {negative_ids.dtype}")
+
+
+def _check_unnormalised(similarity: str, directions: set[str], symmetric_with_negatives: bool) -> None:
+    check_choice("similarity", similarity, *SIMILARITIES)
+    if len(directions) > 1 or symmetric_with_negatives:
+        raise ValueError(
+            f"similarity: expected 'cosine' with several directions or with explicit negatives in both, got {similarity!r}"
+        )
 
 
 def _check_directions(directions: Sequence[str], symmetric: bool) -> set[str]:

@@ -19,7 +19,9 @@ from contrapose.reduce.unit import matmul, products
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Pairs:
-    """Anchors, their positives and a pool of candidates, all unit vectors.
+    """Anchors, their positives and a pool of candidates: rows whose products are the similarities.
+
+    Rows are unit vectors unless `similarity` says otherwise.
 
     Made by the functions of `contrapose.pairs`, which check and normalise. Anchors are ordered view by view. Exactly one of
     `positive_rows` and `positive_similarity` is given. (`cross` with several directions has anchors made of two unit
@@ -39,6 +41,7 @@ class Pairs:
     detached: bool = False  # whether positives, and the pool's stored rows or keys, carry no gradient
     half_precision: bool = False  # whether the embeddings came in half precision
     bf16_anchor: Tensor | None = None  # (n, d): the anchors in bf16, if normalisation produced that too
+    similarity: str = "cosine"  # what a product of rows is: cosine, dot or neg_euclid; only the first is within [-1, 1]
     is_sharded: bool = False  # whether each process reduces a part of the anchors; see `sharded`
 
     def __repr__(self) -> str:
@@ -92,10 +95,12 @@ class Pairs:
         With `may_be_empty` a choice may leave anchors without negatives: their log-sum-exp is -inf, their expectation 0.
         """
         chosen = self._choices(negatives)
+        for choice in chosen:
+            choice.check_shape(*self.shape)
         if self.is_sharded:
             own = share_of_rows(self.shape[0])
             # A bad choice of negatives on one rank must raise on all: the others would wait in `gather` for it.
-            mine = _Rows(self._slice_anchors(own), chosen, may_be_empty)
+            mine = _Rows(self._slice_anchors(own), tuple(choice.for_rows(own) for choice in chosen), may_be_empty)
             values = raise_on_all_ranks(
                 lambda: reduce_rows(mine, *(of_rows(statistic, own) for statistic in statistics))
             )
@@ -162,12 +167,14 @@ class Pairs:
             negative=matmul(self.anchor.detach(), self.pool.detach().T),
             same_id=no_negative,
             anchor_id=self.anchor_id,
+            pool_id=self.pool_id,
             anchor_view=self.anchor_view,
             pool_view=self.pool_view,
             views=self.views,
             between_views_only=self.between_views_only,
             stored=self.stored,
             detached=self.detached,
+            similarity=self.similarity,
         )
 
     def between_views(self) -> Iterator[tuple[int, int, Pairs]]:
@@ -196,6 +203,7 @@ class Pairs:
                             between_views_only=True,
                             detached=self.detached,
                             half_precision=self.half_precision,
+                            similarity=self.similarity,
                             is_sharded=self.is_sharded,
                         ),
                     )
@@ -240,8 +248,8 @@ class _Rows:
     @property
     def selection(self) -> Selection | None:
         hardest = self.negatives[0] if len(self.negatives) == 1 else None
-        # Kernels can pick by id and by rank. Any other choice needs the block.
-        if self.negatives and not isinstance(hardest, Hardest):
+        # Kernels can pick by id and by rank, of similarities within [-1, 1]. Any other choice needs the block.
+        if (self.negatives and not isinstance(hardest, Hardest)) or self.pairs.similarity != "cosine":
             return None
         met = [(slice(start, end), self.candidates(slice(start, end))) for start, end, _ in self.spans]
         runs = [(rows, slice(*columns.indices(len(self.pool))[:2])) for rows, columns in met]

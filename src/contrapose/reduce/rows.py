@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from contrapose.reduce.block import Block, Selection, Source
 from contrapose.reduce.hardware import has_kernels
-from contrapose.reduce.logit import Divided
+from contrapose.reduce.logit import Scale
 from contrapose.reduce.means import means
 from contrapose.reduce.small import constant_scale, log_sum_exp
 from contrapose.reduce.statistics import SoftplusSum, Statistic, learned_tensors
@@ -192,7 +192,8 @@ def _may_keep(anchor: Tensor, pool: Tensor) -> bool:
 
 
 def _needs_autograd(statistics: tuple[Statistic, ...], anchor: Tensor, pool: Tensor) -> bool:
-    logits = [s.logit for s in statistics if isinstance(s.logit, Divided)]
+    # The one parameter of a `Scale` has its gradient from `backward`.
+    logits = [s.logit for s in statistics if s.logit is not None and not isinstance(s.logit, Scale)]
     return bool(logits) and any(logit.needs_autograd(anchor[:1].detach() @ pool[:1].detach().T) for logit in logits)
 
 

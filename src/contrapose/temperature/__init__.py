@@ -3,7 +3,7 @@
 0.5                          one for all
 tensor of shape (n,)         one for each anchor (`uncertainty`, `PerSample`)
 cosine(0.07, 0.2)            a function of similarity (DySTreSS)
-CosineSchedule(0.1, 1.0)     a number for each epoch: `.at(epoch)`
+CosineSchedule(0.1, 1.0)     a number for each epoch: `.at(epoch)`; also CosineDecay(1.0, 0.2)
 learned(0.1)                 a parameter, in `Loss`; learned(0.07, low=0.01) stays at or above 0.01 (CLIP)
 """
 
@@ -18,6 +18,7 @@ from contrapose.temperature.ode import ode_constant as ode_constant
 from contrapose.temperature.ode import ode_solution as ode_solution
 from contrapose.temperature.per_sample import PerSample as PerSample
 from contrapose.temperature.profile import *  # noqa: F403
+from contrapose.temperature.schedule import CosineDecay as CosineDecay
 from contrapose.temperature.schedule import CosineSchedule as CosineSchedule
 from contrapose.temperature.schedule import Schedule as Schedule
 from contrapose.temperature.to_logit import Temperature as Temperature

@@ -11,6 +11,7 @@ from torch import Tensor
 from contrapose.embeddings import State
 from contrapose.pairs import AnyPairs, Negatives
 from contrapose.reduce import Count, Expectation, LogSumExp, Scale
+from contrapose.temperature.schedule import Schedule
 from contrapose.validate import check_number, check_values
 
 
@@ -20,6 +21,9 @@ class PerSample(State):
         u_n ← (1-γ) u_n + γ g_n              g: mean of exp(s/τ_n) over the negatives; γ = 1 at the first visit
         v_n ← (1-β) v_n + β G_n,             G = log u + ρ - Σ_k w_k s_k / τ_n, clipped to ±3
         τ_n ← clip(τ_n - η v_n, low, high)
+
+    With `towers=2` the two views of a pair, say image and text, have states of their own (bimodal SogCLR): those of the
+    second tower follow those of the first in the buffers. γ may be a schedule, which `Loss` evaluates at its epoch.
 
     The ids of the pairs must be data-set indices. `settings` returns the arguments of `sogclr`; `update` follows the step:
 
@@ -37,8 +41,9 @@ class PerSample(State):
         self,
         size: int,
         *,
+        towers: int = 1,
         temperature: float = 0.1,
-        gamma: float = 0.8,
+        gamma: float | Schedule = 0.8,
         adapt: bool = True,
         rho: float = 0.4,
         beta: float = 0.5,
@@ -51,19 +56,29 @@ class PerSample(State):
         if not isinstance(size, int):
             raise ValueError(f"size: expected the number of images, got {size!r}")
         check_number("size", size, least=1)
+        if not isinstance(towers, int):
+            raise ValueError(f"towers: expected the number of towers, got {towers!r}")
+        check_number("towers", towers, least=1)
         for name, value in (("low", low), ("temperature", temperature), ("rate", rate), ("clip", clip)):
             check_number(name, value, above=0.0)
-        for name, value in (("gamma", gamma), ("beta", beta)):
-            check_number(name, value, above=0.0, most=1.0)
+        check_number("beta", beta, above=0.0, most=1.0)
+        if not isinstance(gamma, Schedule):
+            check_number("gamma", gamma, above=0.0, most=1.0)
         check_number("rho", rho)
         check_number("high", high, least=low)
         if adapt and not low <= temperature <= high:
             raise ValueError(f"temperature: expected low ≤ temperature ≤ high, got {low}, {temperature}, {high}")
         self.gamma, self.adapt, self.rho, self.beta = gamma, adapt, rho, beta
         self.rate, self.low, self.high, self.clip = rate, low, high, clip
-        self.register_buffer("log_average", torch.full((size,), -torch.inf))
-        self.register_buffer("temperature", torch.full((size,), float(temperature)))
-        self.register_buffer("velocity", torch.zeros(size))
+        self.size, self.towers = size, towers
+        self.register_buffer("log_average", torch.full((towers * size,), -torch.inf))
+        self.register_buffer("temperature", torch.full((towers * size,), float(temperature)))
+        self.register_buffer("velocity", torch.zeros(towers * size))
+
+    @property
+    def is_scheduled(self) -> bool:  # type: ignore[override]
+        """Whether γ depends on the epoch."""
+        return isinstance(self.gamma, Schedule)
 
     def settings(self, batch: AnyPairs) -> dict[str, Any]:
         """Return the keyword arguments of `sogclr` for these pairs: temperature, log_average and gamma."""
@@ -75,14 +90,18 @@ class PerSample(State):
         }
 
     @torch.no_grad()
-    def update(self, batch: AnyPairs, *, negatives: Negatives = None, **settings: Any) -> None:
-        """Update the state of the images in this batch after the loss, with the same negatives."""
-        index = self._index(batch)
+    def update(
+        self, batch: AnyPairs, *, negatives: Negatives = None, gamma: float | None = None, **settings: Any
+    ) -> None:
+        """Update the state of the images in this batch after the loss, with the same negatives and the γ of this step."""
+        index, current = self._index(batch), self.gamma if gamma is None else gamma
+        if isinstance(current, Schedule):
+            raise ValueError("gamma: a schedule needs an epoch: pass gamma=schedule.at(epoch)")
         tau = self.temperature[index]
         logit = Scale(1.0 / tau)  # the temperature of this step, before it moves
         total, pull, count = batch.reduce(LogSumExp(logit), Expectation(logit), Count(), negatives=negatives)
         log_g = total - count.log()
-        log_u = log_moving_average(self.log_average[index], log_g, self.gamma)
+        log_u = log_moving_average(self.log_average[index], log_g, current)
         # An image is several anchors, one per view. All write the same mean, since the order of writes is undefined.
         group = _group_numbers(index)
         self.log_average[index] = _group_log_mean_exp(log_u, group).to(self.log_average.dtype)
@@ -95,8 +114,8 @@ class PerSample(State):
             self.temperature[index] = temperature.clamp(self.low, self.high)
 
     def _index(self, pairs: AnyPairs) -> Tensor:
-        """Return the data-set index of each anchor."""
-        index, size = pairs.anchor_id, len(self.temperature)
+        """Return the entry of each anchor: its data-set index, after those of the towers before its own."""
+        index, size = pairs.anchor_id, self.size
         if index is None:
             raise ValueError("pairs: per-sample temperatures need image ids, which bare similarities do not have")
         check_values(
@@ -106,7 +125,14 @@ class PerSample(State):
                 f"got values from {int(index.min())} to {int(index.max())}"
             ),
         )
-        return index
+        if self.towers == 1:
+            return index
+        if pairs.views != self.towers or pairs.anchor_view is None:
+            raise ValueError(
+                f"pairs: expected the anchors of {self.towers} towers, one view each, got {pairs.views} "
+                f"(two_views(a, b), or towers=1 for views that share their state)"
+            )
+        return index + pairs.anchor_view * size
 
 
 def log_moving_average(log_average: Tensor, log_g: Tensor, gamma: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Temperature as a function of the epoch."""
+"""Settings as functions of the epoch: a temperature, or the γ of a moving average."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contrapose.validate import check_number
 
 
 class Schedule:
-    """A temperature for each epoch; subclass it and override `at`."""
+    """A number for each epoch, in place of a setting of `Loss`; subclass it and override `at`."""
 
     def at(self, epoch: float) -> float:
-        """Return the temperature of an epoch."""
-        raise TypeError(f"{type(self).__name__} does not define at(epoch): override it to return a temperature")
+        """Return the value in an epoch."""
+        raise TypeError(f"{type(self).__name__} does not define at(epoch): override it to return a number")
 
 
 @dataclass(frozen=True)
@@ -41,3 +41,28 @@ class CosineSchedule(Schedule):
         """Return the temperature of an epoch."""
         # A full period: the temperature is back at `high` after T epochs.
         return self.low + 0.5 * (self.high - self.low) * (1 + math.cos(2 * math.pi * epoch / self.period))
+
+
+@dataclass(frozen=True)
+class CosineDecay(Schedule):
+    """γ(e) = end + ½(start - end)(1 + cos(πe/E)): from `start` to `end` in E = `epochs` epochs, then constant (FastCLIP).
+
+    Epochs count from 0 in the authors' code: γ(0) = start.
+
+    >>> [round(CosineDecay(1.0, 0.2, epochs=10).at(epoch), 3) for epoch in (0, 5, 10, 15)]
+    [1.0, 0.6, 0.2, 0.2]
+    """
+
+    start: float = 1.0
+    end: float = 0.2
+    epochs: float = 16.0
+
+    def __post_init__(self) -> None:
+        check_number("start", self.start, above=0.0)
+        check_number("end", self.end, above=0.0)
+        check_number("epochs", self.epochs, above=0.0)
+
+    def at(self, epoch: float) -> float:
+        """Return the value in an epoch."""
+        part = min(epoch / self.epochs, 1.0)
+        return self.end + 0.5 * (self.start - self.end) * (1 + math.cos(math.pi * part))
