@@ -85,11 +85,15 @@ def spell_symmetric(a: Rows, b: Rows, negatives: Rows, negative_ids: list[int]) 
     """Both directions; explicit negatives are met by the anchors of a only."""
     anchors = []
     for i in range(len(a)):
-        candidates = [Candidate(dot(a[i], b[j]), 1) for j in range(len(b)) if j != i]
-        candidates += [Candidate(dot(a[i], h), 1) for h, k in zip(negatives, negative_ids, strict=True) if k != i]
+        candidates = [Candidate(dot(a[i], b[j]), 1, image=j) for j in range(len(b)) if j != i]
+        candidates += [
+            Candidate(dot(a[i], h), 1, image=k if k < len(a) else -1)
+            for h, k in zip(negatives, negative_ids, strict=True)
+            if k != i
+        ]
         anchors.append(Anchor(i, 0, [Candidate(dot(a[i], b[i]), 1)], candidates))
     for i in range(len(b)):
-        candidates = [Candidate(dot(b[i], a[j]), 0) for j in range(len(a)) if j != i]
+        candidates = [Candidate(dot(b[i], a[j]), 0, image=j) for j in range(len(a)) if j != i]
         anchors.append(Anchor(i, 1, [Candidate(dot(b[i], a[i]), 0)], candidates))
     return Batch(anchors, 2, False)
 
@@ -98,18 +102,18 @@ def spell_joint(a: Rows, b: Rows, negatives: list[Rows], directions: set[str]) -
     """One anchor per pair, with k explicit negatives per sample: a_i meets all of them, b_i those of other samples."""
     anchors = []
     for i in range(len(a)):
-        found = [Candidate(dot(a[i], b[j]), 1) for j in range(len(b)) if j != i]
+        found = [Candidate(dot(a[i], b[j]), 1, image=j) for j in range(len(b)) if j != i]
         found += [Candidate(dot(a[i], h), 1) for own in negatives for h in own]
         for j in range(len(a)):
             if j == i:
                 continue
             if "a_to_a" in directions:
-                found.append(Candidate(dot(a[i], a[j]), 0))
+                found.append(Candidate(dot(a[i], a[j]), 0, image=j))
             if "b_to_a" in directions:
-                found.append(Candidate(dot(b[i], a[j]), 1))
+                found.append(Candidate(dot(b[i], a[j]), 1, image=j))
             if "b_to_b" in directions:
-                found.append(Candidate(dot(b[i], b[j]), 0))
-                found += [Candidate(dot(b[i], h), 0) for h in negatives[j]]
+                found.append(Candidate(dot(b[i], b[j]), 0, image=j))
+                found += [Candidate(dot(b[i], h), 0, image=j) for h in negatives[j]]
         anchors.append(Anchor(i, 0, [Candidate(dot(a[i], b[i]), 1)], found))
     return Batch(anchors, 1, False)
 

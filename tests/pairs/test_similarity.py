@@ -70,7 +70,16 @@ def kinds(similarity: str) -> list[Kind]:
     ]
 
 
-REFUSED = ("dystress", "align_uniform", "cacr", "uaur", "hard_negative", "supcon profile", "nt_xent hardness profile")
+REFUSED = (
+    "dystress",
+    "align_uniform",
+    "cacr",
+    "uaur",
+    "hard_negative",
+    "supcon profile",
+    "nt_xent hardness profile",
+    "siglip dystress",
+)
 # MACL's temperature follows the mean positive similarity, which may leave no positive temperature here.
 DEFINED = [case for name, case in CASES.items() if not name.startswith((*REFUSED, "macl"))]
 PAIRS = [

@@ -45,9 +45,8 @@ def supcon(
 
     `labels` are integers, one per sample of the batch or one per anchor; a negative label means that it is unknown, and
     the sample then has only the positives of `pairs`. These exist for every anchor, so that none is left out of the
-    mean. `stored_labels` are those of the rows of a queue or a bank;
-    without them, all rows of a queue are negatives. A choice of `negatives` applies to the candidates with another
-    label, and never leaves out a positive.
+    mean. `stored_labels` are those of the rows of a queue or a bank; without them, all rows of a queue are negatives. A
+    choice of `negatives` applies to the candidates with another label, and never leaves out a positive.
 
     >>> from contrapose.pairs import two_views
     >>> z = torch.eye(2)[[0, 0, 1]]
@@ -89,6 +88,11 @@ def _same_label_sum(pairs: AnyPairs, labels: Labels, logit: Logit) -> Tensor:
         return pairs.reduce(Sum(logit), negatives=labels.same(), may_be_empty=True)[0]
     # φ is linear: the sum of similarities is the similarity to a sum of embeddings, in O(n d). All rows with the
     # anchor's sample id have its label.
-    rows = group_sums(pairs.pool, labels.pool, labels.anchor) - group_sums(pairs.pool, pairs.pool_id, pairs.anchor_id)
-    total = torch.where(labels.anchor >= 0, (pairs.anchor * rows).sum(1), 0.0)
+    totals = []
+    for rows, columns in pairs.candidate_runs:
+        pool = pairs.pool[columns]
+        of_label = group_sums(pool, labels.pool[columns], labels.anchor[rows])
+        of_sample = group_sums(pool, pairs.pool_id[columns], pairs.anchor_id[rows])
+        totals.append((pairs.anchor[rows] * (of_label - of_sample)).sum(1))
+    total = torch.where(labels.anchor >= 0, torch.cat(totals), 0.0)
     return logit(total[:, None])[:, 0]

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from contrapose.pairs.negatives import Choice
-from contrapose.pairs.pairs import AnyPairs
+from contrapose.pairs.pairs import AnyPairs, Pairs
 from contrapose.reduce import Block, group_counts
+from contrapose.reduce.comparisons import Runs
 from contrapose.validate import check_values
 
 UNLABELLED = -1  # any negative label: such a sample shares its label with none
@@ -78,12 +79,22 @@ def match_labels(pairs: AnyPairs, labels: Tensor, stored_labels: Tensor | None) 
         lambda: "labels: expected one label per sample, got two different labels for the same sample id",
     )
     unknown = anchor < 0
-    count = group_counts(given, anchor) - group_counts(pairs.pool_id, pairs.anchor_id)
+    count = torch.empty_like(anchor)
+    for rows, columns in runs_of(pairs):
+        own_rows = group_counts(pairs.pool_id[columns], pairs.anchor_id[rows])
+        count[rows] = group_counts(given[columns], anchor[rows]) - own_rows
     return Labels(
         anchor.masked_fill(unknown, _UNLABELLED_ANCHOR),
         given.masked_fill(given < 0, UNLABELLED),
         count.masked_fill(unknown, 0),
     )
+
+
+def runs_of(pairs: AnyPairs) -> Runs:
+    """Return (anchors, pool rows) that are compared."""
+    if isinstance(pairs, Pairs):
+        return pairs.candidate_runs
+    return [(slice(0, pairs.shape[0]), slice(0, pairs.shape[1]))]
 
 
 def _lookup(ids: Tensor, labels: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:

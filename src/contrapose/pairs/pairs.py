@@ -14,6 +14,7 @@ from contrapose.pairs.ids import opposite_views
 from contrapose.pairs.negatives import Choice, Hardest, Negatives, ViewChoice, narrow, other_views, steps
 from contrapose.pairs.similarities import Similarities
 from contrapose.reduce import ALL, Block, Selection, SoftplusSum, Statistic, of_rows, reduce_rows, sum_rows
+from contrapose.reduce.comparisons import Runs
 from contrapose.reduce.unit import matmul, products
 
 
@@ -124,6 +125,14 @@ class Pairs:
     def _is_symmetric(self) -> bool:
         """Whether two sides are compared with each other only, in both directions."""
         return self.between_views_only and self.views == 2
+
+    @property
+    def candidate_runs(self) -> Runs:
+        """(anchors, pool rows) that are compared: all with all, or each of two sides with the other."""
+        (n, m), half = self.shape, self.shape[0] // 2
+        if not self._is_symmetric:
+            return [(slice(0, n), slice(0, m))]
+        return [(slice(0, half), slice(half, m)), (slice(half, n), slice(0, half))]
 
     def _choices(self, negatives: Negatives) -> tuple[Choice, ...]:
         """Return all choices to apply, those that belong to these pairs first."""
