@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +253,27 @@ def test_memory_is_that_of_a_micro_batch() -> None:
 
     assert peak(8, cached) == peak(64, cached) == peak(8, lambda encoder, x: encoder(x))
     assert peak(64, lambda encoder, x: encoder(x)) > 4 * peak(64, cached)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("low_precision", [False, True])
+def test_a_gpu_repeats_its_random_numbers_and_its_precision(low_precision: bool) -> None:
+    encoder, reference = (network(dropout=0.3).float().cuda() for _ in range(2))
+    x1, x2 = (x.float().cuda() for x in two_inputs())
+    autocast = partial(torch.autocast, "cuda", torch.bfloat16, enabled=low_precision)
+    torch.manual_seed(7)
+    with autocast():
+        z1, z2 = large_batch(encoder, x1, x2, micro_batch=4)
+    dystress(z1, z2).backward()
+    after = torch.rand(3, device="cuda")
+    torch.manual_seed(7)
+    parts = []
+    for part in (*x1.split(4), *x2.split(4)):
+        with autocast():
+            parts.append(reference(part))
+    dystress(torch.cat(parts[:3]), torch.cat(parts[3:])).backward()
+    assert torch.equal(after, torch.rand(3, device="cuda"))
+    assert_same_gradients(encoder, reference, atol=1e-5)
 
 
 def test_a_transformer_with_dropout() -> None:
