@@ -52,7 +52,7 @@ def over_temperature(
 
 
 @triton.jit
-def _excluded(row_ids, p_id, columns, m, FULL_TILES: tl.constexpr):
+def excluded_pairs(row_ids, p_id, columns, m, FULL_TILES: tl.constexpr):
     """Return (ROWS, COLUMNS) bool: true where a column is not a negative, or lies beyond the last column."""
     if FULL_TILES:
         return row_ids[:, None] == tl.load(p_id + columns)[None, :]
@@ -66,7 +66,7 @@ def membership_of(s, threshold, tie_weight):
 
 
 @triton.jit
-def _program_rows(z_id, n, ROWS: tl.constexpr):
+def program_rows(z_id, n, ROWS: tl.constexpr):
     """Return a program's first row, its rows, a mask of those that exist, their ids, and its range of the columns."""
     first = tl.program_id(0) * ROWS
     rows = first + tl.arange(0, ROWS)
@@ -90,7 +90,7 @@ def forward_kernel(
     With MEAN_ROW, `mean_row` is the mean of the columns' vectors under the softmax, each times the slope of s / τ(s):
     the gradient of the log-sum-exp with respect to the row, divided by its factor.
     """
-    first, rows, inside, row_ids, split = _program_rows(z_id, n, ROWS)
+    first, rows, inside, row_ids, split = program_rows(z_id, n, ROWS)
     if HARDEST_ONLY:
         row_threshold = tl.load(thresholds + rows, inside, 0.0)[:, None]
         row_tie_weight = tl.load(tie_weights + rows, inside, 0.0)[:, None]
@@ -106,7 +106,7 @@ def forward_kernel(
         y = p.load([start, 0])
         s = tl.dot(x, tl.trans(y), input_precision=PRECISION)
         base, slope = over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, y.dtype == tl.bfloat16)
-        excluded = _excluded(row_ids, p_id, columns, m, FULL_TILES)
+        excluded = excluded_pairs(row_ids, p_id, columns, m, FULL_TILES)
         if CONSTANT_SHIFT:
             e = tl.exp2(base * times - shift)
         else:
@@ -153,6 +153,42 @@ def forward_kernel(
         tl.store(
             mean_row + offset[:, None] * d + coordinates[None, :], mean, inside[:, None] & (coordinates < d)[None, :]
         )
+
+
+@triton.jit
+def triangle_kernel(
+    z, z_id, row_totals, column_parts, first_row, n, times, low, span, bend, shift,
+    TEMPERATURE: tl.constexpr, ROWS: tl.constexpr, PRECISION: tl.constexpr,
+    FULL_TILES: tl.constexpr, FAST: tl.constexpr,
+):  # fmt: skip
+    """Sum e^{φ - shift} of the tiles on and above the diagonal, where rows and columns are the same embeddings.
+
+    Program i owns ROWS rows, as many as a tile has columns, from `first_row` + i · ROWS on. `row_totals` (rows of this
+    launch,) are its sums over columns; row i of `column_parts` (programs, n - first_row) are its sums over rows, for the
+    columns right of its diagonal tile: s_ij = s_ji, so that they belong to those columns' own rows. Parts left of the
+    diagonal are not written.
+    """
+    program = tl.program_id(0)
+    first = first_row + program * ROWS
+    rows = first + tl.arange(0, ROWS)
+    inside = rows < n
+    row_ids = tl.load(z_id + rows, inside, -1)
+    x = z.load([first, 0])
+    total = tl.zeros((ROWS,), tl.float32)
+    parts = column_parts + program.to(tl.int64) * (n - first_row) - first_row
+    for start in range(first, n, ROWS):
+        columns = start + tl.arange(0, ROWS)
+        y = z.load([start, 0])
+        s = tl.dot(x, tl.trans(y), input_precision=PRECISION)
+        base, _ = over_temperature(s, low, span, bend, TEMPERATURE, True, FAST, y.dtype == tl.bfloat16)
+        excluded = excluded_pairs(row_ids, z_id, columns, n, FULL_TILES)
+        if not FULL_TILES:
+            excluded = excluded | (rows >= n)[:, None]
+        e = tl.where(excluded, 0.0, tl.exp2(base * times - shift))
+        total += tl.sum(e, 1)
+        if start > first:
+            tl.store(parts + columns, tl.sum(e, 0), columns < n)
+    tl.store(row_totals + program * ROWS + tl.arange(0, ROWS), total, inside)
 
 
 @triton.jit
@@ -298,7 +334,7 @@ def backward_kernel(
     anchors. The gradient of an anchor without negatives may be NaN: all its columns are excluded. With one statistic
     and a constant shift `gradient2` is 1 / Σ e^{φ - shift}.
     """
-    first, rows, inside, row_ids, split = _program_rows(z_id, n, ROWS)
+    first, rows, inside, row_ids, split = program_rows(z_id, n, ROWS)
     none = tl.zeros((ROWS,), tl.float32)
     a, b, factor, total, threshold, tie_weight = none, none, none, none, none, none
     if ROWS_ARE_ANCHORS:
@@ -313,7 +349,7 @@ def backward_kernel(
         y = p.load([start, 0])
         s = tl.dot(x, tl.trans(y), input_precision=PRECISION)
         base, slope = over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, y.dtype == tl.bfloat16)
-        excluded = _excluded(row_ids, p_id, columns, m, FULL_TILES)
+        excluded = excluded_pairs(row_ids, p_id, columns, m, FULL_TILES)
         unread = tl.zeros((COLUMNS,), tl.float32)
         a2, b2, factor2, total2, threshold2, tie_weight2 = unread, unread, unread, unread, unread, unread
         if COLUMNS_ARE_ANCHORS:
@@ -335,44 +371,3 @@ def backward_kernel(
     coordinates = tl.arange(0, WIDTH)
     offset = (split.to(tl.int64) * n + rows)[:, None] * d + coordinates[None, :]
     tl.store(out + offset, gradient_sum, inside[:, None] & (coordinates < d)[None, :])
-
-
-@triton.jit
-def _packed_counts(s, first_threshold, step, k: tl.constexpr):
-    """Count the entries of each row at or above thresholds k and k + 1, in the low and the high 16 bits of one integer.
-
-    One reduction then serves two thresholds. A tile has fewer than 2¹⁶ columns, so that the low half cannot overflow.
-    """
-    return tl.sum(
-        tl.where(s >= first_threshold + k * step, 1, 0) + tl.where(s >= first_threshold + (k + 1) * step, 65536, 0), 1
-    )
-
-
-@triton.jit
-def count_kernel(
-    z, p, z_id, p_id, first_threshold, out, n, m, d, columns_per_program, step,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr, FULL_TILES: tl.constexpr,
-):  # fmt: skip
-    """Count each row's negatives at or above `first_threshold` + k · `step` for k = 0…7: (splits, n, 8)."""
-    first, rows, inside, row_ids, split = _program_rows(z_id, n, ROWS)
-    row_threshold = tl.load(first_threshold + rows, inside, 0.0)[:, None]
-    x = z.load([first, 0])
-    zero = tl.zeros((ROWS,), tl.int32)  # eight separate registers: Triton has no indexing into a tensor
-    low0, low1, low2, low3, high0, high1, high2, high3 = zero, zero, zero, zero, zero, zero, zero, zero
-    for start in range(split * columns_per_program, min(m, (split + 1) * columns_per_program), COLUMNS):
-        columns = start + tl.arange(0, COLUMNS)
-        s = tl.dot(x, tl.trans(p.load([start, 0])), input_precision=PRECISION)
-        s = tl.where(_excluded(row_ids, p_id, columns, m, FULL_TILES), -3.0, s)  # below every threshold
-        c0, c1 = _packed_counts(s, row_threshold, step, 0), _packed_counts(s, row_threshold, step, 2)
-        c2, c3 = _packed_counts(s, row_threshold, step, 4), _packed_counts(s, row_threshold, step, 6)
-        low0, low1, low2, low3 = low0 + (c0 & 65535), low1 + (c1 & 65535), low2 + (c2 & 65535), low3 + (c3 & 65535)
-        high0, high1, high2, high3 = high0 + (c0 >> 16), high1 + (c1 >> 16), high2 + (c2 >> 16), high3 + (c3 >> 16)
-    counts = out + (split.to(tl.int64) * n + rows) * 8
-    tl.store(counts, low0, inside)
-    tl.store(counts + 1, high0, inside)
-    tl.store(counts + 2, low1, inside)
-    tl.store(counts + 3, high1, inside)
-    tl.store(counts + 4, low2, inside)
-    tl.store(counts + 5, high2, inside)
-    tl.store(counts + 6, low3, inside)
-    tl.store(counts + 7, high3, inside)

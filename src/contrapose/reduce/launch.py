@@ -26,7 +26,6 @@ _TILES: dict[tuple[str, int], Tile] = {
     ("tf32x3", BACKWARD): (128, 64, 8, 2),
 }
 _DEFAULT: Tile = (64, 32, 4, 2)
-COUNT: Tile = (64, 64, 4, 2)
 _FEW_ROWS = 4096  # up to here large tiles would leave most multiprocessors idle
 _COMBINED_ROWS = 128  # rows per program of the kernel that combines partial results
 MIN_TILES = (
@@ -49,8 +48,9 @@ class Launch:
     `splits` programs divide the columns of each row, `columns_per_program` for each.
     """
 
-    def __init__(self, tile: Tile, z: Tensor, p: Tensor, d: int, precision: str) -> None:
+    def __init__(self, tile: Tile, z: Tensor, p: Tensor, d: int, precision: str, *, depth: int | None = None) -> None:
         self.z, self.p, self.d, self.tile = z, p, d, tile
+        self.depth = depth or z.shape[1]  # coordinates that a kernel loads at a time
         self.precision = "ieee" if precision == "bf16" else precision
         (self.n, self.width), self.m = z.shape, p.shape[0]
         self.grid, self.columns_per_program = _split_columns(self.n, self.m, tile, z.device)
@@ -60,7 +60,7 @@ class Launch:
         """Call kernel(z, p, *buffers, n, m, d, columns_per_program, *numbers, **constants)."""
         rows, columns, warps, stages = self.tile
         operands = [
-            TensorDescriptor(x, list(x.shape), [self.width, 1], [tile, self.width])
+            TensorDescriptor(x, list(x.shape), [self.width, 1], [tile, self.depth])
             for x, tile in ((self.z, rows), (self.p, columns))
         ]
         constants |= {

@@ -1,44 +1,146 @@
-"""The similarity of each anchor's k-th hardest negative, by counting: sorting would need the matrix."""
+"""The similarity of each anchor's k-th hardest negative. Sorting would need the matrix; here passes over it count.
+
+Each pass counts the negatives above eight thresholds per anchor and keeps the interval that holds the k-th: eight passes make
+it as narrow as float32 resolves. In a large pool most of them are saved. A sample of the columns, which costs little, gives an
+interval that almost surely holds the k-th; one pass narrows it to a few hundred negatives; another collects these, and the k-th
+is found among them. Anchors for which the sample misled are found by the eight passes, which cost nothing where all are found.
+Nothing is read from the device, so that all of this can be captured in a CUDA graph.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from contrapose.reduce.block import Selection
-from contrapose.reduce.exponent import Exponent
-from contrapose.reduce.kernels import BAND, count_kernel
-from contrapose.reduce.launch import COUNT, Launch
-from contrapose.reduce.reduction import Reduction, ids_of, part
+from contrapose.reduce.kernels import BAND
+from contrapose.reduce.launch import Launch, launch, specialisation
+from contrapose.reduce.reduction import part
+from contrapose.reduce.threshold_kernels import collect_kernel, count_kernel, select_kernel
+
+_LOWEST, _HIGHEST = -1.01, 1.01  # products of rounded unit vectors may exceed ±1 a little
+_PASSES = 8
+_SAMPLE = 4096  # columns of the sample
+_DEVIATIONS = 3.5  # half of the sample's interval, in standard deviations of the rank that a sample finds
+CAPACITY = 512  # negatives collected per anchor
+MIN_COLUMNS = 16384  # smaller pools are searched by the eight passes
+_ROWS = 16384  # anchors searched for at a time: what is collected for them takes memory
+_MARGIN = 2 * BAND.value  # collected beyond the interval, since ties at the threshold count
+_TILE = (64, 64, 4, 2)
+_DEPTH = 128  # coordinates per step of a product
+
+
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """Rows z against columns p: some anchors against the candidates they share."""
+
+    z: Tensor
+    p: Tensor
+    row_id: Tensor
+    column_id: Tensor
+    precision: str
+
+    def sample(self) -> _Search:
+        """Return the same rows against every so many-th column."""
+        stride = max(1, len(self.p) // _SAMPLE)
+        return _Search(
+            self.z, self.p[::stride].contiguous(), self.row_id, self.column_id[::stride].contiguous(), self.precision
+        )
+
+    def launch(self, kernel: object, *buffers: Tensor, **constants: int) -> None:
+        """Call the kernel with the ids and these buffers."""
+        depth = min(self.z.shape[1], _DEPTH if self.precision == "bf16" else _DEPTH // 2)
+        Launch(_TILE, self.z, self.p, self.z.shape[1], self.precision, depth=depth)(
+            kernel, self.row_id, self.column_id, *buffers, numbers=(), DEPTH=depth, **constants
+        )
+
+    def counts(self, low: Tensor, step: Tensor, unresolved: Tensor) -> Tensor:
+        """Return (n, 8): the number of negatives at or above low + k · step, k = 0…7; undefined where all is resolved."""
+        splits = Launch(_TILE, self.z, self.p, self.z.shape[1], self.precision).splits
+        counts = low.new_empty((splits, len(low), 8), dtype=torch.int32)
+        self.launch(count_kernel, low, step, unresolved, counts)
+        return counts.sum(0)
 
 
 def thresholds(z: Tensor, p: Tensor, selection: Selection, precision: str) -> tuple[Tensor, Tensor] | None:
-    """Return each anchor's similarity to its k-th hardest negative, and the weight of ties there: weights sum to k.
-
-    Sorting would need the matrix. Instead each pass counts the negatives above eight thresholds and keeps the interval
-    that holds the k-th: after eight passes it is as narrow as float32 resolves.
-    """
+    """Return each anchor's similarity to its k-th hardest negative, and the weight of ties there: weights sum to k."""
     if selection.hardest is None:
         return None
-    k = selection.kept_counts(torch.int64)
-    reduction = Reduction(Exponent(), selection, precision, None)
-    low = torch.full((len(z),), -1.01, device=z.device)  # products of rounded unit vectors may exceed ±1 a little
-    width = 2.02
-    for _ in range(8):
+    kept = selection.kept_counts(torch.int64)
+    found = []
+    for run, columns in selection.runs:
+        for start in range(run.start, run.stop, _ROWS):
+            rows = slice(start, min(start + _ROWS, run.stop))
+            ids = part(selection.anchor_id, rows), part(selection.pool_id, columns)
+            found.append(_find(_Search(part(z, rows), part(p, columns), *ids, precision), part(kept, rows)))
+    threshold, tie_weight = (torch.cat(values) for values in zip(*found, strict=True))
+    return threshold, tie_weight
+
+
+def _find(search: _Search, k: Tensor) -> tuple[Tensor, Tensor]:
+    low = torch.full((len(k),), _LOWEST, device=k.device)
+    if len(search.p) < MIN_COLUMNS:
+        return _ties(search, _bisect(search, low, k, _PASSES)[0], k)
+    threshold, tie_weight, resolved = _find_by_sample(search, k)
+    missing = ~resolved
+    exact, exact_weight = _ties(search, _bisect(search, low, k, _PASSES, missing)[0], k, missing)
+    return torch.where(missing, exact, threshold), torch.where(missing, exact_weight, tie_weight)
+
+
+def _bisect(
+    search: _Search, low: Tensor, k: Tensor, passes: int, unresolved: Tensor | None = None
+) -> tuple[Tensor, float]:
+    """Return a lower bound of each row's k-th largest similarity, and how far below it may be."""
+    width = _HIGHEST - _LOWEST
+    unresolved = torch.ones_like(k, dtype=torch.bool) if unresolved is None else unresolved
+    for _ in range(passes):
         width /= 8
-        reached = _counts_above(reduction, z, p, low, width) >= k[:, None]
+        reached = search.counts(low, torch.full_like(low, width), unresolved) >= k[:, None]
         low = low + width * (reached.sum(1) - 1).clamp(min=0)
-    counts = _counts_above(reduction, z, p, low - BAND.value, 2 * BAND.value)
+    return low, width
+
+
+def _ties(search: _Search, low: Tensor, k: Tensor, unresolved: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the thresholds and the weight of negatives within the band of ties."""
+    unresolved = torch.ones_like(k, dtype=torch.bool) if unresolved is None else unresolved
+    counts = search.counts(low - BAND.value, torch.full_like(low, 2 * BAND.value), unresolved)
     above, ties = counts[:, 1], counts[:, 0] - counts[:, 1]
     return low, ((k - above) / ties.clamp(min=1)).clamp(0, 1).float()
 
 
-def _counts_above(reduction: Reduction, z: Tensor, p: Tensor, start: Tensor, step: float) -> Tensor:
-    """Return (n, 8): the number of negatives at or above start + k · step, k = 0…7."""
-    counts = torch.empty((len(z), 8), dtype=torch.int64, device=z.device)
-    for rows, columns in reduction.selection.runs:
-        launch = Launch(COUNT, part(z, rows), part(p, columns), z.shape[1], reduction.precision)
-        parts = counts.new_empty((launch.splits, launch.n, 8), dtype=torch.int32)
-        launch(count_kernel, *ids_of(reduction, rows, columns), part(start, rows), parts, numbers=(step,))
-        counts[rows] = parts.sum(0)
-    return counts
+def _find_by_sample(search: _Search, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return thresholds, weights of ties, and whether each row's k-th negative was found, (n,) each."""
+    low, high = _sample_interval(search, k)
+    step = (high - low) / 7
+    reached = (search.counts(low, step, torch.ones_like(k, dtype=torch.bool)) >= k[:, None]).sum(1) - 1  # -1: below low
+    start = torch.where(reached < 0, _LOWEST, low + reached * step)
+    end = torch.where(reached < 0, low, torch.where(reached == 7, _HIGHEST, start + step))
+    start, end = start - _MARGIN, end + _MARGIN
+    values = low.new_empty((len(low), CAPACITY))
+    collected, above = k.new_zeros((2, len(low)), dtype=torch.int32)
+    search.launch(collect_kernel, start, end, values, collected, above, CAPACITY=CAPACITY)
+    rank = (k - above).int()
+    threshold, tie_weight = torch.empty_like(low), torch.empty_like(low)
+    buffers, rows = (values, collected, rank, start, end, threshold, tie_weight), 8
+    launch(
+        select_kernel, (-(-len(low) // rows), 1, 1), (*buffers, len(low)), specialisation(buffers, (len(low),)),
+        {"CAPACITY": CAPACITY, "ROWS": rows}, near=low, warps=4, stages=1,
+    )  # fmt: skip
+    resolved = (rank >= 1) & (rank <= collected) & (collected <= CAPACITY)
+    return threshold, tie_weight, resolved
+
+
+def _sample_interval(search: _Search, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Return an interval for each row that almost surely holds its k-th largest similarity, from a sample of columns."""
+    sample = search.sample()
+    size = len(sample.p)
+    rank = k.double() * (size / len(search.p))
+    # The number of sampled negatives above the k-th is nearly binomial.
+    deviation = _DEVIATIONS * (rank * (1 - rank / size)).clamp(min=0).sqrt() + 1
+    lowest = torch.full((len(k),), _LOWEST, device=k.device)
+    low, _ = _bisect(sample, lowest, (rank + deviation).ceil(), _PASSES // 2)
+    high, width = _bisect(sample, lowest, (rank - deviation).floor().clamp(min=1), _PASSES // 2)
+    low = torch.where(rank + deviation >= size, _LOWEST, low)
+    return low, torch.where(rank - deviation < 1, _HIGHEST, high + width)
