@@ -25,7 +25,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def _reciprocal(x, FAST: tl.constexpr):
+def reciprocal(x, FAST: tl.constexpr):
+    """Return 1 / x."""
     if FAST:  # one instruction, exact to the last bit or two; Triton's interpreter cannot run inline assembly
         return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=r,r", [x], tl.float32, True, 1)
     return 1.0 / x
@@ -44,7 +45,7 @@ def over_temperature(
         base, slope = s, 1.0
     else:
         tau, tau_slope = TEMPERATURE(s, low, span, bend, ROUGH)
-        inverse = _reciprocal(tau, FAST)
+        inverse = reciprocal(tau, FAST)
         base, slope = s * inverse, inverse
         if not DETACH:
             slope = (tau - s * tau_slope) * inverse * inverse

@@ -48,12 +48,22 @@ class Launch:
     `splits` programs divide the columns of each row, `columns_per_program` for each.
     """
 
-    def __init__(self, tile: Tile, z: Tensor, p: Tensor, d: int, precision: str, *, depth: int | None = None) -> None:
+    def __init__(
+        self,
+        tile: Tile,
+        z: Tensor,
+        p: Tensor,
+        d: int,
+        precision: str,
+        *,
+        depth: int | None = None,
+        splits: int | None = None,
+    ) -> None:
         self.z, self.p, self.d, self.tile = z, p, d, tile
         self.depth = depth or z.shape[1]  # coordinates that a kernel loads at a time
         self.precision = "ieee" if precision == "bf16" else precision
         (self.n, self.width), self.m = z.shape, p.shape[0]
-        self.grid, self.columns_per_program = _split_columns(self.n, self.m, tile, z.device)
+        self.grid, self.columns_per_program = _split_columns(self.n, self.m, tile, z.device, splits)
         self.splits = self.grid[1]
 
     def __call__(self, kernel: Any, *buffers: Tensor, numbers: tuple[float, ...], **constants: Any) -> None:
@@ -109,7 +119,9 @@ def specialisation(buffers: tuple[Tensor, ...], sizes: tuple[int, ...]) -> tuple
 
 
 @lru_cache
-def _split_columns(n: int, m: int, tile: Tile, device: torch.device) -> tuple[tuple[int, int, int], int]:
+def _split_columns(
+    n: int, m: int, tile: Tile, device: torch.device, splits: int | None = None
+) -> tuple[tuple[int, int, int], int]:
     """Return the grid, and the number of columns per program.
 
     Columns are split until there are two programs per multiprocessor. Partial results have to be combined, so only long
@@ -117,7 +129,7 @@ def _split_columns(n: int, m: int, tile: Tile, device: torch.device) -> tuple[tu
     """
     rows, columns, _, _ = tile
     row_blocks, column_tiles = _ceil_div(n, rows), _ceil_div(m, columns)
-    splits = max(1, min(2 * _multiprocessors(device) // row_blocks, column_tiles // MIN_TILES))
+    splits = splits or max(1, min(2 * _multiprocessors(device) // row_blocks, column_tiles // MIN_TILES))
     columns_per_program = _ceil_div(column_tiles, splits) * columns
     return (row_blocks, _ceil_div(m, columns_per_program), 1), columns_per_program
 

@@ -22,6 +22,8 @@ from contrapose.reduce.tile_kernels import sigmoid_tiles_kernel
 from contrapose.reduce.tiles import BLOCK, BlockGradients, Tiles, tile_width
 from contrapose.reduce.unit import refuse_second_derivative, same_tensor
 
+_WARPS = 8
+
 
 def sum_of_softplus(
     anchor: Tensor,
@@ -58,18 +60,20 @@ class _Total(torch.autograd.Function):
         phi, selection, precision = settings
         wants_anchor, wants_pool, *_ = ctx.needs_input_grad
         same, wants = same_tensor(anchor, pool), wants_anchor or wants_pool
-        tiles = Tiles(z, p, (selection.anchor_id, selection.pool_id), precision)
+        # Twice the warps: the values of a tile, its sigmoids and its weights are live at once, and must fit in registers.
+        tiles = Tiles(z, p, (selection.anchor_id, selection.pool_id), precision, warps=_WARPS)
         summed = BlockGradients(z, p, same=same, wants_rows=wants_anchor, wants_columns=wants_pool)
         totals = anchor.new_zeros(3)
-        constants = {"TEMPERATURE": phi.temperature, "DETACH": phi.detach, "WEIGHTS": wants}
+        learned = ctx.needs_input_grad[2]
+        constants = {"TEMPERATURE": phi.temperature, "DETACH": phi.detach, "WEIGHTS": wants, "LEARNED": learned}
         for block in comparisons(selection.runs, same=same, block=BLOCK):
-            parts = totals.new_empty((3, tiles.grid(block)[1], block.height))
+            parts = totals.new_empty((3 if learned else 1, tiles.grid(block)[1], block.height))
             weights = summed.weights(block) if wants else parts
             tiles(
                 sigmoid_tiles_kernel, block, numbers.contiguous(), parts, weights, sizes=(weights.stride(0),),
                 numbers=phi.numbers, **constants,
             )  # fmt: skip
-            totals += parts.sum((1, 2))
+            totals[: len(parts)] += parts.sum((1, 2))
             if wants:
                 summed.add(block, weights)
         ctx.same = same

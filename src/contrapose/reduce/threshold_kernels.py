@@ -72,25 +72,25 @@ def collect_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
     FULL_TILES: tl.constexpr, CAPACITY: tl.constexpr,
 ):  # fmt: skip
-    """Collect each row's negatives between `low` and `high`, and count those at or above `high`.
+    """Collect each row's negatives between `low` and `high`, (n, CAPACITY), and count those at or above `high`, (n,).
 
-    `values` (n, CAPACITY) are written in any order, as far as there is room; `collected` and `above` (n,) start at 0 and
-    count all of them. The order of atomic additions decides about positions only, and nothing depends on those.
+    `collected` (n,) counts them even where there is no room left. A program takes all columns of its rows.
     """
-    first, rows, inside, row_ids, split = program_rows(z_id, n, ROWS)
-    row_low, row_high = tl.load(low + rows, inside, 0.0)[:, None], tl.load(high + rows, inside, 0.0)[:, None]
-    total = tl.zeros((ROWS,), tl.int32)
-    for start in range(split * columns_per_program, min(m, (split + 1) * columns_per_program), COLUMNS):
+    first, rows, inside, row_ids, _ = program_rows(z_id, n, ROWS)
+    row_low, row_high = tl.load(low + rows, inside, 4.0)[:, None], tl.load(high + rows, inside, 4.0)[:, None]
+    count, total = tl.zeros((ROWS,), tl.int32), tl.zeros((ROWS,), tl.int32)
+    here = values + rows.to(tl.int64)[:, None] * CAPACITY
+    for start in range(0, m, COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
         s = _similarities(z, p, first, start, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION)
         s = tl.where(excluded_pairs(row_ids, p_id, columns, m, FULL_TILES), -3.0, s)
+        wanted = (s >= row_low) & (s < row_high)
         total += tl.sum(tl.where(s >= row_high, 1, 0), 1)
-        wanted = (s >= row_low) & (s < row_high) & inside[:, None]
-        counters = (collected + rows)[:, None] + tl.zeros((ROWS, COLUMNS), tl.int32)
-        place = tl.atomic_add(counters, 1, wanted, sem="relaxed")
-        here = values + rows.to(tl.int64)[:, None] * CAPACITY + place
-        tl.store(here, s, wanted & (place < CAPACITY))
-    tl.atomic_add(above + rows, total, inside, sem="relaxed")
+        place = tl.cumsum(wanted.to(tl.int32), 1) + (count - 1)[:, None]
+        count += tl.sum(wanted.to(tl.int32), 1)
+        tl.store(here + place, s, wanted & (place < CAPACITY))
+    tl.store(collected + rows, count, inside)
+    tl.store(above + rows, total, inside)
 
 
 @triton.jit

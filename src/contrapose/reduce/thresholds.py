@@ -16,19 +16,20 @@ from torch import Tensor
 
 from contrapose.reduce.block import Selection
 from contrapose.reduce.kernels import BAND
-from contrapose.reduce.launch import Launch, launch, specialisation
+from contrapose.reduce.launch import Launch, Tile, launch, specialisation
 from contrapose.reduce.reduction import part
 from contrapose.reduce.threshold_kernels import collect_kernel, count_kernel, select_kernel
 
 _LOWEST, _HIGHEST = -1.01, 1.01  # products of rounded unit vectors may exceed ±1 a little
 _PASSES = 8
-_SAMPLE = 4096  # columns of the sample
-_DEVIATIONS = 3.5  # half of the sample's interval, in standard deviations of the rank that a sample finds
-CAPACITY = 512  # negatives collected per anchor
-MIN_COLUMNS = 16384  # smaller pools are searched by the eight passes
+_SAMPLE = 2048  # columns of the sample
+_DEVIATIONS = 4.0  # half of the sample's interval, in standard deviations of the rank that a sample finds
+CAPACITY = 1024  # negatives collected per anchor
+MIN_COLUMNS, MIN_ROWS = 16384, 4096  # smaller problems are searched by the eight passes
 _ROWS = 16384  # anchors searched for at a time: what is collected for them takes memory
 _MARGIN = 2 * BAND.value  # collected beyond the interval, since ties at the threshold count
-_TILE = (64, 64, 4, 2)
+_COUNT_TILE: Tile = (64, 64, 4, 2)
+_COLLECT_TILE: Tile = (64, 64, 4, 2)
 _DEPTH = 128  # coordinates per step of a product
 
 
@@ -49,16 +50,18 @@ class _Search:
             self.z, self.p[::stride].contiguous(), self.row_id, self.column_id[::stride].contiguous(), self.precision
         )
 
-    def launch(self, kernel: object, *buffers: Tensor, **constants: int) -> None:
+    def launch(
+        self, kernel: object, *buffers: Tensor, tile: Tile = _COUNT_TILE, splits: int | None = None, **constants: int
+    ) -> None:
         """Call the kernel with the ids and these buffers."""
         depth = min(self.z.shape[1], _DEPTH if self.precision == "bf16" else _DEPTH // 2)
-        Launch(_TILE, self.z, self.p, self.z.shape[1], self.precision, depth=depth)(
+        Launch(tile, self.z, self.p, self.z.shape[1], self.precision, depth=depth, splits=splits)(
             kernel, self.row_id, self.column_id, *buffers, numbers=(), DEPTH=depth, **constants
         )
 
     def counts(self, low: Tensor, step: Tensor, unresolved: Tensor) -> Tensor:
         """Return (n, 8): the number of negatives at or above low + k · step, k = 0…7; undefined where all is resolved."""
-        splits = Launch(_TILE, self.z, self.p, self.z.shape[1], self.precision).splits
+        splits = Launch(_COUNT_TILE, self.z, self.p, self.z.shape[1], self.precision).splits
         counts = low.new_empty((splits, len(low), 8), dtype=torch.int32)
         self.launch(count_kernel, low, step, unresolved, counts)
         return counts.sum(0)
@@ -81,7 +84,7 @@ def thresholds(z: Tensor, p: Tensor, selection: Selection, precision: str) -> tu
 
 def _find(search: _Search, k: Tensor) -> tuple[Tensor, Tensor]:
     low = torch.full((len(k),), _LOWEST, device=k.device)
-    if len(search.p) < MIN_COLUMNS:
+    if len(search.p) < MIN_COLUMNS or len(k) < MIN_ROWS:
         return _ties(search, _bisect(search, low, k, _PASSES)[0], k)
     threshold, tie_weight, resolved = _find_by_sample(search, k)
     missing = ~resolved
@@ -119,8 +122,8 @@ def _find_by_sample(search: _Search, k: Tensor) -> tuple[Tensor, Tensor, Tensor]
     end = torch.where(reached < 0, low, torch.where(reached == 7, _HIGHEST, start + step))
     start, end = start - _MARGIN, end + _MARGIN
     values = low.new_empty((len(low), CAPACITY))
-    collected, above = k.new_zeros((2, len(low)), dtype=torch.int32)
-    search.launch(collect_kernel, start, end, values, collected, above, CAPACITY=CAPACITY)
+    collected, above = k.new_empty((2, len(low)), dtype=torch.int32)
+    search.launch(collect_kernel, start, end, values, collected, above, tile=_COLLECT_TILE, splits=1, CAPACITY=CAPACITY)
     rank = (k - above).int()
     threshold, tie_weight = torch.empty_like(low), torch.empty_like(low)
     buffers, rows = (values, collected, rank, start, end, threshold, tie_weight), 8

@@ -14,7 +14,15 @@ too, like the columns. As in `kernels`, exponents are in base 2 inside a kernel 
 import triton
 import triton.language as tl
 
-from contrapose.reduce.kernels import LN2, LOG2E, load_anchors, membership_of, over_temperature, similarity_weights
+from contrapose.reduce.kernels import (
+    LN2,
+    LOG2E,
+    load_anchors,
+    membership_of,
+    over_temperature,
+    reciprocal,
+    similarity_weights,
+)
 
 
 @triton.jit
@@ -190,7 +198,7 @@ def merge_kernel(
     """
     index = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = index < count
-    here, plane = parts + index[None, :], tiles.to(tl.int64) * count
+    here, plane = parts + index[None, :], tiles * count
     old_total, old_second = tl.full((ROWS,), float("-inf"), tl.float32), tl.zeros((ROWS,), tl.float32)
     if not FIRST:
         old_total = tl.load(lse + start + index, inside, 0.0) * LOG2E
@@ -290,27 +298,28 @@ def sigmoid_tiles_kernel(
     z, p, z_id, p_id, scale_and_bias, parts, out, row_start, row_end, column_start, column_end, out_stride,
     low, span, bend,
     COLUMNS_ARE_ANCHORS: tl.constexpr, TRIANGLE: tl.constexpr, TEMPERATURE: tl.constexpr, DETACH: tl.constexpr,
-    WEIGHTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr, FULL_TILES: tl.constexpr, FAST: tl.constexpr,
+    WEIGHTS: tl.constexpr, LEARNED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
+    DEPTH: tl.constexpr, PRECISION: tl.constexpr, FULL_TILES: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """Sum log(1 + e^x), σ(x) · s/τ(s) and σ(x) over the columns of each tile, x = scale · s/τ(s) + bias: (3, tiles, rows).
+    """Sum log(1 + e^x) over the columns of each tile, x = scale · s/τ(s) + bias: (3, tiles, rows).
 
-    With WEIGHTS, write the derivative of the block's sum with respect to each similarity to `out`, in the same pass: it does
-    not depend on sums over the rest of the matrix, as that of a softmax does. If columns are anchors, each similarity
-    counts twice.
+    If scale or bias are LEARNED, σ(x) · s/τ(s) and σ(x) are summed too: their gradients. With WEIGHTS, the derivative of the
+    block's sum with respect to each similarity is written to `out`, in the same pass: it does not depend on sums over the
+    rest of the matrix, as that of a softmax does. If columns are anchors, each similarity counts twice.
     """
     i, j = tl.program_id(0), tl.program_id(1)
     row_count = row_end - row_start
-    here = parts + j.to(tl.int64) * row_count + i * ROWS + tl.arange(0, ROWS)
-    plane = row_count.to(tl.int64) * tl.num_programs(1)
+    here = parts + j * row_count + i * ROWS + tl.arange(0, ROWS)
+    plane = row_count * tl.num_programs(1)
     rows, columns, row_inside, column_inside, excluded = _tile(
         z_id, p_id, row_start, row_end, column_start, column_end, ROWS, COLUMNS, FULL_TILES
     )
     if TRIANGLE and j < i:  # its transpose counts for it
         none = tl.zeros((ROWS,), tl.float32)
         tl.store(here, none, row_inside)
-        tl.store(here + plane, none, row_inside)
-        tl.store(here + 2 * plane, none, row_inside)
+        if LEARNED:
+            tl.store(here + plane, none, row_inside)
+            tl.store(here + 2 * plane, none, row_inside)
         return
     times = 1.0
     if COLUMNS_ARE_ANCHORS:
@@ -321,13 +330,14 @@ def sigmoid_tiles_kernel(
     x = base * scale + bias
     u = tl.exp2(-tl.abs(x) * LOG2E)
     value = tl.where(excluded, 0.0, tl.maximum(x, 0.0) + _log1p(u))
-    sigmoid = tl.where(excluded, 0.0, tl.where(x >= 0, 1.0, u) / (1.0 + u))
     count = times
     if TRIANGLE:
         count = tl.where(j > i, 2.0, 1.0)  # a tile on the diagonal holds both similarities of a pair
     tl.store(here, tl.sum(value, 1) * count, row_inside)
-    tl.store(here + plane, tl.sum(sigmoid * tl.where(excluded, 0.0, base), 1) * count, row_inside)
-    tl.store(here + 2 * plane, tl.sum(sigmoid, 1) * count, row_inside)
+    sigmoid = tl.where(excluded, 0.0, tl.where(x >= 0, 1.0, u) * reciprocal(1.0 + u, FAST))
+    if LEARNED:
+        tl.store(here + plane, tl.sum(sigmoid * tl.where(excluded, 0.0, base), 1) * count, row_inside)
+        tl.store(here + 2 * plane, tl.sum(sigmoid, 1) * count, row_inside)
     if WEIGHTS:
         weight = tl.where(excluded, 0.0, sigmoid * slope * (scale * times)).to(out.dtype.element_ty)
         row, column = (rows - row_start).to(tl.int64), (columns - column_start).to(tl.int64)

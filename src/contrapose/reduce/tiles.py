@@ -24,9 +24,12 @@ def tile_width(d: int) -> int:
 class Tiles:
     """The tiles of one similarity matrix, z · pᵀ: kernels are launched with one program for each tile of a block."""
 
-    def __init__(self, z: Tensor, p: Tensor, ids: tuple[Tensor, Tensor], precision: str) -> None:
+    def __init__(
+        self, z: Tensor, p: Tensor, ids: tuple[Tensor, Tensor], precision: str, *, warps: int | None = None
+    ) -> None:
         self.z, self.p, self.ids = z, p, ids
-        self.size, depth, self.warps, self.stages = TILES[precision]
+        self.size, depth, usual_warps, self.stages = TILES[precision]
+        self.warps = warps or usual_warps
         self.operands = tuple(TensorDescriptor(x, list(x.shape), [x.shape[1], 1], [self.size, depth]) for x in (z, p))
         self.constants = {
             "ROWS": self.size, "COLUMNS": self.size, "WIDTH": z.shape[1], "DEPTH": depth,

@@ -10,7 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from contrapose.reduce.hardware import is_half, on_device
+from contrapose.reduce.hardware import is_half
+from contrapose.reduce.launch import launch, specialisation
 
 _TILE = 2048  # coordinates of a view that a program holds
 
@@ -73,11 +74,11 @@ def _backward_kernel(
     tl.store(out + second, gradient_y.to(out.dtype.element_ty), inside)
 
 
-def _launch_shape(m: int, d: int) -> tuple[tuple[int], dict[str, int]]:
+def _launch_shape(m: int, d: int) -> tuple[tuple[int, int, int], dict[str, int]]:
     """Return the grid, and the compile-time arguments."""
     width = max(16, 1 << (d - 1).bit_length())
     rows = max(1, _TILE // width)
-    return (-(-m // rows),), {"ROWS": rows, "WIDTH": width, "num_warps": 4}
+    return (-(-m // rows), 1, 1), {"ROWS": rows, "WIDTH": width}
 
 
 def forward(z1: Tensor, z2: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
@@ -91,11 +92,13 @@ def forward(z1: Tensor, z2: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | No
     unit_vectors = z1.new_empty((2, m, d), dtype=torch.float32)
     rounded = torch.empty_like(unit_vectors, dtype=torch.bfloat16) if is_half(z1) else None
     inverse, products = unit_vectors.new_empty((2, m, 1)), unit_vectors.new_empty((2 * m, 1))
-    with on_device(z1):
-        _forward_kernel[grid](
-            z1.contiguous(), z2.contiguous(), unit_vectors, unit_vectors if rounded is None else rounded, inverse,
-            products, m, d, ROUND=rounded is not None, **constants,
-        )  # fmt: skip
+    buffers = (
+        z1.contiguous(), z2.contiguous(), unit_vectors, unit_vectors if rounded is None else rounded, inverse, products,
+    )  # fmt: skip
+    launch(
+        _forward_kernel, grid, (*buffers, m, d), specialisation(buffers, (m, d)),
+        {"ROUND": rounded is not None, **constants}, near=z1, warps=4, stages=1,
+    )  # fmt: skip
     return unit_vectors, inverse, products, rounded
 
 
@@ -114,6 +117,9 @@ def backward(
     # A missing gradient is replaced by any tensor: its flag keeps the kernel from reading it.
     inputs: list[Any] = [unit_vectors if x is None else x.contiguous() for x in (gradient, product_gradient)]
     flags = {"GRADIENT": gradient is not None, "PRODUCTS": product_gradient is not None}
-    with on_device(unit_vectors):
-        _backward_kernel[grid](*inputs, unit_vectors, inverse, out, m, d, **flags, **constants)
+    buffers = (*inputs, unit_vectors, inverse, out)
+    launch(
+        _backward_kernel, grid, (*buffers, m, d), specialisation(buffers, (m, d)), flags | constants, near=unit_vectors,
+        warps=4, stages=1,
+    )  # fmt: skip
     return out
