@@ -26,10 +26,10 @@ _SAMPLE = 2048  # columns of the sample
 _DEVIATIONS = 4.0  # half of the sample's interval, in standard deviations of the rank that a sample finds
 CAPACITY = 1024  # negatives collected per anchor
 MIN_COLUMNS, MIN_ROWS = 16384, 4096  # smaller problems are searched by the eight passes
-_ROWS = 16384  # anchors searched for at a time: what is collected for them takes memory
+_ROWS = 32768  # anchors searched for at a time: what is collected for them takes memory
 _MARGIN = 2 * BAND.value  # collected beyond the interval, since ties at the threshold count
 _COUNT_TILE: Tile = (64, 64, 4, 2)
-_COLLECT_TILE: Tile = (64, 64, 4, 2)
+_COLLECT_TILE: Tile = (64, 64, 4, 2)  # at most 64 columns: one bit for each
 _DEPTH = 128  # coordinates per step of a product
 
 
@@ -123,7 +123,18 @@ def _find_by_sample(search: _Search, k: Tensor) -> tuple[Tensor, Tensor, Tensor]
     start, end = start - _MARGIN, end + _MARGIN
     values = low.new_empty((len(low), CAPACITY))
     collected, above = k.new_empty((2, len(low)), dtype=torch.int32)
-    search.launch(collect_kernel, start, end, values, collected, above, tile=_COLLECT_TILE, splits=1, CAPACITY=CAPACITY)
+    search.launch(
+        collect_kernel,
+        start,
+        end,
+        values,
+        collected,
+        above,
+        tile=_COLLECT_TILE,
+        splits=1,
+        CAPACITY=CAPACITY,
+        FAST=low.is_cuda,
+    )
     rank = (k - above).int()
     threshold, tie_weight = torch.empty_like(low), torch.empty_like(low)
     buffers, rows = (values, collected, rank, start, end, threshold, tie_weight), 8

@@ -287,13 +287,6 @@ def weigh_tiles_kernel(
 
 
 @triton.jit
-def _log1p(u):
-    """Return log(1 + u) for u in [0, 1]. Near 0, adding 1 first would lose the digits of u."""
-    series = u * (1.0 - u * (0.5 - u * (0.3333333333 - u * (0.25 - u * 0.2))))
-    return tl.where(u < 0.03, series, tl.log2(1.0 + u) * LN2)
-
-
-@triton.jit
 def sigmoid_tiles_kernel(
     z, p, z_id, p_id, scale_and_bias, parts, out, row_start, row_end, column_start, column_end, out_stride,
     low, span, bend,
@@ -327,14 +320,18 @@ def sigmoid_tiles_kernel(
     scale, bias = tl.load(scale_and_bias), tl.load(scale_and_bias + 1)
     s = _similarities(z, p, row_start, column_start, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION)
     base, slope = over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
-    x = base * scale + bias
-    u = tl.exp2(-tl.abs(x) * LOG2E)
-    value = tl.where(excluded, 0.0, tl.maximum(x, 0.0) + _log1p(u))
+    # Base 2 throughout. -inf for excluded pairs makes their loss and their weight exactly 0.
+    x = tl.where(excluded, float("-inf"), base * (scale * LOG2E) + bias * LOG2E)
+    u = tl.exp2(-tl.abs(x))
+    one_plus = 1.0 + u
+    inverse = reciprocal(one_plus, FAST)
+    # log(1 + u), with the digits of a small u that 1 + u rounds off
+    value = tl.maximum(x, 0.0) + tl.log2(one_plus) + (u - (one_plus - 1.0)) * inverse * LOG2E
     count = times
     if TRIANGLE:
         count = tl.where(j > i, 2.0, 1.0)  # a tile on the diagonal holds both similarities of a pair
-    tl.store(here, tl.sum(value, 1) * count, row_inside)
-    sigmoid = tl.where(excluded, 0.0, tl.where(x >= 0, 1.0, u) * reciprocal(1.0 + u, FAST))
+    tl.store(here, tl.sum(value, 1) * (count * LN2), row_inside)
+    sigmoid = tl.where(x >= 0, inverse, u * inverse)
     if LEARNED:
         tl.store(here + plane, tl.sum(sigmoid * tl.where(excluded, 0.0, base), 1) * count, row_inside)
         tl.store(here + 2 * plane, tl.sum(sigmoid, 1) * count, row_inside)

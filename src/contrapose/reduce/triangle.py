@@ -13,6 +13,7 @@ from contrapose.reduce.tiled import merge
 
 MIN_ROWS = 16384  # below, there are too few tiles for half of them to take half of the time
 PANEL = 8192  # rows of one launch: sums over them are stored for every column
+_RANGES = 8  # of the columns, one for each program of a block of rows
 _TILE, _WARPS, _STAGES = 128, 4, 2
 
 
@@ -36,19 +37,21 @@ def triangle_sums(reduction: Reduction, z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _panel_sums(reduction: Reduction, z: Tensor, ids: Tensor, start: int, count: int) -> tuple[Tensor, Tensor]:
-    """Return the sums of some rows over their columns, (1, 1, rows), and over these rows, (1, tiles, n - start)."""
-    (n, width), programs = z.shape, -(-count // _TILE)
-    of_rows = z.new_empty((1, 1, count), dtype=torch.float32)
-    of_columns = of_rows.new_empty((1, programs, n - start))
+    """Return the sums of some rows over ranges of columns, (1, ranges, rows), and over blocks of rows, (1, blocks, n - start)."""
+    (n, width), blocks = z.shape, -(-count // _TILE)
+    per_program = -(-(n - start) // (_RANGES * _TILE)) * _TILE
+    ranges = -(-(n - start) // per_program)
+    of_rows = z.new_empty((1, ranges, count), dtype=torch.float32)
+    of_columns = of_rows.new_empty((1, blocks, n - start))
     of_columns[:, :, :count] = 0.0  # left of the diagonal nothing is computed
     times, _, low, span, bend, shift, _ = reduction.numbers
-    buffers, sizes = (ids, of_rows, of_columns), (start, n)
+    buffers, sizes = (ids, of_rows, of_columns), (start, n, count, per_program)
     constants = {
         "TEMPERATURE": reduction.phi.temperature, "ROWS": _TILE, "PRECISION": "ieee", "FULL_TILES": n % _TILE == 0,
         "FAST": z.is_cuda,
     }  # fmt: skip
     launch(
-        triangle_kernel, (programs, 1, 1),
+        triangle_kernel, (blocks, ranges, 1),
         (TensorDescriptor(z, list(z.shape), [width, 1], [_TILE, width]), *buffers, *sizes, times, low, span, bend, shift),
         (z.dtype, width, specialisation(buffers, sizes)), constants, near=z, warps=_WARPS, stages=_STAGES,
     )  # fmt: skip
