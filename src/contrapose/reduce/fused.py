@@ -38,7 +38,6 @@ from contrapose.reduce.statistics import Statistic
 from contrapose.reduce.thresholds import thresholds
 from contrapose.reduce.tiled import TiledStatistics
 from contrapose.reduce.tiles import tile_width
-from contrapose.reduce.triangle import sums_triangle, triangle_sums
 from contrapose.reduce.unit import refuse_second_derivative, same_tensor
 
 MAX_RESIDENT_WIDTH = 256  # up to here a program keeps its rows and their gradient in registers
@@ -106,11 +105,6 @@ class _Statistics(torch.autograd.Function):
         # The mean row is the anchor's gradient only of a single log-sum-exp.
         ctx.has_means = wants_anchor and reduction.sums != TWO_TOTALS and not reduction.returns_expectation
         ctx.width = anchor.shape[1]
-        if same_tensor(anchor, pool) and sums_triangle(reduction, len(z)):
-            lse, second = triangle_sums(reduction, z)
-            ctx.reduction = reduction
-            ctx.save_for_backward(z, p, lse, second)
-            return (lse,)
         parts = [
             # A run that is its own transpose gets both terms of its gradient from one backward pass, without mean rows.
             _forward(

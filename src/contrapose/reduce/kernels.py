@@ -157,43 +157,6 @@ def forward_kernel(
 
 
 @triton.jit
-def triangle_kernel(
-    z, z_id, row_parts, column_parts, first_row, n, row_count, columns_per_program, times, low, span, bend, shift,
-    TEMPERATURE: tl.constexpr, ROWS: tl.constexpr, PRECISION: tl.constexpr,
-    FULL_TILES: tl.constexpr, FAST: tl.constexpr,
-):  # fmt: skip
-    """Sum e^{φ - shift} of the tiles on and above the diagonal, where rows and columns are the same embeddings.
-
-    Program (i, k) owns ROWS rows, as many as a tile has columns, from `first_row` + i · ROWS on, and the k-th range of the
-    columns from `first_row` on. Row k of `row_parts` (ranges, row_count) are sums over these columns; row i of `column_parts`
-    (row blocks, n - first_row) are sums over these rows, for columns right of the diagonal tile: s_ij = s_ji, so that they
-    belong to those columns' own rows. Parts left of the diagonal are not written.
-    """
-    block, part = tl.program_id(0), tl.program_id(1)
-    first = first_row + block * ROWS
-    rows = first + tl.arange(0, ROWS)
-    inside = rows < n
-    row_ids = tl.load(z_id + rows, inside, -1)
-    x = z.load([first, 0])
-    total = tl.zeros((ROWS,), tl.float32)
-    parts = column_parts + block * (n - first_row) - first_row
-    first_column = first_row + part * columns_per_program
-    for start in range(tl.maximum(first, first_column), tl.minimum(n, first_column + columns_per_program), ROWS):
-        columns = start + tl.arange(0, ROWS)
-        y = z.load([start, 0])
-        s = tl.dot(x, tl.trans(y), input_precision=PRECISION)
-        base, _ = over_temperature(s, low, span, bend, TEMPERATURE, True, FAST, y.dtype == tl.bfloat16)
-        excluded = excluded_pairs(row_ids, z_id, columns, n, FULL_TILES)
-        if not FULL_TILES:
-            excluded = excluded | (rows >= n)[:, None]
-        e = tl.where(excluded, 0.0, tl.exp2(base * times - shift))
-        total += tl.sum(e, 1)
-        if start > first:
-            tl.store(parts + columns, tl.sum(e, 0), columns < n)
-    tl.store(row_parts + part * row_count + block * ROWS + tl.arange(0, ROWS), total, inside)
-
-
-@triton.jit
 def _combined_sum(parts, rows, inside, n, splits):
     """Return the largest of each row's partial log-sums, x_max (0 if all are -inf), and Σ_k e^{x_k - x_max}."""
     largest = tl.load(parts + rows, inside, float("-inf"))

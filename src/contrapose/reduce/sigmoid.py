@@ -22,7 +22,8 @@ from contrapose.reduce.tile_kernels import sigmoid_tiles_kernel
 from contrapose.reduce.tiles import BLOCK, BlockGradients, Tiles, tile_width
 from contrapose.reduce.unit import refuse_second_derivative, same_tensor
 
-_WARPS = 8
+# Half of the usual tile: its losses, sigmoids and weights are live at once, and must fit in registers.
+_TILE = (128, 64, 64, 4, 3)
 
 
 def sum_of_softplus(
@@ -60,8 +61,8 @@ class _Total(torch.autograd.Function):
         phi, selection, precision = settings
         wants_anchor, wants_pool, *_ = ctx.needs_input_grad
         same, wants = same_tensor(anchor, pool), wants_anchor or wants_pool
-        # Twice the warps: the values of a tile, its sigmoids and its weights are live at once, and must fit in registers.
-        tiles = Tiles(z, p, (selection.anchor_id, selection.pool_id), precision, warps=_WARPS)
+        tile = _TILE if precision == "bf16" and not same else None
+        tiles = Tiles(z, p, (selection.anchor_id, selection.pool_id), precision, tile=tile)
         summed = BlockGradients(z, p, same=same, wants_rows=wants_anchor, wants_columns=wants_pool)
         totals = anchor.new_zeros(3)
         learned = ctx.needs_input_grad[2]

@@ -12,8 +12,15 @@ from contrapose.reduce.comparisons import Comparison
 from contrapose.reduce.launch import launch, specialisation
 
 BLOCK = 8192  # rows and columns of a block
-# (rows and columns of a tile, coordinates per step, warps, pipeline stages) by precision: the fastest on an H200
-TILES = {"bf16": (128, 64, 4, 3), "tf32": (128, 32, 4, 3), "tf32x3": (64, 32, 4, 2), "ieee": (64, 32, 4, 2)}
+# (rows, columns, coordinates per step, warps, pipeline stages) of a tile, by precision: the fastest on an H200. Square, since a
+# block on the diagonal leaves out the tiles below it.
+Tile = tuple[int, int, int, int, int]
+TILES: dict[str, Tile] = {
+    "bf16": (128, 128, 64, 4, 3),
+    "tf32": (128, 128, 32, 4, 3),
+    "tf32x3": (64, 64, 32, 4, 2),
+    "ieee": (64, 64, 32, 4, 2),
+}
 
 
 def tile_width(d: int) -> int:
@@ -25,20 +32,22 @@ class Tiles:
     """The tiles of one similarity matrix, z · pᵀ: kernels are launched with one program for each tile of a block."""
 
     def __init__(
-        self, z: Tensor, p: Tensor, ids: tuple[Tensor, Tensor], precision: str, *, warps: int | None = None
+        self, z: Tensor, p: Tensor, ids: tuple[Tensor, Tensor], precision: str, *, tile: Tile | None = None
     ) -> None:
         self.z, self.p, self.ids = z, p, ids
-        self.size, depth, usual_warps, self.stages = TILES[precision]
-        self.warps = warps or usual_warps
-        self.operands = tuple(TensorDescriptor(x, list(x.shape), [x.shape[1], 1], [self.size, depth]) for x in (z, p))
+        self.rows, self.columns, depth, self.warps, self.stages = tile or TILES[precision]
+        self.operands = tuple(
+            TensorDescriptor(x, list(x.shape), [x.shape[1], 1], [size, depth])
+            for x, size in ((z, self.rows), (p, self.columns))
+        )
         self.constants = {
-            "ROWS": self.size, "COLUMNS": self.size, "WIDTH": z.shape[1], "DEPTH": depth,
+            "ROWS": self.rows, "COLUMNS": self.columns, "WIDTH": z.shape[1], "DEPTH": depth,
             "PRECISION": "ieee" if precision == "bf16" else precision, "FAST": z.is_cuda,
         }  # fmt: skip
 
     def grid(self, block: Comparison) -> tuple[int, int]:
         """Return the number of tiles down and across a block."""
-        return -(-block.height // self.size), -(-block.width // self.size)
+        return -(-block.height // self.rows), -(-block.width // self.columns)
 
     def __call__(
         self,
@@ -54,7 +63,7 @@ class Tiles:
         sizes = (block.rows.start, block.rows.stop, block.columns.start, block.columns.stop, *sizes)
         constants = self.constants | constants | {
             "COLUMNS_ARE_ANCHORS": block.both, "TRIANGLE": block.diagonal,
-            "FULL_TILES": block.height % self.size == 0 and block.width % self.size == 0,
+            "FULL_TILES": block.height % self.rows == 0 and block.width % self.columns == 0,
         }  # fmt: skip
         launch(
             kernel, (*self.grid(block), 1), (*self.operands, *buffers, *sizes, *numbers),
