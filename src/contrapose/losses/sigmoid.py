@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor
 
 from contrapose.losses.objective import objective
@@ -15,7 +17,8 @@ from contrapose.validate import check_number
 __all__ = ["siglip"]
 
 
-@objective(make_pairs=cross)
+# In both directions each pair counts twice and is divided by twice the anchors: the same loss, and one normalisation of both.
+@objective(make_pairs=partial(cross, symmetric=True))
 def siglip(
     pairs: AnyPairs,
     *,

@@ -61,14 +61,16 @@ class _Total(torch.autograd.Function):
         phi, selection, precision = settings
         wants_anchor, wants_pool, *_ = ctx.needs_input_grad
         same, wants = same_tensor(anchor, pool), wants_anchor or wants_pool
-        tile = _TILE if precision == "bf16" and not same else None
+        blocks = list(comparisons(selection.runs, same=same, block=BLOCK))
+        # Blocks on the diagonal need square tiles.
+        tile = _TILE if precision == "bf16" and not any(block.diagonal for block in blocks) else None
         tiles = Tiles(z, p, (selection.anchor_id, selection.pool_id), precision, tile=tile)
         summed = BlockGradients(z, p, same=same, wants_rows=wants_anchor, wants_columns=wants_pool)
         totals = anchor.new_zeros(3)
         learned = ctx.needs_input_grad[2]
         constants = {"TEMPERATURE": phi.temperature, "DETACH": phi.detach, "WEIGHTS": wants, "LEARNED": learned}
-        for block in comparisons(selection.runs, same=same, block=BLOCK):
-            parts = totals.new_empty((3 if learned else 1, tiles.grid(block)[1], block.height))
+        for block in blocks:
+            parts = totals.new_empty((3 if learned else 1, *tiles.grid(block)))
             weights = summed.weights(block) if wants else parts
             tiles(
                 sigmoid_tiles_kernel, block, numbers.contiguous(), parts, weights, sizes=(weights.stride(0),),

@@ -23,10 +23,10 @@ from contrapose.reduce.threshold_kernels import collect_kernel, count_kernel, se
 _LOWEST, _HIGHEST = -1.01, 1.01  # products of rounded unit vectors may exceed ±1 a little
 _PASSES = 8
 _SAMPLE = 2048  # columns of the sample
-_DEVIATIONS = 4.0  # half of the sample's interval, in standard deviations of the rank that a sample finds
+_DEVIATIONS = 5.5  # half of the sample's interval, in standard deviations of the rank that a sample finds
 CAPACITY = 1024  # negatives collected per anchor
 MIN_COLUMNS, MIN_ROWS = 16384, 4096  # smaller problems are searched by the eight passes
-_ROWS = 32768  # anchors searched for at a time: what is collected for them takes memory
+_ROWS = 16384  # anchors searched for at a time: what is collected for them takes memory
 _MARGIN = 2 * BAND.value  # collected beyond the interval, since ties at the threshold count
 _COUNT_TILE: Tile = (64, 64, 4, 2)
 _COLLECT_TILE: Tile = (64, 64, 4, 2)  # at most 64 columns: one bit for each

@@ -294,26 +294,23 @@ def sigmoid_tiles_kernel(
     WEIGHTS: tl.constexpr, LEARNED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     DEPTH: tl.constexpr, PRECISION: tl.constexpr, FULL_TILES: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """Sum log(1 + e^x) over the columns of each tile, x = scale · s/τ(s) + bias: (3, tiles, rows).
+    """Sum log(1 + e^x) over each tile, x = scale · s/τ(s) + bias: (planes, tiles).
 
     If scale or bias are LEARNED, σ(x) · s/τ(s) and σ(x) are summed too: their gradients. With WEIGHTS, the derivative of the
     block's sum with respect to each similarity is written to `out`, in the same pass: it does not depend on sums over the
     rest of the matrix, as that of a softmax does. If columns are anchors, each similarity counts twice.
     """
     i, j = tl.program_id(0), tl.program_id(1)
-    row_count = row_end - row_start
-    here = parts + j * row_count + i * ROWS + tl.arange(0, ROWS)
-    plane = row_count * tl.num_programs(1)
+    here, plane = parts + i * tl.num_programs(1) + j, tl.num_programs(0) * tl.num_programs(1)
+    if TRIANGLE and j < i:  # its transpose counts for it
+        tl.store(here, 0.0)
+        if LEARNED:
+            tl.store(here + plane, 0.0)
+            tl.store(here + 2 * plane, 0.0)
+        return
     rows, columns, row_inside, column_inside, excluded = _tile(
         z_id, p_id, row_start, row_end, column_start, column_end, ROWS, COLUMNS, FULL_TILES
     )
-    if TRIANGLE and j < i:  # its transpose counts for it
-        none = tl.zeros((ROWS,), tl.float32)
-        tl.store(here, none, row_inside)
-        if LEARNED:
-            tl.store(here + plane, none, row_inside)
-            tl.store(here + 2 * plane, none, row_inside)
-        return
     times = 1.0
     if COLUMNS_ARE_ANCHORS:
         times = 2.0
@@ -330,11 +327,11 @@ def sigmoid_tiles_kernel(
     count = times
     if TRIANGLE:
         count = tl.where(j > i, 2.0, 1.0)  # a tile on the diagonal holds both similarities of a pair
-    tl.store(here, tl.sum(value, 1) * (count * LN2), row_inside)
+    tl.store(here, tl.sum(value) * (count * LN2))
     sigmoid = tl.where(x >= 0, inverse, u * inverse)
     if LEARNED:
-        tl.store(here + plane, tl.sum(sigmoid * tl.where(excluded, 0.0, base), 1) * count, row_inside)
-        tl.store(here + 2 * plane, tl.sum(sigmoid, 1) * count, row_inside)
+        tl.store(here + plane, tl.sum(sigmoid * tl.where(excluded, 0.0, base)) * count)
+        tl.store(here + 2 * plane, tl.sum(sigmoid) * count)
     if WEIGHTS:
         weight = tl.where(excluded, 0.0, sigmoid * slope * (scale * times)).to(out.dtype.element_ty)
         row, column = (rows - row_start).to(tl.int64), (columns - column_start).to(tl.int64)
