@@ -26,6 +26,7 @@ LAYERS = (
     ("embeddings",),
     ("temperature",),
     ("losses",),
+    ("integrations",),
     ("metrics",),
     ("bench",),
     ("explanation",),
