@@ -228,6 +228,18 @@ def hard_negative(tau: float, beta: float, tau_plus: float) -> Oracle:
     return oracle
 
 
+def siglip(tau: Tau, bias: float, *filters: tuple[str, float], detach: bool = True) -> Oracle:
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        values = []
+        for a, h in _each(now, held):
+            positive, negative = _softmax_parts(a, h, tau, detach, filters)
+            repulsion = sum(log1pexp(x + bias) for x in negative)
+            values.append(mean([log1pexp(-(x + bias)) for x in positive]) + repulsion)
+        return values
+
+    return oracle
+
+
 def simple(weight: float | None, *filters: tuple[str, float]) -> Oracle:
     def oracle(now: Batch, held: Batch) -> list[float]:
         values = []

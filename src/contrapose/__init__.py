@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name i
         macl,
         moco_v3,
         nt_xent,
+        siglip,
         simple,
         sogclr,
         tau,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name i
         cosine,
         exponential,
         learned,
+        learned_number,
         linear,
         monotonic_cosine,
     )
@@ -72,7 +74,7 @@ _MODULES = {
     "embeddings": ("Embeddings",),
     "losses": (
         "CATALOGUE", "Loss", "align_uniform", "balanced", "cacr", "cmc", "dcl", "dclw", "generalized_nt_xent", "hard_negative",
-        "isogclr", "macl", "moco_v3", "nt_xent", "simple", "sogclr", "tau", "triplet",
+        "isogclr", "macl", "moco_v3", "nt_xent", "siglip", "simple", "sogclr", "tau", "triplet",
     ),
     "metrics": ("penalties",),
     "report.loss": ("explain",),
@@ -81,7 +83,8 @@ _MODULES = {
         "stored_rows", "two_views", "unit", "views",
     ),
     "temperature": (
-        "CosineSchedule", "PerSample", "Profile", "cosine", "exponential", "learned", "linear", "monotonic_cosine",
+        "CosineSchedule", "PerSample", "Profile", "cosine", "exponential", "learned", "learned_number", "linear",
+        "monotonic_cosine",
     ),
     "training.model": ("load",),
 }  # fmt: skip
@@ -114,6 +117,7 @@ __all__ = [
     "hardest",
     "isogclr",
     "learned",
+    "learned_number",
     "linear",
     "load",
     "macl",
@@ -124,6 +128,7 @@ __all__ = [
     "penalties",
     "queue",
     "same_view",
+    "siglip",
     "simple",
     "sogclr",
     "stored_rows",

@@ -39,6 +39,7 @@ NAMED = [
     "uaur",
     "balanced",
     "generalized_nt_xent",
+    "siglip",
 ]
 Z = torch.randn(6, 4)
 

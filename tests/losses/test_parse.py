@@ -18,6 +18,8 @@ def test_methods_and_objectives() -> None:
     assert objective.func is nt_xent
     assert objective.keywords == {"temperature": cosine(0.1, 0.2, shift=-0.4), "negatives": (other_views(), hardest(5))}
     assert parse("isogclr(rho=0.3, high=0.7)").keywords == {"rho": 0.3, "high": 0.7}
+    siglip = parse("siglip(temperature=learned(0.07, low=0.01), bias=learned_number(-5))").keywords
+    assert repr(siglip) == "{'temperature': LearnedTemperature(0.07, low=0.01), 'bias': LearnedNumber(-5)}"
     legacy = parse("nt_xent(temperature=exponential_legacy(0.1, 0.2))").keywords["temperature"]
     assert legacy == exponential_legacy(0.1, 0.2)
     assert parse("nt_xent(temperature=schedule(0.1, 1.0, 50))").keywords == {

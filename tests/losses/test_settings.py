@@ -21,6 +21,7 @@ from contrapose.losses import (
     isogclr,
     macl,
     nt_xent,
+    siglip,
     simple,
     sogclr,
     tau,
@@ -28,7 +29,17 @@ from contrapose.losses import (
 )
 from contrapose.pairs import cross, from_similarities, queue, two_views, views
 from contrapose.pairs.negatives import batch_rows, hardest, other_views, stored_rows
-from contrapose.temperature import CosineSchedule, PerSample, cosine, linear, ode_constant, ode_solution, uncertainty
+from contrapose.temperature import (
+    CosineSchedule,
+    PerSample,
+    cosine,
+    learned,
+    learned_number,
+    linear,
+    ode_constant,
+    ode_solution,
+    uncertainty,
+)
 
 Q = torch.rand(4, 3) + 0.1  # all similar: a hardest negative is one of the same view
 P = two_views(Q, torch.randn(4, 3))
@@ -79,6 +90,14 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "state size": (lambda: PerSample(3).settings(P), "expected image ids from 0 to 2 (give ids= when making the pairs), got values from 0 to 3"),
     "state range": (lambda: PerSample(3, temperature=2.0), "expected low ≤ temperature ≤ high"),
     "ode": (lambda: ode_solution(torch.zeros(1), delta_k=1.0, constant=2.0), "the solution needs"),
+    "bias": (lambda: siglip(P, bias=NAN), "bias: expected a finite number, got nan"),
+    "bias shape": (lambda: siglip(P, bias=torch.zeros(8)), "bias: expected a number or a floating point tensor without dimensions, got shape (8,)"),
+    "bias ints": (lambda: siglip(P, bias=torch.tensor(1)), "got shape () of torch.int64"),
+    "learned zero": (lambda: learned(0.0), "start: expected a number above 0, got 0.0"),
+    "learned below": (lambda: learned(0.005, low=0.01), "expected low ≤ start ≤ high, got start=0.005, low=0.01 and high=None"),
+    "learned bound": (lambda: learned(0.1, high=0.0), "high: expected a number above 0, got 0.0"),
+    "learned number": (lambda: learned_number(NAN), "start: expected a finite number, got nan"),
+    "learned macl": (lambda: macl(P, temperature=learned(0.1)), "temperature: expected a finite number, got LearnedTemperature(0.1)"),  # type: ignore[arg-type]
     "ode side": (lambda: ode_constant(delta_k=1.0, high=0.2, at=0), "at: expected +1 or -1"),
 }  # fmt: skip
 

@@ -7,16 +7,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 
 import pytest
 import torch
 from cases import Case, combinations, named
 from kinds import KINDS, Kind
+from oracles import log1pexp
 
 from contrapose import losses
 from contrapose.pairs import cross, from_similarities, two_views, unit
-from contrapose.pairs.negatives import hardest
-from contrapose.reduce import Count, memory, rows
+from contrapose.pairs.negatives import Choice, hardest
+from contrapose.reduce import Block, Count, Scale, SoftplusSum, memory, rows
 
 
 @pytest.mark.parametrize("pair", combinations(), ids=named)
@@ -136,3 +138,42 @@ def test_means_need_no_similarities(kind: str, monkeypatch: pytest.MonkeyPatch) 
 def test_a_fraction_of_the_negatives_is_counted_exactly_in_float32() -> None:
     pairs = from_similarities(torch.rand(1), torch.rand(1, 75))
     assert float(pairs.reduce(Count(), negatives=hardest(0.72))[0]) == 54
+
+
+def plain_softplus_sum(a: torch.Tensor, b: torch.Tensor, factor: float, bias: float) -> list[float]:
+    similarity = (unit(a) @ unit(b).T).tolist()
+    return [
+        sum(log1pexp(factor * s + bias) for j, s in enumerate(row) if j != i and s < 0.5)
+        for i, row in enumerate(similarity)
+    ]
+
+
+@dataclass(frozen=True)
+class _Below(Choice):
+    """Keep negatives with a similarity below one half, which may be none."""
+
+    def __call__(self, block: Block) -> Block:
+        return block.without(block.similarity >= 0.5)
+
+
+@pytest.mark.parametrize(("factor", "bias"), [(1.0, 0.0), (10.0, -10.0), (200.0, 30.0)])
+def test_a_sum_of_softplus_in_blocks_equals_a_plain_loop(factor: float, bias: float) -> None:
+    """With one anchor whose negatives are all dropped, and for learned numbers by central differences."""
+    a, b = torch.randn(2, 5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    b[:, 2] += 4
+    a[0] = b.mean(0)  # more similar than one half to every row
+    assert [total == 0 for total in plain_softplus_sum(a, b, factor, bias)] == [True, *[False] * 4]
+    learned = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (factor, bias)]
+    for block, kept in ((10**9, 10**9), (8, 0), (8, 10**9)):
+        with memory(block=block, kept=kept):
+            statistic = SoftplusSum(Scale(learned[0]), learned[1])
+            (values,) = cross(a, b).reduce(statistic, negatives=_Below(), may_be_empty=True)
+            gradients = torch.autograd.grad(values.sum(), learned)
+        expected = torch.tensor(plain_softplus_sum(a, b, factor, bias), dtype=torch.float64)
+        torch.testing.assert_close(values, expected, rtol=1e-12, atol=1e-14)
+        step = 1e-6
+        for i, gradient in enumerate(gradients):
+            up, down = [factor, bias], [factor, bias]
+            up[i], down[i] = up[i] + step, down[i] - step
+            difference = (sum(plain_softplus_sum(a, b, *up)) - sum(plain_softplus_sum(a, b, *down))) / (2 * step)
+            assert float(gradient) == pytest.approx(difference, rel=1e-6, abs=1e-8)

@@ -15,7 +15,7 @@ from contrapose.losses.objective import traits_of
 from contrapose.losses.parse import parse
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.negatives import Hardest, steps
-from contrapose.temperature import LearnedTemperature, Profile, Schedule
+from contrapose.temperature import Learned, Profile, Schedule
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,8 @@ def _current(value: Any, epoch: int) -> Any:
     """A scheduled setting at an epoch, a learned one as it starts, any other as it is."""
     if isinstance(value, Schedule):
         return value.at(epoch)
-    return float(value().detach()) if isinstance(value, LearnedTemperature) else value
+    # In the digits of its float32 parameter: 0.1 and not 0.10000000149.
+    return float(f"{float(value().detach()):.6g}") if isinstance(value, Learned) else value
 
 
 def _times(value: Any, factor: float) -> Any:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from contrapose.losses.align_uniform import align_uniform
 from contrapose.losses.cacr import cacr
+from contrapose.losses.sigmoid import siglip
 from contrapose.losses.similarity import simple, triplet
 from contrapose.losses.softmax import (
     balanced,
@@ -26,7 +28,7 @@ from contrapose.losses.softmax import (
 )
 from contrapose.losses.sogclr import isogclr
 from contrapose.pairs.negatives import hardest, other_views
-from contrapose.temperature import CosineSchedule, PerSample, cosine
+from contrapose.temperature import CosineSchedule, PerSample, cosine, learned, learned_number
 from contrapose.validate import check_known
 
 Settings = Mapping[str, Any]
@@ -50,7 +52,10 @@ class Method:
 
     def __call__(self, data: str | None = None, **overrides: Any) -> partial[Tensor]:
         """Return the objective, a function of pairs; `overrides` replace the paper's values."""
-        return partial(self.objective, **{**self.values, **self._settings_for(data), **overrides})
+        values = {**self.values, **self._settings_for(data)}
+        # What is learned is copied: two criteria made of one method must not train the same temperature.
+        own = {name: deepcopy(value) if isinstance(value, nn.Module) else value for name, value in values.items()}
+        return partial(self.objective, **{**own, **overrides})
 
     def _settings_for(self, data: str | None) -> Settings:
         """Return the settings that differ from the defaults on a data set."""
@@ -203,5 +208,10 @@ CATALOGUE: Mapping[str, Method] = {
         "NT-Xent with a weight λ on its repulsion (Lee, §6)",
         generalized_nt_xent,
         {"alpha": 2.0, "weight": 2.0},
+    ),
+    "siglip": Method(
+        "each pair classified on its own by a sigmoid, temperature and bias learned (Zhai et al., SigLIP)",
+        siglip,
+        {"temperature": learned(0.1), "bias": learned_number(-10.0)},
     ),
 }

@@ -14,7 +14,7 @@ from contrapose.embeddings import Assignments, Embeddings, State, within_batch
 from contrapose.losses.catalogue import CATALOGUE, Method
 from contrapose.losses.objective import traits_of
 from contrapose.pairs import AnyPairs, Pairs, Similarities, two_views, views
-from contrapose.temperature import LearnedTemperature, Schedule
+from contrapose.temperature import Learned, Schedule
 from contrapose.validate import nearest
 
 Batch = Tensor | AnyPairs | Embeddings
@@ -90,7 +90,7 @@ class Loss(nn.Module):
         """The value of a setting in this step."""
         if isinstance(value, Schedule):
             return value.at(self.epoch)
-        return value() if isinstance(value, LearnedTemperature) else value
+        return value() if isinstance(value, Learned) else value
 
     @property
     def can_capture(self) -> bool:

@@ -24,7 +24,7 @@ from contrapose.validate import check_known, nearest
 # The only functions that may be called in a setting's value.
 _VALUE_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{name: getattr(pairs, name) for name in ("other_views", "same_view", "hardest", "stored_rows", "batch_rows")},
-    **{name: getattr(temperature, name) for name in (*profile.__all__, "learned") if name.islower()},
+    **{name: getattr(temperature, name) for name in (*profile.__all__, "learned", "learned_number") if name.islower()},
     "schedule": temperature.CosineSchedule,
 }
 _OBJECTIVES = {name: value for name, value in vars(losses).items() if hasattr(value, "traits")}

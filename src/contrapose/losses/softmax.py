@@ -17,7 +17,7 @@ from contrapose.losses.reduction import finish
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.negatives import Negatives, same_view, steps
 from contrapose.pairs.negatives import other_views as only_other_views
-from contrapose.reduce import Count, LogSumExp, Scale
+from contrapose.reduce import Count, LogSumExp, Scale, softplus
 from contrapose.temperature import Temperature, adaptive, temperature_logit, uncertainty
 from contrapose.validate import check_number
 
@@ -33,11 +33,6 @@ __all__ = [
     "nt_xent",
     "tau",
 ]
-
-
-def softplus(x: Tensor) -> Tensor:
-    """Return log(1 + e^x), exact in float64: torch's default returns x above 20, where e^{-x} is not negligible yet."""
-    return torch.nn.functional.softplus(x, threshold=40.0)
 
 
 @objective

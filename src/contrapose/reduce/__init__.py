@@ -10,7 +10,18 @@ from contrapose.reduce.block import ALL, Block, Selection, Source
 from contrapose.reduce.exponent import KernelProfile
 from contrapose.reduce.logit import Divided, Logit, Scale
 from contrapose.reduce.rows import PATHS, PRECISIONS, memory, path, reduce_rows
-from contrapose.reduce.statistics import Count, Expectation, LogSumExp, Maximum, Mean, Nearest, Statistic, of_rows
+from contrapose.reduce.statistics import (
+    Count,
+    Expectation,
+    LogSumExp,
+    Maximum,
+    Mean,
+    Nearest,
+    SoftplusSum,
+    Statistic,
+    of_rows,
+    softplus,
+)
 
 __all__ = [
     "ALL",
@@ -28,10 +39,12 @@ __all__ = [
     "Nearest",
     "Scale",
     "Selection",
+    "SoftplusSum",
     "Source",
     "Statistic",
     "memory",
     "of_rows",
     "path",
     "reduce_rows",
+    "softplus",
 ]

@@ -15,7 +15,7 @@ from contrapose.reduce.block import Block, Selection, Source
 from contrapose.reduce.hardware import has_kernels
 from contrapose.reduce.logit import Divided
 from contrapose.reduce.means import means
-from contrapose.reduce.statistics import Statistic
+from contrapose.reduce.statistics import Statistic, learned_tensors
 from contrapose.reduce.unit import matmul, refuse_second_derivative, same_tensor
 from contrapose.validate import check_choice
 
@@ -107,7 +107,7 @@ def _reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
     if small or _needs_autograd(statistics, anchor, pool):
         return _by_autograd(source, statistics)
     plan = _Plan(source, statistics, anchor.device)
-    values: tuple[Tensor, ...] = _Rows.apply(plan, anchor, pool, *plan.factors)
+    values: tuple[Tensor, ...] = _Rows.apply(plan, anchor, pool, *plan.learned)
     return values
 
 
@@ -184,8 +184,8 @@ class _Plan:
         self.keeps = sum((end - start) * candidates for start, end, candidates in self.source.spans) <= limits.kept
 
     @property
-    def factors(self) -> list[Tensor | None]:
-        return [s.logit.learned if s.logit is not None else None for s in self.statistics]
+    def learned(self) -> list[Tensor | None]:
+        return [tensor for statistic in self.statistics for tensor in learned_tensors(statistic)]
 
     def blocks(self, kept: Sequence[Tensor] = ()) -> Iterator[Block]:
         """Yield every block, from the similarities kept in the forward pass or computed again."""
@@ -210,7 +210,7 @@ class _Plan:
 
 class _Rows(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, anchor: Tensor, pool: Tensor, *factors: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, plan: _Plan, anchor: Tensor, pool: Tensor, *learned: Tensor | None) -> tuple[Tensor, ...]:
         kept = (
             [plan.source.similarity(rows, bf16=plan.source.half_precision) for rows in plan.rows]
             if plan.keeps and any(ctx.needs_input_grad)
@@ -232,16 +232,19 @@ class _Rows(torch.autograd.Function):
         symmetric = wants_anchor and wants_pool and len(plan.rows) == 1 and same_tensor(anchor, pool)
         d_anchor = torch.empty_like(anchor) if wants_anchor and not symmetric else None
         d_pool = torch.zeros_like(pool) if wants_pool and not symmetric else None
-        d_factors: list[list[Tensor]] = [[] for _ in plan.statistics]
+        d_learned: list[list[Tensor]] = [[] for _ in plan.learned]
         for block in plan.blocks(kept):
             total = None
+            of_block: list[Tensor | None] = []
             for i, statistic in enumerate(plan.statistics):
                 value, gradient = values[i][block.rows], gradients[i][block.rows]
-                d_similarity, d_factor = statistic.backward(block, value, gradient)
-                if d_factor is not None:
-                    d_factors[i].append(d_factor)
+                d_similarity, *d_tensors = statistic.backward(block, value, gradient)
+                of_block += d_tensors
                 if d_similarity is not None:
                     total = d_similarity if total is None else total.add_(d_similarity)
+            for parts, part in zip(d_learned, of_block, strict=True):
+                if part is not None:
+                    parts.append(part)
             total = _all_columns(total, block, len(pool[block.pool]))
             if symmetric:
                 d_anchor = matmul(total + total.T, anchor, bf16=plan.source.half_precision)
@@ -250,12 +253,12 @@ class _Rows(torch.autograd.Function):
                 d_anchor[block.rows] = matmul(total, pool[block.pool], bf16=plan.source.half_precision)
             if d_pool is not None:
                 d_pool[block.pool] += matmul(total.T, anchor[block.rows], bf16=plan.source.half_precision)
-        # One factor per anchor, or one for all anchors, whose gradients are summed.
-        reduced_factors = [
-            None if factor is None or not parts else torch.cat(parts) if factor.ndim else torch.cat(parts).sum()
-            for factor, parts in zip(plan.factors, d_factors, strict=True)
+        # One number per anchor, or one for all anchors, whose gradients are summed.
+        reduced = [
+            None if tensor is None or not parts else torch.cat(parts) if tensor.ndim else torch.cat(parts).sum()
+            for tensor, parts in zip(plan.learned, d_learned, strict=True)
         ]
-        return None, d_anchor, d_pool, *reduced_factors
+        return None, d_anchor, d_pool, *reduced
 
 
 def _all_columns(total: Tensor | None, block: Block, width: int) -> Tensor:

@@ -11,8 +11,8 @@ from torch import Tensor
 from contrapose.reduce.block import Block
 from contrapose.reduce.logit import Logit
 
-# ∂L/∂s (b, c), or None for zero, and ∂L/∂factor (b,) if the factor of the statistic's logit is learned.
-Gradient = tuple[Tensor | None, Tensor | None]
+# ∂L/∂s (b, c), or None for zero, then ∂L/∂t (b,) for each tensor t of `learned_tensors`, or None for one that is None.
+Gradient = tuple[Tensor | None, ...]
 
 
 class Statistic(Protocol):
@@ -35,6 +35,17 @@ def of_rows(statistic: Statistic, rows: slice) -> Statistic:
         return statistic
     restricted: Statistic = replace(statistic, logit=statistic.logit.for_rows(rows))  # type: ignore[type-var]
     return restricted
+
+
+def learned_tensors(statistic: Statistic) -> tuple[Tensor | None, ...]:
+    """Return the tensors, beside the similarities, that `backward` returns a gradient for; None for one without grad."""
+    factor = None if statistic.logit is None else statistic.logit.learned
+    return (factor, statistic.learned_bias) if isinstance(statistic, SoftplusSum) else (factor,)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """Return log(1 + e^x), exact in float64: torch's default returns x above 20, where e^{-x} is not negligible yet."""
+    return torch.nn.functional.softplus(x, threshold=40.0)
 
 
 def _finite(log_total: Tensor) -> Tensor:
@@ -63,6 +74,36 @@ class LogSumExp:
         # The value is the logarithm of the softmax's denominator, so that no second reduction is needed.
         weight = logits.sub_(_finite(value)[:, None]).exp_()
         return self.logit.backward(block.similarity, weight.mul_(gradient[:, None]), block.rows)
+
+
+@dataclass(frozen=True)
+class SoftplusSum:
+    """Σ_j log(1 + e^{φ(s_ij) + bias}): the sigmoid loss of the negatives; 0 for an anchor without negatives."""
+
+    logit: Logit
+    bias: float | Tensor = 0.0  # a number, or a tensor without dimensions, which may be learned
+
+    def __call__(self, block: Block) -> Tensor:
+        """Return one number per row."""
+        return softplus(self._logits(block)).sum(1)
+
+    def backward(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
+        """∂L/∂φ_j = g · sigmoid(φ_j + bias), ∂L/∂bias = Σ_j of that."""
+        d_logits = self._logits(block).sigmoid_().mul_(gradient[:, None])
+        # The bias first: the logit's `backward` overwrites its argument.
+        d_bias = None if self.learned_bias is None else d_logits.sum(1)
+        return *self.logit.backward(block.similarity, d_logits, block.rows), d_bias
+
+    @property
+    def learned_bias(self) -> Tensor | None:
+        """The bias, if it requires grad."""
+        return self.bias if isinstance(self.bias, Tensor) and self.bias.requires_grad else None
+
+    def _logits(self, block: Block) -> Tensor:
+        """Return φ + bias, -inf where entries are dropped: softplus and sigmoid are exactly 0 there."""
+        # A float64 bias without dimensions does not promote a float32 block, but its device has to match.
+        bias = self.bias.to(block.similarity) if isinstance(self.bias, Tensor) else self.bias
+        return block.fill(self.logit(block.similarity, block.rows) + bias, -torch.inf)
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,16 @@
 tensor of shape (n,)         one for each anchor (`uncertainty`, `PerSample`)
 cosine(0.07, 0.2)            a function of similarity (DySTreSS)
 CosineSchedule(0.1, 1.0)     a number for each epoch: `.at(epoch)`
-learned(0.1)                 a parameter, in `Loss`
+learned(0.1)                 a parameter, in `Loss`; learned(0.07, low=0.01) stays at or above 0.01 (CLIP)
 """
 
 from contrapose.temperature.adaptive import adaptive as adaptive
 from contrapose.temperature.adaptive import uncertainty as uncertainty
+from contrapose.temperature.learned import Learned as Learned
+from contrapose.temperature.learned import LearnedNumber as LearnedNumber
 from contrapose.temperature.learned import LearnedTemperature as LearnedTemperature
 from contrapose.temperature.learned import learned as learned
+from contrapose.temperature.learned import learned_number as learned_number
 from contrapose.temperature.ode import ode_constant as ode_constant
 from contrapose.temperature.ode import ode_solution as ode_solution
 from contrapose.temperature.per_sample import PerSample as PerSample

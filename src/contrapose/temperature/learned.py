@@ -1,8 +1,9 @@
-"""A temperature that is learned with the network."""
+"""Settings that are learned with the network: a temperature, and a number of either sign."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
@@ -10,26 +11,74 @@ from torch import Tensor, nn
 from contrapose.validate import check_number
 
 
-class LearnedTemperature(nn.Module):
-    """One temperature for all anchors, τ = e^θ, with θ a parameter: positive whatever the optimiser does.
+class Learned(nn.Module, ABC):
+    """A setting of an objective that has a parameter; calling it returns its present value."""
 
-    `Loss(nt_xent, temperature=learned(0.1))` owns the parameter; give `criterion.parameters()` to the optimiser.
-    """
-
-    def __init__(self, start: float) -> None:
-        super().__init__()
-        check_number("start", start, above=0.0)
-        self.log_temperature = nn.Parameter(torch.tensor(math.log(start)))
-
+    @abstractmethod
     def forward(self) -> Tensor:
-        """Return the temperature, a tensor without dimensions."""
-        return self.log_temperature.exp()
+        """Return the present value, a tensor without dimensions."""
 
     def extra_repr(self) -> str:
         """The present value, for `print`."""
         return f"{float(self().detach()):g}"
 
 
-def learned(start: float = 0.1) -> LearnedTemperature:
-    """Return a temperature that is learned, from `start` on."""
-    return LearnedTemperature(start)
+class LearnedTemperature(Learned):
+    """One temperature for all anchors, τ = e^θ, with θ a parameter: positive whatever the optimiser does.
+
+    `Loss(nt_xent, temperature=learned(0.1))` owns the parameter; give `criterion.parameters()` to the optimiser. With
+    bounds, θ itself is set back to the nearest bound before it is used, as CLIP does after each step: a clamped value of
+    a free parameter would have no gradient beyond the bound, and the parameter could not come back.
+    """
+
+    def __init__(self, start: float, *, low: float | None = None, high: float | None = None) -> None:
+        super().__init__()
+        for name, value in (("start", start), ("low", low), ("high", high)):
+            if value is not None:
+                check_number(name, value, above=0.0)
+        if not (low or 0.0) <= start <= (high or math.inf):
+            raise ValueError(
+                f"start, low, high: expected low ≤ start ≤ high, got start={start!r}, low={low!r} and high={high!r}"
+            )
+        self.low, self.high = low, high
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(start)))
+
+    def forward(self) -> Tensor:
+        """Return the temperature, a tensor without dimensions."""
+        if self.low is not None or self.high is not None:
+            with torch.no_grad():
+                self.log_temperature.clamp_(
+                    None if self.low is None else math.log(self.low), None if self.high is None else math.log(self.high)
+                )
+        return self.log_temperature.exp()
+
+    def extra_repr(self) -> str:
+        """The present value and the bounds, for `print`."""
+        bounds = {"low": self.low, "high": self.high}
+        return ", ".join([super().extra_repr(), *(f"{k}={v:g}" for k, v in bounds.items() if v is not None)])
+
+
+class LearnedNumber(Learned):
+    """One number of either sign, such as the bias of SigLIP; the number itself is the parameter."""
+
+    def __init__(self, start: float) -> None:
+        super().__init__()
+        check_number("start", start)
+        self.value = nn.Parameter(torch.tensor(float(start)))
+
+    def forward(self) -> Tensor:
+        """Return the number, a tensor without dimensions."""
+        return self.value
+
+
+def learned(start: float = 0.1, *, low: float | None = None, high: float | None = None) -> LearnedTemperature:
+    """Return a temperature that is learned, from `start` on, and stays between `low` and `high`.
+
+    CLIP's temperature is `learned(0.07, low=0.01)`: its scale 1/τ is at most 100.
+    """
+    return LearnedTemperature(start, low=low, high=high)
+
+
+def learned_number(start: float) -> LearnedNumber:
+    """Return a number of either sign that is learned, from `start` on, such as the bias of `siglip`."""
+    return LearnedNumber(start)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from contrapose.reduce import Divided, Logit, Scale
+from contrapose.temperature.learned import LearnedTemperature
 from contrapose.temperature.profile import Profile
 from contrapose.temperature.schedule import Schedule
 from contrapose.validate import check_number, check_values
@@ -20,7 +21,9 @@ Temperature: TypeAlias = float | Tensor | Callable[[Tensor], Tensor]
 
 
 def temperature_logit(temperature: Temperature, anchors: int, name: str = "temperature") -> Logit:
-    """Return φ(s) = s / τ for a number, one number per anchor, or a function of similarity."""
+    """Return φ(s) = s / τ for a number, one number per anchor, a learned one, or a function of similarity."""
+    if isinstance(temperature, LearnedTemperature):
+        temperature = temperature()
     if isinstance(temperature, Tensor):
         return Scale(1.0 / _check_tensor(temperature, anchors, name))
     if isinstance(temperature, Schedule):

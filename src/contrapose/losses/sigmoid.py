@@ -1,0 +1,50 @@
+"""Objectives that judge each similarity on its own, by a sigmoid: no softmax over the negatives."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from contrapose.losses.objective import objective
+from contrapose.losses.reduction import finish
+from contrapose.pairs import AnyPairs
+from contrapose.pairs.negatives import Negatives
+from contrapose.reduce import SoftplusSum, softplus
+from contrapose.temperature import Learned, Temperature, temperature_logit
+from contrapose.validate import check_number
+
+__all__ = ["siglip"]
+
+
+@objective
+def siglip(
+    pairs: AnyPairs,
+    *,
+    temperature: Temperature = 0.1,
+    bias: float | Tensor | Learned = -10.0,
+    negatives: Negatives = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """log(1 + e^{-(s⁺/τ + b)}) + Σ_k log(1 + e^{s_k/τ + b}), b = `bias` (SigLIP, Zhai et al.).
+
+    On `cross(image, text)` this is the paper's loss: each of the m² pairs is classified as matching or not, and the sum
+    is divided by m. At the start almost all pairs do not match; the negative bias says so. Several positives are
+    averaged.
+    """
+    logit, bias = temperature_logit(temperature, pairs.shape[0]), _check_bias(bias)
+    (repulsion,) = pairs.reduce(SoftplusSum(logit, bias), negatives=negatives)
+    positives = pairs.positives()
+    offset = bias.to(positives) if isinstance(bias, Tensor) else bias
+    return finish(softplus(-(logit(positives) + offset)).mean(1) + repulsion, reduction)
+
+
+def _check_bias(bias: float | Tensor | Learned) -> float | Tensor:
+    """Return the bias as a number or a floating point tensor without dimensions, or raise ValueError."""
+    bias = bias() if isinstance(bias, Learned) else bias
+    if not isinstance(bias, Tensor):
+        check_number("bias", bias)
+    elif bias.ndim or not bias.is_floating_point():
+        raise ValueError(
+            f"bias: expected a number or a floating point tensor without dimensions, "
+            f"got shape {tuple(bias.shape)} of {bias.dtype}"
+        )
+    return bias

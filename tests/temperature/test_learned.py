@@ -1,0 +1,100 @@
+"""Learned settings: their bounds, their gradients and who owns them."""
+
+from __future__ import annotations
+
+import math
+
+import oracles
+import pytest
+import torch
+from kinds import KINDS
+from torch import nn
+
+from contrapose.losses import CATALOGUE, Loss, nt_xent, siglip
+from contrapose.losses.parse import parse
+from contrapose.pairs import two_views
+from contrapose.reduce import memory
+from contrapose.temperature import learned, learned_number
+
+Z = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(("direction", "bound"), [(1.0, 0.01), (-1.0, 1.0)])
+@pytest.mark.parametrize("optimiser", [torch.optim.SGD, torch.optim.Adam])
+def test_a_bounded_temperature_stays_inside_and_comes_back(
+    direction: float, bound: float, optimiser: type[torch.optim.Optimizer]
+) -> None:
+    temperature = learned(0.07, low=0.01, high=1.0)
+    steps = optimiser(temperature.parameters(), lr=0.3)  # type: ignore[call-arg]
+
+    def step(sign: float) -> float:
+        steps.zero_grad()
+        value = temperature()
+        (sign * value.log()).backward()
+        assert temperature.log_temperature.grad is not None
+        assert float(temperature.log_temperature.grad) == pytest.approx(sign)  # at the bound too
+        steps.step()
+        return float(value.detach())
+
+    pushed = [step(direction) for _ in range(50)]
+    assert pushed[-1] == pytest.approx(bound, rel=1e-6)
+    assert all(0.01 * (1 - 1e-6) <= value <= 1 + 1e-6 for value in pushed)
+    back = [step(-direction) for _ in range(50)]
+    assert abs(math.log(back[-1] / bound)) > 2
+
+
+def test_without_bounds_the_parameter_is_free() -> None:
+    temperature = learned(0.1)
+    with torch.no_grad():
+        temperature.log_temperature.fill_(3.0)
+    assert float(temperature().detach()) == pytest.approx(math.exp(3))
+
+
+def test_a_learned_setting_works_without_a_criterion() -> None:
+    temperature, bias = learned(0.2), learned_number(-3.0)
+    pairs = two_views(*Z)
+    siglip(pairs, temperature=temperature, bias=bias).backward()
+    assert temperature.log_temperature.grad is not None
+    assert bias.value.grad is not None
+    torch.testing.assert_close(nt_xent(pairs, temperature=temperature), nt_xent(pairs, temperature=0.2))
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_learned_numbers_get_the_gradient_of_the_formula(kind: str) -> None:
+    """Central differences of the oracle in the logarithm of the temperature, and in the bias."""
+    raw = KINDS[kind].draw(m=4, d=3, seed=5)
+    batch, pairs = KINDS[kind].spell(raw), KINDS[kind].make(raw)
+    criterion = Loss(siglip, temperature=learned(0.3), bias=learned_number(-1.5)).double()
+    start = {"temperature": math.log(0.3), "bias": -1.5}
+    with torch.no_grad():  # float32's log 0.3 is not that of float64
+        for parameter, value in zip(criterion.parameters(), start.values(), strict=True):
+            parameter.fill_(value)
+
+    def oracle(**moved: float) -> float:
+        at = start | moved
+        values = oracles.siglip(oracles.constant(math.exp(at["temperature"])), at["bias"])(batch, batch)
+        return sum(values) / len(values)
+
+    step = 1e-6
+    for limits in (10**9, 7):
+        criterion.zero_grad()
+        with memory(block=limits, kept=limits):
+            criterion(pairs).backward()
+        for (name, value), parameter in zip(start.items(), criterion.parameters(), strict=True):
+            difference = (oracle(**{name: value + step}) - oracle(**{name: value - step})) / (2 * step)
+            assert parameter.grad is not None
+            assert float(parameter.grad) == pytest.approx(difference, rel=1e-6, abs=1e-9)
+
+
+def test_criteria_of_one_method_do_not_share_what_they_learn() -> None:
+    first, second, third = Loss(CATALOGUE["siglip"]), Loss(CATALOGUE["siglip"]), Loss(parse("siglip"))
+    assert len({id(p) for criterion in (first, second, third) for p in criterion.parameters()}) == 6
+    assert set(first.state_dict()) == {"temperature.log_temperature", "bias.value"}
+
+
+def test_what_the_user_gives_is_not_copied() -> None:
+    shared = learned(0.2)
+    own = nn.Parameter(torch.tensor(-1.0))
+    for objective in (CATALOGUE["siglip"](temperature=shared, bias=own), siglip):
+        criterion = Loss(objective, temperature=shared, bias=own)
+        assert {id(p) for p in criterion.parameters()} == {id(own), id(shared.log_temperature)}
