@@ -75,6 +75,39 @@ def spell_cross(a: Rows, b: Rows) -> Batch:
     return Batch(anchors, 1, False)
 
 
+def spell_symmetric(a: Rows, b: Rows, negatives: Rows, negative_ids: list[int]) -> Batch:
+    """Both directions; explicit negatives are met by the anchors of a only."""
+    anchors = []
+    for i in range(len(a)):
+        candidates = [Candidate(dot(a[i], b[j]), 1) for j in range(len(b)) if j != i]
+        candidates += [Candidate(dot(a[i], h), 1) for h, k in zip(negatives, negative_ids, strict=True) if k != i]
+        anchors.append(Anchor(i, 0, [Candidate(dot(a[i], b[i]), 1)], candidates))
+    for i in range(len(b)):
+        candidates = [Candidate(dot(b[i], a[j]), 0) for j in range(len(a)) if j != i]
+        anchors.append(Anchor(i, 1, [Candidate(dot(b[i], a[i]), 0)], candidates))
+    return Batch(anchors, 2, False)
+
+
+def spell_joint(a: Rows, b: Rows, negatives: list[Rows], directions: set[str]) -> Batch:
+    """One anchor per pair, with k explicit negatives per sample: a_i meets all of them, b_i those of other samples."""
+    anchors = []
+    for i in range(len(a)):
+        found = [Candidate(dot(a[i], b[j]), 1) for j in range(len(b)) if j != i]
+        found += [Candidate(dot(a[i], h), 1) for own in negatives for h in own]
+        for j in range(len(a)):
+            if j == i:
+                continue
+            if "a_to_a" in directions:
+                found.append(Candidate(dot(a[i], a[j]), 0))
+            if "b_to_a" in directions:
+                found.append(Candidate(dot(b[i], a[j]), 1))
+            if "b_to_b" in directions:
+                found.append(Candidate(dot(b[i], b[j]), 0))
+                found += [Candidate(dot(b[i], h), 0) for h in negatives[j]]
+        anchors.append(Anchor(i, 0, [Candidate(dot(a[i], b[i]), 1)], found))
+    return Batch(anchors, 1, False)
+
+
 def spell_queue(q: list[Rows], k: list[Rows], stored: Rows, batch: bool) -> Batch:
     anchors = []
     m, count = len(q[0]), len(q)
@@ -113,6 +146,13 @@ def ids_of(m: int) -> Tensor:
     """The first image twice."""
     return torch.tensor([7, *range(20, 20 + m - 2), 7])
 
+
+def negative_ids_of(m: int) -> Tensor:
+    """The first and the last sample's own, and two of samples that are not in the batch."""
+    return torch.tensor([0, 100, m - 1, 101])
+
+
+ALL_DIRECTIONS = ("a_to_b", "a_to_a", "b_to_a", "b_to_b")
 
 KINDS = {
     kind.name: kind
@@ -161,6 +201,40 @@ KINDS = {
             ("a", "b"),
         ),
         Kind(
+            "cross_negatives",
+            lambda m, d: {"a": (m, d), "b": (m, d), "h": (m, 2, d)},
+            lambda raw: cross(raw["a"], raw["b"], negatives=raw["h"]),
+            lambda raw: spell_joint(rows(raw["a"]), rows(raw["b"]), [rows(h) for h in raw["h"]], {"a_to_b"}),
+            ("a", "b", "h"),
+        ),
+        Kind(
+            "cross_joint",
+            lambda m, d: {"a": (m, d), "b": (m, d), "h": (m, 1, d)},
+            lambda raw: cross(raw["a"], raw["b"], directions=ALL_DIRECTIONS, negatives=raw["h"]),
+            lambda raw: spell_joint(rows(raw["a"]), rows(raw["b"]), [rows(h) for h in raw["h"]], set(ALL_DIRECTIONS)),
+            ("a", "b", "h"),
+        ),
+        Kind(
+            "cross_symmetric",
+            lambda m, d: {"a": (m, d), "b": (m, d)},
+            lambda raw: cross(raw["a"], raw["b"], symmetric=True),
+            lambda raw: spell_symmetric(rows(raw["a"]), rows(raw["b"]), [], []),
+            ("a", "b"),
+            views=2,
+        ),
+        Kind(
+            "cross_symmetric_negatives",
+            lambda m, d: {"a": (m, d), "b": (m, d), "h": (4, d)},
+            lambda raw: cross(
+                raw["a"], raw["b"], symmetric=True, negatives=raw["h"], negative_ids=negative_ids_of(len(raw["a"]))
+            ),
+            lambda raw: spell_symmetric(
+                rows(raw["a"]), rows(raw["b"]), rows(raw["h"]), negative_ids_of(len(raw["a"])).tolist()
+            ),
+            ("a", "b", "h"),
+            views=2,
+        ),
+        Kind(
             "queue",
             lambda m, d: {"q": (m, d), "k": (m, d), "rows": (2 * m, d)},
             lambda raw: queue(raw["q"], raw["k"], raw["rows"]),
@@ -199,5 +273,11 @@ KINDS = {
     )
 }
 WITH_VIEWS = frozenset(name for name, kind in KINDS.items() if kind.in_batch)
-WITH_SAME_VIEW = frozenset(KINDS) - {"cross", "similarities"}
+WITH_SAME_VIEW = frozenset(KINDS) - {
+    "cross",
+    "cross_negatives",
+    "cross_symmetric",
+    "cross_symmetric_negatives",
+    "similarities",
+}
 EVERY = frozenset(KINDS)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
+
+_SHAPES = {2: "(m, d)", 3: "(V, m, d)"}
 
 
 def values_may_be_read(tensor: Tensor) -> bool:
@@ -26,13 +28,16 @@ def check_values(condition: Tensor, message: Callable[[], str]) -> None:
         raise ValueError(message())
 
 
-def check_embeddings(name: str, z: Tensor, *dims: int) -> None:
-    """Check that `z` is a floating point tensor with one of the numbers of dimensions in `dims`, and not empty."""
+def check_embeddings(name: str, z: Tensor, *dims: int, shapes: Mapping[int, str] = _SHAPES) -> None:
+    """Check that `z` is a floating point tensor with one of the numbers of dimensions in `dims`, and not empty.
+
+    `shapes` are the names of these shapes in the message.
+    """
     if not isinstance(z, Tensor):
         raise ValueError(f"{name}: expected a tensor of embeddings, got {type(z).__name__}")
     if z.ndim not in dims:
-        shapes = " or ".join({2: "(m, d)", 3: "(V, m, d)"}[n] for n in dims)
-        raise ValueError(f"{name}: expected embeddings of shape {shapes}, got shape {tuple(z.shape)}")
+        expected = " or ".join(shapes[n] for n in dims)
+        raise ValueError(f"{name}: expected embeddings of shape {expected}, got shape {tuple(z.shape)}")
     if not z.is_floating_point():
         raise ValueError(f"{name}: expected floating point embeddings, got {z.dtype}")
     if z.numel() == 0:
@@ -43,6 +48,12 @@ def check_same_shape(name: str, z: Tensor, other: str, like: Tensor) -> None:
     """Check that two tensors that describe the same samples have the same shape."""
     if z.shape != like.shape:
         raise ValueError(f"{name}: expected the shape of {other}, {tuple(like.shape)}, got {tuple(z.shape)}")
+
+
+def check_width(name: str, rows: Tensor, z: Tensor) -> None:
+    """Check that `rows` are as wide as the embeddings `z` that they are compared with."""
+    if rows.shape[-1] != z.shape[-1]:
+        raise ValueError(f"{name}: expected rows of the embeddings' width {z.shape[-1]}, got shape {tuple(rows.shape)}")
 
 
 def check_index(name: str, index: Tensor, length: int) -> None:

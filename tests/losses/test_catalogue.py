@@ -39,6 +39,7 @@ NAMED = [
     "uaur",
     "balanced",
     "generalized_nt_xent",
+    "clip",
     "siglip",
 ]
 Z = torch.randn(6, 4)
@@ -61,6 +62,8 @@ def test_every_method_runs_on_every_source_of_negatives(name: str) -> None:
         two_views(Z, Z + 0.1),
         views(torch.randn(3, 6, 4)),
         cross(Z, Z + 0.1),
+        cross(Z, Z + 0.1, symmetric=True, negatives=torch.randn(3, 4)),
+        cross(Z, Z + 0.1, directions=("a_to_b", "a_to_a", "b_to_a", "b_to_b")),
         queue(Z, Z + 0.1, torch.randn(20, 4)),
         bank(Z, torch.arange(6), torch.randn(20, 4)),
         from_similarities(torch.rand(5), torch.rand(5, 30)),

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.distributed import gather
-from contrapose.losses import balanced, cacr, dclw, nt_xent, sogclr
-from contrapose.pairs import cross, two_views, views
+from contrapose.losses import balanced, cacr, clip, dclw, nt_xent, siglip, sogclr
+from contrapose.pairs import Pairs, cross, two_views, views
 from contrapose.pairs.negatives import hardest
-from contrapose.temperature import cosine
+from contrapose.temperature import cosine, learned, learned_number
 
 IMAGES, WIDTH, STEPS = 8, 6, 20
 LOSSES: dict[str, Callable[..., Tensor]] = {
@@ -33,6 +33,10 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
     "dclw": dclw,
     "cacr": cacr,
     "balanced": balanced,
+    "clip": clip,
+    "clip symmetric learned": clip,
+    "siglip joint learned": siglip,
+    "siglip symmetric negatives learned": siglip,
 }
 
 
@@ -43,9 +47,32 @@ def data() -> tuple[Tensor, Tensor, Tensor]:
     return x1, x2, torch.tensor([0, 1, 2, 3, 4, 5, 6, 0])  # image 0 is on the first and on the last process
 
 
-def encoder() -> nn.Module:
+class WithLearned(nn.Module):
+    """An encoder that also returns the settings that are learned with it, under DistributedDataParallel like the rest."""
+
+    def __init__(self, encoder: nn.Module, **settings: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.settings = encoder, nn.ModuleDict(settings)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return self.encoder(x), {name: setting() for name, setting in self.settings.items()}
+
+
+def encoder(name: str) -> nn.Module:
     torch.manual_seed(5)
-    return nn.Sequential(nn.Linear(WIDTH, 7), nn.Tanh(), nn.Linear(7, 4)).double()
+    net = nn.Sequential(nn.Linear(WIDTH, 7), nn.Tanh(), nn.Linear(7, 4)).double()
+    bias = {"bias": learned_number(-2.0)} if "siglip" in name else {}
+    return WithLearned(net, **({"temperature": learned(0.2, low=0.1), **bias} if "learned" in name else {})).double()
+
+
+def compare(z: Tensor, ids: Tensor, step: int, name: str) -> Pairs:
+    a, b, ids = gather(z[0]), gather(z[1]), gather(ids)
+    explicit = {"negatives": a.flip(0) + 0.1, "negative_ids": ids.flip(0)} if "negatives" in name else {}
+    if "symmetric" in name:
+        return cross(a, b, ids=ids, symmetric=True, **explicit)
+    if "joint" in name:
+        return cross(a, b, ids=ids, directions=("a_to_b", "a_to_a", "b_to_a", "b_to_b"))
+    return two_views(a, b, ids=ids) if step % 2 else views(gather(z, 1), ids=ids)
 
 
 def train(net: nn.Module, rank: int, world: int, name: str) -> dict[str, Tensor]:
@@ -55,11 +82,9 @@ def train(net: nn.Module, rank: int, world: int, name: str) -> dict[str, Tensor]
     record: dict[str, Tensor] = {}
     for step in range(STEPS):
         optimiser.zero_grad()
-        z = net(torch.stack([x1, x2]))
-        pairs = (
-            two_views(gather(z[0]), gather(z[1]), ids=gather(ids)) if step % 2 else views(gather(z, 1), ids=gather(ids))
-        )
-        loss = LOSSES[name](pairs.sharded() if step % 4 > 1 or step == 0 else pairs)
+        z, settings = net(torch.stack([x1, x2]))
+        pairs = compare(z, ids, step, name)
+        loss = LOSSES[name](pairs.sharded() if step % 4 > 1 or step == 0 else pairs, **settings)
         loss.backward()
         if step == 0:
             record["loss"] = loss.detach()
@@ -69,7 +94,7 @@ def train(net: nn.Module, rank: int, world: int, name: str) -> dict[str, Tensor]
 
 
 def work(rank: int, world: int, out: str) -> None:
-    records = {name: train(DistributedDataParallel(encoder()), rank, world, name) for name in LOSSES}
+    records = {name: train(DistributedDataParallel(encoder(name)), rank, world, name) for name in LOSSES}
     if rank == 0:
         torch.save(records, out)
 
@@ -112,7 +137,7 @@ def test_several_processes_equal_one(world: int, tmp_path: Path, promise: Promis
     run_in_process_group(work, world, tmp_path / "records")
     records = torch.load(tmp_path / "records", weights_only=True)
     for name in LOSSES:
-        for what, expected in train(encoder(), 0, 1, name).items():
+        for what, expected in train(encoder(name), 0, 1, name).items():
             promise.case(float((records[name][what] - expected).abs().max()))
             assert promise.worst <= 1e-12, (name, what)
 

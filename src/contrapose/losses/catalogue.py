@@ -16,6 +16,7 @@ from contrapose.losses.sigmoid import siglip
 from contrapose.losses.similarity import simple, triplet
 from contrapose.losses.softmax import (
     balanced,
+    clip,
     cmc,
     dcl,
     dclw,
@@ -208,6 +209,11 @@ CATALOGUE: Mapping[str, Method] = {
         "NT-Xent with a weight λ on its repulsion (Lee, §6)",
         generalized_nt_xent,
         {"alpha": 2.0, "weight": 2.0},
+    ),
+    "clip": Method(
+        "NT-Xent between two sides in both directions, temperature learned (Radford et al., CLIP)",
+        clip,
+        {"temperature": learned(0.07, low=0.01)},
     ),
     "siglip": Method(
         "each pair classified on its own by a sigmoid, temperature and bias learned (Zhai et al., SigLIP)",

@@ -127,9 +127,17 @@ class Loss(nn.Module):
                 return z
             return z if takes == "embeddings" else z.assignments if takes == "assignments" else z.pairs
         if takes == "pairs":
-            return two_views(z, z2, ids=ids) if z2 is not None else views(z, ids=ids)
+            return self._pairs(z, z2, ids)
         stacked = torch.stack([z, z2]) if z2 is not None else z
         return self._input(Embeddings(z=stacked, ids=ids, compare=within_batch), None, None)
+
+    def _pairs(self, z: Tensor, z2: Tensor | None, ids: Tensor | None) -> Pairs:
+        make = self.traits.make_pairs
+        if make is not None and z2 is None and z.ndim == 3 and len(z) == 2:  # two views in one tensor are two views
+            z, z2 = z
+        if z2 is None:
+            return views(z, ids=ids)
+        return (make or two_views)(z, z2, ids=ids)
 
 
 def _check_settings(objective: Callable[..., Tensor], settings: Mapping[str, Any]) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Any, TypeVar, cast, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
 from torch import Tensor
 
 from contrapose.embeddings import Assignments, Embeddings, State
-from contrapose.pairs import Pairs, Similarities
+from contrapose.pairs import AnyPairs, Pairs, Similarities
 from contrapose.validate import check_choice
 
 F = TypeVar("F", bound=Callable[..., Tensor])
+P = ParamSpec("P")
 Settings = Mapping[str, Any]
 _KINDS: dict[str, tuple[type, ...]] = {
     "pairs": (Pairs, Similarities),
@@ -46,11 +47,26 @@ class Traits:
     # From the settings and the number of anchors to what the network or a state provides before any training
     untrained: Callable[[Settings, int], dict[str, Any]] | None = None
     softness: Softness = Softness()
+    # How two tensors of embeddings become pairs, if the objective may be called with them: clip(image, text)
+    make_pairs: Callable[..., Pairs] | None = None
     tensor_temperature: bool = True  # whether a scheduled temperature may be a tensor, as a CUDA graph needs it
+
+
+class TwoTensorObjective(Protocol[P]):
+    """An objective that takes pairs, or two tensors (m, d) and makes them pairs."""
+
+    @overload
+    def __call__(self, pairs: AnyPairs, /, *args: P.args, **settings: P.kwargs) -> Tensor: ...
+    @overload
+    def __call__(self, a: Tensor, b: Tensor, /, *args: P.args, **settings: P.kwargs) -> Tensor: ...
 
 
 @overload
 def objective(function: F, /) -> F: ...
+@overload
+def objective(
+    *, make_pairs: Callable[..., Pairs], **traits: Any
+) -> Callable[[Callable[Concatenate[AnyPairs, P], Tensor]], TwoTensorObjective[P]]: ...
 @overload
 def objective(**traits: Any) -> Callable[[F], F]: ...
 def objective(function: F | None = None, /, **traits: Any) -> F | Callable[[F], F]:
@@ -65,8 +81,10 @@ def _with_traits(function: F, described: Traits) -> F:
 
     @wraps(function)
     def checked(batch: Any, *more: Any, **settings: Any) -> Tensor:
+        if described.make_pairs is not None and len(more) == 1 and isinstance(batch, Tensor):
+            batch, more = described.make_pairs(batch, more[0]), ()
         if more or not isinstance(batch, _KINDS[described.takes]):
-            raise ValueError(_refusal(function, described.takes, batch, *more))
+            raise ValueError(_refusal(function, described, batch, *more))
         return function(batch, **settings)
 
     # On the function itself, so that a `partial` of the catalogue leads to it through `.func`.
@@ -74,7 +92,8 @@ def _with_traits(function: F, described: Traits) -> F:
     return cast(F, checked)
 
 
-def _refusal(function: Callable[..., Tensor], takes: str, *received: Any) -> str:
+def _refusal(function: Callable[..., Tensor], described: Traits, *received: Any) -> str:
+    takes = described.takes
     names = " and ".join(type(value).__name__ for value in received)
     if takes == "pairs" and isinstance(received[0], Embeddings):
         return f"pairs: expected pairs, got Embeddings; write {function.__name__}(embeddings.pairs)"
@@ -83,8 +102,9 @@ def _refusal(function: Callable[..., Tensor], takes: str, *received: Any) -> str
             f"{takes}: {function.__name__} expected {takes.capitalize()}, got {names}; `Loss` makes them of two views"
         )
     wanted = "the result of two_views, views, cross, queue, bank or from_similarities"
+    arguments = "two_views(z1, z2)" if described.make_pairs is None else "z1, z2"
     two = isinstance(received[0], Tensor)
-    hint = f"; for two views write {function.__name__}(two_views(z1, z2))" if two else ""
+    hint = f"; for two views write {function.__name__}({arguments})" if two else ""
     return f"pairs: expected {wanted}, got {names}{hint}"
 
 

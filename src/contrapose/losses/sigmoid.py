@@ -6,7 +6,7 @@ from torch import Tensor
 
 from contrapose.losses.objective import objective
 from contrapose.losses.reduction import finish
-from contrapose.pairs import AnyPairs
+from contrapose.pairs import AnyPairs, cross
 from contrapose.pairs.negatives import Negatives
 from contrapose.reduce import SoftplusSum, softplus
 from contrapose.temperature import Learned, Temperature, temperature_logit
@@ -15,7 +15,7 @@ from contrapose.validate import check_number
 __all__ = ["siglip"]
 
 
-@objective
+@objective(make_pairs=cross)
 def siglip(
     pairs: AnyPairs,
     *,
@@ -26,9 +26,10 @@ def siglip(
 ) -> Tensor:
     """log(1 + e^{-(s⁺/τ + b)}) + Σ_k log(1 + e^{s_k/τ + b}), b = `bias` (SigLIP, Zhai et al.).
 
-    On `cross(image, text)` this is the paper's loss: each of the m² pairs is classified as matching or not, and the sum
-    is divided by m. At the start almost all pairs do not match; the negative bias says so. Several positives are
-    averaged.
+    On `cross(image, text)`, or called as `siglip(image, text)`, this is the paper's loss: each of the m² pairs is
+    classified as matching or not, and the sum is divided by m. At the start almost all pairs do not match; the negative
+    bias says so. Several positives are averaged. The paper learns both numbers:
+    `Loss(siglip, temperature=learned(0.1), bias=learned_number(-10.0))`.
     """
     logit, bias = temperature_logit(temperature, pairs.shape[0]), _check_bias(bias)
     (repulsion,) = pairs.reduce(SoftplusSum(logit, bias), negatives=negatives)

@@ -7,6 +7,7 @@ with the same negatives, and the other positives are left out.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from contrapose.losses.objective import Settings, Softness, objective
 from contrapose.losses.reduction import finish
-from contrapose.pairs import AnyPairs
+from contrapose.pairs import AnyPairs, Similarities, cross
 from contrapose.pairs.negatives import Negatives, same_view, steps
 from contrapose.pairs.negatives import other_views as only_other_views
 from contrapose.reduce import Count, LogSumExp, Scale, softplus
@@ -23,6 +24,7 @@ from contrapose.validate import check_number
 
 __all__ = [
     "balanced",
+    "clip",
     "cmc",
     "dcl",
     "dclw",
@@ -52,6 +54,25 @@ def nt_xent(
     (total,) = pairs.reduce(LogSumExp(logit), negatives=negatives)
     # The cross-entropy is softplus(log-sum of negatives - positive logit): no softmax has to include the positive.
     return finish(softplus(total[:, None] - logit(pairs.positives())), reduction)
+
+
+@objective(make_pairs=partial(cross, symmetric=True))
+def clip(
+    pairs: AnyPairs, *, temperature: Temperature = 0.07, negatives: Negatives = None, reduction: str = "mean"
+) -> Tensor:
+    """NT-Xent against rows of other views only: ½[CE(S/τ) + CE(Sᵀ/τ)] (CLIP, Radford et al.).
+
+    This is the symmetric loss on `cross(image, text, symmetric=True)` and on `two_views(image, text)`, or called as
+    `clip(image, text)`; on `cross(image, text)` it is its first half. CLIP learns its temperature:
+    `Loss(clip, temperature=learned(0.07, low=0.01))`.
+
+    >>> round(clip(torch.eye(4), torch.eye(4), temperature=0.5).item(), 4)  # log(1 + 3/e²)
+    0.3407
+    """
+    # Similarity values alone say nothing about views: then all of them are negatives.
+    unknown = isinstance(pairs, Similarities) and pairs.anchor_view is None
+    chosen = steps(negatives) if unknown else (only_other_views(), *steps(negatives))
+    return nt_xent(pairs, temperature=temperature, negatives=chosen, reduction=reduction)
 
 
 @objective

@@ -6,13 +6,16 @@ its own negative. Rows of a queue carry an id that no anchor has.
 
     two_views(z1, z2)    SimCLR: both views are anchors, 2m - 2 negatives
     views(z)             V views, each an anchor with V - 1 positives
-    cross(a, b)          one direction, b is the only pool: CLIP, SimCSE
+    cross(a, b)          one direction, b is the only pool: SimCSE, retrieval, SigLIP
+    cross(a, b, symmetric=True)   both directions: CLIP
+    cross(a, b, negatives=h)      explicit hard negatives join the pool
     queue(q, k, rows)    MoCo: a key as positive, stored rows as negatives
     bank(z, index, rows) Wu et al.: the sample's own entry as positive, all other entries as negatives
     from_similarities(pos, neg)   similarity values in place of embeddings
 """
 
-from contrapose.pairs.build import bank, cross, queue, two_views, views
+from contrapose.pairs.build import bank, queue, two_views, views
+from contrapose.pairs.cross import cross
 from contrapose.pairs.negatives import (
     Choice,
     Hardest,

@@ -1,4 +1,4 @@
-"""Make `Pairs` from embeddings: from the batch itself, between two sets, with a queue or with a memory bank."""
+"""Make `Pairs` from embeddings: from the batch itself, with a queue or with a memory bank."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from contrapose.pairs.ids import opposite_views, sample_ids, views_in_order
+from contrapose.pairs.ids import sample_ids, stored_ids, views_in_order
 from contrapose.pairs.pairs import Pairs, other_views_of
 from contrapose.reduce.hardware import is_half
 from contrapose.reduce.unit import unit_views, units
-from contrapose.validate import check_embeddings, check_index, check_same_shape, check_values
+from contrapose.validate import check_embeddings, check_index, check_same_shape, check_values, check_width
 
 
 def two_views(z1: Tensor, z2: Tensor, *, ids: Tensor | None = None) -> Pairs:
@@ -24,7 +24,7 @@ def two_views(z1: Tensor, z2: Tensor, *, ids: Tensor | None = None) -> Pairs:
     check_embeddings("z1", z1, 2)
     check_embeddings("z2", z2, 2)
     check_same_shape("z2", z2, "z1", z1)
-    return _within_views(z1, z2, ids=ids)
+    return within_views(z1, z2, ids=ids)
 
 
 def views(
@@ -40,7 +40,7 @@ def views(
     if z.shape[0] < 2:
         raise ValueError(f"z: expected at least two views of each image, got shape {tuple(z.shape)}")
     if keys is None:
-        return _within_views(z, ids=ids)
+        return within_views(z, ids=ids)
     check_embeddings("keys", keys, 3)
     check_same_shape("keys", keys, "z", z)
     half, (count, m, _) = is_half(z), z.shape
@@ -59,7 +59,7 @@ def views(
     )
 
 
-def _within_views(*embeddings: Tensor, ids: Tensor | None) -> Pairs:
+def within_views(*embeddings: Tensor, ids: Tensor | None) -> Pairs:
     """Views as separate tensors, or all in one: each row is an anchor, and all of them are the pool."""
     # Before normalisation, which returns float32.
     half, device = is_half(*embeddings), embeddings[0].device
@@ -81,25 +81,6 @@ def _within_views(*embeddings: Tensor, ids: Tensor | None) -> Pairs:
     )
 
 
-def cross(a: Tensor, b: Tensor, *, ids: Tensor | None = None) -> Pairs:
-    """Compare a_i with b_i, with the other m - 1 rows of b as negatives: one direction (CLIP, SimCSE)."""
-    check_embeddings("a", a, 2)
-    check_embeddings("b", b, 2)
-    check_same_shape("b", b, "a", a)
-    half = is_half(a, b)
-    a, b = units(a, b)
-    sample = sample_ids(ids, len(a), a.device)
-    return Pairs(
-        anchor=a,
-        positive_rows=b[:, None],
-        pool=b,
-        anchor_id=sample,
-        pool_id=sample,
-        view_ids=partial(opposite_views, len(a), a.device),
-        half_precision=half,
-    )
-
-
 def queue(q: Tensor, k: Tensor, rows: Tensor, *, batch: bool = False, ids: Tensor | None = None) -> Pairs:
     """Compare queries with their keys, with stored rows as negatives. Keys and rows carry no gradient (MoCo).
 
@@ -116,14 +97,14 @@ def queue(q: Tensor, k: Tensor, rows: Tensor, *, batch: bool = False, ids: Tenso
         check_same_shape("k", k, "q", q)
     elif k.shape[1:] != q.shape:
         raise ValueError(f"k: expected (K, m, d) = (K, {q.shape[0]}, {q.shape[1]}), got {tuple(k.shape)}")
-    _check_width("rows", rows, q)
+    check_width("rows", rows, q)
     half = is_half(q)
     q, k, rows = units(q, k.detach(), rows.detach())
     q, k = (q, k) if q.ndim == 3 else (q[None], k if k.ndim == 3 else k[None])
     count, m, _ = q.shape
     sample = sample_ids(ids, m, q.device, times=count, allow_single=True)
     anchor, pool = q.flatten(0, 1), rows
-    pool_id = sample.new_full((len(rows),), torch.iinfo(sample.dtype).min)  # an id that no sample has
+    pool_id = stored_ids(len(rows), sample)
     if batch:
         pool = torch.cat([rows, anchor])
         pool_id = torch.cat([pool_id, sample])
@@ -150,7 +131,7 @@ def bank(z: Tensor, index: Tensor, rows: Tensor) -> Pairs:
     """
     check_embeddings("z", z, 2, 3)
     check_embeddings("rows", rows, 2)
-    _check_width("rows", rows, z)
+    check_width("rows", rows, z)
     check_index("index", index, z.shape[-2])
     size = len(rows)
     if size < 2:
@@ -179,8 +160,3 @@ def bank(z: Tensor, index: Tensor, rows: Tensor) -> Pairs:
         detached=True,
         half_precision=half,
     )
-
-
-def _check_width(name: str, rows: Tensor, z: Tensor) -> None:
-    if rows.shape[-1] != z.shape[-1]:
-        raise ValueError(f"{name}: expected rows of the embeddings' width {z.shape[-1]}, got shape {tuple(rows.shape)}")

@@ -31,6 +31,11 @@ def sample_ids(
     return ids.repeat(times) if times > 1 else ids
 
 
+def stored_ids(count: int, sample: Tensor) -> Tensor:
+    """Return `count` times an id that no sample has, for rows that are negatives of every anchor."""
+    return sample.new_full((count,), torch.iinfo(sample.dtype).min)
+
+
 def _sequence(m: int, times: int, device: torch.device) -> Tensor:
     return torch.arange(m, device=device, dtype=torch.int32).repeat(times)  # kernels compare 32-bit ids faster
 
@@ -55,5 +60,14 @@ def views_in_order(
 
 def opposite_views(samples: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return views for anchors that are all in view 0 and a pool that is all in view 1."""
-    anchors = torch.zeros(samples, dtype=torch.long, device=device)
-    return anchors, anchors + 1
+    return views_by_count([(0, samples)], [(1, samples)], device)
+
+
+def views_by_count(
+    anchors: list[tuple[int, int]], pool: list[tuple[int, int]], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return the views of anchors and of pool rows, each written as (view, number of rows) in order."""
+    of_anchors, of_pool = (
+        torch.cat([torch.full((count,), view, device=device) for view, count in runs]) for runs in (anchors, pool)
+    )
+    return of_anchors, of_pool

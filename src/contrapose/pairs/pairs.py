@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contrapose.distributed import gather, raise_on_all_ranks, share_of_rows, world_size
 from contrapose.pairs.ids import opposite_views
-from contrapose.pairs.negatives import Choice, Hardest, Negatives, ViewChoice, narrow, steps
+from contrapose.pairs.negatives import Choice, Hardest, Negatives, ViewChoice, narrow, other_views, steps
 from contrapose.pairs.similarities import Similarities
 from contrapose.reduce import ALL, Block, Selection, Statistic, of_rows, reduce_rows
 from contrapose.reduce.unit import matmul, products
@@ -22,7 +22,8 @@ class Pairs:
     """Anchors, their positives and a pool of candidates, all unit vectors.
 
     Made by the functions of `contrapose.pairs`, which check and normalise. Anchors are ordered view by view. Exactly one of
-    `positive_rows` and `positive_similarity` is given.
+    `positive_rows` and `positive_similarity` is given. (`cross` with several directions has anchors made of two unit
+    vectors; its pool rows are zero in one half, so that products are similarities all the same.)
     """
 
     anchor: Tensor  # (n, d)
@@ -33,6 +34,7 @@ class Pairs:
     positive_rows: Tensor | None = None  # (n, k, d): the positives
     positive_similarity: Tensor | None = None  # (n, k): similarities to the same sample's anchors in the views after it
     views: int = 1  # number of views the anchors are laid out in: n = views · samples
+    between_views_only: bool = False  # whether no row of an anchor's own view is its negative, as in `cross`
     stored: int = 0  # number of pool rows, the first ones, that come from a queue or a bank
     detached: bool = False  # whether positives, and the pool's stored rows or keys, carry no gradient
     half_precision: bool = False  # whether the embeddings came in half precision
@@ -72,8 +74,8 @@ class Pairs:
 
     @property
     def has_views(self) -> bool:
-        """Whether the pool is the batch itself, in several views."""
-        return self.views > 1 and not self.stored
+        """Whether the pool is the batch itself, in several views, each compared with itself and the others."""
+        return self.views > 1 and not self.stored and not self.between_views_only
 
     def positives(self) -> Tensor:
         """Return the similarities to the positives, (n, k)."""
@@ -89,7 +91,7 @@ class Pairs:
 
         With `may_be_empty` a choice may leave anchors without negatives: their log-sum-exp is -inf, their expectation 0.
         """
-        chosen = steps(negatives)
+        chosen = self._choices(negatives)
         if self.is_sharded:
             own = share_of_rows(self.shape[0])
             # A bad choice of negatives on one rank must raise on all: the others would wait in `gather` for it.
@@ -99,9 +101,24 @@ class Pairs:
             )
             return tuple(gather(value) for value in values)
         # One view against one other is a smaller matrix; with more than two other views it would be several.
-        if chosen and isinstance(chosen[0], ViewChoice) and self.has_views and (chosen[0].same or self.views == 2):
+        in_views = self.has_views or self._is_symmetric
+        if chosen and isinstance(chosen[0], ViewChoice) and in_views and (chosen[0].same or self.views == 2):
             return reduce_rows(_RowsViewByView(self, chosen[1:], may_be_empty, chosen[0].same), *statistics)
         return reduce_rows(_Rows(self, chosen, may_be_empty), *statistics)
+
+    @property
+    def _is_symmetric(self) -> bool:
+        """Whether two sides are compared with each other only, in both directions."""
+        return self.between_views_only and self.views == 2
+
+    def _choices(self, negatives: Negatives) -> tuple[Choice, ...]:
+        """Return all choices to apply, those that belong to these pairs first."""
+        chosen = steps(negatives)
+        if not self.between_views_only:
+            return chosen
+        # Here `other_views()` keeps every negative: left out, it does not keep kernels from computing the rest.
+        rest = chosen[1:] if chosen[:1] == (other_views(),) else chosen
+        return (other_views(), *rest) if self._is_symmetric else rest
 
     def sharded(self) -> Pairs:
         """Return the same pairs, made of gathered embeddings, with the work divided between processes.
@@ -128,14 +145,18 @@ class Pairs:
 
     def similarities(self) -> Similarities:
         """Return the same comparison as values, (n, k) and (n, m), without gradient to the embeddings."""
+        no_negative = self.anchor_id[:, None] == self.pool_id
+        if self._is_symmetric:
+            no_negative |= self.anchor_view[:, None] == self.pool_view
         return Similarities(
             positive=self.positives().detach(),
             negative=matmul(self.anchor.detach(), self.pool.detach().T),
-            same_id=self.anchor_id[:, None] == self.pool_id,
+            same_id=no_negative,
             anchor_id=self.anchor_id,
             anchor_view=self.anchor_view,
             pool_view=self.pool_view,
             views=self.views,
+            between_views_only=self.between_views_only,
             stored=self.stored,
             detached=self.detached,
         )
@@ -163,6 +184,7 @@ class Pairs:
                             anchor_id=ids[v],
                             pool_id=ids[w],
                             view_ids=partial(opposite_views, len(ids[v]), ids.device),
+                            between_views_only=True,
                             detached=self.detached,
                             half_precision=self.half_precision,
                             is_sharded=self.is_sharded,
@@ -214,7 +236,8 @@ class _Rows:
             return None
         met = [(slice(start, end), self.candidates(slice(start, end))) for start, end, _ in self.spans]
         runs = [(rows, slice(*columns.indices(len(self.pool))[:2])) for rows, columns in met]
-        of = (lambda count: hardest.kept_count(count, self.spans[0][2])) if isinstance(hardest, Hardest) else None
+        fewest = min(candidates for _, _, candidates in self.spans)
+        of = (lambda count: hardest.kept_count(count, fewest)) if isinstance(hardest, Hardest) else None
         return Selection(self.pairs.anchor_id, self.pairs.pool_id, runs, of)
 
     def candidates(self, rows: slice) -> slice:
@@ -241,9 +264,15 @@ class _RowsViewByView(_Rows):
     @property
     def spans(self) -> list[tuple[int, int, int]]:
         m = len(self.anchor) // self.pairs.views
-        return [(start, start + m, m) for start in range(0, len(self.anchor), m)]
+        runs = [
+            (slice(start, start + m), self.candidates(slice(start, start + m)))
+            for start in range(0, len(self.anchor), m)
+        ]
+        return [(rows.start, rows.stop, columns.stop - columns.start) for rows, columns in runs]
 
     def candidates(self, rows: slice) -> slice:
         m = len(self.anchor) // self.pairs.views
         view = rows.start // m if self.same else 1 - rows.start // m
-        return slice(view * m, (view + 1) * m)
+        # With two sides, explicit negatives follow the second one and belong to it.
+        is_last = not self.same and view == 1
+        return slice(view * m, len(self.pool) if is_last else (view + 1) * m)

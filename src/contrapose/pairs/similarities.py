@@ -23,6 +23,7 @@ class Similarities:
     anchor_view: Tensor | None = None  # (n,); None if views are unknown
     pool_view: Tensor | None = None  # (m,)
     views: int = 1
+    between_views_only: bool = False  # whether no candidate of an anchor's own view is its negative
     stored: int = 0
     detached: bool = False
 
@@ -33,8 +34,8 @@ class Similarities:
 
     @property
     def has_views(self) -> bool:
-        """Whether the pool is the batch itself, in several views."""
-        return self.views > 1 and not self.stored
+        """Whether the pool is the batch itself, in several views, each compared with itself and the others."""
+        return self.views > 1 and not self.stored and not self.between_views_only
 
     def positives(self) -> Tensor:
         """Return the similarities to the positives, (n, k)."""

@@ -1,0 +1,206 @@
+"""`cross`: compare two sets of embeddings, such as images with texts or questions with answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from contrapose.pairs.build import within_views
+from contrapose.pairs.ids import sample_ids, stored_ids, views_by_count
+from contrapose.pairs.pairs import Pairs
+from contrapose.reduce.hardware import is_half
+from contrapose.reduce.unit import unit, units
+from contrapose.validate import check_choice, check_embeddings, check_same_shape, check_values, check_width
+
+DIRECTIONS = ("a_to_b", "a_to_a", "b_to_a", "b_to_b")
+_A_TO_B = ("a_to_b",)
+
+
+def cross(
+    a: Tensor,
+    b: Tensor,
+    *,
+    symmetric: bool = False,
+    directions: Sequence[str] = _A_TO_B,
+    negatives: Tensor | None = None,
+    negative_ids: Tensor | None = None,
+    ids: Tensor | None = None,
+) -> Pairs:
+    """Compare a_i with b_i, (m, d) each, with the other m - 1 rows of b as negatives: one direction (SimCSE, retrieval).
+
+    symmetric      both directions, each with a sum of its own: the rows of a, then those of b are anchors, 2m in all, and
+                   only rows of the other side are negatives. The mean over anchors is CLIP's loss.
+    directions     what the one sum over an anchor's negatives runs over: "a_to_b", and any of "a_to_a" (a_i with other
+                   rows of a), "b_to_a" (b_i with other rows of a) and "b_to_b". All four are the loss of GTE (Li et al.).
+    negatives      explicit, usually hard, negatives (r, d) or k for each sample (m, k, d), with gradient. They join the
+                   pool of all of a's anchors (MultipleNegativesRanking), and of b's in "b_to_b".
+    negative_ids   their sample ids, (r,) or (m, k): a row with an anchor's id is not its negative. By default they are
+                   negatives of every anchor, except that "b_to_b" leaves out a sample's own (m, k, d).
+
+    With several directions there is one anchor per pair, and the positive is in its softmax once. GTE's and
+    sentence-transformers' denominators contain it once for "a_to_b" and again for "b_to_a".
+    """
+    check_embeddings("a", a, 2)
+    check_embeddings("b", b, 2)
+    check_same_shape("b", b, "a", a)
+    explicit = _check_negatives(negatives, negative_ids, a)
+    chosen = _check_directions(directions, symmetric)
+    return _both_ways(a, b, explicit, ids) if symmetric else _one_sum(a, b, chosen, explicit, ids)
+
+
+@dataclass(frozen=True)
+class _Explicit:
+    """Explicit negatives, (r, d), and what is known about them."""
+
+    rows: Tensor
+    ids: Tensor | None  # (r,)
+    each: int | None  # k if there are k for each sample, in the samples' order
+
+    def pool_ids(self, sample: Tensor, *, of_same_side: bool = False) -> Tensor:
+        """Return the rows' ids, (r,), in a pool whose samples have the ids `sample` (m,)."""
+        if self.ids is not None:
+            return self.ids.to(sample)
+        if of_same_side and self.each is not None:
+            return sample.repeat_interleave(self.each)
+        return stored_ids(len(self.rows), sample)
+
+
+def _both_ways(a: Tensor, b: Tensor, explicit: _Explicit | None, ids: Tensor | None) -> Pairs:
+    """Both sides as two views that are only compared with each other; explicit negatives belong to the second."""
+    pairs = replace(within_views(a, b, ids=ids), between_views_only=True)
+    if explicit is None:
+        return pairs
+    m, sample = len(a), _as_wide(pairs.anchor_id, explicit)
+    # After the rows of b, so that the candidates of either side are contiguous.
+    pool = torch.cat([pairs.anchor, unit(explicit.rows).to(pairs.anchor.dtype)])
+    sides = [(0, m), (1, m)]
+    return replace(
+        pairs,
+        pool=pool,
+        anchor_id=sample,
+        pool_id=torch.cat([sample, explicit.pool_ids(sample)]),
+        view_ids=partial(views_by_count, sides, [*sides, (1, len(explicit.rows))], a.device),
+        half_precision=pairs.half_precision or is_half(explicit.rows),
+        bf16_anchor=None,  # the pool is no longer the anchors
+    )
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Pool rows, (r, d), that one half of an anchor is compared with."""
+
+    rows: Tensor
+    ids: Tensor
+    of_b: bool  # whether they are compared with b_i and not with a_i
+    view: int  # 0 if they are of the side that they are compared with, 1 if of the other
+
+
+def _one_sum(a: Tensor, b: Tensor, directions: set[str], explicit: _Explicit | None, ids: Tensor | None) -> Pairs:
+    """One anchor per pair, whose negatives come from all of the directions."""
+    m = len(a)
+    sample = _as_wide(sample_ids(ids, m, a.device, allow_single=explicit is not None), explicit)
+    extra = [] if explicit is None else [explicit.rows]
+    half = is_half(a, b, *extra)
+    a, b, *extra = units(a, b, *extra)
+    explicit = explicit and replace(explicit, rows=extra[0])
+    pool = [
+        rows
+        for direction in DIRECTIONS
+        if direction in directions
+        for rows in _rows_of(direction, a, b, sample=sample, explicit=explicit)
+    ]
+    # Anchors with two halves, [a_i, b_i]: a pool row that is zero in one half is compared with the other half only.
+    two_halves = any(rows.of_b for rows in pool)
+    anchor = torch.cat([a, b], dim=1) if two_halves else a
+    widened = [_widen(rows.rows, rows.of_b) if two_halves else rows.rows for rows in pool]
+    pool_id = _joined([rows.ids for rows in pool])
+    if explicit is not None and explicit.ids is not None:
+        # Two different samples are negatives of each other; a single one needs an explicit negative of another sample.
+        check_values(
+            (pool_id != sample[0]).any(),
+            lambda: f"negative_ids: all rows have the id {int(sample[0])}, so there are no negatives",
+        )
+    return Pairs(
+        anchor=anchor,
+        positive_rows=widened[0][:m, None],
+        pool=_joined(widened),
+        anchor_id=sample,
+        pool_id=pool_id,
+        view_ids=partial(views_by_count, [(0, m)], [(rows.view, len(rows.rows)) for rows in pool], a.device),
+        between_views_only=all(rows.view for rows in pool),
+        half_precision=half,
+    )
+
+
+def _rows_of(direction: str, a: Tensor, b: Tensor, *, sample: Tensor, explicit: _Explicit | None) -> list[_Rows]:
+    """Return what one direction adds to the pool; explicit negatives are rows of b's kind."""
+    of_b, into_b = direction.startswith("b"), direction.endswith("b")
+    view = int(of_b != into_b)
+    rows = [_Rows(b if into_b else a, sample, of_b, view)]
+    if into_b and explicit is not None:
+        rows.append(_Rows(explicit.rows, explicit.pool_ids(sample, of_same_side=of_b), of_b, view))
+    return rows
+
+
+def _widen(rows: Tensor, of_b: bool) -> Tensor:
+    """Return rows (r, 2d) whose products with [a_i, b_i] are those of `rows` (r, d) with b_i, or with a_i."""
+    width = rows.shape[1]
+    return pad(rows, (width, 0) if of_b else (0, width))
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Return the concatenation; a single part is not copied."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _as_wide(sample: Tensor, explicit: _Explicit | None) -> Tensor:
+    """Return sample ids in 64 bits if explicit negatives have ids, which are compared with them."""
+    return sample.long() if explicit is not None and explicit.ids is not None else sample
+
+
+def _check_negatives(negatives: Tensor | None, negative_ids: Tensor | None, a: Tensor) -> _Explicit | None:
+    """Return explicit negatives in rows, or raise ValueError."""
+    if negatives is None:
+        if negative_ids is not None:
+            raise ValueError("negative_ids: expected None without negatives, whose ids these would be")
+        return None
+    check_embeddings("negatives", negatives, 2, 3, shapes={2: "(r, d)", 3: "(m, k, d)"})
+    check_width("negatives", negatives, a)
+    if negatives.ndim == 3 and len(negatives) != len(a):
+        raise ValueError(
+            f"negatives: expected (m, k, d) for m = {len(a)} samples, or (r, d), got {tuple(negatives.shape)}"
+        )
+    if negative_ids is not None:
+        _check_negative_ids(negative_ids, negatives.shape[:-1])
+        negative_ids = negative_ids.to(a.device).long().flatten()
+    return _Explicit(negatives.flatten(0, -2), negative_ids, negatives.shape[1] if negatives.ndim == 3 else None)
+
+
+def _check_negative_ids(negative_ids: Tensor, shape: tuple[int, ...]) -> None:
+    if not isinstance(negative_ids, Tensor) or tuple(negative_ids.shape) != tuple(shape):
+        received = tuple(negative_ids.shape) if isinstance(negative_ids, Tensor) else type(negative_ids).__name__
+        raise ValueError(
+            f"negative_ids: expected one integer per row of negatives, shape {tuple(shape)}, got {received}"
+        )
+    if negative_ids.is_floating_point() or negative_ids.dtype in (torch.bool, torch.complex64, torch.complex128):
+        raise ValueError(f"negative_ids: expected integers, got {negative_ids.dtype}")
+
+
+def _check_directions(directions: Sequence[str], symmetric: bool) -> set[str]:
+    """Return the directions of one sum, or raise ValueError."""
+    directions = (directions,) if isinstance(directions, str) else tuple(directions)
+    for direction in directions:
+        check_choice("directions", direction, *DIRECTIONS)
+    if "a_to_b" not in directions:
+        raise ValueError(f"directions: expected 'a_to_b' among them, which has the positives, got {directions!r}")
+    if symmetric and set(directions) != set(_A_TO_B):
+        raise ValueError(
+            f"directions: expected ('a_to_b',) with symmetric=True, which adds 'b_to_a' with a softmax of its own, "
+            f"got {directions!r}"
+        )
+    return set(directions)
