@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import oracles
 import torch
 from kinds import EVERY, KINDS, WITH_SAME_VIEW, WITH_VIEWS, Kind
-from oracles import Oracle, constant, cosine_profile
+from oracles import Oracle, Tau, constant, cosine_profile
 from torch import Tensor
 
 from contrapose import losses
@@ -52,6 +53,41 @@ def per_anchor(pairs: AnyPairs, reduction: str = "none") -> Tensor:
 def sogclr_moving(pairs: AnyPairs, reduction: str = "none") -> Tensor:
     average = torch.full((pairs.shape[0],), 0.7, dtype=torch.float64).log()
     return losses.sogclr(pairs, temperature=0.3, log_average=average, gamma=0.4, reduction=reduction)
+
+
+def label_of_image(image: int) -> int:
+    return -1 if image % 4 == 3 else image % 2
+
+
+def label(candidate: oracles.Candidate | oracles.Anchor) -> int:
+    """The label of a row: by its image, or by its place in a queue."""
+    return (
+        candidate.place % 3
+        if isinstance(candidate, oracles.Candidate) and candidate.image < 0
+        else (label_of_image(candidate.image))
+    )
+
+
+def supcon_case(name: str, *filters: tuple[str, float], tau: Tau, smooth: bool = True, **settings: Any) -> Case:
+    form = str(settings.get("form", "out"))
+
+    def loss(pairs: AnyPairs, reduction: str = "none") -> Tensor:
+        assert pairs.anchor_id is not None
+        assert pairs.pool_id is not None
+        labels = torch.tensor([label_of_image(image) for image in pairs.anchor_id.tolist()])
+        stored = [
+            place % 3 if image < 0 else label_of_image(image)
+            for place, image in enumerate(pairs.pool_id[: pairs.stored].tolist())
+        ]
+        return losses.supcon(
+            pairs,
+            labels=labels,
+            stored_labels=torch.tensor(stored) if stored else None,
+            reduction=reduction,
+            **settings,
+        )
+
+    return Case(name, loss, oracles.supcon(tau, label, *filters, form=form), smooth, EVERY - {"similarities"})
 
 
 def case(
@@ -102,6 +138,15 @@ CASES = {
         case("dcl", L.dcl, plain.dcl(constant(0.2)), temperature=0.2),
         case("dcl split", L.dcl, plain.dcl(constant(0.2), split=True), temperature=0.2, split_views=True,
              kinds=WITH_VIEWS),
+        case("nt_xent hardness", L.nt_xent, plain.nt_xent(constant(0.5), hardness=3.0), smooth=False, temperature=0.5,
+             hardness=3.0),
+        case("nt_xent hardness profile", L.nt_xent, plain.nt_xent(cosine_profile(0.1, 0.3), hardness=3.0), smooth=False,
+             temperature=cosine(0.1, 0.3), hardness=3.0),
+        case("nt_xent hardness hardest", L.nt_xent, plain.nt_xent(constant(0.5), ("hardest", 2), hardness=-1.0),
+             smooth=False, temperature=0.5, hardness=-1.0, negatives=hardest(2)),
+        case("dcl hardness", L.dcl, plain.dcl(constant(0.2), hardness=9.0), smooth=False, temperature=0.2, hardness=9.0),
+        case("dcl hardness split", L.dcl, plain.dcl(constant(0.2), split=True, hardness=2.0), smooth=False,
+             temperature=0.2, hardness=2.0, split_views=True, kinds=WITH_VIEWS),
         case("dclw", L.dclw, plain.dclw(0.2, 0.5), smooth=False, temperature=0.2, sigma=0.5),
         case("moco v3", L.moco_v3, plain.moco_v3(0.3), temperature=0.3, kinds=WITH_VIEWS),
         Case("tau", tau_loss, plain.tau(scores, 0.3)),
@@ -153,6 +198,13 @@ CASES = {
         case("uaur", L.cacr, plain.cacr(1.0, 2.0, attraction="uniform", repulsion="uniform"), attraction="uniform",
              repulsion="uniform"),
         case("sogclr", L.sogclr, plain.sogclr(0.3, 1.0, None), smooth=False, temperature=0.3),
+        supcon_case("supcon", tau=constant(0.3), temperature=0.3),
+        supcon_case("supcon in", tau=constant(0.3), temperature=0.3, form="in"),
+        supcon_case("supcon profile", tau=cosine_profile(0.1, 0.3), smooth=False, temperature=cosine(0.1, 0.3)),
+        supcon_case("supcon profile in", tau=cosine_profile(0.1, 0.3), smooth=False, temperature=cosine(0.1, 0.3),
+                    form="in"),
+        supcon_case("supcon hardest", ("fraction", 0.4), tau=constant(0.3), temperature=0.3, negatives=hardest(0.4)),
+        supcon_case("supcon other views", ("other", 0), tau=constant(0.3), temperature=0.3, negatives=other_views()),
         Case("sogclr moving", sogclr_moving, plain.sogclr(0.3, 0.4, 0.7), smooth=False),
     )
 }  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from oracles import Anchor, Batch, Candidate, dot, normalised
@@ -43,7 +43,7 @@ def rows(z: Tensor) -> Rows:
 
 
 def candidates(of: Rows, anchor: list[float], view: int, stored: bool = False) -> list[Candidate]:
-    return [Candidate(dot(anchor, row), view, stored) for row in of]
+    return [Candidate(dot(anchor, row), view, stored, place=place) for place, row in enumerate(of)]
 
 
 def spell_views(z: list[Rows], keys: list[Rows] | None = None, ids: list[int] | None = None) -> Batch:
@@ -56,7 +56,10 @@ def spell_views(z: list[Rows], keys: list[Rows] | None = None, ids: list[int] | 
             order = [(v + step) % count for step in range(1, count)]
             positives = [Candidate(dot(z[v][i], keys[w][i]), w) for w in order]
             negatives = [
-                Candidate(dot(z[v][i], keys[w][j]), w) for w in range(count) for j in range(m) if images[j] != images[i]
+                Candidate(dot(z[v][i], keys[w][j]), w, image=images[j])
+                for w in range(count)
+                for j in range(m)
+                if images[j] != images[i]
             ]
             anchors.append(Anchor(images[i], v, positives, negatives))
     return Batch(anchors, count, True, keyed)
@@ -68,7 +71,7 @@ def spell_cross(a: Rows, b: Rows) -> Batch:
             i,
             0,
             [Candidate(dot(a[i], b[i]), 1)],
-            [Candidate(dot(a[i], b[j]), 1) for j in range(len(b)) if j != i],
+            [Candidate(dot(a[i], b[j]), 1, image=j) for j in range(len(b)) if j != i],
         )
         for i in range(len(a))
     ]
@@ -117,7 +120,9 @@ def spell_queue(q: list[Rows], k: list[Rows], stored: Rows, batch: bool) -> Batc
             positives = [Candidate(dot(q[v][i], k[w][i]), w) for w in order]
             negatives = candidates(stored, q[v][i], -1, True)
             if batch:
-                negatives += [Candidate(dot(q[v][i], q[w][j]), w) for w in range(count) for j in range(m) if j != i]
+                negatives += [
+                    Candidate(dot(q[v][i], q[w][j]), w, image=j) for w in range(count) for j in range(m) if j != i
+                ]
             anchors.append(Anchor(i, v, positives, negatives))
     return Batch(anchors, count, False)
 
@@ -125,7 +130,7 @@ def spell_queue(q: list[Rows], k: list[Rows], stored: Rows, batch: bool) -> Batc
 def spell_bank(z: Rows, index: list[int], stored: Rows) -> Batch:
     anchors = []
     for row, own in zip(z, index, strict=True):
-        negatives = [c for j, c in enumerate(candidates(stored, row, -1, True)) if j != own]
+        negatives = [replace(c, image=c.place) for c in candidates(stored, row, -1, True) if c.place != own]
         anchors.append(Anchor(own, 0, [Candidate(dot(row, stored[own]), 0)], negatives))
     return Batch(anchors, 1, False)
 

@@ -7,7 +7,7 @@ With `now` moved and `held` still, finite differences give the gradient that the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import cos, exp, log, log1p, pi, sin
 
 INF = float("inf")
@@ -19,6 +19,8 @@ class Candidate:
     s: float
     view: int
     stored: bool = False
+    image: int = -1  # data-set index; -1 if unknown
+    place: int = -1  # of a stored row
 
 
 @dataclass
@@ -123,33 +125,34 @@ def _each(now: Batch, held: Batch) -> list[tuple[Anchor, Anchor]]:
 
 
 def _softmax_parts(
-    a: Anchor, h: Anchor, tau: Tau, detach: bool, filters: tuple[tuple[str, float], ...]
+    a: Anchor, h: Anchor, tau: Tau, detach: bool, filters: tuple[tuple[str, float], ...], hardness: float = 0.0
 ) -> tuple[list[float], list[float]]:
     keep = chosen(h, *filters)
     negative = _logits([a.negatives[j] for j in keep], [h.negatives[j] for j in keep], tau, detach)
+    negative = [x + hardness * h.negatives[j].s for x, j in zip(negative, keep, strict=True)]
     return _logits(a.positives, h.positives, tau, detach), negative
 
 
-def nt_xent(tau: Tau, *filters: tuple[str, float], detach: bool = True) -> Oracle:
+def nt_xent(tau: Tau, *filters: tuple[str, float], detach: bool = True, hardness: float = 0.0) -> Oracle:
     def oracle(now: Batch, held: Batch) -> list[float]:
         values = []
         for a, h in _each(now, held):
-            positive, negative = _softmax_parts(a, h, tau, detach, filters)
+            positive, negative = _softmax_parts(a, h, tau, detach, filters, hardness)
             values.append(mean([log1pexp(lse(negative) - p) for p in positive]))
         return values
 
     return oracle
 
 
-def dcl(tau: Tau, *filters: tuple[str, float], split: bool = False) -> Oracle:
+def dcl(tau: Tau, *filters: tuple[str, float], split: bool = False, hardness: float = 0.0) -> Oracle:
     def oracle(now: Batch, held: Batch) -> list[float]:
         values = []
         for a, h in _each(now, held):
-            positive, negative = _softmax_parts(a, h, tau, True, filters)
+            positive, negative = _softmax_parts(a, h, tau, True, filters, hardness)
             total = lse(negative)
             if split:
-                same = _softmax_parts(a, h, tau, True, (*filters, ("same", 0)))[1]
-                other = _softmax_parts(a, h, tau, True, (*filters, ("other", 0)))[1]
+                same = _softmax_parts(a, h, tau, True, (*filters, ("same", 0)), hardness)[1]
+                other = _softmax_parts(a, h, tau, True, (*filters, ("other", 0)), hardness)[1]
                 total = lse(same) + lse(other)
             values.append(total - mean(positive))
         return values
@@ -387,6 +390,29 @@ def tau(scores: Callable[[int], list[float]], base: float) -> Oracle:
             u = 1 / (1 + exp(-score))
             total = log(sum(exp(c.s * u / base) for c in a.negatives))
             values.append(total - mean([p.s * u / base for p in a.positives]))
+        return values
+
+    return oracle
+
+
+def supcon(
+    tau: Tau, label: Callable[[Candidate | Anchor], int], *filters: tuple[str, float], form: str = "out"
+) -> Oracle:
+    """A negative label is unknown and equals no other."""
+
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        values = []
+        for a, h in _each(now, held):
+            same = [j for j, c in enumerate(a.negatives) if label(a) >= 0 and label(c) == label(a)]
+            other = [j for j in range(len(a.negatives)) if j not in same]
+            kept = [other[j] for j in chosen(replace(h, negatives=[h.negatives[j] for j in other]), *filters)]
+
+            def logits(where: list[int], a: Anchor = a, h: Anchor = h) -> list[float]:
+                return _logits([a.negatives[j] for j in where], [h.negatives[j] for j in where], tau, True)
+
+            positive = _logits(a.positives, h.positives, tau, True) + logits(same)
+            total = lse(positive + logits(kept))
+            values.append(total - (mean(positive) if form == "out" else lse(positive) - log(len(positive))))
         return values
 
     return oracle

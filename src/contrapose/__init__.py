@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name i
         siglip,
         simple,
         sogclr,
+        supcon,
         tau,
         triplet,
     )
@@ -47,6 +48,7 @@ if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name i
         batch_rows,
         cross,
         from_similarities,
+        guided,
         hardest,
         other_views,
         queue,
@@ -75,12 +77,13 @@ _MODULES = {
     "embeddings": ("Embeddings",),
     "losses": (
         "CATALOGUE", "Loss", "align_uniform", "balanced", "cacr", "clip", "cmc", "dcl", "dclw", "generalized_nt_xent",
-        "hard_negative", "isogclr", "macl", "moco_v3", "nt_xent", "siglip", "simple", "sogclr", "tau", "triplet",
+        "hard_negative", "isogclr", "macl", "moco_v3", "nt_xent", "siglip", "simple", "sogclr", "supcon", "tau",
+        "triplet",
     ),
     "metrics": ("penalties",),
     "report.loss": ("explain",),
     "pairs": (
-        "Pairs", "bank", "batch_rows", "cross", "from_similarities", "hardest", "other_views", "queue", "same_view",
+        "Pairs", "bank", "batch_rows", "cross", "from_similarities", "guided", "hardest", "other_views", "queue", "same_view",
         "stored_rows", "two_views", "unit", "views",
     ),
     "temperature": (
@@ -115,6 +118,7 @@ __all__ = [
     "from_similarities",
     "gather",
     "generalized_nt_xent",
+    "guided",
     "hard_negative",
     "hardest",
     "isogclr",
@@ -134,6 +138,7 @@ __all__ = [
     "simple",
     "sogclr",
     "stored_rows",
+    "supcon",
     "tau",
     "triplet",
     "two_views",

@@ -16,10 +16,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from contrapose.pairs import Pairs, bank, cross, queue, unit, views
 from contrapose.reduce.unit import matmul
+
+# What `Embeddings.provide` can add to an objective's arguments.
+PROVIDED = ("score", "labels", "stored_labels")
 
 
 class State(nn.Module):
@@ -57,6 +61,7 @@ class Embeddings:
     ids: Tensor | None = None  # (m,) data-set indices
     score: Tensor | None = None  # (V, m) extra output of the projector: the certainty of TaU
     prototypes: Tensor | None = None  # (p, d)
+    sample_labels: Tensor | None = None  # (N,) labels of all samples of the data set, for supervised objectives
 
     @cached_property
     def pairs(self) -> Pairs:
@@ -74,11 +79,26 @@ class Embeddings:
         target = None if self.target is None else matmul(unit(self.target.detach()), rows.detach())
         return Assignments(scores=matmul(unit(self.z), rows), target=target)
 
-    def provide(self, name: str) -> Tensor:
-        """Return what the network provides under this name, one value per anchor (V · m,)."""
+    def provide(self, name: str) -> Tensor | None:
+        """Return one of `PROVIDED`: a score per anchor (V · m,), or labels of the batch (m,) or of the stored rows."""
+        if name in ("labels", "stored_labels"):
+            return self._labels(stored=name == "stored_labels")
         if name != "score" or self.score is None:
             raise ValueError(f"{name}: this loss needs a network that provides it, and the framework's does not")
         return self.score.flatten()
+
+    def _labels(self, *, stored: bool) -> Tensor | None:
+        """Return labels by sample id; -1 for rows of a queue, whose samples are not known."""
+        if self.sample_labels is None or self.ids is None:
+            raise ValueError(
+                "labels: this loss needs the labels of the samples, and these embeddings come without them"
+            )
+        if not stored:
+            return self.sample_labels[self.ids]
+        if not self.pairs.stored:
+            return None
+        ids = self.pairs.pool_id[: self.pairs.stored]
+        return torch.where(ids >= 0, self.sample_labels[ids.clamp(min=0)], -1)
 
 
 def within_batch(embeddings: Embeddings) -> Pairs:

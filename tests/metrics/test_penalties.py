@@ -48,6 +48,8 @@ def test_every_method_of_the_catalogue_has_penalties() -> None:
             criterion = Loss(isogclr, state=PerSample(16)).eval()
         elif name == "tau":
             criterion = Loss(method(), score=torch.zeros(32))
+        elif name == "supcon":
+            criterion = Loss(method(), labels=torch.arange(16) // 2)
         else:
             criterion = Loss(method())
         result = penalties(criterion, pairs)

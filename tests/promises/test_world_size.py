@@ -14,12 +14,21 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.distributed import gather
-from contrapose.losses import balanced, cacr, clip, dclw, nt_xent, siglip, sogclr
-from contrapose.pairs import Pairs, cross, two_views, views
+from contrapose.losses import balanced, cacr, clip, dclw, nt_xent, siglip, sogclr, supcon
+from contrapose.pairs import Pairs, cross, guided, two_views, views
 from contrapose.pairs.negatives import hardest
 from contrapose.temperature import cosine, learned, learned_number
 
 IMAGES, WIDTH, STEPS = 8, 6, 20
+
+
+def guide() -> Pairs:
+    """Return pairs of another model's embeddings, which every process has."""
+    return two_views(
+        *torch.randn(2, IMAGES, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(8)), ids=data()[2]
+    )
+
+
 LOSSES: dict[str, Callable[..., Tensor]] = {
     "nt_xent": lambda pairs: nt_xent(pairs, temperature=0.2),
     "dystress": lambda pairs: nt_xent(pairs, temperature=cosine(0.07, 0.2)),
@@ -37,6 +46,11 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
     "clip symmetric learned": clip,
     "siglip joint learned": siglip,
     "siglip symmetric negatives learned": siglip,
+    "guided": lambda pairs: nt_xent(pairs, temperature=0.2, negatives=guided(guide(), margin=0.1)),
+    "supcon": lambda pairs: supcon(pairs, labels=pairs.anchor_id % 3, temperature=0.2),
+    "supcon in": lambda pairs: supcon(
+        pairs, labels=pairs.anchor_id % 3, form="in", temperature=cosine(0.07, 0.2), negatives=hardest(0.5)
+    ),
 }
 
 

@@ -27,6 +27,7 @@ def _two_view_similarities(negatives: Tensor, positive: float) -> Similarities:
         positive=torch.full((2, 1), positive, dtype=torch.float64),
         negative=negatives.repeat(2, 2),
         anchor_id=torch.zeros(2, dtype=torch.long),
+        pool_id=torch.arange(1, m + 1).repeat(2),
         anchor_view=view,
         pool_view=view.repeat_interleave(m),
         views=2,

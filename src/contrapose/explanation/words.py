@@ -17,6 +17,7 @@ from contrapose.explanation.curves import (
 )
 from contrapose.explanation.subject import Subject
 from contrapose.losses import CATALOGUE
+from contrapose.losses.objective import traits_of
 from contrapose.pairs.negatives import Hardest, steps
 
 
@@ -41,6 +42,8 @@ def _definition(subject: Subject) -> str:
     name = subject.name.split("(")[0].strip()
     settings = ", ".join(f"{key}={value!r}" for key, value in subject.settings.items())
     call = f"{subject.objective.__name__}({settings})"
+    if "labels" in traits_of(subject.objective).provided:
+        call += ", shown for an anchor whose label no negative has"
     # The catalogue's summary describes the default settings; with others it may be wrong.
     if name not in CATALOGUE or "(" in subject.name:
         return f"{call}."

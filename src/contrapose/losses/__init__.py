@@ -17,3 +17,4 @@ from contrapose.losses.sigmoid import *  # noqa: F403
 from contrapose.losses.similarity import *  # noqa: F403
 from contrapose.losses.softmax import *  # noqa: F403
 from contrapose.losses.sogclr import *  # noqa: F403
+from contrapose.losses.supcon import *  # noqa: F403

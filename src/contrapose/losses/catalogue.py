@@ -28,6 +28,7 @@ from contrapose.losses.softmax import (
     tau,
 )
 from contrapose.losses.sogclr import isogclr
+from contrapose.losses.supcon import supcon
 from contrapose.pairs.negatives import hardest, other_views
 from contrapose.temperature import CosineSchedule, PerSample, cosine, learned, learned_number
 from contrapose.validate import check_known
@@ -145,6 +146,11 @@ CATALOGUE: Mapping[str, Method] = {
     ),
     "tau": Method(
         "temperature as uncertainty, from the encoder (Zhang et al., TaU); needs `score`", tau, {"base": 0.1}
+    ),
+    "supcon": Method(
+        "all samples of the anchor's class are positives (Khosla et al., SupCon, Eq. 2); needs `labels`",
+        supcon,
+        {"temperature": 0.1},
     ),
     "simple": Method("all negatives weigh the same (Wang & Liu, Eq. 3)", simple, {}),
     "hard_contrastive": Method(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from contrapose.embeddings import Assignments, Embeddings, State, within_batch
+from contrapose.embeddings import PROVIDED, Assignments, Embeddings, State, within_batch
 from contrapose.losses.catalogue import CATALOGUE, Method
 from contrapose.losses.objective import traits_of
 from contrapose.pairs import AnyPairs, Pairs, Similarities, two_views, views
@@ -66,7 +66,7 @@ class Loss(nn.Module):
             raise ValueError("ids: expected the data-set index of each image, since the state is kept for each of them")
         batch = self._input(z, z2, ids)
         # Priority, highest first: arguments of this call, the state, scheduled values, what the network provides, the settings.
-        settings = {**self.settings, **self._provided(z), **self.scheduled_tensors}
+        settings = {**self.settings, **self._provided(z, more), **self.scheduled_tensors}
         if self.state is not None:
             settings |= self.state.settings(batch)
         settings = {name: self._current(value) for name, value in (settings | more).items()}
@@ -76,11 +76,11 @@ class Loss(nn.Module):
             self.state.update(batch, negatives=settings.get("negatives"))
         return loss
 
-    def _provided(self, z: Batch) -> dict[str, Tensor]:
-        """What the network provides for the objective, beside the embeddings."""
+    def _provided(self, z: Batch, given: Collection[str] = ()) -> dict[str, Tensor | None]:
+        """What comes with the embeddings for the objective, apart from what is `given` already."""
         if not isinstance(z, Embeddings) or self.state is not None:
             return {}
-        return {name: z.provide(name) for name in self.traits.provided if name == "score"}
+        return {name: z.provide(name) for name in self.traits.provided if name in PROVIDED and name not in given}
 
     def with_provided(self, embeddings: Embeddings) -> Callable[[AnyPairs], Tensor]:
         """Return this loss as a function of pairs alone, with what the network provided for these embeddings."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from contrapose.losses.objective import objective
 from contrapose.losses.reduction import finish
 from contrapose.pairs import AnyPairs
-from contrapose.pairs.negatives import Negatives
+from contrapose.pairs.negatives import Negatives, may_leave_none
 from contrapose.reduce import Count, Maximum, Mean
 from contrapose.validate import check_number
 
@@ -45,5 +45,6 @@ def triplet(pairs: AnyPairs, *, margin: float = 0.0, negatives: Negatives = None
     The limit of τ · NT-Xent at low temperature. With several positives, it is the mean over them.
     """
     check_number("margin", margin)
-    (hardest,) = pairs.reduce(Maximum(), negatives=negatives)
+    # Without negatives the maximum is -inf, and the loss 0.
+    (hardest,) = pairs.reduce(Maximum(), negatives=negatives, may_be_empty=may_leave_none(negatives))
     return finish(torch.relu(hardest[:, None] - pairs.positives() + margin).mean(1), reduction)

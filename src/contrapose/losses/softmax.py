@@ -16,9 +16,9 @@ from torch import Tensor
 from contrapose.losses.objective import Settings, Softness, objective
 from contrapose.losses.reduction import finish
 from contrapose.pairs import AnyPairs, Similarities, cross
-from contrapose.pairs.negatives import Negatives, same_view, steps
+from contrapose.pairs.negatives import Negatives, may_leave_none, same_view, steps
 from contrapose.pairs.negatives import other_views as only_other_views
-from contrapose.reduce import Count, LogSumExp, Scale, softplus
+from contrapose.reduce import Count, Hardened, Logit, LogSumExp, Scale, softplus
 from contrapose.temperature import Temperature, adaptive, temperature_logit, uncertainty
 from contrapose.validate import check_number
 
@@ -39,21 +39,35 @@ __all__ = [
 
 @objective
 def nt_xent(
-    pairs: AnyPairs, *, temperature: Temperature = 0.5, negatives: Negatives = None, reduction: str = "mean"
+    pairs: AnyPairs,
+    *,
+    temperature: Temperature = 0.5,
+    hardness: float = 0.0,
+    negatives: Negatives = None,
+    reduction: str = "mean",
 ) -> Tensor:
     """-log e^{s⁺/τ} / (e^{s⁺/τ} + Σ_k e^{s_k/τ}): InfoNCE, NT-Xent.
 
     On `two_views` this is SimCLR's loss, on `queue` MoCo's, on `bank` Wang & Liu's Eq. 1 and, with `hardest(k)`, their
-    Eq. 9. With `temperature=cosine(low, high)` it is DySTreSS (Manna et al., Alg. 3).
+    Eq. 9. With `temperature=cosine(low, high)` it is DySTreSS (Manna et al., Alg. 3). `hardness` α multiplies each
+    negative's term by sg[e^{αs_k}], which gives similar negatives more weight (LLaVE, Lan et al., α = 9).
 
     >>> from contrapose.pairs import two_views
     >>> round(nt_xent(two_views(torch.eye(4), torch.eye(4)), temperature=0.5).item(), 4)  # log(1 + 6/e²)
     0.5944
     """
     logit = temperature_logit(temperature, pairs.shape[0])
-    (total,) = pairs.reduce(LogSumExp(logit), negatives=negatives)
+    # Without negatives the total is -inf, and the loss 0.
+    total_of = LogSumExp(_hardened(logit, hardness))
+    (total,) = pairs.reduce(total_of, negatives=negatives, may_be_empty=may_leave_none(negatives))
     # The cross-entropy is softplus(log-sum of negatives - positive logit): no softmax has to include the positive.
     return finish(softplus(total[:, None] - logit(pairs.positives())), reduction)
+
+
+def _hardened(logit: Logit, hardness: float) -> Logit:
+    """Return the exponent of the negatives; without hardness the logit itself, which kernels compute."""
+    check_number("hardness", hardness)
+    return Hardened(logit, float(hardness)) if hardness else logit
 
 
 @objective(make_pairs=partial(cross, symmetric=True))
@@ -95,6 +109,7 @@ def dcl(
     pairs: AnyPairs,
     *,
     temperature: Temperature = 0.1,
+    hardness: float = 0.0,
     split_views: bool = False,
     negatives: Negatives = None,
     reduction: str = "mean",
@@ -103,10 +118,10 @@ def dcl(
 
     nt_xent = softplus(dcl) for every anchor. With `split_views` the repulsion is the sum of two log-sum-exps, over the
     negatives of the anchor's own view and over those of other views: twice as strong, as in lightly until 2025 and in
-    the DySTreSS paper's DCL numbers. `negatives` then applies to each of the two.
+    the DySTreSS paper's DCL numbers. `negatives` then applies to each of the two. `hardness` is that of `nt_xent`.
     """
     logit = temperature_logit(temperature, pairs.shape[0])
-    total = _log_total(pairs, LogSumExp(logit), negatives, split_views)
+    total = _log_total(pairs, LogSumExp(_hardened(logit, hardness)), negatives, split_views)
     return finish(total - logit(pairs.positives()).mean(1), reduction)
 
 
@@ -183,7 +198,8 @@ def generalized_nt_xent(
 
     With λ = 1 it is nt_xent(τ = 1/α) / α; `scale_by_alpha` multiplies by α, back to the scale of NT-Xent.
     """
-    total, positives = _total_and_positives(pairs, alpha, weight, negatives)
+    empty = may_leave_none(negatives)
+    total, positives = _total_and_positives(pairs, alpha, weight, negatives, may_be_empty=empty)
     with_positive = torch.logaddexp(total[:, None], alpha * positives)
     values = (weight / alpha * with_positive - positives).mean(1)
     return finish(values * alpha if scale_by_alpha else values, reduction)
@@ -209,11 +225,13 @@ def balanced(
     return finish(values * alpha if scale_by_alpha else values, reduction)
 
 
-def _total_and_positives(pairs: AnyPairs, alpha: float, weight: float, negatives: Negatives) -> tuple[Tensor, Tensor]:
+def _total_and_positives(
+    pairs: AnyPairs, alpha: float, weight: float, negatives: Negatives, *, may_be_empty: bool = False
+) -> tuple[Tensor, Tensor]:
     """Check α and λ; return log Σ_k e^{αs_k}, (n,), and the similarities to the positives, (n, k)."""
     check_number("alpha", alpha, above=0.0)
     check_number("weight", weight, least=0.0)
-    (total,) = pairs.reduce(LogSumExp(Scale(alpha)), negatives=negatives)
+    (total,) = pairs.reduce(LogSumExp(Scale(alpha)), negatives=negatives, may_be_empty=may_be_empty)
     return total, pairs.positives()
 
 

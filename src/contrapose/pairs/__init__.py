@@ -16,6 +16,7 @@ its own negative. Rows of a queue carry an id that no anchor has.
 
 from contrapose.pairs.build import bank, queue, two_views, views
 from contrapose.pairs.cross import cross
+from contrapose.pairs.guided import guided
 from contrapose.pairs.negatives import (
     Choice,
     Hardest,
@@ -41,6 +42,7 @@ __all__ = [
     "batch_rows",
     "cross",
     "from_similarities",
+    "guided",
     "hardest",
     "other_views",
     "queue",

@@ -7,6 +7,7 @@ Every pool row of another sample is a negative. A choice keeps some of them; sev
     negatives=same_view()                       align-uniform, CACR as printed: only rows of the anchor's view
     negatives=hardest(4095)                     Wang & Liu, Eq. 9: each anchor's most similar negatives
     negatives=(other_views(), hardest(0.1))     the hardest tenth of those in other views
+    negatives=guided(two_views(g1, g2))         GISTEmbed: without those that another model finds too similar
 
 Rows of a queue or a bank belong to no view, so both view choices keep them.
 """
@@ -30,9 +31,19 @@ STORED = -1  # view id of the rows of a queue or a bank
 class Choice(ABC):
     """Keeps some of a block's negatives; subclass it for a choice of your own."""
 
+    may_leave_none = False  # whether anchors without negatives are ordinary, and no error where the loss is defined
+
     @abstractmethod
     def __call__(self, block: Block) -> Block:
         """Return the block with fewer negatives."""
+
+    def for_rows(self, rows: slice) -> Choice:
+        """Return the same choice for a subset of the anchors, whose rows then count from 0."""
+        return self
+
+    def check_shape(self, anchors: int, candidates: int) -> None:
+        """Raise ValueError if the choice is for another number of anchors or candidates."""
+        return
 
 
 Negatives: TypeAlias = Choice | tuple[Choice, ...] | None
@@ -51,13 +62,18 @@ def narrow(block: Block, chosen: tuple[Choice, ...], *, may_be_empty: bool = Fal
     return block
 
 
+def may_leave_none(negatives: Negatives) -> bool:
+    """Return whether one of the choices ordinarily leaves some anchors without negatives."""
+    return any(choice.may_leave_none for choice in steps(negatives))
+
+
 def steps(negatives: Negatives) -> tuple[Choice, ...]:
     """Return the choices as a tuple; raise ValueError for anything else."""
     chosen = () if negatives is None else negatives if isinstance(negatives, tuple) else (negatives,)
     for choice in chosen:
         if not isinstance(choice, Choice):
             raise ValueError(
-                f"negatives: expected None, other_views(), same_view(), hardest(…) or a tuple of them, got {choice!r}"
+                f"negatives: expected None, other_views(), same_view(), hardest(…), guided(…) or a tuple of them, got {choice!r}"
             )
     return chosen
 

@@ -92,10 +92,12 @@ class Pairs:
         With `may_be_empty` a choice may leave anchors without negatives: their log-sum-exp is -inf, their expectation 0.
         """
         chosen = self._choices(negatives)
+        for choice in chosen:
+            choice.check_shape(*self.shape)
         if self.is_sharded:
             own = share_of_rows(self.shape[0])
             # A bad choice of negatives on one rank must raise on all: the others would wait in `gather` for it.
-            mine = _Rows(self._slice_anchors(own), chosen, may_be_empty)
+            mine = _Rows(self._slice_anchors(own), tuple(choice.for_rows(own) for choice in chosen), may_be_empty)
             values = raise_on_all_ranks(
                 lambda: reduce_rows(mine, *(of_rows(statistic, own) for statistic in statistics))
             )
@@ -153,6 +155,7 @@ class Pairs:
             negative=matmul(self.anchor.detach(), self.pool.detach().T),
             same_id=no_negative,
             anchor_id=self.anchor_id,
+            pool_id=self.pool_id,
             anchor_view=self.anchor_view,
             pool_view=self.pool_view,
             views=self.views,

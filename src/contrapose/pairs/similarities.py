@@ -20,6 +20,7 @@ class Similarities:
     negative: Tensor  # (n, m)
     same_id: Tensor | None = None  # (n, m) bool: true where a candidate is not a negative; None if all are
     anchor_id: Tensor | None = None  # (n,)
+    pool_id: Tensor | None = None  # (m,)
     anchor_view: Tensor | None = None  # (n,); None if views are unknown
     pool_view: Tensor | None = None  # (m,)
     views: int = 1
@@ -48,7 +49,10 @@ class Similarities:
 
         With `may_be_empty` a choice may leave anchors without negatives: their log-sum-exp is -inf, their expectation 0.
         """
-        return reduce_rows(_GivenRows(self, steps(negatives), may_be_empty), *statistics)
+        chosen = steps(negatives)
+        for choice in chosen:
+            choice.check_shape(*self.shape)
+        return reduce_rows(_GivenRows(self, chosen, may_be_empty), *statistics)
 
     def between_views(self) -> Iterator[tuple[int, int, Similarities]]:
         """Yield (v, w, view v compared with view w) for all ordered pairs of views; the whole, once, if views are unknown."""
@@ -70,6 +74,7 @@ class Similarities:
                             negative=self.negative[rows, columns],
                             same_id=None if self.same_id is None else self.same_id[rows, columns],
                             anchor_id=None if self.anchor_id is None else self.anchor_id[rows],
+                            pool_id=None if self.pool_id is None else self.pool_id[columns],
                             anchor_view=None if self.anchor_view is None else self.anchor_view[rows],
                             pool_view=None if self.pool_view is None else self.pool_view[columns],
                             detached=self.detached,

@@ -8,7 +8,8 @@ square.
 
 from contrapose.reduce.block import ALL, Block, Selection, Source
 from contrapose.reduce.exponent import KernelProfile
-from contrapose.reduce.logit import Divided, Logit, Scale
+from contrapose.reduce.logit import Divided, Hardened, Logit, Scale
+from contrapose.reduce.means import group_counts, group_sums
 from contrapose.reduce.rows import PATHS, PRECISIONS, memory, path, reduce_rows
 from contrapose.reduce.statistics import (
     Count,
@@ -19,6 +20,7 @@ from contrapose.reduce.statistics import (
     Nearest,
     SoftplusSum,
     Statistic,
+    Sum,
     of_rows,
     softplus,
 )
@@ -31,6 +33,7 @@ __all__ = [
     "Count",
     "Divided",
     "Expectation",
+    "Hardened",
     "KernelProfile",
     "LogSumExp",
     "Logit",
@@ -42,6 +45,9 @@ __all__ = [
     "SoftplusSum",
     "Source",
     "Statistic",
+    "Sum",
+    "group_counts",
+    "group_sums",
     "memory",
     "of_rows",
     "path",

@@ -106,3 +106,36 @@ class Divided:
     def needs_autograd(self, sample: Tensor) -> bool:
         """Whether τ has parameters of its own: then the temperature of a constant requires grad."""
         return self.temperature(sample.detach()).requires_grad
+
+
+@dataclass(frozen=True)
+class Hardened:
+    """φ(s) + strength · sg[s]: similar negatives weigh more, and the derivative is that of φ (Lan et al.)."""
+
+    inner: Logit  # φ
+    strength: float
+
+    def __call__(self, s: Tensor, rows: slice = ALL) -> Tensor:
+        """Return φ(s) + strength · s, with no gradient through the second term."""
+        return self.inner(s, rows) + self.strength * s.detach()
+
+    def times(self, factor: float) -> Hardened:
+        """Return factor · φ, the added term included."""
+        return Hardened(self.inner.times(factor), self.strength * factor)
+
+    def for_rows(self, rows: slice) -> Hardened:
+        """Return φ for a subset of the anchors."""
+        return replace(self, inner=self.inner.for_rows(rows))
+
+    def backward(self, s: Tensor, gradient: Tensor, rows: slice) -> tuple[Tensor, Tensor | None]:
+        """Return ∂L/∂s and ∂L/∂factor through φ alone."""
+        return self.inner.backward(s, gradient, rows)
+
+    @property
+    def learned(self) -> Tensor | None:
+        """The factor of φ, if it requires grad."""
+        return self.inner.learned
+
+    def needs_autograd(self, sample: Tensor) -> bool:
+        """Whether φ does."""
+        return self.inner.needs_autograd(sample)

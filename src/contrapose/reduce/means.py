@@ -31,11 +31,22 @@ def means(
 
 def _sum_of_negatives(pool: Tensor, pool_id: Tensor, anchor_id: Tensor) -> Tensor:
     """Return, for each anchor, the sum of the pool rows with another id, (n, d)."""
-    ids, order = pool_id.sort(stable=True)
+    return pool.sum(0) - group_sums(pool, pool_id, anchor_id)
+
+
+def group_sums(pool: Tensor, pool_key: Tensor, anchor_key: Tensor) -> Tensor:
+    """Return, for each anchor, the sum of the pool rows with its key (a sample id or a label), (n, d)."""
+    keys, order = pool_key.sort(stable=True)
     # Group numbers by cumulative sum and not by torch.unique, whose output size would have to be read from the device.
-    group = torch.cat([ids.new_zeros(1), (ids[1:] != ids[:-1]).cumsum(0)])
+    group = torch.cat([keys.new_zeros(1), (keys[1:] != keys[:-1]).cumsum(0)])
     sums = torch.zeros_like(pool).index_add(0, group, pool[order])
-    position = torch.searchsorted(ids, anchor_id.contiguous()).clamp(max=len(ids) - 1)
-    # An anchor's id need not occur in the pool; the search then ends at another id.
-    same_id = torch.where((ids[position] == anchor_id)[:, None], sums[group[position]], 0.0)
-    return pool.sum(0) - same_id
+    position = torch.searchsorted(keys, anchor_key.contiguous()).clamp(max=len(keys) - 1)
+    # An anchor's key need not occur in the pool; the search then ends at another key.
+    return torch.where((keys[position] == anchor_key)[:, None], sums[group[position]], 0.0)
+
+
+def group_counts(pool_key: Tensor, anchor_key: Tensor) -> Tensor:
+    """Return, for each anchor, the number of pool rows with its key, (n,)."""
+    # By binary search in sorted keys, O(m log m): comparing all pairs of keys would store an n × m matrix.
+    keys, wanted = pool_key.sort().values, anchor_key.contiguous()
+    return torch.searchsorted(keys, wanted, right=True) - torch.searchsorted(keys, wanted)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from contrapose.reduce.block import Block, Selection, Source
 from contrapose.reduce.hardware import has_kernels
-from contrapose.reduce.logit import Divided
+from contrapose.reduce.logit import Scale
 from contrapose.reduce.means import means
 from contrapose.reduce.statistics import Statistic, learned_tensors
 from contrapose.reduce.unit import matmul, refuse_second_derivative, same_tensor
@@ -157,7 +157,8 @@ def _small(anchor: Tensor, pool: Tensor) -> bool:
 
 
 def _needs_autograd(statistics: tuple[Statistic, ...], anchor: Tensor, pool: Tensor) -> bool:
-    logits = [s.logit for s in statistics if isinstance(s.logit, Divided)]
+    # The one parameter of a `Scale` has its gradient from `backward`.
+    logits = [s.logit for s in statistics if s.logit is not None and not isinstance(s.logit, Scale)]
     return bool(logits) and any(logit.needs_autograd(anchor[:1].detach() @ pool[:1].detach().T) for logit in logits)
 
 

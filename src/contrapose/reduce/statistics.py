@@ -61,9 +61,13 @@ class LogSumExp:
 
     def __call__(self, block: Block) -> Tensor:
         """Return one number per row."""
-        logits = block.fill(self.logit(block.similarity, block.rows), -torch.inf)
+        logits = self.logit(block.similarity, block.rows)
         if logits.requires_grad:
-            return torch.logsumexp(logits, dim=1)
+            # A finite number for dropped entries: the gradient of a row of -inf only would be NaN and not zero.
+            lowest = torch.finfo(logits.dtype).min / 2
+            total = torch.logsumexp(block.fill(logits, lowest), dim=1)
+            return total.masked_fill(total < lowest / 2, -torch.inf) if block.drop is not None else total
+        logits = block.fill(logits, -torch.inf)
         # Without autograd the logits are ours to overwrite: torch.logsumexp would allocate another (b, c).
         top = _finite(logits.amax(1, keepdim=True))
         return logits.sub_(top).exp_().sum(1).log().add_(top[:, 0])
@@ -131,6 +135,25 @@ class Expectation:
         logits = block.fill(self.logit(block.similarity, block.rows), -torch.inf)
         weight = torch.exp(logits - _finite(torch.logsumexp(logits, 1, keepdim=True)))
         return weight.detach() if self.detach else weight
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Σ_j φ(s_ij)."""
+
+    logit: Logit
+
+    def __call__(self, block: Block) -> Tensor:
+        """Return one number per row."""
+        logits = self.logit(block.similarity, block.rows)
+        return (logits if block.drop is None else logits.masked_fill(block.drop, 0.0)).sum(1)
+
+    def backward(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
+        """∂L/∂φ_j = g for every negative."""
+        per_negative = gradient[:, None].expand(block.similarity.shape)
+        # A tensor of its own in both cases: the logit overwrites it.
+        d_logits = per_negative.clone() if block.drop is None else per_negative.masked_fill(block.drop, 0.0)
+        return self.logit.backward(block.similarity, d_logits, block.rows)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +38,7 @@ class StepContext:
     world_size: int = 1
     say: Callable[[str], None] = print
     must_stop: Callable[[], bool] = field(default=lambda: False)  # whether a signal has asked for an end
+    labels: Tensor | None = None  # (N,) on the device, for a supervised loss
     latest: Embeddings | None = None
 
     def loss(self, views: list[Tensor], index: Tensor) -> Tensor:
@@ -45,6 +46,8 @@ class StepContext:
         # The criterion is outside: in bf16 a log-sum-exp at a low temperature would multiply the rounding error.
         with autocast(self.device, self.run.precision):
             embeddings = self.learner(views, index)
+        if self.labels is not None:
+            embeddings = replace(embeddings, sample_labels=self.labels)
         loss: Tensor = self.criterion(embeddings)
         self.latest = embeddings
         return loss

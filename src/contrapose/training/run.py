@@ -151,6 +151,11 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
         """Whether the loss asks for an extra output of the projector (TaU)."""
         return "score" in traits_of(parse(self.loss).func).provided
 
+    @property
+    def needs_labels(self) -> bool:
+        """Whether the loss is supervised (SupCon)."""
+        return "labels" in traits_of(parse(self.loss).func).provided
+
     def check_hardest(self, negatives: int) -> None:
         """Refuse a loss that asks for more of an anchor's hardest negatives than the framework has."""
         chosen = parse(self.loss, self.data).keywords.get("negatives")

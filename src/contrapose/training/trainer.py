@@ -111,6 +111,8 @@ class Trainer:
             raise ValueError(
                 f"batch: {wanted} images for a step are more than the {size} of the data set (--batch {fits} would do)"
             )
+        if run.needs_labels and self.split.train.labels is None:
+            raise ValueError(f"loss: {run.loss} needs labels, and the training images of {run.data} have none")
         if self.split.probe is not None and run.knn > len(self.split.probe):
             raise ValueError(f"knn: {run.knn} neighbours are more than the {len(self.split.probe)} labelled images")
         # The bank is as large as the data set, so the run alone could not check this.
@@ -127,7 +129,7 @@ class Trainer:
 
     def _build(self) -> StepContext:
         """Build the networks, the loss and the optimiser."""
-        run, samples = self.run, len(self.split.train)
+        run, samples, labels = self.run, len(self.split.train), self.split.train.labels
         # The weights are drawn on the CPU, so that a seed gives the same ones on any device.
         network = build(run, samples).to(self.device)
         run.kind.prepare(network)
@@ -156,6 +158,7 @@ class Trainer:
             reader=self.model.reader(self.split.train),  # evaluation shares it: one copy of the data on the device
             views=self.model.views,
             samples=samples,
+            labels=labels.to(self.device) if run.needs_labels and labels is not None else None,
             steps_per_epoch=samples // (run.batch * run.accumulate),
             rank=self.rank,
             world_size=self.world_size,

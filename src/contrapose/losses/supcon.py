@@ -1,0 +1,93 @@
+"""Supervised contrastive loss: samples of one class are positives of each other (SupCon, Khosla et al.)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contrapose.losses.objective import Settings, objective
+from contrapose.losses.reduction import finish
+from contrapose.pairs import AnyPairs, Pairs
+from contrapose.pairs.labels import UNLABELLED, Labels, match_labels
+from contrapose.pairs.negatives import Negatives, steps
+from contrapose.reduce import Logit, LogSumExp, Scale, Sum, group_sums
+from contrapose.temperature import Temperature, temperature_logit
+from contrapose.validate import check_choice
+
+__all__ = ["supcon"]
+
+
+def _unlabelled(settings: Settings, anchors: int) -> dict[str, Any]:
+    """Return labels for `explain`, which shows one sample among negatives: no negative shares its label."""
+    return {"labels": torch.full((anchors,), UNLABELLED)}
+
+
+@objective(provided=("labels", "stored_labels"), untrained=_unlabelled)
+def supcon(
+    pairs: AnyPairs,
+    *,
+    labels: Tensor,
+    form: str = "out",
+    stored_labels: Tensor | None = None,
+    temperature: Temperature = 0.1,
+    negatives: Negatives = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """-mean_p s_p/τ + log Σ_a e^{s_a/τ}: all samples with the anchor's label are positives (Khosla et al., Eq. 2).
+
+    p   the anchor's positives in `pairs`, and the candidates of other samples with its label
+    a   the anchor's positives in `pairs`, and all candidates of other samples
+
+    On `two_views` and `views` these are the paper's sets: a are all rows but the anchor. `form="in"` is Eq. 3, with the
+    mean inside the logarithm: -log mean_p e^{s_p/τ} + log Σ_a e^{s_a/τ}, which is at most Eq. 2.
+
+    `labels` are integers, one per sample of the batch or one per anchor; a negative label means that it is unknown, and
+    the sample then has its own views as positives only. `stored_labels` are those of the rows of a queue or a bank;
+    without them, all rows of a queue are negatives. A choice of `negatives` applies to the candidates with another
+    label, and never leaves out a positive.
+
+    >>> from contrapose.pairs import two_views
+    >>> z = torch.eye(2)[[0, 0, 1]]
+    >>> round(supcon(two_views(z, z), labels=torch.tensor([5, 5, 7]), temperature=1.0).item(), 4)
+    1.1802
+    """
+    check_choice("form", form, "out", "in")
+    matched = match_labels(pairs, labels, stored_labels)
+    logit = temperature_logit(temperature, pairs.shape[0])
+    positives = logit(pairs.positives())
+    count = positives.shape[1] + matched.same_label_count
+    if form == "out":
+        attraction = (positives.sum(1) + _same_label_sum(pairs, matched, logit)) / count
+    else:
+        (same,) = pairs.reduce(LogSumExp(logit), negatives=matched.same(), may_be_empty=True)
+        attraction = _log_sum_exp(positives, same) - count.to(same.dtype).log()
+    return finish(_log_sum_exp(positives, _log_total(pairs, matched, logit, negatives)) - attraction, reduction)
+
+
+def _log_sum_exp(positives: Tensor, total: Tensor) -> Tensor:
+    """Add the positives (n, k) to a log-sum-exp (n,), which is -inf for an anchor without such candidates."""
+    return torch.cat([positives, total[:, None]], 1).logsumexp(1)
+
+
+def _log_total(pairs: AnyPairs, labels: Labels, logit: Logit, negatives: Negatives) -> Tensor:
+    """Return the log-sum-exp over the candidates of other samples, of which `negatives` may leave out some, (n,)."""
+    chosen = steps(negatives)
+    if not chosen:
+        return pairs.reduce(LogSumExp(logit))[0]
+    # The positives keep the sum finite for an anchor whose candidates all have its label.
+    (same,) = pairs.reduce(LogSumExp(logit), negatives=labels.same(), may_be_empty=True)
+    (other,) = pairs.reduce(LogSumExp(logit), negatives=(labels.other(), *chosen), may_be_empty=True)
+    return torch.stack([same, other]).logsumexp(0)
+
+
+def _same_label_sum(pairs: AnyPairs, labels: Labels, logit: Logit) -> Tensor:
+    """Return Σ φ(s) over the candidates of other samples with the anchor's label, (n,)."""
+    if not isinstance(pairs, Pairs) or not isinstance(logit, Scale):
+        return pairs.reduce(Sum(logit), negatives=labels.same(), may_be_empty=True)[0]
+    # φ is linear: the sum of similarities is the similarity to a sum of embeddings, in O(n d). All rows with the
+    # anchor's sample id have its label.
+    rows = group_sums(pairs.pool, labels.pool, labels.anchor) - group_sums(pairs.pool, pairs.pool_id, pairs.anchor_id)
+    total = torch.where(labels.anchor >= 0, (pairs.anchor * rows).sum(1), 0.0)
+    return logit(total[:, None])[:, 0]

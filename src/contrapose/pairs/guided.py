@@ -1,0 +1,74 @@
+"""A choice of negatives by another model: false negatives that it recognises are left out (GISTEmbed)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from contrapose.pairs.negatives import Choice
+from contrapose.pairs.pairs import Pairs
+from contrapose.reduce import Block
+from contrapose.reduce.unit import matmul
+from contrapose.validate import check_number
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Guided(Choice):
+    """Leave out candidates that the guide finds more similar to the anchor than a threshold of the anchor's own."""
+
+    anchor: Tensor  # (n, d): the guide's embeddings, without gradient
+    pool: Tensor  # (m, d)
+    threshold: Tensor  # (n,)
+    name: str  # for messages
+    may_leave_none = True
+
+    @torch.no_grad()
+    def __call__(self, block: Block) -> Block:
+        """Return the block with fewer negatives."""
+        # Only this block of the guide's similarities exists at a time, like the block itself.
+        similarity = matmul(self.anchor[block.rows], self.pool[block.pool].T)
+        if block.columns is not None:
+            similarity = similarity.gather(1, block.columns)
+        return block.without(similarity > self.threshold[block.rows, None])
+
+    def for_rows(self, rows: slice) -> Guided:
+        """Return the same choice for a subset of the anchors."""
+        return replace(self, anchor=self.anchor[rows], threshold=self.threshold[rows])
+
+    def check_shape(self, anchors: int, candidates: int) -> None:
+        """Raise ValueError unless the guide's pairs have as many anchors and candidates."""
+        if (len(self.anchor), len(self.pool)) != (anchors, candidates):
+            raise ValueError(
+                f"guide: expected pairs of the same samples, {anchors} anchors and {candidates} candidates, "
+                f"got {len(self.anchor)} anchors and {len(self.pool)} candidates"
+            )
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def guided(guide: Pairs, *, margin: float = 0.0, relative: bool = False) -> Guided:
+    """Leave out negatives that a guide, another model, finds too similar to the anchor: likely false negatives (GISTEmbed).
+
+    `guide` are pairs made by the same function from the guide's embeddings of the same samples; no gradient reaches
+    them. A negative is left out if the guide's similarity exceeds g⁺ - `margin` or, if `relative`, g⁺ - `margin` · |g⁺|;
+    g⁺ is the guide's similarity of the anchor and its positive, the most similar one if there are several.
+
+        nt_xent(two_views(z1, z2), negatives=guided(two_views(g1, g2), margin=0.1))
+
+    An anchor may lose all its negatives, as one with a mismatched positive does. Objectives whose denominator includes
+    the positive (`nt_xent`, `moco_v3`, `generalized_nt_xent`) and `triplet` then let it go without a push; the others
+    raise an error.
+    """
+    if not isinstance(guide, Pairs):
+        raise ValueError(
+            f"guide: expected the result of two_views, views, cross, queue or bank, got {type(guide).__name__}"
+        )
+    check_number("margin", margin)
+    with torch.no_grad():
+        positive = guide.positives().amax(1)
+        threshold = positive - margin * (positive.abs() if relative else 1.0)
+    name = f"guided(guide, margin={margin}{', relative=True' if relative else ''})"
+    return Guided(guide.anchor.detach(), guide.pool.detach(), threshold, name)
