@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name is imported when it is first used
     from contrapose.distributed import gather
     from contrapose.embeddings import Embeddings
+    from contrapose.gradient_cache import large_batch
     from contrapose.losses import (
         CATALOGUE,
         Loss,
@@ -75,6 +76,7 @@ if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name i
 _MODULES = {
     "distributed": ("gather",),
     "embeddings": ("Embeddings",),
+    "gradient_cache": ("large_batch",),
     "losses": (
         "CATALOGUE", "Loss", "align_uniform", "balanced", "cacr", "clip", "cmc", "dcl", "dclw", "generalized_nt_xent",
         "hard_negative", "isogclr", "macl", "moco_v3", "nt_xent", "siglip", "simple", "sogclr", "supcon", "tau",
@@ -122,6 +124,7 @@ __all__ = [
     "hard_negative",
     "hardest",
     "isogclr",
+    "large_batch",
     "learned",
     "learned_number",
     "linear",

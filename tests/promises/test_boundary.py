@@ -26,6 +26,7 @@ LAYERS = (
     ("embeddings",),
     ("temperature",),
     ("losses",),
+    ("gradient_cache",),
     ("integrations",),
     ("metrics",),
     ("bench",),
