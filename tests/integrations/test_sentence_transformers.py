@@ -1,0 +1,307 @@
+"""`integrations.sentence_transformers` beside the losses of sentence-transformers itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from processes import run_in_process_group
+from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+from sentence_transformers.sentence_transformer import losses as reference
+from sentences import WIDTH, bert, columns, features, static
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from contrapose import cosine, cross, dcl, hardest, learned, nt_xent
+from contrapose.integrations.sentence_transformers import CachedContrastiveLoss, ContrastiveLoss
+
+BOTH = ("query_to_doc", "doc_to_query")
+Results = list[Tensor]
+
+
+def value_and_gradients(
+    make: Callable[..., nn.Module], *, sentences: dict[str, list[str]] | None = None, factor: float = 1.0, **settings: Any
+) -> Results:
+    """The loss in float64, the gradients of the model and, if it has any, of the loss's own parameters."""
+    model = bert().double()
+    loss_module = make(model, **settings).double()
+    loss = loss_module(features(model, sentences or columns()), None)
+    (loss * factor).backward()
+    own = [p for name, p in loss_module.named_parameters() if "model" not in name.split(".")]
+    gradients = [p.grad for p in [*model.parameters(), *own] if p.grad is not None]
+    assert len(gradients) > 15
+    return [loss.detach(), *gradients]
+
+
+def assert_equal(ours: Results, theirs: Results, tolerance: float = 1e-10) -> None:
+    assert len(ours) == len(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("negatives", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({}, {}),
+        ({"temperature": 0.2}, {"scale": 5.0}),
+        ({"symmetric": True}, {"directions": BOTH, "partition_mode": "per_direction"}),
+        ({"directions": ("query_to_doc", "query_to_query")}, {"directions": ("query_to_doc", "query_to_query")}),
+        ({"directions": ("query_to_doc", "doc_to_doc")}, {"directions": ("query_to_doc", "doc_to_doc")}),
+    ],
+)
+def test_values_and_gradients_equal_theirs(ours: dict[str, Any], theirs: dict[str, Any], negatives: int) -> None:
+    sentences = columns(negatives=negatives)
+    expected = value_and_gradients(reference.MultipleNegativesRankingLoss, sentences=sentences, **theirs)
+    assert_equal(value_and_gradients(ContrastiveLoss, sentences=sentences, **ours), expected)
+    cached = value_and_gradients(CachedContrastiveLoss, sentences=sentences, mini_batch_size=4, **ours)
+    assert_equal(cached, expected)
+
+
+def test_doc_to_query_in_one_sum_has_the_positive_once() -> None:
+    model = bert().double()
+    inputs = features(model, columns())
+    loss = ContrastiveLoss(model, directions=BOTH)(inputs)
+    queries, positives = (nn.functional.normalize(model(column)["sentence_embedding"]) for column in inputs)
+    logits = queries @ positives.T / 0.05
+    off_diagonal = logits - torch.diag(torch.full((6,), torch.inf, dtype=torch.float64))
+    pool = torch.cat([logits.diag()[:, None], off_diagonal, off_diagonal.T], dim=1)
+    torch.testing.assert_close(loss, (pool.logsumexp(1) - logits.diag()).mean())
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.125])
+def test_the_cache_changes_nothing(factor: float) -> None:
+    """Also not for a learned temperature, whose gradient is scaled like the model's."""
+    results = [
+        value_and_gradients(
+            make, sentences=columns(negatives=1), factor=factor, temperature=learned(0.05), symmetric=True, **options
+        )
+        for make, options in ((ContrastiveLoss, {}), (CachedContrastiveLoss, {"mini_batch_size": 2}))
+    ]
+    assert_equal(*results)
+    assert results[0][-1].ndim == 0  # the gradient of the temperature
+    assert float(results[0][-1]) != 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"loss": dcl}, lambda p: dcl(p, temperature=0.05)),
+        ({"loss": "dcl"}, lambda p: dcl(p, temperature=0.1)),
+        ({"loss": "dystress"}, lambda p: nt_xent(p, temperature=cosine(0.03, 0.05))),  # the values for text
+        ({"temperature": cosine(0.05, 0.1)}, lambda p: nt_xent(p, temperature=cosine(0.05, 0.1))),
+        ({"negatives": hardest(2)}, lambda p: nt_xent(p, temperature=0.05, negatives=hardest(2))),
+        ({"loss": "nt_xent(temperature=0.2)"}, lambda p: nt_xent(p, temperature=0.2)),
+    ],
+)
+def test_any_objective(settings: dict[str, Any], expected: Callable[[Any], Tensor]) -> None:
+    model = bert()
+    loss = ContrastiveLoss(model, **settings)(features(model, columns()))
+    queries, positives = (model(column)["sentence_embedding"] for column in features(model, columns()))
+    torch.testing.assert_close(loss, expected(cross(queries, positives)))
+
+
+def mask_of_negatives(sentences: dict[str, list[str]]) -> Tensor:
+    """Which documents are negatives of which query, read from the gradient of the loss with respect to documents."""
+    model = static().double()
+    inputs = features(model, sentences)
+    embeddings = [model(column)["sentence_embedding"].detach().requires_grad_() for column in inputs]
+    loss = ContrastiveLoss(model, temperature=1.0, reduction="none")
+    values = loss._loss(embeddings, loss._describe(inputs))
+    rows = []
+    for value in values:
+        documents = torch.autograd.grad(value, embeddings[1:], retain_graph=True)
+        rows.append(torch.cat(documents).abs().sum(1) > 1e-9)
+    return torch.stack(rows)
+
+
+def test_duplicates_are_no_negatives() -> None:
+    sentences = {
+        "query": ["q0", "q1", "q2", "q0", "q4"],
+        "positive": ["p0", "p1", "p0", "p3", "q1"],  # p0 twice; q0 twice; q1 is a query and a document
+        "negative": ["n0", "p1", "n2", "n3", "n4"],  # p1 is the positive of q1
+    }
+    # Queries 0, 2 and 3 share texts, and so do queries 1 and 4.
+    one, other = [0, 2, 3], [1, 4]
+    expected = torch.ones(5, 10, dtype=torch.bool)
+    for group in (one, other):
+        for i in group:
+            expected[i, group] = False
+            expected[i, i] = True  # its own positive has a gradient
+    for i in other:
+        expected[i, 5 + 1] = False
+    assert torch.equal(mask_of_negatives(sentences), expected)
+
+
+def test_without_deduplication_duplicates_are_negatives() -> None:
+    sentences = {"query": ["q0", "q1", "q2", "q0"], "positive": ["p0", "p1", "p0", "p3"]}
+    expected = value_and_gradients(reference.MultipleNegativesRankingLoss, sentences=sentences)
+    assert_equal(value_and_gradients(ContrastiveLoss, sentences=sentences, deduplicate=False), expected)
+    assert float(value_and_gradients(ContrastiveLoss, sentences=sentences)[0]) < float(expected[0])
+
+
+@pytest.mark.parametrize("make", [ContrastiveLoss, CachedContrastiveLoss])
+@pytest.mark.parametrize(
+    "sentences",
+    [{"query": ["q0"], "positive": ["p0"]}, {"query": ["q0", "q1"], "positive": ["p0", "p0"]}],
+    ids=["one pair", "one document"],
+)
+def test_a_batch_without_negatives_has_no_loss(make: type[ContrastiveLoss], sentences: dict[str, list[str]]) -> None:
+    """The last batch of an epoch may be a single pair."""
+    loss, *gradients = value_and_gradients(make, sentences=sentences)
+    assert float(loss) == 0
+    assert not any(bool(gradient.any()) for gradient in gradients)
+
+
+@pytest.mark.parametrize("weights", [[1.0, 1.0], [1.0, 0.25]])
+def test_matryoshka(weights: list[float]) -> None:
+    def matryoshka(of: Callable[..., nn.Module], **settings: Any) -> Callable[[SentenceTransformer], nn.Module]:
+        return lambda model: reference.MatryoshkaLoss(model, of(model, **settings), [WIDTH, 4], weights)
+
+    theirs = value_and_gradients(matryoshka(reference.MultipleNegativesRankingLoss))
+    assert_equal(value_and_gradients(matryoshka(ContrastiveLoss)), theirs)
+    assert_equal(value_and_gradients(matryoshka(CachedContrastiveLoss, mini_batch_size=4)), theirs)
+    plain = value_and_gradients(matryoshka(ContrastiveLoss, temperature=learned(0.1)))
+    cached = value_and_gradients(matryoshka(CachedContrastiveLoss, temperature=learned(0.1), mini_batch_size=4))
+    assert_equal(plain, cached)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_guide_equals_gist(cached: bool) -> None:
+    """With the guide's own tokenizer, which is another one here."""
+    guide = bert(seed=5, words=[*reversed(columns_words())]).double().eval()
+    only_queries = {"contrast_anchors": False, "contrast_positives": False}
+    theirs = value_and_gradients(
+        reference.GISTEmbedLoss, sentences=columns(negatives=1), guide=guide, temperature=0.1, margin=0.02, **only_queries
+    )
+    make = CachedContrastiveLoss if cached else ContrastiveLoss
+    ours = value_and_gradients(make, sentences=columns(negatives=1), guide=guide, temperature=0.1, margin=0.02)
+    assert_equal(ours, theirs)
+    unguided = value_and_gradients(make, sentences=columns(negatives=1), temperature=0.1)
+    assert float(unguided[0]) > float(ours[0])  # the guide leaves out negatives, or nothing would be tested
+
+
+def columns_words() -> list[str]:
+    return sorted({word for texts in columns(negatives=1).values() for text in texts for word in text.split()})
+
+
+def test_the_trainer_does_not_replace_the_guide() -> None:
+    model, guide = bert(), bert(seed=5)
+    loss = ContrastiveLoss(model, guide=guide)
+    other = bert(seed=6)
+    SentenceTransformerTrainer.override_model_in_loss(None, loss, other)  # type: ignore[arg-type]
+    assert loss.model is other
+    assert loss.guide is not None
+    assert loss.guide.encoder is guide
+
+
+def train(model: SentenceTransformer, loss: nn.Module, folder: Path, learning_rate: float = 1e-2) -> list[float]:
+    arguments = SentenceTransformerTrainingArguments(
+        output_dir=str(folder),
+        max_steps=20,
+        per_device_train_batch_size=12,
+        learning_rate=learning_rate,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+    )
+    trainer = SentenceTransformerTrainer(
+        model=model, args=arguments, train_dataset=Dataset.from_dict(columns(12, negatives=1)), loss=loss
+    )
+    trainer.train()
+    return [line["loss"] for line in trainer.state.log_history if "loss" in line]
+
+
+@pytest.mark.parametrize("make", [ContrastiveLoss, CachedContrastiveLoss])
+def test_the_trainer_trains_model_and_temperature(make: type[ContrastiveLoss], tmp_path: Path) -> None:
+    model = bert(dropout=0.1)
+    loss = make(model, temperature=learned(0.3), symmetric=True)
+    losses = train(model, loss, tmp_path)
+    assert losses[-1] < 0.7 * losses[0]
+    assert float(loss._learned()["temperature"].detach()) < 0.28  # lower is better, once positives are closer than negatives
+
+
+def test_a_static_embedding_learns(tmp_path: Path) -> None:
+    model = static()
+    losses = train(model, ContrastiveLoss(model), tmp_path, learning_rate=0.1)
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_the_model_card_names_the_loss(tmp_path: Path) -> None:
+    model = bert()
+    loss = CachedContrastiveLoss(model, temperature=cosine(0.03, 0.05), negatives=hardest(4))
+    train(model, loss, tmp_path)
+    model.save(str(tmp_path / "model"))
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "Cosine(low=0.03, high=0.05, detach=True)" in card
+    assert "hardest(4)" in card
+    assert "@software{contrapose" in card
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"directions": ["query_to_docs"]}, "did you mean 'query_to_doc'"),
+        ({"loss": "isogclr"}, "needs a value for each sample"),
+        ({"loss": "nt_xnet"}, "did you mean 'nt_xent'"),
+        ({"scale": 20.0}, "scale: nt_xent has the settings"),
+    ],
+)
+def test_bad_arguments(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ContrastiveLoss(static(), **settings)
+
+
+def test_one_column_is_refused() -> None:
+    model = static()
+    with pytest.raises(ValueError, match="expected a query, a positive"):
+        ContrastiveLoss(model)(features(model, {"query": ["q0", "q1"]}))
+
+
+def gradients_of(
+    model: Any, make: Callable[..., nn.Module], *, rank: int = 0, world: int = 1, **settings: Any
+) -> Results:
+    model = model.double()
+    loss = make(model, **settings).double()
+    if world > 1:
+        loss.model = DistributedDataParallel(model, find_unused_parameters=True)  # the pooler of BERT
+    own = slice(rank * 6 // world, (rank + 1) * 6 // world)
+    sentences = {**columns(negatives=1), "query": ["q0", "q1", "q2", "q3", "q4", "q0"]}  # q0 on both processes
+    loss(features(model, {name: texts[own] for name, texts in sentences.items()}), None).backward()
+    own_parameters = loss.criterion.parameters() if isinstance(loss, ContrastiveLoss) else ()
+    return [p.grad.clone() for p in [*model.parameters(), *own_parameters] if p.grad is not None]
+
+
+def work(rank: int, world: int, out: str) -> None:
+    def gradients(make: Callable[..., nn.Module], **settings: Any) -> Results:
+        model = SentenceTransformer(f"{out}.model", device="cpu")
+        return gradients_of(model, make, rank=rank, world=world, gather_across_devices=True, **settings)
+
+    results = [
+        gradients(ContrastiveLoss, temperature=learned(0.05)),
+        gradients(CachedContrastiveLoss, temperature=learned(0.05), mini_batch_size=2),
+        gradients(ContrastiveLoss, deduplicate=False),
+        gradients(reference.MultipleNegativesRankingLoss),
+    ]
+    torch.save(results, f"{out}.{rank}")
+
+
+@pytest.mark.filterwarnings("default")
+def test_two_processes_give_the_gradient_of_one(tmp_path: Path) -> None:
+    """Of the model and, outside of DistributedDataParallel, of the learned temperature."""
+    bert().save(str(tmp_path / "gradients.model"))
+    run_in_process_group(work, 2, tmp_path / "gradients")
+    for rank in range(2):
+        plain, cached, kept, theirs = torch.load(tmp_path / f"gradients.{rank}", weights_only=True)
+        expected = gradients_of(bert(), ContrastiveLoss, temperature=learned(0.05))
+        assert_equal(plain, expected)
+        assert_equal(cached, expected)
+        expected = gradients_of(bert(), ContrastiveLoss, deduplicate=False)
+        assert_equal(kept, expected)
+        assert_equal(theirs, expected)  # theirs is exact as well; its value is that of a process's own queries
