@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from datasets import Dataset
 from processes import run_in_process_group
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer import losses as reference
-from sentences import WIDTH, bert, columns, features, static
+from sentences import WIDTH, WORDS, bert, columns, features, static
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,7 +23,11 @@ Results = list[Tensor]
 
 
 def value_and_gradients(
-    make: Callable[..., nn.Module], *, sentences: dict[str, list[str]] | None = None, factor: float = 1.0, **settings: Any
+    make: Callable[..., nn.Module],
+    *,
+    sentences: dict[str, list[str]] | None = None,
+    factor: float = 1.0,
+    **settings: Any,
 ) -> Results:
     """The loss in float64, the gradients of the model and, if it has any, of the loss's own parameters."""
     model = bert().double()
@@ -49,6 +52,7 @@ def assert_equal(ours: Results, theirs: Results, tolerance: float = 1e-10) -> No
     [
         ({}, {}),
         ({"temperature": 0.2}, {"scale": 5.0}),
+        ({"hardness": 9.0}, {"hardness_mode": "all_negatives", "hardness_strength": 9.0}),
         ({"symmetric": True}, {"directions": BOTH, "partition_mode": "per_direction"}),
         ({"directions": ("query_to_doc", "query_to_query")}, {"directions": ("query_to_doc", "query_to_query")}),
         ({"directions": ("query_to_doc", "doc_to_doc")}, {"directions": ("query_to_doc", "doc_to_doc")}),
@@ -76,15 +80,12 @@ def test_doc_to_query_in_one_sum_has_the_positive_once() -> None:
 @pytest.mark.parametrize("factor", [1.0, 0.125])
 def test_the_cache_changes_nothing(factor: float) -> None:
     """Also not for a learned temperature, whose gradient is scaled like the model's."""
-    results = [
-        value_and_gradients(
-            make, sentences=columns(negatives=1), factor=factor, temperature=learned(0.05), symmetric=True, **options
-        )
-        for make, options in ((ContrastiveLoss, {}), (CachedContrastiveLoss, {"mini_batch_size": 2}))
-    ]
-    assert_equal(*results)
-    assert results[0][-1].ndim == 0  # the gradient of the temperature
-    assert float(results[0][-1]) != 0
+    settings: dict[str, Any] = {"sentences": columns(negatives=1), "factor": factor, "symmetric": True}
+    plain = value_and_gradients(ContrastiveLoss, temperature=learned(0.05), **settings)
+    cached = value_and_gradients(CachedContrastiveLoss, temperature=learned(0.05), mini_batch_size=2, **settings)
+    assert_equal(plain, cached)
+    assert plain[-1].ndim == 0  # the gradient of the temperature
+    assert float(plain[-1]) != 0
 
 
 @pytest.mark.parametrize(
@@ -170,36 +171,41 @@ def test_matryoshka(weights: list[float]) -> None:
     assert_equal(plain, cached)
 
 
-@pytest.mark.parametrize("cached", [False, True])
-def test_a_guide_equals_gist(cached: bool) -> None:
-    """With the guide's own tokenizer, which is another one here."""
-    guide = bert(seed=5, words=[*reversed(columns_words())]).double().eval()
-    only_queries = {"contrast_anchors": False, "contrast_positives": False}
-    theirs = value_and_gradients(
-        reference.GISTEmbedLoss, sentences=columns(negatives=1), guide=guide, temperature=0.1, margin=0.02, **only_queries
-    )
-    make = CachedContrastiveLoss if cached else ContrastiveLoss
-    ours = value_and_gradients(make, sentences=columns(negatives=1), guide=guide, temperature=0.1, margin=0.02)
-    assert_equal(ours, theirs)
-    unguided = value_and_gradients(make, sentences=columns(negatives=1), temperature=0.1)
-    assert float(unguided[0]) > float(ours[0])  # the guide leaves out negatives, or nothing would be tested
+ALL_BUT_DOC_TO_QUERY = {"directions": ("query_to_doc", "query_to_query", "doc_to_doc")}
+ONLY_DOCUMENTS = {"contrast_anchors": False, "contrast_positives": False}
 
 
-def columns_words() -> list[str]:
-    return sorted({word for texts in columns(negatives=1).values() for text in texts for word in text.split()})
+@pytest.mark.parametrize("make", [ContrastiveLoss, CachedContrastiveLoss])
+@pytest.mark.parametrize(
+    ("negatives", "ours", "theirs"), [(0, ALL_BUT_DOC_TO_QUERY, {}), (0, {}, ONLY_DOCUMENTS), (1, {}, ONLY_DOCUMENTS)]
+)
+@pytest.mark.parametrize("margin_strategy", ["absolute", "relative"])
+def test_a_guide_equals_gist(
+    make: type[ContrastiveLoss], negatives: int, ours: dict[str, Any], theirs: dict[str, Any], margin_strategy: str
+) -> None:
+    """The guide has another tokenizer: texts are decoded and tokenised again."""
+    common: dict[str, Any] = {"sentences": columns(negatives=negatives), "temperature": 0.1}
+    guide = bert(seed=5, words=[*reversed(WORDS)]).double().eval()
+    options = {"guide": guide, "margin": 0.02, "margin_strategy": margin_strategy}
+    results = value_and_gradients(make, **common, **options, **ours)
+    assert_equal(results, value_and_gradients(reference.GISTEmbedLoss, **common, **options, **theirs))
+    # The guide leaves out negatives, or nothing would be tested.
+    assert float(value_and_gradients(make, **common, **ours)[0]) > float(results[0])
 
 
 def test_the_trainer_does_not_replace_the_guide() -> None:
     model, guide = bert(), bert(seed=5)
     loss = ContrastiveLoss(model, guide=guide)
     other = bert(seed=6)
-    SentenceTransformerTrainer.override_model_in_loss(None, loss, other)  # type: ignore[arg-type]
+    SentenceTransformerTrainer.__new__(SentenceTransformerTrainer).override_model_in_loss(loss, other)
     assert loss.model is other
     assert loss.guide is not None
     assert loss.guide.encoder is guide
 
 
 def train(model: SentenceTransformer, loss: nn.Module, folder: Path, learning_rate: float = 1e-2) -> list[float]:
+    from datasets import Dataset  # here, because new processes import this module
+
     arguments = SentenceTransformerTrainingArguments(
         output_dir=str(folder),
         max_steps=20,
@@ -224,7 +230,9 @@ def test_the_trainer_trains_model_and_temperature(make: type[ContrastiveLoss], t
     loss = make(model, temperature=learned(0.3), symmetric=True)
     losses = train(model, loss, tmp_path)
     assert losses[-1] < 0.7 * losses[0]
-    assert float(loss._learned()["temperature"].detach()) < 0.28  # lower is better, once positives are closer than negatives
+    assert (
+        float(loss._learned()["temperature"].detach()) < 0.28
+    )  # lower is better, once positives are closer than negatives
 
 
 def test_a_static_embedding_learns(tmp_path: Path) -> None:
@@ -251,6 +259,7 @@ def test_the_model_card_names_the_loss(tmp_path: Path) -> None:
         ({"loss": "isogclr"}, "needs a value for each sample"),
         ({"loss": "nt_xnet"}, "did you mean 'nt_xent'"),
         ({"scale": 20.0}, "scale: nt_xent has the settings"),
+        ({"margin_strategy": "both"}, "margin_strategy: expected one of 'absolute', 'relative', got 'both'"),
     ],
 )
 def test_bad_arguments(settings: dict[str, Any], message: str) -> None:

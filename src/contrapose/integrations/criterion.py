@@ -31,7 +31,7 @@ def make_criterion(
     `default_temperature` is used where neither the objective nor the user names a temperature.
     """
     chosen = _with_settings(objective, data)
-    settings = {**chosen.keywords, **{name: value for name, value in settings.items() if value is not None}}
+    settings = {**chosen.keywords, **settings}
     if temperature is not None:
         settings["temperature"] = temperature
     elif default_temperature is not None and takes_setting(chosen.func, "temperature"):

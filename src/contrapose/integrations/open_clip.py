@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from contrapose import distributed
 from contrapose.distributed import gather
 from contrapose.integrations.criterion import Objective, make_criterion, takes_setting
-from contrapose.losses import nt_xent, siglip
+from contrapose.losses import clip, siglip
 from contrapose.pairs import Pairs, cross
 
 
@@ -38,9 +38,10 @@ class _TwoTowers(nn.Module):
             )
         return gather(rows)
 
-    def _compare(self, anchors: Tensor, pool: Tensor, ids: Tensor | None) -> Pairs:
-        """Compare one direction; several processes share the work of reducing it."""
-        pairs = cross(anchors, pool, ids=None if ids is None else self._gathered(ids))
+    def _compare(self, images: Tensor, texts: Tensor, ids: Tensor | None, *, symmetric: bool) -> Pairs:
+        """Compare the features of all processes, which then share the work of reducing them."""
+        ids = None if ids is None else self._gathered(ids)
+        pairs = cross(self._gathered(images), self._gathered(texts), symmetric=symmetric, ids=ids)
         return pairs.sharded() if self.world_size > 1 else pairs
 
     def _from_logits(self, **values: Tensor | float | None) -> dict[str, Any]:
@@ -77,7 +78,7 @@ class ClipLoss(_TwoTowers):
         world_size: int = 1,
         use_horovod: bool = False,
         *,
-        objective: Objective = nt_xent,
+        objective: Objective = clip,
         temperature: Any = None,
         **settings: Any,
     ) -> None:
@@ -96,11 +97,8 @@ class ClipLoss(_TwoTowers):
         ids: Tensor | None = None,
     ) -> Tensor | dict[str, Tensor]:
         """Return the loss, or a dictionary of it; pairs with equal `ids` (m,) are never negatives of each other."""
-        images, texts = self._gathered(image_features), self._gathered(text_features)
-        settings = self._from_logits(temperature=1 / logit_scale)
-        to_text = self.criterion(self._compare(images, texts, ids), **settings)
-        to_image = self.criterion(self._compare(texts, images, ids), **settings)
-        loss = (to_text + to_image) / 2
+        pairs = self._compare(image_features, text_features, ids, symmetric=True)
+        loss = self.criterion(pairs, **self._from_logits(temperature=1 / logit_scale))
         # A bias adds the same number to all logits, which a softmax does not notice.
         return _result(_keep_in_graph(loss, logit_scale, logit_bias), output_dict)
 
@@ -137,10 +135,10 @@ class SigLipLoss(_TwoTowers):
         ids: Tensor | None = None,
     ) -> Tensor | dict[str, Tensor]:
         """Return the loss, or a dictionary of it; pairs with equal `ids` (m,) are never negatives of each other."""
-        images, texts = self._gathered(image_features), self._gathered(text_features)
+        pairs = self._compare(image_features, text_features, ids, symmetric=False)
         # open_clip's loss without a bias has none, whereas the bias of `siglip` is -10 unless it is given.
         settings = self._from_logits(temperature=1 / logit_scale, bias=0.0 if logit_bias is None else logit_bias)
-        loss = self.criterion(self._compare(images, texts, ids), **settings)
+        loss = self.criterion(pairs, **settings)
         return _result(_keep_in_graph(loss, logit_scale, logit_bias), output_dict)
 
 

@@ -1,8 +1,8 @@
 """Any objective as a loss of sentence-transformers, with or without its gradient cache.
 
-    loss = ContrastiveLoss(model)                                        MultipleNegativesRankingLoss(model)
-    loss = ContrastiveLoss(model, temperature=cosine(0.03, 0.05))        a temperature that depends on the similarity
-    loss = CachedContrastiveLoss(model, "dcl", mini_batch_size=32)       another objective, with a batch of any size
+loss = ContrastiveLoss(model)                                        MultipleNegativesRankingLoss(model)
+loss = ContrastiveLoss(model, temperature=cosine(0.03, 0.05))        a temperature that depends on the similarity
+loss = CachedContrastiveLoss(model, "dcl", mini_batch_size=32)       another objective, with a batch of any size
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from contrapose.distributed import average_gradient, gather
 from contrapose.integrations.criterion import Objective, make_criterion
 from contrapose.integrations.duplicates import group_ids, text_ids
 from contrapose.integrations.guide import Guide
-from contrapose.pairs import Pairs, cross
+from contrapose.pairs import Pairs, cross, guided
 from contrapose.pairs.negatives import ViewChoice, steps
 from contrapose.temperature import Learned
-from contrapose.validate import check_known
+from contrapose.validate import check_choice, check_known
 
 Features = dict[str, Any]
 DIRECTIONS = {
@@ -51,15 +51,16 @@ class ContrastiveLoss(nn.Module):
                      `learned(0.05)` is a parameter of this loss, which the trainer optimises with the model's
     symmetric        also compares each positive with the queries, and averages both directions
     directions       what the one sum over negatives runs over, as in MultipleNegativesRankingLoss; not with `symmetric`
-    guide, margin    a model for which a negative must be less similar to the query than its positive is, by `margin`, or it
-                     is left out (GISTEmbed)
+    guide            another model, for which a negative has to be less similar to the query than the positive by `margin`
+                     (relative: by `margin` times the positive's similarity); others are left out (GISTEmbed)
     deduplicate      equal texts, and documents of equal queries, are never negatives of each other
     gather_across_devices   negatives from all processes, with the gradients of one process
-    settings         further settings of the objective: negatives=hardest(64)
+    settings         further settings of the objective: negatives=hardest(64), hardness=9.0
 
     With the default objective, values and gradients are those of `MultipleNegativesRankingLoss(model, scale=1 / temperature)`
     for a batch without duplicates. The only exception is the direction "doc_to_query" in `directions`: that loss has the
-    positive twice in its denominator, this one once. A batch that has no negatives at all has the loss 0.
+    positive twice in its denominator, this one once. A batch of a single pair, or of duplicates only, has no negatives
+    and the loss 0.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class ContrastiveLoss(nn.Module):
         directions: Sequence[str] = ("query_to_doc",),
         guide: SentenceTransformer | None = None,
         margin: float = 0.0,
+        margin_strategy: str = "absolute",
         deduplicate: bool = True,
         gather_across_devices: bool = False,
         **settings: Any,
@@ -86,8 +88,10 @@ class ContrastiveLoss(nn.Module):
         for direction in directions:
             check_known("directions", direction, DIRECTIONS)
         self.symmetric, self.directions = symmetric, tuple(directions)
+        check_choice("margin_strategy", margin_strategy, "absolute", "relative")
         self.guide = None if guide is None else Guide(model, guide)
-        self.margin, self.deduplicate, self.gather_across_devices = margin, deduplicate, gather_across_devices
+        self.margin, self.margin_strategy = margin, margin_strategy
+        self.deduplicate, self.gather_across_devices = deduplicate, gather_across_devices
 
     def forward(self, sentence_features: Iterable[Features], labels: Tensor | None = None) -> Tensor:
         """Return the loss of a batch; `labels` are not used."""
@@ -112,18 +116,19 @@ class ContrastiveLoss(nn.Module):
 
     def _loss(self, embeddings: Sequence[Tensor], batch: _Batch) -> Tensor:
         if len(embeddings) < 2:
-            raise ValueError(f"sentence_features: expected a query, a positive and any negatives, got {len(embeddings)}")
+            raise ValueError(
+                f"sentence_features: expected a query, a positive and any negatives, got {len(embeddings)}"
+            )
         pairs = self._pairs(embeddings, batch.texts)
         if pairs is None:
             return torch.stack([z.sum() for z in embeddings]).sum() * 0.0  # with gradients of zero
-        settings = {name: average_gradient(value) for name, value in self._learned().items()}
+        settings: dict[str, Any] = {name: average_gradient(value) for name, value in self._learned().items()}
         if batch.guide is not None:
-            from contrapose.pairs import guided
-
             reference = self._pairs(batch.guide, batch.texts)
             assert reference is not None
             chosen = steps(self.criterion.settings.get("negatives"))
-            settings["negatives"] = (guided(reference, margin=self.margin), *chosen)
+            relative = self.margin_strategy == "relative"
+            settings["negatives"] = (guided(reference, margin=self.margin, relative=relative), *chosen)
         loss: Tensor = self.criterion(pairs, **settings)
         return loss
 
@@ -134,7 +139,7 @@ class ContrastiveLoss(nn.Module):
             texts = None if texts is None else [gather(hashes) for hashes in texts]
         queries, positives, *negatives = embeddings
         ids, negative_ids = (None, None) if texts is None else _ids(*texts)
-        if not _has_negatives(len(queries), len(negatives), ids, negative_ids):
+        if not _has_negatives(len(queries), ids, 0 if self.symmetric else len(negatives), negative_ids):
             return None
         pairs = cross(
             queries,
@@ -147,7 +152,7 @@ class ContrastiveLoss(nn.Module):
         )
         return pairs.sharded() if self.gather_across_devices else pairs
 
-    def _learned(self) -> dict[str, Any]:
+    def _learned(self) -> dict[str, Tensor]:
         """The present values of the settings that are learned."""
         settings = self.criterion.settings
         present = {name: value() for name, value in settings.items() if isinstance(value, Learned)}
@@ -166,6 +171,7 @@ class ContrastiveLoss(nn.Module):
             "directions": self.directions,
             "guide": None if self.guide is None else self.guide.encoder,
             "margin": self.margin,
+            "margin_strategy": self.margin_strategy,
             "deduplicate": self.deduplicate,
             "gather_across_devices": self.gather_across_devices,
         }
@@ -209,7 +215,7 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):  # type: ignore[m
         columns = list(sentence_features)
         # Read by `calculate_loss`, which `forward_cached` calls.
         self._batch, self._gradients = self._describe(columns), {}
-        loss: Tensor = self.forward_cached(columns, labels)
+        loss: Tensor = CachedLossMixin.forward_cached(self, columns, labels)
         gradients, self._batch = self._gradients, _Batch()
 
         def add_gradients(factor: Tensor) -> None:
@@ -244,7 +250,7 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):  # type: ignore[m
         """Return the weight that MatryoshkaLoss, which replaces `calculate_loss`, gives to embeddings of this width."""
         dims = getattr(self.calculate_loss, "matryoshka_dims", ())
         weights = getattr(self.calculate_loss, "matryoshka_weights", ())
-        return dict(zip(dims, weights, strict=True)).get(width, 1.0)
+        return float(dict(zip(dims, weights, strict=True)).get(width, 1.0))
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return the settings, for the model card."""
@@ -259,7 +265,8 @@ def _ids(queries: Tensor, positives: Tensor, *negatives: Tensor) -> tuple[Tensor
     return ids, negative_ids.reshape(explicit.shape)
 
 
-def _has_negatives(pairs: int, explicit: int, ids: Tensor | None, negative_ids: Tensor | None) -> bool:
+def _has_negatives(pairs: int, ids: Tensor | None, explicit: int, negative_ids: Tensor | None) -> bool:
+    """Return whether any document is a negative: of another pair, or one of `explicit` columns of negatives."""
     if ids is None or negative_ids is None:
         return pairs > 1 or explicit > 0
-    return bool((ids != ids[0]).any()) or bool((negative_ids != ids[0]).any())
+    return bool((ids != ids[0]).any()) or (explicit > 0 and bool((negative_ids != ids[0]).any()))
