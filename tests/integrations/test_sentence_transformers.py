@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sentence_transformers
 import torch
 from processes import run_in_process_group
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
@@ -16,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from contrapose import cosine, cross, dcl, hardest, learned, nt_xent
+from contrapose.integrations import sentence_transformers as integration
 from contrapose.integrations.sentence_transformers import CachedContrastiveLoss, ContrastiveLoss
 
 BOTH = ("query_to_doc", "doc_to_query")
@@ -271,6 +275,13 @@ def test_one_column_is_refused() -> None:
     model = static()
     with pytest.raises(ValueError, match="expected a query, a positive"):
         ContrastiveLoss(model)(features(model, {"query": ["q0", "q1"]}))
+
+
+def test_an_older_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentence_transformers, "__version__", "6.1.0")
+    monkeypatch.delitem(sys.modules, integration.__name__)
+    with pytest.raises(ImportError, match=r"expected version 6\.2 or newer, got 6\.1\.0"):
+        importlib.import_module(integration.__name__)
 
 
 def gradients_of(

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import sentence_transformers
 import torch
+from packaging.version import Version
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.losses.gradcache import CachedLossMixin
 from sentence_transformers.base.losses.merged_forward import embed_columns
@@ -25,6 +27,10 @@ from contrapose.pairs import Pairs, cross, guided
 from contrapose.pairs.negatives import ViewChoice, steps
 from contrapose.temperature import Learned
 from contrapose.validate import check_choice, check_known
+
+if Version(sentence_transformers.__version__) < Version("6.2"):
+    # Its trainer would not clear the gradient of a learned temperature after each step.
+    raise ImportError(f"sentence-transformers: expected version 6.2 or newer, got {sentence_transformers.__version__}")
 
 Features = dict[str, Any]
 DIRECTIONS = {
