@@ -92,6 +92,16 @@ def test_the_cache_changes_nothing(factor: float) -> None:
     assert float(plain[-1]) != 0
 
 
+@pytest.mark.parametrize("make", [ContrastiveLoss, CachedContrastiveLoss])
+def test_evaluation_has_the_same_loss(make: type[ContrastiveLoss]) -> None:
+    model = bert()
+    loss = make(model, temperature=learned(0.05))
+    with torch.no_grad():
+        evaluated = loss(features(model, columns()))
+    assert not evaluated.requires_grad
+    torch.testing.assert_close(evaluated, loss(features(model, columns())).detach())
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
@@ -156,10 +166,11 @@ def test_without_deduplication_duplicates_are_negatives() -> None:
     ids=["one pair", "one document"],
 )
 def test_a_batch_without_negatives_has_no_loss(make: type[ContrastiveLoss], sentences: dict[str, list[str]]) -> None:
-    """The last batch of an epoch may be a single pair."""
-    loss, *gradients = value_and_gradients(make, sentences=sentences)
+    """The last batch of an epoch may be a single pair. All that is learned gets its gradient, of zero."""
+    loss, *gradients = value_and_gradients(make, sentences=sentences, temperature=learned(0.05))
     assert float(loss) == 0
     assert not any(bool(gradient.any()) for gradient in gradients)
+    assert gradients[-1].ndim == 0
 
 
 @pytest.mark.parametrize("weights", [[1.0, 1.0], [1.0, 0.25]])
@@ -260,6 +271,8 @@ def test_the_model_card_names_the_loss(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"directions": ["query_to_docs"]}, "did you mean 'query_to_doc'"),
+        ({"directions": ["query_to_query"]}, "directions: expected 'query_to_doc'"),
+        ({"directions": BOTH, "symmetric": True}, "expected only 'query_to_doc' with symmetric=True"),
         ({"loss": "isogclr"}, "needs a value for each sample"),
         ({"loss": "nt_xnet"}, "did you mean 'nt_xent'"),
         ({"scale": 20.0}, "scale: nt_xent has the settings"),
@@ -285,29 +298,31 @@ def test_an_older_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def gradients_of(
-    model: Any, make: Callable[..., nn.Module], *, rank: int = 0, world: int = 1, **settings: Any
+    model: SentenceTransformer, make: Callable[..., nn.Module], *, rows: slice = slice(None), **settings: Any
 ) -> Results:
-    model = model.double()
-    loss = make(model, **settings).double()
-    if world > 1:
+    """Gradients of the model and of the loss's own parameters for some of six pairs."""
+    loss = make(model.double(), **settings).double()
+    if torch.distributed.is_initialized():
         loss.model = DistributedDataParallel(model, find_unused_parameters=True)  # the pooler of BERT
-    own = slice(rank * 6 // world, (rank + 1) * 6 // world)
-    sentences = {**columns(negatives=1), "query": ["q0", "q1", "q2", "q3", "q4", "q0"]}  # q0 on both processes
-    loss(features(model, {name: texts[own] for name, texts in sentences.items()}), None).backward()
+    sentences = {**columns(negatives=1), "query": ["q0", "q1", "q2", "q3", "q4", "q0"]}
+    loss(features(model, {name: texts[rows] for name, texts in sentences.items()}), None).backward()
     own_parameters = loss.criterion.parameters() if isinstance(loss, ContrastiveLoss) else ()
     return [p.grad.clone() for p in [*model.parameters(), *own_parameters] if p.grad is not None]
 
 
 def work(rank: int, world: int, out: str) -> None:
-    def gradients(make: Callable[..., nn.Module], **settings: Any) -> Results:
+    def gradients(make: Callable[..., nn.Module], *, first: int = 3, **settings: Any) -> Results:
         model = SentenceTransformer(f"{out}.model", device="cpu")
-        return gradients_of(model, make, rank=rank, world=world, gather_across_devices=True, **settings)
+        return gradients_of(model, make, rows=slice(first, None) if rank else slice(first), **settings)
 
+    gathered: dict[str, Any] = {"gather_across_devices": True}
     results = [
-        gradients(ContrastiveLoss, temperature=learned(0.05)),
-        gradients(CachedContrastiveLoss, temperature=learned(0.05), mini_batch_size=2),
-        gradients(ContrastiveLoss, deduplicate=False),
-        gradients(reference.MultipleNegativesRankingLoss),
+        gradients(ContrastiveLoss, temperature=learned(0.05), **gathered),
+        gradients(CachedContrastiveLoss, temperature=learned(0.05), mini_batch_size=2, **gathered),
+        gradients(ContrastiveLoss, deduplicate=False, **gathered),
+        gradients(reference.MultipleNegativesRankingLoss, **gathered),
+        # The last process has a single pair, which has no negatives in both directions.
+        gradients(ContrastiveLoss, temperature=learned(0.05), symmetric=True, first=5),
     ]
     torch.save(results, f"{out}.{rank}")
 
@@ -318,10 +333,12 @@ def test_two_processes_give_the_gradient_of_one(tmp_path: Path) -> None:
     bert().save(str(tmp_path / "gradients.model"))
     run_in_process_group(work, 2, tmp_path / "gradients")
     for rank in range(2):
-        plain, cached, kept, theirs = torch.load(tmp_path / f"gradients.{rank}", weights_only=True)
+        plain, cached, kept, theirs, uneven = torch.load(tmp_path / f"gradients.{rank}", weights_only=True)
         expected = gradients_of(bert(), ContrastiveLoss, temperature=learned(0.05))
         assert_equal(plain, expected)
         assert_equal(cached, expected)
         expected = gradients_of(bert(), ContrastiveLoss, deduplicate=False)
         assert_equal(kept, expected)
         assert_equal(theirs, expected)  # theirs is exact as well; its value is that of a process's own queries
+        first = gradients_of(bert(), ContrastiveLoss, temperature=learned(0.05), symmetric=True, rows=slice(5))
+        assert_equal(uneven, [gradient / 2 for gradient in first])

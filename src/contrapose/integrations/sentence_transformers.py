@@ -91,8 +91,7 @@ class ContrastiveLoss(nn.Module):
         )
         if "negatives" not in settings and isinstance(self.criterion.settings.get("negatives"), ViewChoice):
             del self.criterion.settings["negatives"]  # the catalogue's other_views(), which `directions` says already
-        for direction in directions:
-            check_known("directions", direction, DIRECTIONS)
+        _check_directions(directions, symmetric)
         self.symmetric, self.directions = symmetric, tuple(directions)
         check_choice("margin_strategy", margin_strategy, "absolute", "relative")
         self.guide = None if guide is None else Guide(model, guide)
@@ -125,10 +124,11 @@ class ContrastiveLoss(nn.Module):
             raise ValueError(
                 f"sentence_features: expected a query, a positive and any negatives, got {len(embeddings)}"
             )
-        pairs = self._pairs(embeddings, batch.texts)
+        pairs, learned = self._pairs(embeddings, batch.texts), self._learned()
         if pairs is None:
-            return torch.stack([z.sum() for z in embeddings]).sum() * 0.0  # with gradients of zero
-        settings: dict[str, Any] = {name: average_gradient(value) for name, value in self._learned().items()}
+            # With gradients of zero for all that is learned: other processes wait for them.
+            return torch.stack([z.sum() for z in (*embeddings, *learned.values())]).sum() * 0.0
+        settings: dict[str, Any] = {**learned}
         if batch.guide is not None:
             reference = self._pairs(batch.guide, batch.texts)
             assert reference is not None
@@ -159,10 +159,16 @@ class ContrastiveLoss(nn.Module):
         return pairs.sharded() if self.gather_across_devices else pairs
 
     def _learned(self) -> dict[str, Tensor]:
-        """The present values of the settings that are learned."""
+        """Return the present values of the settings that are learned; the trainer does not average their gradients."""
         settings = self.criterion.settings
-        present = {name: value() for name, value in settings.items() if isinstance(value, Learned)}
-        return present | {name: value for name, value in settings.items() if isinstance(value, nn.Parameter)}
+        values = {name: value() for name, value in settings.items() if isinstance(value, Learned)}
+        values |= {name: value for name, value in settings.items() if isinstance(value, nn.Parameter)}
+        if not values:
+            return {}
+        # In one exchange, because processes need not reach several of them in the same order.
+        together = average_gradient(torch.cat([value.flatten() for value in values.values()]))
+        parts = together.split([value.numel() for value in values.values()])
+        return {name: part.view_as(value) for (name, value), part in zip(values.items(), parts, strict=True)}
 
     def get_config_dict(self) -> dict[str, Any]:
         """Return the settings, for the model card."""
@@ -262,6 +268,17 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):  # type: ignore[m
         """Return the settings, for the model card."""
         cached = {"mini_batch_size": self.mini_batch_size, "mini_batch_num_tokens": self.mini_batch_num_tokens}
         return super().get_config_dict() | cached
+
+
+def _check_directions(directions: Sequence[str], symmetric: bool) -> None:
+    for direction in directions:
+        check_known("directions", direction, DIRECTIONS)
+    if "query_to_doc" not in directions:
+        raise ValueError(
+            f"directions: expected 'query_to_doc', which has the positives, among them, got {directions!r}"
+        )
+    if symmetric and len(directions) > 1:
+        raise ValueError(f"directions: expected only 'query_to_doc' with symmetric=True, got {directions!r}")
 
 
 def _ids(queries: Tensor, positives: Tensor, *negatives: Tensor) -> tuple[Tensor, Tensor]:
