@@ -35,6 +35,14 @@ def test_wang_and_liu_figure_3(tau: float) -> None:
     torch.testing.assert_close(slope, torch.full_like(slope, 1 / tau), rtol=1e-9, atol=1e-9)
 
 
+def test_the_penalties_of_clip_and_siglip() -> None:
+    """CLIP's is that of NT-Xent; SigLIP's is a sigmoid."""
+    close(relative_penalty(Subject.of("clip"), S), (S / 0.07).softmax(0))
+    for loss, bias in (("siglip", -10.0), ("siglip(bias=learned_number(3.5))", 3.5)):
+        sigmoid = torch.sigmoid(S / 0.1 + bias)
+        close(relative_penalty(Subject.of(loss), S), sigmoid / sigmoid.sum())
+
+
 def test_wang_and_liu_figure_3_at_its_ends() -> None:
     """At lower temperatures the hardest negative gets more, the easiest gets less, and the entropy falls."""
     curves = [relative_penalty(Subject.of(f"simclr(temperature={tau})"), S) for tau in (0.07, 0.1, 0.2, 0.5, 1.0)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,7 +12,7 @@ from torch.nn.functional import log_softmax
 
 from contrapose.embeddings import Assignments, Embeddings, between_towers, with_bank, with_queue, within_batch
 from contrapose.explanation.subject import Subject
-from contrapose.losses import Loss, nt_xent, tau
+from contrapose.losses import CATALOGUE, Loss, clip, nt_xent, siglip, tau
 from contrapose.losses.objective import objective, traits_of
 from contrapose.pairs import bank, cross, queue, two_views, views
 from contrapose.temperature import learned
@@ -82,6 +85,26 @@ def test_a_learned_temperature_belongs_to_the_criterion() -> None:
     assert parameter.grad is not None
     assert float(parameter.grad) != 0
     assert "log_temperature" in next(iter(criterion.state_dict()))
+
+
+def test_two_tensors_become_the_pairs_that_an_objective_is_about() -> None:
+    one, two = Z.detach()
+    ids = torch.tensor([0, 1, 2, 3, 4, 0])
+    made: tuple[tuple[Any, Any], ...] = ((clip, partial(cross, symmetric=True)), (siglip, cross))
+    for loss, make in made:
+        torch.testing.assert_close(loss(one, two, temperature=0.2), loss(make(one, two), temperature=0.2))
+        for criterion in (Loss(loss, temperature=0.2), Loss(CATALOGUE[loss.__name__](temperature=0.2))):
+            wanted = loss(make(one, two, ids=ids), temperature=0.2)
+            torch.testing.assert_close(criterion(one, two, ids=ids), wanted)
+            torch.testing.assert_close(criterion(Z.detach(), ids=ids), wanted)
+        for wrong in ((one,), (one, two, two)):
+            with pytest.raises(ValueError, match=rf"; for two views write {loss.__name__}\(z1, z2\)"):
+                loss(*wrong)
+        with pytest.raises(ValueError, match="pairs: expected the result of two_views"):
+            loss(cross(one, two), two)
+        with pytest.raises(ValueError, match="b: expected a tensor of embeddings, got float"):
+            loss(one, 0.07)
+    assert Loss(clip)(torch.randn(3, 4, 5)).ndim == 0
 
 
 def test_there_is_nothing_to_explain_without_similarities(monkeypatch: pytest.MonkeyPatch) -> None:

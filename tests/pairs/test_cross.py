@@ -114,6 +114,14 @@ def test_similarity_values_are_the_same_comparison(pairs: Pairs) -> None:
         torch.testing.assert_close(loss(pairs.similarities()), loss(pairs))
 
 
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_low_precision_products_need_low_precision_everywhere(symmetric: bool) -> None:
+    a, b, h = A.bfloat16(), B.bfloat16(), H.bfloat16()
+    assert cross(a, b, negatives=h, symmetric=symmetric).half_precision
+    assert not cross(a, b, negatives=h.float(), symmetric=symmetric).half_precision
+    assert not cross(a.float(), b, negatives=h, symmetric=symmetric).half_precision
+
+
 def test_views_tell_the_sides_apart() -> None:
     joint = cross(A, B, directions=FOUR)
     across = cross(A, B, directions=("a_to_b", "b_to_a"))

@@ -55,7 +55,9 @@ def test_every_method_stays_finite(kind: str, dtype: torch.dtype, promise: Promi
         promise.case()
 
 
-@pytest.mark.parametrize("name", ["simclr", "dcl", "dclw", "macl", "hard_negative", "cmc", "hard_contrastive"])
+@pytest.mark.parametrize(
+    "name", ["simclr", "dcl", "dclw", "macl", "hard_negative", "cmc", "clip", "siglip", "hard_contrastive"]
+)
 @pytest.mark.parametrize("kind", INPUTS)
 def test_a_temperature_of_one_thousandth_stays_finite(name: str, kind: str, promise: Promise) -> None:
     z1, z2 = inputs(kind, torch.float32)

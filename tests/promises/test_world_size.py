@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -81,7 +82,9 @@ def encoder(name: str) -> nn.Module:
 
 def compare(z: Tensor, ids: Tensor, step: int, name: str) -> Pairs:
     a, b, ids = gather(z[0]), gather(z[1]), gather(ids)
-    explicit = {"negatives": a.flip(0) + 0.1, "negative_ids": ids.flip(0)} if "negatives" in name else {}
+    explicit: dict[str, Any] = (
+        {"negatives": a.flip(0) + 0.1, "negative_ids": ids.flip(0)} if "negatives" in name else {}
+    )
     if "symmetric" in name:
         return cross(a, b, ids=ids, symmetric=True, **explicit)
     if "joint" in name:

@@ -228,6 +228,21 @@ def test_a_learned_temperature_changes_and_resumes(optimiser: str, tmp_path: Pat
     assert torch.equal(next(iter(resumed.context.criterion.parameters())), parameter)
 
 
+@pytest.mark.parametrize("loss", ["clip", "siglip", "siglip(temperature=0.2, bias=learned_number(-5))"])
+def test_methods_that_learn_their_settings_train_them(loss: str, tmp_path: Path) -> None:
+    run = replace(RUN, loss=loss)
+    trainer = Trainer(run, tmp_path, say=quiet)
+    before = {name: value.clone() for name, value in trainer.context.criterion.state_dict().items()}
+    trainer.train()
+    assert before
+    for name, value in trainer.context.criterion.state_dict().items():
+        assert not torch.equal(value, before[name]), name
+    assert json.loads((tmp_path / "run.json").read_text())["loss"] == loss
+    resumed = Trainer(run, tmp_path, say=quiet)
+    assert resumed.load_latest()
+    assert str(resumed.context.criterion.state_dict()) == str(trainer.context.criterion.state_dict())
+
+
 def test_a_model_is_loaded_without_its_data(tmp_path: Path) -> None:
     """The data set may be deleted after training: a model needs only its weights and its views."""
     import numpy as np

@@ -81,7 +81,7 @@ def clip(
     `Loss(clip, temperature=learned(0.07, low=0.01))`.
 
     >>> round(clip(torch.eye(4), torch.eye(4), temperature=0.5).item(), 4)  # log(1 + 3/e²)
-    0.3407
+    0.3408
     """
     # Similarity values alone say nothing about views: then all of them are negatives.
     unknown = isinstance(pairs, Similarities) and pairs.anchor_view is None

@@ -86,13 +86,13 @@ def _both_ways(a: Tensor, b: Tensor, explicit: _Explicit | None, ids: Tensor | N
         anchor_id=sample,
         pool_id=torch.cat([sample, explicit.pool_ids(sample)]),
         view_ids=partial(views_by_count, sides, [*sides, (1, len(explicit.rows))], a.device),
-        half_precision=pairs.half_precision or is_half(explicit.rows),
+        half_precision=pairs.half_precision and is_half(explicit.rows),
         bf16_anchor=None,  # the pool is no longer the anchors
     )
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _PoolRows:
     """Pool rows, (r, d), that one half of an anchor is compared with."""
 
     rows: Tensor
@@ -138,13 +138,13 @@ def _one_sum(a: Tensor, b: Tensor, directions: set[str], explicit: _Explicit | N
     )
 
 
-def _rows_of(direction: str, a: Tensor, b: Tensor, *, sample: Tensor, explicit: _Explicit | None) -> list[_Rows]:
+def _rows_of(direction: str, a: Tensor, b: Tensor, *, sample: Tensor, explicit: _Explicit | None) -> list[_PoolRows]:
     """Return what one direction adds to the pool; explicit negatives are rows of b's kind."""
     of_b, into_b = direction.startswith("b"), direction.endswith("b")
     view = int(of_b != into_b)
-    rows = [_Rows(b if into_b else a, sample, of_b, view)]
+    rows = [_PoolRows(b if into_b else a, sample, of_b, view)]
     if into_b and explicit is not None:
-        rows.append(_Rows(explicit.rows, explicit.pool_ids(sample, of_same_side=of_b), of_b, view))
+        rows.append(_PoolRows(explicit.rows, explicit.pool_ids(sample, of_same_side=of_b), of_b, view))
     return rows
 
 
