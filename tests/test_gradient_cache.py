@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from processes import run_in_process_group
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.nn.parallel import DistributedDataParallel
 
-from contrapose import Loss, cosine, cross, gather, large_batch, learned, nt_xent, two_views
+from contrapose import Loss, cosine, cross, large_batch, learned, nt_xent, two_views
 
 SAMPLES, WIDTH = 11, 6
 
@@ -254,6 +251,27 @@ def test_memory_is_that_of_a_micro_batch() -> None:
     assert peak(64, lambda encoder, x: encoder(x)) > 4 * peak(64, cached)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("low_precision", [False, True])
+def test_a_gpu_repeats_its_random_numbers_and_its_precision(low_precision: bool) -> None:
+    encoder, reference = (network(dropout=0.3).float().cuda() for _ in range(2))
+    x1, x2 = (x.float().cuda() for x in two_inputs())
+    autocast = partial(torch.autocast, "cuda", torch.bfloat16, enabled=low_precision)
+    torch.manual_seed(7)
+    with autocast():
+        z1, z2 = large_batch(encoder, x1, x2, micro_batch=4)
+    dystress(z1, z2).backward()
+    after = torch.rand(3, device="cuda")
+    torch.manual_seed(7)
+    parts = []
+    for part in (*x1.split(4), *x2.split(4)):
+        with autocast():
+            parts.append(reference(part))
+    dystress(torch.cat(parts[:3]), torch.cat(parts[3:])).backward()
+    assert torch.equal(after, torch.rand(3, device="cuda"))
+    assert_same_gradients(encoder, reference, atol=1e-5)
+
+
 def test_a_transformer_with_dropout() -> None:
     from transformers import BertConfig, BertModel
 
@@ -328,75 +346,3 @@ def test_a_lazy_module() -> None:
     encoder = nn.LazyLinear(3)
     large_batch(encoder, torch.randn(5, 2), micro_batch=2).sum().backward()
     torch.testing.assert_close(encoder.bias.grad, torch.full((3,), 5.0))
-
-
-# Several processes
-
-STEPS, BATCH = 3, 16
-
-
-def train(encoder: nn.Module, rank: int, world: int, size: int) -> dict[str, Tensor]:
-    """Train on this process's share of the batches; `size` is that of a micro-batch, 0 for ordinary encoding."""
-    own = slice(rank * BATCH // world, (rank + 1) * BATCH // world)
-    criterion = Loss(nt_xent, temperature=learned(0.2)).double()
-    optimiser = torch.optim.SGD(encoder.parameters(), lr=0.1)
-    record: dict[str, Tensor] = {}
-    for step in range(STEPS):
-        x1, x2 = (x[own] + step for x in two_inputs(BATCH))
-        z1, z2 = large_batch(encoder, x1, x2, micro_batch=size) if size else (encoder(x1), encoder(x2))
-        loss = criterion(gather(z1), gather(z2))
-        optimiser.zero_grad()
-        loss.backward()
-        record |= {
-            f"gradient {i} {step}": p.grad.clone() for i, p in enumerate(encoder.parameters()) if p.grad is not None
-        }
-        record[f"loss {step}"] = loss.detach()
-        optimiser.step()
-    (temperature,) = criterion.parameters()
-    assert temperature.grad is not None
-    return record | {"temperature": temperature.grad}
-
-
-def work(rank: int, world: int, out: str) -> None:
-    reductions: list[int] = []
-
-    def count(state: None, bucket: Any) -> torch.futures.Future[Tensor]:
-        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-
-        reductions.append(1)
-        assert dist.group.WORLD is not None
-        return allreduce_hook(dist.group.WORLD, bucket)
-
-    count.__annotations__.clear()  # DistributedDataParallel expects types there, not strings
-    encoder = DistributedDataParallel(network())
-    encoder.register_comm_hook(None, count)
-    record = train(encoder, rank, world, 3)
-    record["reductions"] = torch.tensor(len(reductions))
-    # Under no_sync() nothing is reduced; the backward pass after it adds what was accumulated.
-    with encoder.no_sync():
-        z = large_batch(encoder, two_inputs(BATCH)[0] + rank, micro_batch=3)
-    encoder.zero_grad()
-    z.square().sum().backward()
-    record["after no_sync"] = torch.tensor(len(reductions))
-    large_batch(encoder, two_inputs(BATCH)[1] + rank, micro_batch=3).square().sum().backward()
-    gradient = next(encoder.parameters()).grad
-    assert gradient is not None
-    record["accumulated"] = gradient
-    if rank == 0:
-        torch.save(record, out)
-
-
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("world", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
-def test_several_processes_equal_one(world: int, tmp_path: Path) -> None:
-    run_in_process_group(work, world, tmp_path / "record")
-    record = torch.load(tmp_path / "record", weights_only=True)
-    reference = network()
-    for what, expected in train(reference, 0, 1, 0).items():
-        torch.testing.assert_close(record[what], expected, rtol=0, atol=1e-10)
-    assert int(record["reductions"]) == STEPS  # one bucket, once in each step
-    assert int(record["after no_sync"]) == STEPS
-    reference.zero_grad()
-    for rank in range(world):
-        (sum((reference(x + rank).square().sum() for x in two_inputs(BATCH)), torch.tensor(0.0)) / world).backward()
-    torch.testing.assert_close(record["accumulated"], next(reference.parameters()).grad, rtol=0, atol=1e-10)

@@ -119,7 +119,7 @@ class _EncodeTwice(torch.autograd.Function):
         for micro_batch in micro_batches:
             ctx.random_states.append(ctx.surroundings.random_state())
             outputs.append(micro_batch.encode())
-        # Autocast keeps the weights that it has cast, here without a graph: the second pass would find no parameters.
+        # Older versions of torch would reuse the weights that autocast has cast here, without a graph (pytorch#65766).
         torch.clear_autocast_cache()
         # Lazy modules create their parameters in the first pass.
         ctx.versions = inputs_before, _versions(_parameters(micro_batches))

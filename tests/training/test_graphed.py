@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,13 @@ def test_steps_are_eager_without_a_gpu(tmp_path: Path) -> None:
     trainer._choose_steps()
     assert isinstance(trainer.steps, EagerSteps)
     assert messages == []
+
+
+def test_steps_contrasted_as_a_whole_are_eager(tmp_path: Path) -> None:
+    run = Run(**SETTINGS, accumulate=2, contrast="whole")
+    context = Trainer(run, tmp_path, say=quiet, device=torch.device("cpu")).context
+    obstacle = graph_obstacle(replace(context, device=torch.device("cuda")))
+    assert obstacle == "the batches of a step are contrasted as a whole, and encoded twice"
 
 
 def test_a_schedule_is_held_in_a_tensor() -> None:

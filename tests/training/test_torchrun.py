@@ -36,11 +36,15 @@ ARGUMENTS = [
 ]
 
 
-@pytest.mark.parametrize(("framework", "precision"), [
-    ("simclr", "fp32"), pytest.param("simclr", "bf16", marks=pytest.mark.slow),
-    pytest.param("moco", "fp32", marks=pytest.mark.slow), pytest.param("memory-bank", "fp32", marks=pytest.mark.slow),
+WHOLE = ("--batch", "16", "--accumulate", "2", "--contrast", "whole")
+
+
+@pytest.mark.parametrize(("framework", "precision", "options"), [
+    ("simclr", "fp32", ()), pytest.param("simclr", "bf16", (), marks=pytest.mark.slow),
+    pytest.param("moco", "fp32", (), marks=pytest.mark.slow), pytest.param("memory-bank", "fp32", (), marks=pytest.mark.slow),
+    pytest.param("simclr", "fp32", WHOLE, marks=pytest.mark.slow),
 ])  # fmt: skip
-def test_two_processes_equal_one(framework: str, precision: str, tmp_path: Path) -> None:
+def test_two_processes_equal_one(framework: str, precision: str, options: tuple[str, ...], tmp_path: Path) -> None:
     for name, start in (
         ("one", [sys.executable, "-m", "contrapose"]),
         (
@@ -58,7 +62,7 @@ def test_two_processes_equal_one(framework: str, precision: str, tmp_path: Path)
         ),
     ):
         command = [*start, "train", *ARGUMENTS, "--framework", framework, "--precision", precision, "--queue", "128"]
-        command += ["--out", str(tmp_path / name)]
+        command += [*options, "--out", str(tmp_path / name)]
         completed = subprocess.run(command, capture_output=True, text=True)
         assert completed.returncode == 0, completed.stderr
     one, two = (

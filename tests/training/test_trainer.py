@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from contrapose.networks.norms import replace_norms
 from contrapose.optim.lars import LARS
 from contrapose.training import Diverged, Run, Trainer, load
 from contrapose.training.eager import EagerSteps
@@ -61,6 +63,8 @@ def test_added_settings_do_not_rename_existing_runs() -> None:
     """They are omitted at their defaults, so that directories from before keep their names and can be resumed."""
     moco = replace(RUN, framework="moco")
     assert not set(ADDED) & set(moco.describe())
+    whole = replace(RUN, accumulate=2, contrast="whole")
+    assert whole.describe() == replace(RUN, accumulate=2).describe() | {"contrast": "whole"}
     for name in ("symmetric", "batch_negatives"):
         change: dict[str, Any] = {name: True}
         other = replace(moco, **change)
@@ -261,3 +265,57 @@ def test_a_model_is_loaded_without_its_data(tmp_path: Path) -> None:
     torch.testing.assert_close(features, trainer.model.embed(raw))
     with pytest.raises(ValueError, match="is not the directory of a run"):
         load(tmp_path)
+
+
+def without_norms(run: Run, folder: Path) -> Trainer:
+    """Return a trainer in float64 whose network has no batch norm, so that an embedding depends on its own image alone."""
+    trainer = Trainer(run, folder, say=quiet, device=torch.device("cpu"))
+    replace_norms(trainer.context.network, lambda norm: torch.nn.Identity())
+    trainer.context.network.double()
+    trainer.context.criterion.double()
+    return trainer
+
+
+@pytest.mark.parametrize(
+    "loss", ["nt_xent(temperature=0.2)", "nt_xent(temperature=learned(0.2))", "isogclr", "tau", "dclw"]
+)
+def test_a_step_contrasted_as_a_whole_equals_one_large_batch(loss: str, tmp_path: Path) -> None:
+    settings = vars(RUN) | {"loss": loss, "optimiser": "sgd", "lr": 0.1, "warmup": 0.0}
+    small = Run(**settings | {"batch": 8, "accumulate": 2, "contrast": "whole"})
+    large = Run(**settings | {"batch": 16})
+    states = []
+    for name, run in (("small", small), ("large", large)):
+        trainer = without_norms(run, tmp_path / name)
+        steps = EagerSteps(trainer.context)
+        batches = ((index, [v.double() for v in views]) for index, views in steps.batches(0, 0))
+        losses = torch.tensor(
+            [steps.step(islice(batches, run.accumulate), 0, step) for step in range(3)], dtype=torch.float64
+        )
+        states.append({"losses": losses, **trainer.saved_state.state_dict()})
+    for name, expected in states[1].items():
+        torch.testing.assert_close(states[0][name], expected, rtol=0, atol=1e-10, msg=name)
+    start = without_norms(large, tmp_path / "start").saved_state.state_dict()
+    assert any(not torch.equal(start[name], states[1][name]) for name in start)  # otherwise nothing was compared
+
+
+def test_whole_steps_are_refused_where_they_are_impossible() -> None:
+    whole = {"contrast": "whole", "accumulate": 2}
+    for change, message in (
+        ({"contrast": "whole"}, "contrast: whole is for steps of several batches; set --accumulate to at least 2"),
+        ({**whole, "framework": "moco"}, "contrast: whole is for simclr; the framework is moco"),
+        ({**whole, "framework": "memory-bank"}, "contrast: whole is for simclr"),
+        ({"contrast": "all", "accumulate": 2}, "contrast: expected one of separate, whole, got 'all'"),
+        ({**whole, "loss": "nt_xent(negatives=hardest(127))"}, r"hardest\(127\) asks for more than the 126 negatives"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Run(**{**vars(RUN), **change})
+    Run(**{**vars(RUN), **whole, "loss": "nt_xent(negatives=hardest(126))"})
+
+
+def test_a_whole_step_in_low_precision_with_scaled_gradients(tmp_path: Path) -> None:
+    run = Run(**{**vars(RUN), "precision": "fp16", "accumulate": 2, "contrast": "whole"})
+    trainer = Trainer(run, tmp_path, say=quiet, device=torch.device("cpu"))
+    assert trainer.train()["knn_top1"] > 0
+    norm = next(m for m in trainer.context.network.modules() if isinstance(m, torch.nn.BatchNorm2d))
+    assert norm.num_batches_tracked is not None
+    assert int(norm.num_batches_tracked) == 8  # each batch of two epochs once, though each is encoded twice

@@ -15,7 +15,7 @@ import pkgutil
 from collections.abc import Mapping
 from importlib import import_module
 
-from contrapose.frameworks.framework import Framework, FrameworkRow, Parts
+from contrapose.frameworks.framework import Embed, Framework, FrameworkRow, Parts
 from contrapose.frameworks.memory_bank import MemoryBank
 from contrapose.frameworks.momentum import MoCo, MoCoV3
 from contrapose.frameworks.simclr import SimCLR
@@ -27,4 +27,4 @@ _ROWS = [
 ]
 FRAMEWORKS: Mapping[str, FrameworkRow] = {row.name: row for row in sorted(_ROWS, key=lambda row: row.name != "simclr")}
 
-__all__ = ["FRAMEWORKS", "Framework", "FrameworkRow", "MemoryBank", "MoCo", "MoCoV3", "Parts", "SimCLR"]
+__all__ = ["FRAMEWORKS", "Embed", "Framework", "FrameworkRow", "MemoryBank", "MoCo", "MoCoV3", "Parts", "SimCLR"]

@@ -45,6 +45,7 @@ class FrameworkRow:
     own_settings: tuple[str, ...] = ()  # refused in other frameworks unless they are at their defaults
     check: Callable[[Any], None] = lambda run: None  # raises ValueError for settings that do not fit
     least_views: int = 2
+    contrasts_whole: bool = False  # whether it has `compare`, which `--contrast whole` needs
 
 
 class Framework(State, ABC):
@@ -57,6 +58,10 @@ class Framework(State, ABC):
     @abstractmethod
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
         """Views, (V, B, …) for each shape of input, of the samples `index` -> their embeddings and how to compare them."""
+
+    def compare(self, z: Tensor, index: Tensor) -> Embeddings:
+        """Compare this process's embeddings (V, B, d), as `embed` returns them: the second half of `forward`."""
+        raise NotImplementedError(f"{type(self).__name__} does not encode and compare in two parts")
 
     def begin_epoch(self, progress: float) -> None:
         """Set scheduled values before an epoch; `progress` is the part of the training that is done, in [0, 1]."""
@@ -76,6 +81,18 @@ class Framework(State, ABC):
         return (z[..., :-1], z[..., -1]) if self.has_score else (z, None)
 
 
+class Embed(nn.Module):
+    """The first half of a framework, as a module: views -> embeddings of this process (V, B, d)."""
+
+    def __init__(self, framework: Framework) -> None:
+        super().__init__()
+        self.framework = framework
+
+    def forward(self, views: list[Tensor]) -> Tensor:
+        """Encode and project all views."""
+        return self.framework.embed(views)
+
+
 def encode(network: nn.Module, views: list[Tensor]) -> Tensor:
     """Encode views, with one forward pass for each shape of input: list of (V_i, B, …) -> (V, B, d)."""
     return torch.cat([network(group.flatten(0, 1)).unflatten(0, group.shape[:2]) for group in views])
@@ -83,4 +100,4 @@ def encode(network: nn.Module, views: list[Tensor]) -> Tensor:
 
 def other_views_of_batch(run: Any, views: int) -> int:
     """Negatives of an anchor that is compared with all views of the batch."""
-    return views * (int(run.batch) - 1)
+    return views * (int(run.contrast_size) - 1)

@@ -16,7 +16,11 @@ class SimCLR(Framework):
 
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
         """Compare all views with each other."""
-        z, score = self.split_score(gather(self.embed(views), 1))
+        return self.compare(self.embed(views), index)
+
+    def compare(self, z: Tensor, index: Tensor) -> Embeddings:
+        """Compare all views (V, B, d) with each other, and with those of other processes."""
+        z, score = self.split_score(gather(z, 1))
         return Embeddings(z=z, score=score, ids=gather(index), compare=within_batch)
 
 
@@ -24,4 +28,4 @@ def _build(parts: Parts, run: Any) -> SimCLR:
     return SimCLR(parts.tower.encoder, parts.tower.projector, has_score=parts.has_score)
 
 
-ROWS = (FrameworkRow(name="simclr", build=_build, negatives=other_views_of_batch),)
+ROWS = (FrameworkRow(name="simclr", build=_build, negatives=other_views_of_batch, contrasts_whole=True),)

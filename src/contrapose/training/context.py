@@ -11,11 +11,13 @@ from torch.optim import Optimizer
 
 from contrapose.embeddings import Embeddings
 from contrapose.frameworks import Framework
+from contrapose.gradient_cache import MicroBatch, encode_twice
 from contrapose.losses import Loss
 from contrapose.modalities import Reader, ViewMaker
 from contrapose.training.precision import autocast
 from contrapose.training.run import Run
 
+Batch = tuple[Tensor, list[Tensor]]  # indices of samples, and their views
 StepWatch = Callable[[int, float, float], None]  # steps of the epoch that are done, a recent loss, steps per second
 
 
@@ -26,7 +28,8 @@ class StepContext:
     run: Run
     device: torch.device
     network: Framework
-    learner: nn.Module  # the network, under DistributedDataParallel if there are several processes
+    # The network, or its first half if a step is contrasted as a whole; under DistributedDataParallel with several processes
+    learner: nn.Module
     criterion: Loss
     optimiser: Optimizer
     scaler: torch.amp.GradScaler
@@ -50,6 +53,18 @@ class StepContext:
             embeddings = replace(embeddings, sample_labels=self.labels)
         loss: Tensor = self.criterion(embeddings)
         self.latest = embeddings
+        return loss
+
+    def whole_loss(self, batches: list[Batch]) -> Tensor:
+        """Return the loss of all batches of a step together. Its backward pass encodes each batch a second time."""
+        with autocast(self.device, self.run.precision):
+            parts = encode_twice([MicroBatch(self.learner, views) for _, views in batches])
+        index = torch.cat([index for index, _ in batches])
+        embeddings = self.network.compare(torch.cat(parts, 1), index)
+        loss: Tensor = self.criterion(embeddings)
+        # Without its graph, which would keep the views of the whole step in memory.
+        score = None if embeddings.score is None else embeddings.score.detach()
+        self.latest = replace(embeddings, z=embeddings.z.detach(), score=score)
         return loss
 
     def parameters(self) -> list[nn.Parameter]:

@@ -8,14 +8,11 @@ from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
 
 import torch.distributed as dist
-from torch import Tensor
 
 from contrapose.randomness import permutation
-from contrapose.training.context import StepContext, StepWatch
+from contrapose.training.context import Batch, StepContext, StepWatch
 from contrapose.training.optimisers import gradient_norm, learning_rate
 from contrapose.training.stops import Diverged
-
-Batch = tuple[Tensor, list[Tensor]]  # indices of samples, and their views
 
 
 class EagerSteps:
@@ -53,14 +50,7 @@ class EagerSteps:
         for group in context.optimiser.param_groups:
             group["lr"] = learning_rate(run, number, context.steps_per_epoch)
         context.optimiser.zero_grad()
-        value, samples = 0.0, []
-        for index, views in batches:
-            loss = context.loss(views, index) / run.accumulate
-            scaler.scale(loss).backward()
-            # After the backward pass, which still reads the queue or bank.
-            context.network.update(context.latest)
-            value += float(loss.detach())  # waits for the device; a graphed step does not
-            samples += index[:16].tolist()
+        value, samples = self._whole(batches) if run.contrast == "whole" else self._separate(batches)
         self._average_criterion()
         scaler.unscale_(context.optimiser)  # clipping and the check below need the true gradient
         norm = gradient_norm(context.parameters(), run.clip)
@@ -75,6 +65,26 @@ class EagerSteps:
         scaler.update()
         context.network.after_step()
         return value
+
+    def _separate(self, batches: Iterable[Batch]) -> tuple[float, list[int]]:
+        """Average the gradients of batches that are contrasted on their own; return the mean loss and some samples of each."""
+        context, value, samples = self.context, 0.0, list[int]()
+        for index, views in batches:
+            loss = context.loss(views, index) / context.run.accumulate
+            context.scaler.scale(loss).backward()
+            # After the backward pass, which still reads the queue or bank.
+            context.network.update(context.latest)
+            value += float(loss.detach())  # waits for the device; a graphed step does not
+            samples += index[:16].tolist()
+        return value, samples
+
+    def _whole(self, batches: Iterable[Batch]) -> tuple[float, list[int]]:
+        """Compute the gradient of all batches, contrasted with each other; return the loss and some samples of each."""
+        context, step = self.context, list(batches)
+        loss = context.whole_loss(step)
+        context.scaler.scale(loss).backward()
+        context.network.update(context.latest)
+        return float(loss.detach()), [number for index, _ in step for number in index[:16].tolist()]
 
     def _average_criterion(self) -> None:
         """Average the gradient of a learned temperature over processes, as DistributedDataParallel does the network's."""

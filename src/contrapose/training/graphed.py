@@ -37,6 +37,8 @@ def graph_obstacle(context: StepContext) -> str:
     """Return why this run cannot be captured in a CUDA graph; empty if it can."""
     if context.device.type != "cuda":
         return "there is no GPU"
+    if context.run.contrast == "whole":
+        return "the batches of a step are contrasted as a whole, and encoded twice"
     if context.world_size > 1:
         return f"{context.world_size} processes exchange embeddings within a step"
     if context.reader.resident is None:

@@ -25,10 +25,17 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "optimiser": ("sgd", "adam", "adamw", "lars", "lars-moco"),
     "schedule": ("cosine", "step", "constant"),
     "precision": ("fp32", "bf16", "fp16"),
+    "contrast": ("separate", "whole"),
     "probe": ("all", "train"),
 }
 # Settings that were added after the first runs. Omitted at these values, so that existing run names stay valid.
-ADDED: dict[str, Any] = {"symmetric": False, "batch_negatives": False, "rising": False, "modality": "images"}
+ADDED: dict[str, Any] = {
+    "symmetric": False,
+    "batch_negatives": False,
+    "rising": False,
+    "modality": "images",
+    "contrast": "separate",
+}
 _AT_LEAST = {
     "limit": 0, "view_count": 1, "queue": 1, "width": 0, "epochs": 1, "batch": 2, "knn": 1, "knn_every": 1, "metrics": 0,
     "accumulate": 1, "norm_splits": 1, "seed": 0,
@@ -75,7 +82,11 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
     batch: int = 128
     """Images in a batch."""
     accumulate: int = 1
-    """Batches whose gradients are averaged into one step. This adds no negatives: each batch is contrasted on its own."""
+    """Batches of one step. By default their gradients are averaged, which adds no negatives (see --contrast)."""
+    contrast: str = "separate"
+    """With --accumulate: separate contrasts each batch on its own; whole contrasts all images of the step with each other, as in
+    one large batch, with the memory of a small one. It encodes every image twice (GradCache), and batch norms still use the
+    statistics of a small batch."""
     precision: str = "fp32"
     """fp32, bf16 or fp16 autocast in the encoder. Losses are computed in fp32; on a GPU the similarities of bf16 embeddings
     are bf16 products, summed in fp32."""
@@ -122,6 +133,7 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
         """Check the settings of the framework, and that it has as many negatives as the loss asks for."""
         row = FRAMEWORKS[self.framework]
         row.check(self)
+        self._check_contrast()
         if self.view_count < row.least_views:
             raise ValueError(
                 f"view_count: {self.framework} needs at least {row.least_views} views of each image, got {self.view_count}"
@@ -136,6 +148,21 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
         negatives = row.negatives(self, self.view_maker().count)
         if negatives is not None:
             self.check_hardest(negatives)
+
+    def _check_contrast(self) -> None:
+        """Refuse to contrast a step as a whole where that is impossible, or where it would change nothing but the name."""
+        if self.contrast == "separate":
+            return
+        if self.accumulate == 1:
+            raise ValueError("contrast: whole is for steps of several batches; set --accumulate to at least 2")
+        supported = [row.name for row in FRAMEWORKS.values() if row.contrasts_whole]
+        if self.framework not in supported:
+            raise ValueError(f"contrast: whole is for {', '.join(supported)}; the framework is {self.framework}")
+
+    @property
+    def contrast_size(self) -> int:
+        """Number of images that are contrasted with each other."""
+        return self.batch * self.accumulate if self.contrast == "whole" else self.batch
 
     @property
     def kind(self) -> Modality:

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.evaluation import Measures
-from contrapose.frameworks import FRAMEWORKS
+from contrapose.frameworks import FRAMEWORKS, Embed
 from contrapose.metrics import penalties
 from contrapose.training import checkpoint
 from contrapose.training.build import build, build_loss, check_same_data, prepare
@@ -133,15 +133,15 @@ class Trainer:
         # The weights are drawn on the CPU, so that a seed gives the same ones on any device.
         network = build(run, samples).to(self.device)
         run.kind.prepare(network)
-        learner: nn.Module = network
+        learner: nn.Module = Embed(network) if run.contrast == "whole" else network
         if self.world_size > 1:
-            synchronise_batch_norms(network, self.device)
+            synchronise_batch_norms(network, self.device)  # in place, so that `learner` has them too
             # Buffers are equal on all processes: they come from gathered batches and synchronised statistics.
             with (
                 warnings.catch_warnings()
             ):  # torch 2.15 has a new name for this argument, which earlier ones do not know
                 warnings.simplefilter("ignore", FutureWarning)
-                learner = DistributedDataParallel(network, broadcast_buffers=False)
+                learner = DistributedDataParallel(learner, broadcast_buffers=False)
         criterion = build_loss(run, samples).to(self.device)
         self.model = Model(run, network.encoder, network.projector, self.device)
         self.model.workers, self.model.timeout = self.workers, self.worker_timeout
