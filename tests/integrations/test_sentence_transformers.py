@@ -18,7 +18,7 @@ from sentences import WIDTH, WORDS, bert, columns, features, static
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from contrapose import cosine, cross, dcl, hardest, learned, nt_xent
+from contrapose import cosine, cross, dcl, hardest, learned, nt_xent, triplet
 from contrapose.integrations import sentence_transformers as integration
 from contrapose.integrations.sentence_transformers import CachedContrastiveLoss, ContrastiveLoss
 
@@ -110,6 +110,7 @@ def test_evaluation_has_the_same_loss(make: type[ContrastiveLoss]) -> None:
         ({"loss": "dystress"}, lambda p: nt_xent(p, temperature=cosine(0.03, 0.05))),  # the values for text
         ({"temperature": cosine(0.05, 0.1)}, lambda p: nt_xent(p, temperature=cosine(0.05, 0.1))),
         ({"negatives": hardest(2)}, lambda p: nt_xent(p, temperature=0.05, negatives=hardest(2))),
+        ({"loss": "triplet", "margin": 0.2}, lambda p: triplet(p, margin=0.2)),
         ({"loss": "nt_xent(temperature=0.2)"}, lambda p: nt_xent(p, temperature=0.2)),
     ],
 )
@@ -201,9 +202,10 @@ def test_a_guide_equals_gist(
     """The guide has another tokenizer: texts are decoded and tokenised again."""
     common: dict[str, Any] = {"sentences": columns(negatives=negatives), "temperature": 0.1}
     guide = bert(seed=5, words=[*reversed(WORDS)]).double().eval()
-    options = {"guide": guide, "margin": 0.02, "margin_strategy": margin_strategy}
+    theirs = {**theirs, "guide": guide, "margin": 0.02, "margin_strategy": margin_strategy}
+    options = {"guide": guide, "guide_margin": 0.02, "guide_margin_strategy": margin_strategy}
     results = value_and_gradients(make, **common, **options, **ours)
-    assert_equal(results, value_and_gradients(reference.GISTEmbedLoss, **common, **options, **theirs))
+    assert_equal(results, value_and_gradients(reference.GISTEmbedLoss, **common, **theirs))
     # The guide leaves out negatives, or nothing would be tested.
     assert float(value_and_gradients(make, **common, **ours)[0]) > float(results[0])
 
@@ -276,7 +278,11 @@ def test_the_model_card_names_the_loss(tmp_path: Path) -> None:
         ({"loss": "isogclr"}, "needs a value for each sample"),
         ({"loss": "nt_xnet"}, "did you mean 'nt_xent'"),
         ({"scale": 20.0}, "scale: nt_xent has the settings"),
-        ({"margin_strategy": "both"}, "margin_strategy: expected one of 'absolute', 'relative', got 'both'"),
+        (
+            {"guide_margin_strategy": "both"},
+            "guide_margin_strategy: expected one of 'absolute', 'relative', got 'both'",
+        ),
+        ({"guide_margin": 0.1}, "guide_margin: expected 0 without a guide, got 0.1"),
     ],
 )
 def test_bad_arguments(settings: dict[str, Any], message: str) -> None:

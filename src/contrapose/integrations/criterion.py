@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from inspect import signature
+from inspect import Parameter, signature
 from typing import Any, TypeAlias
 
 from torch import Tensor
@@ -58,8 +58,9 @@ def _refuse_state(objective: Callable[..., Tensor], settings: dict[str, Any]) ->
     name, traits = getattr(objective, "__name__", repr(objective)), traits_of(objective)
     if traits.takes != "pairs":
         raise ValueError(f"objective: expected an objective of pairs, got {name}, which takes {traits.takes}")
-    needs_state = with_state(partial(objective, **settings), samples=1)[1] is not None
-    if needs_state or "score" in traits.provided:
+    known = signature(objective).parameters
+    required = [name for name in traits.provided if known[name].default is Parameter.empty and name not in settings]
+    if required or with_state(partial(objective, **settings), samples=1)[1] is not None:
         raise ValueError(
             f"objective: {name} needs a value for each sample in every step, which this loss does not get; "
             f"call contrapose.Loss in the training loop"

@@ -57,8 +57,9 @@ class ContrastiveLoss(nn.Module):
                      `learned(0.05)` is a parameter of this loss, which the trainer optimises with the model's
     symmetric        also compares each positive with the queries, and averages both directions
     directions       what the one sum over negatives runs over, as in MultipleNegativesRankingLoss; not with `symmetric`
-    guide            another model, for which a negative has to be less similar to the query than the positive by `margin`
-                     (relative: by `margin` times the positive's similarity); others are left out (GISTEmbed)
+    guide            another model, for which a negative has to be less similar to the query than the positive, by
+                     `guide_margin` (by that times the positive's similarity if `guide_margin_strategy` is "relative");
+                     others are left out (GISTEmbed)
     deduplicate      equal texts, and documents of equal queries, are never negatives of each other
     gather_across_devices   negatives from all processes, with the gradients of one process
     settings         further settings of the objective: negatives=hardest(64), hardness=9.0
@@ -78,8 +79,8 @@ class ContrastiveLoss(nn.Module):
         symmetric: bool = False,
         directions: Sequence[str] = ("query_to_doc",),
         guide: SentenceTransformer | None = None,
-        margin: float = 0.0,
-        margin_strategy: str = "absolute",
+        guide_margin: float = 0.0,
+        guide_margin_strategy: str = "absolute",
         deduplicate: bool = True,
         gather_across_devices: bool = False,
         **settings: Any,
@@ -93,9 +94,11 @@ class ContrastiveLoss(nn.Module):
             del self.criterion.settings["negatives"]  # the catalogue's other_views(), which `directions` says already
         _check_directions(directions, symmetric)
         self.symmetric, self.directions = symmetric, tuple(directions)
-        check_choice("margin_strategy", margin_strategy, "absolute", "relative")
+        check_choice("guide_margin_strategy", guide_margin_strategy, "absolute", "relative")
+        if guide is None and guide_margin:
+            raise ValueError(f"guide_margin: expected 0 without a guide, got {guide_margin!r}")
         self.guide = None if guide is None else Guide(model, guide)
-        self.margin, self.margin_strategy = margin, margin_strategy
+        self.guide_margin, self.guide_margin_strategy = guide_margin, guide_margin_strategy
         self.deduplicate, self.gather_across_devices = deduplicate, gather_across_devices
 
     def forward(self, sentence_features: Iterable[Features], labels: Tensor | None = None) -> Tensor:
@@ -133,8 +136,8 @@ class ContrastiveLoss(nn.Module):
             reference = self._pairs(batch.guide, batch.texts)
             assert reference is not None
             chosen = steps(self.criterion.settings.get("negatives"))
-            relative = self.margin_strategy == "relative"
-            settings["negatives"] = (guided(reference, margin=self.margin, relative=relative), *chosen)
+            relative = self.guide_margin_strategy == "relative"
+            settings["negatives"] = (guided(reference, margin=self.guide_margin, relative=relative), *chosen)
         loss: Tensor = self.criterion(pairs, **settings)
         return loss
 
@@ -182,8 +185,8 @@ class ContrastiveLoss(nn.Module):
             "symmetric": self.symmetric,
             "directions": self.directions,
             "guide": None if self.guide is None else self.guide.encoder,
-            "margin": self.margin,
-            "margin_strategy": self.margin_strategy,
+            "guide_margin": self.guide_margin,
+            "guide_margin_strategy": self.guide_margin_strategy,
             "deduplicate": self.deduplicate,
             "gather_across_devices": self.gather_across_devices,
         }
