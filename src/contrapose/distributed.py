@@ -104,6 +104,28 @@ class _SumOverRanks(torch.autograd.Function):
         return _all_reduce(gradients[0])
 
 
+def average_gradient(x: Tensor) -> Tensor:
+    """Return `x` itself; the backward pass averages its gradient over all processes.
+
+    DistributedDataParallel does this for the parameters of a network. A parameter that is outside of it, such as a learned
+    temperature, needs it as well, or the processes would train different values.
+    """
+    if world_size() == 1:
+        return x
+    averaged: Tensor = _AverageGradient.apply(x)
+    return averaged
+
+
+class _AverageGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return _all_reduce(gradients[0]) / dist.get_world_size()
+
+
 def _all_reduce(x: Tensor) -> Tensor:
     x = x.clone(memory_format=torch.contiguous_format)  # all_reduce works in place, and autograd may still need x
     dist.all_reduce(x)

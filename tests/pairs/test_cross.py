@@ -75,9 +75,9 @@ def test_rows_with_an_anchors_id_are_not_its_negatives() -> None:
     assert count(cross(A, B, ids=ids, negatives=H, negative_ids=negative_ids)) == [12, 14, 12, 13, 14]
     both = cross(A, B, ids=ids, negatives=H, negative_ids=negative_ids, symmetric=True)
     assert count(both) == [12, 14, 12, 13, 14, 3, 4, 3, 4, 4]
-    # Given ids apply in every direction.
+    # Given ids apply in every direction, and an id that no sample has does not bring a sample's own into "b_to_b".
     joint = cross(A, B, ids=ids, negatives=H, negative_ids=negative_ids, directions=("a_to_b", "b_to_b"))
-    assert count(joint) == [24, 28, 24, 26, 28]
+    assert count(joint) == [12 + 3 + 6, 14 + 4 + 8, 12 + 3 + 6, 13 + 4 + 8, 14 + 4 + 8]
 
 
 def test_both_directions_are_the_mean_of_two() -> None:

@@ -27,6 +27,7 @@ LAYERS = (
     ("temperature",),
     ("losses",),
     ("gradient_cache",),
+    ("integrations",),
     ("metrics",),
     ("bench",),
     ("conformance",),

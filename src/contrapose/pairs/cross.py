@@ -41,7 +41,7 @@ def cross(
                    rows of a), "b_to_a" (b_i with other rows of a) and "b_to_b". All four are the loss of GTE (Li et al.).
     negatives      explicit, usually hard, negatives (r, d) or k for each sample (m, k, d), with gradient. They join the
                    pool of all of a's anchors (MultipleNegativesRanking), and of b's in "b_to_b".
-    negative_ids   their sample ids, (r,) or (m, k): a row with an anchor's id is not its negative. By default they are
+    negative_ids   their sample ids, (r,) or (m, k): a row with an anchor's id is not its negative. Without one they are
                    negatives of every anchor, except that "b_to_b" leaves out a sample's own (m, k, d).
     similarity     that of `two_views`, for the direction "a_to_b" alone or for both without explicit negatives
 
@@ -70,11 +70,12 @@ class _Explicit:
 
     def pool_ids(self, sample: Tensor, *, of_same_side: bool = False) -> Tensor:
         """Return the rows' ids, (r,), in a pool whose samples have the ids `sample` (m,)."""
-        if self.ids is not None:
-            return self.ids.to(sample)
+        ids = None if self.ids is None else self.ids.to(sample)
         if of_same_side and self.each is not None:
-            return sample.repeat_interleave(self.each)
-        return stored_ids(len(self.rows), sample)
+            own = sample.repeat_interleave(self.each)
+            # An id that no sample has says nothing here, where a sample does not meet its own explicit negatives.
+            return own if ids is None else torch.where(torch.isin(ids, sample), ids, own)
+        return stored_ids(len(self.rows), sample) if ids is None else ids
 
 
 def _both_ways(a: Tensor, b: Tensor, explicit: _Explicit | None, similarity: str, ids: Tensor | None) -> Pairs:

@@ -1,0 +1,8 @@
+"""Losses of contrapose in the shape that other libraries expect: change one import and keep the training loop.
+
+    contrapose.integrations.sentence_transformers   ContrastiveLoss, CachedContrastiveLoss
+    contrapose.integrations.open_clip               ClipLoss, SigLipLoss
+    contrapose.integrations.lightly                 NTXentLoss
+
+Only the module of a library imports that library. `docs/integrations.md` has an example for each.
+"""

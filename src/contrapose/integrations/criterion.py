@@ -1,0 +1,67 @@
+"""Make a `Loss` of what a user may pass as an objective: a function, a method of the catalogue, or a line of text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from inspect import Parameter, signature
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from contrapose.losses.catalogue import Method
+from contrapose.losses.module import Loss
+from contrapose.losses.objective import traits_of, with_state
+from contrapose.losses.parse import parse
+
+Objective: TypeAlias = str | Method | Callable[..., Tensor]
+
+
+def make_criterion(
+    objective: Objective,
+    settings: dict[str, Any],
+    *,
+    temperature: Any = None,
+    default_temperature: float | None = None,
+    data: str | None = None,
+) -> Loss:
+    """Return the objective with its settings as a `Loss`.
+
+    Text is parsed ("dystress", "nt_xent(temperature=cosine(0.07, 0.2))"), and `data` selects the catalogue's values.
+    `default_temperature` is used where neither the objective nor the user names a temperature.
+    """
+    chosen = _with_settings(objective, data)
+    settings = {**chosen.keywords, **settings}
+    if temperature is not None:
+        settings["temperature"] = temperature
+    elif default_temperature is not None and takes_setting(chosen.func, "temperature"):
+        settings.setdefault("temperature", default_temperature)
+    _refuse_state(chosen.func, settings)
+    return Loss(chosen.func, **settings)
+
+
+def takes_setting(objective: Callable[..., Tensor], name: str) -> bool:
+    """Return whether an objective has a setting of this name."""
+    return name in signature(objective).parameters
+
+
+def _with_settings(objective: Objective, data: str | None) -> partial[Tensor]:
+    if isinstance(objective, str):
+        return parse(objective, data)
+    if isinstance(objective, Method):
+        return objective(data)
+    return objective if isinstance(objective, partial) else partial(objective)
+
+
+def _refuse_state(objective: Callable[..., Tensor], settings: dict[str, Any]) -> None:
+    """Raise ValueError for an objective that takes no pairs, or needs more than the host passes."""
+    name, traits = getattr(objective, "__name__", repr(objective)), traits_of(objective)
+    if traits.takes != "pairs":
+        raise ValueError(f"objective: expected an objective of pairs, got {name}, which takes {traits.takes}")
+    known = signature(objective).parameters
+    required = [name for name in traits.provided if known[name].default is Parameter.empty and name not in settings]
+    if required or with_state(partial(objective, **settings), samples=1)[1] is not None:
+        raise ValueError(
+            f"objective: {name} needs a value for each sample in every step, which this loss does not get; "
+            f"call contrapose.Loss in the training loop"
+        )

@@ -1,0 +1,154 @@
+"""Any objective in the shape of open_clip's losses: `loss(image_features, text_features, logit_scale)`.
+
+>>> import torch
+>>> from contrapose.integrations.open_clip import ClipLoss
+>>> loss = ClipLoss()(torch.randn(8, 16), torch.randn(8, 16), torch.tensor(14.3))
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from contrapose import distributed
+from contrapose.distributed import gather
+from contrapose.integrations.criterion import Objective, make_criterion, takes_setting
+from contrapose.losses import clip, siglip
+from contrapose.pairs import Pairs, cross
+
+
+class _TwoTowers(nn.Module):
+    """Compares image and text features of all processes; subclasses say how."""
+
+    def __init__(
+        self, objective: Objective, settings: dict[str, Any], temperature: Any, rank: int, world_size: int
+    ) -> None:
+        super().__init__()
+        self.criterion = make_criterion(objective, settings, temperature=temperature)
+        self.rank, self.world_size = rank, world_size
+
+    def _gathered(self, rows: Tensor) -> Tensor:
+        """Return the rows of all processes; as in open_clip, only if the loss was made with their number."""
+        if self.world_size == 1:
+            return rows
+        if distributed.world_size() != self.world_size:
+            raise ValueError(
+                f"world_size: expected the number of processes, {distributed.world_size()}, got {self.world_size}"
+            )
+        return gather(rows)
+
+    def _compare(self, images: Tensor, texts: Tensor, ids: Tensor | None, *, symmetric: bool) -> Pairs:
+        """Compare the features of all processes, which then share the work of reducing them."""
+        ids = None if ids is None else self._gathered(ids)
+        pairs = cross(self._gathered(images), self._gathered(texts), symmetric=symmetric, ids=ids)
+        return pairs.sharded() if self.world_size > 1 else pairs
+
+    def _from_logits(self, **values: Tensor | float | None) -> dict[str, Any]:
+        """Return those settings that come with the batch and that the user has not chosen for the objective."""
+        taken = self.criterion.objective
+        return {
+            name: value.reshape(()) if isinstance(value, Tensor) else value
+            for name, value in values.items()
+            if value is not None and name not in self.criterion.settings and takes_setting(taken, name)
+        }
+
+
+class ClipLoss(_TwoTowers):
+    """`open_clip.loss.ClipLoss` with any objective, temperature and choice of negatives; open_clip is not needed.
+
+    The loss is the mean of both directions, image to text and text to image. The temperature is 1 / `logit_scale`, which
+    gets its gradient, unless `temperature` or the objective has another.
+
+    objective   a function of pairs, a method of `CATALOGUE`, or text such as "dystress"
+    settings    further settings of the objective: negatives=hardest(256)
+
+    With `world_size` > 1, features of all processes are gathered with exact gradients, as in open_clip with
+    `gather_with_grad` and without `local_loss`: whatever these two say, after DistributedDataParallel the gradient is that
+    of one process with the whole batch, and each process has its share of the work. Features are normalised, which
+    changes nothing for open_clip's models, whose features have length 1. `cache_labels` has no effect.
+    """
+
+    def __init__(
+        self,
+        local_loss: bool = False,
+        gather_with_grad: bool = False,
+        cache_labels: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+        use_horovod: bool = False,
+        *,
+        objective: Objective = clip,
+        temperature: Any = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(objective, settings, temperature, rank, world_size)
+        if use_horovod:
+            raise ValueError("use_horovod: expected False; features are gathered by torch.distributed")
+
+    def forward(
+        self,
+        image_features: Tensor,
+        text_features: Tensor,
+        logit_scale: Tensor | float,
+        logit_bias: Tensor | None = None,
+        output_dict: bool = False,
+        *,
+        ids: Tensor | None = None,
+    ) -> Tensor | dict[str, Tensor]:
+        """Return the loss, or a dictionary of it; pairs with equal `ids` (m,) are never negatives of each other."""
+        pairs = self._compare(image_features, text_features, ids, symmetric=True)
+        loss = self.criterion(pairs, **self._from_logits(temperature=1 / logit_scale))
+        # A bias adds the same number to all logits, which a softmax does not notice.
+        return _result(_keep_in_graph(loss, logit_scale, logit_bias), output_dict)
+
+
+class SigLipLoss(_TwoTowers):
+    """`open_clip.loss.SigLipLoss`; its temperature is 1 / `logit_scale` and its bias `logit_bias`, both with gradient.
+
+    With `world_size` > 1, features of all processes are gathered with exact gradients, in one exchange for every
+    `dist_impl`. The m × m matrix is reduced block by block and not stored, so that memory does not grow with its square.
+    `objective` and `settings` as in `ClipLoss`; the objective is applied to one direction, image to text.
+    """
+
+    def __init__(
+        self,
+        cache_labels: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+        dist_impl: str | None = None,
+        *,
+        objective: Objective = siglip,
+        temperature: Any = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(objective, settings, temperature, rank, world_size)
+
+    def forward(
+        self,
+        image_features: Tensor,
+        text_features: Tensor,
+        logit_scale: Tensor | float,
+        logit_bias: Tensor | float | None = None,
+        output_dict: bool = False,
+        *,
+        ids: Tensor | None = None,
+    ) -> Tensor | dict[str, Tensor]:
+        """Return the loss, or a dictionary of it; pairs with equal `ids` (m,) are never negatives of each other."""
+        pairs = self._compare(image_features, text_features, ids, symmetric=False)
+        # open_clip's loss without a bias has none, whereas the bias of `siglip` is -10 unless it is given.
+        settings = self._from_logits(temperature=1 / logit_scale, bias=0.0 if logit_bias is None else logit_bias)
+        loss = self.criterion(pairs, **settings)
+        return _result(_keep_in_graph(loss, logit_scale, logit_bias), output_dict)
+
+
+def _keep_in_graph(loss: Tensor, *unused: Tensor | float | None) -> Tensor:
+    """Return the loss with gradients of zero for parameters it may not use: DistributedDataParallel waits for them."""
+    for parameter in unused:
+        if isinstance(parameter, Tensor) and parameter.requires_grad:
+            loss = loss + 0 * parameter.sum()
+    return loss
+
+
+def _result(loss: Tensor, output_dict: bool) -> Tensor | dict[str, Tensor]:
+    return {"contrastive_loss": loss} if output_dict else loss

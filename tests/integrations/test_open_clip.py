@@ -1,0 +1,174 @@
+"""`integrations.open_clip` beside open_clip itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from open_clip import loss as reference
+from open_clip.model import CLIP
+from processes import run_in_process_group
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+from torch.nn.parallel import DistributedDataParallel
+
+from contrapose import cosine, cross, dcl, hardest, nt_xent
+from contrapose.integrations.open_clip import ClipLoss, SigLipLoss
+
+PAIRS, WIDTH = 6, 5
+Criterion = Callable[..., Any]
+
+
+def features() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    images, texts = torch.randn(2, PAIRS, WIDTH, dtype=torch.float64, generator=generator)
+    return images.requires_grad_(), texts.requires_grad_()
+
+
+def value_and_gradients(criterion: Criterion, *logits: Tensor, **options: Any) -> list[Tensor]:
+    """The features are normalised, as in open_clip's models; the gradients are those before it."""
+    images, texts = features()
+    loss = criterion(normalize(images, dim=-1), normalize(texts, dim=-1), *logits, **options)
+    learned = [value for value in logits if value.requires_grad]
+    return [loss.detach(), *torch.autograd.grad(loss, [images, texts, *learned])]
+
+
+def parameter(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64, requires_grad=True)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1 / 0.07, 100.0])
+def test_clip_equals_open_clips(scale: float) -> None:
+    ours = value_and_gradients(ClipLoss(), parameter(scale))
+    theirs = value_and_gradients(reference.ClipLoss(), parameter(scale))
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("scale", "bias"), [(10.0, -10.0), (100.0, -3.0), (1.0, 0.0)])
+@pytest.mark.parametrize(("ours", "theirs"), [(SigLipLoss, reference.SigLipLoss), (ClipLoss, reference.ClipLoss)])
+def test_with_a_bias(ours: type[nn.Module], theirs: type[nn.Module], scale: float, bias: float) -> None:
+    """In a softmax the bias cancels, and its gradient is zero."""
+    results = [value_and_gradients(of(), parameter(scale), parameter(bias)) for of in (ours, theirs)]
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
+
+
+def test_siglip_without_a_bias() -> None:
+    images, texts = (normalize(z, dim=-1) for z in features())
+    expected = reference.SigLipLoss()(images, texts, 10.0, None)
+    torch.testing.assert_close(SigLipLoss()(images, texts, 10.0), expected)
+
+
+def both_directions(objective: Callable[[Any], Tensor]) -> Tensor:
+    images, texts = features()
+    return (objective(cross(images, texts)) + objective(cross(texts, images))) / 2
+
+
+@pytest.mark.parametrize(
+    ("criterion", "expected", "scale_has_gradient"),
+    [
+        (ClipLoss(objective=dcl), lambda p: dcl(p, temperature=0.1), True),
+        (ClipLoss(negatives=hardest(2)), lambda p: nt_xent(p, temperature=0.1, negatives=hardest(2)), True),
+        (ClipLoss(temperature=cosine(0.1, 0.2)), lambda p: nt_xent(p, temperature=cosine(0.1, 0.2)), False),
+        (ClipLoss(objective="dystress"), lambda p: nt_xent(p, temperature=cosine(0.07, 0.2)), False),
+    ],
+)
+def test_any_objective(criterion: ClipLoss, expected: Callable[[Any], Tensor], scale_has_gradient: bool) -> None:
+    scale = parameter(10.0)
+    loss, *_, gradient = value_and_gradients(criterion, scale)
+    torch.testing.assert_close(loss, both_directions(expected))
+    # Where another temperature is chosen the scale is not used, but DistributedDataParallel expects its gradient.
+    assert (float(gradient) != 0) == scale_has_gradient
+
+
+def test_repeated_captions_are_no_negatives() -> None:
+    ids = torch.tensor([0, 1, 2, 3, 4, 0])
+    images, texts = features()
+    expected = [nt_xent(cross(a, b, ids=ids), temperature=0.1) for a, b in ((images, texts), (texts, images))]
+    torch.testing.assert_close(ClipLoss()(images, texts, 10.0, ids=ids), (expected[0] + expected[1]) / 2)
+
+
+@pytest.mark.parametrize("of", [ClipLoss, SigLipLoss])
+def test_a_world_size_without_processes_is_refused(of: type[nn.Module]) -> None:
+    with pytest.raises(ValueError, match="world_size: expected the number of processes, 1, got 2"):
+        of(world_size=2)(*features(), 10.0)
+
+
+def test_horovod_is_refused() -> None:
+    with pytest.raises(ValueError, match="use_horovod: expected False"):
+        ClipLoss(use_horovod=True)
+
+
+def model(**options: Any) -> CLIP:
+    torch.manual_seed(0)
+    vision = {"image_size": 16, "layers": 1, "width": 16, "head_width": 8, "patch_size": 8}
+    text = {"context_length": 8, "vocab_size": 20, "width": 16, "heads": 2, "layers": 1}
+    return CLIP(embed_dim=8, vision_cfg=vision, text_cfg=text, output_dict=True, **options)
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(8, 3, 16, 16, generator=generator), torch.randint(1, 20, (8, 8), generator=generator)
+
+
+@pytest.mark.parametrize(
+    ("criterion", "bias", "scale_is_used"),
+    [
+        (ClipLoss(), None, True),
+        (SigLipLoss(), -10.0, True),
+        (ClipLoss(temperature=cosine(0.07, 0.2)), None, False),
+    ],
+)
+def test_a_model_of_open_clip_learns(criterion: nn.Module, bias: float | None, scale_is_used: bool) -> None:
+    clip = model(init_logit_bias=bias)
+    optimiser, losses = torch.optim.Adam(clip.parameters(), lr=3e-3), []
+    for _ in range(25):
+        loss = criterion(**clip(*batch()), output_dict=True)[
+            "contrastive_loss"
+        ]  # as open_clip's training loop calls it
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.5 * losses[0]
+    assert (abs(float(clip.logit_scale.detach()) - math.log(1 / 0.07)) > 1e-3) == scale_is_used
+    if bias is not None:
+        assert abs(float(clip.logit_bias.detach()) - bias) > 1e-3
+
+
+def gradients(criterion: Criterion, bias: float | None, rank: int, world: int) -> list[Tensor]:
+    clip: Any = model(init_logit_bias=bias).double()
+    clip = DistributedDataParallel(clip) if world > 1 else clip
+    own = slice(rank * 8 // world, (rank + 1) * 8 // world)
+    images, texts = batch()
+    criterion(**clip(images[own].double(), texts[own])).backward()
+    return [p.grad.clone() for p in clip.parameters()]
+
+
+def work(rank: int, world: int, out: str) -> None:
+    position: dict[str, Any] = {"rank": rank, "world_size": world}
+    results = {
+        "clip": gradients(ClipLoss(**position), None, rank, world),
+        "their clip": gradients(reference.ClipLoss(gather_with_grad=True, **position), None, rank, world),
+        "clip with local_loss": gradients(ClipLoss(local_loss=True, **position), None, rank, world),
+        "siglip": gradients(SigLipLoss(**position), -5.0, rank, world),
+        "their siglip": gradients(reference.SigLipLoss(**position), -5.0, rank, world),
+    }
+    if rank == 0:
+        torch.save(results, out)
+
+
+@pytest.mark.filterwarnings("default")
+def test_two_processes_give_the_gradient_of_one(tmp_path: Path) -> None:
+    """Of all parameters, the logit scale and the bias among them."""
+    run_in_process_group(work, 2, tmp_path / "gradients")
+    results = torch.load(tmp_path / "gradients", weights_only=True)
+    for name, values in results.items():
+        one = gradients(SigLipLoss(), -5.0, 0, 1) if "siglip" in name else gradients(ClipLoss(), None, 0, 1)
+        for value, expected in zip(values, one, strict=True):
+            torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-12, msg=name)
