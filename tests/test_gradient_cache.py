@@ -279,7 +279,7 @@ def test_a_transformer_with_dropout() -> None:
         vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
         hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1,
     )  # fmt: skip
-    model = BertModel(config, add_pooling_layer=False).double()  # type: ignore[no-untyped-call]
+    model = BertModel(config, add_pooling_layer=False).double()
     reference = copy.deepcopy(model)
     batch = {"input_ids": torch.randint(50, (10, 6)), "attention_mask": torch.ones(10, 6, dtype=torch.long)}
 

@@ -139,11 +139,12 @@ def ranking_loss(directions: tuple[str, ...], partition_mode: str, embeddings: l
 
     names = {"a_to_b": "query_to_doc", "a_to_a": "query_to_query", "b_to_a": "doc_to_query", "b_to_b": "doc_to_doc"}
     loss = MultipleNegativesRankingLoss(
-        torch.nn.Identity(),  # type: ignore[arg-type]
-        directions=tuple(names[direction] for direction in directions),  # type: ignore[misc]
-        partition_mode=partition_mode,  # type: ignore[arg-type]
+        torch.nn.Identity(),
+        directions=tuple(names[direction] for direction in directions),
+        partition_mode=partition_mode,
     )
-    return loss.compute_loss_from_embeddings(embeddings, torch.empty(0))
+    value: Tensor = loss.compute_loss_from_embeddings(embeddings, torch.empty(0))
+    return value
 
 
 @pytest.mark.parametrize("extra", [e for r in range(4) for e in itertools.combinations(FOUR[1:], r)], ids=str)

@@ -216,7 +216,8 @@ def make_ranking(temperature: float, *, gather_across_devices: bool = False) -> 
     loss = MultipleNegativesRankingLoss(model, scale=1 / temperature, gather_across_devices=gather_across_devices)
 
     def criterion(a: Tensor, b: Tensor) -> Tensor:
-        return loss.compute_loss_from_embeddings([a, b], torch.empty(0))
+        value: Tensor = loss.compute_loss_from_embeddings([a, b], torch.empty(0))
+        return value
 
     return criterion
 
