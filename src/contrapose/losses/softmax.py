@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contrapose.losses.objective import Settings, Softness, objective
 from contrapose.losses.reduction import cross_entropy, finish
-from contrapose.pairs import AnyPairs, Similarities, cross
+from contrapose.pairs import AnyPairs, Pairs, Similarities, cross
 from contrapose.pairs.negatives import Negatives, may_leave_none, same_view, steps
 from contrapose.pairs.negatives import other_views as only_other_views
 from contrapose.reduce import Count, Hardened, Logit, LogSumExp, Scale, softplus
@@ -57,6 +57,10 @@ def nt_xent(
     0.5944
     """
     logit = temperature_logit(temperature, pairs.shape[0])
+    if reduction == "mean" and not hardness and isinstance(pairs, Pairs):
+        loss = pairs.mean_cross_entropy(logit, negatives=negatives)
+        if loss is not None:
+            return loss
     # Without negatives the total is -inf, and the loss 0.
     total_of = LogSumExp(_hardened(logit, hardness))
     (total,) = pairs.reduce(total_of, negatives=negatives, may_be_empty=may_leave_none(negatives))

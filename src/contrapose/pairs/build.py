@@ -77,7 +77,7 @@ def within_views(*embeddings: Tensor, ids: Tensor | None) -> Pairs:
     # Before normalisation, which returns float32.
     half, device = is_half(*embeddings), embeddings[0].device
     # Positives come with the normalisation: one gradient of the embeddings in the backward pass, not one for each.
-    anchor, similarity, bf16 = unit_views(*embeddings)
+    anchor, similarity, bf16, raw = unit_views(*embeddings)
     count, m = (len(embeddings), len(embeddings[0])) if len(embeddings) > 1 else embeddings[0].shape[:2]
     sample = sample_ids(ids, m, device, times=count)
     return Pairs(
@@ -90,6 +90,7 @@ def within_views(*embeddings: Tensor, ids: Tensor | None) -> Pairs:
         views=count,
         half_precision=half,
         bf16_anchor=bf16,
+        raw=raw,
     )
 
 

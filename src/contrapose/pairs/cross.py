@@ -98,6 +98,7 @@ def _both_ways(a: Tensor, b: Tensor, explicit: _Explicit | None, similarity: str
         view_ids=partial(views_by_count, sides, [*sides, (1, len(explicit.rows))], a.device),
         half_precision=pairs.half_precision and is_half(explicit.rows),
         bf16_anchor=None,  # the pool is no longer the anchors
+        raw=None,
     )
 
 

@@ -13,9 +13,20 @@ from contrapose.distributed import gather, raise_on_all_ranks, share_of_rows, wo
 from contrapose.pairs.ids import opposite_views
 from contrapose.pairs.negatives import Choice, Hardest, Negatives, ViewChoice, narrow, other_views, steps
 from contrapose.pairs.similarities import Similarities
-from contrapose.reduce import ALL, Block, Selection, SoftplusSum, Statistic, of_rows, reduce_rows, sum_rows
+from contrapose.reduce import (
+    ALL,
+    Block,
+    Logit,
+    Selection,
+    SoftplusSum,
+    Statistic,
+    cross_entropy_of_views,
+    of_rows,
+    reduce_rows,
+    sum_rows,
+)
 from contrapose.reduce.comparisons import Runs
-from contrapose.reduce.unit import matmul, products
+from contrapose.reduce.unit import RawViews, matmul, products
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -43,6 +54,7 @@ class Pairs:
     half_precision: bool = False  # whether the embeddings came in half precision
     bf16_anchor: Tensor | None = None  # (n, d): the anchors in bf16, if normalisation produced that too
     similarity: str = "cosine"  # what a product of rows is: cosine, dot or neg_euclid; only the first is within [-1, 1]
+    raw: RawViews | None = None  # the two views that anchors and pool are, if kernels normalised them
     is_sharded: bool = False  # whether each process reduces a part of the anchors; see `sharded`
 
     def __repr__(self) -> str:
@@ -114,6 +126,16 @@ class Pairs:
             return self.reduce(statistic, negatives=negatives)[0].sum()
         return sum_rows(self._source(self._choices(negatives), may_be_empty=False), statistic)
 
+    def mean_cross_entropy(self, logit: Logit, *, negatives: Negatives = None) -> Tensor | None:
+        """Return the mean over anchors of -log e^{φ(s⁺)} / (e^{φ(s⁺)} + Σ_k e^{φ(s_k)}) as one node of the graph.
+
+        None if these pairs or this device have no kernel for it: `reduce` then has the sum.
+        """
+        if self.raw is None or self.is_sharded or self.positive_similarity is None:
+            return None
+        source = self._source(self._choices(negatives), may_be_empty=False)
+        return cross_entropy_of_views(source, self.raw, self.positive_similarity, logit)
+
     def _source(self, chosen: tuple[Choice, ...], may_be_empty: bool) -> _Rows:
         # One view against one other is a smaller matrix; with more than two other views it would be several.
         in_views = self.has_views or self._is_symmetric
@@ -163,6 +185,7 @@ class Pairs:
             anchor_id=self.anchor_id[rows],
             view_ids=lambda: (self.anchor_view[rows], self.pool_view),
             bf16_anchor=None,
+            raw=None,
             is_sharded=False,
         )
 

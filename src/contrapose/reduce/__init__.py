@@ -10,7 +10,7 @@ from contrapose.reduce.block import ALL, Block, Selection, Source
 from contrapose.reduce.exponent import KernelProfile
 from contrapose.reduce.logit import Divided, Hardened, Logit, Scale
 from contrapose.reduce.means import group_counts, group_sums
-from contrapose.reduce.rows import PATHS, PRECISIONS, memory, path, reduce_rows, sum_rows
+from contrapose.reduce.rows import PATHS, PRECISIONS, cross_entropy_of_views, memory, path, reduce_rows, sum_rows
 from contrapose.reduce.statistics import (
     Count,
     Expectation,
@@ -46,6 +46,7 @@ __all__ = [
     "Source",
     "Statistic",
     "Sum",
+    "cross_entropy_of_views",
     "group_counts",
     "group_sums",
     "memory",

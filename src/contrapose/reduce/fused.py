@@ -11,6 +11,7 @@ maximum, and e^φ is common to w_ij and w_ji: one exponential per similarity in 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -58,15 +59,11 @@ def reduce(
     precision     of the products: "ieee" float32, "tf32x3" (nearly that), "tf32", or "bf16"; sums are always float32
     bf16_anchor   the anchors in bf16, if they are the pool too and have been rounded already
     """
-    groups, d = group_by_exponent(statistics, anchor), anchor.shape[1]
-    if groups is None or anchor.dtype != torch.float32 or d > MAX_WIDTH or anchor.device != pool.device:
+    groups = group_by_exponent(statistics, anchor)
+    prepared = None if groups is None else prepare(anchor, pool, selection, precision, bf16_anchor)
+    if groups is None or prepared is None:
         return None
-    by_tiles = d > MAX_RESIDENT_WIDTH or both_directions(selection.runs, same_tensor(anchor, pool))
-    selection = selection.contiguous()
-    width = tile_width(d) if by_tiles else max(16, 1 << (d - 1).bit_length())
-    operands = operands_of(anchor, pool, precision, bf16_anchor, width)
-    hardest = thresholds(*operands, selection, precision)
-    compute = TiledStatistics if by_tiles else _Statistics
+    selection, hardest, operands, compute = prepared.selection, prepared.hardest, prepared.operands, prepared.function
     distinct = list({id(group): group for group in groups if group is not None}.values())
     if len(distinct) == 2 and share_exponential(*distinct):
         one, two = distinct
@@ -91,6 +88,31 @@ def reduce(
         selection.kept_counts(anchor.dtype) if group is None else group.value_of(statistic)
         for statistic, group in zip(statistics, groups, strict=True)
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What any call of the kernels needs: which of them apply, and their operands."""
+
+    selection: Selection
+    hardest: tuple[Tensor, Tensor] | None
+    operands: tuple[Tensor, Tensor]
+    function: type[_Statistics] | type[TiledStatistics]
+
+
+def prepare(
+    anchor: Tensor, pool: Tensor, selection: Selection, precision: str, bf16_anchor: Tensor | None
+) -> Prepared | None:
+    """Choose the kernels and make their operands; None if they do not support these embeddings."""
+    d = anchor.shape[1]
+    if anchor.dtype != torch.float32 or d > MAX_WIDTH or anchor.device != pool.device:
+        return None
+    by_tiles = d > MAX_RESIDENT_WIDTH or both_directions(selection.runs, same_tensor(anchor, pool))
+    width = tile_width(d) if by_tiles else max(16, 1 << (d - 1).bit_length())
+    operands = operands_of(anchor, pool, precision, bf16_anchor, width)
+    selection = selection.contiguous()
+    hardest = thresholds(*operands, selection, precision)
+    return Prepared(selection, hardest, operands, TiledStatistics if by_tiles else _Statistics)
 
 
 class _Statistics(torch.autograd.Function):

@@ -105,17 +105,20 @@ def launch(
     # With a cache of compiled kernels: for small problems Triton's own look-up takes longer than the kernel.
     key = (kernel.__name__, near.device, specialisation, *constants.items(), warps, stages)
     compiled = _COMPILED.get(key)
+    if compiled is not None and near.is_cuda and near.device.index == torch.cuda.current_device():
+        # A compiled kernel takes its constants too, by position.
+        compiled[grid](*arguments, *[constants[name] for name in kernel.arg_names[len(arguments) :]])
+        return
     with on_device(near):
         if compiled is None:
             _COMPILED[key] = kernel[grid](*arguments, **constants, num_warps=warps, num_stages=stages)
         else:
-            # A compiled kernel takes its constants too, by position.
-            compiled[grid](*arguments, *(constants[name] for name in kernel.arg_names[len(arguments) :]))
+            compiled[grid](*arguments, *[constants[name] for name in kernel.arg_names[len(arguments) :]])
 
 
 def specialisation(buffers: tuple[Tensor, ...], sizes: tuple[int, ...]) -> tuple[Any, ...]:
     """Return what Triton specialises a kernel for: types, alignment to 16 bytes, integers divisible by 16 or 1."""
-    return *((x.dtype, x.data_ptr() % 16 == 0) for x in buffers), *((x == 1, x % 16 == 0) for x in sizes)
+    return *[(x.dtype, x.data_ptr() % 16 == 0) for x in buffers], *[(x == 1, x % 16 == 0) for x in sizes]
 
 
 @lru_cache

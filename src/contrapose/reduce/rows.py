@@ -14,11 +14,11 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from contrapose.reduce.block import Block, Selection, Source
 from contrapose.reduce.hardware import has_kernels
-from contrapose.reduce.logit import Scale
+from contrapose.reduce.logit import Logit, Scale
 from contrapose.reduce.means import means
 from contrapose.reduce.small import constant_scale, log_sum_exp
 from contrapose.reduce.statistics import SoftplusSum, Statistic, learned_tensors
-from contrapose.reduce.unit import matmul, refuse_second_derivative, same_tensor
+from contrapose.reduce.unit import RawViews, matmul, refuse_second_derivative, same_tensor
 from contrapose.validate import check_choice
 
 
@@ -130,6 +130,22 @@ def sum_rows(source: Source, statistic: SoftplusSum) -> Tensor:
             if total is not None:
                 return total
     return reduce_rows(source, statistic)[0].sum()
+
+
+def cross_entropy_of_views(source: Source, raw: RawViews, similarity: Tensor, logit: Logit) -> Tensor | None:
+    """Return the mean cross-entropy of two views from one node of the graph; None if kernels do not apply."""
+    anchor, selection = source.anchor, source.selection
+    if anchor is None or selection is None or torch.compiler.is_compiling():
+        return None
+    precision = _kernel_precision(source, anchor)
+    if precision is None or not isinstance(logit, Scale) or isinstance(logit.factor, Tensor):
+        return None
+    from contrapose.reduce.view_loss import mean_cross_entropy  # imported late, since it needs Triton
+
+    bf16_anchor = source.bf16_anchor
+    return mean_cross_entropy(
+        raw, anchor, similarity, selection, logit.factor, precision=precision, bf16_anchor=bf16_anchor
+    )
 
 
 def _by_autograd(source: Source, statistics: tuple[Statistic, ...]) -> tuple[Tensor, ...]:

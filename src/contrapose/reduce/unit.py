@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -70,15 +71,24 @@ def products(anchor: Tensor, positive: Tensor) -> Tensor:
         return (anchor[:, None] * positive).sum(-1)
 
 
-def unit_views(*views: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+@dataclass(frozen=True, eq=False)
+class RawViews:
+    """Two views before normalisation, and their inverse lengths (2, m, 1), for kernels that start from them."""
+
+    views: tuple[Tensor, ...]  # (m, d) each, or one tensor (2, m, d)
+    inverse: Tensor
+
+
+def unit_views(*views: Tensor) -> tuple[Tensor, Tensor, Tensor | None, RawViews | None]:
     """Return unit vectors (V · m, d) of V views, and each row's products with its row in other views, (V · m, V - 1).
 
     Pass the views one by one, (m, d) each, or as one tensor (V, m, d). Unit vectors and products are one operation, so
     that the backward pass holds one gradient of the embeddings and not one for each. The third result is the unit
-    vectors in bf16 if kernels computed them and the embeddings are in half precision; otherwise None.
+    vectors in bf16 if kernels computed them and the embeddings are in half precision; the fourth is there if kernels
+    computed them.
     """
-    outputs: tuple[Tensor, Tensor, Tensor | None] = _UnitViews.apply(*views)
-    return outputs
+    unit_vectors, similarity, rounded, inverse = _UnitViews.apply(*views)
+    return unit_vectors, similarity, rounded, None if inverse is None else RawViews(views, inverse)
 
 
 def _chunks(rows: int, width: int) -> Iterator[slice]:
@@ -127,7 +137,7 @@ class _Unit(torch.autograd.Function):
 
 class _UnitViews(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *views: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def forward(ctx: Any, *views: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         ctx.input_count, ctx.dtypes = len(views), [z.dtype for z in views]
         # A missing gradient stays None and is not filled with zeros: a loss may use the products alone.
         ctx.set_materialize_grads(False)
@@ -143,15 +153,15 @@ class _UnitViews(torch.autograd.Function):
             unit_vectors = z * inverse
             similarity = _view_products(unit_vectors)
         ctx.save_for_backward(unit_vectors, inverse)
-        if rounded is not None:
-            rounded = rounded.flatten(0, 1)
-            ctx.mark_non_differentiable(rounded)
+        rounded = None if rounded is None else rounded.flatten(0, 1)
+        if ctx.in_kernels:
+            ctx.mark_non_differentiable(*(x for x in (rounded, inverse) if x is not None))
         # Flattened here and not by the caller: one node of the graph less.
-        return unit_vectors.flatten(0, 1), similarity, rounded
+        return unit_vectors.flatten(0, 1), similarity, rounded, inverse if ctx.in_kernels else None
 
     @staticmethod
     def backward(
-        ctx: Any, gradient: Tensor | None, product_gradient: Tensor | None, _: Tensor | None
+        ctx: Any, gradient: Tensor | None, product_gradient: Tensor | None, *_: Tensor | None
     ) -> Tensor | tuple[Tensor, ...]:
         refuse_second_derivative()
         unit_vectors, inverse = ctx.saved_tensors

@@ -1,0 +1,98 @@
+"""The mean cross-entropy of two views in kernels as one node of the graph, from the embeddings to the loss.
+
+In a batch of a few thousand the device waits for the host: three nodes, of the normalisation, of the log-sum-exp and of the
+cross-entropy, take longer in Python than on the device. The values are those of the three nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contrapose.reduce import unit_kernels
+from contrapose.reduce.block import Selection
+from contrapose.reduce.exponent import Exponent
+from contrapose.reduce.fused import prepare
+from contrapose.reduce.reduction import Reduction
+from contrapose.reduce.statistics import softplus
+from contrapose.reduce.unit import RawViews, refuse_second_derivative
+
+
+def mean_cross_entropy(
+    raw: RawViews,
+    anchor: Tensor,
+    similarity: Tensor,
+    selection: Selection,
+    factor: float,
+    *,
+    precision: str,
+    bf16_anchor: Tensor | None,
+) -> Tensor | None:
+    """Return the mean of log(1 + Σ_j e^{factor · s_ij} / e^{factor · s⁺_i}) over all rows; None if kernels do not apply.
+
+    `anchor` (n, d) and `similarity` (n, 1) are the unit vectors of the views and their products, as `unit_views` made them.
+    """
+    anchor = anchor.detach()
+    prepared = prepare(anchor, anchor, selection, precision, bf16_anchor)
+    if prepared is None:
+        return None
+    reduction = Reduction(Exponent(times=factor), prepared.selection, precision, prepared.hardest)
+    inputs = _Inputs(anchor, raw.inverse, similarity.detach(), prepared.operands, reduction, prepared.function)
+    loss: Tensor = _ViewLoss.apply(inputs, *raw.views)
+    return loss
+
+
+@dataclass(frozen=True, eq=False)
+class _Inputs:
+    """What the forward pass reads beside the embeddings: all of it was computed from them."""
+
+    anchor: Tensor
+    inverse: Tensor
+    similarity: Tensor
+    operands: tuple[Tensor, Tensor]
+    reduction: Reduction
+    function: Any  # the autograd function of the statistics, called here without autograd
+
+
+class _InnerContext:
+    """Stands in for autograd's context where one function calls the forward and backward passes of another."""
+
+    def __init__(self, needs_gradient: bool) -> None:
+        self.needs_input_grad = (needs_gradient, needs_gradient, False)
+        self.saved_tensors: tuple[Tensor, ...] = ()
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        """Keep tensors for the backward pass."""
+        self.saved_tensors = tensors
+
+
+class _ViewLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: _Inputs, *views: Tensor) -> Tensor:
+        inner = _InnerContext(any(ctx.needs_input_grad))
+        (total,) = inputs.function.forward(
+            inner, inputs.anchor, inputs.anchor, None, *inputs.operands, inputs.reduction
+        )
+        gap = torch.sub(total[:, None], inputs.similarity, alpha=inputs.reduction.phi.times)
+        ctx.inputs, ctx.inner, ctx.gap = inputs, inner, gap
+        ctx.dtypes = [z.dtype for z in views]
+        return softplus(gap).mean()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
+        inputs: _Inputs = ctx.inputs
+        weight = torch.sigmoid(ctx.gap).mul_(gradients[0] / len(ctx.gap))
+        d_anchor, *_ = inputs.function.backward(ctx.inner, weight.view(-1))
+        views = inputs.anchor.view(2, -1, inputs.anchor.shape[1])
+        d_views = unit_kernels.backward(
+            d_anchor.view(views.shape),
+            weight.mul_(-inputs.reduction.phi.times),
+            views,
+            inputs.inverse,
+            dtype=ctx.dtypes[0],
+        )
+        return None, *((d_views,) if len(ctx.dtypes) == 1 else d_views.unbind())

@@ -1,0 +1,169 @@
+"""Kernels for wide embeddings, both directions, sigmoids and hard negatives equal the dense formula under Triton's interpreter.
+
+Tiles and blocks are made small, so that a few rows already have several of each. Each test starts a process: Triton reads
+TRITON_INTERPRET when a kernel is defined, that is, on import.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+SETUP = """
+import json, sys
+import torch
+from torch import Tensor
+from contrapose.losses import align_uniform, cacr, clip, dcl, hard_negative, nt_xent, siglip, sogclr
+from contrapose.pairs import bank, cross, hardest, queue, two_views, views
+from contrapose.reduce import fused, path, sigmoid, thresholds, tiled, tiles
+from contrapose.temperature import cosine
+
+torch.set_num_threads(1)
+fused.MAX_RESIDENT_WIDTH = 0  # tiles at any width
+tiled.BLOCK = tiled._FORWARD_BLOCK = sigmoid.BLOCK = 32
+for precision in tiles.TILES:
+    tiles.TILES[precision] = (16, 16, 16, 4, 2)
+sigmoid._TILE = (16, 16, 16, 4, 2)
+
+
+def errors(make, loss, raw, precision):
+    results = []
+    for dtype, which in ((torch.float64, "dense"), (torch.float32, "dense"), (torch.float32, "fused")):
+        leaves = [x.to(dtype, copy=True).requires_grad_() for x in raw]
+        learned = torch.tensor([0.2, -2.0], dtype=dtype, requires_grad=True)  # temperature and bias
+        with path(which, precision=precision if which == "fused" else None):
+            value = loss(make(*leaves), learned)
+            value.backward()
+        gradients = [x.grad.double().flatten() for x in (*leaves, learned) if x.grad is not None]
+        results.append((float(value.detach()), torch.cat(gradients)))
+    (true, gradient), *others = results
+    scale = float(gradient.norm()) + 1e-9
+    return [abs(v - true) / max(1.0, abs(true)) + float((g - gradient).norm()) / scale for v, g in others]
+"""
+
+STATISTICS = (
+    SETUP
+    + """
+LOSSES = {
+    "nt_xent": lambda p, t: nt_xent(p, temperature=0.2),
+    "steep": lambda p, t: nt_xent(p, temperature=0.005),
+    "learned": lambda p, t: nt_xent(p, temperature=t[0]),
+    "per anchor": lambda p, t: dcl(p, temperature=torch.linspace(0.1, 0.5, p.shape[0])),
+    "dystress": lambda p, t: nt_xent(p, temperature=cosine(0.07, 0.2, detach=False)),
+    "clip learned": lambda p, t: clip(p, temperature=t[0]),
+    "hard_negative": lambda p, t: hard_negative(p, temperature=0.5, beta=1.5),
+    "cacr": lambda p, t: cacr(p),
+    "sogclr": lambda p, t: sogclr(p, temperature=0.1),
+    "align_uniform": lambda p, t: align_uniform(p),
+    "siglip": lambda p, t: siglip(p, temperature=0.1, bias=-2.0),
+    "siglip learned": lambda p, t: siglip(p, temperature=t[0], bias=t[1]),
+    "siglip dystress": lambda p, t: siglip(p, temperature=cosine(0.1, 0.3, detach=False), bias=t[1]),
+}
+KINDS = {
+    "two_views": lambda a, b, c: two_views(a, b),
+    "ids": lambda a, b, c: two_views(a, b, ids=torch.arange(len(a)) // 2),
+    "views": lambda a, b, c: views(torch.stack([a, b, (a + b).tanh()])),
+    "cross": lambda a, b, c: cross(a, b),
+    "both directions": lambda a, b, c: cross(a, b, symmetric=True),
+    "explicit negatives": lambda a, b, c: cross(a, b, symmetric=True, negatives=c),
+    "joint": lambda a, b, c: cross(a, b, directions=("a_to_b", "a_to_a", "b_to_a", "b_to_b"), negatives=c),
+    "queue": lambda a, b, c: queue(a, b, c),
+    "bank": lambda a, b, c: bank(a, torch.arange(len(a)), c),
+}
+SOME = ("nt_xent", "learned", "dystress", "siglip learned")  # on every kind; all losses on three of them
+m, d, precision, everything = json.loads(sys.argv[1])
+torch.manual_seed(m)
+raw = [torch.randn(m, d), torch.randn(m, d), torch.randn(2 * m + 1, d)]
+found = {}
+for kind, make in KINDS.items():
+    whole = everything or (precision != "bf16" and kind in ("two_views", "cross", "both directions"))
+    for name in LOSSES if whole else SOME:
+        found[f"{kind}, {name}"] = errors(make, LOSSES[name], raw, precision)
+print(json.dumps(found))
+"""
+)
+
+HARDEST = (
+    SETUP
+    + """
+thresholds.MIN_ROWS, thresholds.MIN_COLUMNS, thresholds._SAMPLE, thresholds._DEPTH = 0, 10, 40, 16
+out = {}
+for capacity, width in ((64, 0), (64, 256), (8, 256)):  # in the last case most anchors are left to the eight passes
+    thresholds.CAPACITY, fused.MAX_RESIDENT_WIDTH = capacity, width
+    for choice in (hardest(0.1), hardest(3)):
+        torch.manual_seed(0)
+        raw = [torch.randn(25, 20), torch.randn(25, 20)]
+        loss = lambda p, t: nt_xent(p, temperature=0.3, negatives=choice)
+        out[f"{capacity} {width} {choice}"] = errors(two_views, loss, raw, "tf32x3")
+print(json.dumps(out))
+"""
+)
+
+ONE_NODE = (
+    SETUP
+    + """
+from contrapose.pairs import other_views
+from contrapose.reduce import Scale, unit_kernels
+from contrapose.reduce.unit import RawViews
+from contrapose.reduce.view_loss import mean_cross_entropy
+worst = 0.0
+for width in (0, 256):
+    fused.MAX_RESIDENT_WIDTH = width
+    for m, d, dtype, stacked in ((7, 20, torch.float32, False), (20, 17, torch.float32, True), (9, 16, torch.bfloat16, False)):
+        for negatives in (None, other_views()):
+            z = torch.randn(2, m, d).to(dtype)
+            leaves = (z.clone().requires_grad_(),) if stacked else tuple(x.clone().requires_grad_() for x in z)
+            units, inverse, products, rounded = unit_kernels.forward(*z)
+            pairs = two_views(*z)
+            source = pairs._source(pairs._choices(negatives), may_be_empty=False)
+            rounded = None if rounded is None else rounded.flatten(0, 1)
+            loss = mean_cross_entropy(
+                RawViews(leaves, inverse), units.flatten(0, 1), products, source.selection, 1 / 0.2,
+                precision="tf32x3", bf16_anchor=rounded,
+            )
+            (3 * loss).backward()
+            ours = torch.stack([x.grad for x in leaves]).reshape(z.shape)
+            reference = z.clone().requires_grad_()
+            with path("dense"):
+                value = nt_xent(two_views(*reference), temperature=0.2, negatives=negatives)
+            (3 * value).backward()
+            torch.testing.assert_close(loss, value, rtol=1e-5, atol=1e-6)
+            tolerance = 1e-2 if dtype == torch.bfloat16 else 2e-5
+            torch.testing.assert_close(ours, reference.grad, rtol=tolerance, atol=tolerance)
+            assert ours.dtype == dtype
+print("equal")
+"""
+)
+
+
+def run(script: str, *arguments: str) -> str:
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
+    return subprocess.check_output([sys.executable, "-c", script, *arguments], text=True, env=environment)
+
+
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_tiles_equal_the_dense_formula(whole: bool) -> None:
+    sizes = [33, 40, "tf32x3", True] if whole else [17, 20, "tf32x3", False]
+    found: dict[str, tuple[float, float]] = json.loads(run(STATISTICS, json.dumps(sizes)))
+    assert len(found) == (9 * 13 if whole else 3 * 13 + 6 * 4)
+    for name, (plain, tiled) in found.items():
+        assert tiled <= 2 * plain + 5e-6, f"{name}: {tiled} against the dense path's {plain}"
+
+
+def test_bf16_tiles_are_as_exact_as_bf16_products() -> None:
+    found: dict[str, tuple[float, float]] = json.loads(run(STATISTICS, '[17, 24, "bf16", false]'))
+    for name, (_, tiled) in found.items():
+        assert tiled <= 0.03, f"{name}: {tiled}"
+
+
+def test_the_hardest_negatives_are_found_in_a_sample() -> None:
+    for name, (plain, tiled) in json.loads(run(HARDEST)).items():
+        assert tiled <= 2 * plain + 1e-5, f"{name}: {tiled} against the dense path's {plain}"
+
+
+def test_one_node_is_the_same_loss() -> None:
+    assert "equal" in run(ONE_NODE)
