@@ -201,12 +201,13 @@ for m, d, dtype in ((1, 3, torch.float32), (7, 17, torch.float32), (65, 128, tor
     z = torch.randn(2, m, d, generator=torch.Generator().manual_seed(m)).to(dtype)
     z[1, 0] = 0  # without a direction
     leaf = z.clone().requires_grad_()
-    unit_vectors, products, _ = unit_views(leaf)
-    upstream = torch.randn_like(unit_vectors), torch.randn_like(products)
+    unit_vectors, products, *_ = unit_views(leaf)
+    upstream = torch.randn_like(leaf, dtype=torch.float32), torch.randn_like(products)
     ours, inverse, ours_products, rounded = unit_kernels.forward(*z)
     assert (rounded is None) == (dtype == torch.float32)
     if rounded is not None:
         torch.testing.assert_close(rounded, ours.bfloat16(), rtol=1e-2, atol=0)  # the interpreter truncates
+    unit_vectors = unit_vectors.view(z.shape)
     torch.testing.assert_close(ours, unit_vectors.detach(), rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(ours_products, products.detach(), rtol=1e-6, atol=1e-7)
     for gradients in (upstream, (upstream[0], None), (None, upstream[1])):

@@ -121,20 +121,23 @@ for width in (0, 256):
             pairs = two_views(*z)
             source = pairs._source(pairs._choices(negatives), may_be_empty=False)
             rounded = None if rounded is None else rounded.flatten(0, 1)
+            learned = [torch.tensor(5.0, requires_grad=True) for _ in range(2)]  # 1 / τ
             loss = mean_cross_entropy(
-                RawViews(leaves, inverse), units.flatten(0, 1), products, source.selection, 1 / 0.2,
+                RawViews(leaves, inverse), units.flatten(0, 1), products, source.selection, learned[0] if m == 7 else 5.0,
                 precision="tf32x3", bf16_anchor=rounded,
             )
             (3 * loss).backward()
             ours = torch.stack([x.grad for x in leaves]).reshape(z.shape)
             reference = z.clone().requires_grad_()
             with path("dense"):
-                value = nt_xent(two_views(*reference), temperature=0.2, negatives=negatives)
+                value = nt_xent(two_views(*reference), temperature=1 / learned[1], negatives=negatives)
             (3 * value).backward()
             torch.testing.assert_close(loss, value, rtol=1e-5, atol=1e-6)
             tolerance = 1e-2 if dtype == torch.bfloat16 else 2e-5
             torch.testing.assert_close(ours, reference.grad, rtol=tolerance, atol=tolerance)
             assert ours.dtype == dtype
+            if m == 7:
+                torch.testing.assert_close(learned[0].grad, learned[1].grad, rtol=1e-4, atol=1e-6)
 print("equal")
 """
 )

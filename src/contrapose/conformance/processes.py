@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import pickle
 import tempfile
 import time
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ TIMEOUT = 60.0  # seconds after which processes that wait for each other are giv
 def check_picklable(make: MakeCriterion) -> None:
     """Check that other processes can import `make`."""
     try:
-        pickle.dumps(make)
+        ForkingPickler.dumps(make)
     except Exception as error:
         raise ValueError(
             "distributed: expected a function that is defined at the top level of a module, since other processes "

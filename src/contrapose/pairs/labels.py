@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from contrapose.pairs.negatives import Choice
-from contrapose.pairs.pairs import AnyPairs, Pairs
+from contrapose.pairs.pairs import AnyPairs
 from contrapose.reduce import Block, group_counts
-from contrapose.reduce.comparisons import Runs
 from contrapose.validate import check_values
 
 UNLABELLED = -1  # any negative label: such a sample shares its label with none
@@ -80,7 +79,7 @@ def match_labels(pairs: AnyPairs, labels: Tensor, stored_labels: Tensor | None) 
     )
     unknown = anchor < 0
     count = torch.empty_like(anchor)
-    for rows, columns in runs_of(pairs):
+    for rows, columns in pairs.candidate_runs:
         own_rows = group_counts(pairs.pool_id[columns], pairs.anchor_id[rows])
         count[rows] = group_counts(given[columns], anchor[rows]) - own_rows
     return Labels(
@@ -88,13 +87,6 @@ def match_labels(pairs: AnyPairs, labels: Tensor, stored_labels: Tensor | None) 
         given.masked_fill(given < 0, UNLABELLED),
         count.masked_fill(unknown, 0),
     )
-
-
-def runs_of(pairs: AnyPairs) -> Runs:
-    """Return (anchors, pool rows) that are compared."""
-    if isinstance(pairs, Pairs):
-        return pairs.candidate_runs
-    return [(slice(0, pairs.shape[0]), slice(0, pairs.shape[1]))]
 
 
 def _lookup(ids: Tensor, labels: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from contrapose.distributed import gather, raise_on_all_ranks, share_of_rows, world_size
 from contrapose.pairs.ids import opposite_views
 from contrapose.pairs.negatives import Choice, Hardest, Negatives, ViewChoice, narrow, other_views, steps
-from contrapose.pairs.similarities import Similarities
+from contrapose.pairs.similarities import Similarities, candidate_runs
 from contrapose.reduce import (
     ALL,
     Block,
@@ -151,10 +151,7 @@ class Pairs:
     @property
     def candidate_runs(self) -> Runs:
         """(anchors, pool rows) that are compared: all with all, or each of two sides with the other."""
-        (n, m), half = self.shape, self.shape[0] // 2
-        if not self._is_symmetric:
-            return [(slice(0, n), slice(0, m))]
-        return [(slice(0, half), slice(half, m)), (slice(half, n), slice(0, half))]
+        return candidate_runs(self.shape, both_ways=self._is_symmetric)
 
     def _choices(self, negatives: Negatives) -> tuple[Choice, ...]:
         """Return all choices to apply, those that belong to these pairs first."""

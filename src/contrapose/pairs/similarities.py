@@ -10,6 +10,7 @@ from torch import Tensor
 
 from contrapose.pairs.negatives import Choice, Negatives, narrow, steps
 from contrapose.reduce import Block, Statistic, reduce_rows
+from contrapose.reduce.comparisons import Runs
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -38,6 +39,11 @@ class Similarities:
     def has_views(self) -> bool:
         """Whether the pool is the batch itself, in several views, each compared with itself and the others."""
         return self.views > 1 and not self.stored and not self.between_views_only
+
+    @property
+    def candidate_runs(self) -> Runs:
+        """(anchors, candidates) that are compared: all with all, or each of two sides with the other."""
+        return candidate_runs(self.shape, both_ways=self.between_views_only and self.views == 2)
 
     def positives(self) -> Tensor:
         """Return the similarities to the positives, (n, k)."""
@@ -114,6 +120,14 @@ class _GivenRows:
         view = None if values.anchor_view is None else values.anchor_view[rows, None]
         pool_view = None if values.pool_view is None else values.pool_view[None]
         return narrow(Block(rows, similarity, same_id, view, pool_view), self.negatives, may_be_empty=self.may_be_empty)
+
+
+def candidate_runs(shape: tuple[int, int], *, both_ways: bool) -> Runs:
+    """Return (anchors, candidates) that are compared; `both_ways` if each half of the anchors meets the other side only."""
+    (n, m), half = shape, shape[0] // 2
+    if not both_ways:
+        return [(slice(0, n), slice(0, m))]
+    return [(slice(0, half), slice(half, m)), (slice(half, n), slice(0, half))]
 
 
 def from_similarities(pos: Tensor, neg: Tensor) -> Similarities:

@@ -138,7 +138,7 @@ def cross_entropy_of_views(source: Source, raw: RawViews, similarity: Tensor, lo
     if anchor is None or selection is None or torch.compiler.is_compiling():
         return None
     precision = _kernel_precision(source, anchor)
-    if precision is None or not isinstance(logit, Scale) or isinstance(logit.factor, Tensor):
+    if precision is None or not isinstance(logit, Scale) or (isinstance(logit.factor, Tensor) and logit.factor.ndim):
         return None
     from contrapose.reduce.view_loss import mean_cross_entropy  # imported late, since it needs Triton
 

@@ -22,8 +22,8 @@ from contrapose.reduce.tile_kernels import sigmoid_tiles_kernel
 from contrapose.reduce.tiles import BLOCK, BlockGradients, Tiles, tile_width
 from contrapose.reduce.unit import refuse_second_derivative, same_tensor
 
-# Half of the usual tile: its losses, sigmoids and weights are live at once, and must fit in registers.
-_TILE = (128, 64, 64, 4, 3)
+# A quarter of the usual tile: its losses, sigmoids and weights are live at once, and must fit in registers.
+_TILE = (64, 64, 64, 4, 3)
 
 
 def sum_of_softplus(
@@ -71,11 +71,10 @@ class _Total(torch.autograd.Function):
         constants = {"TEMPERATURE": phi.temperature, "DETACH": phi.detach, "WEIGHTS": wants, "LEARNED": learned}
         for block in blocks:
             parts = totals.new_empty((3 if learned else 1, *tiles.grid(block)))
-            weights = summed.weights(block) if wants else parts
+            weights = summed.weights(block)
             tiles(
-                sigmoid_tiles_kernel, block, numbers.contiguous(), parts, weights, sizes=(weights.stride(0),),
-                numbers=phi.numbers, **constants,
-            )  # fmt: skip
+                sigmoid_tiles_kernel, block, numbers.contiguous(), parts, out=weights, numbers=phi.numbers, **constants
+            )
             totals[: len(parts)] += parts.sum((1, 2))
             if wants:
                 summed.add(block, weights)

@@ -54,7 +54,8 @@ class _Search:
         self, kernel: object, *buffers: Tensor, tile: Tile = _COUNT_TILE, splits: int | None = None, **constants: int
     ) -> None:
         """Call the kernel with the ids and these buffers."""
-        depth = min(self.z.shape[1], _DEPTH if self.precision == "bf16" else _DEPTH // 2)
+        width = self.z.shape[1]
+        depth = min(1 << (width - 1).bit_length(), _DEPTH if self.precision == "bf16" else _DEPTH // 2)
         Launch(tile, self.z, self.p, self.z.shape[1], self.precision, depth=depth, splits=splits)(
             kernel, self.row_id, self.column_id, *buffers, numbers=(), DEPTH=depth, **constants
         )

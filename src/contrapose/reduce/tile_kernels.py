@@ -242,13 +242,13 @@ def merge_kernel(
 @triton.jit
 def weigh_tiles_kernel(
     z, p, z_id, p_id, factors, thresholds, tie_weights, lse, gradient, gradient2, out,
-    row_start, row_end, column_start, column_end, out_stride, times, times2, low, span, bend, shift, shift2,
+    row_start, row_end, column_start, column_end, times, times2, low, span, bend, shift, shift2,
     COLUMNS_ARE_ANCHORS: tl.constexpr, TRIANGLE: tl.constexpr, CONSTANT_SHIFT: tl.constexpr, TEMPERATURE: tl.constexpr,
     DETACH: tl.constexpr, SECOND: tl.constexpr, FIXED_WEIGHTS: tl.constexpr, HARDEST_ONLY: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
     FULL_TILES: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """Write ∂L/∂s of a block to `out` (rows, out_stride): of its rows' losses plus, if columns are anchors, of theirs."""
+    """Write ∂L/∂s of a block to `out` (rows, columns): of its rows' losses plus, if columns are anchors, of theirs."""
     i, j = tl.program_id(0), tl.program_id(1)
     if TRIANGLE and j < i:
         return
@@ -277,19 +277,16 @@ def weigh_tiles_kernel(
     )  # fmt: skip
     if CONSTANT_SHIFT and SECOND == 0:
         weight *= times * LN2
-    weight = tl.where(excluded, 0.0, weight).to(out.dtype.element_ty)  # selected: excluded entries may be NaN
-    row, column = (rows - row_start).to(tl.int64), (columns - column_start).to(tl.int64)
-    inside = row_inside[:, None] & column_inside[None, :]
-    tl.store(out + row[:, None] * out_stride + column[None, :], weight, inside)
+    weight = tl.where(excluded, 0.0, weight).to(out.dtype)  # selected: excluded entries may be NaN
+    out.store([i * ROWS, j * COLUMNS], weight)
     if TRIANGLE:
         if j > i:
-            tl.store(out + column[:, None] * out_stride + row[None, :], tl.trans(weight), tl.trans(inside))
+            out.store([j * COLUMNS, i * ROWS], tl.trans(weight))
 
 
 @triton.jit
 def sigmoid_tiles_kernel(
-    z, p, z_id, p_id, scale_and_bias, parts, out, row_start, row_end, column_start, column_end, out_stride,
-    low, span, bend,
+    z, p, z_id, p_id, scale_and_bias, parts, out, row_start, row_end, column_start, column_end, low, span, bend,
     COLUMNS_ARE_ANCHORS: tl.constexpr, TRIANGLE: tl.constexpr, TEMPERATURE: tl.constexpr, DETACH: tl.constexpr,
     WEIGHTS: tl.constexpr, LEARNED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     DEPTH: tl.constexpr, PRECISION: tl.constexpr, FULL_TILES: tl.constexpr, FAST: tl.constexpr,
@@ -308,9 +305,7 @@ def sigmoid_tiles_kernel(
             tl.store(here + plane, 0.0)
             tl.store(here + 2 * plane, 0.0)
         return
-    rows, columns, row_inside, column_inside, excluded = _tile(
-        z_id, p_id, row_start, row_end, column_start, column_end, ROWS, COLUMNS, FULL_TILES
-    )
+    _, _, _, _, excluded = _tile(z_id, p_id, row_start, row_end, column_start, column_end, ROWS, COLUMNS, FULL_TILES)
     times = 1.0
     if COLUMNS_ARE_ANCHORS:
         times = 2.0
@@ -333,10 +328,8 @@ def sigmoid_tiles_kernel(
         tl.store(here + plane, tl.sum(sigmoid * tl.where(excluded, 0.0, base)) * count)
         tl.store(here + 2 * plane, tl.sum(sigmoid) * count)
     if WEIGHTS:
-        weight = tl.where(excluded, 0.0, sigmoid * slope * (scale * times)).to(out.dtype.element_ty)
-        row, column = (rows - row_start).to(tl.int64), (columns - column_start).to(tl.int64)
-        inside = row_inside[:, None] & column_inside[None, :]
-        tl.store(out + row[:, None] * out_stride + column[None, :], weight, inside)
+        weight = tl.where(excluded, 0.0, sigmoid * slope * (scale * times)).to(out.dtype)
+        out.store([i * ROWS, j * COLUMNS], weight)
         if TRIANGLE:
             if j > i:
-                tl.store(out + column[:, None] * out_stride + row[None, :], tl.trans(weight), tl.trans(inside))
+                out.store([j * COLUMNS, i * ROWS], tl.trans(weight))

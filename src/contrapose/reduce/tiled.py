@@ -114,7 +114,5 @@ def _add_gradients(summed: BlockGradients, tiles: Tiles, reduction: Reduction, d
     }
     for block in comparisons(reduction.selection.runs, same=summed.same, block=BLOCK):
         weights = summed.weights(block)
-        tiles(
-            weigh_tiles_kernel, block, *data, weights, sizes=(weights.stride(0),), numbers=reduction.numbers, **constants
-        )  # fmt: skip
+        tiles(weigh_tiles_kernel, block, *data, out=weights, numbers=reduction.numbers, **constants)
         summed.add(block, weights)

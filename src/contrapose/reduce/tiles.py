@@ -28,6 +28,11 @@ def tile_width(d: int) -> int:
     return -(-d // 8) * 8
 
 
+def _descriptor(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """Return x as kernels load or store it, in tiles of rows and columns; what is outside is zero, or not written."""
+    return TensorDescriptor(x, list(x.shape), list(x.stride()), [rows, columns])
+
+
 class Tiles:
     """The tiles of one similarity matrix, z · pᵀ: kernels are launched with one program for each tile of a block."""
 
@@ -36,10 +41,7 @@ class Tiles:
     ) -> None:
         self.z, self.p, self.ids = z, p, ids
         self.rows, self.columns, depth, self.warps, self.stages = tile or TILES[precision]
-        self.operands = tuple(
-            TensorDescriptor(x, list(x.shape), [x.shape[1], 1], [size, depth])
-            for x, size in ((z, self.rows), (p, self.columns))
-        )
+        self.operands = _descriptor(z, self.rows, depth), _descriptor(p, self.columns, depth)
         self.constants = {
             "ROWS": self.rows, "COLUMNS": self.columns, "WIDTH": z.shape[1], "DEPTH": depth,
             "PRECISION": "ieee" if precision == "bf16" else precision, "FAST": z.is_cuda,
@@ -54,19 +56,23 @@ class Tiles:
         kernel: Any,
         block: Comparison,
         *buffers: Tensor,
-        sizes: tuple[int, ...] = (),
+        out: Tensor | None = None,
         numbers: tuple[float, ...] = (),
         **constants: Any,
     ) -> None:
-        """Call kernel(z, p, ids, *buffers, the block's rows and columns, *sizes, *numbers, **constants) for each tile."""
+        """Call kernel(z, p, ids, *buffers, out, the block's rows and columns, *numbers, **constants) for each tile.
+
+        `out` (rows, columns) is written tile by tile.
+        """
         buffers = (*self.ids, *buffers)
-        sizes = (block.rows.start, block.rows.stop, block.columns.start, block.columns.stop, *sizes)
+        sizes = (block.rows.start, block.rows.stop, block.columns.start, block.columns.stop)
+        written = () if out is None else (_descriptor(out, self.rows, self.columns),)
         constants = self.constants | constants | {
             "COLUMNS_ARE_ANCHORS": block.both, "TRIANGLE": block.diagonal,
             "FULL_TILES": block.height % self.rows == 0 and block.width % self.columns == 0,
         }  # fmt: skip
         launch(
-            kernel, (*self.grid(block), 1), (*self.operands, *buffers, *sizes, *numbers),
+            kernel, (*self.grid(block), 1), (*self.operands, *buffers, *written, *sizes, *numbers),
             (self.z.dtype, specialisation(buffers, sizes)), constants, near=self.z, warps=self.warps, stages=self.stages,
         )  # fmt: skip
 

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from contrapose.reduce import unit_kernels
 from contrapose.reduce.block import Selection
-from contrapose.reduce.exponent import Exponent
+from contrapose.reduce.exponent import Exponent, exponent
 from contrapose.reduce.fused import prepare
-from contrapose.reduce.reduction import Reduction
+from contrapose.reduce.logit import Scale
+from contrapose.reduce.reduction import TOTAL, TOTAL_AND_EXPECTATION, Reduction
 from contrapose.reduce.statistics import softplus
 from contrapose.reduce.unit import RawViews, refuse_second_derivative
 
@@ -26,7 +27,7 @@ def mean_cross_entropy(
     anchor: Tensor,
     similarity: Tensor,
     selection: Selection,
-    factor: float,
+    factor: float | Tensor,
     *,
     precision: str,
     bf16_anchor: Tensor | None,
@@ -39,10 +40,19 @@ def mean_cross_entropy(
     prepared = prepare(anchor, anchor, selection, precision, bf16_anchor)
     if prepared is None:
         return None
-    reduction = Reduction(Exponent(times=factor), prepared.selection, precision, prepared.hardest)
+    phi, sums = Exponent(times=factor) if isinstance(factor, float) else _learned(factor, anchor), TOTAL
+    if isinstance(factor, Tensor) and factor.requires_grad:
+        sums = TOTAL_AND_EXPECTATION  # Σ s e^φ / Σ e^φ is the gradient of the log-sum-exp with respect to the factor
+    reduction = Reduction(phi, prepared.selection, precision, prepared.hardest, sums)
     inputs = _Inputs(anchor, raw.inverse, similarity.detach(), prepared.operands, reduction, prepared.function)
-    loss: Tensor = _ViewLoss.apply(inputs, *raw.views)
+    loss: Tensor = _ViewLoss.apply(inputs, factor, *raw.views)
     return loss
+
+
+def _learned(factor: Tensor, anchor: Tensor) -> Exponent:
+    phi = exponent(Scale(factor), len(anchor), anchor)
+    assert phi is not None
+    return phi
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +70,8 @@ class _Inputs:
 class _InnerContext:
     """Stands in for autograd's context where one function calls the forward and backward passes of another."""
 
-    def __init__(self, needs_gradient: bool) -> None:
-        self.needs_input_grad = (needs_gradient, needs_gradient, False)
+    def __init__(self, needs_gradient: bool, needs_factor: bool) -> None:
+        self.needs_input_grad = (needs_gradient, needs_gradient, needs_factor)
         self.saved_tensors: tuple[Tensor, ...] = ()
 
     def save_for_backward(self, *tensors: Tensor) -> None:
@@ -71,13 +81,14 @@ class _InnerContext:
 
 class _ViewLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, inputs: _Inputs, *views: Tensor) -> Tensor:
-        inner = _InnerContext(any(ctx.needs_input_grad))
+    def forward(ctx: Any, inputs: _Inputs, factor: float | Tensor, *views: Tensor) -> Tensor:
+        _, wants_factor, *wants_views = ctx.needs_input_grad
+        inner = _InnerContext(any(wants_views), wants_factor)
         (total,) = inputs.function.forward(
             inner, inputs.anchor, inputs.anchor, None, *inputs.operands, inputs.reduction
         )
-        gap = torch.sub(total[:, None], inputs.similarity, alpha=inputs.reduction.phi.times)
-        ctx.inputs, ctx.inner, ctx.gap = inputs, inner, gap
+        gap = total[:, None] - inputs.similarity * factor
+        ctx.inputs, ctx.inner, ctx.gap, ctx.factor = inputs, inner, gap, factor
         ctx.dtypes = [z.dtype for z in views]
         return softplus(gap).mean()
 
@@ -86,13 +97,18 @@ class _ViewLoss(torch.autograd.Function):
         refuse_second_derivative()
         inputs: _Inputs = ctx.inputs
         weight = torch.sigmoid(ctx.gap).mul_(gradients[0] / len(ctx.gap))
-        d_anchor, *_ = inputs.function.backward(ctx.inner, weight.view(-1))
+        d_anchor, _, d_total, *_ = inputs.function.backward(ctx.inner, weight.view(-1))
+        d_factor = None
+        if d_total is not None:
+            d_factor = d_total.sum() - torch.dot(weight.view(-1), inputs.similarity.view(-1))
+        if d_anchor is None:
+            return None, d_factor, *[None for _ in ctx.dtypes]
         views = inputs.anchor.view(2, -1, inputs.anchor.shape[1])
         d_views = unit_kernels.backward(
-            d_anchor.view(views.shape),
-            weight.mul_(-inputs.reduction.phi.times),
+            d_anchor.contiguous().view(views.shape),
+            weight.mul_(ctx.factor).neg_(),
             views,
             inputs.inverse,
             dtype=ctx.dtypes[0],
         )
-        return None, *((d_views,) if len(ctx.dtypes) == 1 else d_views.unbind())
+        return None, d_factor, *((d_views,) if len(ctx.dtypes) == 1 else d_views.unbind())

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 import torchvision
@@ -70,10 +72,11 @@ def test_the_simclr_head_is_lightlys() -> None:
     assert [type(layer).__name__ for layer in predictor(256).children()][-1] == "Linear"
 
 
-def test_errors_suggest_the_nearest_name() -> None:
+def test_errors_suggest_the_nearest_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="did you mean 'resnet18-cifar'"):
         encoder("resnet18-cifr")
     with pytest.raises(ValueError, match="did you mean 'moco-v2'"):
         head("moco2", 8)
+    monkeypatch.setitem(sys.modules, "timm", None)  # as if it were not installed
     with pytest.raises(ValueError, match="pip install timm"):
         encoder("timm:resnet18")
