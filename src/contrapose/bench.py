@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from contrapose.losses import align_uniform, balanced, cacr, dcl, hard_negative, nt_xent
+from contrapose.losses import align_uniform, balanced, cacr, clip, dcl, hard_negative, nt_xent, siglip
 from contrapose.pairs import cross, two_views
 from contrapose.pairs.negatives import hardest
 from contrapose.reduce import path
@@ -38,7 +38,10 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
     "align_uniform": align_uniform,
     "hardest": partial(nt_xent, temperature=0.3, negatives=hardest(0.0819)),
     "cross": partial(nt_xent, temperature=0.1),  # one direction of CLIP's loss: n anchors against n others
+    "clip": clip,  # both directions of n against n others, with a learned temperature
+    "siglip": siglip,  # with a learned temperature and a learned bias
 }
+BETWEEN_TOWERS = ("cross", "clip", "siglip")
 PATHS = ("ours", "dense", "chunked", "fused")
 PEERS = ("PyTorch", "torch.compile", "lightly", "inf-cl", "siglip-kernel")
 WITHOUT_MATRIX = ("ours", "chunked", "fused", "inf-cl", "siglip-kernel")  # the others store the n × n matrix
@@ -68,13 +71,20 @@ def implementations(loss: str) -> dict[str, LossFunction]:
         functions |= {"PyTorch": plain_nt_xent, "torch.compile": torch.compile(plain_nt_xent)}
         if _installed("lightly"):
             functions["lightly"] = _lightly
-    if loss == "cross":
-        functions |= {"PyTorch": plain_cross, "torch.compile": torch.compile(plain_cross)}
-        if _installed("inf_cl"):
-            functions["inf-cl"] = _inf_cl
-        if _installed("siglip_kernel"):
-            functions["siglip-kernel"] = _siglip
+    if loss in BETWEEN_TOWERS:
+        plain = {"cross": plain_cross, "clip": plain_clip, "siglip": plain_siglip}[loss]
+        functions |= {"PyTorch": plain, "torch.compile": torch.compile(plain)}
+    if loss in ("cross", "clip") and _installed("inf_cl"):
+        functions["inf-cl"] = _inf_cl if loss == "cross" else _inf_cl_both
+    if loss in ("cross", "siglip") and _installed("siglip_kernel"):
+        functions["siglip-kernel"] = _siglip_kernel
     return functions
+
+
+@lru_cache
+def _learned(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return a temperature and a bias that are learned, the same for all implementations."""
+    return tuple(torch.tensor(x, device=device, requires_grad=True) for x in (0.07, -10.0))  # type: ignore[return-value]
 
 
 def _installed(name: str) -> bool:
@@ -82,11 +92,17 @@ def _installed(name: str) -> bool:
 
 
 def _contrapose_loss(loss: str, path_name: str, a: Tensor, b: Tensor) -> Tensor:
-    make_pairs = cross if loss == "cross" else two_views
     if path_name == "ours":  # the path that is selected automatically
-        return LOSSES[loss](make_pairs(a, b))
+        return _call(loss, a, b)
     with path(path_name):
-        return LOSSES[loss](make_pairs(a, b))
+        return _call(loss, a, b)
+
+
+def _call(loss: str, a: Tensor, b: Tensor) -> Tensor:
+    if loss not in ("clip", "siglip"):
+        return LOSSES[loss](cross(a, b) if loss == "cross" else two_views(a, b))
+    temperature, bias = _learned(a.device)
+    return LOSSES[loss](a, b, temperature=temperature, **({"bias": bias} if loss == "siglip" else {}))
 
 
 def plain_nt_xent(z1: Tensor, z2: Tensor) -> Tensor:
@@ -104,6 +120,27 @@ def plain_cross(a: Tensor, b: Tensor) -> Tensor:
     with _autocast_like(a):
         logits = (unit_a @ unit_b.T).float() / 0.1
     return torch.nn.functional.cross_entropy(logits, torch.arange(len(a), device=a.device))
+
+
+def plain_clip(a: Tensor, b: Tensor) -> Tensor:
+    """CLIP's loss as it is usually written: the full matrix, and a cross-entropy of its rows and of its columns."""
+    temperature, _ = _learned(a.device)
+    unit_a, unit_b = (torch.nn.functional.normalize(x.float(), dim=1) for x in (a, b))
+    with _autocast_like(a):
+        logits = (unit_a @ unit_b.T).float() / temperature
+    target = torch.arange(len(a), device=a.device)
+    cross_entropy = torch.nn.functional.cross_entropy
+    return (cross_entropy(logits, target) + cross_entropy(logits.T, target)) / 2
+
+
+def plain_siglip(a: Tensor, b: Tensor) -> Tensor:
+    """SigLIP's loss as it is usually written: the full matrix, and a sigmoid of each entry."""
+    temperature, bias = _learned(a.device)
+    unit_a, unit_b = (torch.nn.functional.normalize(x.float(), dim=1) for x in (a, b))
+    with _autocast_like(a):
+        logits = (unit_a @ unit_b.T).float() / temperature + bias
+    sign = 2 * torch.eye(len(a), device=a.device) - 1
+    return -torch.nn.functional.logsigmoid(sign * logits).sum() / len(a)
 
 
 def _autocast_like(z: Tensor) -> torch.autocast:
@@ -127,8 +164,12 @@ def _inf_cl(a: Tensor, b: Tensor) -> Tensor:
     return value
 
 
-def _siglip(a: Tensor, b: Tensor) -> Tensor:
-    """SigLIP's loss, a sigmoid for each pair: another loss, but over the same matrix product."""
+def _inf_cl_both(a: Tensor, b: Tensor) -> Tensor:
+    return (_inf_cl(a, b) + _inf_cl(b, a)) / 2
+
+
+def _siglip_kernel(a: Tensor, b: Tensor) -> Tensor:
+    """SigLIP's loss, a sigmoid for each pair; beside `cross` it is another loss over the same matrix product."""
     from siglip_kernel import fused_siglip_loss
 
     dtype = a.dtype
@@ -140,7 +181,7 @@ def _siglip(a: Tensor, b: Tensor) -> Tensor:
 def make_step(loss: str, implementation: str, *, n: int, d: int, dtype: str, device: str) -> Callable[[], None]:
     """Return a function that runs one forward and backward pass, on random embeddings of its own."""
     generator = torch.Generator().manual_seed(n)
-    rows = n if loss == "cross" else n // 2
+    rows = n if loss in BETWEEN_TOWERS else n // 2
     first = torch.randn(rows, d, generator=generator)
     second = first + 0.5 * torch.randn(rows, d, generator=generator)
     a, b = (x.to(device, getattr(torch, dtype)).requires_grad_() for x in (first, second))

@@ -23,9 +23,9 @@ class BenchLosses:
     """
 
     losses: tuple[str, ...] = ("nt_xent", "dystress", "cross")
-    """Losses to time: nt_xent, dystress, dcl, balanced, hard_negative, cacr, align_uniform, hardest or cross (CLIP, one way)."""
+    """Losses to time: nt_xent, dystress, dcl, balanced, hard_negative, cacr, align_uniform, hardest, cross, clip or siglip."""
     sizes: tuple[int, ...] = (256, 2048, 8192)
-    """Numbers of anchors n: two views of n/2 images; for cross, n embeddings on each side."""
+    """Numbers of anchors n: two views of n/2 images; for cross, clip and siglip, n embeddings on each side."""
     width: int = 128
     """Dimensions of the embeddings."""
     dtype: str = ""
