@@ -22,7 +22,7 @@ from contrapose.losses import align_uniform, balanced, cacr, clip, dcl, hard_neg
 from contrapose.pairs import cross, two_views
 from contrapose.pairs.negatives import hardest
 from contrapose.reduce import path
-from contrapose.temperature import cosine
+from contrapose.temperature import LearnedNumber, LearnedTemperature, cosine, learned, learned_number
 from contrapose.validate import check_known
 from contrapose.workers import process_context
 
@@ -82,9 +82,9 @@ def implementations(loss: str) -> dict[str, LossFunction]:
 
 
 @lru_cache
-def _learned(device: torch.device) -> tuple[Tensor, Tensor]:
+def _learned(device: torch.device) -> tuple[LearnedTemperature, LearnedNumber]:
     """Return a temperature and a bias that are learned, the same for all implementations."""
-    return tuple(torch.tensor(x, device=device, requires_grad=True) for x in (0.07, -10.0))  # type: ignore[return-value]
+    return learned(0.07, low=0.01).to(device), learned_number(-10.0).to(device)
 
 
 def _installed(name: str) -> bool:
@@ -127,7 +127,7 @@ def plain_clip(a: Tensor, b: Tensor) -> Tensor:
     temperature, _ = _learned(a.device)
     unit_a, unit_b = (torch.nn.functional.normalize(x.float(), dim=1) for x in (a, b))
     with _autocast_like(a):
-        logits = (unit_a @ unit_b.T).float() / temperature
+        logits = (unit_a @ unit_b.T).float() / temperature()
     target = torch.arange(len(a), device=a.device)
     cross_entropy = torch.nn.functional.cross_entropy
     return (cross_entropy(logits, target) + cross_entropy(logits.T, target)) / 2
@@ -138,7 +138,7 @@ def plain_siglip(a: Tensor, b: Tensor) -> Tensor:
     temperature, bias = _learned(a.device)
     unit_a, unit_b = (torch.nn.functional.normalize(x.float(), dim=1) for x in (a, b))
     with _autocast_like(a):
-        logits = (unit_a @ unit_b.T).float() / temperature + bias
+        logits = (unit_a @ unit_b.T).float() / temperature() + bias()
     sign = 2 * torch.eye(len(a), device=a.device) - 1
     return -torch.nn.functional.logsigmoid(sign * logits).sum() / len(a)
 

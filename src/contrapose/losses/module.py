@@ -14,7 +14,7 @@ from contrapose.embeddings import PROVIDED, Assignments, Embeddings, State, with
 from contrapose.losses.catalogue import CATALOGUE, Method
 from contrapose.losses.objective import traits_of
 from contrapose.pairs import AnyPairs, Pairs, Similarities, two_views, views
-from contrapose.temperature import Learned, Schedule
+from contrapose.temperature import Learned, LearnedTemperature, Schedule
 from contrapose.validate import nearest
 
 Batch = Tensor | AnyPairs | Embeddings
@@ -91,7 +91,8 @@ class Loss(nn.Module):
         """The value of a setting in this step."""
         if isinstance(value, Schedule):
             return value.at(self.epoch)
-        return value() if isinstance(value, Learned) else value
+        # A learned temperature goes to the objective as it is: its value need not be checked, which would wait for the device.
+        return value() if isinstance(value, Learned) and not isinstance(value, LearnedTemperature) else value
 
     @property
     def can_capture(self) -> bool:

@@ -26,10 +26,8 @@ from contrapose.reduce.tiles import BLOCK, BlockGradients, Tiles
 from contrapose.reduce.unit import refuse_second_derivative, same_tensor
 
 _FORWARD_BLOCK = 2 * BLOCK  # sums of tiles take less memory than ∂L/∂s, so that blocks can be larger
-_MERGED_ROWS, _MERGED_TILES = (
-    32,
-    16,
-)  # anchors per program of the kernel that merges sums, and tiles that it reads at a time
+# Anchors per program of the kernel that merges sums, and tiles that it reads at a time
+_MERGED_ROWS, _MERGED_TILES = 32, 16
 
 
 class TiledStatistics(torch.autograd.Function):
@@ -42,31 +40,30 @@ class TiledStatistics(torch.autograd.Function):
         """Return log-sum-exps and, if asked for, the second statistic, (n,) each."""
         ctx.same, ctx.width, ctx.reduction = same_tensor(anchor, pool), anchor.shape[1], reduction
         tiles, data = _tiles(reduction, z, p), row_data(reduction, slice(0, len(z)), z)
-        results = z.new_empty((2, len(z)), dtype=torch.float32)
+        results = z.new_empty((2, len(z)), dtype=torch.float32).unbind()
         merged: set[int] = set()  # first anchors of the blocks of rows that have results
         for block in comparisons(reduction.selection.runs, same=ctx.same, block=_FORWARD_BLOCK):
             for anchors, parts in _sums(tiles, block, reduction, data):
                 merge(parts, anchors, results, reduction, first=anchors.start not in merged)
                 merged.add(anchors.start)
-        ctx.save_for_backward(z, p, results)
-        lse, second = results
-        return (lse, second) if reduction.output_count == 2 else (lse,)
+        ctx.save_for_backward(z, p, *results)
+        ctx.tiles, ctx.data = tiles, data  # made of tensors that are kept anyway
+        return results[: reduction.output_count]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of anchor, pool and learned factor."""
         refuse_second_derivative()
         reduction: Reduction = ctx.reduction
-        z, p, results = ctx.saved_tensors
-        lse, second = results
+        z, p, lse, second = ctx.saved_tensors
         wants_anchor, wants_pool, wants_factor, *_ = ctx.needs_input_grad
         upstream = gradients[0].contiguous()
         d_anchor = d_pool = None
         if wants_anchor or wants_pool:
             scaled = scaled_gradients(reduction, lse, second, upstream, gradients[-1])
-            data = *row_data(reduction, slice(0, len(z)), z), lse, *scaled
+            data = *ctx.data, lse, *scaled
             summed = BlockGradients(z, p, same=ctx.same, wants_rows=wants_anchor, wants_columns=wants_pool)
-            _add_gradients(summed, _tiles(reduction, z, p), reduction, data)
+            _add_gradients(summed, ctx.tiles, reduction, data)
             d_anchor, d_pool = summed.result(ctx.width)
         return d_anchor, d_pool, upstream * second if wants_factor else None, None, None, None
 
@@ -92,8 +89,8 @@ def _sums(
     return results
 
 
-def merge(parts: Tensor, anchors: slice, results: Tensor, reduction: Reduction, *, first: bool) -> None:
-    """Merge sums of tiles, (planes, tiles, anchors), into the results (2, n): log-sum-exps and second sums."""
+def merge(parts: Tensor, anchors: slice, results: tuple[Tensor, ...], reduction: Reduction, *, first: bool) -> None:
+    """Merge sums of tiles, (planes, tiles, anchors), into the results, (n,) each: log-sum-exps and second sums."""
     _, tiles, count = parts.shape
     lse, second = results
     buffers, sizes = (parts, lse, second), (anchors.start, count, tiles)

@@ -10,6 +10,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from contrapose.reduce.comparisons import Comparison
 from contrapose.reduce.launch import launch, specialisation
+from contrapose.reduce.reduction import part
 
 BLOCK = 8192  # rows and columns of a block
 # (rows, columns, coordinates per step, warps, pipeline stages) of a tile, by precision: the fastest on an H200. Square, since a
@@ -101,19 +102,22 @@ class BlockGradients:
     def add(self, block: Comparison, weights: Tensor) -> None:
         """Add a block's part: weights · p to its rows and weightsᵀ · z to its columns. A diagonal block is both already."""
         if self.of_rows is not None:
-            self._add_product(self.of_rows, block.rows, weights, self.p[block.columns])
+            self._add_product(self.of_rows, block.rows, weights, part(self.p, block.columns))
         if self.of_columns is not None and not block.diagonal:
-            self._add_product(self.of_columns, block.columns, weights.T, self.z[block.rows])
+            self._add_product(self.of_columns, block.columns, weights.T, part(self.z, block.rows))
 
     def _add_product(self, total: Tensor, rows: slice, weights: Tensor, z: Tensor) -> None:
         # Blocks are cut at the same rows every time, so that the first product can overwrite what memory held before.
         key = (rows.start, rows.stop, total is self.of_rows)
-        beta, out = float(key in self.begun), total[rows]
+        beta, out = float(key in self.begun), part(total, rows)
         self.begun.add(key)
         precision = {} if weights.dtype == torch.float32 else {"out_dtype": torch.float32}
         torch.addmm(out, weights, z, beta=beta, out=out, **precision)  # type: ignore[call-overload]
 
     def result(self, d: int) -> tuple[Tensor | None, Tensor | None]:
         """Return the gradients of z and p without padding, (n, d) and (m, d); the second is None if both are one."""
-        of_rows = None if self.of_rows is None else self.of_rows[:, :d]
-        return of_rows, None if self.same or self.of_columns is None else self.of_columns[:, :d]
+        of_rows, of_columns = self.of_rows, None if self.same else self.of_columns
+        if d < self.z.shape[1]:
+            of_rows = None if of_rows is None else of_rows[:, :d]
+            of_columns = None if of_columns is None else of_columns[:, :d]
+        return of_rows, of_columns

@@ -87,7 +87,10 @@ class _ViewLoss(torch.autograd.Function):
         (total,) = inputs.function.forward(
             inner, inputs.anchor, inputs.anchor, None, *inputs.operands, inputs.reduction
         )
-        gap = total[:, None] - inputs.similarity * factor
+        if isinstance(factor, float):
+            gap = torch.sub(total[:, None], inputs.similarity, alpha=factor)
+        else:
+            gap = torch.addcmul(total[:, None], inputs.similarity, factor, value=-1.0)
         ctx.inputs, ctx.inner, ctx.gap, ctx.factor = inputs, inner, gap, factor
         ctx.dtypes = [z.dtype for z in views]
         return softplus(gap).mean()

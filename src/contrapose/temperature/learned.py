@@ -45,12 +45,19 @@ class LearnedTemperature(Learned):
 
     def forward(self) -> Tensor:
         """Return the temperature, a tensor without dimensions."""
-        if self.low is not None or self.high is not None:
-            with torch.no_grad():
-                self.log_temperature.clamp_(
-                    None if self.low is None else math.log(self.low), None if self.high is None else math.log(self.high)
-                )
+        self._return_to_bounds()
         return self.log_temperature.exp()
+
+    def inverse(self) -> Tensor:
+        """Return 1 / temperature, a tensor without dimensions."""
+        self._return_to_bounds()
+        return torch.exp(-self.log_temperature)
+
+    @torch.no_grad()
+    def _return_to_bounds(self) -> None:
+        if self.low is not None or self.high is not None:
+            low, high = (None if bound is None else math.log(bound) for bound in (self.low, self.high))
+            self.log_temperature.clamp_(low, high)
 
     def extra_repr(self) -> str:
         """The present value and the bounds, for `print`."""

@@ -22,8 +22,8 @@ Temperature: TypeAlias = float | Tensor | Callable[[Tensor], Tensor]
 
 def temperature_logit(temperature: Temperature, anchors: int, name: str = "temperature") -> Logit:
     """Return φ(s) = s / τ for a number, one number per anchor, a learned one, or a function of similarity."""
-    if isinstance(temperature, LearnedTemperature):
-        temperature = temperature()
+    if isinstance(temperature, LearnedTemperature):  # positive by construction: no value is read from the device
+        return Scale(temperature.inverse())
     if isinstance(temperature, Tensor):
         return Scale(1.0 / _check_tensor(temperature, anchors, name))
     if isinstance(temperature, Schedule):
