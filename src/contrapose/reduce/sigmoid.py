@@ -22,8 +22,9 @@ from contrapose.reduce.tile_kernels import sigmoid_tiles_kernel
 from contrapose.reduce.tiles import BLOCK, BlockGradients, Tiles, tile_width
 from contrapose.reduce.unit import refuse_second_derivative, same_tensor
 
-# A quarter of the usual tile: its losses, sigmoids and weights are live at once, and must fit in registers.
-_TILE = (64, 64, 64, 4, 3)
+# Half of the usual tile, with registers for three programs on a multiprocessor: the losses, sigmoids and weights of a tile are
+# live at once, and one program's sums should run during another's products.
+_TILE, _REGISTERS = (64, 128, 64, 4, 3), 168
 
 
 def sum_of_softplus(
@@ -63,8 +64,9 @@ class _Total(torch.autograd.Function):
         same, wants = same_tensor(anchor, pool), wants_anchor or wants_pool
         blocks = list(comparisons(selection.runs, same=same, block=BLOCK))
         # Blocks on the diagonal need square tiles.
-        tile = _TILE if precision == "bf16" and not any(block.diagonal for block in blocks) else None
-        tiles = Tiles(z, p, (selection.anchor_id, selection.pool_id), precision, tile=tile)
+        special = precision == "bf16" and not any(block.diagonal for block in blocks)
+        tile, registers = (_TILE, _REGISTERS) if special and z.is_cuda else (None, None)
+        tiles = Tiles(z, p, (selection.anchor_id, selection.pool_id), precision, tile=tile, registers=registers)
         summed = BlockGradients(z, p, same=same, wants_rows=wants_anchor, wants_columns=wants_pool)
         totals = anchor.new_zeros(3)
         learned = ctx.needs_input_grad[2]

@@ -38,9 +38,16 @@ class Tiles:
     """The tiles of one similarity matrix, z · pᵀ: kernels are launched with one program for each tile of a block."""
 
     def __init__(
-        self, z: Tensor, p: Tensor, ids: tuple[Tensor, Tensor], precision: str, *, tile: Tile | None = None
+        self,
+        z: Tensor,
+        p: Tensor,
+        ids: tuple[Tensor, Tensor],
+        precision: str,
+        *,
+        tile: Tile | None = None,
+        registers: int | None = None,
     ) -> None:
-        self.z, self.p, self.ids = z, p, ids
+        self.z, self.p, self.ids, self.registers = z, p, ids, registers
         self.rows, self.columns, depth, self.warps, self.stages = tile or TILES[precision]
         self.operands = _descriptor(z, self.rows, depth), _descriptor(p, self.columns, depth)
         self.constants = {
@@ -75,6 +82,7 @@ class Tiles:
         launch(
             kernel, (*self.grid(block), 1), (*self.operands, *buffers, *written, *sizes, *numbers),
             (self.z.dtype, specialisation(buffers, sizes)), constants, near=self.z, warps=self.warps, stages=self.stages,
+            registers=self.registers,
         )  # fmt: skip
 
 
