@@ -142,6 +142,28 @@ print("equal")
 """
 )
 
+SHARE = (
+    SETUP
+    + """
+from contrapose.reduce import LogSumExp, Scale, reduce_rows
+for width in (0, 256):
+    fused.MAX_RESIDENT_WIDTH = width
+    for share in (slice(0, 9), slice(5, 27)):  # within one side, and across both: not all rows of the pool are met
+        results = []
+        for which in ("dense", "fused"):
+            torch.manual_seed(0)
+            leaf = torch.randn(2, 20, 18, requires_grad=True)
+            pairs = cross(*leaf, symmetric=True)
+            source = pairs._source(pairs._choices(None), False, share=share)
+            with path(which, precision="tf32x3" if which == "fused" else None):
+                (total,) = reduce_rows(source, LogSumExp(Scale(5.0)))
+            total.sum().backward()
+            results.append((total.detach(), leaf.grad))
+        torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-6)
+print("equal")
+"""
+)
+
 
 def run(script: str, *arguments: str) -> str:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
@@ -170,3 +192,7 @@ def test_the_hardest_negatives_are_found_in_a_sample() -> None:
 
 def test_one_node_is_the_same_loss() -> None:
     assert "equal" in run(ONE_NODE)
+
+
+def test_a_share_of_the_anchors_meets_a_part_of_the_pool() -> None:
+    assert "equal" in run(SHARE)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from contrapose.distributed import gather, raise_on_all_ranks, share_of_rows, world_size
+from contrapose.distributed import gather, raise_on_all_ranks, share_of_rows, sum_over_ranks, world_size
 from contrapose.pairs.ids import opposite_views
 from contrapose.pairs.negatives import Choice, Hardest, Negatives, ViewChoice, narrow, other_views, steps
 from contrapose.pairs.similarities import Similarities, candidate_runs
@@ -110,21 +112,23 @@ class Pairs:
         chosen = self._choices(negatives)
         for choice in chosen:
             choice.check_shape(*self.shape)
-        if self.is_sharded:
-            own = share_of_rows(self.shape[0])
-            # A bad choice of negatives on one rank must raise on all: the others would wait in `gather` for it.
-            mine = _Rows(self._slice_anchors(own), tuple(choice.for_rows(own) for choice in chosen), may_be_empty)
-            values = raise_on_all_ranks(
-                lambda: reduce_rows(mine, *(of_rows(statistic, own) for statistic in statistics))
-            )
-            return tuple(gather(value) for value in values)
-        return reduce_rows(self._source(chosen, may_be_empty), *statistics)
+        if not self.is_sharded:
+            return reduce_rows(self._source(chosen, may_be_empty), *statistics)
+        own = share_of_rows(self.shape[0])
+        mine = self._share_source(own, chosen, may_be_empty)
+        # A bad choice of negatives on one rank must raise on all: the others would wait in `gather` for it.
+        values = raise_on_all_ranks(lambda: reduce_rows(mine, *(of_rows(statistic, own) for statistic in statistics)))
+        return tuple(gather(value) for value in values)
 
     def sum(self, statistic: SoftplusSum, *, negatives: Negatives = None) -> Tensor:
         """Return the sum of a statistic over all anchors, a scalar. On a GPU it costs a pass less than `reduce`."""
-        if self.is_sharded:
-            return self.reduce(statistic, negatives=negatives)[0].sum()
-        return sum_rows(self._source(self._choices(negatives), may_be_empty=False), statistic)
+        chosen = self._choices(negatives)
+        if not self.is_sharded:
+            return sum_rows(self._source(chosen, may_be_empty=False), statistic)
+        own = share_of_rows(self.shape[0])
+        mine = self._share_source(own, chosen, may_be_empty=False)
+        restricted = cast(SoftplusSum, of_rows(statistic, own))
+        return sum_over_ranks(raise_on_all_ranks(lambda: sum_rows(mine, restricted)))
 
     def mean_cross_entropy(self, logit: Logit, *, negatives: Negatives = None) -> Tensor | None:
         """Return the mean over anchors of -log e^{φ(s⁺)} / (e^{φ(s⁺)} + Σ_k e^{φ(s_k)}) as one node of the graph.
@@ -136,12 +140,19 @@ class Pairs:
         source = self._source(self._choices(negatives), may_be_empty=False)
         return cross_entropy_of_views(source, self.raw, self.positive_similarity, logit)
 
-    def _source(self, chosen: tuple[Choice, ...], may_be_empty: bool) -> _Rows:
+    def _source(self, chosen: tuple[Choice, ...], may_be_empty: bool, *, share: slice | None = None) -> _Rows:
+        """Return these pairs, or the `share` of their anchors, as `reduce` reads them."""
+        pairs = self if share is None else self._slice_anchors(share)
         # One view against one other is a smaller matrix; with more than two other views it would be several.
         in_views = self.has_views or self._is_symmetric
         if chosen and isinstance(chosen[0], ViewChoice) and in_views and (chosen[0].same or self.views == 2):
-            return _RowsViewByView(self, chosen[1:], may_be_empty, chosen[0].same)
-        return _Rows(self, chosen, may_be_empty)
+            first, samples = 0 if share is None else share.start, self.shape[0] // self.views
+            return _RowsViewByView(pairs, chosen[1:], may_be_empty, chosen[0].same, samples, first)
+        return _Rows(pairs, chosen, may_be_empty)
+
+    def _share_source(self, own: slice, chosen: tuple[Choice, ...], may_be_empty: bool) -> _Rows:
+        """Return a process's share of the anchors as `reduce` reads them."""
+        return self._source(tuple(choice.for_rows(own) for choice in chosen), may_be_empty, share=own)
 
     @property
     def _is_symmetric(self) -> bool:
@@ -306,19 +317,19 @@ class _RowsViewByView(_Rows):
     """Each view is compared with itself only, or with the other only: the rest of the matrix is not computed."""
 
     same: bool
+    samples: int  # anchors of a view
+    first: int = 0  # number of the first of these anchors among all, if they are a share of them
 
     @property
     def spans(self) -> list[tuple[int, int, int]]:
-        m = len(self.anchor) // self.pairs.views
-        runs = [
-            (slice(start, start + m), self.candidates(slice(start, start + m)))
-            for start in range(0, len(self.anchor), m)
-        ]
+        n, bounds = len(self.anchor), range(0, self.samples * self.pairs.views, self.samples)
+        cuts = [0, *(bound - self.first for bound in bounds if 0 < bound - self.first < n), n]
+        runs = [(slice(start, end), self.candidates(slice(start, end))) for start, end in pairwise(cuts)]
         return [(rows.start, rows.stop, columns.stop - columns.start) for rows, columns in runs]
 
     def candidates(self, rows: slice) -> slice:
-        m = len(self.anchor) // self.pairs.views
-        view = rows.start // m if self.same else 1 - rows.start // m
+        own = (self.first + rows.start) // self.samples
+        view = own if self.same else 1 - own
         # With two sides, explicit negatives follow the second one and belong to it.
         is_last = not self.same and view == 1
-        return slice(view * m, len(self.pool) if is_last else (view + 1) * m)
+        return slice(view * self.samples, len(self.pool) if is_last else (view + 1) * self.samples)

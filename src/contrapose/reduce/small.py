@@ -88,7 +88,8 @@ class _LogSumExp(torch.autograd.Function):
         # An anchor without negatives has no weights, and must not turn its zeros into NaN.
         scale = torch.where(total > 0, gradients[0] * ctx.factor / total, 0.0)
         d_anchor = torch.empty_like(anchor) if wants_anchor else None
-        d_pool = d_anchor if ctx.same else torch.empty_like(pool) if wants_pool else None
+        # Zeros: a process's share of the anchors need not meet all rows of the pool.
+        d_pool = d_anchor if ctx.same else torch.zeros_like(pool) if wants_pool else None
         with full_precision(anchor):
             for c, e in zip(ctx.comparisons, kept, strict=True):
                 _add_gradients(c, e, scale, anchor, pool, d_anchor, d_pool)

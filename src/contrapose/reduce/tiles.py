@@ -96,7 +96,8 @@ class BlockGradients:
     def __init__(self, z: Tensor, p: Tensor, *, same: bool, wants_rows: bool, wants_columns: bool) -> None:
         self.z, self.p, self.same = z, p, same
         self.of_rows = torch.empty_like(z, dtype=torch.float32) if wants_rows else None
-        self.of_columns = self.of_rows if same else torch.empty_like(p, dtype=torch.float32) if wants_columns else None
+        # Zeros: the blocks need not cover all columns.
+        self.of_columns = self.of_rows if same else torch.zeros_like(p, dtype=torch.float32) if wants_columns else None
         self.begun: set[tuple[int, int, bool]] = set()
         self.buffer = z.new_empty(0)
 
@@ -116,8 +117,8 @@ class BlockGradients:
 
     def _add_product(self, total: Tensor, rows: slice, weights: Tensor, z: Tensor) -> None:
         # Blocks are cut at the same rows every time, so that the first product can overwrite what memory held before.
-        key = (rows.start, rows.stop, total is self.of_rows)
-        beta, out = float(key in self.begun), part(total, rows)
+        key, out = (rows.start, rows.stop, total is self.of_rows), part(total, rows)
+        beta = float(key in self.begun or total is not self.of_rows)
         self.begun.add(key)
         precision = {} if weights.dtype == torch.float32 else {"out_dtype": torch.float32}
         torch.addmm(out, weights, z, beta=beta, out=out, **precision)  # type: ignore[call-overload]
