@@ -123,7 +123,7 @@ IN_BLOCKS = ("queue batch cacr", "queue batch cacr reversed", "queue batch align
     "sizes",
     [
         [(1, 3), (7, 17)],
-        [(33, 128)],
+        pytest.param([(33, 128)], marks=pytest.mark.slow),
         pytest.param([(63, 200)], marks=pytest.mark.slow),
         pytest.param([(65, 17)], marks=pytest.mark.slow),
         pytest.param([(257, 3)], marks=pytest.mark.slow),

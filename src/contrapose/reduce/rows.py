@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from contrapose.reduce.block import Block, Selection, Source
+from contrapose.reduce.cpu import constant_scale, log_sum_exp
 from contrapose.reduce.hardware import has_kernels
 from contrapose.reduce.logit import Logit, Scale
 from contrapose.reduce.means import means
-from contrapose.reduce.small import constant_scale, log_sum_exp
 from contrapose.reduce.statistics import SoftplusSum, Statistic, learned_tensors
 from contrapose.reduce.unit import RawViews, matmul, refuse_second_derivative, same_tensor
 from contrapose.validate import check_choice
@@ -101,9 +101,10 @@ def _reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
     # matrices so small that the number of operations decides the time and not their size.
     if anchor is None or pool is None:
         return _by_autograd(source, statistics)
-    factor = constant_scale(statistics, selection) if selection is not None and _may_keep(anchor, pool) else None
+    factor = constant_scale(statistics, selection) if selection is not None and _is_plain_cpu(anchor) else None
     if selection is not None and factor is not None:
-        return (log_sum_exp(anchor, pool, selection, factor),)
+        keep = len(anchor) * len(pool) <= _CPU.kept
+        return (log_sum_exp(anchor, pool, selection, factor, keep=keep),)
     small = selection is not None and _small(anchor, pool)
     if selection is not None and not (small and not anchor.is_cuda):
         reduced = _without_blocks(source, anchor, pool, selection, statistics)
@@ -200,11 +201,11 @@ def _small(anchor: Tensor, pool: Tensor) -> bool:
     return len(anchor) * len(pool) <= _SMALL[anchor.is_cuda] and _MEMORY.get() is None and _FORCED.get() is None
 
 
-def _may_keep(anchor: Tensor, pool: Tensor) -> bool:
-    """Whether the matrix is on the CPU and small enough to be kept for the backward pass."""
+def _is_plain_cpu(anchor: Tensor) -> bool:
+    """Whether these are tensors on the CPU, and neither a path nor memory is forced."""
     # A tracer (make_fx, fake tensors) has no ids to search in.
     not_limited = _MEMORY.get() is None and _FORCED.get() is None and not is_in_torch_dispatch_mode()
-    return not_limited and anchor.device.type == "cpu" and len(anchor) * len(pool) <= _CPU.kept
+    return not_limited and anchor.device.type == "cpu"
 
 
 def _needs_autograd(statistics: tuple[Statistic, ...], anchor: Tensor, pool: Tensor) -> bool:

@@ -1,8 +1,9 @@
-"""Log-sum-exps of a small matrix on the CPU, in few passes over it.
+"""Log-sum-exps of one loss's usual form on the CPU, φ = s / τ with τ a number, in few passes over the matrix.
 
-Plain autograd reads or writes the matrix about ten times. Here e^φ takes the place of φ, needs no maximum because |φ| is
-bounded, and is kept: ∂L/∂s is e^φ times a number per row. A similarity that serves both of its rows (two views of a batch,
-both directions of CLIP) is computed once, and both terms of its gradient are one product.
+Plain autograd reads or writes the matrix about ten times. Here e^φ takes the place of φ and needs no maximum, because |φ| is
+bounded; ∂L/∂s is e^φ times a number per row. A similarity that serves both of its rows (two views of a batch, both directions of
+CLIP) is computed once, and both terms of its gradient are one product. A small matrix of e^φ is kept for the backward pass, a
+large one is computed again, block by block.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from contrapose.reduce.block import Selection
 from contrapose.reduce.comparisons import Comparison, comparisons
 from contrapose.reduce.exponent import MAX_SHIFT
 from contrapose.reduce.logit import Scale
+from contrapose.reduce.reduction import part
 from contrapose.reduce.statistics import LogSumExp, Statistic
 from contrapose.reduce.unit import full_precision, refuse_second_derivative, same_tensor
 
 _PANEL = 2**18  # similarities that stay in the cache while exponential, mask and sum pass over them
+_BLOCK = 2048  # rows and columns of a block of a matrix that is not kept
 
 
 def constant_scale(statistics: tuple[Statistic, ...], selection: Selection) -> float | None:
@@ -32,9 +35,9 @@ def constant_scale(statistics: tuple[Statistic, ...], selection: Selection) -> f
     return float(logit.factor)
 
 
-def log_sum_exp(anchor: Tensor, pool: Tensor, selection: Selection, factor: float) -> Tensor:
-    """Return log Σ_j e^{factor · s_ij} over each anchor's negatives, (n,)."""
-    value: Tensor = _LogSumExp.apply(anchor, pool, selection, factor)
+def log_sum_exp(anchor: Tensor, pool: Tensor, selection: Selection, factor: float, *, keep: bool) -> Tensor:
+    """Return log Σ_j e^{factor · s_ij} over each anchor's negatives, (n,); `keep` the matrix for the backward pass."""
+    value: Tensor = _LogSumExp.apply(anchor, pool, selection, factor, keep)
     return value
 
 
@@ -45,11 +48,14 @@ def _panels(comparison: Comparison) -> list[slice]:
 
 def _exponentials(anchor: Tensor, pool: Tensor, c: Comparison, selection: Selection, factor: float) -> Tensor:
     """Return e^{factor · s} of a block, 0 for pairs of the same sample."""
-    rows, columns = anchor[c.rows] * factor, pool[c.columns].T
+    rows, columns = part(anchor, c.rows) * factor, part(pool, c.columns).T
+    row_id, column_id = part(selection.anchor_id, c.rows), part(selection.pool_id, c.columns)
+    if c.height * c.width <= _PANEL:  # a search for equal ids has more operations than a pass over so few
+        return torch.mm(rows, columns).exp_().masked_fill_(row_id[:, None] == column_id, 0.0)
     e = rows.new_empty((c.height, c.width))
     for panel in _panels(c):
         torch.mm(rows[panel], columns, out=e[panel]).exp_()
-    e[_same_sample(selection.anchor_id[c.rows], selection.pool_id[c.columns])] = 0.0
+    e[_same_sample(row_id, column_id)] = 0.0
     return e
 
 
@@ -65,18 +71,19 @@ def _same_sample(row_id: Tensor, column_id: Tensor) -> tuple[Tensor, Tensor]:
 
 class _LogSumExp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, pool: Tensor, selection: Selection, factor: float) -> Tensor:
-        ctx.same, ctx.factor = same_tensor(anchor, pool), factor
-        ctx.comparisons = list(comparisons(selection.runs, same=ctx.same, block=2**62))
-        total = anchor.new_empty(len(anchor))
+    def forward(ctx: Any, anchor: Tensor, pool: Tensor, selection: Selection, factor: float, keep: bool) -> Tensor:
+        ctx.same, ctx.factor, ctx.selection = same_tensor(anchor, pool), factor, selection
+        ctx.comparisons = list(comparisons(selection.runs, same=ctx.same, block=2**62 if keep else _BLOCK))
+        total = anchor.new_zeros(len(anchor))
         kept = []
         with full_precision(anchor):
             for c in ctx.comparisons:
                 e = _exponentials(anchor, pool, c, selection, factor)
-                total[c.rows] = e.sum(1)
+                part(total, c.rows).add_(e.sum(1))
                 if c.both and not c.diagonal:
-                    total[c.columns] = e.sum(0)
-                kept.append(e)
+                    part(total, c.columns).add_(e.sum(0))
+                if keep and any(ctx.needs_input_grad):
+                    kept.append(e)
         ctx.save_for_backward(anchor, pool, total, *kept)
         return total.log()
 
@@ -87,13 +94,14 @@ class _LogSumExp(torch.autograd.Function):
         wants_anchor, wants_pool, *_ = ctx.needs_input_grad
         # An anchor without negatives has no weights, and must not turn its zeros into NaN.
         scale = torch.where(total > 0, gradients[0] * ctx.factor / total, 0.0)
-        d_anchor = torch.empty_like(anchor) if wants_anchor else None
-        # Zeros: a process's share of the anchors need not meet all rows of the pool.
+        # Zeros: blocks add up, and a process's share of the anchors need not meet all rows of the pool.
+        d_anchor = torch.zeros_like(anchor) if wants_anchor else None
         d_pool = d_anchor if ctx.same else torch.zeros_like(pool) if wants_pool else None
         with full_precision(anchor):
-            for c, e in zip(ctx.comparisons, kept, strict=True):
+            for number, c in enumerate(ctx.comparisons):
+                e = kept[number] if kept else _exponentials(anchor, pool, c, ctx.selection, ctx.factor)
                 _add_gradients(c, e, scale, anchor, pool, d_anchor, d_pool)
-        return d_anchor, None if ctx.same else d_pool, None, None
+        return d_anchor, None if ctx.same else d_pool, None, None, None
 
 
 def _add_gradients(
@@ -105,14 +113,13 @@ def _add_gradients(
     d_anchor: Tensor | None,
     d_pool: Tensor | None,
 ) -> None:
-    """Write a block's part of the gradients: the rows' own and, if its columns are anchors, theirs too."""
-    of_rows, columns = scale[c.rows, None], pool[c.columns]
+    """Add a block's part of the gradients: the rows' own and, if its columns are anchors, theirs too."""
+    of_rows, of_columns, columns = part(scale, c.rows)[:, None], part(scale, c.columns), part(pool, c.columns)
     for panel in _panels(c):
         # ∂L/∂s of both rows that a similarity belongs to: their numbers add up before the exponential is multiplied.
-        both = of_rows[panel] + scale[c.columns] if c.both else of_rows[panel]
-        weights = e[panel] * both
+        of_panel = part(of_rows, panel)
+        weights = part(e, panel) * (of_panel + of_columns if c.both else of_panel)
         if d_anchor is not None:
-            torch.mm(weights, columns, out=d_anchor[c.rows][panel])
+            part(part(d_anchor, c.rows), panel).addmm_(weights, columns)
         if d_pool is not None and not c.diagonal:
-            part = torch.mm(weights.T, anchor[c.rows][panel])
-            d_pool[c.columns] = part if panel.start == 0 else d_pool[c.columns] + part
+            part(d_pool, c.columns).addmm_(weights.T, part(part(anchor, c.rows), panel))
