@@ -21,6 +21,7 @@ from contrapose.conformance.measure import Criterion, MakeCriterion
 from contrapose.conformance.references import SIGLIP_BIAS
 from contrapose.distributed import gather
 from contrapose.losses import Loss
+from contrapose.losses import clip as our_clip
 from contrapose.losses import nt_xent as our_nt_xent
 from contrapose.pairs import cross, two_views
 
@@ -72,8 +73,7 @@ def make_our_clip(temperature: float) -> Criterion:
     """CLIP's loss, both directions, of contrapose."""
 
     def criterion(a: Tensor, b: Tensor, ids: Tensor | None = None) -> Tensor:
-        one = our_nt_xent(cross(a, b, ids=ids).sharded(), temperature=temperature)
-        return (one + our_nt_xent(cross(b, a, ids=ids).sharded(), temperature=temperature)) / 2
+        return our_clip(cross(a, b, symmetric=True, ids=ids).sharded(), temperature=temperature)
 
     return criterion
 
