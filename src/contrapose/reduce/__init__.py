@@ -4,6 +4,16 @@ Every objective is plain autograd on a few numbers per anchor: statistics of its
 computed here, block by block, so that only a small part of the matrix exists at any time. A small matrix is kept for
 the backward pass, a large one is computed again. Memory then grows with the number of embeddings and not with its
 square.
+
+`rows` chooses how:
+
+    cpu         on a CPU, the log-sum-exp of s / τ with τ a number: few passes over the matrix
+    rows        blocks of rows for every other statistic, temperature and choice, on any device
+    fused       on a GPU, widths up to 256: Triton kernels that keep a row's gradient in registers
+    tiled       on a GPU, widths up to 2,048, and both directions of two sides: tiles, and matrix products for the gradient
+    view_loss   on a GPU, two views to the mean cross-entropy: the same kernels as one node of the graph
+    sigmoid     on a GPU, a sigmoid loss and its gradient in one pass over the tiles
+    thresholds  on a GPU, the similarity of each anchor's k-th hardest negative
 """
 
 from contrapose.reduce.block import ALL, Block, Selection, Source
