@@ -30,7 +30,10 @@ from contrapose.validate import check_choice, check_known
 
 if Version(sentence_transformers.__version__) < Version("6.2"):
     # Its trainer would not clear the gradient of a learned temperature after each step.
-    raise ImportError(f"sentence-transformers: expected version 6.2 or newer, got {sentence_transformers.__version__}")
+    raise ImportError(
+        f"sentence-transformers: expected version 6.2 or newer, got {sentence_transformers.__version__}; "
+        "run: pip install -U 'sentence-transformers[train]>=6.2'"
+    )
 
 Features = dict[str, Any]
 DIRECTIONS = {

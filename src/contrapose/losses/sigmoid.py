@@ -30,8 +30,8 @@ def siglip(
     """log(1 + e^{-(s⁺/τ + b)}) + Σ_k log(1 + e^{s_k/τ + b}), b = `bias` (SigLIP, Zhai et al.).
 
     On `cross(image, text)`, or called as `siglip(image, text)`, this is the paper's loss: each of the m² pairs is
-    classified as matching or not, and the sum is divided by m. At the start almost all pairs do not match; the negative
-    bias says so. Several positives are averaged. The paper learns both numbers:
+    classified as matching or not, and the sum is divided by m. Only m of the m² pairs match, so that training starts
+    with a negative bias, which predicts no match. Several positives are averaged. The paper learns both numbers:
     `Loss(siglip, temperature=learned(0.1), bias=learned_number(-10.0))`.
     """
     logit, bias = temperature_logit(temperature, pairs.shape[0]), _check_bias(bias)

@@ -74,8 +74,8 @@ def clip(
     """NT-Xent against rows of other views only: ½[CE(S/τ) + CE(Sᵀ/τ)] (CLIP, Radford et al.).
 
     This is the symmetric loss on `cross(image, text, symmetric=True)` and on `two_views(image, text)`, or called as
-    `clip(image, text)`; on `cross(image, text)` it is its first half. CLIP learns its temperature:
-    `Loss(clip, temperature=learned(0.07, low=0.01))`.
+    `clip(image, text)`; on `cross(image, text)` it is the direction from image to text alone, CE(S/τ). CLIP learns its
+    temperature: `Loss(clip, temperature=learned(0.07, low=0.01))`.
 
     >>> round(clip(torch.eye(4), torch.eye(4), temperature=0.5).item(), 4)  # log(1 + 3/e²)
     0.3408

@@ -5,10 +5,10 @@ computed here, block by block, so that only a small part of the matrix exists at
 the backward pass, a large one is computed again. Memory then grows with the number of embeddings and not with its
 square.
 
-`rows` chooses how:
+`reduce_rows`, in `rows`, selects one of these implementations:
 
     cpu         on a CPU, the log-sum-exp of s / τ with τ a number: few passes over the matrix
-    rows        blocks of rows for every other statistic, temperature and choice, on any device
+    rows        on any device, blocks of rows for every other statistic, temperature and choice of negatives
     fused       on a GPU, widths up to 256: Triton kernels that keep a row's gradient in registers
     tiled       on a GPU, widths up to 2,048, and both directions of two sides: tiles, and matrix products for the gradient
     view_loss   on a GPU, two views to the mean cross-entropy: the same kernels as one node of the graph
