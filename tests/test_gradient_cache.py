@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -346,3 +346,15 @@ def test_a_lazy_module() -> None:
     encoder = nn.LazyLinear(3)
     large_batch(encoder, torch.randn(5, 2), micro_batch=2).sum().backward()
     torch.testing.assert_close(encoder.bias.grad, torch.full((3,), 5.0))
+
+
+class Batch(NamedTuple):
+    x: Tensor
+    weight: Tensor
+
+
+def test_a_named_tuple_as_input() -> None:
+    encoder = nn.Linear(3, 2)
+    batch = Batch(torch.randn(5, 3), torch.ones(5, 1))
+    z = large_batch(encoder, batch, micro_batch=2, forward=lambda model, part: model(part.x) * part.weight)
+    torch.testing.assert_close(z, encoder(batch.x))

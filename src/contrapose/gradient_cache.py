@@ -304,7 +304,10 @@ def _rows(batch: Any, rows: slice) -> Any:
     if isinstance(batch, Mapping):
         return {name: _rows(value, rows) for name, value in batch.items()}
     if isinstance(batch, tuple | list):
-        return type(batch)(_rows(value, rows) for value in batch)
+        parts = [_rows(value, rows) for value in batch]
+        return (
+            type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+        )  # a named tuple takes its fields
     return batch  # a setting of a tokeniser, such as the length of a prompt
 
 

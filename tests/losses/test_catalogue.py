@@ -312,3 +312,9 @@ def test_a_function_of_similarity_may_have_parameters() -> None:
     nt_xent(two_views(z1, z2), temperature=lambda s: 0.2 + width * s.square()).backward()
     assert width.grad is not None
     assert width.grad.abs() > 0
+
+
+def test_a_state_per_sample_without_explicit_ids() -> None:
+    state = PerSample(6)
+    state.update(two_views(torch.randn(6, 4), torch.randn(6, 4)))
+    assert torch.isfinite(state.log_average).all()

@@ -13,9 +13,9 @@ from kinds import EVERY, KINDS, Kind, Raw
 from oracles import Batch, Oracle
 from torch import Tensor
 
-from contrapose.losses import dcl, generalized_nt_xent, moco_v3, nt_xent, simple, supcon, triplet
+from contrapose.losses import dcl, generalized_nt_xent, moco_v3, nt_xent, siglip, simple, supcon, triplet
 from contrapose.metrics import penalties
-from contrapose.pairs import Pairs, cross, from_similarities, guided, hardest, other_views, two_views
+from contrapose.pairs import Pairs, cross, from_similarities, guided, hardest, other_views, queue, two_views
 from contrapose.reduce import Count, memory
 
 STEP = 1e-6
@@ -186,3 +186,21 @@ def test_bad_arguments_are_named() -> None:
         guided(from_similarities(torch.rand(3), torch.rand(3, 5)))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="margin: expected a finite number"):
         guided(two_views(*z), margin=float("nan"))
+
+
+def test_supcon_has_a_gradient_where_nothing_but_positives_is_left() -> None:
+    z = torch.randn(2, 6, 4, dtype=torch.float64, requires_grad=True)
+    everything = guided(two_views(*torch.randn(2, 6, 3, dtype=torch.float64)), margin=5.0)
+    loss = supcon(two_views(*z), labels=torch.tensor([0, 1, 2, 3, 4, 4]), negatives=everything)
+    loss.backward()
+    assert z.grad is not None
+    assert torch.isfinite(loss)
+    assert torch.isfinite(z.grad).all()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_a_guide_of_another_length_is_refused_by_siglip_too(reduction: str) -> None:
+    rows = torch.randn(20, 4)
+    pairs, guide = (queue(torch.randn(n, 4), torch.randn(n, 4), rows) for n in (6, 9))
+    with pytest.raises(ValueError, match="guide: expected pairs of the same samples"):
+        siglip(pairs, negatives=guided(guide), reduction=reduction)

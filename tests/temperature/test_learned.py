@@ -98,3 +98,11 @@ def test_what_the_user_gives_is_not_copied() -> None:
     for objective in (CATALOGUE["siglip"](temperature=shared, bias=own), siglip):
         criterion = Loss(objective, temperature=shared, bias=own)
         assert {id(p) for p in criterion.parameters()} == {id(own), id(shared.log_temperature)}
+
+
+def test_bounds_do_not_invalidate_a_graph_that_was_made_before() -> None:
+    temperature = learned(0.07, low=0.01)
+    penalty = temperature.log_temperature.square()
+    temperature()
+    penalty.backward()
+    assert temperature.log_temperature.grad is not None

@@ -63,23 +63,23 @@ def supcon(
     else:
         (same,) = pairs.reduce(LogSumExp(logit), negatives=matched.same(), may_be_empty=True)
         attraction = _log_sum_exp(positives, same) - count.to(same.dtype).log()
-    return finish(_log_sum_exp(positives, _log_total(pairs, matched, logit, negatives)) - attraction, reduction)
+    return finish(_log_sum_exp(positives, *_log_totals(pairs, matched, logit, negatives)) - attraction, reduction)
 
 
-def _log_sum_exp(positives: Tensor, total: Tensor) -> Tensor:
-    """Add the positives (n, k) to a log-sum-exp (n,), which is -inf for an anchor without such candidates."""
-    return torch.cat([positives, total[:, None]], 1).logsumexp(1)
+def _log_sum_exp(positives: Tensor, *totals: Tensor) -> Tensor:
+    """Add log-sum-exps (n,) to the positives (n, k); one of an anchor without such candidates is -inf."""
+    # All at once: the positives are finite, and a log-sum-exp of -inf alone would have a gradient of NaN.
+    return torch.cat([positives, *(total[:, None] for total in totals)], 1).logsumexp(1)
 
 
-def _log_total(pairs: AnyPairs, labels: Labels, logit: Logit, negatives: Negatives) -> Tensor:
-    """Return the log-sum-exp over the candidates of other samples, of which `negatives` may leave out some, (n,)."""
+def _log_totals(pairs: AnyPairs, labels: Labels, logit: Logit, negatives: Negatives) -> tuple[Tensor, ...]:
+    """Return log-sum-exps, (n,) each, whose sum is over the candidates of other samples; `negatives` may leave out some."""
     chosen = steps(negatives)
     if not chosen:
-        return pairs.reduce(LogSumExp(logit))[0]
-    # The positives keep the sum finite for an anchor whose candidates all have its label.
+        return pairs.reduce(LogSumExp(logit))
     (same,) = pairs.reduce(LogSumExp(logit), negatives=labels.same(), may_be_empty=True)
     (other,) = pairs.reduce(LogSumExp(logit), negatives=(labels.other(), *chosen), may_be_empty=True)
-    return torch.stack([same, other]).logsumexp(0)
+    return same, other
 
 
 def _same_label_sum(pairs: AnyPairs, labels: Labels, logit: Logit) -> Tensor:

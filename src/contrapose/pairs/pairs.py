@@ -110,8 +110,6 @@ class Pairs:
         With `may_be_empty` a choice may leave anchors without negatives: their log-sum-exp is -inf, their expectation 0.
         """
         chosen = self._choices(negatives)
-        for choice in chosen:
-            choice.check_shape(*self.shape)
         if not self.is_sharded:
             return reduce_rows(self._source(chosen, may_be_empty), *statistics)
         own = share_of_rows(self.shape[0])
@@ -165,8 +163,10 @@ class Pairs:
         return candidate_runs(self.shape, both_ways=self._is_symmetric)
 
     def _choices(self, negatives: Negatives) -> tuple[Choice, ...]:
-        """Return all choices to apply, those that belong to these pairs first."""
+        """Return all choices to apply, checked, those that belong to these pairs first."""
         chosen = steps(negatives)
+        for choice in chosen:
+            choice.check_shape(*self.shape)
         if not self.between_views_only:
             return chosen
         # Here `other_views()` keeps every negative: left out, it does not keep kernels from computing the rest.

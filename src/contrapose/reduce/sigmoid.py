@@ -37,13 +37,11 @@ def sum_of_softplus(
     bf16_anchor: Tensor | None = None,
 ) -> Tensor | None:
     """Return Σ_i Σ_j log(1 + e^{φ(s_ij) + bias}) over all anchors' negatives, a scalar; None if kernels cannot compute it."""
-    phi = exponent(statistic.logit, 1, anchor)
-    per_anchor = (
-        isinstance(statistic.logit, Scale)
-        and isinstance(statistic.logit.factor, Tensor)
-        and statistic.logit.factor.ndim
-    )
-    if phi is None or per_anchor or selection.hardest is not None or anchor.dtype != torch.float32:
+    logit = statistic.logit
+    if isinstance(logit, Scale) and isinstance(logit.factor, Tensor) and logit.factor.ndim:  # one for each anchor
+        return None
+    phi = exponent(logit, 1, anchor)
+    if phi is None or selection.hardest is not None or anchor.dtype != torch.float32:
         return None
     scale = phi.times if phi.factor is None else phi.factor[0]
     bias = statistic.bias.to(anchor) if isinstance(statistic.bias, Tensor) else statistic.bias

@@ -46,8 +46,7 @@ class TiledStatistics(torch.autograd.Function):
             for anchors, parts in _sums(tiles, block, reduction, data):
                 merge(parts, anchors, results, reduction, first=anchors.start not in merged)
                 merged.add(anchors.start)
-        ctx.save_for_backward(z, p, *results)
-        ctx.tiles, ctx.data = tiles, data  # made of tensors that are kept anyway
+        ctx.save_for_backward(z, p, *results, *data)
         return results[: reduction.output_count]
 
     @staticmethod
@@ -55,15 +54,14 @@ class TiledStatistics(torch.autograd.Function):
         """Return the gradients of anchor, pool and learned factor."""
         refuse_second_derivative()
         reduction: Reduction = ctx.reduction
-        z, p, lse, second = ctx.saved_tensors
+        z, p, lse, second, *data = ctx.saved_tensors
         wants_anchor, wants_pool, wants_factor, *_ = ctx.needs_input_grad
         upstream = gradients[0].contiguous()
         d_anchor = d_pool = None
         if wants_anchor or wants_pool:
             scaled = scaled_gradients(reduction, lse, second, upstream, gradients[-1])
-            data = *ctx.data, lse, *scaled
             summed = BlockGradients(z, p, same=ctx.same, wants_rows=wants_anchor, wants_columns=wants_pool)
-            _add_gradients(summed, ctx.tiles, reduction, data)
+            _add_gradients(summed, _tiles(reduction, z, p), reduction, (*data, lse, *scaled))
             d_anchor, d_pool = summed.result(ctx.width)
         return d_anchor, d_pool, upstream * second if wants_factor else None, None, None, None
 

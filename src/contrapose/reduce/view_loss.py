@@ -91,27 +91,32 @@ class _ViewLoss(torch.autograd.Function):
             gap = torch.sub(total[:, None], inputs.similarity, alpha=factor)
         else:
             gap = torch.addcmul(total[:, None], inputs.similarity, factor, value=-1.0)
-        ctx.inputs, ctx.inner, ctx.gap, ctx.factor = inputs, inner, gap, factor
-        ctx.dtypes = [z.dtype for z in views]
+        # Saved, and not kept as attributes: autograd frees what is saved once the backward pass is done.
+        ctx.save_for_backward(gap, inputs.anchor, inputs.inverse, inputs.similarity, *inner.saved_tensors)
+        inner.saved_tensors = ()
+        ctx.inner, ctx.function, ctx.dtypes = inner, inputs.function, [z.dtype for z in views]
+        ctx.factor = factor.detach() if isinstance(factor, Tensor) else factor
         return softplus(gap).mean()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
-        inputs: _Inputs = ctx.inputs
-        weight = torch.sigmoid(ctx.gap).mul_(gradients[0] / len(ctx.gap))
-        d_anchor, _, d_total, *_ = inputs.function.backward(ctx.inner, weight.view(-1))
+        gap, anchor, inverse, similarity, *kept = ctx.saved_tensors
+        weight = torch.sigmoid(gap).mul_(gradients[0] / len(gap))
+        ctx.inner.saved_tensors = tuple(kept)
+        d_anchor, _, d_total, *_ = ctx.function.backward(ctx.inner, weight.view(-1))
+        ctx.inner.saved_tensors = ()
         d_factor = None
         if d_total is not None:
-            d_factor = d_total.sum() - torch.dot(weight.view(-1), inputs.similarity.view(-1))
+            d_factor = d_total.sum() - torch.dot(weight.view(-1), similarity.view(-1))
         if d_anchor is None:
             return None, d_factor, *[None for _ in ctx.dtypes]
-        views = inputs.anchor.view(2, -1, inputs.anchor.shape[1])
+        views = anchor.view(2, -1, anchor.shape[1])
         d_views = unit_kernels.backward(
             d_anchor.contiguous().view(views.shape),
             weight.mul_(ctx.factor).neg_(),
             views,
-            inputs.inverse,
+            inverse,
             dtype=ctx.dtypes[0],
         )
         return None, d_factor, *((d_views,) if len(ctx.dtypes) == 1 else d_views.unbind())

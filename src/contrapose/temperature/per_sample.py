@@ -148,7 +148,7 @@ def _group_numbers(index: Tensor) -> Tensor:
     # Not torch.unique: the size of its result is unknown to the host, which would have to wait for the device.
     ordered, order = index.sort()
     changes = (ordered.diff() != 0).cumsum(0)
-    return torch.zeros_like(index).scatter(0, order[1:], changes)
+    return torch.zeros_like(order).scatter(0, order[1:], changes)
 
 
 def _group_mean(values: Tensor, group: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ def temperature_logit(temperature: Temperature, anchors: int, name: str = "tempe
         return Divided(_CheckedFunction(temperature, name))
     check_number(name, temperature, above=0.0)
     check_number(name, temperature, least=SMALLEST)
-    return Scale(1.0 / temperature)
+    return Scale(1.0 / float(temperature))
 
 
 def _check_tensor(temperature: Tensor, anchors: int, name: str) -> Tensor:
