@@ -53,6 +53,18 @@ def over_temperature(
 
 
 @triton.jit
+def tile_similarities(
+    z, p, row, column, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return a tile of z · pᵀ, (ROWS, COLUMNS) from `row` and `column` on, summed over DEPTH coordinates at a time."""
+    s = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for k in range(0, WIDTH, DEPTH):
+        s = tl.dot(z.load([row, k]), tl.trans(p.load([column, k])), s, input_precision=PRECISION)
+    return s
+
+
+@triton.jit
 def excluded_pairs(row_ids, p_id, columns, m, FULL_TILES: tl.constexpr):
     """Return (ROWS, COLUMNS) bool: true where a column is not a negative, or lies beyond the last column."""
     if FULL_TILES:

@@ -62,7 +62,7 @@ def path(name: str, *, precision: str | None = None) -> Iterator[None]:
 
     By default a GPU uses kernels wherever they apply: in bf16 for half-precision embeddings, in tf32 if torch is
     allowed that for float32 products, and in tf32x3 otherwise. Elsewhere the size of the matrix decides between dense
-    and chunked.
+    and chunked, except that a CPU has a path of its own for a log-sum-exp with a number as temperature (`cpu`).
     """
     check_choice("path", name, *PATHS)
     if precision is not None:

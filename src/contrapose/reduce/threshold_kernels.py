@@ -9,18 +9,7 @@ DEPTH            coordinates of a product that are summed at a time
 import triton
 import triton.language as tl
 
-from contrapose.reduce.kernels import BAND, excluded_pairs, program_rows
-
-
-@triton.jit
-def _similarities(
-    z, p, row, column, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr,
-):  # fmt: skip
-    s = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for k in range(0, WIDTH, DEPTH):
-        s = tl.dot(z.load([row, k]), tl.trans(p.load([column, k])), s, input_precision=PRECISION)
-    return s
+from contrapose.reduce.kernels import BAND, excluded_pairs, program_rows, tile_similarities
 
 
 @triton.jit
@@ -43,7 +32,7 @@ def count_kernel(
     c0, c1, c2, c3, c4, c5, c6, c7 = zero, zero, zero, zero, zero, zero, zero, zero
     for start in range(split * columns_per_program, min(m, (split + 1) * columns_per_program), COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
-        s = _similarities(z, p, first, start, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION)
+        s = tile_similarities(z, p, first, start, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION)
         # Number of thresholds reached, 0 to 8
         reached = tl.minimum(tl.maximum((s - row_low) * scale + 1.0, 0.0), 8.0).to(tl.int32)
         reached = tl.where(excluded_pairs(row_ids, p_id, columns, m, FULL_TILES), 0, reached)
@@ -101,7 +90,7 @@ def collect_kernel(
     here = values + rows.to(tl.int64)[:, None] * CAPACITY
     for start in range(0, m, COLUMNS):
         columns = start + tl.arange(0, COLUMNS)
-        s = _similarities(z, p, first, start, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION)
+        s = tile_similarities(z, p, first, start, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION)
         s = tl.where(excluded_pairs(row_ids, p_id, columns, m, FULL_TILES), -3.0, s)
         wanted = (s >= row_low) & (s < row_high)
         total += tl.sum(tl.where(s >= row_high, 1, 0), 1)

@@ -22,6 +22,7 @@ from contrapose.reduce.kernels import (
     over_temperature,
     reciprocal,
     similarity_weights,
+    tile_similarities,
 )
 
 
@@ -47,19 +48,6 @@ def _tile(
         row_ids, column_ids = tl.load(z_id + rows, row_inside, 0), tl.load(p_id + columns, column_inside, 0)
         excluded = (row_ids[:, None] == column_ids[None, :]) | ~(row_inside[:, None] & column_inside[None, :])
     return rows, columns, row_inside, column_inside, excluded
-
-
-@triton.jit
-def _similarities(
-    z, p, row_start, column_start, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Return the program's tile of the similarity matrix, (ROWS, COLUMNS), summed over the width DEPTH coordinates at a time."""
-    row, column = row_start + tl.program_id(0) * ROWS, column_start + tl.program_id(1) * COLUMNS
-    s = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for k in range(0, WIDTH, DEPTH):
-        s = tl.dot(z.load([row, k]), tl.trans(p.load([column, k])), s, input_precision=PRECISION)
-    return s
 
 
 @triton.jit
@@ -128,7 +116,9 @@ def sum_tiles_kernel(
     rows, columns, row_inside, column_inside, excluded = _tile(
         z_id, p_id, row_start, row_end, column_start, column_end, ROWS, COLUMNS, FULL_TILES
     )
-    s = _similarities(z, p, row_start, column_start, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION)
+    s = tile_similarities(
+        z, p, row_start + i * ROWS, column_start + j * COLUMNS, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION
+    )
     base, _ = over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
     row_count, column_count = row_end - row_start, column_end - column_start
     row_stride, column_stride = (
@@ -255,7 +245,9 @@ def weigh_tiles_kernel(
     rows, columns, row_inside, column_inside, excluded = _tile(
         z_id, p_id, row_start, row_end, column_start, column_end, ROWS, COLUMNS, FULL_TILES
     )
-    s = _similarities(z, p, row_start, column_start, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION)
+    s = tile_similarities(
+        z, p, row_start + i * ROWS, column_start + j * COLUMNS, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION
+    )
     base, slope = over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
     a, b, factor, total, threshold, tie_weight = load_anchors(
         factors, thresholds, tie_weights, lse, gradient, gradient2, rows, row_inside,
@@ -310,7 +302,9 @@ def sigmoid_tiles_kernel(
     if COLUMNS_ARE_ANCHORS:
         times = 2.0
     scale, bias = tl.load(scale_and_bias), tl.load(scale_and_bias + 1)
-    s = _similarities(z, p, row_start, column_start, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION)
+    s = tile_similarities(
+        z, p, row_start + i * ROWS, column_start + j * COLUMNS, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION
+    )
     base, slope = over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
     # Base 2 throughout. -inf for excluded pairs makes their loss and their weight exactly 0.
     x = tl.where(excluded, float("-inf"), base * (scale * LOG2E) + bias * LOG2E)
