@@ -74,13 +74,13 @@ class VectorModality:
     def check_data(self, name: str) -> None:
         assert name == "clusters"
 
-    def load(self, settings: Any, root: Path | None) -> Split:
+    def load(self, settings: Any, root: Path | None, views: Any) -> Split:
         centres, label = torch.randn(4, 8, generator=torch.Generator().manual_seed(0)), torch.arange(200) % 4
         rows = centres[label] + 0.1 * torch.randn(200, 8, generator=torch.Generator().manual_seed(1))
         train, test = Vectors(rows[:160], label[:160]), Vectors(rows[160:], label[160:])
         return Split(train, train, test)
 
-    def views(self, name: str, count: int) -> NoisyVectors:
+    def views(self, name: str, count: int, *, size: int = 0) -> NoisyVectors:
         return NoisyVectors(count)
 
     def check_encoder(self, name: str) -> None:

@@ -137,11 +137,11 @@ class Modality(Protocol):
     def check_data(self, name: str) -> None:
         """Refuse a data set that does not exist, before anything is read."""
 
-    def load(self, settings: DataSettings, root: Path | None) -> Split:
-        """Load a run's data; `root` is where downloads go."""
+    def load(self, settings: DataSettings, root: Path | None, views: ViewMaker) -> Split:
+        """Load a run's data, prepared for these views; `root` is where downloads go."""
 
-    def views(self, name: str, count: int) -> ViewMaker:
-        """Make a view maker by name, with so many views."""
+    def views(self, name: str, count: int, *, size: int = 0) -> ViewMaker:
+        """Make a view maker by name, with so many views of this size; 0: the size that belongs to the name."""
 
     def check_encoder(self, name: str) -> None:
         """Refuse an encoder that does not exist."""

@@ -22,7 +22,7 @@ from contrapose.training.weights import initialise
 
 def prepare(run: Run, root: Path | None = None) -> Split:
     """Load the run's data, cut to its limit and thinned out."""
-    return run.kind.load(run, root)
+    return run.kind.load(run, root, run.view_maker())
 
 
 def prepare_other(run: Run, data: str, root: Path | None = None) -> Split:

@@ -35,10 +35,11 @@ ADDED: dict[str, Any] = {
     "rising": False,
     "modality": "images",
     "contrast": "separate",
+    "size": 0,
 }
 _AT_LEAST = {
-    "limit": 0, "view_count": 1, "queue": 1, "width": 0, "epochs": 1, "batch": 2, "knn": 1, "knn_every": 1, "metrics": 0,
-    "accumulate": 1, "norm_splits": 1, "seed": 0,
+    "limit": 0, "view_count": 1, "size": 0, "queue": 1, "width": 0, "epochs": 1, "batch": 2, "knn": 1, "knn_every": 1,
+    "metrics": 0, "accumulate": 1, "norm_splits": 1, "seed": 0,
 }  # fmt: skip
 
 
@@ -51,6 +52,8 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
     adds eight local crops."""
     view_count: int = 2
     """Views of each image."""
+    size: int = 0
+    """Width and height of the views, in pixels; 0: the size of the recipe. Test images and `embed` use the same size."""
     encoder: str = "tiny"
     """tiny, resnet18-cifar, resnet50-cifar, resnet18, resnet50, resnet50-zero, alexnet, alexnet-64, vit-b16 or timm:NAME."""
     init: str = ""
@@ -171,7 +174,7 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
 
     def view_maker(self) -> ViewMaker:
         """Make the views of the run."""
-        return self.kind.views(self.views, self.view_count)
+        return self.kind.views(self.views, self.view_count, size=self.size)
 
     @property
     def needs_score(self) -> bool:

@@ -26,7 +26,7 @@ class ImageModality:
         """Refuse a name that is neither a known data set nor a path."""
         check_name(name)
 
-    def load(self, settings: DataSettings, root: Path | None) -> Split:
+    def load(self, settings: DataSettings, root: Path | None, views: ViewMaker) -> Split:
         """Load a data set by name, from a folder or an .npz file; apply the limit and the class imbalance."""
         split = load(settings.data, limit=settings.limit, root=root, stream=settings.stream, classes=settings.classes)
         if not settings.imbalance:
@@ -36,9 +36,9 @@ class ImageModality:
         # The probe stays balanced by default: it measures the encoder, not a classifier trained on few tail images.
         return Split(train, train if settings.probe == "train" and split.probe is not None else split.probe, split.test)
 
-    def views(self, name: str, count: int) -> Views:
-        """Return `count` views by the name of an augmentation recipe."""
-        return Views.named(name, count)
+    def views(self, name: str, count: int, *, size: int = 0) -> Views:
+        """Return `count` views by the name of an augmentation recipe, at its own size unless `size` is another."""
+        return Views.named(name, count, size=size or None)
 
     def check_encoder(self, name: str) -> None:
         """Raise ValueError if no encoder has this name."""
