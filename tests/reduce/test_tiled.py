@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -92,14 +93,15 @@ HARDEST = (
     SETUP
     + """
 thresholds.MIN_ROWS, thresholds.MIN_COLUMNS, thresholds._SAMPLE, thresholds._DEPTH = 0, 10, 40, 16
+thresholds._COLLECT_TILE = (16, 16, 4, 2)
 out = {}
-for capacity, width in ((64, 0), (64, 256), (8, 256)):  # in the last case most anchors are left to the eight passes
-    thresholds.CAPACITY, fused.MAX_RESIDENT_WIDTH = capacity, width
+for slots, width in ((8, 0), (8, 256), (1, 256)):  # in the last case many anchors are left to the eight passes
+    thresholds.SLOTS, fused.MAX_RESIDENT_WIDTH = slots, width
     for choice in (hardest(0.1), hardest(3)):
         torch.manual_seed(0)
         raw = [torch.randn(25, 20), torch.randn(25, 20)]
         loss = lambda p, t: nt_xent(p, temperature=0.3, negatives=choice)
-        out[f"{capacity} {width} {choice}"] = errors(two_views, loss, raw, "tf32x3")
+        out[f"{slots} {width} {choice}"] = errors(two_views, loss, raw, "tf32x3")
 print(json.dumps(out))
 """
 )
@@ -110,6 +112,7 @@ ONE_NODE = (
 from contrapose.pairs import other_views
 from contrapose.reduce import Scale, unit_kernels
 from contrapose.reduce.unit import RawViews
+from contrapose.reduce.sigmoid import mean_sigmoid_loss
 from contrapose.reduce.view_loss import mean_cross_entropy
 worst = 0.0
 for width in (0, 256):
@@ -139,6 +142,22 @@ for width in (0, 256):
             assert ours.dtype == dtype
             if m == 7:
                 torch.testing.assert_close(learned[0].grad, learned[1].grad, rtol=1e-4, atol=1e-6)
+            numbers = [torch.tensor([5.0, -2.0], requires_grad=True) for _ in range(2)]
+            for x in leaves:
+                x.grad = None
+            loss = mean_sigmoid_loss(
+                RawViews(leaves, inverse), units.flatten(0, 1), products, source.selection, numbers[0][0], numbers[0][1],
+                precision="tf32x3", bf16_anchor=rounded,
+            )
+            (3 * loss).backward()
+            reference = z.clone().requires_grad_()
+            with path("dense"):
+                value = siglip(two_views(*reference), temperature=1 / numbers[1][0], bias=numbers[1][1], negatives=negatives)
+            (3 * value).backward()
+            torch.testing.assert_close(loss, value, rtol=1e-5, atol=1e-6)
+            ours = torch.stack([x.grad for x in leaves]).reshape(z.shape)
+            torch.testing.assert_close(ours, reference.grad, rtol=tolerance, atol=tolerance)
+            torch.testing.assert_close(numbers[0].grad, numbers[1].grad, rtol=1e-4, atol=1e-5)
 print("equal")
 """
 )
@@ -166,9 +185,47 @@ print("equal")
 )
 
 
+# Ids are compared only in tiles that may hold equal ones. Small tiles of large batches: most are not compared.
+KNOWN_IDS = (
+    SETUP
+    + """
+import random
+import triton
+import triton.language as tl
+from contrapose.reduce.kernels import may_share_ids
+
+@triton.jit
+def answer(out, row, column, period, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    tl.store(out, may_share_ids(row, column, period, ROWS, COLUMNS).to(tl.int32))
+
+random.seed(0)
+out, answers = torch.zeros(1, dtype=torch.int32), set()
+for _ in range(300):
+    rows, columns = random.choice((1, 2, 4, 8)), random.choice((1, 2, 4, 8))
+    row, column, period = random.randrange(60), random.randrange(60), random.randrange(1, 40)
+    answer[(1,)](out, row, column, period, rows, columns)
+    equal = any((row + i) % period == (column + j) % period for i in range(rows) for j in range(columns))
+    assert bool(out.item()) == equal, (row, column, period, rows, columns)
+    answers.add(equal)
+assert answers == {True, False}
+found = {}
+for width in (0, 256):
+    fused.MAX_RESIDENT_WIDTH = width
+    raw = [torch.randn(75, 16), torch.randn(75, 16)]
+    for name, make in (("two_views", two_views), ("cross", cross), ("both", lambda a, b: cross(a, b, symmetric=True))):
+        found[f"{name} {width}"] = errors(make, lambda p, t: nt_xent(p, temperature=0.2), raw, "tf32x3")
+    found[f"siglip {width}"] = errors(two_views, lambda p, t: siglip(p, temperature=0.1, bias=-2.0), raw, "tf32x3")
+print(json.dumps(found))
+"""
+)
+
+
 def run(script: str, *arguments: str) -> str:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
-    return subprocess.check_output([sys.executable, "-c", script, *arguments], text=True, env=environment)
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as file:  # Triton reads the source of kernels from their file
+        file.write(script)
+        file.flush()
+        return subprocess.check_output([sys.executable, file.name, *arguments], text=True, env=environment)
 
 
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -193,6 +250,11 @@ def test_the_hardest_negatives_are_found_in_a_sample() -> None:
 
 def test_one_node_is_the_same_loss() -> None:
     assert "equal" in run(ONE_NODE)
+
+
+def test_ids_are_compared_wherever_two_can_be_equal() -> None:
+    for name, (plain, tiled) in json.loads(run(KNOWN_IDS)).items():
+        assert tiled <= 2 * plain + 5e-6, f"{name}: {tiled} against the dense path's {plain}"
 
 
 def test_a_share_of_the_anchors_meets_a_part_of_the_pool() -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from contrapose.losses.objective import objective
 from contrapose.losses.reduction import finish
-from contrapose.pairs import AnyPairs, cross
+from contrapose.pairs import AnyPairs, Pairs, cross
 from contrapose.pairs.negatives import Negatives
 from contrapose.reduce import SoftplusSum, softplus
 from contrapose.temperature import Learned, Temperature, temperature_logit
@@ -35,6 +35,10 @@ def siglip(
     `Loss(siglip, temperature=learned(0.1), bias=learned_number(-10.0))`.
     """
     logit, bias = temperature_logit(temperature, pairs.shape[0]), _check_bias(bias)
+    if reduction == "mean" and isinstance(pairs, Pairs):
+        loss = pairs.mean_sigmoid_loss(logit, bias, negatives=negatives)
+        if loss is not None:
+            return loss
     positives = pairs.positives()
     offset = bias.to(positives) if isinstance(bias, Tensor) else bias
     attraction, repulsion = softplus(-(logit(positives) + offset)).mean(1), SoftplusSum(logit, bias)

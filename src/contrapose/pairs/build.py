@@ -86,6 +86,7 @@ def within_views(*embeddings: Tensor, ids: Tensor | None) -> Pairs:
         pool=anchor,
         anchor_id=sample,
         pool_id=sample,
+        id_period=m if ids is None else 1,
         view_ids=partial(views_in_order, count, m, device),
         views=count,
         half_precision=half,

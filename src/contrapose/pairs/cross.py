@@ -95,6 +95,7 @@ def _both_ways(a: Tensor, b: Tensor, explicit: _Explicit | None, similarity: str
         pool=pool,
         anchor_id=sample,
         pool_id=torch.cat([sample, explicit.pool_ids(sample)]),
+        id_period=1,
         view_ids=partial(views_by_count, sides, [*sides, (1, len(explicit.rows))], a.device),
         half_precision=pairs.half_precision and is_half(explicit.rows),
         bf16_anchor=None,  # the pool is no longer the anchors
@@ -149,6 +150,7 @@ def _one_sum(
         pool=_joined(widened),
         anchor_id=sample,
         pool_id=pool_id,
+        id_period=m if ids is None and len(pool_id) == m else 1,
         view_ids=partial(views_by_count, [(0, m)], [(rows.view, len(rows.rows)) for rows in pool], a.device),
         between_views_only=all(rows.view for rows in pool),
         half_precision=half,

@@ -25,6 +25,7 @@ from contrapose.reduce import (
     cross_entropy_of_views,
     of_rows,
     reduce_rows,
+    sigmoid_loss_of_views,
     sum_rows,
 )
 from contrapose.reduce.comparisons import Runs
@@ -51,6 +52,7 @@ class Pairs:
     positive_similarity: Tensor | None = None  # (n, k): similarities to the same sample's anchors in the views after it
     views: int = 1  # number of views the anchors are laid out in: n = views · samples
     between_views_only: bool = False  # whether no row of an anchor's own view is its negative, as in `cross`
+    id_period: int = 1  # the id of each anchor and pool row is its number modulo this; 1 if ids are not known to be so
     stored: int = 0  # number of pool rows, the first ones, that come from a queue or a bank
     detached: bool = False  # whether positives, and the pool's stored rows or keys, carry no gradient
     half_precision: bool = False  # whether the embeddings came in half precision
@@ -138,6 +140,13 @@ class Pairs:
         source = self._source(self._choices(negatives), may_be_empty=False)
         return cross_entropy_of_views(source, self.raw, self.positive_similarity, logit)
 
+    def mean_sigmoid_loss(self, logit: Logit, bias: float | Tensor, *, negatives: Negatives = None) -> Tensor | None:
+        """Return the mean over anchors of SigLIP's loss as one node of the graph; None if there is no kernel for it."""
+        if self.raw is None or self.is_sharded or self.positive_similarity is None:
+            return None
+        source = self._source(self._choices(negatives), may_be_empty=False)
+        return sigmoid_loss_of_views(source, self.raw, self.positive_similarity, logit, bias)
+
     def _source(self, chosen: tuple[Choice, ...], may_be_empty: bool, *, share: slice | None = None) -> _Rows:
         """Return these pairs, or the `share` of their anchors, as `reduce` reads them."""
         pairs = self if share is None else self._slice_anchors(share)
@@ -191,6 +200,7 @@ class Pairs:
             positive_rows=self.anchor[rows, None],  # never read: positives are those of the whole
             positive_similarity=None,
             anchor_id=self.anchor_id[rows],
+            id_period=1,
             view_ids=lambda: (self.anchor_view[rows], self.pool_view),
             bf16_anchor=None,
             raw=None,
@@ -295,7 +305,7 @@ class _Rows:
         runs = [(rows, slice(*columns.indices(len(self.pool))[:2])) for rows, columns in met]
         fewest = min(candidates for _, _, candidates in self.spans)
         of = (lambda count: hardest.kept_count(count, fewest)) if isinstance(hardest, Hardest) else None
-        return Selection(self.pairs.anchor_id, self.pairs.pool_id, runs, of)
+        return Selection(self.pairs.anchor_id, self.pairs.pool_id, runs, of, self.pairs.id_period)
 
     def candidates(self, rows: slice) -> slice:
         return ALL

@@ -20,7 +20,16 @@ from contrapose.reduce.block import ALL, Block, Selection, Source
 from contrapose.reduce.exponent import KernelProfile
 from contrapose.reduce.logit import Divided, Hardened, Logit, Scale
 from contrapose.reduce.means import group_counts, group_sums
-from contrapose.reduce.rows import PATHS, PRECISIONS, cross_entropy_of_views, memory, path, reduce_rows, sum_rows
+from contrapose.reduce.rows import (
+    PATHS,
+    PRECISIONS,
+    cross_entropy_of_views,
+    memory,
+    path,
+    reduce_rows,
+    sigmoid_loss_of_views,
+    sum_rows,
+)
 from contrapose.reduce.statistics import (
     Count,
     Expectation,
@@ -63,6 +72,7 @@ __all__ = [
     "of_rows",
     "path",
     "reduce_rows",
+    "sigmoid_loss_of_views",
     "softplus",
     "sum_rows",
 ]

@@ -58,6 +58,11 @@ class Selection:
     pool_id: Tensor  # (m,)
     runs: list[tuple[slice, slice]]  # (anchors, pool rows) that are compared; no anchor or pool row is in two of them
     hardest: Callable[[Tensor], Tensor] | None = None  # number of negatives -> number of the hardest to keep, (n,) each
+    id_period: int = 1  # the id of each row is its number modulo this; 1 if ids are not known to be so
+
+    def id_numbers(self, rows: slice, columns: slice) -> tuple[int, int]:
+        """Return what kernels know about ids without reading them: the period, and how far the columns are ahead of the rows."""
+        return self.id_period, (columns.start - rows.start) % self.id_period
 
     def contiguous(self) -> Selection:
         """Return the same selection with contiguous ids, which kernels require."""

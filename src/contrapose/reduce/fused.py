@@ -20,7 +20,7 @@ from torch import Tensor
 from contrapose.reduce.block import Selection
 from contrapose.reduce.comparisons import both_directions
 from contrapose.reduce.kernels import backward_kernel, combine_kernel, forward_kernel
-from contrapose.reduce.launch import BACKWARD, FORWARD, FORWARD_WITH_MEAN, Launch, tile_of
+from contrapose.reduce.launch import BACKWARD, BACKWARD_OF_HARDEST, FORWARD, FORWARD_WITH_MEAN, Launch, tile_of
 from contrapose.reduce.reduction import (
     LOG2E,
     TOTAL,
@@ -184,7 +184,7 @@ def _forward(
     """Return a run's results of `forward_kernel`: log-sum-exps (n,), second sums (n,) and mean rows (n, d) or None."""
     z, p = part(z, rows), part(p, columns)
     tile = tile_of(reduction.precision, FORWARD_WITH_MEAN if with_mean else FORWARD, len(z), d)
-    launch = Launch(tile, z, p, d, reduction.precision)
+    launch = Launch(tile, z, p, d, reduction.precision, ids=reduction.selection.id_numbers(rows, columns))
     out, second = z.new_empty((2, launch.splits, launch.n), dtype=torch.float32)
     mean = z.new_empty((launch.splits, launch.n, d), dtype=torch.float32) if with_mean else None
     launch(
@@ -210,7 +210,9 @@ def _backward(
     """Write the gradient of some rows of z to `out`, (rows, d): see `backward_kernel`."""
     d = out.shape[1]
     z, p = part(z, rows), part(p, columns)
-    launch = Launch(tile_of(reduction.precision, BACKWARD, len(out), d), z, p, d, reduction.precision)
+    direction = BACKWARD if reduction.hardest is None else BACKWARD_OF_HARDEST
+    tile = tile_of(reduction.precision, direction, len(out), d)
+    launch = Launch(tile, z, p, d, reduction.precision, ids=reduction.selection.id_numbers(rows, columns))
     anchors = rows if rows_are_anchors else columns
     parts = out if launch.splits == 1 else out.new_empty((launch.splits, *out.shape))
     data = row_data(reduction, anchors, z)

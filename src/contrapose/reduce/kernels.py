@@ -7,6 +7,7 @@ logarithms.
 
     z, p                  row and column operands, (n, WIDTH) and (m, WIDTH): d coordinates, padded with zeros
     z_id, p_id            their sample ids: a column with the id of the row is not a negative
+    period, id_shift      the id of row r is r and that of column c is c + id_shift, modulo `period`; 1 if ids are unknown
     columns_per_program   program (i, k) reduces rows [i · ROWS, (i + 1) · ROWS) over the k-th range of columns
     CONSTANT_SHIFT        e^{φ - shift} with one `shift` for all rows, in place of a running maximum per row
     SECOND                what is summed beside Σ e^φ: 0 nothing, 1 Σ s e^φ, 2 Σ e^{φ2} for another multiple φ2 of φ
@@ -65,11 +66,28 @@ def tile_similarities(
 
 
 @triton.jit
+def may_share_ids(row, column, period, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Return whether a tile from `row` and `column` on can hold two equal ids, if those of row and column r are r % period."""
+    # Comparing all ids of a tile takes a third of its instructions, and nearly all tiles hold negatives only.
+    largest_distance = column - row + COLUMNS - 1
+    return (largest_distance + period * (row // period + 1)) % period < ROWS + COLUMNS - 1
+
+
+@triton.jit
 def excluded_pairs(row_ids, p_id, columns, m, FULL_TILES: tl.constexpr):
     """Return (ROWS, COLUMNS) bool: true where a column is not a negative, or lies beyond the last column."""
     if FULL_TILES:
         return row_ids[:, None] == tl.load(p_id + columns)[None, :]
     return (row_ids[:, None] == tl.load(p_id + columns, columns < m, -2)[None, :]) | (columns >= m)[None, :]
+
+
+@triton.jit
+def zero_excluded(x, row_ids, p_id, columns, m, any_excluded, FULL_TILES: tl.constexpr):
+    """Return x (ROWS, COLUMNS) with 0 for each pair that is not one of negatives."""
+    if any_excluded:
+        # Selected, not multiplied: an excluded entry may be NaN or inf.
+        x = tl.where(excluded_pairs(row_ids, p_id, columns, m, FULL_TILES), 0.0, x)
+    return x
 
 
 @triton.jit
@@ -88,7 +106,7 @@ def program_rows(z_id, n, ROWS: tl.constexpr):
 
 @triton.jit
 def forward_kernel(
-    z, p, z_id, p_id, factors, thresholds, tie_weights, out, second, mean_row, n, m, d, columns_per_program,
+    z, p, z_id, p_id, factors, thresholds, tie_weights, out, second, mean_row, n, m, d, columns_per_program, period, id_shift,
     times, times2, low, span, bend, shift, shift2,
     CONSTANT_SHIFT: tl.constexpr, TEMPERATURE: tl.constexpr, DETACH: tl.constexpr, SECOND: tl.constexpr,
     HARDEST_ONLY: tl.constexpr, MEAN_ROW: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
@@ -119,10 +137,11 @@ def forward_kernel(
         y = p.load([start, 0])
         s = tl.dot(x, tl.trans(y), input_precision=PRECISION)
         base, slope = over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, y.dtype == tl.bfloat16)
-        excluded = excluded_pairs(row_ids, p_id, columns, m, FULL_TILES)
+        any_excluded = may_share_ids(first, start + id_shift, period, ROWS, COLUMNS) | (start + COLUMNS > m)
         if CONSTANT_SHIFT:
             e = tl.exp2(base * times - shift)
         else:
+            excluded = excluded_pairs(row_ids, p_id, columns, m, FULL_TILES)
             logit = tl.where(excluded, float("-inf"), base * factor)
             # Online softmax: what has been summed so far is rescaled whenever the maximum rises.
             new_max = tl.maximum(running_max, tl.max(logit, 1))
@@ -135,7 +154,7 @@ def forward_kernel(
                 mean *= rescale[:, None]
             running_max = new_max
             e = tl.exp2(logit - finite_max[:, None])
-        e = tl.where(excluded, 0.0, e)  # an excluded column may hold NaN or inf, which a factor of 0 would keep
+        e = zero_excluded(e, row_ids, p_id, columns, m, any_excluded, FULL_TILES)
         if HARDEST_ONLY:
             membership = membership_of(s, row_threshold, row_tie_weight)
             e *= membership
@@ -143,7 +162,8 @@ def forward_kernel(
         if SECOND == 1:
             total2 += tl.sum(e * s, 1)
         if SECOND == 2:
-            e2 = tl.where(excluded, 0.0, tl.exp2(base * times2 - shift2))
+            e2 = tl.exp2(base * times2 - shift2)
+            e2 = zero_excluded(e2, row_ids, p_id, columns, m, any_excluded, FULL_TILES)
             if HARDEST_ONLY:
                 e2 *= membership
             total2 += tl.sum(e2, 1)
@@ -299,7 +319,7 @@ def similarity_weights(
 @triton.jit
 def backward_kernel(
     z, p, z_id, p_id, factors, thresholds, tie_weights, lse, gradient, gradient2, out, n, m, d, columns_per_program,
-    times, times2, low, span, bend, shift, shift2,
+    period, id_shift, times, times2, low, span, bend, shift, shift2,
     ROWS_ARE_ANCHORS: tl.constexpr, COLUMNS_ARE_ANCHORS: tl.constexpr, CONSTANT_SHIFT: tl.constexpr,
     TEMPERATURE: tl.constexpr, DETACH: tl.constexpr, SECOND: tl.constexpr, FIXED_WEIGHTS: tl.constexpr,
     HARDEST_ONLY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
@@ -326,7 +346,6 @@ def backward_kernel(
         y = p.load([start, 0])
         s = tl.dot(x, tl.trans(y), input_precision=PRECISION)
         base, slope = over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, y.dtype == tl.bfloat16)
-        excluded = excluded_pairs(row_ids, p_id, columns, m, FULL_TILES)
         unread = tl.zeros((COLUMNS,), tl.float32)
         a2, b2, factor2, total2, threshold2, tie_weight2 = unread, unread, unread, unread, unread, unread
         if COLUMNS_ARE_ANCHORS:
@@ -341,7 +360,8 @@ def backward_kernel(
             times, times2, shift, shift2,
             ROWS_ARE_ANCHORS, COLUMNS_ARE_ANCHORS, CONSTANT_SHIFT, SECOND, FIXED_WEIGHTS, HARDEST_ONLY,
         )  # fmt: skip
-        weight = tl.where(excluded, 0.0, weight)  # selected, not multiplied: excluded entries may be NaN
+        any_excluded = may_share_ids(first, start + id_shift, period, ROWS, COLUMNS) | (start + COLUMNS > m)
+        weight = zero_excluded(weight, row_ids, p_id, columns, m, any_excluded, FULL_TILES)
         gradient_sum = tl.dot(weight.to(y.dtype), y, gradient_sum, input_precision=PRECISION)
     if CONSTANT_SHIFT and SECOND == 0:
         gradient_sum *= times * LN2  # once, after the loop

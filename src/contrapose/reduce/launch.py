@@ -13,11 +13,12 @@ from contrapose.reduce.hardware import on_device
 
 # (rows, columns, warps, pipeline stages) of a tile, by precision and pass: the fastest on an H200 at n = 65,536, d = 128.
 Tile = tuple[int, int, int, int]
-FORWARD, FORWARD_WITH_MEAN, BACKWARD = range(3)
+FORWARD, FORWARD_WITH_MEAN, BACKWARD, BACKWARD_OF_HARDEST = range(4)
 _TILES: dict[tuple[str, int], Tile] = {
     ("bf16", FORWARD): (128, 128, 4, 2),
     ("bf16", FORWARD_WITH_MEAN): (64, 128, 4, 2),
-    ("bf16", BACKWARD): (64, 128, 4, 2),
+    ("bf16", BACKWARD): (128, 64, 4, 3),
+    ("bf16", BACKWARD_OF_HARDEST): (64, 128, 4, 2),
     ("tf32", FORWARD): (128, 32, 4, 2),
     ("tf32", FORWARD_WITH_MEAN): (128, 32, 4, 2),
     ("tf32", BACKWARD): (128, 32, 4, 2),
@@ -39,6 +40,7 @@ def tile_of(precision: str, direction: int, rows: int, d: int) -> Tile:
         return (16, 128, 4, 2) if rows <= _FEW_ROWS // 8 else (64, 64, 4, 3)
     if d > 128:
         return (64, 64, 8, 2) if precision == "bf16" else (64, 32, 8, 1)
+    direction = BACKWARD if direction == BACKWARD_OF_HARDEST and precision != "bf16" else direction
     return _TILES.get((precision, direction), _DEFAULT)
 
 
@@ -56,9 +58,11 @@ class Launch:
         d: int,
         precision: str,
         *,
+        ids: tuple[int, int] = (1, 0),
         depth: int | None = None,
         splits: int | None = None,
     ) -> None:
+        self.ids = ids  # period and shift: see `Selection.id_numbers`
         self.z, self.p, self.d, self.tile = z, p, d, tile
         self.depth = depth or z.shape[1]  # coordinates that a kernel loads at a time
         self.precision = "ieee" if precision == "bf16" else precision
@@ -67,7 +71,7 @@ class Launch:
         self.splits = self.grid[1]
 
     def __call__(self, kernel: Any, *buffers: Tensor, numbers: tuple[float, ...], **constants: Any) -> None:
-        """Call kernel(z, p, *buffers, n, m, d, columns_per_program, *numbers, **constants)."""
+        """Call kernel(z, p, *buffers, n, m, d, columns_per_program, period, id_shift, *numbers, **constants)."""
         rows, columns, warps, stages = self.tile
         operands = [
             TensorDescriptor(x, list(x.shape), [self.width, 1], [tile, self.depth])
@@ -77,7 +81,7 @@ class Launch:
             "ROWS": rows, "COLUMNS": columns, "WIDTH": self.width, "PRECISION": self.precision,
             "FULL_TILES": self.m % columns == 0,
         }  # fmt: skip
-        sizes = (self.n, self.m, self.d, self.columns_per_program)
+        sizes = (self.n, self.m, self.d, self.columns_per_program, *self.ids)
         arguments = (*operands, *buffers, *sizes, *numbers)
         key = (self.z.dtype, specialisation(buffers, sizes))
         launch(kernel, self.grid, arguments, key, constants, near=self.z, warps=warps, stages=stages)

@@ -149,6 +149,24 @@ def cross_entropy_of_views(source: Source, raw: RawViews, similarity: Tensor, lo
     )
 
 
+def sigmoid_loss_of_views(
+    source: Source, raw: RawViews, similarity: Tensor, logit: Logit, bias: float | Tensor
+) -> Tensor | None:
+    """Return the mean sigmoid loss of two views from one node of the graph; None if kernels do not apply."""
+    anchor, selection = source.anchor, source.selection
+    if anchor is None or selection is None or torch.compiler.is_compiling():
+        return None
+    precision = _kernel_precision(source, anchor)
+    if precision is None or not isinstance(logit, Scale) or (isinstance(logit.factor, Tensor) and logit.factor.ndim):
+        return None
+    from contrapose.reduce.sigmoid import mean_sigmoid_loss  # imported late, since it needs Triton
+
+    bf16_anchor = source.bf16_anchor
+    return mean_sigmoid_loss(
+        raw, anchor, similarity, selection, logit.factor, bias, precision=precision, bf16_anchor=bf16_anchor
+    )
+
+
 def _by_autograd(source: Source, statistics: tuple[Statistic, ...]) -> tuple[Tensor, ...]:
     parts = [[s(block) for s in statistics] for block in _whole_runs(source)]
     return tuple(torch.cat(column) for column in zip(*parts, strict=True))

@@ -7,20 +7,22 @@ anchor's own sum is left to `reduce_rows`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from contrapose.reduce import unit_kernels
 from contrapose.reduce.block import Selection
 from contrapose.reduce.comparisons import comparisons
 from contrapose.reduce.exponent import Exponent, exponent
 from contrapose.reduce.logit import Scale
 from contrapose.reduce.reduction import operands_of
-from contrapose.reduce.statistics import SoftplusSum
+from contrapose.reduce.statistics import SoftplusSum, softplus
 from contrapose.reduce.tile_kernels import sigmoid_tiles_kernel
 from contrapose.reduce.tiles import BLOCK, BlockGradients, Tiles, tile_width
-from contrapose.reduce.unit import refuse_second_derivative, same_tensor
+from contrapose.reduce.unit import RawViews, refuse_second_derivative, same_tensor
 
 # Half of the usual tile, with registers for three programs on a multiprocessor: the losses, sigmoids and weights of a tile are
 # live at once, and one program's sums should run during another's products.
@@ -43,42 +45,90 @@ def sum_of_softplus(
     phi = exponent(logit, 1, anchor)
     if phi is None or selection.hardest is not None or anchor.dtype != torch.float32:
         return None
-    scale = phi.times if phi.factor is None else phi.factor[0]
-    bias = statistic.bias.to(anchor) if isinstance(statistic.bias, Tensor) else statistic.bias
-    numbers = torch.stack([x if isinstance(x, Tensor) else anchor.new_full((), x) for x in (scale, bias)])
+    numbers = _numbers(phi.times if phi.factor is None else phi.factor[0], statistic.bias, anchor)
     operands = operands_of(anchor, pool, precision, bf16_anchor, tile_width(anchor.shape[1]))
-    total: Tensor = _Total.apply(anchor, pool, numbers, *operands, (phi, selection.contiguous(), precision))
+    matrix = _Matrix(*operands, selection.contiguous(), phi, precision, same_tensor(anchor, pool))
+    total: Tensor = _Total.apply(anchor, pool, numbers, matrix)
     return total
 
 
-class _Total(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, anchor: Tensor, pool: Tensor, numbers: Tensor, z: Tensor, p: Tensor,
-        settings: tuple[Exponent, Selection, str],
-    ) -> Tensor:  # fmt: skip
-        phi, selection, precision = settings
-        wants_anchor, wants_pool, *_ = ctx.needs_input_grad
-        same, wants = same_tensor(anchor, pool), wants_anchor or wants_pool
-        blocks = list(comparisons(selection.runs, same=same, block=BLOCK))
+def mean_sigmoid_loss(
+    raw: RawViews,
+    anchor: Tensor,
+    similarity: Tensor,
+    selection: Selection,
+    scale: float | Tensor,
+    bias: float | Tensor,
+    *,
+    precision: str,
+    bf16_anchor: Tensor | None,
+) -> Tensor | None:
+    """Return the mean over all rows of softplus(-(scale · s⁺ + bias)) + Σ_j softplus(scale · s_j + bias), as one node.
+
+    `anchor` (n, d) and `similarity` (n, 1) are the unit vectors of the views and their products, as `unit_views` made them.
+    None if kernels do not apply. In a batch of a few thousand, nodes of the graph take more time than their arithmetic.
+    """
+    if selection.hardest is not None or anchor.dtype != torch.float32:
+        return None
+    anchor = anchor.detach()
+    operands = operands_of(anchor, anchor, precision, bf16_anchor, tile_width(anchor.shape[1]))
+    matrix = _Matrix(*operands, selection.contiguous(), Exponent(), precision, True)
+    loss: Tensor = _MeanLoss.apply(matrix, anchor, raw.inverse, similarity.detach(), scale, bias, *raw.views)
+    return loss
+
+
+def _numbers(scale: float | Tensor, bias: float | Tensor, like: Tensor) -> Tensor:
+    """Return scale and bias as one tensor (2,) on the device."""
+    return torch.stack([x.to(like) if isinstance(x, Tensor) else like.new_full((), x) for x in (scale, bias)])
+
+
+@dataclass(frozen=True, eq=False)
+class _Matrix:
+    """The similarities z · pᵀ that are summed over, and their exponent without the scale."""
+
+    z: Tensor
+    p: Tensor
+    selection: Selection
+    phi: Exponent
+    precision: str
+    same: bool  # whether anchors and pool are one tensor
+
+    def sums(
+        self, numbers: Tensor, *, learned: bool, wants_rows: bool, wants_columns: bool
+    ) -> tuple[Tensor, BlockGradients]:
+        """Return the sums of `sigmoid_tiles_kernel`, (3,) or, unless `learned`, (1,), and the gradients of z and p."""
+        blocks = list(comparisons(self.selection.runs, same=self.same, block=BLOCK))
         # Blocks on the diagonal need square tiles.
-        special = precision == "bf16" and not any(block.diagonal for block in blocks)
-        tile, registers = (_TILE, _REGISTERS) if special and z.is_cuda else (None, None)
-        tiles = Tiles(z, p, (selection.anchor_id, selection.pool_id), precision, tile=tile, registers=registers)
-        summed = BlockGradients(z, p, same=same, wants_rows=wants_anchor, wants_columns=wants_pool)
-        totals = anchor.new_zeros(3)
-        learned = ctx.needs_input_grad[2]
-        constants = {"TEMPERATURE": phi.temperature, "DETACH": phi.detach, "WEIGHTS": wants, "LEARNED": learned}
+        special = self.precision == "bf16" and self.z.is_cuda and not any(block.diagonal for block in blocks)
+        tile, registers = (_TILE, _REGISTERS) if special else (None, None)
+        tiles = Tiles(self.z, self.p, self.selection, self.precision, tile=tile, registers=registers)
+        gradients = BlockGradients(self.z, self.p, same=self.same, wants_rows=wants_rows, wants_columns=wants_columns)
+        constants = {
+            "TEMPERATURE": self.phi.temperature, "DETACH": self.phi.detach, "WEIGHTS": wants_rows or wants_columns,
+            "LEARNED": learned,
+        }  # fmt: skip
+        totals = None
         for block in blocks:
-            parts = totals.new_empty((3 if learned else 1, *tiles.grid(block)))
-            weights = summed.weights(block)
+            parts, weights = numbers.new_empty((3 if learned else 1, *tiles.grid(block))), gradients.weights(block)
             tiles(
-                sigmoid_tiles_kernel, block, numbers.contiguous(), parts, out=weights, numbers=phi.numbers, **constants
-            )
-            totals[: len(parts)] += parts.sum((1, 2))
-            if wants:
-                summed.add(block, weights)
-        ctx.same = same
+                sigmoid_tiles_kernel, block, numbers, parts, out=weights, numbers=self.phi.numbers, **constants
+            )  # fmt: skip
+            totals = parts.sum((1, 2)) if totals is None else totals + parts.sum((1, 2))
+            if wants_rows or wants_columns:
+                gradients.add(block, weights)
+        assert totals is not None
+        return totals, gradients
+
+
+class _Total(torch.autograd.Function):
+    """Takes `anchor` and `pool` only for autograd; products read the operands of the matrix."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, pool: Tensor, numbers: Tensor, matrix: _Matrix) -> Tensor:
+        wants_anchor, wants_pool, learned, _ = ctx.needs_input_grad
+        totals, summed = matrix.sums(
+            numbers.contiguous(), learned=learned, wants_rows=wants_anchor, wants_columns=wants_pool
+        )
         gradients = summed.result(anchor.shape[1])
         ctx.present = [gradient is not None for gradient in gradients]
         ctx.save_for_backward(totals, *(gradient for gradient in gradients if gradient is not None))
@@ -91,4 +141,47 @@ class _Total(torch.autograd.Function):
         found = iter(saved)
         # The gradient was computed for an upstream gradient of 1: it is linear in that number.
         d_anchor, d_pool = (next(found) * gradients[0] if present else None for present in ctx.present)
-        return d_anchor, d_pool, totals[1:] * gradients[0] if ctx.needs_input_grad[2] else None, None, None, None
+        return d_anchor, d_pool, totals[1:] * gradients[0] if ctx.needs_input_grad[2] else None, None
+
+
+class _MeanLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, matrix: _Matrix, anchor: Tensor, inverse: Tensor, similarity: Tensor, scale: float | Tensor,
+        bias: float | Tensor, *views: Tensor,
+    ) -> Tensor:  # fmt: skip
+        *_, wants_scale, wants_bias = ctx.needs_input_grad[:6]
+        wants_views = any(ctx.needs_input_grad[6:])
+        numbers = _numbers(scale, bias, anchor)
+        totals, summed = matrix.sums(
+            numbers, learned=wants_scale or wants_bias, wants_rows=wants_views, wants_columns=wants_views
+        )
+        gradient, _ = summed.result(anchor.shape[1])
+        logits = torch.addcmul(numbers[1], similarity, numbers[0])
+        ctx.save_for_backward(numbers, totals, logits, similarity, anchor, inverse, gradient)
+        ctx.dtypes = [z.dtype for z in views]
+        ctx.number_types = [x.dtype if isinstance(x, Tensor) else None for x in (scale, bias)]
+        return softplus(-logits).mean() + totals[0] / len(logits)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
+        numbers, totals, logits, similarity, anchor, inverse, gradient = ctx.saved_tensors
+        share = gradients[0] / len(logits)
+        weight = torch.sigmoid(-logits).neg_()
+        d_numbers: list[Tensor | None] = [None, None]
+        if any(ctx.needs_input_grad[4:6]):
+            of_positives = torch.dot(weight.view(-1), similarity.view(-1)), weight.sum()
+            d_numbers = [
+                None if dtype is None else ((positive + total) * share).to(dtype)
+                for dtype, positive, total in zip(ctx.number_types, of_positives, totals[1:], strict=True)
+            ]
+        d_views: list[Tensor | None] = [None for _ in ctx.dtypes]
+        if gradient is not None:
+            views = anchor.view(2, -1, anchor.shape[1])
+            # All gradients are multiplied by `share` through the inverse lengths, the smallest factor of each.
+            both = unit_kernels.backward(
+                gradient.view(views.shape), weight * numbers[0], views, inverse * share, dtype=ctx.dtypes[0]
+            )
+            d_views = [both] if len(ctx.dtypes) == 1 else list(both.unbind())
+        return None, None, None, None, *d_numbers, *d_views

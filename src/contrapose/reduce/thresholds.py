@@ -9,7 +9,7 @@ Nothing is read from the device, so that all of this can be captured in a CUDA g
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,12 +24,13 @@ _LOWEST, _HIGHEST = -1.01, 1.01  # products of rounded unit vectors may exceed Â
 _PASSES = 8
 _SAMPLE = 2048  # columns of the sample
 _DEVIATIONS = 5.5  # half of the sample's interval, in standard deviations of the rank that a sample finds
-CAPACITY = 1024  # negatives collected per anchor
 MIN_COLUMNS, MIN_ROWS = 16384, 4096  # smaller problems are searched by the eight passes
-_ROWS = 16384  # anchors searched for at a time: what is collected for them takes memory
+_ROWS = 8192  # anchors whose negatives are collected at a time: they take memory
 _MARGIN = 2 * BAND.value  # collected beyond the interval, since ties at the threshold count
 _COUNT_TILE: Tile = (64, 64, 4, 2)
-_COLLECT_TILE: Tile = (64, 64, 4, 2)  # at most 64 columns: one bit for each
+_COLLECT_TILE: Tile = (64, 32, 4, 3)
+_SPLITS = 8  # programs that divide the columns of a row when negatives are collected
+SLOTS = 16  # negatives that each place of their tiles can collect; with more, the eight passes find the anchor's
 _DEPTH = 128  # coordinates per step of a product
 
 
@@ -42,6 +43,7 @@ class _Search:
     row_id: Tensor
     column_id: Tensor
     precision: str
+    id_numbers: tuple[int, int] = (1, 0)
 
     def sample(self) -> _Search:
         """Return the same rows against every so many-th column."""
@@ -50,13 +52,23 @@ class _Search:
             self.z, self.p[::stride].contiguous(), self.row_id, self.column_id[::stride].contiguous(), self.precision
         )
 
+    def part(self, rows: slice) -> _Search:
+        """Return some of the rows against all columns."""
+        period, shift = self.id_numbers
+        return replace(
+            self,
+            z=part(self.z, rows),
+            row_id=part(self.row_id, rows),
+            id_numbers=(period, (shift - rows.start) % period),
+        )
+
     def launch(
         self, kernel: object, *buffers: Tensor, tile: Tile = _COUNT_TILE, splits: int | None = None, **constants: int
     ) -> None:
         """Call the kernel with the ids and these buffers."""
         width = self.z.shape[1]
         depth = min(1 << (width - 1).bit_length(), _DEPTH if self.precision == "bf16" else _DEPTH // 2)
-        Launch(tile, self.z, self.p, self.z.shape[1], self.precision, depth=depth, splits=splits)(
+        Launch(tile, self.z, self.p, self.z.shape[1], self.precision, ids=self.id_numbers, depth=depth, splits=splits)(
             kernel, self.row_id, self.column_id, *buffers, numbers=(), DEPTH=depth, **constants
         )
 
@@ -74,11 +86,10 @@ def thresholds(z: Tensor, p: Tensor, selection: Selection, precision: str) -> tu
         return None
     kept = selection.kept_counts(torch.int64)
     found = []
-    for run, columns in selection.runs:
-        for start in range(run.start, run.stop, _ROWS):
-            rows = slice(start, min(start + _ROWS, run.stop))
-            ids = part(selection.anchor_id, rows), part(selection.pool_id, columns)
-            found.append(_find(_Search(part(z, rows), part(p, columns), *ids, precision), part(kept, rows)))
+    for rows, columns in selection.runs:
+        ids = part(selection.anchor_id, rows), part(selection.pool_id, columns)
+        numbers = selection.id_numbers(rows, columns)
+        found.append(_find(_Search(part(z, rows), part(p, columns), *ids, precision, numbers), part(kept, rows)))
     threshold, tie_weight = (torch.cat(values) for values in zip(*found, strict=True))
     return threshold, tie_weight
 
@@ -122,29 +133,39 @@ def _find_by_sample(search: _Search, k: Tensor) -> tuple[Tensor, Tensor, Tensor]
     start = torch.where(reached < 0, _LOWEST, low + reached * step)
     end = torch.where(reached < 0, low, torch.where(reached == 7, _HIGHEST, start + step))
     start, end = start - _MARGIN, end + _MARGIN
-    values = low.new_empty((len(low), CAPACITY))
-    collected, above = k.new_empty((2, len(low)), dtype=torch.int32)
-    search.launch(
-        collect_kernel,
-        start,
-        end,
-        values,
-        collected,
-        above,
-        tile=_COLLECT_TILE,
-        splits=1,
-        CAPACITY=CAPACITY,
-        FAST=low.is_cuda,
+    threshold, tie_weight, resolved = (
+        torch.empty_like(low),
+        torch.empty_like(low),
+        torch.empty_like(k, dtype=torch.bool),
     )
-    rank = (k - above).int()
-    threshold, tie_weight = torch.empty_like(low), torch.empty_like(low)
-    buffers, rows = (values, collected, rank, start, end, threshold, tie_weight), 8
-    launch(
-        select_kernel, (-(-len(low) // rows), 1, 1), (*buffers, len(low)), specialisation(buffers, (len(low),)),
-        {"CAPACITY": CAPACITY, "ROWS": rows}, near=low, warps=4, stages=1,
-    )  # fmt: skip
-    resolved = (rank >= 1) & (rank <= collected) & (collected <= CAPACITY)
+    values = low.new_empty((min(len(low), _ROWS), _SPLITS, SLOTS, _COLLECT_TILE[1]))
+    for first in range(0, len(low), _ROWS):
+        rows = slice(first, min(first + _ROWS, len(low)))
+        outputs = threshold[rows], tie_weight[rows], resolved[rows]
+        _select(search.part(rows), k[rows], (start[rows], end[rows]), values, outputs)
     return threshold, tie_weight, resolved
+
+
+def _select(
+    search: _Search, k: Tensor, interval: tuple[Tensor, Tensor], values: Tensor, outputs: tuple[Tensor, Tensor, Tensor]
+) -> None:
+    """Find each row's k-th largest similarity within its interval: write it, the weight of ties, and whether it was found."""
+    threshold, tie_weight, resolved = outputs
+    columns = _COLLECT_TILE[1]
+    collected = k.new_zeros((len(k), _SPLITS, columns), dtype=torch.int32)
+    above = k.new_zeros((_SPLITS, len(k)), dtype=torch.int32)
+    sizes = {"PARTS": _SPLITS, "SLOTS": SLOTS}
+    search.launch(
+        collect_kernel, *interval, values, collected, above, tile=_COLLECT_TILE, splits=_SPLITS, **sizes
+    )  # fmt: skip
+    rank = (k - above.sum(0)).int()
+    buffers, rows = (values, collected, rank, *interval, threshold, tie_weight), 2
+    launch(
+        select_kernel, (-(-len(k) // rows), 1, 1), (*buffers, len(k)), specialisation(buffers, (len(k),)),
+        sizes | {"COLUMNS": columns, "ROWS": rows}, near=values, warps=4, stages=1,
+    )  # fmt: skip
+    found, fullest = collected.sum((1, 2)), collected.amax((1, 2))
+    torch.logical_and((rank >= 1) & (rank <= found), fullest <= SLOTS, out=resolved)
 
 
 def _sample_interval(search: _Search, k: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ from contrapose.reduce.kernels import (
     LN2,
     LOG2E,
     load_anchors,
+    may_share_ids,
     membership_of,
     over_temperature,
     reciprocal,
@@ -28,26 +29,36 @@ from contrapose.reduce.kernels import (
 
 @triton.jit
 def _tile(
-    z_id,
-    p_id,
-    row_start,
-    row_end,
-    column_start,
-    column_end,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    FULL_TILES: tl.constexpr,
-):
-    """Return a program's rows and columns, masks of those that exist, and (ROWS, COLUMNS) bool: no pair of negatives."""
-    rows = row_start + tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    columns = column_start + tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
-    row_inside, column_inside = rows < row_end, columns < column_end
+    row_start, row_end, column_start, column_end, period,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, FULL_TILES: tl.constexpr,
+):  # fmt: skip
+    """Return a program's rows and columns, masks of those that exist, and whether it may hold pairs that are no negatives."""
+    row, column = row_start + tl.program_id(0) * ROWS, column_start + tl.program_id(1) * COLUMNS
+    rows, columns = row + tl.arange(0, ROWS), column + tl.arange(0, COLUMNS)
+    any_excluded = may_share_ids(row, column, period, ROWS, COLUMNS)
+    if not FULL_TILES:
+        any_excluded |= (row + ROWS > row_end) | (column + COLUMNS > column_end)
+    return rows, columns, rows < row_end, columns < column_end, any_excluded
+
+
+@triton.jit
+def _excluded(z_id, p_id, rows, columns, row_inside, column_inside, FULL_TILES: tl.constexpr):
+    """Return (ROWS, COLUMNS) bool: true where a pair is not one of negatives."""
     if FULL_TILES:
-        excluded = tl.load(z_id + rows)[:, None] == tl.load(p_id + columns)[None, :]
-    else:
-        row_ids, column_ids = tl.load(z_id + rows, row_inside, 0), tl.load(p_id + columns, column_inside, 0)
-        excluded = (row_ids[:, None] == column_ids[None, :]) | ~(row_inside[:, None] & column_inside[None, :])
-    return rows, columns, row_inside, column_inside, excluded
+        return tl.load(z_id + rows)[:, None] == tl.load(p_id + columns)[None, :]
+    row_ids, column_ids = tl.load(z_id + rows, row_inside, 0), tl.load(p_id + columns, column_inside, 0)
+    return (row_ids[:, None] == column_ids[None, :]) | ~(row_inside[:, None] & column_inside[None, :])
+
+
+@triton.jit
+def _replace_excluded(
+    x, value, z_id, p_id, rows, columns, row_inside, column_inside, any_excluded, FULL_TILES: tl.constexpr
+):
+    """Return x (ROWS, COLUMNS) with `value` for each pair that is not one of negatives."""
+    if any_excluded:
+        # Selected, not multiplied: an excluded entry may be NaN or inf.
+        x = tl.where(_excluded(z_id, p_id, rows, columns, row_inside, column_inside, FULL_TILES), value, x)
+    return x
 
 
 @triton.jit
@@ -66,32 +77,31 @@ def _store_sums(
 
 @triton.jit
 def _sums(
-    s, base, excluded, factor, threshold, tie_weight, times, times2, shift, shift2, AXIS: tl.constexpr,
+    s, logit, e, e2, factor, threshold, tie_weight, AXIS: tl.constexpr,
     CONSTANT_SHIFT: tl.constexpr, SECOND: tl.constexpr, HARDEST_ONLY: tl.constexpr,
 ):  # fmt: skip
     """Sum a tile over one axis: return the largest exponent, Σ e^{φ - largest} and the second sum of SECOND.
 
-    With a constant shift that shift takes the place of the largest exponent.
+    With a constant shift that shift takes the place of the largest exponent, and `e` and `e2` are e^{φ - shift} and
+    e^{φ2 - shift2}. Without, φ is `logit` · `factor`.
     """
     if CONSTANT_SHIFT:
-        e = tl.exp2(base * times - shift)
         largest = tl.sum(s, AXIS) * 0.0  # never read
     else:
-        logit = tl.where(excluded, float("-inf"), base * (factor * LOG2E))
+        # Selected: the factor may be 0 outside of the matrix, and 0 · -inf would be NaN.
+        logit = tl.where(logit == float("-inf"), logit, logit * (factor * LOG2E))
         largest = tl.max(logit, AXIS)
         # An anchor without negatives in this tile: -inf - (-inf) would be NaN.
         finite = tl.where(largest == float("-inf"), 0.0, largest)
         e = tl.exp2(logit - tl.expand_dims(finite, AXIS))
-    e = tl.where(excluded, 0.0, e)  # an excluded entry may be NaN or inf, which a factor of 0 would keep
     if HARDEST_ONLY:
         membership = membership_of(s, threshold, tie_weight)
         e *= membership
     total = tl.sum(e, AXIS)
     second = total
     if SECOND == 1:
-        second = tl.sum(e * tl.where(excluded, 0.0, s), AXIS)
+        second = tl.sum(e * s, AXIS)
     if SECOND == 2:
-        e2 = tl.where(excluded, 0.0, tl.exp2(base * times2 - shift2))
         if HARDEST_ONLY:
             e2 *= membership
         second = tl.sum(e2, AXIS)
@@ -101,7 +111,7 @@ def _sums(
 @triton.jit
 def sum_tiles_kernel(
     z, p, z_id, p_id, factors, thresholds, tie_weights, row_parts, column_parts,
-    row_start, row_end, column_start, column_end, times, times2, low, span, bend, shift, shift2,
+    row_start, row_end, column_start, column_end, period, times, times2, low, span, bend, shift, shift2,
     COLUMNS_ARE_ANCHORS: tl.constexpr, TRIANGLE: tl.constexpr, CONSTANT_SHIFT: tl.constexpr, TEMPERATURE: tl.constexpr,
     DETACH: tl.constexpr, SECOND: tl.constexpr, HARDEST_ONLY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr, FULL_TILES: tl.constexpr, FAST: tl.constexpr,
@@ -113,13 +123,24 @@ def sum_tiles_kernel(
     i, j = tl.program_id(0), tl.program_id(1)
     if TRIANGLE and j < i:
         return
-    rows, columns, row_inside, column_inside, excluded = _tile(
-        z_id, p_id, row_start, row_end, column_start, column_end, ROWS, COLUMNS, FULL_TILES
+    rows, columns, row_inside, column_inside, any_excluded = _tile(
+        row_start, row_end, column_start, column_end, period, ROWS, COLUMNS, FULL_TILES
     )
     s = tile_similarities(
         z, p, row_start + i * ROWS, column_start + j * COLUMNS, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION
     )
+    s = _replace_excluded(
+        s, 0.0, z_id, p_id, rows, columns, row_inside, column_inside, any_excluded, FULL_TILES
+    )  # fmt: skip
     base, _ = over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
+    base = _replace_excluded(
+        base, float("-inf"), z_id, p_id, rows, columns, row_inside, column_inside, any_excluded, FULL_TILES
+    )  # fmt: skip
+    e, e2 = base, base
+    if CONSTANT_SHIFT:  # one exponential for both axes
+        e = tl.exp2(base * times - shift)
+        if SECOND == 2:
+            e2 = tl.exp2(base * times2 - shift2)
     row_count, column_count = row_end - row_start, column_end - column_start
     row_stride, column_stride = (
         row_count.to(tl.int64) * tl.num_programs(1),
@@ -135,8 +156,7 @@ def sum_tiles_kernel(
             tl.load(tie_weights + rows, row_inside, 0.0),
         )
     largest, total, second = _sums(
-        s, base, excluded, factor[:, None], threshold[:, None], tie_weight[:, None], times, times2, shift, shift2, 1,
-        CONSTANT_SHIFT, SECOND, HARDEST_ONLY,
+        s, base, e, e2, factor[:, None], threshold[:, None], tie_weight[:, None], 1, CONSTANT_SHIFT, SECOND, HARDEST_ONLY,
     )  # fmt: skip
     _store_sums(
         row_parts,
@@ -161,8 +181,8 @@ def sum_tiles_kernel(
                 threshold = tl.load(thresholds + columns, column_inside, 0.0)
                 tie_weight = tl.load(tie_weights + columns, column_inside, 0.0)
             largest, total, second = _sums(
-                s, base, excluded, factor[None, :], threshold[None, :], tie_weight[None, :], times, times2, shift, shift2,
-                0, CONSTANT_SHIFT, SECOND, HARDEST_ONLY,
+                s, base, e, e2, factor[None, :], threshold[None, :], tie_weight[None, :], 0,
+                CONSTANT_SHIFT, SECOND, HARDEST_ONLY,
             )  # fmt: skip
             _store_sums(
                 column_parts, i, columns - column_start, column_count, column_inside, column_stride, largest, total,
@@ -232,7 +252,7 @@ def merge_kernel(
 @triton.jit
 def weigh_tiles_kernel(
     z, p, z_id, p_id, factors, thresholds, tie_weights, lse, gradient, gradient2, out,
-    row_start, row_end, column_start, column_end, times, times2, low, span, bend, shift, shift2,
+    row_start, row_end, column_start, column_end, period, times, times2, low, span, bend, shift, shift2,
     COLUMNS_ARE_ANCHORS: tl.constexpr, TRIANGLE: tl.constexpr, CONSTANT_SHIFT: tl.constexpr, TEMPERATURE: tl.constexpr,
     DETACH: tl.constexpr, SECOND: tl.constexpr, FIXED_WEIGHTS: tl.constexpr, HARDEST_ONLY: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
@@ -242,8 +262,8 @@ def weigh_tiles_kernel(
     i, j = tl.program_id(0), tl.program_id(1)
     if TRIANGLE and j < i:
         return
-    rows, columns, row_inside, column_inside, excluded = _tile(
-        z_id, p_id, row_start, row_end, column_start, column_end, ROWS, COLUMNS, FULL_TILES
+    rows, columns, row_inside, column_inside, any_excluded = _tile(
+        row_start, row_end, column_start, column_end, period, ROWS, COLUMNS, FULL_TILES
     )
     s = tile_similarities(
         z, p, row_start + i * ROWS, column_start + j * COLUMNS, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION
@@ -269,7 +289,9 @@ def weigh_tiles_kernel(
     )  # fmt: skip
     if CONSTANT_SHIFT and SECOND == 0:
         weight *= times * LN2
-    weight = tl.where(excluded, 0.0, weight).to(out.dtype)  # selected: excluded entries may be NaN
+    weight = _replace_excluded(
+        weight, 0.0, z_id, p_id, rows, columns, row_inside, column_inside, any_excluded, FULL_TILES
+    ).to(out.dtype)  # fmt: skip
     out.store([i * ROWS, j * COLUMNS], weight)
     if TRIANGLE:
         if j > i:
@@ -278,7 +300,7 @@ def weigh_tiles_kernel(
 
 @triton.jit
 def sigmoid_tiles_kernel(
-    z, p, z_id, p_id, scale_and_bias, parts, out, row_start, row_end, column_start, column_end, low, span, bend,
+    z, p, z_id, p_id, scale_and_bias, parts, out, row_start, row_end, column_start, column_end, period, low, span, bend,
     COLUMNS_ARE_ANCHORS: tl.constexpr, TRIANGLE: tl.constexpr, TEMPERATURE: tl.constexpr, DETACH: tl.constexpr,
     WEIGHTS: tl.constexpr, LEARNED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     DEPTH: tl.constexpr, PRECISION: tl.constexpr, FULL_TILES: tl.constexpr, FAST: tl.constexpr,
@@ -297,7 +319,11 @@ def sigmoid_tiles_kernel(
             tl.store(here + plane, 0.0)
             tl.store(here + 2 * plane, 0.0)
         return
-    _, _, _, _, excluded = _tile(z_id, p_id, row_start, row_end, column_start, column_end, ROWS, COLUMNS, FULL_TILES)
+    rows, columns, row_inside, column_inside, _ = _tile(
+        row_start, row_end, column_start, column_end, period, ROWS, COLUMNS, FULL_TILES
+    )
+    # Compared in all tiles: a branch would take registers, and with them speed, from all of them.
+    excluded = _excluded(z_id, p_id, rows, columns, row_inside, column_inside, FULL_TILES)
     times = 1.0
     if COLUMNS_ARE_ANCHORS:
         times = 2.0

@@ -67,7 +67,7 @@ class TiledStatistics(torch.autograd.Function):
 
 
 def _tiles(reduction: Reduction, z: Tensor, p: Tensor) -> Tiles:
-    return Tiles(z, p, (reduction.selection.anchor_id, reduction.selection.pool_id), reduction.precision)
+    return Tiles(z, p, reduction.selection, reduction.precision)
 
 
 def _sums(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from contrapose.reduce.block import Selection
 from contrapose.reduce.comparisons import Comparison
 from contrapose.reduce.launch import launch, specialisation
 from contrapose.reduce.reduction import part
@@ -41,13 +42,14 @@ class Tiles:
         self,
         z: Tensor,
         p: Tensor,
-        ids: tuple[Tensor, Tensor],
+        selection: Selection,
         precision: str,
         *,
         tile: Tile | None = None,
         registers: int | None = None,
     ) -> None:
-        self.z, self.p, self.ids, self.registers = z, p, ids, registers
+        self.z, self.p, self.registers = z, p, registers
+        self.ids, self.id_period = (selection.anchor_id, selection.pool_id), selection.id_period
         self.rows, self.columns, depth, self.warps, self.stages = tile or TILES[precision]
         self.operands = _descriptor(z, self.rows, depth), _descriptor(p, self.columns, depth)
         self.constants = {
@@ -68,12 +70,12 @@ class Tiles:
         numbers: tuple[float, ...] = (),
         **constants: Any,
     ) -> None:
-        """Call kernel(z, p, ids, *buffers, out, the block's rows and columns, *numbers, **constants) for each tile.
+        """Call kernel(z, p, ids, *buffers, out, the block's rows and columns, period, *numbers, **constants) for each tile.
 
         `out` (rows, columns) is written tile by tile.
         """
         buffers = (*self.ids, *buffers)
-        sizes = (block.rows.start, block.rows.stop, block.columns.start, block.columns.stop)
+        sizes = (block.rows.start, block.rows.stop, block.columns.start, block.columns.stop, self.id_period)
         written = () if out is None else (_descriptor(out, self.rows, self.columns),)
         constants = self.constants | constants | {
             "COLUMNS_ARE_ANCHORS": block.both, "TRIANGLE": block.diagonal,
