@@ -283,12 +283,11 @@ def test_classes_are_matched_by_name(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "mine" / "train" / "ant").mkdir()
     for name in ("0.png", "1.png"):
         shutil.copy(tmp_path / "mine" / "train" / "cat" / name, tmp_path / "mine" / "train" / "ant")
-    for stream in (False, True):
-        split = load(str(tmp_path / "mine"), stream=stream)
-        assert split.train.classes == ("ant", "cat", "dog")
-        assert split.test is not None
-        assert split.test.labels is not None
-        assert split.test.labels.tolist() == [1] * 4 + [2] * 4
+    split = load(str(tmp_path / "mine"))
+    assert split.train.classes == ("ant", "cat", "dog")
+    assert split.test is not None
+    assert split.test.labels is not None
+    assert split.test.labels.tolist() == [1] * 4 + [2] * 4
     (tmp_path / "mine" / "test" / "cat").rename(tmp_path / "mine" / "test" / "cow")
     output = error_message(capsys, "data", "check", str(tmp_path / "mine"))
     assert "have a class 'cow' that the training images do not have" in output
