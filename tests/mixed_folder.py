@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
+
+Pixels = NDArray[np.uint8]  # (H, W, 3)
 
 CLASSES = ("checks", "discs", "horizontal", "vertical")
 _ROTATED = 0x0112  # the EXIF tag of the orientation
@@ -50,7 +53,7 @@ def _shape(i: int, rng: np.random.Generator) -> tuple[int, int]:
     return height, width
 
 
-def _pattern(label: int, height: int, width: int, rng: np.random.Generator) -> np.ndarray:  # type: ignore[type-arg]
+def _pattern(label: int, height: int, width: int, rng: np.random.Generator) -> Pixels:
     """Return a picture (H, W, 3) of a class: its pattern in random colours, at a random phase, with a little noise."""
     y, x = np.mgrid[:height, :width] / min(height, width)
     phase, count = rng.uniform(0, 1, 2), rng.uniform(2.5, 3.5)
@@ -59,10 +62,11 @@ def _pattern(label: int, height: int, width: int, rng: np.random.Generator) -> n
     values = (stripes_y * stripes_x, circles, stripes_y, stripes_x)[label]
     dark, light = rng.uniform(0, 100, 3), rng.uniform(150, 255, 3)
     colours = dark + (light - dark) * (values > 0)[..., None] + rng.normal(0, 5, (height, width, 3))
-    return colours.clip(0, 255).astype(np.uint8)
+    pixels: Pixels = colours.clip(0, 255).astype(np.uint8)
+    return pixels
 
 
-def _save(pixels: np.ndarray, kind: str, path: Path) -> None:  # type: ignore[type-arg]
+def _save(pixels: Pixels, kind: str, path: Path) -> None:
     """Save a picture as this kind of image; a viewer shows all of them alike."""
     image = Image.fromarray(pixels)
     if kind == "gray":

@@ -94,8 +94,9 @@ def _notes(folder: Path, members: dict[str, list[Path]], others: list[Path]) -> 
             f"if the classes are inside it, use {folder / classes[0]}"
         )
     if empty:
-        more = f" and {len(empty) - 1} more folders" if len(empty) > 1 else ""
-        notes.append(f"data: {empty[0]}/{more} in {folder} without images, so not a class")
+        rest = f" and {len(empty) - 1:,} more" if len(empty) > 1 else ""
+        are = "have no images, so they are not classes" if rest else "has no images, so it is not a class"
+        notes.append(f"data: {empty[0]}/{rest} in {folder} {are}")
     if others:
         notes.append(
             f"data: {len(others):,} files under {folder} are not read, for example {others[0].name}; "

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from contrapose.modalities.images.folder import list_images, loose_images, visible_folders
+from contrapose.modalities.images.folder import ANNOTATIONS, Listing, list_images, loose_images, visible_folders
 from contrapose.modalities.images.sampling import hold_out as draw_held_out
 from contrapose.modalities.images.stream import Files
 from contrapose.modalities.modality import Split
@@ -34,23 +34,29 @@ def split_folder(folder: Path, only: Sequence[str] = (), *, hold_out: float) -> 
     others = [path for name, path in parts.items() if name != "train"]
     if train.labels is None:
         detail = f", and {_names(others)} cannot be used" if others else ""
-        no_labels = f"data: {parts['train']} has no class folders, so runs will have no score{detail}"
-        return Split(train, None, None, (*notes, no_labels))
-    for position, path in enumerate(others):
-        listing = list_images(path, only)
-        if listing.labels is None:
-            notes += (
-                f"data: {path} has no class folders and is not used; to evaluate on its images, sort them into folders with "
-                "the names of the training classes",
-            )
-            continue
-        test = _align_labels(Files.listed(f"{folder.name} ({path.name})", listing), train)
-        if others[position + 1 :]:
-            notes += (f"data: evaluation uses {path}; {_names(others[position + 1 :])} is not used",)
-        elif position:
-            notes += (f"data: evaluation uses {path}",)
-        return Split(train, train, test, (*notes, *listing.notes))
-    return _hold_out(Split(train, None, None, notes), hold_out)
+        no_score = f"data: the images of {parts['train']} have no classes, so runs will have no score{detail}"
+        return Split(train, None, None, (*notes, no_score))
+    test, test_notes = _find_test(others, only, train)
+    notes += test_notes
+    return _hold_out(Split(train, None, None, notes), hold_out) if test is None else Split(train, train, test, notes)
+
+
+def _find_test(folders: Sequence[Path], only: Sequence[str], train: Files) -> tuple[Files | None, tuple[str, ...]]:
+    """Return the images of the first of these folders that has classes, and notes on the choice."""
+    notes: tuple[str, ...] = ()
+    for position, path in enumerate(folders):
+        listing = _list_labelled(path, only, train.classes)
+        if listing is not None:
+            unused = folders[position + 1 :]
+            if len(folders) > 1:
+                notes += (f"data: evaluation uses {path}" + (f"; {_names(unused)} is not used" if unused else ""),)
+            test = Files.listed(f"{train.name.removesuffix(' (train)')} ({path.name})", listing)
+            return _align_labels(test, train), (*notes, *listing.notes)
+        notes += (
+            f"data: {path} has no class folders and is not used; to evaluate on its images, sort them into folders with the "
+            "names of the training classes",
+        )
+    return None, notes
 
 
 def _find_parts(folder: Path) -> dict[str, Path]:
@@ -70,14 +76,26 @@ def _find_parts(folder: Path) -> dict[str, Path]:
     return found
 
 
+def _list_labelled(folder: Path, only: Sequence[str], train_classes: Sequence[str]) -> Listing | None:
+    """List the images of test/ or val/; return None if they have no classes."""
+    folders = [path.name for path in visible_folders(folder)]
+    # A single folder may be one of the training classes, or just a folder of images, as in Tiny-ImageNet's test/.
+    if not (folder / ANNOTATIONS).is_file() and len(folders) < 2 and not set(folders) & set(train_classes):
+        return None
+    listing = list_images(folder, only)
+    if len(listing.classes) == 1:
+        return replace(listing, labels=(0,) * len(listing.paths), notes=())
+    return listing if listing.labels is not None else None
+
+
 def _ignored(folder: Path, parts: dict[str, Path]) -> tuple[str, ...]:
     """Return a note on what is beside train/ and test/."""
     beside = [path.name + "/" for path in visible_folders(folder) if path not in parts.values()]
     beside += [path.name for path in loose_images(folder)]
     if not beside:
         return ()
-    more = f" and {len(beside) - 1:,} more" if len(beside) > 1 else ""
-    return (f"data: {beside[0]}{more} in {folder} is not used; only {_names(list(parts.values()))} is",)
+    are = f"and {len(beside) - 1:,} more in {folder} are" if len(beside) > 1 else f"in {folder} is"
+    return (f"data: {beside[0]} {are} not used, only {_names(list(parts.values()))} are",)
 
 
 def _names(folders: Sequence[Path]) -> str:
