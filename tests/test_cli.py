@@ -283,12 +283,11 @@ def test_classes_are_matched_by_name(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "mine" / "train" / "ant").mkdir()
     for name in ("0.png", "1.png"):
         shutil.copy(tmp_path / "mine" / "train" / "cat" / name, tmp_path / "mine" / "train" / "ant")
-    for stream in (False, True):
-        split = load(str(tmp_path / "mine"), stream=stream)
-        assert split.train.classes == ("ant", "cat", "dog")
-        assert split.test is not None
-        assert split.test.labels is not None
-        assert split.test.labels.tolist() == [1] * 4 + [2] * 4
+    split = load(str(tmp_path / "mine"))
+    assert split.train.classes == ("ant", "cat", "dog")
+    assert split.test is not None
+    assert split.test.labels is not None
+    assert split.test.labels.tolist() == [1] * 4 + [2] * 4
     (tmp_path / "mine" / "test" / "cat").rename(tmp_path / "mine" / "test" / "cow")
     output = error_message(capsys, "data", "check", str(tmp_path / "mine"))
     assert "have a class 'cow' that the training images do not have" in output
@@ -361,6 +360,81 @@ def test_broken_images_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "cannot be read" in error_message(
         capsys, "train", "--data", str(tmp_path / "mine"), *SMALL, "--out", str(tmp_path / "r")
     )
+
+
+def test_broken_images_are_left_out_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "mine"
+    pictures(folder)
+    whole = (folder / "train" / "cat" / "0.png").read_bytes()
+    (folder / "train" / "cat" / "cut.png").write_bytes(whole[:-40])
+    (folder / "test" / "dog" / "empty.png").touch()
+    for stream in ((), ("--stream", "--workers", "0")):
+        arguments = ["train", "--data", str(folder), *stream, *SMALL, "--out", str(tmp_path / f"run{len(stream)}")]
+        message = error_message(capsys, *arguments)
+        assert "cut.png, cannot be read: " in message
+        assert "(--skip-broken leaves such files out, `contrapose data check` lists them)" in message
+        main([*arguments, "--skip-broken"])
+        output = capsys.readouterr().out
+        assert "data: 2 broken files are left out, after all files were decoded once: " in output
+        assert "empty.png: the file is empty" in output
+        assert "40 images of mine (train)" in output
+    run = str(tmp_path / "run0")
+    main(["evaluate", run])  # as it was trained
+    captured = capsys.readouterr()
+    assert "knn_top1" in json.loads(captured.out)
+    assert "2 broken files are left out" in captured.err
+    strict = tmp_path / "strict"
+    pictures(tmp_path / "good")
+    main(["train", "--data", str(tmp_path / "good"), *SMALL, "--out", str(strict)])
+    for command in (["evaluate", str(strict), "--data", str(folder)],
+                    ["embed", str(strict), str(folder), "-o", str(tmp_path / "f.npz")]):  # fmt: skip
+        assert "--skip-broken leaves such files out" in error_message(capsys, *command)
+        main([*command, "--skip-broken"])
+        captured = capsys.readouterr()
+        assert "2 broken files are left out" in captured.err
+        assert "left out" not in captured.out
+    with np.load(tmp_path / "f.npz") as arrays:
+        assert len(arrays["train_features"]) == len(arrays["test_features"]) == 40
+        assert not [path for path in arrays["train_paths"] if "cut" in path]
+
+
+def test_features_of_an_image_do_not_depend_on_other_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, run = tmp_path / "mine", tmp_path / "run"
+    for label in ("cat", "dog"):
+        (folder / label).mkdir(parents=True)
+        for i in range(20):
+            pixels = np.random.default_rng(i).integers(0, 256, (40 + i, 60 - i, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / label / f"{i}.png")
+    main(["train", "--data", str(folder), *SMALL, "--out", str(run)])
+    output = capsys.readouterr().out
+    assert "20 % of each class, 8 images, are held out for evaluation; --hold-out changes it" in output
+    assert "32 images of mine" in output
+    assert "knn_top1" in output
+    for name in ("before", "after"):
+        main(["embed", str(run), str(folder), "-o", str(tmp_path / f"{name}.npz")])
+        Image.new("RGB", (12, 12)).save(folder / "cat" / "-first.png")
+    with np.load(tmp_path / "before.npz") as before, np.load(tmp_path / "after.npz") as after:
+        assert before["train_features"].shape == (40, 64)  # nothing is held out
+        np.testing.assert_allclose(after["train_features"][1:], before["train_features"], rtol=0, atol=1e-5)
+    assert "hold_out: expected a share below 1" in error_message(capsys, "train", "--hold-out", "1")
+    assert "hold_out: expected a number of at least 0" in error_message(capsys, "train", "--hold-out", "-0.1")
+
+
+def test_a_limit_keeps_all_classes(tmp_path: Path) -> None:
+    pictures(tmp_path / "mine")
+    split = load(str(tmp_path / "mine"), limit=10)
+    assert split.train.counts() == [5, 5]
+    assert split.probe is split.train
+    assert split.test is not None
+    assert len(split.test) == 40
+
+
+def test_a_folder_that_does_not_fit_in_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pictures(tmp_path / "mine", 4)
+    arguments = ["train", "--data", str(tmp_path / "mine"), "--size", "400000", *SMALL, "--out", str(tmp_path / "run")]
+    message = error_message(capsys, *arguments)
+    assert "data: 8 images of 457143 × 457143 pixels need 5,015.5 GB of memory, more than half of the" in message
+    assert "--stream leaves them on disk" in message
 
 
 def test_an_npz_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tyro.conf import Positional
 
 from contrapose.cli import exits
 from contrapose.modalities import Source
+from contrapose.modalities.progress import allow_progress_bars
+
+if TYPE_CHECKING:
+    from contrapose.modalities.images.inspection import Inspection
 
 
 @dataclass(frozen=True)
@@ -22,43 +27,57 @@ class DataList:
         for name, classes in NAMED.items():
             print(f"{name:10} {classes:4} classes   {'built in' if name == 'digits' else 'downloaded by torchvision'}")
         print(
-            "or the path of a folder of images (with train/ and test/, and a folder for each class in both) or of an .npz file"
+            "or the path of a folder of images (with a folder for each class, in train/ and test/ if there are both) "
+            "or of an .npz file"
         )
 
 
 @dataclass(frozen=True)
 class DataCheck:
-    """Read every image of a data set, list the broken files, and show the splits, classes and counts that training would use."""
+    """Read every image of a data set, and show what training would use: splits, classes, sizes, kinds of images, duplicates,
+    broken files and what looks wrong."""
 
     path: Positional[Path]
     """A folder of images, or an .npz file."""
 
+    @allow_progress_bars()
     def __call__(self) -> None:
-        """Print the contents and the broken files; exit with 1 if there are any."""
-        from contrapose.modalities.images.folder import check_folder
+        """Print the contents, the warnings and the broken files; exit with 1 if any file is broken."""
+        from contrapose.modalities.images.inspection import inspect
         from contrapose.modalities.images.load import load
 
-        # Streaming lists a folder without decoding it: a broken file must be reported, not end the command.
-        split = load(str(self.path), stream=self.path.is_dir())
+        split = load(str(self.path))
+        for note in split.notes:
+            print(note)
         print(f"train: {_contents(split.train)}")
         print(
             f"test:  {_contents(split.test) if split.test is not None else 'no labelled images, so runs will have no score'}"
         )
-        if not self.path.is_dir():
-            return
-        count, problems = check_folder(self.path)
-        for problem in problems:
-            print(f"{problem.path}: {problem.why}")
-        print(f"{count - len(problems):,} of {count:,} images can be read")
-        if problems:
-            raise SystemExit(exits.FAILED)
+        if self.path.is_dir():
+            _show(inspect(split))
+
+
+def _show(inspection: Inspection) -> None:
+    """Print what was found in the files; exit with 1 if any is broken."""
+    from contrapose.modalities.images.inspection import summary
+
+    for line in summary(inspection.files):
+        print(line)
+    for warning in inspection.warnings:
+        print(f"warning: {warning}")
+    for problem in inspection.problems:
+        print(f"{problem.path}: {problem.why}")
+    readable, broken = len(inspection.files), len(inspection.problems)
+    print(f"{readable:,} of {readable + broken:,} images can be read")
+    if broken:
+        print("train, evaluate and embed leave the broken files out with --skip-broken")
+        raise SystemExit(exits.FAILED)
 
 
 def _contents(images: Source) -> str:
     """Describe a split: the number of images, and the classes with their counts."""
     if images.labels is None:
-        note = f" (a single class folder, {images.classes[0]}, gives no labels)" if len(images.classes) == 1 else ""
-        return f"{len(images):,} images, no classes{note}"
+        return f"{len(images):,} images, no classes"
     counts = images.counts()
     if not images.classes or len(counts) > 12:
         return f"{len(images):,} images, {len(counts)} classes of {min(counts):,} to {max(counts):,}"

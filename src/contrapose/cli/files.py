@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
+from contrapose.cli.train import print_notes
+from contrapose.modalities.progress import allow_progress_bars
 from contrapose.training import load, prepare_other
 
 
@@ -22,9 +24,12 @@ class Embed:
     out: Annotated[Path, arg(aliases=["-o"])]
     """File to write: .npz with train_features, train_labels, test_features, test_labels, classes and, for a folder,
     train_paths and test_paths; or .parquet with one row per image."""
+    skip_broken: bool = False
+    """Leave out files of a folder that cannot be read; the default if the run was trained so."""
     data_root: Path = Path("data")
     """Directory of downloaded data sets."""
 
+    @allow_progress_bars()
     def __call__(self) -> None:
         """Write the features of all splits of the data."""
         import numpy as np
@@ -32,7 +37,10 @@ class Embed:
         if self.out.suffix not in (".npz", ".parquet"):
             raise ValueError(f"out: expected a name that ends in .npz or .parquet, got {self.out}")
         model = load(self.run)
-        split = prepare_other(model.run, self.data, self.data_root)
+        run = replace(model.run, skip_broken=model.run.skip_broken or self.skip_broken)
+        # Nothing is held out: all images of a folder without test images are written as train.
+        split = prepare_other(run, self.data, self.data_root, hold_out=0, stream=True)
+        print_notes(split)
         arrays = {}
         for name, images in (("train", split.train), ("test", split.test)):
             if images is not None:

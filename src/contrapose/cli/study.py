@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 
 from contrapose.cli import exits
 from contrapose.cli.progress import progress_display
-from contrapose.cli.train import choose_views
+from contrapose.cli.train import choose_views, print_notes
 from contrapose.modalities.images.load import NAMED
 from contrapose.modalities.images.load import load as load_data
 from contrapose.report.render import write
@@ -268,6 +268,7 @@ class Compare:
 def count_test_images(run: Run, data_root: Path) -> int:
     """Return the number of labelled test images of a run's data; raise ValueError if there are none."""
     split = prepare(run, data_root)
+    print_notes(split)
     if split.probe is None or split.test is None:
         raise ValueError(
             f"data: {run.data} has no labelled test images to compare the losses on; a folder needs train/ and test/ "

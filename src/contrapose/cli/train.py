@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from tyro.conf import Positional, arg
 
 from contrapose.evaluation import PROBES, FineTune, Measures, few_shot
 from contrapose.modalities import Split
+from contrapose.modalities.progress import allow_progress_bars
 from contrapose.training import PRESETS, Model, Progress, Run, Trainer, load, prepare, prepare_other, preset
 from contrapose.training.locks import lock_directory
 from contrapose.training.processes import leave_process_group
@@ -53,15 +55,18 @@ class Train:
                 raise ValueError(
                     f"out: another process is training in {folder}; wait for it to end, or use another --out"
                 )
-            trainer = Trainer(
-                run,
-                folder,
-                watch=watch,
-                say=say,
-                data_root=self.data_root,
-                workers=self.workers,
-                worker_timeout=self.worker_timeout,
-            )
+            with allow_progress_bars():
+                trainer = Trainer(
+                    run,
+                    folder,
+                    watch=watch,
+                    say=say,
+                    data_root=self.data_root,
+                    workers=self.workers,
+                    worker_timeout=self.worker_timeout,
+                )
+            for note in trainer.split.notes:
+                say(note)
             say(f"{len(trainer.split.train):,} images of {trainer.split.train.name} on {trainer.device}, into {folder}")
             scores = trainer.train()
             for name, score in scores.items():
@@ -106,15 +111,18 @@ class Evaluate:
     """Compute the embedding metrics on all test images: uniformity, tolerance, separation and others."""
     few_shot: bool = False
     """Train linear SVMs on a class-balanced subset and on all images (long-tail protocol of Kukleva et al.)."""
+    skip_broken: bool = False
+    """Leave out files of a folder that cannot be read; the default if the run was trained so."""
     data_root: Path = Path("data")
     """Directory of downloaded data sets."""
 
+    @allow_progress_bars()
     def __call__(self) -> None:
         """Print the scores as JSON."""
         if self.linear:
             check_known("linear", self.linear, PROBES)
         model = load(self.run)
-        split = prepare_other(model.run, self.data, self.data_root) if self.data else prepare(model.run, self.data_root)
+        split = self._load_data(model.run)
         scores = model.evaluate(split, self.knn or None)
         if self.metrics:
             scores |= model.measure(split.held_out, Measures(images=0, drawn=1000))
@@ -133,6 +141,23 @@ class Evaluate:
         if self.few_shot:
             scores |= few_shot(*_labelled_features(model, split))
         print(json.dumps({"step": model.step, **scores}))
+
+    def _load_data(self, run: Run) -> Split:
+        """Load the data to evaluate on; print its notes to stderr, because stdout is for the scores."""
+        run = replace(run, skip_broken=run.skip_broken or self.skip_broken)
+        if self.data:
+            # Features need each image once, so they stay on disk; fine-tuning needs them in memory.
+            split = prepare_other(run, self.data, self.data_root, stream=not self.finetune)
+        else:
+            split = prepare(run, self.data_root)
+        print_notes(split)
+        return split
+
+
+def print_notes(split: Split) -> None:
+    """Print the notes on some data to stderr."""
+    for note in split.notes:
+        print(note, file=sys.stderr)
 
 
 def _labelled_features(model: Model, split: Split) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -188,7 +213,7 @@ def _training_display() -> Iterator[tuple[Callable[[Progress], None], Callable[[
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)  # a path may have square brackets
     if _rank():
         yield lambda progress: None, lambda text: None
         return
@@ -198,13 +223,17 @@ def _training_display() -> Iterator[tuple[Callable[[Progress], None], Callable[[
     columns = (TextColumn("epoch {task.fields[epoch]}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"),
                TextColumn("loss {task.fields[loss]:.3f}"), TextColumn("{task.fields[rate]:,.0f} images/s"),
                TimeRemainingColumn())  # fmt: skip
-    with Bar(*columns, console=console) as bar:
-        task = bar.add_task("train", epoch=0, loss=float("nan"), rate=0.0, total=None)
+    bar = Bar(*columns, console=console)
+    task = bar.add_task("train", epoch=0, loss=float("nan"), rate=0.0, total=None)
 
-        def show(p: Progress) -> None:
-            bar.update(task, completed=p.step, total=p.steps, epoch=p.epoch, loss=p.loss, rate=p.images_per_second)
+    def show(p: Progress) -> None:
+        bar.start()  # at the first step, because reading the images has a bar of its own
+        bar.update(task, completed=p.step, total=p.steps, epoch=p.epoch, loss=p.loss, rate=p.images_per_second)
 
-        yield show, bar.console.print
+    try:
+        yield show, console.print
+    finally:
+        bar.stop()
 
 
 def _epoch_lines() -> Callable[[Progress], None]:

@@ -11,8 +11,8 @@ whose first dimension counts samples; views of a batch are a list of tensors (V,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -104,6 +104,15 @@ class Split:
     train: Source
     probe: Source | None
     test: Source | None
+    notes: tuple[str, ...] = ()  # what a user may not expect of the data, one sentence each
+
+    def map(self, change: Callable[[Source], Source]) -> Split:
+        """Change each data set; `probe` stays the same object as `train` if it was."""
+        sources = {id(source): source for source in (self.train, self.probe, self.test) if source is not None}
+        changed = {key: change(source) for key, source in sources.items()}
+        # A source that is in two places is changed once: reading it twice would take twice the time and memory.
+        probe, test = changed.get(id(self.probe)), changed.get(id(self.test))
+        return replace(self, train=changed[id(self.train)], probe=probe, test=test)
 
     @property
     def held_out(self) -> Source:
@@ -124,7 +133,11 @@ class DataSettings:
     classes: str = ""
     """Keep some class folders: imagenet100, or a text file with one name per line; empty: all."""
     limit: int = 0
-    """Train on the first so many images only; 0: all (for digits: 5000)."""
+    """Train on so many images only, with the share of each class, always the same ones; 0: all (for digits: 5000)."""
+    hold_out: float = 0.2
+    """Share of each class that is held out for evaluation if a folder of images has no labelled test images; 0: none."""
+    skip_broken: bool = False
+    """Leave out files of a folder that cannot be read. By default the first one ends the command."""
     imbalance: str = ""
     """Thin out the classes: exponential:100, cacr-linear, cacr-exponential or index:FILE; empty: as it is."""
     probe: str = "all"

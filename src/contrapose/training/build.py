@@ -25,12 +25,21 @@ def prepare(run: Run, root: Path | None = None) -> Split:
     return run.kind.load(run, root, run.view_maker())
 
 
-def prepare_other(run: Run, data: str, root: Path | None = None) -> Split:
-    """Load all of another data set, for the networks of a run."""
-    return prepare(
-        replace(run, data=data, stream=False, classes="", limit=0, imbalance="", probe="all"),
-        root,
+def prepare_other(
+    run: Run, data: str, root: Path | None = None, *, hold_out: float | None = None, stream: bool = False
+) -> Split:
+    """Load all of another data set, for the networks of a run; `stream` leaves the images of a folder on disk."""
+    settings = replace(
+        run,
+        data=data,
+        stream=stream and Path(data).is_dir(),
+        classes="",
+        limit=0,
+        imbalance="",
+        probe="all",
+        hold_out=run.hold_out if hold_out is None else hold_out,
     )
+    return prepare(settings, root)
 
 
 def check_same_data(run: Run, folder: Path, current: dict[str, object]) -> None:

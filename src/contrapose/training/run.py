@@ -18,6 +18,7 @@ from contrapose.modalities import MODALITIES, Modality, ViewMaker, modality
 from contrapose.modalities.modality import DataSettings
 from contrapose.networks.heads import HEADS
 from contrapose.pairs import Hardest
+from contrapose.validate import check_number
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "framework": tuple(FRAMEWORKS),
@@ -36,6 +37,8 @@ ADDED: dict[str, Any] = {
     "modality": "images",
     "contrast": "separate",
     "size": 0,
+    "hold_out": 0.2,
+    "skip_broken": False,
 }
 _AT_LEAST = {
     "limit": 0, "view_count": 1, "size": 0, "queue": 1, "width": 0, "epochs": 1, "batch": 2, "knn": 1, "knn_every": 1,
@@ -131,6 +134,9 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
             value = getattr(self, name)
             if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value < 0:
                 raise ValueError(f"{name}: expected a finite number of at least 0, got {value!r}")
+        check_number("hold_out", self.hold_out, least=0)
+        if self.hold_out >= 1:
+            raise ValueError(f"hold_out: expected a share below 1, such as 0.2, got {self.hold_out!r}")
 
     def _check_framework(self) -> None:
         """Check the settings of the framework, and that it has as many negatives as the loss asks for."""

@@ -1,101 +1,146 @@
-"""Folders of image files, with one subfolder per class or without classes."""
+"""List the image files of a folder, with one subfolder per class or without classes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
+from contrapose.modalities.images.decoding import ENDINGS
 
-from contrapose.modalities.images.images import Images, channels_first
-
-ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm"}
+ANNOTATIONS = (
+    "val_annotations.txt"  # Tiny-ImageNet's list of validation images: file name, class and a box in each line
+)
+# Pictures that a user may take for images that are read.
+_OTHER_PICTURES = frozenset(
+    {
+        ".heic",
+        ".heif",
+        ".avif",
+        ".jp2",
+        ".jxl",
+        ".svg",
+        ".psd",
+        ".eps",
+        ".dng",
+        ".cr2",
+        ".cr3",
+        ".nef",
+        ".arw",
+        ".tga",
+        ".exr",
+    }
+)
 
 
 @dataclass(frozen=True)
-class Problem:
-    """A file that cannot be read as an image, and the reason."""
+class Listing:
+    """The image files of a folder in a fixed order, the class of each if there are at least two, and remarks."""
 
-    path: Path
-    why: str
+    paths: tuple[Path, ...]
+    labels: tuple[int, ...] | None
+    classes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
-def files(folder: Path, only: Sequence[str] = ()) -> tuple[list[Path], list[int] | None, tuple[str, ...]]:
-    """Return the image files of a folder in a fixed order, their labels and the names of the classes.
+def visible_folders(folder: Path) -> list[Path]:
+    """Return the subfolders in alphabetical order, without hidden ones and those that macOS adds to archives."""
+    return sorted(path for path in folder.iterdir() if path.is_dir() and _visible(path.name))
 
-    Classes are the subfolders in alphabetical order; labels are None if there are fewer than two. `only` keeps the
-    images of these classes.
-    """
+
+def loose_images(folder: Path) -> list[Path]:
+    """Return the images that are in the folder itself."""
+    return _with_endings([path for path in folder.iterdir() if not path.is_dir()], ENDINGS)
+
+
+def list_images(folder: Path, only: Sequence[str] = ()) -> Listing:
+    """List the images of a folder, whose subfolders are the classes; `only` keeps the images of these classes."""
     if not folder.is_dir():
         raise ValueError(f"data: expected a folder of images, but {folder} is not a folder")
-    classes = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+    if (folder / ANNOTATIONS).is_file():
+        return _list_annotated(folder, only)
+    class_folders = visible_folders(folder)
     if only:
-        missing = sorted(set(only) - {p.name for p in classes})
-        if missing:
-            raise ValueError(
-                f"classes: {len(missing)} of {len(only)} have no folder under {folder}, for example {missing[0]}"
-            )
-        classes = [p for p in classes if p.name in set(only)]
-    paths, labels = [], []
-    for label, class_folder in enumerate(classes or [folder]):
-        # Sorted, because the order of a directory listing depends on the file system, and indices must not.
-        members = sorted(p for p in class_folder.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
-        paths += members
-        labels += [label] * len(members)
-    if not paths:
+        _check_all_exist(only, {path.name for path in class_folders}, f"have no folder under {folder}")
+        class_folders = [path for path in class_folders if path.name in set(only)]
+    files = {path.name: _walk(path) for path in class_folders}
+    members = {name: _with_endings(paths, ENDINGS) for name, paths in files.items()}
+    loose = loose_images(folder)
+    if loose and any(members.values()):
+        raise ValueError(
+            f"data: {folder} has {len(loose)} images beside its class folders, for example {loose[0].name}; move them into "
+            "the folders of their classes, or out of this folder"
+        )
+    if not loose and not any(members.values()):
         raise ValueError(f"data: no images under {folder} (looked for {', '.join(sorted(ENDINGS))})")
-    return paths, labels if len(classes) > 1 else None, tuple(p.name for p in classes)
+    others = _with_endings([*folder.iterdir(), *(path for paths in files.values() for path in paths)], _OTHER_PICTURES)
+    notes = _notes(folder, members, others)
+    if loose:
+        return Listing(tuple(loose), None, (), notes)
+    members = {name: paths for name, paths in members.items() if paths}
+    labels = tuple(label for label, paths in enumerate(members.values()) for _ in paths)
+    paths = tuple(path for paths in members.values() for path in paths)
+    return Listing(paths, labels if len(members) > 1 else None, tuple(members), notes)
 
 
-def decode(path: Path, size: int | None = None, shorter: int | None = None) -> torch.Tensor:
-    """Decode an image as uint8 (H, W, 3).
-
-    With `size`, resize its shorter side to `shorter` (default: `size`) and crop the centre to size × size, unless the
-    image already has this size.
-    """
-    import numpy as np
-    from PIL import Image
-
-    with Image.open(path) as file:
-        file.load()
-        image = file.convert("RGB")
-    if size is not None and image.size != (size, size):
-        w, h = image.size
-        scale = (shorter or size) / min(w, h)
-        # Each side must have at least `size` pixels, or the crop would reach outside the image.
-        image = image.resize((max(size, round(w * scale)), max(size, round(h * scale))), Image.Resampling.BILINEAR)
-        left, top = (image.width - size) // 2, (image.height - size) // 2
-        image = image.crop((left, top, left + size, top + size))
-    return torch.from_numpy(np.array(image))
-
-
-def check_folder(folder: Path) -> tuple[int, list[Problem]]:
-    """Decode every image of a folder; return the number of images and the files that cannot be read."""
-    paths, _, _ = files(folder)
-    problems = []
-    for path in paths:
-        try:
-            decode(path)
-        except Exception as error:  # decoders raise errors of many types, and the other files must still be checked
-            problems.append(Problem(path, f"{type(error).__name__}: {error}"))
-    return len(paths), problems
+def _notes(folder: Path, members: dict[str, list[Path]], others: list[Path]) -> tuple[str, ...]:
+    """Return what a user may not expect of these class folders, with their images, and of pictures that are not read."""
+    notes = []
+    classes, empty = ([name for name in members if bool(members[name]) is full] for full in (True, False))
+    if len(classes) == 1:
+        notes.append(
+            f"data: {folder} has one class folder only, {classes[0]}/, so its images have no labels; "
+            f"if the classes are inside it, use {folder / classes[0]}"
+        )
+    if empty:
+        rest = f" and {len(empty) - 1:,} more" if len(empty) > 1 else ""
+        are = "have no images, so they are not classes" if rest else "has no images, so it is not a class"
+        notes.append(f"data: {empty[0]}/{rest} in {folder} {are}")
+    if others:
+        notes.append(
+            f"data: {len(others):,} files under {folder} are not read, for example {others[0].name}; "
+            "convert them to PNG or JPEG to use them"
+        )
+    return tuple(notes)
 
 
-def read_folder(folder: Path, only: Sequence[str] = (), size: int | None = None) -> Images:
-    """Read all images of a folder into memory at one size, by default the first image's shorter side, at most 256."""
-    paths, labels, classes = files(folder, only)
-    images = []
-    for index, path in enumerate(paths):
-        try:
-            if size is None:
-                size = min(256, *decode(path).shape[:2])
-            images.append(decode(path, size))
-        except Exception as error:
-            raise ValueError(
-                f"data: image {index}, {path}, cannot be read: {type(error).__name__}: {error} "
-                "(`contrapose data check` lists all such files)"
-            ) from error
-    pixels = channels_first(torch.stack(images))
-    label_tensor = None if labels is None else torch.tensor(labels)
-    return Images(folder.name, pixels, label_tensor, classes if labels else (), tuple(paths))
+def _list_annotated(folder: Path, only: Sequence[str]) -> Listing:
+    """List images whose classes are in a file beside them, as those of Tiny-ImageNet's val/."""
+    lines = (folder / ANNOTATIONS).read_text().splitlines()
+    class_of = dict(line.split("\t")[:2] for line in lines if "\t" in line)
+    paths = _with_endings(_walk(folder), ENDINGS)
+    unknown = [path for path in paths if path.name not in class_of]
+    if unknown or not paths:
+        detail = f"{len(unknown)} images that are not in it, for example {unknown[0].name}" if unknown else "no images"
+        raise ValueError(f"data: expected the images of {folder / ANNOTATIONS}, but {folder} has {detail}")
+    _check_all_exist(only, set(class_of.values()), f"are not in {folder / ANNOTATIONS}")
+    paths = [path for path in paths if not only or class_of[path.name] in set(only)]
+    classes = sorted({class_of[path.name] for path in paths})
+    index = {name: label for label, name in enumerate(classes)}
+    return Listing(tuple(paths), tuple(index[class_of[path.name]] for path in paths), tuple(classes))
+
+
+def _check_all_exist(only: Sequence[str], existing: Collection[str], missing_from: str) -> None:
+    missing = sorted(set(only) - set(existing))
+    if missing:
+        raise ValueError(f"classes: {len(missing)} of {len(only)} {missing_from}, for example {missing[0]}")
+
+
+def _walk(folder: Path) -> list[Path]:
+    """Return all files under a folder, without those in hidden folders."""
+    files = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if _visible(name)]
+        files += [Path(parent, name) for name in names]
+    return files
+
+
+def _visible(name: str) -> bool:
+    return not name.startswith(".") and name != "__MACOSX"
+
+
+def _with_endings(paths: Iterable[Path], endings: Collection[str]) -> list[Path]:
+    """Return the visible files that have one of these endings, in a fixed order."""
+    # Sorted, because the order of a directory listing depends on the file system, and indices must not.
+    return sorted(path for path in paths if path.suffix.lower() in endings and _visible(path.name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -12,7 +12,7 @@ from contrapose.modalities.images.encoders import check_encoder, encoder
 from contrapose.modalities.images.images import Images
 from contrapose.modalities.images.imbalance import by_rule
 from contrapose.modalities.images.load import check_name, load
-from contrapose.modalities.images.stream import Files
+from contrapose.modalities.images.stream import Files, without_broken
 from contrapose.modalities.images.views import Views
 from contrapose.modalities.modality import DataSettings, Split, ViewMaker
 from contrapose.networks.encoder import Encoder
@@ -28,13 +28,23 @@ class ImageModality:
 
     def load(self, settings: DataSettings, root: Path | None, views: ViewMaker) -> Split:
         """Load a data set by name, from a folder or an .npz file; apply the limit and the class imbalance."""
-        split = load(settings.data, limit=settings.limit, root=root, stream=settings.stream, classes=settings.classes)
+        assert isinstance(views, Views)
+        if settings.stream and not Path(settings.data).is_dir():
+            raise ValueError(f"stream: only a folder of images can be streamed, got {settings.data}")
+        split = load(
+            settings.data, limit=settings.limit, root=root, classes=settings.classes, hold_out=settings.hold_out
+        )
+        if settings.skip_broken:
+            split = without_broken(split, views.recipes[0])
+        if not settings.stream:
+            split = split.map(lambda source: source.in_memory(views))
         if not settings.imbalance:
             return split
         assert isinstance(split.train, Images | Files)
         train = by_rule(split.train, settings.imbalance)
         # The probe stays balanced by default: it measures the encoder, not a classifier trained on few tail images.
-        return Split(train, train if settings.probe == "train" and split.probe is not None else split.probe, split.test)
+        probe = train if settings.probe == "train" and split.probe is not None else split.probe
+        return replace(split, train=train, probe=probe)
 
     def views(self, name: str, count: int, *, size: int = 0) -> Views:
         """Return `count` views by the name of an augmentation recipe, at its own size unless `size` is another."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,13 +13,16 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from contrapose.modalities.images.folder import decode, files
-from contrapose.modalities.images.images import Images, channels_first, class_counts, fingerprint
+from contrapose.modalities.images.decoding import Problem, attempt, decode, decode_square, quiet_decoders, read_all
+from contrapose.modalities.images.folder import Listing, list_images
+from contrapose.modalities.images.images import Images, class_counts, fingerprint
+from contrapose.modalities.images.memory import check_memory
 from contrapose.modalities.images.views import Recipe, Views
-from contrapose.modalities.modality import ViewMaker
+from contrapose.modalities.modality import Source, Split, ViewMaker
 from contrapose.workers import TIMEOUT, LoadingFailed, process_context, start_loading
 
 _POLL = 2.0  # seconds between two checks for dead workers
+_BATCH = 256  # images that are decoded at a time
 
 IndexedPath = tuple[int, Path]  # an image's index in its data set, and its file
 
@@ -34,8 +39,13 @@ class Files:
     @classmethod
     def of(cls, folder: Path, only: Sequence[str] = ()) -> Files:
         """List all images of a folder, or those of the classes in `only`."""
-        paths, labels, classes = files(folder, only)
-        return cls(folder.name, tuple(paths), None if labels is None else torch.tensor(labels), classes)
+        return cls.listed(folder.name, list_images(folder, only))
+
+    @classmethod
+    def listed(cls, name: str, listing: Listing) -> Files:
+        """Return the files of a listing under a name."""
+        labels = None if listing.labels is None else torch.tensor(listing.labels)
+        return cls(name, listing.paths, labels, listing.classes)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -57,7 +67,7 @@ class Files:
 
     def read(self, index: int) -> Tensor:
         """Decode one image as uint8 (1, 3, H, W)."""
-        return _read((index, self.paths[index]))
+        return _readable(index, attempt(decode, self.paths[index]))[None]
 
     def indexed_paths(self, indices: Sequence[int]) -> list[IndexedPath]:
         """Return the index and the path of each of these images, which is all that a worker needs."""
@@ -65,10 +75,17 @@ class Files:
         return [(index, self.paths[index]) for index in indices]
 
     def in_memory(self, views: ViewMaker) -> Images:
-        """Decode all images, resized and centre-cropped as in evaluation."""
+        """Decode all images to the squares that evaluation uses."""
         assert isinstance(views, Views)
-        pixels = torch.cat(list(whole(self, views.recipes[0], batch=500, workers=0)))
-        return Images(self.name, pixels, self.labels, self.classes)
+        recipe = views.recipes[0]
+        shape = (len(self), 3, recipe.resized, recipe.resized)
+        what = f"{len(self):,} images of {recipe.resized} × {recipe.resized} pixels"
+        check_memory(math.prod(shape), what, "--stream leaves them on disk, and a smaller --size takes less")
+        pixels, first = torch.empty(shape, dtype=torch.uint8), 0
+        for batch in whole(self, recipe, batch=_BATCH, workers=0):
+            pixels[first : first + len(batch)] = batch
+            first += len(batch)
+        return Images(self.name, pixels, self.labels, self.classes, self.paths)
 
     def reader(self, views: ViewMaker, device: torch.device, *, workers: int, timeout: float) -> StreamedImages:
         """Return a reader that leaves the files on disk; workers decode and crop them."""
@@ -113,13 +130,14 @@ class UnreadableImage(ValueError):
     """An image file that cannot be decoded; the message has its path and index."""
 
 
-def _read(image: IndexedPath, size: int | None = None, shorter: int | None = None) -> Tensor:
-    """Decode one file as uint8 (1, 3, H, W)."""
-    index, path = image
-    try:
-        return channels_first(decode(path, size, shorter)[None])
-    except Exception as error:  # decoders raise errors of many types
-        raise UnreadableImage(f"data: image {index}, {path}, cannot be read: {error}") from error
+def _readable(index: int, image: Tensor | Problem) -> Tensor:
+    """Return a decoded image; raise an error for a file that is broken."""
+    if isinstance(image, Problem):
+        raise UnreadableImage(
+            f"data: image {index}, {image.path}, cannot be read: {image.why} (--skip-broken leaves such files out, "
+            "`contrapose data check` lists them)"
+        )
+    return image
 
 
 @dataclass(frozen=True)
@@ -131,18 +149,23 @@ class _Crops(Dataset[list[Tensor]]):
     epoch: int
 
     def __getitem__(self, image: IndexedPath) -> list[Tensor]:
-        pixels, index = _read(image), torch.tensor([image[0]])
+        with quiet_decoders():
+            pixels, index = _readable(image[0], attempt(decode, image[1]))[None], torch.tensor([image[0]])
         return [crop[0] for crop in self.views.crop(pixels, index, seed=self.seed, epoch=self.epoch)]
 
 
 @dataclass(frozen=True)
-class _Whole(Dataset[Tensor]):
-    """One image, resized and centre-cropped as in evaluation."""
+class _Squares(Dataset[Tensor]):
+    """One image, as the square that evaluation uses."""
 
     recipe: Recipe
 
     def __getitem__(self, image: IndexedPath) -> Tensor:
-        return _read(image, self.recipe.size, self.recipe.resized)[0]
+        with quiet_decoders():
+            return _readable(image[0], attempt(self.decode, image[1]))
+
+    def decode(self, path: Path) -> Tensor:
+        return decode_square(path, size=self.recipe.size, resized=self.recipe.resized)
 
 
 def crops(
@@ -160,9 +183,46 @@ def crops(
 
 
 def whole(source: Files, recipe: Recipe, *, batch: int, workers: int, timeout: float = TIMEOUT) -> Iterator[Tensor]:
-    """Yield all images in order, resized and centre-cropped, in batches of uint8 (B, 3, size, size)."""
+    """Yield all images in order, as the squares that evaluation uses, in batches of uint8 (B, 3, resized, resized).
+
+    With `workers=0`, threads of this process decode them.
+    """
+    squares = _Squares(recipe)
     batches = [list(range(first, min(first + batch, len(source)))) for first in range(0, len(source), batch)]
-    yield from _load(_Whole(recipe), source, batches, workers=workers, timeout=timeout)
+    if workers:
+        yield from _load(squares, source, batches, workers=workers, timeout=timeout)
+        return
+    # Closed at the first broken file, so that the progress bar ends before its error is printed.
+    with closing(read_all(source.paths, squares.decode, "reading images")) as images:
+        for indices in batches:
+            yield torch.stack([_readable(index, next(images)) for index in indices])
+
+
+def without_broken(split: Split, recipe: Recipe) -> Split:
+    """Leave out the files that cannot be read, and list them in a note. All files are decoded once to find them."""
+    problems: list[Problem] = []
+
+    def keep_readable(source: Source) -> Source:
+        if not isinstance(source, Files):
+            return source
+        images = enumerate(read_all(source.paths, _Squares(recipe).decode, "looking for broken files"))
+        broken = {index: image for index, image in images if isinstance(image, Problem)}
+        problems.extend(broken.values())
+        if len(broken) == len(source):
+            raise ValueError(f"data: none of the {len(source)} images of {source.name} can be read: {_some(problems)}")
+        return source.subset([index for index in range(len(source)) if index not in broken])
+
+    readable = split.map(keep_readable)
+    if not problems:
+        return readable
+    note = f"data: {len(problems):,} broken files are left out, after all files were decoded once: {_some(problems)}"
+    return replace(readable, notes=(*split.notes, note))
+
+
+def _some(problems: Sequence[Problem]) -> str:
+    """Name the first few broken files with their reasons."""
+    named = "; ".join(f"{problem.path}: {problem.why}" for problem in problems[:3])
+    return named + (f"; and {len(problems) - 3:,} more" if len(problems) > 3 else "")
 
 
 Batch = TypeVar("Batch")

@@ -21,6 +21,8 @@ from contrapose.validate import check_known
 
 __all__ = ["RECIPES", "Recipe", "Views"]
 
+_SMALLEST = 8  # pixels; local crops of such views still have the 3 that a blur needs
+
 
 @dataclass(frozen=True)
 class Views:
@@ -40,12 +42,12 @@ class Views:
             raise ValueError(f"views: expected at least one view, got {count}")
         if local_count and not local_count.isdigit():
             raise ValueError(f"views: expected a number of local crops after '+local', got {local_count!r}")
-        cycle = RECIPES[name]
-        if size is not None:
-            changes["size"] = size
+        if size is not None and size < _SMALLEST:
+            raise ValueError(f"size: expected views of at least {_SMALLEST} pixels, got {size}")
+        cycle = [recipe if size is None else recipe.at(size) for recipe in RECIPES[name]]
         recipes = [replace(cycle[v % len(cycle)], **changes) for v in range(count)]  # type: ignore[arg-type]
         # DINO's local crops: 96 pixels beside 224, with 5 % to 40 % of the area.
-        local = replace(recipes[0], size=round(recipes[0].size * 96 / 224), scale=(0.05, 0.4))
+        local = replace(recipes[0].at(round(recipes[0].size * 96 / 224)), scale=(0.05, 0.4))
         return cls((*recipes, *[local] * int(local_count or 0)))
 
     @property
@@ -69,7 +71,7 @@ class Views:
         """Return one view with random crops and flips only, as in supervised training."""
         recipe = self.recipes[0]
         # The chance of a flip is kept: where a recipe has none, a mirrored image is another class (digits).
-        shared = {"flip": recipe.flip, "mean": recipe.mean, "std": recipe.std}
+        shared = {"flip": recipe.flip, "mean": recipe.mean, "std": recipe.std, "shorter": recipe.shorter}
         return Views((Recipe(recipe.size, scale=(0.2, 1.0), jitter=None, gray=0.0, **shared),))  # type: ignore[arg-type]
 
     def evaluation_batch(self, device: torch.device) -> int:

@@ -101,15 +101,24 @@ def cutout(images: Tensor, top: Tensor, left: Tensor, share: float = 0.25) -> Te
     return images.masked_fill(inside[:, None], 0.0)
 
 
+def resized_shape(height: int, width: int, shorter: int) -> tuple[int, int]:
+    """Return height and width of an image whose shorter side is resized to `shorter`, with torchvision's rounding."""
+    longer = int(shorter * max(height, width) / min(height, width))
+    return (shorter, longer) if height <= width else (longer, shorter)
+
+
+def centre_start(full: int, size: int) -> int:
+    """Return the first pixel of a centre crop of `size` out of `full` pixels, with torchvision's rounding."""
+    return round((full - size) / 2)
+
+
 def centre_crop(images: Tensor, size: int, shorter: int) -> Tensor:
-    """Resize the shorter side to `shorter` and crop the centre to size × size, unless images have this size already."""
+    """Resize the shorter side to `shorter`, unless it already is that, and crop the centre to size × size."""
     height, width = images.shape[2:]
-    if (height, width) == (size, size):
-        return images
-    factor = shorter / min(height, width)
-    scaled = (max(size, round(height * factor)), max(size, round(width * factor)))
-    images = interpolate(images, scaled, mode="bilinear", antialias=True, align_corners=False)
-    top, left = (scaled[0] - size) // 2, (scaled[1] - size) // 2
+    if min(height, width) != shorter:
+        height, width = resized_shape(height, width, shorter)
+        images = interpolate(images, (height, width), mode="bilinear", antialias=True, align_corners=False)
+    top, left = centre_start(height, size), centre_start(width, size)
     return images[:, :, top : top + size, left : left + size]
 
 

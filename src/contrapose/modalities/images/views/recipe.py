@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -42,12 +42,17 @@ class Recipe:
     deviation: float = 0.05
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
     std: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    shorter: int = 0  # shorter side of resized test images before the centre crop; 0 means 8/7 of the size
+    shorter: int = 0  # shorter side of resized test images before the centre crop; 0: see `resized`
 
     @property
     def resized(self) -> int:
-        """The shorter side of a resized test image: 256 for views of 224 pixels."""
-        return self.shorter or round(self.size * 8 / 7)
+        """The shorter side of a resized test image before its centre crop: 256 for views of 224 pixels."""
+        # Up to 64 pixels without a margin: the papers' small images are evaluated whole.
+        return self.shorter or (self.size if self.size <= 64 else round(self.size * 8 / 7))
+
+    def at(self, size: int) -> Recipe:
+        """Return the recipe for views of another size, with the same share of a test image cropped."""
+        return replace(self, size=size, shorter=round(self.shorter * size / self.size))
 
     def __call__(self, images: Tensor, index: Tensor, *keys: int | Tensor) -> Tensor:
         """Return one view of each image, uint8 (B, 3, H, W) -> float (B, 3, size, size), a function of index and keys."""

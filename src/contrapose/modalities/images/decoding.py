@@ -1,0 +1,146 @@
+"""Decode image files as a viewer shows them, and to the square that evaluation uses.
+
+EXIF rotation is applied, transparent pixels are drawn on white, CMYK becomes RGB, and 16 bits are scaled to 8. Of an
+animation, the first frame is read.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch import Tensor
+
+from contrapose.modalities.images.views.operations import centre_start, resized_shape
+from contrapose.modalities.progress import progress_bar
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# Pillow recognises a file by its content. With its full list, an EPS file named .png would be run by Ghostscript.
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "PPM", "WEBP")
+ENDINGS = frozenset(
+    {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
+)
+_MAX_PIXELS = 2**27  # of a resized image, before the crop: 384 MiB
+_CHUNK = 256  # files that are submitted to the threads at a time, which bounds the memory of decoded images
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A file that cannot be read as an image, and the reason."""
+
+    path: Path
+    why: str
+
+
+def open_image(path: Path) -> Image:
+    """Open an image file in one of `FORMATS`; its pixels are not decoded yet."""
+    from PIL import Image, UnidentifiedImageError
+
+    if path.stat().st_size == 0:
+        raise ValueError("the file is empty")
+    try:
+        return Image.open(path, formats=FORMATS)
+    except UnidentifiedImageError:  # its message repeats the path
+        raise ValueError(f"its content is none of {', '.join(FORMATS)}") from None
+
+
+def as_rgb(image: Image) -> Image:
+    """Decode an image and convert it to 8-bit RGB, upright, on a white background."""
+    from PIL import Image, ImageOps
+
+    image.load()
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I") or image.mode == "F":
+        return _eight_bits(image).convert("RGB")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    return image.convert("RGB")
+
+
+def _eight_bits(image: Image) -> Image:
+    """Scale a gray image of 16 or 32 bits or of floating-point numbers to 8 bits."""
+    import numpy as np
+    from PIL import Image
+
+    # Pillow's own conversion clips at 255, which makes most of a 16-bit image white.
+    values = np.asarray(image).astype(np.float64)
+    top = float(values.max())
+    # Floating-point numbers have no fixed white: the smallest usual one that no value exceeds is taken.
+    whites = (1.0, 255.0, 65535.0) if image.mode == "F" else (65535.0, 2.0**31 - 1)
+    white = next((white for white in whites if top <= white), None)
+    if white is None or not np.isfinite(values).all():
+        raise ValueError(f"expected values up to {whites[-1]:g}, got {top:g}")
+    return Image.fromarray((values.clip(0) * (255 / white)).round().astype(np.uint8))
+
+
+def decode(path: Path) -> Tensor:
+    """Decode an image at its own size, as uint8 (3, H, W)."""
+    with open_image(path) as file:
+        return _tensor(as_rgb(file))
+
+
+def decode_square(path: Path, *, size: int, resized: int) -> Tensor:
+    """Decode an image, resize its shorter side to `resized` pixels and crop it to a square, as uint8 (3, resized, resized).
+
+    The centre crop of the square to `size` is that of the whole resized image, to the pixel: torchvision's `Resize(resized)`
+    and `CenterCrop(size)`.
+    """
+    from PIL import Image
+
+    with open_image(path) as file:
+        image = as_rgb(file)
+    height, width = resized_shape(image.height, image.width, resized)
+    if height * width > _MAX_PIXELS:
+        raise ValueError(f"{image.width} × {image.height} pixels are too elongated for a square of {resized}")
+    if (image.height, image.width) != (height, width):
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    margin = centre_start(resized, size)
+    left, top = centre_start(width, size) - margin, centre_start(height, size) - margin
+    return _tensor(image.crop((left, top, left + resized, top + resized)))
+
+
+def _tensor(image: Image) -> Tensor:
+    import numpy as np
+
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+
+
+@contextmanager
+def quiet_decoders() -> Iterator[None]:
+    """Silence Pillow's warnings about large images and damaged metadata in this block; errors are still raised."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        yield
+
+
+def attempt(read: Callable[[Path], T], path: Path) -> T | Problem:
+    """Read a file; return the problem if it is broken."""
+    try:
+        return read(path)
+    except Exception as error:  # decoders raise errors of many types
+        why = " ".join(str(error).split())  # in one line
+        return Problem(path, why if type(error) is ValueError else f"{type(error).__name__}: {why}")
+
+
+def read_all(paths: Sequence[Path], read: Callable[[Path], T], description: str) -> Generator[T | Problem, None, None]:
+    """Yield the result of `read` for each file in order, or its problem; several threads read at the same time."""
+    # Threads are enough, because Pillow decodes and resizes without holding the interpreter's lock. Warnings are silenced
+    # here and not in each thread, because their filters are shared by all threads.
+    threads = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
+    with quiet_decoders(), threads, progress_bar(description, len(paths)) as advance:
+        for first in range(0, len(paths), _CHUNK):
+            for result in threads.map(lambda path: attempt(read, path), paths[first : first + _CHUNK]):
+                advance()
+                yield result

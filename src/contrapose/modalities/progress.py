@@ -1,0 +1,47 @@
+"""A progress bar for long work on data, which the command line allows and the library leaves out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_DELAY = 1.0  # seconds before a bar appears, so that short work leaves the terminal unchanged
+_allowed = ContextVar("allowed", default=False)
+
+
+@contextmanager
+def allow_progress_bars() -> Iterator[None]:
+    """In this block, long work on data shows a progress bar on stderr, if stderr is a terminal."""
+    # Not the default: the runs of a study share one terminal, which has a display of its own.
+    token = _allowed.set(True)
+    try:
+        yield
+    finally:
+        _allowed.reset(token)
+
+
+@contextmanager
+def progress_bar(description: str, total: int) -> Iterator[Callable[[], None]]:
+    """Yield a function to call after each of `total` items."""
+    if not _allowed.get():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    task, started = bar.add_task(description, total=total), time.monotonic()
+
+    def advance() -> None:
+        bar.advance(task)
+        if time.monotonic() - started > _DELAY:
+            bar.start()
+
+    try:
+        yield advance
+    finally:
+        bar.stop()
