@@ -10,8 +10,12 @@ Losses, pairs, temperatures and negatives need torch alone. `load` and `explain`
 
 from __future__ import annotations
 
+import sys
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from contrapose.extras import nearest
 
 __version__ = "0.1.0"
 
@@ -153,7 +157,12 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'contrapose' has no attribute {name!r}")
+        raise AttributeError(f"module 'contrapose' has no attribute {name!r}{nearest(name, _HOMES)}")
+    if "torch" not in sys.modules:
+        with warnings.catch_warnings():
+            # torch warns at its first import where NumPy is missing, but no loss needs NumPy.
+            warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+            import_module("torch")
     return getattr(import_module(_HOMES[name]), name)
 
 
