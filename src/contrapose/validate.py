@@ -76,7 +76,7 @@ def check_number(
 ) -> None:
     """Check that `value` is a finite real number, greater than `above`, at least `least` and at most `most`."""
     # bool is a Real in Python, but True is not a temperature. NumPy's numbers are Real as well.
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, Real) or not _is_finite(value):
         raise ValueError(f"{name}: expected a finite number, got {value!r}")
     value = float(value)
     if above is not None and not value > above:
@@ -85,6 +85,13 @@ def check_number(
         raise ValueError(f"{name}: expected a number of at least {least:g}, got {value!r}")
     if most is not None and not value <= most:
         raise ValueError(f"{name}: expected a number of at most {most:g}, got {value!r}")
+
+
+def _is_finite(value: Real) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond the largest float
+        return False
 
 
 def check_choice(name: str, value: Any, *allowed: str) -> None:

@@ -31,7 +31,7 @@ from contrapose.losses.sogclr import isogclr
 from contrapose.losses.supcon import supcon
 from contrapose.pairs.negatives import hardest, other_views
 from contrapose.temperature import CosineSchedule, PerSample, cosine, learned, learned_number
-from contrapose.validate import check_known
+from contrapose.validate import check_known, nearest
 
 Settings = Mapping[str, Any]
 
@@ -67,6 +67,13 @@ class Method:
         return self.by_data.get(data, {})
 
 
+class Catalogue(dict[str, Method]):
+    """Methods by name; the error for a name that is not among them suggests the nearest one."""
+
+    def __missing__(self, name: str) -> Method:
+        raise KeyError(f"the catalogue has no method {name!r}{nearest(str(name), self)}")
+
+
 # "-k4" marks settings for four positives per anchor, "-lt" long-tailed data sets.
 DATA = (
     "cifar10", "cifar100", "svhn", "stl10", "imagenet100", "imagenet", "cifar10-lt", "cifar100-lt", "imagenet100-lt",
@@ -88,7 +95,7 @@ _CACR = {
     "cifar10-k4": {"t_neg": 0.9}, "cifar100-k4": {"t_neg": 2.0}, "stl10-k4": {"t_neg": 2.0},
 }  # fmt: skip
 
-CATALOGUE: Mapping[str, Method] = {
+_METHODS: dict[str, Method] = {
     "simclr": Method(
         "NT-Xent over both views of a batch (Chen et al.; Wang & Liu, Eq. 1)",
         nt_xent,
@@ -227,3 +234,5 @@ CATALOGUE: Mapping[str, Method] = {
         {"temperature": learned(0.1), "bias": learned_number(-10.0)},
     ),
 }
+
+CATALOGUE: Mapping[str, Method] = Catalogue(_METHODS)

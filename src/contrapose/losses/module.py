@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from contrapose.embeddings import PROVIDED, Assignments, Embeddings, State, within_batch
 from contrapose.losses.catalogue import CATALOGUE, Method
 from contrapose.losses.objective import traits_of
+from contrapose.losses.reduction import REDUCTIONS
 from contrapose.pairs import AnyPairs, Pairs, Similarities, two_views, views
 from contrapose.temperature import Learned, LearnedTemperature, Schedule
-from contrapose.validate import nearest
+from contrapose.validate import check_choice, nearest
 
 Batch = Tensor | AnyPairs | Embeddings
 
@@ -42,7 +43,9 @@ class Loss(nn.Module):
     ) -> None:
         super().__init__()
         if not callable(objective):
-            named = f"; CATALOGUE[{objective!r}] has it" if objective in CATALOGUE else ""
+            named = (
+                f"; CATALOGUE[{objective!r}] has it" if objective in CATALOGUE else nearest(str(objective), CATALOGUE)
+            )
             raise ValueError(f"objective: expected a function of pairs such as nt_xent, got {objective!r}{named}")
         if state is not None and not isinstance(state, State):
             raise ValueError(f"state: expected a PerSample(number_of_images), got {state!r}")
@@ -146,6 +149,8 @@ class Loss(nn.Module):
 
 def _check_settings(objective: Callable[..., Tensor], settings: Mapping[str, Any]) -> None:
     """Refuse a setting that the objective does not have, before the first batch does."""
+    if "reduction" in settings:
+        check_choice("reduction", settings["reduction"], *REDUCTIONS)
     known = signature(objective).parameters
     if any(p.kind is p.VAR_KEYWORD for p in known.values()):
         return
