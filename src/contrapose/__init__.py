@@ -76,7 +76,7 @@ if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name i
         linear,
         monotonic_cosine,
     )
-    from contrapose.training.model import load
+    from contrapose.training.exported import load
 
 _MODULES = {
     "distributed": ("gather",),
@@ -96,7 +96,7 @@ _MODULES = {
         "CosineDecay", "CosineSchedule", "PerSample", "Profile", "cosine", "exponential", "learned", "learned_number", "linear",
         "monotonic_cosine",
     ),
-    "training.model": ("load",),
+    "training.exported": ("load",),
 }  # fmt: skip
 _HOMES = {name: f"contrapose.{module}" for module, names in _MODULES.items() for name in names}
 

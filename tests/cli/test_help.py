@@ -110,10 +110,15 @@ two_views = contrapose.two_views  # imports torch
 import torch
 print(contrapose.nt_xent(two_views(torch.eye(4), torch.eye(4)), temperature=contrapose.cosine(0.07, 0.2)).item())
 print(contrapose.explain("dystress"))
+try:
+    contrapose.load("encoder.safetensors")
+except ImportError as error:
+    print(error)
 """
     completed = run_torch_only(torch_only, "-c", code)
     assert completed.stderr == ""
     assert completed.stdout.startswith("0.0396")
+    assert "contrapose.load needs safetensors, which is not installed" in completed.stdout
 
 
 def test_the_extra_has_the_packages_that_messages_name() -> None:

@@ -7,43 +7,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from contrapose.evaluation import KNN, Measures, features
-from contrapose.modalities import Reader, Source, Split
+from contrapose.modalities import Source, Split
 from contrapose.networks.encoder import Encoder
 from contrapose.pairs import unit
 from contrapose.training import checkpoint
 from contrapose.training.build import build_towers
-from contrapose.training.precision import autocast
+from contrapose.training.embedder import Embedder
 from contrapose.training.processes import own_device
 from contrapose.training.run import Run
-from contrapose.workers import TIMEOUT
 
 
-class Model(nn.Module):
-    """Encoder and projector of a run, and what is needed to evaluate them on any data of its modality."""
+class Model(Embedder):
+    """Encoder and projector of a run, and what is needed to evaluate them on any data of its modality.
+
+    run         description of the training
+    encoder     network of samples -> features (B, width)
+    projector   network of features -> the embedding (B, d) that the loss sees
+    device      where they compute
+    step        number of training steps behind the weights
+    """
 
     def __init__(
         self, run: Run, encoder: Encoder, projector: nn.Module, device: torch.device, *, step: int = 0
     ) -> None:
-        super().__init__()
-        self.run, self.encoder, self.projector, self.device, self.step = run, encoder, projector, device, step
-        self.views = run.view_maker()
-        self.workers, self.timeout = 0, TIMEOUT
-        # A trainer that has compiled the networks for its own batch size makes evaluation run without the compiler.
-        self.evaluation_context: Callable[[], AbstractContextManager[None]] = nullcontext
-        self._readers: dict[int, tuple[Source, Reader]] = {}
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Inputs as `views.plain` makes them -> the encoder's features (B, width)."""
-        output: Tensor = self.encoder(inputs)
-        return output
+        super().__init__(encoder, run.view_maker(), run.kind, device, precision=run.precision)
+        self.run, self.projector, self.step = run, projector, step
 
     def project(self, inputs: Tensor) -> Tensor:
         """Inputs as `views.plain` makes them -> the embedding that the loss sees (B, d), in float32."""
@@ -51,30 +45,6 @@ class Model(nn.Module):
             output: Tensor = self.projector(self.encoder(inputs))
         # TaU's last output is a certainty and not a coordinate.
         return output[..., :-1].float() if self.run.needs_score else output.float()
-
-    def _encode(self, inputs: Tensor) -> Tensor:
-        """The encoder's features, in the precision of evaluation."""
-        with self._evaluating():
-            output: Tensor = self.encoder(inputs)
-        return output
-
-    @torch.no_grad()
-    def embed(self, raw: Tensor) -> Tensor:
-        """Return the encoder's features (B, width) of raw samples, such as uint8 images (B, 3, H, W), of any size."""
-        self.eval()
-        return self._encode(self.views.plain(raw.to(self.device))).float()
-
-    def features(self, source: Source) -> Tensor:
-        """Return the encoder's features of a whole data set, (N, width), without augmentation."""
-        self.eval()
-        return features(self._encode, self.reader(source).plain())
-
-    def reader(self, source: Source) -> Reader:
-        """Return the source on the device, where it stays: training and evaluation read it again and again."""
-        if id(source) not in self._readers:
-            made = source.reader(self.views, self.device, workers=self.workers, timeout=self.timeout)
-            self._readers[id(source)] = source, made  # the source too: an id is only unique while its object lives
-        return self._readers[id(source)][1]
 
     def labelled_features(self, split: Split) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
         """Return features and labels to classify by, then those to be classified; None without labels."""
@@ -104,13 +74,6 @@ class Model(nn.Module):
         reader = sample.reader(self.views, self.device, workers=0, timeout=self.timeout)
         z = features(self.project, reader.plain())
         return unit(z), sample.labels, sample.classes
-
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        """Run networks in the run's precision on a GPU, in float32 on a CPU. Metrics are outside: they need float32."""
-        precision = self.run.precision if self.device.type == "cuda" else "fp32"
-        with self.evaluation_context(), autocast(self.device, precision):
-            yield
 
 
 def load(folder: str | Path, *, device: torch.device | str | None = None) -> Model:
