@@ -47,13 +47,17 @@ class Method:
     """
 
     summary: str  # one line: what it does and which paper it is from
-    objective: Callable[..., Tensor]
+    objective: Callable[..., Tensor]  # a function of pairs
     values: Settings  # the default settings
     by_data: Mapping[str, Settings] = field(default_factory=dict)  # settings that differ on a data set
     state: Callable[..., PerSample] | None = None  # called with the number of images, for `Loss(…, state=…)`
 
     def __call__(self, data: str | None = None, **overrides: Any) -> partial[Tensor]:
-        """Return the objective, a function of pairs; `overrides` replace the paper's values."""
+        """Return the objective, a function of pairs; `overrides` replace the paper's values.
+
+        data        name of a data set in `DATA`; default: the default values
+        overrides   settings that replace the paper's
+        """
         values = {**self.values, **self._settings_for(data)}
         # What is learned is copied: two criteria made of one method must not train the same temperature.
         own = {name: deepcopy(value) if isinstance(value, nn.Module) else value for name, value in values.items()}

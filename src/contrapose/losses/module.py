@@ -24,6 +24,10 @@ Batch = Tensor | AnyPairs | Embeddings
 class Loss(nn.Module):
     """An objective with its settings, called with two views, with V views (V, m, d), with `Pairs` or with `Embeddings`.
 
+    objective   `nt_xent` or another objective, or a method: `CATALOGUE["dystress"]`
+    state       `PerSample(number_of_images)`, for sogclr and isogclr
+    settings    arguments of the objective, such as `temperature`
+
     >>> import torch
     >>> from contrapose.losses import nt_xent
     >>> from contrapose.temperature import cosine
@@ -64,7 +68,13 @@ class Loss(nn.Module):
                 self.add_module(name, value)
 
     def forward(self, z: Batch, z2: Tensor | None = None, *, ids: Tensor | None = None, **more: Any) -> Tensor:
-        """Return the loss. `more` overrides settings for this call, such as a per-anchor temperature."""
+        """Return the loss. `more` overrides settings for this call, such as a per-anchor temperature.
+
+        z      embeddings (m, d) of a view, or (V, m, d) of V views; or `Pairs` or `Embeddings`
+        z2     embeddings (m, d) of the other view
+        ids    data-set indices (m,), for a `state` or for duplicates in the batch
+        more   settings for this call
+        """
         if self.state is not None and ids is None and isinstance(z, Tensor):
             raise ValueError("ids: expected the data-set index of each image, since the state is kept for each of them")
         batch = self._input(z, z2, ids)
@@ -87,7 +97,7 @@ class Loss(nn.Module):
         return {name: z.provide(name) for name in self.traits.provided if name in PROVIDED and name not in given}
 
     def with_provided(self, embeddings: Embeddings) -> Callable[[AnyPairs], Tensor]:
-        """Return this loss as a function of pairs alone, with what the network provided for these embeddings."""
+        """Return this loss as a function of pairs alone, with what the network provided for `embeddings`."""
         return partial(self, **self._provided(embeddings))
 
     def _current(self, value: Any) -> Any:
@@ -106,7 +116,7 @@ class Loss(nn.Module):
         return not scheduled or (scheduled == {"temperature"} and self.traits.tensor_temperature)
 
     def hold_schedules(self, device: torch.device) -> None:
-        """Keep scheduled values in tensors, for a captured graph; `refresh_schedules` brings them up to date."""
+        """Keep scheduled values in tensors on `device`, for a captured graph; `refresh_schedules` brings them up to date."""
         scheduled = [name for name, s in self.settings.items() if isinstance(s, Schedule)]
         self.scheduled_tensors = {name: torch.zeros((), device=device) for name in scheduled}
         self.refresh_schedules()

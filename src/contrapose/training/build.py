@@ -21,12 +21,21 @@ from contrapose.training.weights import initialise
 
 
 def prepare(run: Run, root: Path | None = None) -> Split:
-    """Load the run's data, cut to its limit and thinned out."""
+    """Load the run's data, cut to its limit and thinned out.
+
+    run    description of the run
+    root   directory of downloads; default: data
+    """
     return run.kind.load(run, root, run.view_maker())
 
 
 def prepare_other(run: Run, data: str, root: Path | None = None) -> Split:
-    """Load all of another data set, for the networks of a run."""
+    """Load all of another data set, for the networks of a run.
+
+    run    description of the run
+    data   name of a data set, folder of images or .npz file
+    root   directory of downloads; default: data
+    """
     return prepare(
         replace(run, data=data, stream=False, classes="", limit=0, imbalance="", probe="all"),
         root,

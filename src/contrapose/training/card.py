@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from contrapose import __version__
 from contrapose.training.model import Model
 from contrapose.training.records import last_evaluation
 
+_METRICS = ("epoch", "loss", "uniformity", "alignment", "tolerance", "effective_rank")  # beside the kNN accuracies
 _SETTINGS = ("framework", "loss", "views", "batch", "epochs", "optimiser", "lr", "precision", "seed")
 
 
@@ -44,9 +46,14 @@ def model_card(model: Model, folder: Path, file: str) -> str:
     file     name of the exported file
     """
     run = model.run
-    scores = [f"- {name}: {value:.6g}" for name, value in last_evaluation(folder, model.step).items()]
+    evaluation = last_evaluation(folder, model.step)
+    scores = [f"- {name}: {evaluation[name]:.6g}" for name in evaluation if name in _METRICS or name.startswith("knn_")]
     sections = {
-        "Training": [*(f"- {name}: {getattr(run, name)}" for name in _SETTINGS), f"- steps: {model.step}"],
+        "Training": [
+            f"- data: {Path(run.data).name}",
+            *(f"- {name}: {getattr(run, name)}" for name in _SETTINGS),
+            f"- steps: {model.step}",
+        ],
         "Scores": scores or ["The run has not been evaluated."],
         "Inputs": [f"- {name}: {value}" for name, value in run.kind.describe_input(model.views).items()],
         "Use": _code(run.kind.usage(run.encoder, model.encoder.width, model.views, file)) + _own_usage(file),
@@ -61,7 +68,7 @@ def model_card(model: Model, folder: Path, file: str) -> str:
 def _own_usage(file: str) -> list[str]:
     if not file.endswith(".safetensors"):
         return []
-    code = f'import contrapose\n\nfeatures = contrapose.load({file!r}).embed(["image.jpg"])'
+    code = f'import contrapose\n\nfeatures = contrapose.load({json.dumps(file)}).embed(["image.jpg"])'
     return ["", "Or with contrapose:", "", *_code(code)]
 
 

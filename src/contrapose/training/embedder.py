@@ -68,7 +68,7 @@ class Embedder(nn.Module):
         return features(self._encode, self.reader(source).plain())
 
     def reader(self, source: Source) -> Reader:
-        """Return the source on the device, where it stays: training and evaluation read it again and again."""
+        """Return `source` on the device, where it stays: training and evaluation read it again and again."""
         if id(source) not in self._readers:
             made = source.reader(self.views, self.device, workers=self.workers, timeout=self.timeout)
             self._readers[id(source)] = source, made  # the source too: an id is only unique while its object lives

@@ -40,14 +40,17 @@ class Model(Embedder):
         self.run, self.projector, self.step = run, projector, step
 
     def project(self, inputs: Tensor) -> Tensor:
-        """Inputs as `views.plain` makes them -> the embedding that the loss sees (B, d), in float32."""
+        """Return the embedding that the loss sees, (B, d) in float32, of `inputs` as `views.plain` makes them."""
         with self._evaluating():
             output: Tensor = self.projector(self.encoder(inputs))
         # TaU's last output is a certainty and not a coordinate.
         return output[..., :-1].float() if self.run.needs_score else output.float()
 
     def labelled_features(self, split: Split) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-        """Return features and labels to classify by, then those to be classified; None without labels."""
+        """Return features and labels to classify by, then those to be classified; None without labels.
+
+        split   data sets with labels, such as `prepare(run)`
+        """
         probe, test = split.probe, split.test
         if probe is None or test is None or probe.labels is None or test.labels is None:
             return None
@@ -55,7 +58,11 @@ class Model(Embedder):
         return self.features(probe), labels[0], self.features(test), labels[1]
 
     def evaluate(self, split: Split, neighbours: int | None = None) -> dict[str, float]:
-        """Return the kNN accuracy of the encoder's features in per cent; nothing without labels."""
+        """Return the kNN accuracy of the encoder's features in per cent; nothing without labels.
+
+        split        data sets with labels, such as `prepare(run)`
+        neighbours   number of neighbours; default: that of the run
+        """
         labelled = self.labelled_features(split)
         if labelled is None:
             return {}
@@ -63,12 +70,20 @@ class Model(Embedder):
         return {f"knn_{name}": score for name, score in scores.items()}
 
     def measure(self, source: Source, how: Measures) -> dict[str, float]:
-        """Return metrics of the projector's output on a data set."""
+        """Return metrics of the projector's output on a data set.
+
+        source   a data set, such as `prepare(run).held_out`
+        how      which metrics, on how many samples
+        """
         self.eval()
         return how(self.project, source, self.views, self.device)
 
     def sample_embeddings(self, source: Source, count: int) -> tuple[Tensor, Tensor | None, tuple[str, ...]]:
-        """Return unit embeddings, labels and class names of a random sample of a data set, the same one each time."""
+        """Return unit embeddings, labels and class names of a random sample of a data set, the same one each time.
+
+        source   a data set
+        count    number of samples
+        """
         self.eval()
         sample = Measures(count).sample(source, self.views)
         reader = sample.reader(self.views, self.device, workers=0, timeout=self.timeout)
@@ -77,7 +92,11 @@ class Model(Embedder):
 
 
 def load(folder: str | Path, *, device: torch.device | str | None = None) -> Model:
-    """Load the trained networks of a run's directory, without its data: the newest checkpoint that can be read."""
+    """Load the trained networks of a run's directory, without its data: the newest checkpoint that can be read.
+
+    folder   directory of the run
+    device   where it computes; default: a GPU if there is one, else the CPU
+    """
     folder = Path(folder)
     path = folder / "run.json"
     if not path.exists():

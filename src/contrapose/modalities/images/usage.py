@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from contrapose.modalities.images.inputs import InputDescription
 
 _RESNET = """\
@@ -60,7 +62,7 @@ from safetensors.torch import load_file
 from torchvision import transforms
 
 {network}
-network.load_state_dict(load_file({file!r}))
+network.load_state_dict(load_file({file}))
 {images}
 with torch.inference_mode():
     features = network.eval()(images)  # (N, {width})
@@ -71,7 +73,7 @@ import torch
 from PIL import Image, ImageOps
 from torchvision import transforms
 
-session = onnxruntime.InferenceSession({file!r})
+session = onnxruntime.InferenceSession({file})
 {images}
 (features,) = session.run(["features"], {{"images": images.numpy()}})  # (N, {width})
 """
@@ -79,9 +81,10 @@ session = onnxruntime.InferenceSession({file!r})
 
 def usage(encoder: str, width: int, inputs: InputDescription, file: str) -> str:
     """Return a script that computes the features of files with torchvision or timm, or with onnxruntime for an .onnx file."""
+    quoted = json.dumps(file)
     images = _IMAGES.format(resize=inputs.resize, size=inputs.size, mean=inputs.mean, std=inputs.std)
     if file.endswith(".onnx"):
-        return _ONNX.format(file=file, images=images, width=width)
+        return _ONNX.format(file=quoted, images=images, width=width)
     if encoder.startswith("timm:"):
         library, network = (
             "import timm",
@@ -89,4 +92,4 @@ def usage(encoder: str, width: int, inputs: InputDescription, file: str) -> str:
         )
     else:
         library, network = "import torchvision", _NETWORKS[encoder]
-    return _SAFETENSORS.format(library=library, network=network, file=file, images=images, width=width)
+    return _SAFETENSORS.format(library=library, network=network, file=quoted, images=images, width=width)
