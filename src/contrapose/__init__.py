@@ -10,8 +10,12 @@ Losses, pairs, temperatures and negatives need torch alone. `load` and `explain`
 
 from __future__ import annotations
 
+import sys
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from contrapose.extras import nearest
 
 __version__ = "0.1.0"
 
@@ -72,7 +76,7 @@ if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name i
         linear,
         monotonic_cosine,
     )
-    from contrapose.training.model import load
+    from contrapose.training.exported import load
 
 _MODULES = {
     "distributed": ("gather",),
@@ -92,7 +96,7 @@ _MODULES = {
         "CosineDecay", "CosineSchedule", "PerSample", "Profile", "cosine", "exponential", "learned", "learned_number", "linear",
         "monotonic_cosine",
     ),
-    "training.model": ("load",),
+    "training.exported": ("load",),
 }  # fmt: skip
 _HOMES = {name: f"contrapose.{module}" for module, names in _MODULES.items() for name in names}
 
@@ -153,7 +157,12 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'contrapose' has no attribute {name!r}")
+        raise AttributeError(f"module 'contrapose' has no attribute {name!r}{nearest(name, _HOMES)}")
+    if "torch" not in sys.modules:
+        with warnings.catch_warnings():
+            # torch warns at its first import where NumPy is missing, but no loss needs NumPy.
+            warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+            import_module("torch")
     return getattr(import_module(_HOMES[name]), name)
 
 

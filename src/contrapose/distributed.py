@@ -28,6 +28,9 @@ def gather(z: Tensor, dim: int = 0) -> Tensor:
         loss = nt_xent(two_views(gather(z1), gather(z2)), temperature=0.5)
 
     Tensors without gradient, such as ids, are gathered too. Every process must pass the same number of rows.
+
+    z     rows of this process
+    dim   dimension of the rows
     """
     if not isinstance(z, Tensor) or not 0 <= dim < z.ndim:
         received = f"shape {tuple(z.shape)}" if isinstance(z, Tensor) else type(z).__name__

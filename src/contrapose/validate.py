@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Callable, Collection, Mapping
 from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from contrapose.extras import nearest as nearest  # offered here too, beside the checks that use it
 
 _SHAPES = {2: "(m, d)", 3: "(V, m, d)"}
 
@@ -75,7 +76,7 @@ def check_number(
 ) -> None:
     """Check that `value` is a finite real number, greater than `above`, at least `least` and at most `most`."""
     # bool is a Real in Python, but True is not a temperature. NumPy's numbers are Real as well.
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, Real) or not _is_finite(value):
         raise ValueError(f"{name}: expected a finite number, got {value!r}")
     value = float(value)
     if above is not None and not value > above:
@@ -84,6 +85,13 @@ def check_number(
         raise ValueError(f"{name}: expected a number of at least {least:g}, got {value!r}")
     if most is not None and not value <= most:
         raise ValueError(f"{name}: expected a number of at most {most:g}, got {value!r}")
+
+
+def _is_finite(value: Real) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond the largest float
+        return False
 
 
 def check_choice(name: str, value: Any, *allowed: str) -> None:
@@ -96,9 +104,3 @@ def check_known(name: str, value: str, known: Collection[str], *, cutoff: float 
     """Check that `value` is one of the known names; the message suggests the most similar one."""
     if value not in known:
         raise ValueError(f"{name}: expected one of {', '.join(known)}, got {value!r}{nearest(value, known, cutoff)}")
-
-
-def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return a hint at the known name most similar to this one, `; did you mean 'x'?`; empty if none is similar."""
-    matches = get_close_matches(name, known, n=1, cutoff=cutoff)
-    return f"; did you mean {matches[0]!r}?" if matches else ""

@@ -318,3 +318,12 @@ def test_a_state_per_sample_without_explicit_ids() -> None:
     state = PerSample(6)
     state.update(two_views(torch.randn(6, 4), torch.randn(6, 4)))
     assert torch.isfinite(state.log_average).all()
+
+
+def test_an_unknown_method_has_a_hint() -> None:
+    with pytest.raises(KeyError, match="no method 'dystres'; did you mean 'dystress'"):
+        CATALOGUE["dystres"]
+    with pytest.raises(ValueError, match="got 'dystres'; did you mean 'dystress'"):
+        Loss("dystres")  # type: ignore[arg-type]
+    assert "dystres" not in CATALOGUE
+    assert CATALOGUE.get("dystres") is None

@@ -40,9 +40,34 @@ def test_methods_and_objectives() -> None:
         ("nt_xent(temperature=", "expected name or name(setting=value, …), got 'nt_xent(temperature='"),
         ("__import__('os').system('true')", "expected name or name(setting=value, …), got"),
         ("nt_xent(temperature=open('x'))", "got 'open'"),
+        ("nt_xent(temperature=1, temperature=2)", "expected each setting once, as name=value"),
+        ("nt_xent(**3)", "expected each setting once, as name=value"),
+        ("nt_xent(temperature={[]: 2})", "expected a number, a string or one of other_views"),
         ("nt_xent(temperature=a.b)", "expected a number, a string or one of other_views"),
     ],
 )
 def test_errors_say_what_was_expected(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nt_xent(temperature=" + "9" * 10_000 + ")",
+        "-" * 100_000,
+        "nt_xent(temperature=" + "-" * 950 + "1)",
+        "nt_xent(temperature=" + "+".join("1" * 400) + ")",
+        "(" * 450 + ")" * 450,
+        "nt_xent(temperature=" + "cosine(" * 120 + ")" * 120 + ")",
+        "nt_xent(temperature=10**10**10)",
+        "a\0b",
+        "\ud800",
+    ],
+    ids=["digits", "signs", "nested signs", "sum", "brackets", "nested calls", "power", "null byte", "surrogate"],
+)
+def test_hostile_text_gets_one_line(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^loss: ") as raised:
+        parse(text)
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 1500

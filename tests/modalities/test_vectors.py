@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import contrapose
 from contrapose.modalities import MODALITIES, Split
 from contrapose.networks.encoder import Encoder
 from contrapose.randomness import uniform
-from contrapose.training import Run, Trainer
+from contrapose.training import Model, Run, Trainer
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,17 @@ class VectorModality:
     def prepare(self, network: nn.Module) -> nn.Module:
         return network
 
-    def describe_input(self, views: Any) -> str:
-        return "it takes vectors of 8 numbers"
+    def decode(self, samples: Any, views: Any) -> Tensor:
+        return torch.as_tensor(samples)
+
+    def describe_input(self, views: Any) -> dict[str, str]:
+        return {"numbers": "8"}
+
+    def described_views(self, description: Mapping[str, str]) -> NoisyVectors:
+        return NoisyVectors(1)
+
+    def usage(self, encoder: str, width: int, views: Any, file: str) -> str:
+        return f"load_file({file!r})"
 
     def example_input(self, views: Any) -> Tensor:
         return torch.zeros(2, 8)
@@ -124,5 +133,6 @@ def test_vectors_train_resume_and_load(framework: str, tmp_path: Path) -> None:
     assert "uniformity" in records[-1]
     model = contrapose.load(tmp_path, device=cpu)
     assert model.embed(torch.randn(3, 8)).shape == (3, 16)
+    assert isinstance(model, Model)
     assert model.run == run
     assert Trainer(run, tmp_path, say=lambda text: None, device=cpu).train() == scores

@@ -15,6 +15,7 @@ import contrapose
 SOURCE = Path(contrapose.__file__).parent
 # From the lowest to the highest. A package may import those below it, and itself.
 LAYERS = (
+    ("extras",),
     ("validate",),
     ("workers",),
     ("randomness",),

@@ -36,6 +36,7 @@ def test_a_loss_equals_its_formula(pair: tuple[Case, Kind], promise: Promise) ->
         promise.case(error(values, case.oracle(batch, batch)))
         assert promise.worst <= TOLERANCE
         torch.testing.assert_close(case.loss(pairs, reduction="mean"), values.mean(), rtol=1e-14, atol=1e-14)
+        torch.testing.assert_close(case.loss(pairs, reduction="sum"), values.sum(), rtol=1e-14, atol=1e-13)
 
 
 SHAPES = {"kind": st.sampled_from(sorted(KINDS)), "m": st.integers(3, 7), "d": st.integers(1, 9)}

@@ -8,56 +8,27 @@ the exit code is 141.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
+import textwrap
 from contextlib import suppress
-from typing import Any, TextIO
-
-import tyro
-from tyro.conf import OmitArgPrefixes
+from importlib.util import find_spec
+from typing import TextIO
 
 from contrapose import __version__
 from contrapose.cli import exits
-from contrapose.cli.bench import BenchLosses
-from contrapose.cli.conformance import BenchConformance
-from contrapose.cli.data import DataCheck, DataList
-from contrapose.cli.explain import Explain, Map
-from contrapose.cli.files import Embed, Export, Import
-from contrapose.cli.study import Compare, Demo, StudyList, StudyReport, StudyRun, StudyShow
-from contrapose.cli.train import Evaluate, Presets, Train, expand_preset
-from contrapose.training import Diverged, Stopped
-from contrapose.workers import LoadingFailed
+from contrapose.cli.commands import COMMANDS, group_commands
+from contrapose.extras import MissingPackage, nearest, train_extra
 
-COMMANDS: dict[str, Any] = {
-    "demo": Demo,
-    "compare": Compare,
-    "train": Train,
-    "evaluate": Evaluate,
-    "explain": Explain,
-    "map": Map,
-    "embed": Embed,
-    "export": Export,
-    "import": Import,
-    "presets": Presets,
-}
-GROUPS: dict[str, dict[str, Any]] = {  # a group's name alone runs its first command
-    "bench": {"losses": BenchLosses, "conformance": BenchConformance},
-    "data": {"list": DataList, "check": DataCheck},
-    "study": {"list": StudyList, "show": StudyShow, "run": StudyRun, "report": StudyReport},
-}
-ABOUT = {
-    "": "Contrastive representation learning in which the loss is the subject.",
-    "bench": "bench losses | conformance: time or check the losses on this machine, next to other libraries.",
-    "data": "data list | check: list the built-in data sets, or check your own.",
-    "study": "study list | show | run | report: reproduce the tables and figures of the four papers.",
-}
+_HELP = ("-h", "--help")
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse the arguments and run the command; report an error in one line."""
     exit_request: SystemExit | None = None
     try:
-        _run_command(arguments)
+        _run(sys.argv[1:] if arguments is None else arguments)
     except SystemExit as error:
         exit_request = error
     except BrokenPipeError:
@@ -69,32 +40,83 @@ def main(arguments: list[str] | None = None) -> None:
         raise exit_request
 
 
-def _run_command(arguments: list[str] | None) -> None:
-    arguments = sys.argv[1:] if arguments is None else arguments
+def _run(arguments: list[str]) -> None:
+    """Answer what needs no other package, or run a command."""
+    first, *rest = arguments or [""]
     if arguments in (["--version"], ["-V"]):
         print(f"contrapose {__version__}")
-        return
-    group = arguments[0] if arguments and arguments[0] in GROUPS and len(arguments) > 1 else None
-    firsts = {name: next(iter(commands.values())) for name, commands in GROUPS.items()}
-    # A subclass with another docstring, because the docstring of the class is the help text.
-    defaults: dict[str, Any] = {name: type(name, (first,), {"__doc__": ABOUT[name]}) for name, first in firsts.items()}
-    commands, rest = (GROUPS[group], arguments[1:]) if group else (COMMANDS | defaults, arguments)
+    elif first in _HELP:
+        print(_help_text())
+    elif not arguments:
+        _fail(f"expected a command\n{_help_text()}", exits.BAD_SETTINGS)
+    elif not group_commands(first):
+        _run_command(first, rest)
+    elif not rest:
+        _run_command(group_commands(first)[0], [])
+    elif rest[0] in _HELP:
+        print(_help_text(first))
+    else:
+        _run_command(f"{first} {rest[0]}", rest[1:])
+
+
+def _run_command(name: str, arguments: list[str]) -> None:
+    if name not in COMMANDS:
+        hint = nearest(name, [*COMMANDS, *(known.split()[0] for known in COMMANDS)])
+        _fail(f"there is no command {name!r}{hint} (`contrapose --help` lists all commands)", exits.BAD_SETTINGS)
     try:
-        if rest[:1] == ["train"]:
-            rest = expand_preset(rest)  # before parsing, so that later options override the preset
-        command = tyro.extras.subcommand_cli_from_dict(
-            commands, args=rest, prog=f"contrapose {group}" if group else "contrapose", config=(OmitArgPrefixes,),
-            description=ABOUT[group or ""],
-        )  # fmt: skip
-        command()
+        with train_extra("this command"):
+            _parse_and_run(name, arguments)
+    except MissingPackage as error:
+        _fail(str(error), exits.FAILED)
+    except KeyboardInterrupt:
+        _fail("interrupted; run the same command again to resume", exits.INTERRUPTED)
+
+
+def _parse_and_run(name: str, arguments: list[str]) -> None:
+    """Run a command with its options; report an expected error in one line, with its exit code."""
+    import tyro  # first: where it is missing, torch's import would only take time
+
+    from contrapose.training.stops import Diverged, Stopped
+    from contrapose.workers import LoadingFailed
+
+    try:
+        command = COMMANDS[name].load()
+        if name == "train":
+            from contrapose.cli.train import expand_preset
+
+            # Before parsing, so that later options override the preset.
+            arguments = expand_preset([name, *arguments])[1:]
+        config = (tyro.conf.OmitArgPrefixes,)
+        tyro.cli(command, args=arguments, prog=f"contrapose {name}", config=config)()
     except (ValueError, FileNotFoundError, NotADirectoryError) as error:
         _fail(str(error), exits.BAD_SETTINGS)
     except (Diverged, LoadingFailed) as error:
         _fail(str(error), exits.FAILED)
     except Stopped as error:
         _fail(str(error), exits.INTERRUPTED if error.number == signal.SIGINT else exits.STOPPED)
-    except KeyboardInterrupt:
-        _fail("interrupted; run the same command again to resume", exits.INTERRUPTED)
+
+
+def _help_text(group: str = "") -> str:
+    """Return the list of all commands, or of those of a group."""
+    names = group_commands(group) if group else list(COMMANDS)
+    indent = max(map(len, names)) + 4
+    width = min(120, shutil.get_terminal_size().columns)
+    lines = [
+        textwrap.fill(
+            COMMANDS[name].summary,
+            width,
+            initial_indent=f"  {name:{indent - 2}}",
+            subsequent_indent=" " * indent,
+            break_on_hyphens=False,
+        )
+        for name in names
+    ]
+    prefix = f"contrapose {group}".rstrip()
+    closing = f"`{prefix} COMMAND --help` lists the options of a command; `contrapose --version` prints the version."
+    if find_spec("tyro") is None:
+        closing += "\nThe commands need more packages: pip install 'contrapose[train]'"
+    about = [] if group else ["", "Contrastive representation learning in which the loss is the subject."]
+    return "\n".join([f"usage: {prefix} COMMAND [OPTIONS]", *about, "", *lines, "", closing])
 
 
 def _fail(message: str, code: int) -> None:

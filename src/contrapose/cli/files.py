@@ -61,30 +61,35 @@ class Embed:
 
 @dataclass(frozen=True)
 class Export:
-    """Write a run's encoder as .safetensors, with torchvision's or timm's parameter names, or as .onnx."""
+    """Write a run's encoder as .safetensors, with torchvision's or timm's parameter names, or as .onnx.
+
+    A model card is written beside it: how the encoder was trained, its scores, how its inputs are made, and code that uses it.
+    """
 
     run: Positional[Path]
     """Directory of the run."""
     out: Annotated[Path, arg(aliases=["-o"])]
-    """File to write; its suffix selects the format: .safetensors or .onnx."""
-    data_root: Path = Path("data")
-    """Ignored: exporting an encoder does not need its data."""
+    """File to write; its suffix selects the format: .safetensors or .onnx. The card gets the same name with .md added."""
 
     def __call__(self) -> None:
-        """Write the weights, or an ONNX graph with a dynamic batch size."""
+        """Write the weights, or an ONNX graph with a dynamic batch size, and the model card."""
+        from contrapose.training.card import metadata_of, model_card, summary
         from contrapose.training.weights import export
 
         if self.out.suffix not in (".safetensors", ".onnx"):
             raise ValueError(f"out: expected a name that ends in .safetensors or .onnx, got {self.out}")
-        model = load(self.run)
-        kind, encoder = model.run.kind, model.encoder
+        model = load(self.run, device="cpu")
+        metadata = metadata_of(model)
         self.out.parent.mkdir(parents=True, exist_ok=True)
         if self.out.suffix == ".onnx":
-            _write_onnx(encoder.network.cpu(), kind.example_input(model.views), self.out)
+            example = model.kind.example_input(model.views)
+            _write_onnx(model.encoder.network, example, self.out, metadata, summary(model))
         else:
-            export(encoder, self.out)
-        print(f"{model.run.encoder}, {encoder.width} features, written to {self.out}")
-        print(kind.describe_input(model.views))
+            export(model.encoder, self.out, metadata)
+        card = self.out.with_name(f"{self.out.name}.md")
+        card.write_text(model_card(model, self.run, self.out.name))
+        print(f"{model.run.encoder}, {model.encoder.width} features, written to {self.out}")
+        print(f"its inputs, and code that uses it: {card}")
 
 
 @dataclass(frozen=True)
@@ -135,15 +140,18 @@ def _write_parquet(arrays: dict[str, Any], path: Path) -> None:
     parquet.write_table(pa.concat_tables(tables, promote_options="default"), path)
 
 
-def _write_onnx(network: Any, example: Any, path: Path) -> None:
+def _write_onnx(network: Any, example: Any, path: Path, metadata: dict[str, str], summary: str) -> None:
     import torch
 
     try:
         import onnxscript  # noqa: F401  (torch.onnx needs it, and its own error does not say how to install it)
     except ImportError as error:
         raise ValueError("out: writing .onnx needs: pip install 'contrapose[onnx]'") from error
-    batch = torch.export.Dim("batch")
-    torch.onnx.export(
-        network, (example,), str(path), dynamo=True, dynamic_shapes=({0: batch},), input_names=["images"], verbose=False,
-        external_data=False,
+    program = torch.onnx.export(
+        network, (example,), dynamo=True, dynamic_shapes=({0: torch.export.Dim("batch")},), input_names=[metadata["modality"]],
+        output_names=["features"], verbose=False,
     )  # fmt: skip
+    assert program is not None
+    program.model.metadata_props.update(metadata)
+    program.model.doc_string = summary
+    program.save(str(path), external_data=False)

@@ -10,5 +10,9 @@ from torch import Tensor
 
 @torch.no_grad()
 def features(network: Callable[[Tensor], Tensor], batches: Iterable[Tensor]) -> Tensor:
-    """Return the network's output for all batches of evaluation inputs, (N, width) in float32."""
+    """Return the network's output for all batches of evaluation inputs, (N, width) in float32.
+
+    network   function of a batch that returns features (B, width)
+    batches   evaluation inputs (B, …)
+    """
     return torch.cat([network(batch).float() for batch in batches])

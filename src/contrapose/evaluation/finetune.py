@@ -23,10 +23,10 @@ class FineTune:
     The papers do not specify their ResNet recipe, so this one is our choice. The score is that of the last epoch.
     """
 
-    epochs: int = 30
-    batch: int = 256
-    lr: float | None = None
-    weight_decay: float = 0.0
+    epochs: int = 30  # passes over the data
+    batch: int = 256  # samples in a batch
+    lr: float | None = None  # peak learning rate; None: 0.05 · batch / 256
+    weight_decay: float = 0.0  # of all weights
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch < 2:

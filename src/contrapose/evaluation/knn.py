@@ -16,9 +16,11 @@ from contrapose.reduce.statistics import Gradient
 class KNN:
     """A k-nearest-neighbour classifier.
 
-    weights   "softmax": e^{s/temperature} (Wu et al.; DySTreSS with k = 200 on CIFAR and k = 20 on ImageNet-100)
-              "uniform": majority vote (Lee; the long-tail protocol of Kukleva et al.)
-              "distance": 1/d (DySTreSS's long-tail tables as described in the paper; its code votes uniformly)
+    k             number of neighbours
+    weights       "softmax": e^{s/temperature} (Wu et al.; DySTreSS with k = 200 on CIFAR and k = 20 on ImageNet-100)
+                  "uniform": majority vote (Lee; the long-tail protocol of Kukleva et al.)
+                  "distance": 1/d (DySTreSS's long-tail tables as described in the paper; its code votes uniformly)
+    temperature   that of the "softmax" weights
 
     Features are normalised, so cosine similarity and L2 distance rank neighbours in the same order.
     """

@@ -24,14 +24,12 @@ class Probe:
     """
 
     optimiser: str = "sgd"  # sgd, adam or lars
-    lr: float = 30.0
-    epochs: int = 100
-    batch: int = 256
-    milestones: tuple[
-        int, ...
-    ] = ()  # epochs at which the learning rate is multiplied by gamma; if empty, cosine to zero
-    gamma: float = 0.1
-    best: bool = False
+    lr: float = 30.0  # peak learning rate
+    epochs: int = 100  # passes over the features
+    batch: int = 256  # features in a batch
+    milestones: tuple[int, ...] = ()  # epochs at which the rate is multiplied by gamma; if empty, cosine to zero
+    gamma: float = 0.1  # factor at each milestone
+    best: bool = False  # whether to report the best epoch too
 
     def __post_init__(self) -> None:
         if self.optimiser not in ("sgd", "adam", "lars"):
@@ -159,6 +157,10 @@ def few_shot(
 
     `few_shot` trains on a class-balanced subset with as many images of each class as the smallest class has, `long_tail` on
     all images. Accuracy is the mean over classes, so that frequent classes do not dominate.
+
+    train, test                 features (n, width) to train on and (t, width) to classify
+    train_labels, test_labels   their classes, (n,) and (t,)
+    seed                        chooses the subset
     """
     from sklearn.svm import LinearSVC
 

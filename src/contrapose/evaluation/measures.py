@@ -22,11 +22,11 @@ class Measures:
 
     images: int = 1000  # sample size, at most; 0 measures all images
     drawn: int = 128  # number of images that are augmented `draws` times, for the expectations in Lee's bounds
-    draws: int = 10
-    batch: int = 128  # M and t⁻ of CACR's conditional entropy
-    t_neg: float = 2.0
+    draws: int = 10  # random views of each of them
+    batch: int = 128  # M of CACR's conditional entropy
+    t_neg: float = 2.0  # t⁻ of the same
     alpha: float = 2.0  # α of the repulsion bound
-    seed: int = 0
+    seed: int = 0  # chooses the sample
 
     def __call__(
         self, embed: Callable[[Tensor], Tensor], data: Source, views: ViewMaker, device: torch.device
@@ -102,7 +102,11 @@ class Measures:
 
 
 def partners(labels: Tensor, *, seed: int = 0) -> Tensor:
-    """Return for each image the index of another image of its class, or -1 if there is none."""
+    """Return for each image the index of another image of its class, or -1 if there is none.
+
+    labels   class of each image, (n,)
+    seed     chooses among the images of a class
+    """
     partner = torch.full_like(labels, -1)
     for c in labels.unique().tolist():
         members = (labels == c).nonzero()[:, 0]

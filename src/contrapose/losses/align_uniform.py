@@ -35,6 +35,14 @@ def align_uniform(
     `cross` and on similarity values over all negatives. With several positives, alignment is the mean of their
     distances. Uniformity is one number for the whole batch, so `reduction="none"` adds the same number to every
     anchor's alignment.
+
+    pairs            the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
+    alpha            α, the power of the distance of positives
+    t                t: the larger, the more only close pairs count
+    align_weight     w_a, the factor of alignment
+    uniform_weight   w_u, the factor of uniformity
+    negatives        which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
+    reduction        "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
     """
     for name, value in (("alpha", alpha), ("t", t)):
         check_number(name, value, above=0.0)

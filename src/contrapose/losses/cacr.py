@@ -52,6 +52,8 @@ def cacr(
 ) -> Tensor:
     """CA + CR with t⁺ = `t_pos` and t⁻ = `t_neg`: contrastive attraction and repulsion (Zheng et al., Eq. 2-4).
 
+    pairs                   the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
+    t_pos, t_neg            t⁺ and t⁻
     attraction, repulsion   "contrast" as above, "uniform" (equal weights), "reversed" (the sign of t flipped)
     cost                    "euclidean" 2 - 2s; "inner" -s; "rbf": CR = log mean_i Σ_j π⁻_ij e^{-t c_ij}. Weights always
                             use 2 - 2s.
@@ -59,6 +61,11 @@ def cacr(
                             negatives are then those of all other views
     stop_positive_weights   no gradient through π⁺; the default with keys, a queue or a bank (the MoCo form)
     detach_queue_weights    no gradient through the stored rows' part of π⁻, as in the authors' MoCo code
+    t                       t of the cost "rbf"
+    attract_weight          factor of CA
+    repel_weight            factor of CR
+    negatives               which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
+    reduction               "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
 
     The K positives are those of the pairs; with one, π⁺ = 1 and CA is the alignment loss. On `two_views` and `views`
     the default is the authors' code: each pair of views v < w is a comparison of its own with v as the query (with

@@ -31,7 +31,7 @@ from contrapose.losses.sogclr import isogclr
 from contrapose.losses.supcon import supcon
 from contrapose.pairs.negatives import hardest, other_views
 from contrapose.temperature import CosineSchedule, PerSample, cosine, learned, learned_number
-from contrapose.validate import check_known
+from contrapose.validate import check_known, nearest
 
 Settings = Mapping[str, Any]
 
@@ -47,13 +47,17 @@ class Method:
     """
 
     summary: str  # one line: what it does and which paper it is from
-    objective: Callable[..., Tensor]
+    objective: Callable[..., Tensor]  # a function of pairs
     values: Settings  # the default settings
     by_data: Mapping[str, Settings] = field(default_factory=dict)  # settings that differ on a data set
     state: Callable[..., PerSample] | None = None  # called with the number of images, for `Loss(…, state=…)`
 
     def __call__(self, data: str | None = None, **overrides: Any) -> partial[Tensor]:
-        """Return the objective, a function of pairs; `overrides` replace the paper's values."""
+        """Return the objective, a function of pairs; `overrides` replace the paper's values.
+
+        data        name of a data set in `DATA`; default: the default values
+        overrides   settings that replace the paper's
+        """
         values = {**self.values, **self._settings_for(data)}
         # What is learned is copied: two criteria made of one method must not train the same temperature.
         own = {name: deepcopy(value) if isinstance(value, nn.Module) else value for name, value in values.items()}
@@ -65,6 +69,13 @@ class Method:
             return {}
         check_known("data", data, DATA)
         return self.by_data.get(data, {})
+
+
+class Catalogue(dict[str, Method]):
+    """Methods by name; the error for a name that is not among them suggests the nearest one."""
+
+    def __missing__(self, name: str) -> Method:
+        raise KeyError(f"the catalogue has no method {name!r}{nearest(str(name), self)}")
 
 
 # "-k4" marks settings for four positives per anchor, "-lt" long-tailed data sets.
@@ -88,7 +99,7 @@ _CACR = {
     "cifar10-k4": {"t_neg": 0.9}, "cifar100-k4": {"t_neg": 2.0}, "stl10-k4": {"t_neg": 2.0},
 }  # fmt: skip
 
-CATALOGUE: Mapping[str, Method] = {
+_METHODS: dict[str, Method] = {
     "simclr": Method(
         "NT-Xent over both views of a batch (Chen et al.; Wang & Liu, Eq. 1)",
         nt_xent,
@@ -227,3 +238,5 @@ CATALOGUE: Mapping[str, Method] = {
         {"temperature": learned(0.1), "bias": learned_number(-10.0)},
     ),
 }
+
+CATALOGUE: Mapping[str, Method] = Catalogue(_METHODS)

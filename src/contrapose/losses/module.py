@@ -13,15 +13,20 @@ from torch import Tensor, nn
 from contrapose.embeddings import PROVIDED, Assignments, Embeddings, State, within_batch
 from contrapose.losses.catalogue import CATALOGUE, Method
 from contrapose.losses.objective import traits_of
+from contrapose.losses.reduction import REDUCTIONS
 from contrapose.pairs import AnyPairs, Pairs, Similarities, two_views, views
 from contrapose.temperature import Learned, LearnedTemperature, Schedule
-from contrapose.validate import nearest
+from contrapose.validate import check_choice, nearest
 
 Batch = Tensor | AnyPairs | Embeddings
 
 
 class Loss(nn.Module):
     """An objective with its settings, called with two views, with V views (V, m, d), with `Pairs` or with `Embeddings`.
+
+    objective   `nt_xent` or another objective, or a method: `CATALOGUE["dystress"]`
+    state       `PerSample(number_of_images)`, for sogclr and isogclr
+    settings    arguments of the objective, such as `temperature`
 
     >>> import torch
     >>> from contrapose.losses import nt_xent
@@ -42,7 +47,9 @@ class Loss(nn.Module):
     ) -> None:
         super().__init__()
         if not callable(objective):
-            named = f"; CATALOGUE[{objective!r}] has it" if objective in CATALOGUE else ""
+            named = (
+                f"; CATALOGUE[{objective!r}] has it" if objective in CATALOGUE else nearest(str(objective), CATALOGUE)
+            )
             raise ValueError(f"objective: expected a function of pairs such as nt_xent, got {objective!r}{named}")
         if state is not None and not isinstance(state, State):
             raise ValueError(f"state: expected a PerSample(number_of_images), got {state!r}")
@@ -61,7 +68,13 @@ class Loss(nn.Module):
                 self.add_module(name, value)
 
     def forward(self, z: Batch, z2: Tensor | None = None, *, ids: Tensor | None = None, **more: Any) -> Tensor:
-        """Return the loss. `more` overrides settings for this call, such as a per-anchor temperature."""
+        """Return the loss. `more` overrides settings for this call, such as a per-anchor temperature.
+
+        z      embeddings (m, d) of a view, or (V, m, d) of V views; or `Pairs` or `Embeddings`
+        z2     embeddings (m, d) of the other view
+        ids    data-set indices (m,), for a `state` or for duplicates in the batch
+        more   settings for this call
+        """
         if self.state is not None and ids is None and isinstance(z, Tensor):
             raise ValueError("ids: expected the data-set index of each image, since the state is kept for each of them")
         batch = self._input(z, z2, ids)
@@ -84,7 +97,7 @@ class Loss(nn.Module):
         return {name: z.provide(name) for name in self.traits.provided if name in PROVIDED and name not in given}
 
     def with_provided(self, embeddings: Embeddings) -> Callable[[AnyPairs], Tensor]:
-        """Return this loss as a function of pairs alone, with what the network provided for these embeddings."""
+        """Return this loss as a function of pairs alone, with what the network provided for `embeddings`."""
         return partial(self, **self._provided(embeddings))
 
     def _current(self, value: Any) -> Any:
@@ -103,7 +116,7 @@ class Loss(nn.Module):
         return not scheduled or (scheduled == {"temperature"} and self.traits.tensor_temperature)
 
     def hold_schedules(self, device: torch.device) -> None:
-        """Keep scheduled values in tensors, for a captured graph; `refresh_schedules` brings them up to date."""
+        """Keep scheduled values in tensors on `device`, for a captured graph; `refresh_schedules` brings them up to date."""
         scheduled = [name for name, s in self.settings.items() if isinstance(s, Schedule)]
         self.scheduled_tensors = {name: torch.zeros((), device=device) for name in scheduled}
         self.refresh_schedules()
@@ -146,6 +159,8 @@ class Loss(nn.Module):
 
 def _check_settings(objective: Callable[..., Tensor], settings: Mapping[str, Any]) -> None:
     """Refuse a setting that the objective does not have, before the first batch does."""
+    if "reduction" in settings:
+        check_choice("reduction", settings["reduction"], *REDUCTIONS)
     known = signature(objective).parameters
     if any(p.kind is p.VAR_KEYWORD for p in known.values()):
         return

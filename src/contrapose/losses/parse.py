@@ -28,6 +28,7 @@ _VALUE_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "schedule": temperature.CosineSchedule,
     "decay": temperature.CosineDecay,
 }
+_LONGEST = 1000  # characters; Python's parser takes seconds or fails in odd ways on very long lines
 _OBJECTIVES = {name: value for name, value in vars(losses).items() if hasattr(value, "traits")}
 
 
@@ -37,11 +38,16 @@ def parse(text: str, data: str | None = None) -> partial[Tensor]:
     >>> parse("nt_xent(temperature=cosine(0.07, 0.2))").keywords
     {'temperature': Cosine(low=0.07, high=0.2, detach=True)}
     """
+    if len(text) > _LONGEST:
+        raise ValueError(
+            f"loss: expected name or name(setting=value, …) of at most {_LONGEST} characters, "
+            f"got {len(text)}, from {text[:40]!r}"
+        )
     try:
-        node = ast.parse(text.strip(), mode="eval").body
-    except SyntaxError as error:
+        name, settings = _name_and_settings(ast.parse(text.strip(), mode="eval").body, text)
+    # Deep nesting exhausts the parser's or Python's stack; half a surrogate pair cannot be encoded.
+    except (SyntaxError, RecursionError, MemoryError, UnicodeEncodeError) as error:
         raise ValueError(f"loss: expected name or name(setting=value, …), got {text!r}") from error
-    name, settings = _name_and_settings(node, text)
     known = {**_OBJECTIVES, **CATALOGUE}
     check_known("loss", name, sorted(known))
     # A folder or a file is not in DATA; it gets the method's default values.
@@ -62,8 +68,16 @@ def _name_and_settings(node: ast.expr, text: str) -> tuple[str, dict[str, Any]]:
     if isinstance(node, ast.Name):
         return node.id, {}
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args:
-        return node.func.id, {k.arg: _value(k.value, text) for k in node.keywords if k.arg}
+        return node.func.id, _keywords(node.keywords, text)
     raise ValueError(f"loss: expected name or name(setting=value, …), got {text!r}")
+
+
+def _keywords(keywords: list[ast.keyword], text: str) -> dict[str, Any]:
+    """Return the values of keyword arguments; refuse one that is repeated, and `**`."""
+    names = [keyword.arg for keyword in keywords]
+    if None in names or len(set(names)) < len(names):
+        raise ValueError(f"loss: in {text!r}, expected each setting once, as name=value")
+    return {str(keyword.arg): _value(keyword.value, text) for keyword in keywords}
 
 
 def _value(node: ast.expr, text: str) -> Any:
@@ -76,14 +90,14 @@ def _value(node: ast.expr, text: str) -> Any:
             hint = nearest(name, _VALUE_FUNCTIONS)
             raise ValueError(f"loss: in {text!r}, expected one of {', '.join(_VALUE_FUNCTIONS)}, got {name!r}{hint}")
         positional = [_value(item, text) for item in node.args]
-        keywords = {k.arg: _value(k.value, text) for k in node.keywords if k.arg}
+        keywords = _keywords(node.keywords, text)
         try:
             return _VALUE_FUNCTIONS[name](*positional, **keywords)
         except TypeError as error:
             raise ValueError(f"loss: in {text!r}, {name}: {error}") from error
     try:
         return ast.literal_eval(node)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise ValueError(
             f"loss: in {text!r}, expected a number, a string or one of {', '.join(_VALUE_FUNCTIONS)}, "
             f"got {ast.unparse(node)!r}"

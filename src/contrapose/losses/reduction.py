@@ -12,11 +12,16 @@ from contrapose.reduce import Logit, Scale, softplus
 from contrapose.reduce.unit import refuse_second_derivative
 from contrapose.validate import check_choice
 
+REDUCTIONS = ("mean", "sum", "none")
+
 
 def finish(values: Tensor, reduction: str) -> Tensor:
-    """Return the mean over anchors ("mean") or one value per anchor, (n,) ("none"); average (n, k) over k as well."""
-    check_choice("reduction", reduction, "mean", "none")
-    return values.mean() if reduction == "mean" else values if values.ndim == 1 else values.mean(1)
+    """Return the mean or the sum over anchors, or one value per anchor, (n,) ("none"); values (n, k) are averaged over k."""
+    check_choice("reduction", reduction, *REDUCTIONS)
+    if reduction == "mean":
+        return values.mean()
+    per_anchor = values if values.ndim == 1 else values.mean(1)
+    return per_anchor.sum() if reduction == "sum" else per_anchor
 
 
 def cross_entropy(pairs: AnyPairs, total: Tensor, logit: Logit, reduction: str) -> Tensor:

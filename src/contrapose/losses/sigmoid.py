@@ -33,6 +33,12 @@ def siglip(
     classified as matching or not, and the sum is divided by m. Only m of the m² pairs match, so that training starts
     with a negative bias, which predicts no match. Several positives are averaged. The paper learns both numbers:
     `Loss(siglip, temperature=learned(0.1), bias=learned_number(-10.0))`.
+
+    pairs         the result of `two_views`, `cross`, …, or two tensors (m, d), one per side
+    temperature   τ: a number or `learned(…)`
+    bias          b: a number or `learned_number(…)`
+    negatives     which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
+    reduction     "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
     """
     logit, bias = temperature_logit(temperature, pairs.shape[0]), _check_bias(bias)
     if reduction == "mean" and isinstance(pairs, Pairs):

@@ -27,6 +27,11 @@ def simple(
 
     The limit of NT-Xent at high temperature: all negatives have the same weight. With `hardest(k)` it is HardSimple.
     With several positives, s⁺ is their mean.
+
+    pairs       the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
+    weight      λ; default: 1/(number of negatives)
+    negatives   which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
+    reduction   "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
     """
     attraction = pairs.positives().mean(1)
     if weight is None:
@@ -43,6 +48,11 @@ def triplet(pairs: AnyPairs, *, margin: float = 0.0, negatives: Negatives = None
     """max(max_k s_k - s⁺ + margin, 0): only the hardest negative is pushed away (Wang & Liu, Eq. 6).
 
     The limit of τ · NT-Xent at low temperature. With several positives, it is the mean over them.
+
+    pairs       the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
+    margin      how much more similar than the hardest negative the positive must be
+    negatives   which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
+    reduction   "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
     """
     check_number("margin", margin)
     # Without negatives the maximum is -inf, and the loss 0.

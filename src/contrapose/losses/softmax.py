@@ -52,6 +52,12 @@ def nt_xent(
     Eq. 9. With `temperature=cosine(low, high)` it is DySTreSS (Manna et al., Alg. 3). `hardness` α multiplies each
     negative's term by sg[e^{αs_k}], which gives similar negatives more weight (LLaVE, Lan et al., α = 9).
 
+    pairs         the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
+    temperature   τ: a number, one per anchor (n,), a function of similarity (`cosine(0.07, 0.2)`) or `learned(…)`
+    hardness      α; 0: all negatives alike
+    negatives     which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
+    reduction     "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
+
     >>> from contrapose.pairs import two_views
     >>> round(nt_xent(two_views(torch.eye(4), torch.eye(4)), temperature=0.5).item(), 4)  # log(1 + 6/e²)
     0.5944
@@ -77,6 +83,11 @@ def clip(
     `clip(image, text)`; on `cross(image, text)` it is the direction from image to text alone, CE(S/τ). CLIP learns its
     temperature: `Loss(clip, temperature=learned(0.07, low=0.01))`.
 
+    pairs         the result of `two_views`, `cross`, …, or two tensors (m, d), one per side
+    temperature   τ: a number, one per anchor (n,), a function of similarity (`cosine(0.07, 0.2)`) or `learned(…)`
+    negatives     which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
+    reduction     "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
+
     >>> round(clip(torch.eye(4), torch.eye(4), temperature=0.5).item(), 4)  # log(1 + 3/e²)
     0.3408
     """
@@ -99,6 +110,11 @@ def moco_v3(
     """2τ times the sum over views of NT-Xent against the other views only: 2τ[CE(q₁, k₂) + CE(q₂, k₁)] (MoCo v3).
 
     The factor τ cancels the 1/τ of NT-Xent's gradient, so that the learning rate need not follow the temperature.
+
+    pairs         the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
+    temperature   τ, a number
+    negatives     which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
+    reduction     "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
     """
     check_number("temperature", temperature, above=0.0)
     chosen = (only_other_views(), *steps(negatives)) if pairs.has_views else steps(negatives)
@@ -122,6 +138,13 @@ def dcl(
     nt_xent = softplus(dcl) for every anchor. With `split_views` the repulsion is the sum of two log-sum-exps, over the
     negatives of the anchor's own view and over those of other views: twice as strong, as in lightly until 2025 and in
     the DySTreSS paper's DCL numbers. `negatives` then applies to each of the two. `hardness` is that of `nt_xent`.
+
+    pairs         the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
+    temperature   τ: a number, one per anchor (n,), a function of similarity (`cosine(0.07, 0.2)`) or `learned(…)`
+    hardness      α, as in `nt_xent`
+    split_views   whether the two groups of negatives have a log-sum-exp each
+    negatives     which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
+    reduction     "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
     """
     logit = temperature_logit(temperature, pairs.shape[0])
     total = _log_total(pairs, LogSumExp(_hardened(logit, hardness)), negatives, split_views)
@@ -146,7 +169,13 @@ def tau(
     negatives: Negatives = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """DCL at temperatures τ/sigmoid(t̂_i); t̂ = `score` (n,) is an extra output of the encoder (TaU, Zhang et al.)."""
+    """DCL at temperatures τ/sigmoid(t̂_i); t̂ = `score` (n,) is an extra output of the encoder (TaU, Zhang et al.).
+
+    pairs       the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
+    score       one number per anchor (n,); `base` is τ, a number
+    negatives   which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
+    reduction   "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
+    """
     temperature = uncertainty(score, base=base)
     if len(temperature) != pairs.shape[0]:
         raise ValueError(f"score: expected one number per anchor ({pairs.shape[0]},), got {tuple(score.shape)}")
@@ -166,6 +195,13 @@ def dclw(
     """-w·s⁺/τ + log Σ_k e^{s_k/τ} with w_i = 2 - e^{s_i⁺/σ} / mean_j e^{s_j⁺/σ} (Yeh et al., DCLW).
 
     Dissimilar positives get a larger weight. Weights carry no gradient and average to 1 over the samples of each view.
+
+    pairs         the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
+    temperature   τ: a number, one per anchor (n,), a function of similarity (`cosine(0.07, 0.2)`) or `learned(…)`
+    sigma         σ: the lower, the more the weights differ
+    split_views   one log-sum-exp for each of the anchor's own view and the other views, as in `dcl`
+    negatives     which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
+    reduction     "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
     """
     check_number("sigma", sigma, above=0.0)
     logit, positives = temperature_logit(temperature, pairs.shape[0]), pairs.positives()
@@ -200,6 +236,12 @@ def generalized_nt_xent(
     """-s⁺ + (λ/α) log(e^{αs⁺} + Σ_k e^{αs_k}), λ = `weight` (Lee, generalised NT-Xent).
 
     With λ = 1 it is nt_xent(τ = 1/α) / α; `scale_by_alpha` multiplies by α, back to the scale of NT-Xent.
+
+    pairs            the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
+    alpha, weight    α, an inverse temperature, and λ, the factor of repulsion
+    scale_by_alpha   whether to multiply the loss by α
+    negatives        which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
+    reduction        "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
     """
     empty = may_leave_none(negatives)
     total, positives = _total_and_positives(pairs, alpha, weight, negatives, may_be_empty=empty)
@@ -222,6 +264,12 @@ def balanced(
 
     α controls how much harder negatives outweigh easier ones, λ the balance of attraction and repulsion. With λ = 1 it
     is dcl(τ = 1/α) / α; `scale_by_alpha` multiplies by α.
+
+    pairs            the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
+    alpha, weight    α, an inverse temperature, and λ, the factor of repulsion
+    scale_by_alpha   whether to multiply the loss by α
+    negatives        which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
+    reduction        "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
     """
     total, positives = _total_and_positives(pairs, alpha, weight, negatives)
     values = weight / alpha * total - positives.mean(1)
@@ -257,6 +305,13 @@ def macl(
 
     A is the batch's mean positive similarity. The weight cancels the factor 1 - P of NT-Xent's gradient, so that the
     gradient of the positive similarity is exactly -1/τ_a, however similar the positive is already.
+
+    pairs         the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
+    temperature   τ₀, a number
+    alpha         α: how far the temperature follows A
+    center        A₀: the A at which τ_a = τ₀
+    negatives     which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
+    reduction     "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
     """
     check_number("temperature", temperature, above=0.0)
     positives = pairs.positives()
@@ -290,6 +345,13 @@ def hard_negative(
         N_g = max((R - τ⁺ N p)/(1 - τ⁺), N e^{-1/τ}),   R = Σ_k e_k^{β+1} / mean_k e_k^β,   e_k = e^{s_k/τ}
 
     β = 0 and τ⁺ = 0 give NT-Xent, β = 0 alone the debiased loss of Chuang et al.
+
+    pairs         the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
+    temperature   τ: a number, one per anchor (n,), a function of similarity (`cosine(0.07, 0.2)`) or `learned(…)`
+    beta          β: how much harder negatives outweigh easier ones
+    tau_plus      τ⁺: probability that a negative has the anchor's class
+    negatives     which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
+    reduction     "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
     """
     check_number("beta", beta, least=0.0)
     check_number("tau_plus", tau_plus, least=0.0)
@@ -322,6 +384,11 @@ def cmc(
 
     Each positive is contrasted with the m - 1 negatives of its own view only. On `queue` and `bank`, whose rows belong
     to no view, it is contrasted with all stored rows.
+
+    pairs         the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
+    temperature   τ: a number, or a function of similarity
+    negatives     which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
+    reduction     "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
     """
     if not pairs.has_views:
         return nt_xent(pairs, temperature=temperature, negatives=negatives, reduction=reduction)

@@ -57,6 +57,13 @@ def sogclr(
     log u_old, -inf if there is none yet. `PerSample` keeps it together with iSogCLR's temperatures:
     `sogclr(pairs, **state.settings(pairs))`. Several positives are averaged. For two towers, say image and text, with a
     `PerSample(size, towers=2)`, take `two_views(a, b)` and `negatives=other_views()`: both directions, added up.
+
+    pairs         the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
+    temperature   τ: a number, one per anchor (n,), a function of similarity (`cosine(0.07, 0.2)`) or `learned(…)`
+    log_average   log u_old of each anchor (n,); default: none yet
+    gamma         γ in (0, 1]: weight of this batch in the average
+    negatives     which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
+    reduction     "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
     """
     if isinstance(gamma, Schedule):
         raise ValueError("gamma: a schedule needs an epoch: pass gamma=schedule.at(epoch)")
@@ -90,7 +97,15 @@ def isogclr(
     negatives: Negatives = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """`sogclr` with one temperature per image, which `PerSample` keeps and adapts (iSogCLR, Qiu et al.)."""
+    """`sogclr` with one temperature per image, which `PerSample` keeps and adapts (iSogCLR, Qiu et al.).
+
+    pairs         the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
+    temperature   τ of each anchor, (n,)
+    log_average   log u_old of each anchor (n,), as in `sogclr`
+    gamma         γ in (0, 1]: weight of this batch in the average
+    negatives     which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
+    reduction     "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
+    """
     if temperature is None or log_average is None:
         raise ValueError(
             "temperature, log_average: expected those of a PerSample state: "

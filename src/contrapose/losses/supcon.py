@@ -48,6 +48,14 @@ def supcon(
     mean. `stored_labels` are those of the rows of a queue or a bank; without them, all rows of a queue are negatives. A
     choice of `negatives` applies to the candidates with another label, and never leaves out a positive.
 
+    pairs           the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
+    labels          integers, (m,) or (n,)
+    form            "out" (Eq. 2) or "in" (Eq. 3)
+    stored_labels   integers, one per stored row
+    temperature     τ: a number, one per anchor (n,), a function of similarity (`cosine(0.07, 0.2)`) or `learned(…)`
+    negatives       which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
+    reduction       "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
+
     >>> from contrapose.pairs import two_views
     >>> z = torch.eye(2)[[0, 0, 1]]
     >>> round(supcon(two_views(z, z), labels=torch.tensor([5, 5, 7]), temperature=1.0).item(), 4)

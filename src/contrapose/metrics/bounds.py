@@ -22,6 +22,11 @@ def prototype_bias_means(
     """Return mean_i ‖E_{T,X|y_i} f - E_T f(T(x_i))‖ with both expectations estimated by means (Lee, Eq. 16).
 
     Class means are those of `draws`, or of `rows` (m, d) if given: augmented embeddings of more images, with `row_labels`.
+
+    draws        embeddings (D, n, d) of D random views of n images
+    labels       their classes (n,)
+    rows         embeddings (m, d) for the class means; default: the draws
+    row_labels   their classes (m,)
     """
     image_mean = unit_vectors("draws", draws, 3, min_count=1, normalise=False).double().mean(0)
     if rows is None:
@@ -40,6 +45,9 @@ def prototype_bias_single(z: Tensor, partner: Tensor) -> float:
 
     Both images get the same augmentation t_i. This one-sample estimate is what Lee's Fig. 3 shows. Its expectation is at
     least the bias itself, by Jensen's inequality. `evaluation.partners` chooses the images x'.
+
+    z         embeddings (n, d)
+    partner   embeddings (n, d) of the images x'
     """
     z = unit_vectors("z", z, min_count=1, normalise=False)
     partner = unit_vectors("partner", partner, min_count=1, normalise=False)
@@ -51,7 +59,7 @@ def prototype_bias_single(z: Tensor, partner: Tensor) -> float:
 class Gap:
     """The slack of a bound, averaged over anchors, and how often the bound's assumption fails."""
 
-    gap: float
+    gap: float  # mean slack: bound minus bounded quantity
     outside: float  # fraction of anchors that violate the assumption
 
 
@@ -59,6 +67,9 @@ def attraction_gap(anchor: Tensor, draws: Tensor) -> Gap:
     """Return the slack of Lee's Theorem 4.4: -cos(f, E_T f_T) ≤ -E_T cos(f, f_T), which assumes fᵀE_T f_T ≥ 0.
 
     The slack is fᵀμ(1/‖μ‖ - 1), where μ is the mean of the draws. `anchor` is (n, d).
+
+    anchor   embeddings (n, d)
+    draws    embeddings (D, n, d) of D random views of the same images
     """
     f = unit_vectors("anchor", anchor, min_count=1, normalise=False).double()
     draws = unit_vectors("draws", draws, 3, min_count=1, normalise=False).double()
@@ -75,7 +86,7 @@ def attraction_gap(anchor: Tensor, draws: Tensor) -> Gap:
 class RepulsionGap(Gap):
     """The slack of the corrected bound as `gap`, that of the printed one, and how often each is violated."""
 
-    printed: float
+    printed: float  # mean slack of the printed bound
     broken: float  # fraction of anchors that violate the corrected bound: 0, except for rounding
     printed_broken: float  # fraction of anchors that violate the printed bound
 
@@ -90,6 +101,12 @@ def repulsion_gap(
     The printed bound can be false if every other class mean points away from f, since B can then be negative. The corrected
     bound is max(B, B/ν). The theorem assumes max_{y'≠y} fᵀμ_y' ≥ 0. `rows` (m, d) are the embeddings of all images, one
     draw each; every class has the same weight in E_{x'}, as in the theorem.
+
+    anchor       embeddings (n, d)
+    labels       their classes (n,)
+    rows         embeddings (m, d) of all images
+    row_labels   their classes (m,)
+    alpha        α > 0
     """
     check_number("alpha", alpha, above=0.0)
     f = unit_vectors("anchor", anchor, min_count=1, normalise=False).double()

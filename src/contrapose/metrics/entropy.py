@@ -16,6 +16,10 @@ def conditional_entropy(z: Tensor, *, t_neg: float = 2.0, batch: int | None = No
     The maximum is log(M - 1), reached when all vectors are equally far apart. With `batch`, return the mean over
     consecutive mini-batches of M vectors; an incomplete last batch is dropped, because its maximum would differ.
 
+    z       unit vectors (n, d); others are normalised with a warning
+    t_neg   t⁻ of the weights
+    batch   M; default: all vectors at once
+
     >>> round(conditional_entropy(torch.eye(5)), 4)  # a simplex: log 4
     1.3863
     """

@@ -21,6 +21,10 @@ def uniformity(z: Tensor, *, t: float = 2.0, include_self: bool = False) -> floa
 
     The figures of Wang & Liu show -U. `include_self` also counts the pairs i = j, as DySTreSS's code does.
 
+    z              unit vectors (n, d); others are normalised with a warning
+    t              t > 0: the larger, the more only close pairs count
+    include_self   whether pairs i = j count
+
     >>> round(uniformity(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])), 4)  # an antipodal pair: -4t
     -8.0
     """
@@ -42,6 +46,9 @@ def uniformity_limit(d: int, *, t: float = 2.0) -> float:
     This is the lowest value in the limit of many points. A finite sample can be lower by O(1/n), because self-pairs are
     excluded. Wang & Isola write the same value with a Bessel function.
 
+    d   dimensions of the embeddings
+    t   t of `uniformity`
+
     >>> round(uniformity_limit(128), 4)
     -3.9375
     """
@@ -62,6 +69,10 @@ def tolerance(z: Tensor, labels: Tensor | None, *, include_self: bool = False) -
 
     1 when every class is a single point. `include_self` also counts the pairs i = j.
 
+    z              unit vectors (n, d); others are normalised with a warning
+    labels         class of each row of `z`, integers (n,)
+    include_self   whether pairs i = j count
+
     >>> z = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])
     >>> round(tolerance(z, torch.tensor([0, 0, 1, 1])), 4)
     0.9
@@ -81,9 +92,12 @@ def alignment(
 ) -> float:
     """Return the mean of ‖z - z⁺‖² over positive pairs (Wang & Isola, α = 2): 0 when positives coincide.
 
-    kind   "augmentation": row i of z and of `positive` are two views of the same image
-           "class": all distinct pairs of the same class, which is 2 - 2 · tolerance
-           "all": all distinct pairs
+    z          unit vectors (n, d); others are normalised with a warning
+    positive   other views (n, d), for kind "augmentation"
+    labels     classes (n,), for kind "class"
+    kind       "augmentation": row i of z and of `positive` are two views of the same image
+               "class": all distinct pairs of the same class, which is 2 - 2 · tolerance
+               "all": all distinct pairs
     """
     check_choice("kind", kind, "augmentation", "class", "all")
     if kind == "class":
@@ -103,6 +117,10 @@ def interclass_uniformity(z: Tensor, labels: Tensor | None, *, t: float = 2.0) -
     """Return log mean e^{-t‖μ_c - μ_c'‖²} over classes c ≠ c' (DySTreSS, Eq. 18): 0 when all centroids coincide.
 
     μ_c is the mean of the unit vectors of class c and is not normalised again.
+
+    z        unit vectors (n, d); others are normalised with a warning
+    labels   class of each row of `z`, integers (n,)
+    t        t > 0: the larger, the more only close pairs count
     """
     check_number("t", t, above=0.0)
     z = unit_vectors("z", z)
@@ -114,7 +132,10 @@ def interclass_uniformity(z: Tensor, labels: Tensor | None, *, t: float = 2.0) -
 
 
 def effective_rank(z: Tensor) -> float:
-    """Return e^H of the normalised singular values: the number of directions in use (Roy & Vetterli; RankMe)."""
+    """Return e^H of the normalised singular values: the number of directions in use (Roy & Vetterli; RankMe).
+
+    z   unit vectors (n, d); others are normalised with a warning
+    """
     z = unit_vectors("z", z).double()
     # Eigenvalues of the d × d matrix are far cheaper than an SVD of the n × d matrix. Rounding can make them negative.
     singular_values = torch.linalg.eigvalsh(z.T @ z).clamp(min=0).sqrt()
@@ -123,6 +144,9 @@ def effective_rank(z: Tensor) -> float:
 
 
 def feature_std(z: Tensor) -> float:
-    """Return √d times the mean standard deviation of the coordinates: 1 on a uniform sphere, 0 if collapsed (SimSiam)."""
+    """Return √d times the mean standard deviation of the coordinates: 1 on a uniform sphere, 0 if collapsed (SimSiam).
+
+    z   unit vectors (n, d); others are normalised with a warning
+    """
     z = unit_vectors("z", z).double()
     return float(z.std(0, correction=0).mean()) * math.sqrt(z.shape[1])

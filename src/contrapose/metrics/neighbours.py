@@ -17,7 +17,7 @@ from contrapose.validate import check_number, check_same_shape
 class Separation:
     """Mean similarities of all anchors to their positive and to their nearest negatives."""
 
-    positive: float
+    positive: float  # to the own image
     nearest: tuple[float, ...]  # to the nearest negative, the second nearest, …
 
     @property
@@ -31,6 +31,11 @@ def local_separation(z: Tensor, rows: Tensor, index: Tensor | None = None, *, ne
 
     This is the local separation of Wang & Liu, Sec. 5.2. `index` (n,) holds the bank row of each view's image; without
     it, row i of `z` and of `rows` belong to the same image.
+
+    z         embeddings (n, d)
+    rows      bank (N, d)
+    index     bank row of each view's image, (n,)
+    nearest   number of nearest rows
     """
     z, rows = unit_vectors("z", z, min_count=1), unit_vectors("rows", rows)
     if index is None:
@@ -60,6 +65,10 @@ def similarity_histograms(z1: Tensor, z2: Tensor, labels: Tensor | None, *, bins
     """Return histograms of cosine similarity for true positives, false negatives and true negatives (DySTreSS, Fig. 1).
 
     Row i of z1 and of z2 are two views of the same image. Every row of z1 is compared with every row of z2.
+
+    z1, z2   embeddings (n, d) of two views
+    labels   classes (n,)
+    bins     number of bins on [-1, 1]
     """
     check_number("bins", bins, least=1)
     a, b = unit_vectors("z1", z1), unit_vectors("z2", z2)

@@ -111,6 +111,9 @@ def penalties(objective: Callable[[AnyPairs], Tensor], pairs: AnyPairs) -> Penal
 
     s_ij belongs to anchor i: if a symmetric loss also depends on s_ji, that derivative is in row j.
 
+    objective   function of pairs that returns a scalar, such as `partial(nt_xent, temperature=0.5)`
+    pairs       the result of `two_views`, `from_similarities`, …
+
     >>> from functools import partial
     >>> from contrapose.losses import nt_xent
     >>> from contrapose.pairs import from_similarities

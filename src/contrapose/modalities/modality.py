@@ -11,7 +11,7 @@ whose first dimension counts samples; views of a batch are a list of tensors (V,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -165,8 +165,17 @@ class Modality(Protocol):
     def prepare(self, network: nn.Module) -> nn.Module:
         """Lay out the weights as this modality's networks run fastest."""
 
-    def describe_input(self, views: ViewMaker) -> str:
-        """Say what the encoder takes, for whoever exports it."""
+    def decode(self, samples: Any, views: ViewMaker) -> Tensor:
+        """Return raw samples (B, …): a tensor is checked, a list of files or objects is read as for these views."""
+
+    def describe_input(self, views: ViewMaker) -> dict[str, str]:
+        """Describe how the encoder's inputs are made, by names and values, for the metadata of an exported file."""
+
+    def described_views(self, description: Mapping[str, str]) -> ViewMaker:
+        """Return views for evaluation by `describe_input`; raise ValueError that says what is missing."""
+
+    def usage(self, encoder: str, width: int, views: ViewMaker, file: str) -> str:
+        """Return Python code that computes the features of samples with an exported file, without contrapose."""
 
     def example_input(self, views: ViewMaker) -> Any:
         """Two samples of zeros, as the encoder takes them: for exporting its graph."""

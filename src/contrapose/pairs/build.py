@@ -21,6 +21,10 @@ def two_views(z1: Tensor, z2: Tensor, *, similarity: str = "cosine", ids: Tensor
     `similarity` is "cosine" or, of embeddings that are not normalised, "dot", z · z', or "neg_euclid", -‖z - z'‖² (Lee,
     Table 1). These two are unbounded: GPU kernels do not apply, and losses that assume unit vectors refuse them.
 
+    z1, z2       embeddings (m, d) of two views; row i of both is the same sample
+    similarity   "cosine", "dot" or "neg_euclid"
+    ids          data-set index of each sample, (m,): rows with the same id are never negatives of each other
+
     >>> z1, z2 = torch.eye(3), torch.eye(3)
     >>> two_views(z1, z2).positives().flatten()
     tensor([1., 1., 1., 1., 1., 1.])
@@ -44,6 +48,11 @@ def views(
 
     With `keys` (V, m, d) from a momentum encoder, positives and pool are the keys, without gradient (MoCo v3 with
     `negatives=other_views()`). `similarity` is that of `two_views`.
+
+    z            embeddings (V, m, d), or a list of V tensors (m, d)
+    keys         embeddings (V, m, d) of a momentum encoder
+    similarity   "cosine", "dot" or "neg_euclid"
+    ids          data-set index of each sample, (m,): rows with the same id are never negatives of each other
     """
     z = torch.stack(list(z)) if isinstance(z, list | tuple) else z
     check_embeddings("z", z, 3)
@@ -119,6 +128,12 @@ def queue(q: Tensor, k: Tensor, rows: Tensor, *, batch: bool = False, ids: Tenso
     q (m, d) with k (m, d), or with k (K, m, d) for K positives each. q (V, m, d) with k (V, m, d): every view is a
     query and the keys of the other views are its positives. With `batch`, the other queries join the negatives
     (of all views; `negatives=same_view()` keeps those of the query's own view, as CACR's MoCo form does).
+
+    q       queries (m, d) or (V, m, d)
+    k       their keys (m, d), (K, m, d) or (V, m, d)
+    rows    stored rows (r, d)
+    batch   whether other queries are negatives too
+    ids     data-set index of each sample, (m,): rows with the same id are never negatives of each other
     """
     check_embeddings("q", q, 2, 3)
     check_embeddings("k", k, 2, 3)
@@ -160,6 +175,10 @@ def bank(z: Tensor, index: Tensor, rows: Tensor) -> Pairs:
 
     The positive is the sample's own row, the negatives are all other rows (Wu et al.; Wang & Liu, Eq. 1). Rows carry no
     gradient.
+
+    z       embeddings (m, d) or (V, m, d)
+    index   data-set index of each sample, (m,)
+    rows    one row per sample of the data set, (N, d)
     """
     check_embeddings("z", z, 2, 3)
     check_embeddings("rows", rows, 2)

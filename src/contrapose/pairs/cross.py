@@ -35,6 +35,7 @@ def cross(
 ) -> Pairs:
     """Compare a_i with b_i, (m, d) each, with the other m - 1 rows of b as negatives: one direction (SimCSE, retrieval).
 
+    a, b           embeddings (m, d) of the two sides; row i of both is a pair
     symmetric      both directions, each with a sum of its own: the rows of a, then those of b are anchors, 2m in all, and
                    only rows of the other side are negatives. The mean over anchors is CLIP's loss.
     directions     what the one sum over an anchor's negatives runs over: "a_to_b", and any of "a_to_a" (a_i with other
@@ -44,6 +45,7 @@ def cross(
     negative_ids   their sample ids, (r,) or (m, k): a row with an anchor's id is not its negative. Without one they are
                    negatives of every anchor, except that "b_to_b" leaves out a sample's own (m, k, d).
     similarity     that of `two_views`, for the direction "a_to_b" alone or for both without explicit negatives
+    ids            data-set index of each sample, (m,): rows with the same id are never negatives of each other
 
     With several directions there is one anchor per pair, and the positive is in its softmax once. GTE's and
     sentence-transformers' denominators contain it once for "a_to_b" and again for "b_to_a".

@@ -60,6 +60,10 @@ def guided(guide: Pairs, *, margin: float = 0.0, relative: bool = False) -> Guid
 
     An anchor may lose all its negatives, for example if its positive is mismatched. `nt_xent`, `clip`, `supcon`, `moco_v3`,
     `generalized_nt_xent` and `triplet` then give it no repulsion; other objectives raise ValueError.
+
+    guide      pairs of the guide's embeddings
+    margin     how much less similar than the positive a negative must be
+    relative   whether the margin is a share of |g⁺|
     """
     if not isinstance(guide, Pairs):
         raise ValueError(

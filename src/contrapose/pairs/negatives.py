@@ -199,6 +199,9 @@ def hardest(k: int | float | None = None, *, fraction: float | None = None) -> H
     as make up k. GPU kernels keep all ties (within 1e-6) with weights that add up to that number, which gives the same
     loss. `hardest(0.1)` is `hardest(fraction=0.1)`.
 
+    k          number of negatives to keep; a number below 1 is a fraction
+    fraction   α, the fraction to keep, in place of k
+
     >>> hardest(4095)
     hardest(4095)
     >>> hardest(0.0819)

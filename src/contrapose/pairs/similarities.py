@@ -133,6 +133,9 @@ def candidate_runs(shape: tuple[int, int], *, both_ways: bool) -> Runs:
 def from_similarities(pos: Tensor, neg: Tensor) -> Similarities:
     """Compare by given similarity values: pos (n,) or (n, k), neg (n, m). For gradients with respect to similarities.
 
+    pos   similarities of n anchors to their positives, (n,) or (n, k)
+    neg   similarities to their negatives, (n, m)
+
     >>> from contrapose.losses import nt_xent
     >>> s = torch.tensor([[0.5, 0.0, -0.5]], requires_grad=True)
     >>> nt_xent(from_similarities(torch.tensor([0.9]), s), temperature=0.5).backward()

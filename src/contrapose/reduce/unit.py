@@ -23,6 +23,8 @@ def unit(z: Tensor) -> Tensor:
     """Return z / ‖z‖ along the last dimension, in float32 or better. Embeddings are normalised here and nowhere else.
 
     A vector shorter than 1e-12 becomes zero and gets no gradient, since it has no direction.
+
+    z   embeddings (…, d)
     """
     unit_vectors: Tensor = _Unit.apply(z)
     return unit_vectors

@@ -57,6 +57,10 @@ def explain(*losses: str, data: str | None = None, epoch: int = 0) -> Explanatio
     """Explain losses, written as in `contrapose train --loss`; `data` chooses the catalogue's values for a data set.
 
     `print(explain("dystress", "simclr"))` prints sentences; `.figure()` is a matplotlib figure; a notebook shows both.
+
+    losses   losses to explain and compare
+    data     name of a data set, such as cifar10; default: the methods' default values
+    epoch    epoch at which schedules are evaluated
     """
     if not losses:
         raise ValueError("losses: expected at least one loss, such as 'dystress'")

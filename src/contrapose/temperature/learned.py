@@ -83,10 +83,16 @@ def learned(start: float = 0.1, *, low: float | None = None, high: float | None 
     """Return a temperature that is learned, from `start` on, and stays between `low` and `high`.
 
     CLIP's temperature is `learned(0.07, low=0.01)`: its scale 1/τ is at most 100.
+
+    start       first value
+    low, high   bounds; default: none
     """
     return LearnedTemperature(start, low=low, high=high)
 
 
 def learned_number(start: float) -> LearnedNumber:
-    """Return a number of either sign that is learned, from `start` on, such as the bias of `siglip`."""
+    """Return a number of either sign that is learned, from `start` on, such as the bias of `siglip`.
+
+    start   first value
+    """
     return LearnedNumber(start)

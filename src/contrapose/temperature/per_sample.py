@@ -31,6 +31,15 @@ class PerSample(State):
         loss.backward(); optimizer.step(); state.update(pairs)
 
     Averages are stored as logarithms, so that they do not overflow at any temperature.
+
+    size              number of images of the data set
+    towers            1, or 2 for separate states of two views
+    temperature       τ of all images at the start
+    gamma             γ, a number or a schedule
+    adapt             whether temperatures are learned (iSogCLR)
+    rho, beta, rate   ρ, β and η
+    low, high         range of τ
+    clip              bound of |G|
     """
 
     log_average: Tensor

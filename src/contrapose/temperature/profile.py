@@ -25,9 +25,9 @@ _KERNELS = "contrapose.temperature.profile_kernels"
 class Profile:
     """τ(s) = low + (high - low) · shape(s), with shape(s) in [0, 1]."""
 
-    low: float
-    high: float
-    detach: bool = True
+    low: float  # lowest temperature
+    high: float  # highest temperature
+    detach: bool = True  # whether no gradient flows through τ(s)
 
     def __post_init__(self) -> None:
         check_number("low", self.low, above=0.0)
@@ -170,6 +170,11 @@ def cosine(low: float, high: float, shift: float | None = None, *, detach: bool 
     With `shift` (Alg. 2, Δs; k = (1 + |Δs|)/2): Δs ≤ 0 gives one cosine period on s ≤ -Δs, with its minimum at
     -(1 - |Δs|)/2, and `high` to the right of it; Δs > 0 is the mirror image. Δs = ±1 is Algorithm 1 again.
 
+    low      lowest temperature
+    high     highest temperature
+    shift    Δs in [-1, 1]; default: Algorithm 1
+    detach   whether no gradient flows through τ(s), as in the paper's Algorithm 3
+
     >>> tau = cosine(0.1, 0.2)
     >>> tau(torch.tensor([-1.0, 0.0, 1.0]))
     tensor([0.2000, 0.1000, 0.2000])
@@ -180,12 +185,23 @@ def cosine(low: float, high: float, shift: float | None = None, *, detach: bool 
 
 
 def linear(low: float, high: float, *, detach: bool = True) -> Profile:
-    """Return τ(s) = low + (high - low)|s| (DySTreSS, Table 10)."""
+    """Return τ(s) = low + (high - low)|s| (DySTreSS, Table 10).
+
+    low      lowest temperature
+    high     highest temperature
+    detach   whether no gradient flows through τ(s), as in the paper's Algorithm 3
+    """
     return Linear(low, high, detach)
 
 
 def exponential(low: float, high: float, *, rate: float = 3.5, detach: bool = True) -> Profile:
-    """Return τ(s) = low + (high - low)(1 - e^{-c|s|})/(1 - e^{-c}), c = `rate` (DySTreSS, Table 10)."""
+    """Return τ(s) = low + (high - low)(1 - e^{-c|s|})/(1 - e^{-c}), c = `rate` (DySTreSS, Table 10).
+
+    low      lowest temperature
+    high     highest temperature
+    rate     c
+    detach   whether no gradient flows through τ(s), as in the paper's Algorithm 3
+    """
     return Exponential(low, high, detach, rate)
 
 
@@ -195,5 +211,10 @@ def exponential_legacy(low: float, high: float, *, rate: float = 3.5, detach: bo
 
 
 def monotonic_cosine(low: float, high: float, *, detach: bool = True) -> Profile:
-    """Return τ(s) = low + ½(high - low)(1 + sin(πs/2)), which rises from s = -1 to s = 1 (DySTreSS, Table 16)."""
+    """Return τ(s) = low + ½(high - low)(1 + sin(πs/2)), which rises from s = -1 to s = 1 (DySTreSS, Table 16).
+
+    low      lowest temperature
+    high     highest temperature
+    detach   whether no gradient flows through τ(s), as in the paper's Algorithm 3
+    """
     return MonotonicCosine(low, high, detach)

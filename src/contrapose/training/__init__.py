@@ -1,6 +1,7 @@
 """Training: a run's description, its trainer, its checkpoints, and the model that is left."""
 
 from contrapose.training.build import build, prepare, prepare_other
+from contrapose.training.embedder import Embedder
 from contrapose.training.model import Model, load
 from contrapose.training.presets import PRESETS, preset
 from contrapose.training.run import Run
@@ -10,6 +11,7 @@ from contrapose.training.trainer import Progress, Trainer, drain
 __all__ = [
     "PRESETS",
     "Diverged",
+    "Embedder",
     "Model",
     "Progress",
     "Run",

@@ -21,14 +21,25 @@ from contrapose.training.weights import initialise
 
 
 def prepare(run: Run, root: Path | None = None) -> Split:
-    """Load the run's data, cut to its limit and thinned out."""
+    """Load the run's data, cut to its limit and thinned out.
+
+    run    description of the run
+    root   directory of downloads; default: data
+    """
     return run.kind.load(run, root, run.view_maker())
 
 
 def prepare_other(
     run: Run, data: str, root: Path | None = None, *, hold_out: float | None = None, stream: bool = False
 ) -> Split:
-    """Load all of another data set, for the networks of a run; `stream` leaves the images of a folder on disk."""
+    """Load all of another data set, for the networks of a run.
+
+    run        description of the run
+    data       name of a data set, folder of images or .npz file
+    root       directory of downloads; default: data
+    hold_out   share of each class to hold out of a folder without test images; default: that of the run
+    stream     leave the images of a folder on disk
+    """
     settings = replace(
         run,
         data=data,

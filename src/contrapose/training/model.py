@@ -7,77 +7,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from contrapose.evaluation import KNN, Measures, features
-from contrapose.modalities import Reader, Source, Split
+from contrapose.modalities import Source, Split
 from contrapose.networks.encoder import Encoder
 from contrapose.pairs import unit
 from contrapose.training import checkpoint
 from contrapose.training.build import build_towers
-from contrapose.training.precision import autocast
+from contrapose.training.embedder import Embedder
 from contrapose.training.processes import own_device
 from contrapose.training.run import Run
-from contrapose.workers import TIMEOUT
 
 
-class Model(nn.Module):
-    """Encoder and projector of a run, and what is needed to evaluate them on any data of its modality."""
+class Model(Embedder):
+    """Encoder and projector of a run, and what is needed to evaluate them on any data of its modality.
+
+    run         description of the training
+    encoder     network of samples -> features (B, width)
+    projector   network of features -> the embedding (B, d) that the loss sees
+    device      where they compute
+    step        number of training steps behind the weights
+    """
 
     def __init__(
         self, run: Run, encoder: Encoder, projector: nn.Module, device: torch.device, *, step: int = 0
     ) -> None:
-        super().__init__()
-        self.run, self.encoder, self.projector, self.device, self.step = run, encoder, projector, device, step
-        self.views = run.view_maker()
-        self.workers, self.timeout = 0, TIMEOUT
-        # A trainer that has compiled the networks for its own batch size makes evaluation run without the compiler.
-        self.evaluation_context: Callable[[], AbstractContextManager[None]] = nullcontext
-        self._readers: dict[int, tuple[Source, Reader]] = {}
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Inputs as `views.plain` makes them -> the encoder's features (B, width)."""
-        output: Tensor = self.encoder(inputs)
-        return output
+        super().__init__(encoder, run.view_maker(), run.kind, device, precision=run.precision)
+        self.run, self.projector, self.step = run, projector, step
 
     def project(self, inputs: Tensor) -> Tensor:
-        """Inputs as `views.plain` makes them -> the embedding that the loss sees (B, d), in float32."""
+        """Return the embedding that the loss sees, (B, d) in float32, of `inputs` as `views.plain` makes them."""
         with self._evaluating():
             output: Tensor = self.projector(self.encoder(inputs))
         # TaU's last output is a certainty and not a coordinate.
         return output[..., :-1].float() if self.run.needs_score else output.float()
 
-    def _encode(self, inputs: Tensor) -> Tensor:
-        """The encoder's features, in the precision of evaluation."""
-        with self._evaluating():
-            output: Tensor = self.encoder(inputs)
-        return output
-
-    @torch.no_grad()
-    def embed(self, raw: Tensor) -> Tensor:
-        """Return the encoder's features (B, width) of raw samples, such as uint8 images (B, 3, H, W), of any size."""
-        self.eval()
-        return self._encode(self.views.plain(raw.to(self.device))).float()
-
-    def features(self, source: Source) -> Tensor:
-        """Return the encoder's features of a whole data set, (N, width), without augmentation."""
-        self.eval()
-        return features(self._encode, self.reader(source).plain())
-
-    def reader(self, source: Source) -> Reader:
-        """Return the source on the device, where it stays: training and evaluation read it again and again."""
-        if id(source) not in self._readers:
-            made = source.reader(self.views, self.device, workers=self.workers, timeout=self.timeout)
-            self._readers[id(source)] = source, made  # the source too: an id is only unique while its object lives
-        return self._readers[id(source)][1]
-
     def labelled_features(self, split: Split) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-        """Return features and labels to classify by, then those to be classified; None without labels."""
+        """Return features and labels to classify by, then those to be classified; None without labels.
+
+        split   data sets with labels, such as `prepare(run)`
+        """
         probe, test = split.probe, split.test
         if probe is None or test is None or probe.labels is None or test.labels is None:
             return None
@@ -85,7 +58,11 @@ class Model(nn.Module):
         return self.features(probe), labels[0], self.features(test), labels[1]
 
     def evaluate(self, split: Split, neighbours: int | None = None) -> dict[str, float]:
-        """Return the kNN accuracy of the encoder's features in per cent; nothing without labels."""
+        """Return the kNN accuracy of the encoder's features in per cent; nothing without labels.
+
+        split        data sets with labels, such as `prepare(run)`
+        neighbours   number of neighbours; default: that of the run
+        """
         labelled = self.labelled_features(split)
         if labelled is None:
             return {}
@@ -93,28 +70,33 @@ class Model(nn.Module):
         return {f"knn_{name}": score for name, score in scores.items()}
 
     def measure(self, source: Source, how: Measures) -> dict[str, float]:
-        """Return metrics of the projector's output on a data set."""
+        """Return metrics of the projector's output on a data set.
+
+        source   a data set, such as `prepare(run).held_out`
+        how      which metrics, on how many samples
+        """
         self.eval()
         return how(self.project, source, self.views, self.device)
 
     def sample_embeddings(self, source: Source, count: int) -> tuple[Tensor, Tensor | None, tuple[str, ...]]:
-        """Return unit embeddings, labels and class names of a random sample of a data set, the same one each time."""
+        """Return unit embeddings, labels and class names of a random sample of a data set, the same one each time.
+
+        source   a data set
+        count    number of samples
+        """
         self.eval()
         sample = Measures(count).sample(source, self.views)
         reader = sample.reader(self.views, self.device, workers=0, timeout=self.timeout)
         z = features(self.project, reader.plain())
         return unit(z), sample.labels, sample.classes
 
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        """Run networks in the run's precision on a GPU, in float32 on a CPU. Metrics are outside: they need float32."""
-        precision = self.run.precision if self.device.type == "cuda" else "fp32"
-        with self.evaluation_context(), autocast(self.device, precision):
-            yield
-
 
 def load(folder: str | Path, *, device: torch.device | str | None = None) -> Model:
-    """Load the trained networks of a run's directory, without its data: the newest checkpoint that can be read."""
+    """Load the trained networks of a run's directory, without its data: the newest checkpoint that can be read.
+
+    folder   directory of the run
+    device   where it computes; default: a GPU if there is one, else the CPU
+    """
     folder = Path(folder)
     path = folder / "run.json"
     if not path.exists():

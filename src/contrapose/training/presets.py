@@ -108,6 +108,9 @@ PRESETS: Mapping[str, Settings] = {
 
 
 def preset(name: str) -> Run:
-    """Return the run of a paper's preset. Use `dataclasses.replace` to change a setting."""
+    """Return the run of a paper's preset. Use `dataclasses.replace` to change a setting.
+
+    name   a name of `PRESETS`, such as dystress/cifar10
+    """
     check_known("preset", name, PRESETS, cutoff=0.4)
     return Run(**PRESETS[name])

@@ -27,6 +27,16 @@ def append(folder: Path, record: dict[str, Any]) -> None:
                     writer.add_scalar(name, value, record["step"])
 
 
+def last_evaluation(folder: Path, step: int) -> dict[str, float]:
+    """Return the numbers of the last record with an evaluation, up to a step; empty if there is none."""
+    path = folder / "records.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    records = [json.loads(line) for line in lines if (_step_of(line) or step + 1) <= step]
+    evaluated = [record for record in records if record.keys() & {"knn_top1", "uniformity"}]
+    last = evaluated[-1] if evaluated else {}
+    return {name: value for name, value in last.items() if value is not None and name not in ("seconds", "beside")}
+
+
 def drop_records_after(folder: Path, step: int) -> None:
     """Drop the records of steps that will be taken again, and any line that is incomplete."""
     path = folder / "records.jsonl"

@@ -14,6 +14,7 @@ from contrapose.frameworks import FRAMEWORKS
 from contrapose.frameworks.momentum import MomentumSettings
 from contrapose.losses.objective import traits_of
 from contrapose.losses.parse import parse
+from contrapose.losses.trial import try_loss
 from contrapose.modalities import MODALITIES, Modality, ViewMaker, modality
 from contrapose.modalities.modality import DataSettings
 from contrapose.networks.heads import HEADS
@@ -118,6 +119,7 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
             raise ValueError(
                 "milestones: a step schedule drops at some epochs (--milestones 120 160); or --schedule constant"
             )
+        try_loss(parse(self.loss, self.data))
         self._check_framework()
         if self.init and not Path(self.init).is_file():
             raise ValueError(f"init: {self.init} is not a file")

@@ -41,25 +41,25 @@ _MANY_PAIRS = 2**25  # above, similarities of a batch are too many to look at in
 class Progress:
     """One step, for a progress display."""
 
-    epoch: int
-    step: int
-    steps: int
-    loss: float
-    images_per_second: float
+    epoch: int  # from 1
+    step: int  # from 1, over all epochs
+    steps: int  # of the whole training
+    loss: float  # of this step
+    images_per_second: float  # over the last steps
 
 
 @dataclass
 class Trainer:
     """A run in a directory: started, or resumed from its newest checkpoint."""
 
-    run: Run
-    folder: Path
-    watch: Callable[[Progress], None] = lambda progress: None
-    say: Callable[[str], None] = print
-    data_root: Path | None = None
-    workers: int = 0
+    run: Run  # what to train
+    folder: Path  # directory of its settings, records and checkpoints
+    watch: Callable[[Progress], None] = lambda progress: None  # called after each step
+    say: Callable[[str], None] = print  # called with each message
+    data_root: Path | None = None  # directory of downloaded data sets; None: data
+    workers: int = 0  # processes that decode images of a streamed folder
     worker_timeout: float = TIMEOUT  # seconds without a batch from the workers before the training fails
-    device: torch.device = field(default_factory=own_device)
+    device: torch.device = field(default_factory=own_device)  # by default a GPU if there is one, else the CPU
     fast: bool = True  # on a GPU, the whole step in one CUDA graph
     concurrent_runs: int = 0  # other runs on the device meanwhile, noted in the records beside the seconds
 

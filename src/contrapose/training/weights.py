@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -10,12 +11,25 @@ from torch import Tensor
 from contrapose.networks.encoder import Encoder
 
 
-def export(encoder: Encoder, path: Path) -> None:
+def export(encoder: Encoder, path: Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write the encoder's weights, without its head, under the names of the library that it comes from."""
     from safetensors.torch import save_file
 
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.network.state_dict().items()}
-    save_file(tensors, str(path))
+    save_file(tensors, str(path), metadata=dict(metadata or {}))
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """Return the metadata of a .safetensors file; empty if it has none."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise ValueError(f"path: {path} does not exist")
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            return dict(file.metadata() or {})
+    except SafetensorError as error:
+        raise ValueError(f"path: {path} is not a .safetensors file ({error})") from error
 
 
 def convert(source: Path) -> dict[str, Tensor]:

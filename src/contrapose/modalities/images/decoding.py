@@ -92,15 +92,19 @@ def decode(path: Path) -> Tensor:
 
 
 def decode_square(path: Path, *, size: int, resized: int) -> Tensor:
-    """Decode an image, resize its shorter side to `resized` pixels and crop it to a square, as uint8 (3, resized, resized).
+    """Decode an image to the square that evaluation uses, uint8 (3, resized, resized): see `crop_square`."""
+    with open_image(path) as file:
+        return crop_square(as_rgb(file), size=size, resized=resized)
+
+
+def crop_square(image: Image, *, size: int, resized: int) -> Tensor:
+    """Resize the shorter side of an RGB image to `resized` pixels and crop it to a square, uint8 (3, resized, resized).
 
     The centre crop of the square to `size` is that of the whole resized image, to the pixel: torchvision's `Resize(resized)`
     and `CenterCrop(size)`.
     """
     from PIL import Image
 
-    with open_image(path) as file:
-        image = as_rgb(file)
     height, width = resized_shape(image.height, image.width, resized)
     if height * width > _MAX_PIXELS:
         raise ValueError(f"{image.width} × {image.height} pixels are too elongated for a square of {resized}")

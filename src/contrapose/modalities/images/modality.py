@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +13,10 @@ from torch import Tensor, nn
 from contrapose.modalities.images.encoders import check_encoder, encoder
 from contrapose.modalities.images.images import Images
 from contrapose.modalities.images.imbalance import by_rule
+from contrapose.modalities.images.inputs import InputDescription, decode
 from contrapose.modalities.images.load import check_name, load
 from contrapose.modalities.images.stream import Files, without_broken
+from contrapose.modalities.images.usage import usage
 from contrapose.modalities.images.views import Views
 from contrapose.modalities.modality import DataSettings, Split, ViewMaker
 from contrapose.networks.encoder import Encoder
@@ -72,14 +76,24 @@ class ImageModality:
         """Convert weights to channels last, the layout in which convolutions run fastest."""
         return network.to(memory_format=torch.channels_last)
 
-    def describe_input(self, views: ViewMaker) -> str:
-        """Describe the size and normalisation of the images that the encoder expects."""
+    def decode(self, samples: Tensor | Sequence[Any], views: ViewMaker) -> Tensor:
+        """Return uint8 images (B, 3, H, W) of such a tensor, or of a list of paths or PIL images."""
         assert isinstance(views, Views)
-        recipe = views.recipes[0]
-        return (
-            f"it takes images of {recipe.size} × {recipe.size} pixels with values in [0, 1], "
-            f"normalised with mean {recipe.mean} and standard deviation {recipe.std}"
-        )
+        return decode(samples, views)
+
+    def describe_input(self, views: ViewMaker) -> dict[str, str]:
+        """Describe resizing, crop and normalisation of the images that the encoder expects."""
+        assert isinstance(views, Views)
+        return InputDescription.of(views).metadata()
+
+    def described_views(self, description: Mapping[str, str]) -> Views:
+        """Return views for evaluation by their description; raise ValueError that says what is missing."""
+        return InputDescription.read(description).views
+
+    def usage(self, encoder: str, width: int, views: ViewMaker, file: str) -> str:
+        """Return code with torchvision, timm or onnxruntime that computes the features of image files."""
+        assert isinstance(views, Views)
+        return usage(encoder, width, InputDescription.of(views), file)
 
     def example_input(self, views: ViewMaker) -> Tensor:
         """Return two black images of the size of the views."""

@@ -1,0 +1,103 @@
+"""The commands by name, with one line about each. Their modules import torch, so they are imported when a command runs."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, NamedTuple
+
+
+class Command(NamedTuple):
+    """Where a command is defined, and the first paragraph of its docstring, for the help text."""
+
+    module: str
+    class_name: str
+    summary: str
+
+    def load(self) -> Any:
+        """Import the class of the command."""
+        return getattr(import_module(f"contrapose.cli.{self.module}"), self.class_name)
+
+
+# "GROUP NAME" is a command of a group; a group's name alone runs its first command.
+COMMANDS = {
+    "demo": Command(
+        "study",
+        "Demo",
+        "Show the uniformity-tolerance dilemma in a few minutes on a CPU: nine losses on the built-in digits, with a report.",
+    ),
+    "compare": Command(
+        "study", "Compare", "Train with several losses on your own images, and recommend one, with the evidence."
+    ),
+    "train": Command(
+        "train",
+        "Train",
+        "Train an encoder, by default on the built-in digits. Run the same command again to resume an interrupted training.",
+    ),
+    "evaluate": Command(
+        "train",
+        "Evaluate",
+        "Evaluate a run's encoder: kNN accuracy and, on request, a linear probe, fine-tuning, few-shot SVMs and metrics.",
+    ),
+    "explain": Command(
+        "explain",
+        "Explain",
+        "Explain what a loss does, without training, and compare it with others: a figure, a page and a summary in words.",
+    ),
+    "map": Command(
+        "explain",
+        "Map",
+        "Draw the embeddings of runs side by side, coloured by class, with uniformity, tolerance and kNN accuracy.",
+    ),
+    "embed": Command(
+        "files",
+        "Embed",
+        "Write the features that a run's encoder computes for a data set to an .npz or .parquet file.",
+    ),
+    "export": Command(
+        "files",
+        "Export",
+        "Write a run's encoder as .safetensors, with torchvision's or timm's parameter names, or as .onnx.",
+    ),
+    "import": Command(
+        "files",
+        "Import",
+        "Convert a foreign .pth file of weights to .safetensors, for `train --init`. Nothing in the file is executed.",
+    ),
+    "presets": Command("train", "Presets", "List the presets: the papers' training settings, for `train --preset`."),
+    "bench losses": Command(
+        "bench", "BenchLosses", "Time forward and backward of losses on this machine, next to other implementations."
+    ),
+    "bench conformance": Command(
+        "conformance",
+        "BenchConformance",
+        "Check contrastive criteria: gradients in several processes, duplicates, low precision, low temperatures, limits.",
+    ),
+    "data list": Command("data", "DataList", "List the data sets that are known by name."),
+    "data check": Command(
+        "data",
+        "DataCheck",
+        "Read every image of a data set, list the broken files, and show the splits, classes and counts that training "
+        "would use.",
+    ),
+    "study list": Command(
+        "study", "StudyList", "List every table and figure of the four papers, and which of them cannot run yet."
+    ),
+    "study show": Command(
+        "study", "StudyShow", "Show what a study claims, its runs, and the numbers printed in the paper."
+    ),
+    "study run": Command(
+        "study",
+        "StudyRun",
+        "Train and evaluate the runs of studies and write the report. Run the same command again to resume.",
+    ),
+    "study report": Command(
+        "study",
+        "StudyReport",
+        "Write the report of studies from the runs that exist, without training. Use the same options as for `study run`.",
+    ),
+}
+
+
+def group_commands(group: str) -> list[str]:
+    """Return the full names of the commands of a group, in order; empty if there is no such group."""
+    return [name for name in COMMANDS if name.startswith(f"{group} ")]

@@ -1,0 +1,26 @@
+"""Try a loss on a small batch, so that a setting out of range is refused before any data is read."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from contrapose.losses.module import Loss
+from contrapose.losses.objective import traits_of, with_state
+from contrapose.pairs.negatives import steps
+
+_SAMPLES = 4
+
+
+def try_loss(chosen: partial[Tensor]) -> None:
+    """Compute an objective of `parse` on four images in two equal views; raise ValueError if it refuses its settings."""
+    objective, state = with_state(chosen, _SAMPLES)
+    settings = dict(objective.keywords)
+    # Only checked for their kind: four images have neither the 64 hardest negatives nor the stored rows that a run has.
+    steps(settings.pop("negatives", None))
+    untrained = traits_of(objective.func).untrained
+    provided = {} if state is not None or untrained is None else untrained(settings, 2 * _SAMPLES)
+    z = torch.eye(_SAMPLES)
+    Loss(objective.func, state=state, **settings)(z, z, ids=torch.arange(_SAMPLES), **provided)

@@ -1,0 +1,95 @@
+"""Python code that uses an exported encoder without contrapose, for its model card."""
+
+from __future__ import annotations
+
+import json
+
+from contrapose.modalities.images.inputs import InputDescription
+
+_RESNET = """\
+network = torchvision.models.{name}()
+network.fc = torch.nn.Identity()"""
+_CIFAR_STEM = """
+network.conv1 = torch.nn.Conv2d(3, 64, 3, 1, 1, bias=False)  # the stem for small images
+network.maxpool = torch.nn.Identity()"""
+_VIT = """\
+network = torchvision.models.vit_b_16()
+network.heads = torch.nn.Identity()"""
+_TINY = """\
+from torch import nn
+from torchvision.models.resnet import BasicBlock
+def shortcut(width, out):
+    return nn.Sequential(nn.Conv2d(width, out, 1, 2, bias=False), nn.BatchNorm2d(out))
+network = nn.Sequential(
+    nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(),
+    BasicBlock(16, 16), BasicBlock(16, 32, 2, shortcut(16, 32)), BasicBlock(32, 64, 2, shortcut(32, 64)),
+    nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+)"""
+_ALEXNET = """\
+from torch import nn
+def stage(width, out, *pool):
+    return nn.Conv2d(width, out, 3, 1, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU(), *pool
+def dense(width):
+    return nn.Linear(width, 4096, bias=False), nn.BatchNorm1d(4096), nn.ReLU()
+pool = nn.MaxPool2d(3, 2)
+network = nn.Sequential(
+    *stage(3, 96, pool), *stage(96, 192, pool), *stage(192, 384), *stage(384, 384), *stage(384, 192, pool),
+    nn.Flatten(), *dense({inputs}), *dense(4096),
+)"""
+_NETWORKS = {
+    "tiny": _TINY,
+    "resnet18": _RESNET.format(name="resnet18"),
+    "resnet50": _RESNET.format(name="resnet50"),
+    "resnet50-zero": _RESNET.format(name="resnet50"),
+    "resnet18-cifar": _RESNET.format(name="resnet18") + _CIFAR_STEM,
+    "resnet50-cifar": _RESNET.format(name="resnet50") + _CIFAR_STEM,
+    "alexnet": _ALEXNET.format(inputs=192 * 3 * 3),
+    "alexnet-64": _ALEXNET.format(inputs=192 * 7 * 7),
+    "vit-b16": _VIT,
+}
+_IMAGES = """\
+prepare = transforms.Compose([
+    transforms.Resize({resize}), transforms.CenterCrop({size}), transforms.ToTensor(),
+    transforms.Normalize({mean}, {std}),
+])
+paths = ["image.jpg"]
+images = torch.stack([prepare(ImageOps.exif_transpose(Image.open(path)).convert("RGB")) for path in paths])"""
+_SAFETENSORS = """\
+import torch
+{library}
+from PIL import Image, ImageOps
+from safetensors.torch import load_file
+from torchvision import transforms
+
+{network}
+network.load_state_dict(load_file({file}))
+{images}
+with torch.inference_mode():
+    features = network.eval()(images)  # (N, {width})
+"""
+_ONNX = """\
+import onnxruntime
+import torch
+from PIL import Image, ImageOps
+from torchvision import transforms
+
+session = onnxruntime.InferenceSession({file})
+{images}
+(features,) = session.run(["features"], {{"images": images.numpy()}})  # (N, {width})
+"""
+
+
+def usage(encoder: str, width: int, inputs: InputDescription, file: str) -> str:
+    """Return a script that computes the features of files with torchvision or timm, or with onnxruntime for an .onnx file."""
+    quoted = json.dumps(file)
+    images = _IMAGES.format(resize=inputs.resize, size=inputs.size, mean=inputs.mean, std=inputs.std)
+    if file.endswith(".onnx"):
+        return _ONNX.format(file=quoted, images=images, width=width)
+    if encoder.startswith("timm:"):
+        library, network = (
+            "import timm",
+            f"network = timm.create_model({encoder.removeprefix('timm:')!r}, num_classes=0)",
+        )
+    else:
+        library, network = "import torchvision", _NETWORKS[encoder]
+    return _SAFETENSORS.format(library=library, network=network, file=quoted, images=images, width=width)

@@ -1,0 +1,53 @@
+"""Load a trained encoder: from the directory of a run, or from an exported file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from contrapose.extras import train_extra
+from contrapose.modalities import modality
+from contrapose.training import model
+from contrapose.training.embedder import Embedder
+from contrapose.training.processes import own_device
+from contrapose.training.weights import initialise, read_metadata
+
+
+@train_extra("contrapose.load")
+def load(path: str | Path, *, device: torch.device | str | None = None) -> Embedder:
+    """Load a trained encoder: a `Model` from the directory of a run, an `Embedder` from an exported file.
+
+    path     directory of a run, or a .safetensors file of `contrapose export`
+    device   where it computes; default: a GPU if there is one, else the CPU
+
+    >>> import contrapose
+    >>> features = contrapose.load("encoder.safetensors").embed(["one.jpg", "two.png"])  # doctest: +SKIP
+    """
+    if Path(path).suffix == ".safetensors" and not Path(path).is_dir():
+        return load_exported(Path(path), device=device)
+    return model.load(path, device=device)
+
+
+def load_exported(path: Path, *, device: torch.device | str | None = None) -> Embedder:
+    """Load an exported .safetensors file; its metadata says which encoder it is and how its inputs are made."""
+    metadata = read_metadata(path)
+    missing = [name for name in ("modality", "encoder") if name not in metadata]
+    try:
+        if missing:
+            raise ValueError(f"its metadata has no {', '.join(missing)}")
+        kind = modality(metadata["modality"])
+        views = kind.described_views(metadata)
+        # The weights that are drawn here are replaced at once; the caller's random numbers must not depend on that.
+        with torch.random.fork_rng(devices=[]):
+            encoder = kind.encoder(metadata["encoder"], views)
+    except ValueError as error:
+        raise ValueError(
+            f"path: expected a file of `contrapose export`, but {path} cannot be loaded: {error}; "
+            f"`contrapose train --init {path}` starts a training from its weights"
+        ) from error
+    initialise(encoder, path)
+    target = torch.device(device) if device is not None else own_device()
+    embedder = Embedder(encoder, views, kind, target)
+    kind.prepare(embedder.to(target))
+    return embedder.eval()
