@@ -76,8 +76,8 @@ COMMANDS = {
     "data check": Command(
         "data",
         "DataCheck",
-        "Read every image of a data set, list the broken files, and show the splits, classes and counts that training "
-        "would use.",
+        "Read every image of a data set, and show what training would use: splits, classes, sizes, kinds of images, duplicates, "
+        "broken files and what looks wrong.",
     ),
     "study list": Command(
         "study", "StudyList", "List every table and figure of the four papers, and which of them cannot run yet."
