@@ -292,6 +292,9 @@ def test_other_lengths_are_normalised_with_a_warning() -> None:
     ):
         normalised = metrics.uniformity(3 * Z)
     assert normalised == pytest.approx(metrics.uniformity(Z))
+    with pytest.warns(UserWarning, match="lengths from 3e"):  # whose squares overflow in float32
+        normalised = metrics.uniformity(3e25 * Z.float())
+    assert normalised == pytest.approx(metrics.uniformity(Z), rel=1e-5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         metrics.uniformity(Z.bfloat16())  # lengths within the rounding of bf16
