@@ -34,17 +34,18 @@ def align_uniform(
     `bank` it is taken over all (query, stored row) pairs and, with `batch`, over the pairs of queries, each once; on
     `cross` and on similarity values over all negatives. With several positives, alignment is the mean of their
     distances. Uniformity is one number for the whole batch, so `reduction="none"` adds the same number to every
-    anchor's alignment.
+    anchor's alignment. Distances of views that nearly coincide are exact; on similarity values they are 2 - 2s, which
+    in float32 is not.
     """
     for name, value in (("alpha", alpha), ("t", t)):
         check_number(name, value, above=0.0)
     for name, value in (("align_weight", align_weight), ("uniform_weight", uniform_weight)):
         check_number(name, value)
-    distance = 2 - 2 * pairs.positives()  # ‖z - z⁺‖²
+    distance = pairs.positive_distances()
     if alpha != 2:
         # For α < 2 the derivative is infinite at 0, where the minimum is: coincident views get no gradient. The inner
-        # `where` keeps that infinity, times 0, from becoming NaN in the backward pass. Rounding may even make a
-        # distance negative.
+        # `where` keeps that infinity, times 0, from becoming NaN in the backward pass. Rounding may even make the
+        # distance of similarity values negative.
         apart = distance > 0
         distance = torch.where(apart, torch.where(apart, distance, 1.0) ** (alpha / 2), 0.0)
     return finish(align_weight * distance.mean(1) + uniform_weight * _uniformity(pairs, t, negatives), reduction)

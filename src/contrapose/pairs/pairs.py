@@ -28,7 +28,7 @@ from contrapose.reduce import (
     sum_rows,
 )
 from contrapose.reduce.comparisons import Runs
-from contrapose.reduce.unit import RawViews, matmul, products
+from contrapose.reduce.unit import RawViews, matmul, products, squared_distances, squared_view_distances
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -47,7 +47,8 @@ class Pairs:
     anchor_id: Tensor  # (n,) sample ids; both may be shared with other pairs and must not be written to
     pool_id: Tensor  # (m,)
     view_ids: Callable[[], tuple[Tensor, Tensor]]  # (n,) and (m,): views of anchors and pool, computed on demand
-    positive_rows: Tensor | None = None  # (n, k, d): the positives
+    # (n, k, d): the positives; if an anchor is made of two vectors, as wide as the first, which they are compared with
+    positive_rows: Tensor | None = None
     positive_similarity: Tensor | None = None  # (n, k): similarities to the same sample's anchors in the views after it
     views: int = 1  # number of views the anchors are laid out in: n = views · samples
     between_views_only: bool = False  # whether no row of an anchor's own view is its negative, as in `cross`
@@ -99,8 +100,18 @@ class Pairs:
         """Return the similarities to the positives, (n, k)."""
         if self.positive_similarity is not None:
             return self.positive_similarity
+        return products(*self._compared_rows())
+
+    def positive_distances(self) -> Tensor:
+        """Return ‖z - z⁺‖² of unit vectors, (n, k), as exact as their difference: 2 - 2s cancels where they nearly coincide."""
+        if self.positive_similarity is not None:
+            return squared_view_distances(self.anchor.view(self.views, -1, self.anchor.shape[1]))
+        return squared_distances(*self._compared_rows())
+
+    def _compared_rows(self) -> tuple[Tensor, Tensor]:
+        """Return the part of the anchors that positives are compared with, (n, d), and the positives, (n, k, d)."""
         assert self.positive_rows is not None
-        return products(self.anchor, self.positive_rows)
+        return self.anchor[:, : self.positive_rows.shape[2]], self.positive_rows
 
     def reduce(
         self, *statistics: Statistic, negatives: Negatives = None, may_be_empty: bool = False

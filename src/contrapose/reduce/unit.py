@@ -77,6 +77,21 @@ def products(anchor: Tensor, positive: Tensor) -> Tensor:
         return (anchor[:, None] * positive).sum(-1)
 
 
+def squared_distances(anchor: Tensor, positive: Tensor) -> Tensor:
+    """Return ‖a_i - p_ik‖², (n, k), for anchors (n, d) and positives (n, k, d)."""
+    # Not 2 - 2s: in float32 that is off by 1e-7, which is all of a distance of 3e-4.
+    return (anchor[:, None] - positive).square().sum(-1)
+
+
+def squared_view_distances(z: Tensor) -> Tensor:
+    """Return each row's squared distances to its row in the views after it, cyclically: (V, m, d) -> (V · m, V - 1)."""
+    views = len(z)
+    # Each distance once, for both of its views.
+    between = {(v, w): (z[v] - z[w]).square().sum(-1) for v, w in _view_pairs(views)}
+    after = [[(v + step) % views for step in range(1, views)] for v in range(views)]
+    return torch.cat([torch.stack([between[min(v, w), max(v, w)] for w in after[v]], 1) for v in range(views)])
+
+
 @dataclass(frozen=True, eq=False)
 class RawViews:
     """Two views before normalisation, and their inverse lengths (2, m, 1), for kernels that start from them."""
