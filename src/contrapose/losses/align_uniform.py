@@ -10,7 +10,7 @@ from torch import Tensor
 from contrapose.losses.objective import Softness, objective
 from contrapose.losses.reduction import finish
 from contrapose.pairs import AnyPairs
-from contrapose.pairs.negatives import Negatives, batch_rows, same_view, steps, stored_rows
+from contrapose.pairs.negatives import Negatives, batch_rows, may_leave_none, same_view, steps, stored_rows
 from contrapose.reduce import Count, LogSumExp, Scale
 from contrapose.validate import check_number
 
@@ -52,13 +52,14 @@ def align_uniform(
 
 
 def _uniformity(pairs: AnyPairs, t: float, negatives: Negatives) -> Tensor:
-    """Return log mean e^{-t‖z - z'‖²}, averaged over views; -t‖z - z'‖² = 2t·s - 2t."""
+    """Return log mean e^{-t‖z - z'‖²}, averaged over views."""
     if 0 < pairs.stored < pairs.shape[1]:
         return _queue_uniformity(pairs, t, negatives)
     chosen = (same_view(), *steps(negatives)) if pairs.has_views else steps(negatives)
-    total, count = pairs.reduce(LogSumExp(Scale(2 * t)), Count(), negatives=chosen)
+    empty = may_leave_none(negatives)
+    total, count = pairs.reduce(LogSumExp(Scale(2 * t)), Count(), negatives=chosen, may_be_empty=empty)
     groups = (pairs.views if pairs.has_views else 1, -1)
-    return (total.reshape(groups).logsumexp(1) - count.reshape(groups).sum(1).log()).mean() - 2 * t
+    return _log_mean(total.reshape(groups), count.reshape(groups), t).mean()
 
 
 def _queue_uniformity(pairs: AnyPairs, t: float, negatives: Negatives) -> Tensor:
@@ -67,5 +68,13 @@ def _queue_uniformity(pairs: AnyPairs, t: float, negatives: Negatives) -> Tensor
     stored, stored_count = pairs.reduce(total, Count(), negatives=(*chosen, stored_rows()), may_be_empty=True)
     batch, batch_count = pairs.reduce(total, Count(), negatives=(*chosen, batch_rows()), may_be_empty=True)
     # A pair of queries is in the matrix twice, as (i, j) and as (j, i), and is halved to enter the mean once.
-    log_sum = torch.stack([stored, batch - math.log(2)]).flatten().logsumexp(0)
-    return log_sum - (stored_count.sum() + batch_count.sum() / 2).log() - 2 * t
+    return _log_mean(torch.cat([stored, batch - math.log(2)]), torch.cat([stored_count, batch_count / 2]), t)
+
+
+def _log_mean(total: Tensor, count: Tensor, t: float) -> Tensor:
+    """Return log mean e^{-t‖z - z'‖²} over the last dimension, from log Σ e^{2ts} and the number of pairs; 0 for no pair."""
+    # A number in place of -inf, the total of an anchor without negatives: of such anchors alone, the gradient would be NaN.
+    log_sum = total.clamp(min=torch.finfo(total.dtype).min / 4).logsumexp(-1)
+    count = count.sum(-1)
+    # -t‖z - z'‖² = 2t·s - 2t.
+    return torch.where(count > 0, log_sum - torch.where(count > 0, count, 1.0).log() - 2 * t, 0.0)
