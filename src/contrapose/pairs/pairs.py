@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from contrapose.distributed import gather, raise_on_all_ranks, share_of_rows, sum_over_ranks, world_size
+from contrapose.distributed import Group, gather, raise_on_all_ranks, share_of_rows, sum_over_ranks, world_size
 from contrapose.pairs.ids import opposite_views
 from contrapose.pairs.negatives import Choice, Hardest, Negatives, ViewChoice, narrow, other_views, steps
 from contrapose.pairs.similarities import Similarities, candidate_runs
@@ -59,6 +59,7 @@ class Pairs:
     similarity: str = "cosine"  # what a product of rows is: cosine, dot or neg_euclid; only the first is within [-1, 1]
     raw: RawViews | None = None  # the two views that anchors and pool are, if kernels normalised them
     is_sharded: bool = False  # whether each process reduces a part of the anchors; see `sharded`
+    group: Group = None  # the processes that share the anchors; None for all
 
     def __repr__(self) -> str:
         n, m = self.shape
@@ -123,21 +124,23 @@ class Pairs:
         chosen = self._choices(negatives)
         if not self.is_sharded:
             return reduce_rows(self._source(chosen, may_be_empty), *statistics)
-        own = share_of_rows(self.shape[0])
+        own = share_of_rows(self.shape[0], self.group)
         mine = self._share_source(own, chosen, may_be_empty)
         # A bad choice of negatives on one rank must raise on all: the others would wait in `gather` for it.
-        values = raise_on_all_ranks(lambda: reduce_rows(mine, *(of_rows(statistic, own) for statistic in statistics)))
-        return tuple(gather(value) for value in values)
+        values = raise_on_all_ranks(
+            lambda: reduce_rows(mine, *(of_rows(statistic, own) for statistic in statistics)), self.group
+        )
+        return tuple(gather(value, group=self.group) for value in values)
 
     def sum(self, statistic: SoftplusSum, *, negatives: Negatives = None) -> Tensor:
         """Return the sum of a statistic over all anchors, a scalar. On a GPU it costs a pass less than `reduce`."""
         chosen = self._choices(negatives)
         if not self.is_sharded:
             return sum_rows(self._source(chosen, may_be_empty=False), statistic)
-        own = share_of_rows(self.shape[0])
+        own = share_of_rows(self.shape[0], self.group)
         mine = self._share_source(own, chosen, may_be_empty=False)
         restricted = cast(SoftplusSum, of_rows(statistic, own))
-        return sum_over_ranks(raise_on_all_ranks(lambda: sum_rows(mine, restricted)))
+        return sum_over_ranks(raise_on_all_ranks(lambda: sum_rows(mine, restricted), self.group), self.group)
 
     def mean_cross_entropy(self, logit: Logit, *, negatives: Negatives = None) -> Tensor | None:
         """Return the mean over anchors of -log e^{φ(s⁺)} / (e^{φ(s⁺)} + Σ_k e^{φ(s_k)}) as one node of the graph.
@@ -184,16 +187,16 @@ class Pairs:
         rest = chosen[1:] if chosen[:1] == (other_views(),) else chosen
         return (other_views(), *rest) if self._is_symmetric else rest
 
-    def sharded(self) -> Pairs:
+    def sharded(self, group: Group = None) -> Pairs:
         """Return the same pairs, made of gathered embeddings, with the work divided between processes.
 
         Each process reduces its part of the anchors, and the statistics, a few numbers per anchor, are exchanged. Values and,
         after DistributedDataParallel, gradients are those of one process. A learned temperature must be under
-        DistributedDataParallel as well.
+        DistributedDataParallel as well. `group` is that of `gather`.
 
             loss = nt_xent(two_views(gather(z1), gather(z2)).sharded(), temperature=0.5)
         """
-        return replace(self, is_sharded=True) if world_size() > 1 else self
+        return replace(self, is_sharded=True, group=group) if world_size(group) > 1 else self
 
     def _slice_anchors(self, rows: slice) -> Pairs:
         return replace(
@@ -256,6 +259,7 @@ class Pairs:
                             half_precision=self.half_precision,
                             similarity=self.similarity,
                             is_sharded=self.is_sharded,
+                            group=self.group,
                         ),
                     )
 
