@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from contrapose.reduce.derivatives import check_backward, refuse_transforms
+
 T = TypeVar("T")
 Group: TypeAlias = "dist.ProcessGroup | None"  # a process group; None for all processes
 
@@ -47,6 +49,7 @@ def gather(z: Tensor, dim: int = 0, *, group: Group = None) -> Tensor:
     _check_equal_shapes(z, group)
     if not z.requires_grad:
         return _all_gather(z, group)
+    refuse_transforms()
     gathered: Tensor = _Gather.apply(z, group)
     return gathered
 
@@ -91,6 +94,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        check_backward(*gradients)
         # Every process's loss depends on these rows, so that their gradient is the sum over processes.
         gradient = _all_reduce(gradients[0], ctx.group)
         start = dist.get_rank(ctx.group) * ctx.rows
@@ -111,6 +115,7 @@ class _SumOverRanks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        check_backward(*gradients)
         return _all_reduce(gradients[0], ctx.group), None
 
 
@@ -133,6 +138,7 @@ class _AverageGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        check_backward(*gradients)
         return _all_reduce(gradients[0]) / dist.get_world_size()
 
 

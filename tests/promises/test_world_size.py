@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -149,7 +149,8 @@ def train_in_groups(name: str, rank: int, group: dist.ProcessGroup | None) -> di
 
 
 def grouped(rank: int, world: int, out: str) -> None:
-    groups = [dist.new_group(list(ranks)) for ranks in GROUPS]
+    # In a process outside of the group torch returns a number.
+    groups = [cast(dist.ProcessGroup, dist.new_group(list(ranks))) for ranks in GROUPS]
     mine, other = groups[rank % 2], groups[1 - rank % 2]
     try:
         gather(torch.zeros(2, 3), group=other)
@@ -160,6 +161,11 @@ def grouped(rank: int, world: int, out: str) -> None:
         gather(torch.zeros(2 + rank, 3), group=mine)
     except ValueError as error:
         Path(f"{out}.unequal.{rank}").write_text(str(error))
+    z = torch.randn(2, 3, requires_grad=True)
+    try:
+        torch.autograd.grad(gather(z, group=mine).square().sum(), z, create_graph=True)
+    except RuntimeError as error:
+        Path(f"{out}.second.{rank}").write_text(str(error))
     if rank == 3:
         torch.save(records, out)
 
@@ -221,6 +227,7 @@ def test_a_loss_in_each_group_of_processes(tmp_path: Path, promise: Promise) -> 
     for rank in range(4):
         assert (tmp_path / f"records.{rank}").read_text().endswith(f"got one without rank {rank}")
         assert "same shape on every process" in (tmp_path / f"records.unequal.{rank}").read_text()
+        assert "no second derivative" in (tmp_path / f"records.second.{rank}").read_text()
 
 
 @pytest.mark.filterwarnings("default")

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import threshold
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
+from contrapose.reduce.derivatives import refuse_second_derivative, refuse_transforms
 from contrapose.reduce.hardware import has_kernels, is_half
 from contrapose.validate import values_may_be_read
 
@@ -30,6 +31,7 @@ def unit(z: Tensor) -> Tensor:
     A vector shorter than 1e-12 becomes zero and gets no gradient, since it has no direction. One that is so long that its
     squared coordinates overflow is scaled first.
     """
+    refuse_transforms()
     unit_vectors: Tensor = _Unit.apply(z)
     return unit_vectors
 
@@ -46,15 +48,6 @@ def units(*embeddings: Tensor) -> list[Tensor]:
 def full_precision(like: Tensor) -> torch.autocast:
     """Return a context without autocast: dividing by a low temperature would magnify errors of its bf16 products."""
     return torch.autocast(like.device.type, enabled=False)
-
-
-def refuse_second_derivative() -> None:
-    """Raise if autograd is asked to differentiate this backward pass, which it cannot."""
-    if torch.is_grad_enabled():  # inside a backward pass that is so only with create_graph=True
-        raise RuntimeError(
-            "first derivatives only: losses of embeddings have no second derivative; "
-            "call backward without create_graph=True"
-        )
 
 
 def same_tensor(a: Tensor, b: Tensor) -> bool:
@@ -108,6 +101,7 @@ def unit_views(*views: Tensor) -> tuple[Tensor, Tensor, Tensor | None, RawViews 
     vectors in bf16 if kernels computed them and the embeddings are in half precision; the fourth is there if kernels
     computed them.
     """
+    refuse_transforms()
     unit_vectors, similarity, rounded, inverse = _UnitViews.apply(*views)
     return unit_vectors, similarity, rounded, None if inverse is None else RawViews(views, inverse)
 
