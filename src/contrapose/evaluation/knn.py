@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from contrapose.evaluation.features import check_labelled
 from contrapose.pairs import Pairs, queue
 from contrapose.reduce import Block
 from contrapose.reduce.statistics import Gradient
@@ -36,6 +37,7 @@ class KNN:
 
     def __call__(self, train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> dict[str, float]:
         """Return top-1 and, with at least five classes, top-5 accuracy in per cent."""
+        check_labelled(train, train_labels, test, test_labels)
         if self.k > len(train):
             raise ValueError(
                 f"k: expected at most {len(train)} neighbours, the number of training images, got {self.k}"
