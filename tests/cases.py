@@ -135,6 +135,8 @@ CASES = {
         case("dystress monotonic", L.nt_xent, plain.nt_xent(plain.monotonic_profile(0.1, 0.3), detach=False),
              temperature=monotonic_cosine(0.1, 0.3, detach=False)),
         case("dystress dcl", L.dcl, plain.dcl(cosine_profile(0.1, 0.3)), smooth=False, temperature=cosine(0.1, 0.3)),
+        case("dystress dcl authors", L.dcl, plain.dcl(cosine_profile(0.1, 0.3), split=True, detach=False),
+             temperature=cosine(0.1, 0.3, detach=False), split_views=True, kinds=WITH_VIEWS),
         case("dcl", L.dcl, plain.dcl(constant(0.2)), temperature=0.2),
         case("dcl split", L.dcl, plain.dcl(constant(0.2), split=True), temperature=0.2, split_views=True,
              kinds=WITH_VIEWS),
@@ -208,6 +210,10 @@ CASES = {
         Case("sogclr moving", sogclr_moving, plain.sogclr(0.3, 0.4, 0.7), smooth=False),
     )
 }  # fmt: skip
+
+
+# Methods of the catalogue that take views of the batch itself and nothing else.
+OF_VIEWS = {"dystress_dcl_authors"}
 
 
 def combinations(*, smooth: bool | None = None) -> list[tuple[Case, Kind]]:

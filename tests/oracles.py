@@ -144,15 +144,19 @@ def nt_xent(tau: Tau, *filters: tuple[str, float], detach: bool = True, hardness
     return oracle
 
 
-def dcl(tau: Tau, *filters: tuple[str, float], split: bool = False, hardness: float = 0.0) -> Oracle:
+def dcl(
+    tau: Tau, *filters: tuple[str, float], split: bool = False, detach: bool = True, hardness: float = 0.0
+) -> Oracle:
+    """`split`: lightly until 2025, one log-sum-exp for each of the anchor's own and the other views, added up."""
+
     def oracle(now: Batch, held: Batch) -> list[float]:
         values = []
         for a, h in _each(now, held):
-            positive, negative = _softmax_parts(a, h, tau, True, filters, hardness)
+            positive, negative = _softmax_parts(a, h, tau, detach, filters, hardness)
             total = lse(negative)
             if split:
-                same = _softmax_parts(a, h, tau, True, (*filters, ("same", 0)), hardness)[1]
-                other = _softmax_parts(a, h, tau, True, (*filters, ("other", 0)), hardness)[1]
+                same = _softmax_parts(a, h, tau, detach, (*filters, ("same", 0)), hardness)[1]
+                other = _softmax_parts(a, h, tau, detach, (*filters, ("other", 0)), hardness)[1]
                 total = lse(same) + lse(other)
             values.append(total - mean(positive))
         return values

@@ -17,8 +17,9 @@ from torch import Tensor
 from contrapose.cli import exits, main
 from contrapose.cli.conformance import render_table
 from contrapose.conformance import CHECKS, Finding, check
+from contrapose.conformance.checks import Subject, make_views
 from contrapose.conformance.findings import worst
-from contrapose.conformance.measure import Criterion, MakeCriterion
+from contrapose.conformance.measure import Criterion, MakeCriterion, relative_difference
 from contrapose.conformance.peers import PEERS, make_dense, make_exponentials, make_lightly, make_ours
 from contrapose.conformance.references import REFERENCES, info_nce, nt_xent
 
@@ -35,6 +36,17 @@ def test_our_criteria_pass_every_check(name: str) -> None:
     findings = check(peer.make, reference=peer.reference, checks=IN_ONE_PROCESS)
     assert {finding.check for finding in findings} == set(IN_ONE_PROCESS)
     assert [finding for finding in findings if finding.verdict != "ok"] == []
+
+
+@pytest.mark.parametrize("length", [1e19, 3e19, 1e30, 1e37])
+@pytest.mark.parametrize("name", ["contrapose", "contrapose-clip"])
+def test_our_criteria_are_right_where_squared_lengths_overflow(name: str, length: float) -> None:
+    """The check of lengths beyond float32's squares asks for a finite result; ours is the exact one."""
+    peer = PEERS[name]
+    z1, z2 = (z.float() * length for z in make_views(noise=1.0))
+    subject = Subject(peer.make, None, REFERENCES[peer.reference])
+    difference = relative_difference(subject.measured(z1, z2), subject.expected(z1, z2))
+    assert difference < 1e-4
 
 
 @pytest.mark.parametrize("name", ["contrapose", "contrapose-clip"])

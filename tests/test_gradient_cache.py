@@ -324,6 +324,8 @@ def as_dictionary(net: nn.Module, x: Tensor) -> Any:
         (lambda net, x: large_batch(net, x, micro_batch=4, forward=lambda n, b: n(b).detach()).sum().backward(),
          "encoder: expected embeddings that depend on its parameters"),
         (lambda net, x: large_batch(net, x, micro_batch=4).sum().backward(create_graph=True), "create_graph: "),
+        (lambda net, x: torch.func.grad(lambda scale: large_batch(net, x, micro_batch=4).sum() * scale)(torch.ones(())),
+         r"torch\.func: large_batch works with backward\(\) only"),
     ],
 )  # fmt: skip
 def test_bad_calls_are_refused(encode: Callable[[Any, Tensor], object], message: str) -> None:

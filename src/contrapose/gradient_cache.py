@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import get_device_states, set_device_states
 
+from contrapose.reduce.derivatives import in_transform
+
 Forward = Callable[[nn.Module, Any], Tensor]
 Encoders = nn.Module | Sequence[nn.Module]
 
@@ -97,6 +99,10 @@ def encode_twice(micro_batches: Sequence[MicroBatch]) -> tuple[Tensor, ...]:
     """Return the output of each micro-batch without its graph; the backward pass encodes it again."""
     if not torch.is_grad_enabled():
         return tuple(micro_batch.encode() for micro_batch in micro_batches)
+    if in_transform():
+        raise ValueError(
+            "torch.func: large_batch works with backward() only; encode without it under grad, vmap or jacrev"
+        )
     if any(tensor.requires_grad for tensor in _inputs(micro_batches)):
         raise ValueError(
             "inputs: expected tensors without gradient, since gradients reach the encoder's parameters only"

@@ -46,6 +46,15 @@ def test_weights_do_not_matter_with_one_neighbour() -> None:
         assert KNN(1, weights)(train, labels, test, test_labels)["top1"] == pytest.approx(accuracy)
 
 
+def test_near_duplicates_vote_by_their_distance() -> None:
+    """One neighbour at a distance of 1e-5 has more weight, 1/d, than two of another class at 4e-5 and 5e-5."""
+    x = torch.nn.functional.normalize(torch.arange(1.0, 9.0)[None], dim=1)
+    # Perpendicular to x, so that a step changes the direction and not the length.
+    step = torch.tensor([[2.0, -1.0, 0, 0, 0, 0, 0, 0]]) / 5**0.5
+    train = torch.cat([x + 1e-5 * step, x + 4e-5 * step, x - 5e-5 * step, -x])
+    assert KNN(3, "distance")(train, torch.tensor([0, 1, 1, 1]), x, torch.tensor([0])) == {"top1": 100.0}
+
+
 def test_top_five_and_invalid_settings() -> None:
     train, labels = torch.randn(50, 4), torch.arange(50) % 5
     assert KNN(50)(train, labels, train, labels)["top5"] == 100.0

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from cases import OF_VIEWS
 
 from contrapose.losses import CATALOGUE, Loss, isogclr, nt_xent, sogclr
 from contrapose.losses.objective import with_state
@@ -21,6 +22,7 @@ NAMED = [
     "dystress",
     "dystress_shifted",
     "dystress_dcl",
+    "dystress_dcl_authors",
     "dcl",
     "dclw",
     "macl",
@@ -69,6 +71,10 @@ def test_every_method_runs_on_every_source_of_negatives(name: str) -> None:
         bank(Z, torch.arange(6), torch.randn(20, 4)),
         from_similarities(torch.rand(5), torch.rand(5, 30)),
     ):
+        if name in OF_VIEWS and not pairs.has_views:
+            with pytest.raises(ValueError, match="split_views: expected the batch itself in several views"):
+                CATALOGUE[name]()(pairs)
+            continue
         values = CATALOGUE[name]()(pairs, reduction="none")
         assert values.shape == (pairs.shape[0],)
         assert torch.isfinite(values).all()
@@ -90,6 +96,32 @@ def test_the_papers_values() -> None:
         "center": 0.8,
         "negatives": other_views(),
     }
+
+
+def test_dystress_dcl_has_the_form_of_the_papers_and_that_of_the_authors_code() -> None:
+    """Written out from the authors' code: two log-sum-exps, of each view's own rows and of the other's, and τ not detached."""
+    z = torch.randn(2, 5, 4, dtype=torch.float64)
+    others = ~torch.eye(5, dtype=torch.bool)
+
+    def logits(a: torch.Tensor, b: torch.Tensor, detach: bool) -> torch.Tensor:
+        s = a @ b.T
+        tau = 0.1 + 0.05 * (1 + torch.cos(torch.pi * (1 + (s.detach() if detach else s))))
+        return s / tau
+
+    def direction(a: torch.Tensor, b: torch.Tensor, authors: bool) -> torch.Tensor:
+        same, cross_view = (logits(a, x, detach=not authors) for x in (a, b))
+        kept = [x[others].view(5, 4) for x in (same, cross_view)]
+        total = kept[0].logsumexp(1) + kept[1].logsumexp(1) if authors else torch.cat(kept, 1).logsumexp(1)
+        return (total - cross_view.diagonal()).mean()
+
+    for name, authors in (("dystress_dcl", False), ("dystress_dcl_authors", True)):
+        leaf = z.clone().requires_grad_()
+        ours = CATALOGUE[name]()(two_views(*leaf))
+        (gradient,) = torch.autograd.grad(ours, leaf)
+        u1, u2 = (torch.nn.functional.normalize(z, dim=1) for z in leaf)
+        expected = (direction(u1, u2, authors) + direction(u2, u1, authors)) / 2
+        torch.testing.assert_close(ours, expected)
+        torch.testing.assert_close(gradient, torch.autograd.grad(expected, leaf)[0])
 
 
 def test_an_unknown_data_set_is_named_with_its_nearest() -> None:

@@ -187,6 +187,26 @@ def test_known_values() -> None:
     assert metrics.feature_std(one_point) == pytest.approx(0, abs=1e-7)
 
 
+@pytest.mark.parametrize("distance", [1e-1, 1e-2, 1e-3, 1e-4, 1e-5])
+def test_alignment_of_nearly_coincident_embeddings_is_exact(distance: float) -> None:
+    centres = vectors(3, 8).repeat_interleave(4, 0)
+    rows = (centres + distance * vectors(12, 8, seed=1)).float()
+    y = torch.arange(12) // 4
+    exact = torch.nn.functional.normalize(rows.double(), dim=1)
+    pairs = [(i, j) for i, j in distinct_pairs(12) if y[i] == y[j]]
+    within = mean([distance2(exact[i].tolist(), exact[j].tolist()) for i, j in pairs])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the rows are not quite unit vectors
+        tolerance = max(1e-6, 1e-7 / distance)
+        assert metrics.alignment(rows, labels=y, kind="class") == pytest.approx(within, rel=tolerance)
+        assert metrics.alignment(rows[:4], kind="all") == pytest.approx(
+            mean([distance2(exact[i].tolist(), exact[j].tolist()) for i, j in distinct_pairs(4)]), rel=tolerance
+        )
+        assert metrics.alignment(rows[:4], rows[[1, 2, 3, 0]]) == pytest.approx(
+            mean([distance2(exact[i].tolist(), exact[(i + 1) % 4].tolist()) for i in range(4)]), rel=tolerance
+        )
+
+
 def test_values_on_a_uniform_sphere() -> None:
     for d in (2, 3, 16, 128):
         # Wang & Isola's closed form with a Bessel function; ive returns I · e^{-2t}, hence + 2t.
@@ -292,6 +312,9 @@ def test_other_lengths_are_normalised_with_a_warning() -> None:
     ):
         normalised = metrics.uniformity(3 * Z)
     assert normalised == pytest.approx(metrics.uniformity(Z))
+    with pytest.warns(UserWarning, match="lengths from 3e"):  # whose squares overflow in float32
+        normalised = metrics.uniformity(3e25 * Z.float())
+    assert normalised == pytest.approx(metrics.uniformity(Z), rel=1e-5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         metrics.uniformity(Z.bfloat16())  # lengths within the rounding of bf16

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import CASES, Case
+from cases import CASES, OF_VIEWS, Case
 from conftest import Promise
 from kinds import KINDS
 from torch import Tensor
@@ -40,12 +40,15 @@ def inputs(kind: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         # The gradient is proportional to 1 / length, and float16 overflows above 65504.
         scale = 1e-3 if dtype == torch.float16 else 1e-9
         z1, z2 = z1 * scale, z2 * scale
+    elif kind == "huge":  # the squares overflow in float32
+        scale = 1e4 if dtype == torch.float16 else 1e25
+        z1, z2 = z1 * scale, z2 * scale
     elif kind == "not contiguous":
         z1, z2 = torch.randn(5, 8).T, torch.randn(8, 10)[:, ::2]
     return tuple(z.to(dtype).requires_grad_() for z in (z1, z2))  # type: ignore[return-value]
 
 
-INPUTS = ("zero vectors", "all zero", "duplicates", "all the same", "opposite", "tiny", "not contiguous")
+INPUTS = ("zero vectors", "all zero", "duplicates", "all the same", "opposite", "tiny", "huge", "not contiguous")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -54,6 +57,16 @@ def test_every_method_stays_finite(kind: str, dtype: torch.dtype, promise: Promi
     for name in METHODS:
         z1, z2 = inputs(kind, dtype)
         assert finite(CATALOGUE[name](**PROVIDED.get(name, {}))(two_views(z1, z2)), z1, z2), (name, kind, dtype)
+        promise.case()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_length_of_embeddings_does_not_matter(name: str, promise: Promise) -> None:
+    z1, z2 = torch.randn(8, 5), torch.randn(8, 5)
+    expected = CATALOGUE[name](**PROVIDED.get(name, {}))(two_views(z1, z2))
+    for power in (-30, 40, 65, 100):  # of two, which changes no bit of a direction
+        value = CATALOGUE[name](**PROVIDED.get(name, {}))(two_views(z1 * 2.0**power, z2 * 2.0**power))
+        torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)
         promise.case()
 
 
@@ -120,8 +133,15 @@ def test_one_image_twice_is_not_its_own_negative(promise: Promise) -> None:
     promise.case()
 
 
-@pytest.mark.parametrize("kind", ["two_views", "queue"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (name, kind)
+        for name in METHODS
+        for kind in ("two_views", "queue")
+        if kind == "two_views" or name not in OF_VIEWS
+    ],
+)
 def test_nan_is_propagated(name: str, kind: str, promise: Promise) -> None:
     z1, z2, rows = torch.randn(8, 5), torch.randn(8, 5), torch.randn(20, 5)
     (z1 if kind == "two_views" else rows)[3, 2] = torch.nan

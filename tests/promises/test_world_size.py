@@ -5,10 +5,11 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+import torch.distributed as dist
 from conftest import Promise
 from processes import run_in_process_group
 from torch import Tensor, nn
@@ -80,8 +81,8 @@ def encoder(name: str) -> nn.Module:
     return WithLearned(net, **({"temperature": learned(0.2, low=0.1), **bias} if "learned" in name else {})).double()
 
 
-def compare(z: Tensor, ids: Tensor, step: int, name: str) -> Pairs:
-    a, b, ids = gather(z[0]), gather(z[1]), gather(ids)
+def compare(z: Tensor, ids: Tensor, step: int, name: str, group: dist.ProcessGroup | None = None) -> Pairs:
+    a, b, ids = (gather(x, group=group) for x in (z[0], z[1], ids))
     explicit: dict[str, Any] = (
         {"negatives": a.flip(0) + 0.1, "negative_ids": ids.flip(0)} if "negatives" in name else {}
     )
@@ -89,7 +90,7 @@ def compare(z: Tensor, ids: Tensor, step: int, name: str) -> Pairs:
         return cross(a, b, ids=ids, symmetric=True, **explicit)
     if "joint" in name:
         return cross(a, b, ids=ids, directions=("a_to_b", "a_to_a", "b_to_a", "b_to_b"))
-    return two_views(a, b, ids=ids) if step % 2 else views(gather(z, 1), ids=ids)
+    return two_views(a, b, ids=ids) if step % 2 else views(gather(z, 1, group=group), ids=ids)
 
 
 def train(net: nn.Module, rank: int, world: int, name: str) -> dict[str, Tensor]:
@@ -113,6 +114,59 @@ def train(net: nn.Module, rank: int, world: int, name: str) -> dict[str, Tensor]
 def work(rank: int, world: int, out: str) -> None:
     records = {name: train(DistributedDataParallel(encoder(name)), rank, world, name) for name in LOSSES}
     if rank == 0:
+        torch.save(records, out)
+
+
+# Ranks of the two groups of four processes: not in a row, so that a rank in the group is not the rank in the world.
+GROUPS = ((0, 2), (1, 3))
+IN_GROUPS = ("nt_xent", "sogclr per anchor", "cacr", "clip symmetric learned", "siglip joint learned", "supcon in")
+
+
+def rows_of(*ranks: int) -> Tensor:
+    """Return the indices of the images of these ranks, two each."""
+    return torch.cat([torch.arange(2 * rank, 2 * rank + 2) for rank in ranks])
+
+
+def train_in_groups(name: str, rank: int, group: dist.ProcessGroup | None) -> dict[str, Tensor]:
+    """Train three steps, with a loss for each group: in a process of four, or for both groups at once without `group`."""
+    net = encoder(name) if group is None else DistributedDataParallel(encoder(name))
+    optimiser, record = torch.optim.SGD(net.parameters(), lr=0.03), dict[str, Tensor]()
+    own = [rows_of(*ranks) for ranks in GROUPS] if group is None else [rows_of(rank)]
+    for step in range(3):
+        optimiser.zero_grad()
+        losses = []
+        for rows in own:
+            x1, x2, ids = (x[rows] for x in data())
+            z, settings = net(torch.stack([x1, x2]))
+            pairs = compare(z, ids, step, name, group)
+            losses.append(LOSSES[name](pairs if step == 1 else pairs.sharded(group), **settings))
+        torch.stack(losses).mean().backward()
+        record |= {
+            f"step {step} gradient {i}": p.grad.clone() for i, p in enumerate(net.parameters()) if p.grad is not None
+        }
+        optimiser.step()
+    return record
+
+
+def grouped(rank: int, world: int, out: str) -> None:
+    # In a process outside of the group torch returns a number.
+    groups = [cast(dist.ProcessGroup, dist.new_group(list(ranks))) for ranks in GROUPS]
+    mine, other = groups[rank % 2], groups[1 - rank % 2]
+    try:
+        gather(torch.zeros(2, 3), group=other)
+    except ValueError as error:
+        Path(f"{out}.{rank}").write_text(str(error))
+    records = {name: train_in_groups(name, rank, mine) for name in IN_GROUPS}
+    try:
+        gather(torch.zeros(2 + rank, 3), group=mine)
+    except ValueError as error:
+        Path(f"{out}.unequal.{rank}").write_text(str(error))
+    z = torch.randn(2, 3, requires_grad=True)
+    try:
+        torch.autograd.grad(gather(z, group=mine).square().sum(), z, create_graph=True)
+    except RuntimeError as error:
+        Path(f"{out}.second.{rank}").write_text(str(error))
+    if rank == 3:
         torch.save(records, out)
 
 
@@ -157,6 +211,23 @@ def test_several_processes_equal_one(world: int, tmp_path: Path, promise: Promis
         for what, expected in train(encoder(name), 0, 1, name).items():
             promise.case(float((records[name][what] - expected).abs().max()))
             assert promise.worst <= 1e-12, (name, what)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_loss_in_each_group_of_processes(tmp_path: Path, promise: Promise) -> None:
+    """Four processes in two groups train as one process with the mean of both groups' losses."""
+    run_in_process_group(grouped, 4, tmp_path / "records")
+    records = torch.load(tmp_path / "records", weights_only=True)
+    for name in IN_GROUPS:
+        expected = train_in_groups(name, 0, None)
+        assert records[name].keys() == expected.keys()
+        for what, value in expected.items():
+            promise.case(float((records[name][what] - value).abs().max()))
+            assert promise.worst <= 1e-12, (name, what)
+    for rank in range(4):
+        assert (tmp_path / f"records.{rank}").read_text().endswith(f"got one without rank {rank}")
+        assert "same shape on every process" in (tmp_path / f"records.unequal.{rank}").read_text()
+        assert "no second derivative" in (tmp_path / f"records.second.{rank}").read_text()
 
 
 @pytest.mark.filterwarnings("default")

@@ -1,4 +1,4 @@
-"""Outputs of a network for a whole data set."""
+"""Outputs of a network for a whole data set, and checks of them before they are classified."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
+
+from contrapose.validate import check_embeddings, check_index, check_values
 
 
 @torch.no_grad()
@@ -16,3 +18,18 @@ def features(network: Callable[[Tensor], Tensor], batches: Iterable[Tensor]) -> 
     batches   evaluation inputs (B, …)
     """
     return torch.cat([network(batch).float() for batch in batches])
+
+
+def check_labelled(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> None:
+    """Check that features (n, d) of training and test images are finite, with a class number for each."""
+    _check_part("train", train, train_labels)
+    _check_part("test", test, test_labels)
+
+
+def _check_part(name: str, x: Tensor, labels: Tensor) -> None:
+    check_embeddings(name, x, 2, shapes={2: "(n, d)"})
+    check_index(f"{name}_labels", labels, len(x))
+    smallest, finite = labels.min(), x.isfinite().all(1)
+    check_values(smallest >= 0, lambda: f"{name}_labels: expected class numbers from 0 on, got {int(smallest)}")
+    # The neighbours of a NaN are arbitrary, and their accuracy would be a number all the same.
+    check_values(finite, lambda: f"{name}: features of image {int((~finite).nonzero()[0])} are not finite")

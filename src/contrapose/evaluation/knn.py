@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from contrapose.pairs import queue
+from contrapose.evaluation.features import check_labelled
+from contrapose.pairs import Pairs, queue
 from contrapose.reduce import Block
 from contrapose.reduce.statistics import Gradient
+from contrapose.reduce.unit import squared_distances
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class KNN:
 
     def __call__(self, train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> dict[str, float]:
         """Return top-1 and, with at least five classes, top-5 accuracy in per cent."""
+        check_labelled(train, train_labels, test, test_labels)
         if self.k > len(train):
             raise ValueError(
                 f"k: expected at most {len(train)} neighbours, the number of training images, got {self.k}"
@@ -44,7 +47,8 @@ class KNN:
         classes = int(train_labels.max()) + 1
         # The similarities, 50,000 × 10,000 for CIFAR, are reduced to votes in blocks of rows and never stored as a whole.
         # The positive of a queue plays no role here.
-        (votes,) = queue(test.float(), test.float(), train.float()).reduce(_Votes(self, train_labels, classes))
+        pairs = queue(test.float(), test.float(), train.float())
+        (votes,) = pairs.reduce(_Votes(self, train_labels, classes, pairs))
         hit = votes.topk(min(5, classes), dim=1).indices == test_labels[:, None]
         scores = {"top1": 100 * float(hit[:, 0].float().mean())}
         return scores | ({"top5": 100 * float(hit.any(1).float().mean())} if classes >= 5 else {})
@@ -57,6 +61,7 @@ class _Votes:
     knn: KNN
     labels: Tensor
     classes: int
+    pairs: Pairs
     logit = None
 
     def __call__(self, block: Block) -> Tensor:
@@ -67,8 +72,10 @@ class _Votes:
         elif self.knn.weights == "uniform":
             weight = torch.ones_like(nearest.values)
         else:
-            # A test image that is also in the training set has distance 0.
-            weight = (2 - 2 * nearest.values).clamp(min=1e-12).rsqrt()
+            # From the difference, since 2 - 2s does not tell near duplicates apart. A test image that is also in the
+            # training set has distance 0.
+            squared = squared_distances(self.pairs.anchor[block.rows], self.pairs.pool[nearest.indices])
+            weight = squared.clamp(min=1e-12).rsqrt()
         votes = weight.new_zeros(len(weight), self.classes)
         return votes.scatter_add_(1, self.labels[nearest.indices], weight)
 

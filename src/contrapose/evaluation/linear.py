@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from contrapose.cuda.graphs import GraphedStep
+from contrapose.evaluation.features import check_labelled
 from contrapose.optim.lars import LARS
 from contrapose.randomness import permutation
 
@@ -43,6 +44,7 @@ class Probe:
         self, train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, *, seed: int = 0
     ) -> dict[str, float]:
         """Train on (n, d) features and return top-1 and, with at least five classes, top-5 accuracy in per cent."""
+        check_labelled(train, train_labels, test, test_labels)
         classes = int(train_labels.max()) + 1
         layer = nn.Linear(train.shape[1], classes, device=train.device)
         # Drawn on the CPU, so that every device starts from the same weights.
@@ -164,7 +166,10 @@ def few_shot(
     """
     from sklearn.svm import LinearSVC
 
+    check_labelled(train, train_labels, test, test_labels)
     present = train_labels.unique()
+    if len(present) < 2:
+        raise ValueError(f"train_labels: expected at least two classes to tell apart, got only {int(present[0])}")
     smallest = int(torch.stack([(train_labels == c).sum() for c in present]).min())
     balanced = []
     for c in present.tolist():

@@ -59,7 +59,7 @@ class Measures:
         if int(labels.bincount().max()) < 2:
             return values
         values["tolerance"] = metrics.tolerance(z, labels)
-        values["alignment_class"] = 2 - 2 * values["tolerance"]
+        values["alignment_class"] = metrics.alignment(z, labels=labels, kind="class")
         # Numbers 0 and 1 are `first` and `second`: the expectation must be over draws independent of both.
         draws = draw(raw[drawn.to(device)], drawn, *range(2, 2 + self.draws))
         drawn_labels = labels[drawn.to(device)]

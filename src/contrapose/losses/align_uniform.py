@@ -10,7 +10,7 @@ from torch import Tensor
 from contrapose.losses.objective import Softness, objective
 from contrapose.losses.reduction import finish
 from contrapose.pairs import AnyPairs
-from contrapose.pairs.negatives import Negatives, batch_rows, same_view, steps, stored_rows
+from contrapose.pairs.negatives import Negatives, batch_rows, may_leave_none, same_view, steps, stored_rows
 from contrapose.reduce import Count, LogSumExp, Scale
 from contrapose.validate import check_number
 
@@ -34,7 +34,8 @@ def align_uniform(
     `bank` it is taken over all (query, stored row) pairs and, with `batch`, over the pairs of queries, each once; on
     `cross` and on similarity values over all negatives. With several positives, alignment is the mean of their
     distances. Uniformity is one number for the whole batch, so `reduction="none"` adds the same number to every
-    anchor's alignment.
+    anchor's alignment. Distances of views that nearly coincide are exact; on similarity values they are 2 - 2s, which
+    in float32 is not.
 
     pairs            the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
     alpha            α, the power of the distance of positives
@@ -48,24 +49,25 @@ def align_uniform(
         check_number(name, value, above=0.0)
     for name, value in (("align_weight", align_weight), ("uniform_weight", uniform_weight)):
         check_number(name, value)
-    distance = 2 - 2 * pairs.positives()  # ‖z - z⁺‖²
+    distance = pairs.positive_distances()
     if alpha != 2:
         # For α < 2 the derivative is infinite at 0, where the minimum is: coincident views get no gradient. The inner
-        # `where` keeps that infinity, times 0, from becoming NaN in the backward pass. Rounding may even make a
-        # distance negative.
+        # `where` keeps that infinity, times 0, from becoming NaN in the backward pass. Rounding may even make the
+        # distance of similarity values negative.
         apart = distance > 0
         distance = torch.where(apart, torch.where(apart, distance, 1.0) ** (alpha / 2), 0.0)
     return finish(align_weight * distance.mean(1) + uniform_weight * _uniformity(pairs, t, negatives), reduction)
 
 
 def _uniformity(pairs: AnyPairs, t: float, negatives: Negatives) -> Tensor:
-    """Return log mean e^{-t‖z - z'‖²}, averaged over views; -t‖z - z'‖² = 2t·s - 2t."""
+    """Return log mean e^{-t‖z - z'‖²}, averaged over views."""
     if 0 < pairs.stored < pairs.shape[1]:
         return _queue_uniformity(pairs, t, negatives)
     chosen = (same_view(), *steps(negatives)) if pairs.has_views else steps(negatives)
-    total, count = pairs.reduce(LogSumExp(Scale(2 * t)), Count(), negatives=chosen)
+    empty = may_leave_none(negatives)
+    total, count = pairs.reduce(LogSumExp(Scale(2 * t)), Count(), negatives=chosen, may_be_empty=empty)
     groups = (pairs.views if pairs.has_views else 1, -1)
-    return (total.reshape(groups).logsumexp(1) - count.reshape(groups).sum(1).log()).mean() - 2 * t
+    return _log_mean(total.reshape(groups), count.reshape(groups), t).mean()
 
 
 def _queue_uniformity(pairs: AnyPairs, t: float, negatives: Negatives) -> Tensor:
@@ -74,5 +76,13 @@ def _queue_uniformity(pairs: AnyPairs, t: float, negatives: Negatives) -> Tensor
     stored, stored_count = pairs.reduce(total, Count(), negatives=(*chosen, stored_rows()), may_be_empty=True)
     batch, batch_count = pairs.reduce(total, Count(), negatives=(*chosen, batch_rows()), may_be_empty=True)
     # A pair of queries is in the matrix twice, as (i, j) and as (j, i), and is halved to enter the mean once.
-    log_sum = torch.stack([stored, batch - math.log(2)]).flatten().logsumexp(0)
-    return log_sum - (stored_count.sum() + batch_count.sum() / 2).log() - 2 * t
+    return _log_mean(torch.cat([stored, batch - math.log(2)]), torch.cat([stored_count, batch_count / 2]), t)
+
+
+def _log_mean(total: Tensor, count: Tensor, t: float) -> Tensor:
+    """Return log mean e^{-t‖z - z'‖²} over the last dimension, from log Σ e^{2ts} and the number of pairs; 0 for no pair."""
+    # A number in place of -inf, the total of an anchor without negatives: of such anchors alone, the gradient would be NaN.
+    log_sum = total.clamp(min=torch.finfo(total.dtype).min / 4).logsumexp(-1)
+    count = count.sum(-1)
+    # -t‖z - z'‖² = 2t·s - 2t.
+    return torch.where(count > 0, log_sum - torch.where(count > 0, count, 1.0).log() - 2 * t, 0.0)

@@ -127,9 +127,15 @@ _METHODS: dict[str, Method] = {
         | _on({"temperature": cosine(0.03, 0.05, shift=-0.4), **_SIMCSE}, "simcse"),
     ),
     "dystress_dcl": Method(
-        "DySTreSS's temperature in the decoupled loss (Manna et al., §5.1)",
+        "DySTreSS's temperature in the decoupled loss, no gradient through τ (Manna et al., §5.1; Yeh et al., Eq. 6)",
         dcl,
         {"temperature": cosine(0.1, 0.2)},
+    ),
+    # As the authors computed the paper's number: with lightly's DCL of that time, which repels twice as much.
+    "dystress_dcl_authors": Method(
+        "DySTreSS + DCL as in the authors' code: own and other views apart, gradient through τ (Manna et al., §5.1)",
+        dcl,
+        {"temperature": cosine(0.1, 0.2, detach=False), "split_views": True},
     ),
     "dcl": Method("decoupled: the positive leaves the denominator (Yeh et al., Eq. 6)", dcl, {"temperature": 0.1}),
     "dclw": Method("decoupled, hard positives weigh more (Yeh et al., DCLW)", dclw, {"temperature": 0.1, "sigma": 0.5}),

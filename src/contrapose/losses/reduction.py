@@ -9,7 +9,7 @@ from torch import Tensor
 
 from contrapose.pairs import AnyPairs, Pairs
 from contrapose.reduce import Logit, Scale, softplus
-from contrapose.reduce.unit import refuse_second_derivative
+from contrapose.reduce.derivatives import check_backward
 from contrapose.validate import check_choice
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -47,7 +47,7 @@ class _MeanCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivative()
+        check_backward(*gradients)
         (gap,) = ctx.saved_tensors
         weight = torch.sigmoid(gap).mul_(gradients[0] / gap.numel())
         return weight[:, 0] if weight.shape[1] == 1 else weight.sum(1), weight * -ctx.factor, None

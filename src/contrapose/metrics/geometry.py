@@ -96,21 +96,31 @@ def alignment(
     positive   other views (n, d), for kind "augmentation"
     labels     classes (n,), for kind "class"
     kind       "augmentation": row i of z and of `positive` are two views of the same image
-               "class": all distinct pairs of the same class, which is 2 - 2 · tolerance
+               "class": all distinct pairs of the same class, which is 2 - 2 · tolerance up to rounding
                "all": all distinct pairs
     """
     check_choice("kind", kind, "augmentation", "class", "all")
-    if kind == "class":
-        return 2 - 2 * tolerance(z, labels)
     z = unit_vectors("z", z, min_count=1 if kind == "augmentation" else 2)
+    if kind == "class":
+        return _mean_distance(z, *class_indices("labels", labels, len(z), purpose="alignment within classes"))
     if kind == "all":
-        # The identity of `tolerance`, with all vectors in one class.
-        total = z.double().sum(0).square().sum() - z.double().square().sum()
-        return 2 - 2 * float(total) / (len(z) * (len(z) - 1))
+        one_class = torch.zeros(len(z), dtype=torch.long, device=z.device)
+        return _mean_distance(z, one_class, one_class.new_tensor([len(z)]))
     if positive is None:
         raise ValueError("positive: expected the second view of each image, or kind='class' or 'all', got None")
     check_same_shape("positive", positive, "z", z)
     return float((z - unit_vectors("positive", positive, min_count=1)).double().square().sum(1).mean())
+
+
+def _mean_distance(z: Tensor, class_index: Tensor, class_size: Tensor) -> float:
+    """Return the mean of ‖z_i - z_j‖² over pairs i ≠ j of the same class."""
+    pair_count = int((class_size * (class_size - 1)).sum())
+    if not pair_count:
+        raise ValueError("labels: alignment needs a class with at least two embeddings, but every class has only one")
+    # Σ_{i≠j} ‖zᵢ - zⱼ‖² = 2n Σ ‖z - μ‖² for each class. Unlike 2 - 2s it does not cancel if a class is nearly a point.
+    centroids = class_sums(z, class_index, len(class_size)) / class_size[:, None]
+    spread = (z.double() - centroids[class_index]).square().sum(1)
+    return 2 * float((class_size[class_index] * spread).sum()) / pair_count
 
 
 def interclass_uniformity(z: Tensor, labels: Tensor | None, *, t: float = 2.0) -> float:

@@ -148,7 +148,7 @@ def _one_sum(
         )
     return Pairs(
         anchor=anchor,
-        positive_rows=widened[0][:m, None],
+        positive_rows=b[:, None],
         pool=_joined(widened),
         anchor_id=sample,
         pool_id=pool_id,

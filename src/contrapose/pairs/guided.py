@@ -59,7 +59,7 @@ def guided(guide: Pairs, *, margin: float = 0.0, relative: bool = False) -> Guid
         nt_xent(two_views(z1, z2), negatives=guided(two_views(g1, g2), margin=0.1))
 
     An anchor may lose all its negatives, for example if its positive is mismatched. `nt_xent`, `clip`, `supcon`, `moco_v3`,
-    `generalized_nt_xent` and `triplet` then give it no repulsion; other objectives raise ValueError.
+    `generalized_nt_xent`, `triplet` and `align_uniform` then give it no repulsion; other objectives raise ValueError.
 
     guide      pairs of the guide's embeddings
     margin     how much less similar than the positive a negative must be

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from contrapose.distributed import gather, raise_on_all_ranks, share_of_rows, sum_over_ranks, world_size
+from contrapose.distributed import Group, gather, raise_on_all_ranks, share_of_rows, sum_over_ranks, world_size
 from contrapose.pairs.ids import opposite_views
 from contrapose.pairs.negatives import Choice, Hardest, Negatives, ViewChoice, narrow, other_views, steps
 from contrapose.pairs.similarities import Similarities, candidate_runs
@@ -29,7 +29,7 @@ from contrapose.reduce import (
     sum_rows,
 )
 from contrapose.reduce.comparisons import Runs
-from contrapose.reduce.unit import RawViews, matmul, products
+from contrapose.reduce.unit import RawViews, matmul, products, squared_distances, squared_view_distances
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -48,7 +48,8 @@ class Pairs:
     anchor_id: Tensor  # (n,) sample ids; both may be shared with other pairs and must not be written to
     pool_id: Tensor  # (m,)
     view_ids: Callable[[], tuple[Tensor, Tensor]]  # (n,) and (m,): views of anchors and pool, computed on demand
-    positive_rows: Tensor | None = None  # (n, k, d): the positives
+    # (n, k, d): the positives; if an anchor is made of two vectors, as wide as the first, which they are compared with
+    positive_rows: Tensor | None = None
     positive_similarity: Tensor | None = None  # (n, k): similarities to the same sample's anchors in the views after it
     views: int = 1  # number of views the anchors are laid out in: n = views · samples
     between_views_only: bool = False  # whether no row of an anchor's own view is its negative, as in `cross`
@@ -60,6 +61,7 @@ class Pairs:
     similarity: str = "cosine"  # what a product of rows is: cosine, dot or neg_euclid; only the first is within [-1, 1]
     raw: RawViews | None = None  # the two views that anchors and pool are, if kernels normalised them
     is_sharded: bool = False  # whether each process reduces a part of the anchors; see `sharded`
+    group: Group = None  # the processes that share the anchors; None for all
 
     def __repr__(self) -> str:
         n, m = self.shape
@@ -101,8 +103,18 @@ class Pairs:
         """Return the similarities to the positives, (n, k)."""
         if self.positive_similarity is not None:
             return self.positive_similarity
+        return products(*self._compared_rows())
+
+    def positive_distances(self) -> Tensor:
+        """Return ‖z - z⁺‖² of unit vectors, (n, k), as exact as their difference: 2 - 2s cancels where they nearly coincide."""
+        if self.positive_similarity is not None:
+            return squared_view_distances(self.anchor.view(self.views, -1, self.anchor.shape[1]))
+        return squared_distances(*self._compared_rows())
+
+    def _compared_rows(self) -> tuple[Tensor, Tensor]:
+        """Return the part of the anchors that positives are compared with, (n, d), and the positives, (n, k, d)."""
         assert self.positive_rows is not None
-        return products(self.anchor, self.positive_rows)
+        return self.anchor[:, : self.positive_rows.shape[2]], self.positive_rows
 
     def reduce(
         self, *statistics: Statistic, negatives: Negatives = None, may_be_empty: bool = False
@@ -114,21 +126,23 @@ class Pairs:
         chosen = self._choices(negatives)
         if not self.is_sharded:
             return reduce_rows(self._source(chosen, may_be_empty), *statistics)
-        own = share_of_rows(self.shape[0])
+        own = share_of_rows(self.shape[0], self.group)
         mine = self._share_source(own, chosen, may_be_empty)
         # A bad choice of negatives on one rank must raise on all: the others would wait in `gather` for it.
-        values = raise_on_all_ranks(lambda: reduce_rows(mine, *(of_rows(statistic, own) for statistic in statistics)))
-        return tuple(gather(value) for value in values)
+        values = raise_on_all_ranks(
+            lambda: reduce_rows(mine, *(of_rows(statistic, own) for statistic in statistics)), self.group
+        )
+        return tuple(gather(value, group=self.group) for value in values)
 
     def sum(self, statistic: SoftplusSum, *, negatives: Negatives = None) -> Tensor:
         """Return the sum of a statistic over all anchors, a scalar. On a GPU it costs a pass less than `reduce`."""
         chosen = self._choices(negatives)
         if not self.is_sharded:
             return sum_rows(self._source(chosen, may_be_empty=False), statistic)
-        own = share_of_rows(self.shape[0])
+        own = share_of_rows(self.shape[0], self.group)
         mine = self._share_source(own, chosen, may_be_empty=False)
         restricted = cast(SoftplusSum, of_rows(statistic, own))
-        return sum_over_ranks(raise_on_all_ranks(lambda: sum_rows(mine, restricted)))
+        return sum_over_ranks(raise_on_all_ranks(lambda: sum_rows(mine, restricted), self.group), self.group)
 
     def mean_cross_entropy(self, logit: Logit, *, negatives: Negatives = None) -> Tensor | None:
         """Return the mean over anchors of -log e^{φ(s⁺)} / (e^{φ(s⁺)} + Σ_k e^{φ(s_k)}) as one node of the graph.
@@ -182,16 +196,16 @@ class Pairs:
         rest = chosen[1:] if chosen[:1] == (other_views(),) else chosen
         return (other_views(), *rest) if self._is_symmetric else rest
 
-    def sharded(self) -> Pairs:
+    def sharded(self, group: Group = None) -> Pairs:
         """Return the same pairs, made of gathered embeddings, with the work divided between processes.
 
         Each process reduces its part of the anchors, and the statistics, a few numbers per anchor, are exchanged. Values and,
         after DistributedDataParallel, gradients are those of one process. A learned temperature must be under
-        DistributedDataParallel as well.
+        DistributedDataParallel as well. `group` is that of `gather`.
 
             loss = nt_xent(two_views(gather(z1), gather(z2)).sharded(), temperature=0.5)
         """
-        return replace(self, is_sharded=True) if world_size() > 1 else self
+        return replace(self, is_sharded=True, group=group) if world_size(group) > 1 else self
 
     def _slice_anchors(self, rows: slice) -> Pairs:
         return replace(
@@ -255,6 +269,7 @@ class Pairs:
                             half_precision=self.half_precision,
                             similarity=self.similarity,
                             is_sharded=self.is_sharded,
+                            group=self.group,
                         ),
                     )
 

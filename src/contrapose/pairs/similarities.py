@@ -49,6 +49,10 @@ class Similarities:
         """Return the similarities to the positives, (n, k)."""
         return self.positive
 
+    def positive_distances(self) -> Tensor:
+        """Return ‖z - z⁺‖² = 2 - 2s of unit vectors, (n, k); in float32, distances below 1e-3 are lost to rounding."""
+        return 2 - 2 * self.positive
+
     def reduce(
         self, *statistics: Statistic, negatives: Negatives = None, may_be_empty: bool = False
     ) -> tuple[Tensor, ...]:

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from contrapose.reduce.block import Selection
 from contrapose.reduce.comparisons import Comparison, comparisons
+from contrapose.reduce.derivatives import check_backward
 from contrapose.reduce.exponent import MAX_SHIFT
 from contrapose.reduce.logit import Scale
 from contrapose.reduce.reduction import part
 from contrapose.reduce.statistics import LogSumExp, Statistic
-from contrapose.reduce.unit import full_precision, refuse_second_derivative, same_tensor
+from contrapose.reduce.unit import full_precision, same_tensor
 
 _PANEL = 2**18  # similarities that stay in the cache while exponential, mask and sum pass over them
 _BLOCK = 2048  # rows and columns of a block of a matrix that is not kept
@@ -89,7 +90,7 @@ class _LogSumExp(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivative()
+        check_backward(*gradients)
         anchor, pool, total, *kept = ctx.saved_tensors
         wants_anchor, wants_pool, *_ = ctx.needs_input_grad
         # An anchor without negatives has no weights, and must not turn its zeros into NaN.

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from contrapose.reduce.block import Selection
 from contrapose.reduce.comparisons import both_directions
+from contrapose.reduce.derivatives import check_backward
 from contrapose.reduce.kernels import backward_kernel, combine_kernel, forward_kernel
 from contrapose.reduce.launch import BACKWARD, BACKWARD_OF_HARDEST, FORWARD, FORWARD_WITH_MEAN, Launch, tile_of
 from contrapose.reduce.reduction import (
@@ -39,7 +40,7 @@ from contrapose.reduce.statistics import Statistic
 from contrapose.reduce.thresholds import thresholds
 from contrapose.reduce.tiled import TiledStatistics
 from contrapose.reduce.tiles import tile_width
-from contrapose.reduce.unit import refuse_second_derivative, same_tensor
+from contrapose.reduce.unit import same_tensor
 
 MAX_RESIDENT_WIDTH = 256  # up to here a program keeps its rows and their gradient in registers
 MAX_WIDTH = 2048  # up to here kernels are tested; wider embeddings are reduced in blocks
@@ -150,7 +151,7 @@ class _Statistics(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivative()
+        check_backward(*gradients)
         reduction: Reduction = ctx.reduction
         z, p, lse, second, *mean_rows = ctx.saved_tensors
         wants_anchor, wants_pool, wants_factor, *_ = ctx.needs_input_grad

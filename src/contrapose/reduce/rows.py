@@ -14,11 +14,12 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from contrapose.reduce.block import Block, Selection, Source
 from contrapose.reduce.cpu import constant_scale, log_sum_exp
+from contrapose.reduce.derivatives import check_backward, refuse_transforms
 from contrapose.reduce.hardware import has_kernels
 from contrapose.reduce.logit import Logit, Scale
 from contrapose.reduce.means import means
 from contrapose.reduce.statistics import SoftplusSum, Statistic, learned_tensors
-from contrapose.reduce.unit import RawViews, matmul, refuse_second_derivative, same_tensor
+from contrapose.reduce.unit import RawViews, matmul, same_tensor
 from contrapose.validate import check_choice
 
 
@@ -101,6 +102,7 @@ def _reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
     # matrices so small that the number of operations decides the time and not their size.
     if anchor is None or pool is None:
         return _by_autograd(source, statistics)
+    refuse_transforms()
     factor = constant_scale(statistics, selection) if selection is not None and _is_plain_cpu(anchor) else None
     if selection is not None and factor is not None:
         keep = len(anchor) * len(pool) <= _CPU.kept
@@ -294,7 +296,7 @@ class _Rows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivative()
+        check_backward(*gradients)
         plan: _Plan = ctx.plan
         anchor, pool, *saved = ctx.saved_tensors
         values, kept = saved[: len(plan.statistics)], saved[len(plan.statistics) :]

@@ -16,13 +16,14 @@ from torch import Tensor
 from contrapose.reduce import unit_kernels
 from contrapose.reduce.block import Selection
 from contrapose.reduce.comparisons import comparisons
+from contrapose.reduce.derivatives import check_backward
 from contrapose.reduce.exponent import Exponent, exponent
 from contrapose.reduce.logit import Scale
 from contrapose.reduce.reduction import operands_of
 from contrapose.reduce.statistics import SoftplusSum, softplus
 from contrapose.reduce.tile_kernels import sigmoid_tiles_kernel
 from contrapose.reduce.tiles import BLOCK, BlockGradients, Tiles, tile_width
-from contrapose.reduce.unit import RawViews, refuse_second_derivative, same_tensor
+from contrapose.reduce.unit import RawViews, same_tensor
 
 # Half of the usual tile, with registers for three programs on a multiprocessor: the losses, sigmoids and weights of a tile are
 # live at once, and one program's sums should run during another's products.
@@ -136,7 +137,7 @@ class _Total(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivative()
+        check_backward(*gradients)
         totals, *saved = ctx.saved_tensors
         found = iter(saved)
         # The gradient was computed for an upstream gradient of 1: it is linear in that number.
@@ -165,7 +166,7 @@ class _MeanLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivative()
+        check_backward(*gradients)
         numbers, totals, logits, similarity, anchor, inverse, gradient = ctx.saved_tensors
         share = gradients[0] / len(logits)
         weight = torch.sigmoid(-logits).neg_()

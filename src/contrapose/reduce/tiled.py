@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 
 from contrapose.reduce.comparisons import Comparison, comparisons
+from contrapose.reduce.derivatives import check_backward
 from contrapose.reduce.launch import launch, specialisation
 from contrapose.reduce.reduction import LOG2E, TOTAL, Reduction, row_data, scaled_gradients
 from contrapose.reduce.tile_kernels import merge_kernel, sum_tiles_kernel, weigh_tiles_kernel
 from contrapose.reduce.tiles import BLOCK, BlockGradients, Tiles
-from contrapose.reduce.unit import refuse_second_derivative, same_tensor
+from contrapose.reduce.unit import same_tensor
 
 _FORWARD_BLOCK = 2 * BLOCK  # sums of tiles take less memory than ∂L/∂s, so that blocks can be larger
 # Anchors per program of the kernel that merges sums, and tiles that it reads at a time
@@ -52,7 +53,7 @@ class TiledStatistics(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of anchor, pool and learned factor."""
-        refuse_second_derivative()
+        check_backward(*gradients)
         reduction: Reduction = ctx.reduction
         z, p, lse, second, *data = ctx.saved_tensors
         wants_anchor, wants_pool, wants_factor, *_ = ctx.needs_input_grad

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
@@ -10,10 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import threshold
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
+from contrapose.reduce.derivatives import refuse_second_derivative, refuse_transforms
 from contrapose.reduce.hardware import has_kernels, is_half
+from contrapose.validate import values_may_be_read
 
 _EPSILON = 1e-12
+# Factors of vectors whose squares overflow: with them no square does, and none that matters becomes zero.
+_SCALES = {torch.float32: 2.0**-80, torch.float64: 2.0**-600}
 _MAX_KERNEL_WIDTH = 2048  # coordinates of a row that a kernel can hold in registers
 _CHUNK = 2**20  # coordinates multiplied at a time, so that elementwise products take little memory
 _CONTIGUOUS = torch.contiguous_format
@@ -22,10 +28,12 @@ _CONTIGUOUS = torch.contiguous_format
 def unit(z: Tensor) -> Tensor:
     """Return z / ‖z‖ along the last dimension, in float32 or better. Embeddings are normalised here and nowhere else.
 
-    A vector shorter than 1e-12 becomes zero and gets no gradient, since it has no direction.
+    A vector shorter than 1e-12 becomes zero and gets no gradient, since it has no direction. One that is so long that its
+    squared coordinates overflow is scaled first.
 
     z   embeddings (…, d)
     """
+    refuse_transforms()
     unit_vectors: Tensor = _Unit.apply(z)
     return unit_vectors
 
@@ -42,15 +50,6 @@ def units(*embeddings: Tensor) -> list[Tensor]:
 def full_precision(like: Tensor) -> torch.autocast:
     """Return a context without autocast: dividing by a low temperature would magnify errors of its bf16 products."""
     return torch.autocast(like.device.type, enabled=False)
-
-
-def refuse_second_derivative() -> None:
-    """Raise if autograd is asked to differentiate this backward pass, which it cannot."""
-    if torch.is_grad_enabled():  # inside a backward pass that is so only with create_graph=True
-        raise RuntimeError(
-            "first derivatives only: losses of embeddings have no second derivative; "
-            "call backward without create_graph=True"
-        )
 
 
 def same_tensor(a: Tensor, b: Tensor) -> bool:
@@ -73,6 +72,21 @@ def products(anchor: Tensor, positive: Tensor) -> Tensor:
         return (anchor[:, None] * positive).sum(-1)
 
 
+def squared_distances(anchor: Tensor, positive: Tensor) -> Tensor:
+    """Return ‖a_i - p_ik‖², (n, k), for anchors (n, d) and positives (n, k, d)."""
+    # Not 2 - 2s: in float32 that is off by 1e-7, which is all of a distance of 3e-4.
+    return (anchor[:, None] - positive).square().sum(-1)
+
+
+def squared_view_distances(z: Tensor) -> Tensor:
+    """Return each row's squared distances to its row in the views after it, cyclically: (V, m, d) -> (V · m, V - 1)."""
+    views = len(z)
+    # Each distance once, for both of its views.
+    between = {(v, w): (z[v] - z[w]).square().sum(-1) for v, w in _view_pairs(views)}
+    after = [[(v + step) % views for step in range(1, views)] for v in range(views)]
+    return torch.cat([torch.stack([between[min(v, w), max(v, w)] for w in after[v]], 1) for v in range(views)])
+
+
 @dataclass(frozen=True, eq=False)
 class RawViews:
     """Two views before normalisation, and their inverse lengths (2, m, 1), for kernels that start from them."""
@@ -89,6 +103,7 @@ def unit_views(*views: Tensor) -> tuple[Tensor, Tensor, Tensor | None, RawViews 
     vectors in bf16 if kernels computed them and the embeddings are in half precision; the fourth is there if kernels
     computed them.
     """
+    refuse_transforms()
     unit_vectors, similarity, rounded, inverse = _UnitViews.apply(*views)
     return unit_vectors, similarity, rounded, None if inverse is None else RawViews(views, inverse)
 
@@ -107,9 +122,27 @@ def _row_products(a: Tensor, b: Tensor) -> Tensor:
 
 def _inverse_length(z: Tensor) -> Tensor:
     """Return 1 / ‖z‖ in float32 or better, 0 for a vector without direction."""
-    length = torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=torch.float32 if is_half(z) else None)
+    dtype = torch.float32 if is_half(z) else z.dtype
+    if z.is_cuda and dtype == torch.float32:
+        # In float64 no square of a float32 number overflows, and the pass takes as long: it waits for memory.
+        return _reciprocal(torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=torch.float64)).to(dtype)
+    length = torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=dtype)
+    inverse = _reciprocal(length)
+    if not _may_overflow(length):
+        return inverse
+    scaled = torch.linalg.vector_norm(z * _SCALES[dtype], dim=-1, keepdim=True, dtype=dtype)
+    return torch.where(length == torch.inf, _SCALES[dtype] / scaled, inverse)
+
+
+def _reciprocal(length: Tensor) -> Tensor:
     # A length below ε becomes inf, whose reciprocal is 0: no branch, and no division by zero.
     return threshold(length, _EPSILON, torch.inf).reciprocal_()
+
+
+def _may_overflow(length: Tensor) -> bool:
+    """Return whether a length may be infinite: always, unless it can be read without waiting for a device."""
+    readable = length.device.type == "cpu" and values_may_be_read(length) and not is_in_torch_dispatch_mode()
+    return not (readable and math.isfinite(float(length.sum())))
 
 
 def _normalisation_backward_(gradient: Tensor, unit_vectors: Tensor, inverse: Tensor) -> Tensor:

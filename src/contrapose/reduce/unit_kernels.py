@@ -17,6 +17,11 @@ _TILE = 2048  # coordinates of a view that a program holds
 
 
 @triton.jit
+def _scale(sum_of_squares):
+    return tl.where(sum_of_squares == float("inf"), 8.271806125530277e-25, 1.0)
+
+
+@triton.jit
 def _forward_kernel(
     z1, z2, unit_vectors, rounded, inverse, products, m, d, ROUND: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr
 ):  # fmt: skip
@@ -27,6 +32,9 @@ def _forward_kernel(
     )
     second = (rows.to(tl.int64) + m)[:, None] * d + coordinates[None, :]
     x, y = tl.load(z1 + first, inside, 0.0).to(tl.float32), tl.load(z2 + first, inside, 0.0).to(tl.float32)
+    # A row whose squares overflow is scaled by 2^-80; any other is multiplied by 1, which changes no bit.
+    scale_x, scale_y = _scale(tl.sum(x * x, 1)), _scale(tl.sum(y * y, 1))
+    x, y = x * scale_x[:, None], y * scale_y[:, None]
     # sqrt_rn rounds to nearest, as torch does; tl.sqrt is approximate.
     length_x, length_y = tl.sqrt_rn(tl.sum(x * x, 1)), tl.sqrt_rn(tl.sum(y * y, 1))
     inverse_x, inverse_y = (
@@ -39,8 +47,9 @@ def _forward_kernel(
     if ROUND:
         tl.store(rounded + first, x.to(tl.bfloat16), inside)
         tl.store(rounded + second, y.to(tl.bfloat16), inside)
-    tl.store(inverse + rows, inverse_x, rows < m)
-    tl.store(inverse + m + rows, inverse_y, rows < m)
+    # The inverse length of the row as it came, which its gradient is multiplied by.
+    tl.store(inverse + rows, inverse_x * scale_x, rows < m)
+    tl.store(inverse + m + rows, inverse_y * scale_y, rows < m)
     similarity = tl.sum(x * y, 1)
     tl.store(products + rows, similarity, rows < m)
     tl.store(products + m + rows, similarity, rows < m)

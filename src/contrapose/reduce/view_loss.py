@@ -14,12 +14,13 @@ from torch import Tensor
 
 from contrapose.reduce import unit_kernels
 from contrapose.reduce.block import Selection
+from contrapose.reduce.derivatives import check_backward
 from contrapose.reduce.exponent import Exponent, exponent
 from contrapose.reduce.fused import prepare
 from contrapose.reduce.logit import Scale
 from contrapose.reduce.reduction import TOTAL, TOTAL_AND_EXPECTATION, Reduction
 from contrapose.reduce.statistics import softplus
-from contrapose.reduce.unit import RawViews, refuse_second_derivative
+from contrapose.reduce.unit import RawViews
 
 
 def mean_cross_entropy(
@@ -100,7 +101,7 @@ class _ViewLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        refuse_second_derivative()
+        check_backward(*gradients)
         gap, anchor, inverse, similarity, *kept = ctx.saved_tensors
         weight = torch.sigmoid(gap).mul_(gradients[0] / len(gap))
         ctx.inner.saved_tensors = tuple(kept)

@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 import torch
 from torch import nn
+from torch.func import grad, vmap
 from torch.nn.functional import conv2d
 
 from contrapose.modalities.images import convolutions
@@ -34,6 +35,26 @@ def test_gradients_are_those_of_torch(
         strict=True,
     ):
         torch.testing.assert_close(gradient, expected_gradient, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 1, 1), (4, 2, 1), (1, 1, 0), (7, 3, 3)])
+def test_second_derivatives_are_those_of_torch(kernel: int, stride: int, padding: int) -> None:
+    x = torch.randn(2, 3, 9, 8, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(4, 3, kernel, kernel, dtype=torch.float64, requires_grad=True)
+    second = []
+    for y in (convolutions._Convolution.apply(x, weight, stride, padding), conv2d(x, weight, None, stride, padding)):
+        first = torch.autograd.grad(y.square().sum(), (x, weight), create_graph=True)
+        second.append(torch.autograd.grad(first[0].square().sum() + first[1].square().sum(), (x, weight)))
+    torch.testing.assert_close(*second)
+
+
+def test_transforms_use_the_convolution_of_torch() -> None:
+    ours, plain = FastBackwardConv2d(3, 4, 3), nn.Conv2d(3, 4, 3)
+    plain.load_state_dict(ours.state_dict())
+    x = torch.randn(5, 3, 8, 8)
+    for transform in (grad(lambda x: ours(x).square().sum()), vmap(lambda image: ours(image[None])[0])):
+        assert transform(x).isfinite().all()
+    torch.testing.assert_close(grad(lambda x: ours(x).square().sum())(x), grad(lambda x: plain(x).square().sum())(x))
 
 
 @pytest.mark.parametrize("name", ["tiny", "resnet18-cifar"])

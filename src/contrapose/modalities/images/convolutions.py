@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import conv2d, pad
+from torch.nn.grad import conv2d_input, conv2d_weight
+
+from contrapose.reduce.derivatives import in_transform
 
 SLOW_BACKWARD = platform.machine() == "aarch64"  # Linux on ARM; macOS, "arm64", does not use oneDNN
 _UNFOLDED = 2**23  # most elements of the unfolded input at a time: 32 MiB of float32 for any batch size
@@ -27,10 +29,13 @@ class _Convolution(torch.autograd.Function):
         return conv2d(x, weight, None, stride, padding)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         x, weight = ctx.saved_tensors
         needs_x, needs_weight = ctx.needs_input_grad[:2]
+        if torch.is_grad_enabled():  # create_graph=True: torch's gradients are differentiable themselves
+            of_x = conv2d_input(x.shape, weight, gradient, ctx.stride, ctx.padding) if needs_x else None
+            of_weight = conv2d_weight(x, weight.shape, gradient, ctx.stride, ctx.padding) if needs_weight else None
+            return of_x, of_weight, None, None
         return (
             _input_gradient(gradient, x, weight, ctx.stride, ctx.padding) if needs_x else None,
             _weight_gradient(gradient, x, weight, ctx.stride, ctx.padding) if needs_weight else None,
@@ -76,7 +81,7 @@ class FastBackwardConv2d(nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         """Convolve, (B, C, H, W) -> (B, C', H', W')."""
         training = torch.is_grad_enabled() and input.device.type == "cpu" and input.dtype == torch.float32
-        if not training or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
+        if not training or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling() or in_transform():
             return super().forward(input)
         y: Tensor = _Convolution.apply(input, self.weight, self.stride[0], int(self.padding[0]))
         return y if self.bias is None else y + self.bias.view(1, -1, 1, 1)

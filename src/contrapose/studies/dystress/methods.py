@@ -56,6 +56,7 @@ IMAGENET_METHODS: Mapping[str, Settings] = {
     "DySTreSS*": {"loss": cosine_loss(0.1, 0.2, -0.4)},
     "DySTreSS (2048)": {"loss": cosine_loss(0.1, 0.2)},
     "DySTreSS + DCL": {"loss": "dystress_dcl"},
+    "DySTreSS + DCL (authors' code)": {"loss": "dystress_dcl_authors"},
     "Kukleva et al.": {"loss": "temperature_schedule"},
 }
 RANGE_METHODS: Mapping[str, Settings] = {
