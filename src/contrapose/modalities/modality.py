@@ -11,7 +11,7 @@ whose first dimension counts samples; views of a batch are a list of tensors (V,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -131,6 +131,15 @@ class DataSettings:
     """What test images are classified by: all labelled training images, or those left by `imbalance` (train)."""
 
 
+@dataclass(frozen=True)
+class Suggestion:
+    """Settings that suit the data and the device."""
+
+    settings: Mapping[str, Any]  # views, size, encoder and batch, but for those that were chosen
+    samples: int  # number of training samples
+    description: str  # of the data, for messages: "600 images of 240 pixels"
+
+
 class Modality(Protocol):
     """A kind of data."""
 
@@ -142,6 +151,9 @@ class Modality(Protocol):
 
     def views(self, name: str, count: int, *, size: int = 0) -> ViewMaker:
         """Make a view maker by name, with so many views of this size; 0: the size that belongs to the name."""
+
+    def suggest(self, settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
+        """Choose views, size, encoder and batch for the data, but for those in `chosen`, without loading all of it."""
 
     def check_encoder(self, name: str) -> None:
         """Refuse an encoder that does not exist."""
