@@ -84,7 +84,7 @@ def _rank() -> int:
 
 def _how_to_shorten(run: Run, seconds: float) -> str:
     """Return how long the training takes, with options that shorten it if that is long."""
-    text = f"about {format_duration(seconds)}"
+    text = f"the training takes about {format_duration(seconds)} on this CPU"
     if seconds < 120:
         return text
     options = [f"--epochs {max(1, run.epochs // 3)}", *(["--size 32"] if run.size > 32 else [])]
