@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import contrapose
 from contrapose.modalities import MODALITIES, Split
+from contrapose.modalities.modality import Suggestion
 from contrapose.networks.encoder import Encoder
 from contrapose.randomness import uniform
 from contrapose.training import Model, Run, Trainer
@@ -83,6 +84,9 @@ class VectorModality:
     def views(self, name: str, count: int, *, size: int = 0) -> NoisyVectors:
         return NoisyVectors(count)
 
+    def suggest(self, settings: Any, chosen: Any, device: torch.device) -> Suggestion:
+        return Suggestion({"views": "noisy", "size": 0, "encoder": "mlp", "batch": 32}, 160, "160 vectors")
+
     def check_encoder(self, name: str) -> None:
         assert name == "mlp"
 
@@ -127,12 +131,13 @@ def test_vectors_train_resume_and_load(framework: str, tmp_path: Path) -> None:
         metrics=30,
     )
     cpu = torch.device("cpu")
-    scores = Trainer(run, tmp_path, say=lambda text: None, device=cpu).train()
+    trainer = Trainer(run, tmp_path, say=lambda text: None, device=cpu)
+    scores = trainer.train()
     assert scores["knn_top1"] > 90
     records = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
     assert "uniformity" in records[-1]
     model = contrapose.load(tmp_path, device=cpu)
     assert model.embed(torch.randn(3, 8)).shape == (3, 16)
     assert isinstance(model, Model)
-    assert model.run == run
+    assert model.run == trainer.run
     assert Trainer(run, tmp_path, say=lambda text: None, device=cpu).train() == scores

@@ -98,7 +98,7 @@ def test_compare_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         ["compare", "--data", str(tmp_path / "mine"), "--losses", "simclr, nt_xent(temperature=0.1)", *arguments, *out]
     )
     output = capsys.readouterr().out
-    assert "views: simclr-cifar" in output
+    assert "views simclr-cifar" in output
     assert "Use " in output or "No loss stands out" in output
     assert (tmp_path / "out" / "compare-mine" / "index.md").exists()
 

@@ -33,7 +33,7 @@ def progress_display(runs: int) -> Iterator[ProgressDisplay]:
             done = ended + sum(fractions.values())
             elapsed = time.monotonic() - started
             # Before the first steps are done, the estimate would be dominated by start-up and compilation.
-            return f"about {_format_duration(elapsed / done * (runs - done))} left" if done > 0.05 else ""
+            return f"about {format_duration(elapsed / done * (runs - done))} left" if done > 0.05 else ""
 
         def show_step(name: str, progress: Progress) -> None:
             if name not in run_bars:
@@ -73,13 +73,14 @@ def _line_display(runs: int, started: float) -> ProgressDisplay:
         nonlocal ended
         ended += 1
         elapsed = time.monotonic() - started
-        left = f", about {_format_duration(elapsed / ended * (runs - ended))} left" if ended < runs else ""
+        left = f", about {format_duration(elapsed / ended * (runs - ended))} left" if ended < runs else ""
         print(f"{ended} of {runs}: {name} {f'failed: {failure}' if failure else 'done'}{left}", flush=True)
 
     return ProgressDisplay(on_end=show_end, on_skip=skip)
 
 
-def _format_duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
+    """Return seconds in words, such as 12 min."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 
 from contrapose.cli import exits
 from contrapose.cli.progress import progress_display
-from contrapose.cli.train import choose_views, print_notes
+from contrapose.cli.train import print_notes
 from contrapose.modalities.images.load import NAMED
 from contrapose.modalities.images.load import load as load_data
 from contrapose.report.render import write
@@ -31,7 +31,7 @@ from contrapose.studies.dilemma import (
 from contrapose.studies.execute import run_tasks
 from contrapose.studies.results import RunDirectory
 from contrapose.studies.task import Task
-from contrapose.training import Run, load
+from contrapose.training import Run, load, resolve
 from contrapose.training.build import prepare
 from contrapose.training.processes import own_device
 from contrapose.training.weights import export
@@ -254,7 +254,8 @@ class Compare:
 
     def __call__(self) -> None:
         """Run, compare and recommend."""
-        run = choose_views(self.run, print)
+        self.run.kind.check_data(self.run.data)
+        run = resolve(self.run, own_device())
         test_images = count_test_images(run, self.data_root)
         plan = comparison(run, split_losses(self.losses), test_images)
         failures = run_plans([plan], self.seeds, self.root, data_root=self.data_root, jobs=self.jobs)

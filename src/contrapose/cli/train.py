@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,12 +13,14 @@ from typing import Annotated, Any
 from torch import Tensor
 from tyro.conf import Positional, arg
 
+from contrapose.cli.display import training_display
+from contrapose.cli.progress import format_duration
 from contrapose.evaluation import PROBES, FineTune, Measures, few_shot
 from contrapose.modalities import Split
 from contrapose.modalities.progress import allow_progress_bars
-from contrapose.training import PRESETS, Model, Progress, Run, Trainer, load, prepare, prepare_other, preset
+from contrapose.training import PRESETS, Model, Run, Trainer, load, prepare, prepare_other, preset, resolve
 from contrapose.training.locks import lock_directory
-from contrapose.training.processes import leave_process_group
+from contrapose.training.processes import leave_process_group, own_device
 from contrapose.training.stops import ignore_closed_output
 from contrapose.validate import check_known
 from contrapose.workers import TIMEOUT
@@ -45,10 +46,11 @@ class Train:
 
     def __call__(self) -> None:
         """Train, with a progress bar on a terminal."""
-        with _training_display() as (show_progress, print_line), ExitStack() as stack:
-            watch, say = ignore_closed_output(show_progress), ignore_closed_output(print_line)
-            run = choose_views(self.run, say)
-            run.kind.check_data(run.data)  # refuse an unknown name before a directory or lock is created
+        with training_display(silent=_rank() > 0) as display, ExitStack() as stack:
+            watch, say = ignore_closed_output(display.show_step), ignore_closed_output(display.print_line)
+            self.run.kind.check_data(self.run.data)  # refuse an unknown name before a directory or lock is created
+            world_size = int(os.environ.get("WORLD_SIZE", "1"))
+            run = resolve(self.run, own_device(), say=say, folder=self.out, world_size=world_size)
             folder = self.out or Path("runs") / run.name
             # One lock for all processes of torchrun: a lock of their own would be refused.
             if not _rank() and not stack.enter_context(lock_directory(folder)):
@@ -61,6 +63,7 @@ class Train:
                     folder,
                     watch=watch,
                     say=say,
+                    on_evaluation=ignore_closed_output(display.show_evaluation),
                     data_root=self.data_root,
                     workers=self.workers,
                     worker_timeout=self.worker_timeout,
@@ -68,6 +71,8 @@ class Train:
             for note in trainer.split.notes:
                 say(note)
             say(f"{len(trainer.split.train):,} images of {trainer.split.train.name} on {trainer.device}, into {folder}")
+            if trainer.device.type == "cpu":
+                display.on_estimate = lambda seconds: say(_how_to_shorten(run, seconds))
             scores = trainer.train()
             for name, score in scores.items():
                 say(f"{name:10} {score:6.2f} %   (last epoch, {run.knn} neighbours)")
@@ -82,13 +87,13 @@ def _rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def choose_views(run: Run, say: Callable[[str], None]) -> Run:
-    """Return the run, with views for natural images if its data is not the digits and --views is not set."""
-    # The recipe for digits inverts and rotates images and never flips them, because a mirrored digit is another sign.
-    if run.data == "digits" or run.views != "digits":
-        return run
-    say("views: simclr-cifar, at 32 pixels, the default for all images but the built-in digits (--views changes it)")
-    return replace(run, views="simclr-cifar")
+def _how_to_shorten(run: Run, seconds: float) -> str:
+    """Return how long the training takes, with options that shorten it if that is long."""
+    text = f"the training takes about {format_duration(seconds)} on this CPU"
+    if seconds < 120:
+        return text
+    options = [f"--epochs {max(1, run.epochs // 3)}", *(["--size 32"] if run.size > 32 else [])]
+    return f"{text}; to shorten it: {' or '.join(options)}"
 
 
 @dataclass(frozen=True)
@@ -204,53 +209,3 @@ def _as_arguments(key: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [f"--{option}" if value else f"--no-{option}"]
     return [f"--{option}", *(str(v) for v in (value if isinstance(value, tuple) else (value,)))]
-
-
-@contextmanager
-def _training_display() -> Iterator[tuple[Callable[[Progress], None], Callable[[str], None]]]:
-    """Yield functions that show progress and print a line: a live bar on a terminal, otherwise a line per epoch."""
-    from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    console = Console(highlight=False, markup=False)  # a path may have square brackets
-    if _rank():
-        yield lambda progress: None, lambda text: None
-        return
-    if not console.is_terminal:
-        yield _epoch_lines(), lambda text: print(text, flush=True)
-        return
-    columns = (TextColumn("epoch {task.fields[epoch]}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"),
-               TextColumn("loss {task.fields[loss]:.3f}"), TextColumn("{task.fields[rate]:,.0f} images/s"),
-               TimeRemainingColumn())  # fmt: skip
-    bar = Bar(*columns, console=console)
-    task = bar.add_task("train", epoch=0, loss=float("nan"), rate=0.0, total=None)
-
-    def show(p: Progress) -> None:
-        bar.start()  # at the first step, because reading the images has a bar of its own
-        bar.update(task, completed=p.step, total=p.steps, epoch=p.epoch, loss=p.loss, rate=p.images_per_second)
-
-    try:
-        yield show, console.print
-    finally:
-        bar.stop()
-
-
-def _epoch_lines() -> Callable[[Progress], None]:
-    """Return a function that prints a line after each epoch."""
-    steps: list[Progress] = []  # of the current epoch
-
-    def print_epoch() -> None:
-        last, loss = steps[-1], sum(p.loss for p in steps) / len(steps)
-        print(f"epoch {last.epoch:4}   loss {loss:.3f}   {last.images_per_second:,.0f} images/s", flush=True)
-        steps.clear()
-
-    def show(p: Progress) -> None:
-        # The first step of an epoch ends the one before it; the last epoch has no such step.
-        if steps and steps[-1].epoch != p.epoch:
-            print_epoch()
-        steps.append(p)
-        if p.step == p.steps:
-            print_epoch()
-
-    return show

@@ -144,6 +144,15 @@ class DataSettings:
     """What test images are classified by: all labelled training images, or those left by `imbalance` (train)."""
 
 
+@dataclass(frozen=True)
+class Suggestion:
+    """Settings that suit the data and the device."""
+
+    settings: Mapping[str, Any]  # views, size, encoder and batch, but for those that were chosen
+    samples: int  # number of training samples
+    description: str  # of the data, for messages: "600 images of 240 pixels"
+
+
 class Modality(Protocol):
     """A kind of data."""
 
@@ -155,6 +164,9 @@ class Modality(Protocol):
 
     def views(self, name: str, count: int, *, size: int = 0) -> ViewMaker:
         """Make a view maker by name, with so many views of this size; 0: the size that belongs to the name."""
+
+    def suggest(self, settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
+        """Choose views, size, encoder and batch for the data, but for those in `chosen`, without loading all of it."""
 
     def check_encoder(self, name: str) -> None:
         """Refuse an encoder that does not exist."""

@@ -1,6 +1,7 @@
 """Training: a run's description, its trainer, its checkpoints, and the model that is left."""
 
 from contrapose.training.build import build, prepare, prepare_other
+from contrapose.training.defaults import resolve
 from contrapose.training.embedder import Embedder
 from contrapose.training.model import Model, load
 from contrapose.training.presets import PRESETS, preset
@@ -23,5 +24,6 @@ __all__ = [
     "prepare",
     "prepare_other",
     "preset",
+    "resolve",
     "signals",
 ]

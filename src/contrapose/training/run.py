@@ -41,6 +41,9 @@ ADDED: dict[str, Any] = {
     "hold_out": 0.2,
     "skip_broken": False,
 }
+# A setting at this value is chosen by the data and the device (training/defaults.py) before the run has a name.
+AUTO: dict[str, Any] = {"views": "auto", "encoder": "auto", "epochs": 0, "batch": 0, "lr": -1.0}
+_DIGITS = {"views": "digits", "encoder": "tiny", "epochs": 16, "batch": 128, "lr": 0.004}
 _AT_LEAST = {
     "limit": 0, "view_count": 1, "size": 0, "queue": 1, "width": 0, "epochs": 1, "batch": 2, "knn": 1, "knn_every": 1,
     "metrics": 0, "accumulate": 1, "norm_splits": 1, "seed": 0,
@@ -51,15 +54,17 @@ _AT_LEAST = {
 class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data first, as in --help
     """Everything that decides the outcome of a training. Two equal runs give equal weights on one machine."""
 
-    views: str = "digits"
-    """Recipe of augmentation: digits, simclr-cifar, simclr, moco-v2, byol, insdis, … (`--views ?` lists all); `a+local8`
-    adds eight local crops."""
+    views: str = "auto"
+    """Recipe of augmentation: auto (for the images' size), digits, simclr-cifar, simclr, moco-v2, byol, insdis, …
+    (`--views ?` lists all); `a+local8` adds eight local crops."""
     view_count: int = 2
     """Views of each image."""
     size: int = 0
-    """Width and height of the views, in pixels; 0: the size of the recipe. Test images and `embed` use the same size."""
-    encoder: str = "tiny"
-    """tiny, resnet18-cifar, resnet50-cifar, resnet18, resnet50, resnet50-zero, alexnet, alexnet-64, vit-b16 or timm:NAME."""
+    """Width and height of the views, in pixels; 0: the size of the recipe, with --views auto one for the images. Test images and
+    `embed` use the same size."""
+    encoder: str = "auto"
+    """auto (for the images and the device), tiny, small, resnet18-cifar, resnet50-cifar, resnet18, resnet50, resnet50-zero,
+    alexnet, alexnet-64, vit-b16 or timm:NAME."""
     init: str = ""
     """Weights to start the encoder from: a .safetensors file of `export` or `import`."""
     head: str = "simclr"
@@ -72,8 +77,8 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
     """A method of the catalogue or an objective, with settings: nt_xent(temperature=cosine(0.07, 0.2))."""
     optimiser: str = "adamw"
     """sgd, adam, adamw, lars (as in lightly) or lars-moco."""
-    lr: float = 0.004
-    """Peak learning rate."""
+    lr: float = -1.0
+    """Peak learning rate; -1: chosen for the optimiser, the batch and the encoder."""
     weight_decay: float = 1e-4
     """Weight decay."""
     schedule: str = "cosine"
@@ -84,10 +89,10 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
     """Epochs at which the step schedule drops."""
     gamma: float = 0.1
     """Factor of each drop."""
-    epochs: int = 16
-    """Passes over the data."""
-    batch: int = 128
-    """Images in a batch."""
+    epochs: int = 0
+    """Passes over the data; 0: chosen for the number of images and the device."""
+    batch: int = 0
+    """Images in a batch; 0: chosen for the data and the device."""
     accumulate: int = 1
     """Batches of one step. By default their gradients are averaged, which adds no negatives (see --contrast)."""
     contrast: str = "separate"
@@ -113,8 +118,13 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
             raise ValueError("data: expected a name or a path, got nothing")
         # A frozen dataclass can only be changed this way.
         object.__setattr__(self, "data", str(Path(self.data)))  # my-images/ and my-images are one run
+        if self.data == "digits":  # the built-in data is known, and its runs keep their names
+            for name, value in _DIGITS.items():
+                if name in self.auto_settings:
+                    object.__setattr__(self, name, value)
         self._check_values()
-        self.kind.check_encoder(self.encoder)
+        if "encoder" not in self.auto_settings:
+            self.kind.check_encoder(self.encoder)
         if self.schedule == "step" and not self.milestones:
             raise ValueError(
                 "milestones: a step schedule drops at some epochs (--milestones 120 160); or --schedule constant"
@@ -130,11 +140,13 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
                 raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         for name, least in _AT_LEAST.items():
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            wrong = not isinstance(value, int) or isinstance(value, bool) or value < least
+            if wrong and name not in self.auto_settings:
                 raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
         for name in ("lr", "weight_decay", "warmup", "clip", "gamma", "momentum"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value) or value < 0:
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not (number and math.isfinite(value) and value >= 0) and name not in self.auto_settings:
                 raise ValueError(f"{name}: expected a finite number of at least 0, got {value!r}")
         check_number("hold_out", self.hold_out, least=0)
         if self.hold_out >= 1:
@@ -155,8 +167,13 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
             for name in owner.own_settings:
                 if owner is not row and getattr(self, name) != defaults[name]:
                     raise ValueError(f"{name}: it is for {owner.name}; the framework is {self.framework}")
+        if "views" in self.auto_settings:
+            return
+        views = self.view_maker().count  # refuses an unknown recipe
+        if "batch" in self.auto_settings:
+            return
         # Found now rather than in the first step: `hardest(k)` with too few negatives.
-        negatives = row.negatives(self, self.view_maker().count)
+        negatives = row.negatives(self, views)
         if negatives is not None:
             self.check_hardest(negatives)
 
@@ -171,6 +188,11 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
             raise ValueError(f"contrast: whole is for {', '.join(supported)}; the framework is {self.framework}")
 
     @property
+    def auto_settings(self) -> tuple[str, ...]:
+        """Names of the settings that are still to be chosen by the data and the device."""
+        return tuple(name for name, value in AUTO.items() if getattr(self, name) == value)
+
+    @property
     def contrast_size(self) -> int:
         """Number of images that are contrasted with each other."""
         return self.batch * self.accumulate if self.contrast == "whole" else self.batch
@@ -182,6 +204,10 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
 
     def view_maker(self) -> ViewMaker:
         """Make the views of the run."""
+        if "views" in self.auto_settings:
+            raise ValueError(
+                "views: auto depends on the data; contrapose.training.resolve(run, device) chooses the views"
+            )
         return self.kind.views(self.views, self.view_count, size=self.size)
 
     @property

@@ -21,6 +21,7 @@ from contrapose.metrics import penalties
 from contrapose.training import checkpoint
 from contrapose.training.build import build, build_loss, check_same_data, prepare
 from contrapose.training.context import StepContext
+from contrapose.training.defaults import resolve
 from contrapose.training.eager import EagerSteps
 from contrapose.training.graphed import GraphedSteps, graph_obstacle
 from contrapose.training.model import Model
@@ -61,10 +62,18 @@ class Trainer:
     worker_timeout: float = TIMEOUT  # seconds without a batch from the workers before the training fails
     device: torch.device = field(default_factory=own_device)  # by default a GPU if there is one, else the CPU
     fast: bool = True  # on a GPU, the whole step in one CUDA graph
+    on_evaluation: Callable[[], None] = lambda: None  # called before each evaluation, which may take long
     concurrent_runs: int = 0  # other runs on the device meanwhile, noted in the records beside the seconds
 
     def __post_init__(self) -> None:
         self.rank, self.world_size = join_process_group()
+        self.run = resolve(
+            self.run,
+            self.device,
+            say=self.say if self.rank == 0 else lambda text: None,
+            folder=self.folder,
+            world_size=self.world_size,
+        )
         self._check_settings()
         self._check_folder()
         check_bf16(self.device, self.run.precision, self.say)
@@ -114,7 +123,10 @@ class Trainer:
         if run.needs_labels and self.split.train.labels is None:
             raise ValueError(f"loss: {run.loss} needs labels, and the training images of {run.data} have none")
         if self.split.probe is not None and run.knn > len(self.split.probe):
-            raise ValueError(f"knn: {run.knn} neighbours are more than the {len(self.split.probe)} labelled images")
+            labelled = len(self.split.probe)
+            raise ValueError(
+                f"knn: {run.knn} neighbours are more than the {labelled} labelled images (--knn {max(1, labelled // 4)} would do)"
+            )
         # The bank is as large as the data set, so the run alone could not check this.
         if FRAMEWORKS[run.framework].negatives(run, run.view_maker().count) is None:
             run.check_hardest(size - 1)
@@ -205,6 +217,8 @@ class Trainer:
             record: dict[str, Any] = {"epoch": epoch + 1, "step": self.step, "loss": loss, "seconds": seconds}
             record |= ({"beside": self.concurrent_runs} if self.concurrent_runs else {}) | self._penalties()
             if (epoch + 1) % self.run.knn_every == 0 or self.complete:
+                if self.rank == 0:
+                    self.on_evaluation()
                 scores = self.evaluate()
                 record |= scores | self._measures()
             # The record is written before the checkpoint: if the run is killed between them, both are made again.

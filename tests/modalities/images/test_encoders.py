@@ -6,7 +6,7 @@ import pytest
 import torch
 import torchvision
 
-from contrapose.modalities.images.encoders import encoder
+from contrapose.modalities.images.encoders import check_encoder, check_sizes, encoder
 from contrapose.networks.heads import HEADS, head, mlp, predictor
 
 
@@ -14,6 +14,8 @@ from contrapose.networks.heads import HEADS, head, mlp, predictor
     ("name", "size", "width", "parameters"),
     [
         ("tiny", 32, 64, None),
+        ("small", 48, 128, None),
+        ("small", 8, 128, None),
         ("resnet18-cifar", 32, 512, 11_168_832),
         ("resnet50-cifar", 32, 2048, 23_500_352),
         ("resnet50", 64, 2048, 23_508_032),
@@ -80,3 +82,44 @@ def test_errors_suggest_the_nearest_name(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "timm", None)  # as if it were not installed
     with pytest.raises(ValueError, match="pip install timm"):
         encoder("timm:resnet18")
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "message"),
+    [
+        ("vit-b16", [100], r"vit-b16 takes images of a multiple of 16 pixels, got 100 \(--size 96\)"),
+        ("vit-b16", [224, 96], r"of 224 pixels only, and not local crops of 96; use --views without \+local"),
+        ("alexnet", [48], "size: alexnet takes images of 32 pixels, but these views have 48; use --size 32"),
+        ("alexnet-64", [32], "size: alexnet-64 takes images of 64 pixels, but these views have 32; use --size 64"),
+    ],
+)
+def test_a_size_that_the_encoder_cannot_take_is_refused(name: str, sizes: list[int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_sizes(name, sizes)
+
+
+@pytest.mark.parametrize(("name", "size"), [("vit-b16", 96), ("resnet50", 8), ("resnet18-cifar", 40), ("small", 100)])
+def test_other_sizes_are_taken(name: str, size: int) -> None:
+    state = torch.random.get_rng_state()
+    check_sizes(name, [size])
+    assert torch.equal(torch.random.get_rng_state(), state)  # the weights of a run do not depend on the check
+    with torch.device("meta"):
+        assert encoder(name, size)(torch.zeros(2, 3, size, size)).shape[0] == 2
+
+
+def test_models_of_timm() -> None:
+    pytest.importorskip("timm")
+    with pytest.raises(ValueError, match=r"encoder: timm has no model 'resnet5'; did you mean 'resnet50'\?"):
+        check_encoder("timm:resnet5")
+    # A transformer is built for the size of the views; the width is that of the output.
+    for name, size in (("vit_tiny_patch16_224", 96), ("mobilenetv3_small_100", 64), ("resnet18", 64)):
+        with torch.device("meta"):
+            built = encoder(f"timm:{name}", size).eval()
+            assert built(torch.zeros(2, 3, size, size)).shape == (2, built.width)
+    with pytest.raises(ValueError, match=r"maxvit_tiny_rw_224 takes images of 96, 192, 288, 384 pixels, .* --size 96"):
+        check_sizes("timm:maxvit_tiny_rw_224", [100])
+
+
+def test_a_run_of_timm_can_be_read_without_timm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    check_encoder("timm:resnet18")

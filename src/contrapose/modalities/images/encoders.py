@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -52,6 +53,17 @@ def tiny(width: int = 16) -> Encoder:
     return Encoder(network, 4 * width)
 
 
+def small(width: int = 32) -> Encoder:
+    """Return a wider `tiny`: three residual blocks with 128 features, for photographs on a CPU."""
+    layers: list[nn.Module] = [nn.Conv2d(3, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    layers += [_Residual(width, width, 1)]
+    for before, after in ((width, 2 * width), (2 * width, 4 * width)):
+        # Pooled before the block rather than by a stride in it: the backward pass of a strided convolution runs at the
+        # resolution of its input, which would make a step 1.4 times as long.
+        layers += [nn.AvgPool2d(2, ceil_mode=True), _Residual(before, after, 1)]
+    return Encoder(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), 4 * width)
+
+
 def _resnet(name: str, width: int, *, cifar: bool, **options: Any) -> Encoder:
     """Return torchvision's ResNet without its classifier; `cifar` replaces the stem by that for small images."""
     import torchvision
@@ -89,27 +101,57 @@ def alexnet(size: int = 32) -> Encoder:
     return Encoder(network, 4096)
 
 
-def vit_b16() -> Encoder:
-    """Return torchvision's ViT-B/16 without its classifier."""
+def vit_b16(size: int = 224) -> Encoder:
+    """Return torchvision's ViT-B/16 without its classifier, for images of one size, a multiple of 16."""
     import torchvision
 
-    network = torchvision.models.vit_b_16(weights=None)
+    if size % 16:
+        raise ValueError(
+            f"size: vit-b16 takes images of a multiple of 16 pixels, got {size} (--size {_multiple(size)})"
+        )
+    network = torchvision.models.vit_b_16(weights=None, image_size=size)
     network.heads = nn.Identity()
     return Encoder(network, 768)
 
 
-def from_timm(name: str) -> Encoder:
-    """Return a timm model without pretrained weights and without its classifier."""
+def _multiple(size: int, step: int = 16) -> int:
+    return max(step, round(size / step) * step)
+
+
+def from_timm(name: str, size: int = 0) -> Encoder:
+    """Return a timm model without pretrained weights and without its classifier, for images of this size; 0: its own."""
     try:
-        import timm
+        timm = _check_timm(name)
     except ImportError as error:
         raise ValueError(f"encoder: timm:{name} needs timm; install it with: pip install timm") from error
-    network = timm.create_model(name, pretrained=False, num_classes=0)
-    return Encoder(network, int(network.num_features))  # type: ignore[arg-type, unused-ignore]
+    # Only models with positional embeddings or fixed windows have this argument; the others take any size.
+    fixed = size and timm.get_pretrained_cfg(name).fixed_input_size
+    try:
+        network = timm.create_model(name, pretrained=False, num_classes=0, **({"img_size": size} if fixed else {}))
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+        if not fixed:
+            raise
+        raise ValueError(f"size: timm:{name} cannot be built for images of {size} pixels: {error}") from error
+    # `num_features` is the width before a head that some models keep (MobileNetV3), `head_hidden_size` the one behind it.
+    width = getattr(network, "head_hidden_size", None) or network.num_features
+    return Encoder(network, int(width))  # type: ignore[arg-type, unused-ignore]
 
 
-NETWORKS: Mapping[str, Callable[[], Encoder]] = {
+def _check_timm(name: str) -> Any:
+    """Return the package timm; raise ValueError if it has no model of this name."""
+    import timm
+
+    if not timm.is_model(name):
+        raise ValueError(
+            f"encoder: timm has no model {name!r}{nearest(name, timm.list_models())} "
+            "(python -c 'import timm; print(timm.list_models())' lists all)"
+        )
+    return timm
+
+
+NETWORKS: Mapping[str, Callable[..., Encoder]] = {
     "tiny": tiny,
+    "small": small,
     "resnet18-cifar": lambda: _resnet("resnet18", 512, cifar=True),
     "resnet50-cifar": lambda: _resnet("resnet50", 2048, cifar=True),
     "resnet18": lambda: _resnet("resnet18", 512, cifar=False),
@@ -122,21 +164,66 @@ NETWORKS: Mapping[str, Callable[[], Encoder]] = {
 }
 
 
+# Built for one size of image; all others take any size.
+_ONE_SIZE = ("vit-b16",)
+
+
 def check_encoder(name: str) -> None:
-    """Raise ValueError if no encoder has this name."""
-    if not name.startswith("timm:") and name not in NETWORKS:
+    """Raise ValueError if no encoder has this name. Without timm, its names pass: a run can be read without it."""
+    if name.startswith("timm:"):
+        with suppress(ImportError):
+            _check_timm(name.removeprefix("timm:"))
+    elif name not in NETWORKS:
         raise ValueError(
             f"encoder: expected one of {', '.join(NETWORKS)} or timm:NAME, got {name!r}{nearest(name, NETWORKS)}"
         )
 
 
-def encoder(name: str) -> Encoder:
+def encoder(name: str, size: int = 0) -> Encoder:
     """Return an encoder by its name in `NETWORKS`, or by timm:NAME if timm is installed.
+
+    A vision transformer is built for images of this `size`; 0: its usual one.
 
     >>> encoder("tiny").width
     64
     """
     check_encoder(name)
-    body = from_timm(name.removeprefix("timm:")) if name.startswith("timm:") else NETWORKS[name]()
+    if name.startswith("timm:"):
+        body = from_timm(name.removeprefix("timm:"), size)
+    else:
+        body = NETWORKS[name](size) if size and name in _ONE_SIZE else NETWORKS[name]()
     speed_up_backward(body)
     return body
+
+
+def check_sizes(name: str, sizes: Sequence[int]) -> None:
+    """Raise ValueError if the encoder cannot take images of one of these sizes; the message has sizes that it can take."""
+    # On the meta device nothing is computed, so that this takes milliseconds, and the shapes decide.
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        built = encoder(name, sizes[0])
+    refused = next((size for size in sizes if not _takes(built, size)), None)
+    accepted = [size for size in _COMMON_SIZES if _takes(built, size)] if refused else []
+    # A model that refuses all sizes may need real numbers; the first step decides then.
+    if refused and sizes[0] in accepted:
+        raise ValueError(
+            f"views: {name} takes images of {sizes[0]} pixels only, and not local crops of {refused}; "
+            "use --views without +local, or another --encoder"
+        )
+    if refused and accepted:
+        raise ValueError(
+            f"size: {name} takes images of {', '.join(map(str, accepted))} pixels, but these views have {refused}; "
+            f"use --size {min(accepted, key=lambda size: abs(size - refused))} or another --encoder"
+        )
+
+
+_COMMON_SIZES = (32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256, 288, 320, 384, 448, 512)
+
+
+def _takes(built: Encoder, size: int) -> bool:
+    """Return whether an encoder on the meta device accepts images of this size."""
+    try:
+        with torch.no_grad():
+            built(torch.zeros(2, 3, size, size, device="meta"))
+    except (AssertionError, RuntimeError, ValueError):
+        return False
+    return True

@@ -10,15 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from contrapose.modalities.images.encoders import check_encoder, encoder
+from contrapose.modalities.images.encoders import check_encoder, check_sizes, encoder
 from contrapose.modalities.images.images import Images
 from contrapose.modalities.images.imbalance import by_rule
 from contrapose.modalities.images.inputs import InputDescription, decode
 from contrapose.modalities.images.load import check_name, load
 from contrapose.modalities.images.stream import Files, without_broken
+from contrapose.modalities.images.suggest import suggest
 from contrapose.modalities.images.usage import usage
 from contrapose.modalities.images.views import Views
-from contrapose.modalities.modality import DataSettings, Split, ViewMaker
+from contrapose.modalities.modality import DataSettings, Split, Suggestion, ViewMaker
 from contrapose.networks.encoder import Encoder
 
 
@@ -54,6 +55,10 @@ class ImageModality:
         """Return `count` views by the name of an augmentation recipe, at its own size unless `size` is another."""
         return Views.named(name, count, size=size or None)
 
+    def suggest(self, settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
+        """Choose views, size, encoder and batch for the images and the device, looking at a sample of the images."""
+        return suggest(settings, chosen, device)
+
     def check_encoder(self, name: str) -> None:
         """Raise ValueError if no encoder has this name."""
         check_encoder(name)
@@ -61,16 +66,9 @@ class ImageModality:
     def encoder(self, name: str, views: ViewMaker) -> Encoder:
         """Build an encoder; raise ValueError if it cannot take the size of these views."""
         assert isinstance(views, Views)
-        built = encoder(name)
-        # torchvision's ViT has a fixed size because of its positional embeddings; its forward pass would only assert.
-        image_size = getattr(built.network, "image_size", None)
-        mismatched = [recipe.size for recipe in views.recipes if image_size not in (None, recipe.size)]
-        if mismatched:
-            raise ValueError(
-                f"views: {name} takes images of {image_size} pixels, but these views have {mismatched[0]}; "
-                "views of 224 pixels are made by, for example, --views simclr"
-            )
-        return built
+        sizes = list(dict.fromkeys(recipe.size for recipe in views.recipes))
+        check_sizes(name, sizes)
+        return encoder(name, sizes[0])
 
     def prepare(self, network: nn.Module) -> nn.Module:
         """Convert weights to channels last, the layout in which convolutions run fastest."""

@@ -21,7 +21,8 @@ from contrapose.validate import check_known
 
 __all__ = ["RECIPES", "Recipe", "Views"]
 
-_SMALLEST = 8  # pixels; local crops of such views still have the 3 that a blur needs
+# Pixels. Local crops of the smallest views still have the 3 that a blur needs; a mistyped size would show as an error of memory.
+_SMALLEST, _LARGEST = 8, 1024
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,10 @@ class Views:
             raise ValueError(f"views: expected at least one view, got {count}")
         if local_count and not local_count.isdigit():
             raise ValueError(f"views: expected a number of local crops after '+local', got {local_count!r}")
-        if size is not None and size < _SMALLEST:
-            raise ValueError(f"size: expected views of at least {_SMALLEST} pixels, got {size}")
+        if size is not None and not _SMALLEST <= size <= _LARGEST:
+            raise ValueError(
+                f"size: expected {_SMALLEST} to {_LARGEST} pixels, or 0 for the recipe's own size, got {size}"
+            )
         cycle = [recipe if size is None else recipe.at(size) for recipe in RECIPES[name]]
         recipes = [replace(cycle[v % len(cycle)], **changes) for v in range(count)]  # type: ignore[arg-type]
         # DINO's local crops: 96 pixels beside 224, with 5 % to 40 % of the area.
