@@ -74,7 +74,7 @@ def test_headers_of_a_folder_are_enough(tmp_path: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         Image.new(mode, shape).save(folder / f"{number}.png")
     (folder / "broken.png").write_bytes(b"not an image")
-    suggestion = IMAGES.suggest(DataSettings(data=str(tmp_path)), {}, CPU)
+    suggestion = IMAGES.suggest(DataSettings(data=str(tmp_path), hold_out=0.0), {}, CPU)
     assert suggestion.samples == 5  # the broken file is reported when it is loaded
     assert suggestion.description == "5 images of 90 pixels"
     limited = IMAGES.suggest(DataSettings(data=str(tmp_path), limit=3), {}, CPU)

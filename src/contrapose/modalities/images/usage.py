@@ -25,6 +25,16 @@ network = nn.Sequential(
     BasicBlock(16, 16), BasicBlock(16, 32, 2, shortcut(16, 32)), BasicBlock(32, 64, 2, shortcut(32, 64)),
     nn.AdaptiveAvgPool2d(1), nn.Flatten(),
 )"""
+_SMALL = """\
+from torch import nn
+from torchvision.models.resnet import BasicBlock
+def pooled_block(width, out):
+    shortcut = nn.Sequential(nn.Conv2d(width, out, 1, bias=False), nn.BatchNorm2d(out))
+    return nn.AvgPool2d(2, ceil_mode=True), BasicBlock(width, out, 1, shortcut)
+network = nn.Sequential(
+    nn.Conv2d(3, 32, 3, 2, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU(), BasicBlock(32, 32),
+    *pooled_block(32, 64), *pooled_block(64, 128), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+)"""
 _ALEXNET = """\
 from torch import nn
 def stage(width, out, *pool):
@@ -38,6 +48,7 @@ network = nn.Sequential(
 )"""
 _NETWORKS = {
     "tiny": _TINY,
+    "small": _SMALL,
     "resnet18": _RESNET.format(name="resnet18"),
     "resnet50": _RESNET.format(name="resnet50"),
     "resnet50-zero": _RESNET.format(name="resnet50"),
