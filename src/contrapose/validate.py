@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -84,6 +86,15 @@ def check_number(
         raise ValueError(f"{name}: expected a number of at least {least:g}, got {value!r}")
     if most is not None and not value <= most:
         raise ValueError(f"{name}: expected a number of at most {most:g}, got {value!r}")
+
+
+def check_directory(name: str, path: Path) -> None:
+    """Check that files can be written to the directory `path`, or that it can be created."""
+    existing = next((p for p in (path, *path.parents) if os.path.exists(p)), Path())
+    if not existing.is_dir():
+        raise ValueError(f"{name}: {existing} is a file, and a directory is needed; choose another --{name}")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ValueError(f"{name}: no permission to write to {existing}; choose another --{name}")
 
 
 def check_choice(name: str, value: Any, *allowed: str) -> None:

@@ -7,6 +7,7 @@ the exit code is 141.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -25,7 +26,8 @@ from contrapose.cli.explain import Explain, Map
 from contrapose.cli.files import Embed, Export, Import
 from contrapose.cli.study import Compare, Demo, StudyList, StudyReport, StudyRun, StudyShow
 from contrapose.cli.train import Evaluate, Presets, Train, expand_preset
-from contrapose.training import Diverged, Stopped
+from contrapose.training import Diverged, Stopped, signals
+from contrapose.training.records import DISK_FULL, WriteFailed
 from contrapose.workers import LoadingFailed
 
 COMMANDS: dict[str, Any] = {
@@ -45,6 +47,7 @@ GROUPS: dict[str, dict[str, Any]] = {  # a group's name alone runs its first com
     "data": {"list": DataList, "check": DataCheck},
     "study": {"list": StudyList, "show": StudyShow, "run": StudyRun, "report": StudyReport},
 }
+_MACHINE_FAILURES = DISK_FULL | {errno.EIO}  # no other setting would avoid them
 ABOUT = {
     "": "Contrastive representation learning in which the loss is the subject.",
     "bench": "bench losses | conformance: time or check the losses on this machine, next to other libraries.",
@@ -86,15 +89,33 @@ def _run_command(arguments: list[str] | None) -> None:
             commands, args=rest, prog=f"contrapose {group}" if group else "contrapose", config=(OmitArgPrefixes,),
             description=ABOUT[group or ""],
         )  # fmt: skip
-        command()
-    except (ValueError, FileNotFoundError, NotADirectoryError) as error:
-        _fail(str(error), exits.BAD_SETTINGS)
-    except (Diverged, LoadingFailed) as error:
+        # A signal ends the command immediately, except inside a training, which saves its step first.
+        with signals() as requests, requests.immediate():
+            command()
+    except (Diverged, LoadingFailed, WriteFailed) as error:
         _fail(str(error), exits.FAILED)
+    except ValueError as error:
+        _fail(str(error), exits.BAD_SETTINGS)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _fail(_describe(error), exits.FAILED if error.errno in _MACHINE_FAILURES else exits.BAD_SETTINGS)
     except Stopped as error:
         _fail(str(error), exits.INTERRUPTED if error.number == signal.SIGINT else exits.STOPPED)
     except KeyboardInterrupt:
         _fail("interrupted; run the same command again to resume", exits.INTERRUPTED)
+
+
+def _describe(error: OSError) -> str:
+    """Return the path of a file operation that failed, the reason without Python's error number, and what may help."""
+    if error.strerror is None or error.filename is None:
+        return str(error)
+    advice = ""
+    if error.errno in DISK_FULL:
+        advice = "; free some space and run the same command again"
+    elif isinstance(error, PermissionError):
+        advice = "; choose another path, or change its permissions"
+    return f"{error.filename}: {error.strerror[:1].lower()}{error.strerror[1:]}{advice}"
 
 
 def _fail(message: str, code: int) -> None:
