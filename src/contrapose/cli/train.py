@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -15,11 +16,12 @@ from tyro.conf import Positional, arg
 
 from contrapose.evaluation import PROBES, FineTune, Measures, few_shot
 from contrapose.modalities import Split
-from contrapose.training import PRESETS, Model, Progress, Run, Trainer, load, prepare, prepare_other, preset
+from contrapose.training import PRESETS, Model, Progress, Run, Trainer, load, prepare_other, preset
 from contrapose.training.locks import lock_directory
 from contrapose.training.processes import leave_process_group
+from contrapose.training.sources import check_init, load_own_data
 from contrapose.training.stops import ignore_closed_output
-from contrapose.validate import check_known
+from contrapose.validate import check_directory, check_known
 from contrapose.workers import TIMEOUT
 
 
@@ -40,6 +42,9 @@ class Train:
     """Processes that decode images, with --stream. They change the speed, but not the results."""
     worker_timeout: float = TIMEOUT
     """Seconds to wait for a batch from the workers before the training fails. Increase it for very slow disks."""
+    extend: bool = False
+    """Continue the run in --out to more --epochs than it was started with. A cosine learning rate then follows the schedule
+    over all epochs from the current step on."""
 
     def __call__(self) -> None:
         """Train, with a progress bar on a terminal."""
@@ -48,6 +53,10 @@ class Train:
             run = choose_views(self.run, say)
             run.kind.check_data(run.data)  # refuse an unknown name before a directory or lock is created
             folder = self.out or Path("runs") / run.name
+            check_init(run, folder)
+            check_directory("out", folder)
+            if self.extend and not (folder / "run.json").exists():
+                raise ValueError(f"extend: {folder} holds no run; give the directory of the run to extend with --out")
             # One lock for all processes of torchrun: a lock of their own would be refused.
             if not _rank() and not stack.enter_context(lock_directory(folder)):
                 raise ValueError(
@@ -61,6 +70,7 @@ class Train:
                 data_root=self.data_root,
                 workers=self.workers,
                 worker_timeout=self.worker_timeout,
+                extend=self.extend,
             )
             say(f"{len(trainer.split.train):,} images of {trainer.split.train.name} on {trainer.device}, into {folder}")
             scores = trainer.train()
@@ -114,7 +124,7 @@ class Evaluate:
         if self.linear:
             check_known("linear", self.linear, PROBES)
         model = load(self.run)
-        split = prepare_other(model.run, self.data, self.data_root) if self.data else prepare(model.run, self.data_root)
+        split = load_data(model, self.run, self.data, self.data_root)
         scores = model.evaluate(split, self.knn or None)
         if self.metrics:
             scores |= model.measure(split.held_out, Measures(images=0, drawn=1000))
@@ -133,6 +143,14 @@ class Evaluate:
         if self.few_shot:
             scores |= few_shot(*_labelled_features(model, split))
         print(json.dumps({"step": model.step, **scores}))
+
+
+def load_data(model: Model, folder: Path, data: str, root: Path) -> Split:
+    """Load `data` or, if that is empty, what the run in `folder` was trained on."""
+    if data:
+        return prepare_other(model.run, data, root)
+    # On stderr, since the scores on stdout are for other programs to read.
+    return load_own_data(model.run, folder, root, lambda text: print(f"contrapose: {text}", file=sys.stderr))
 
 
 def _labelled_features(model: Model, split: Split) -> tuple[Tensor, Tensor, Tensor, Tensor]:
