@@ -60,7 +60,7 @@ def test_a_cosine_is_extended_on_request_and_remembered(tmp_path: Path) -> None:
     (folder / "evaluations.json").write_text('{"linear:cacr": 50.0}')
     longer = replace(run, epochs=4)
     with pytest.raises(
-        ValueError, match=r"add --extend to continue it to 4 epochs\. The learning rate then follows"
+        ValueError, match=r"add --extend to continue it to 4 epochs\. The schedule of the learning rate then"
     ) as no:
         Trainer(longer, folder)
     assert "the result is not that of 4 epochs from the start" in str(no.value)
@@ -68,7 +68,7 @@ def test_a_cosine_is_extended_on_request_and_remembered(tmp_path: Path) -> None:
     (message,) = train(longer, folder, extend=True)
     assert message.startswith("extending the run from 2 to 4 epochs after step 4, with the learning rate going from ")
     assert (
-        "to 0.003. The learning rate then follows the schedule over 4 epochs, after steps on the one over 2" in message
+        "to 0.003. The schedule of the learning rate then spans 4 epochs, after steps on one that spanned 2" in message
     )
     assert json.loads((folder / "extensions.json").read_text()) == [{"from_epochs": 2, "to_epochs": 4, "step": 4}]
     assert [record["epoch"] for record in records(folder)] == [1, 2, 3, 4]

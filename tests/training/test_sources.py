@@ -11,6 +11,7 @@ import pytest
 from commands import error_message
 
 from contrapose.cli import main
+from contrapose.training.sources import find_file
 
 SMALL = ["--batch", "16", "--epochs", "1", "--knn", "3", "--metrics", "0"]
 
@@ -116,3 +117,12 @@ def test_a_damaged_description_of_the_data(project: Path, capsys: pytest.Capture
             message = error_message(capsys, *command)
             assert "data.json is damaged" in message
             assert "delete the file and run the command again" in message
+
+
+def test_a_name_is_not_taken_for_a_directory(tmp_path: Path) -> None:
+    """--classes imagenet100 is a built-in list, even beside a data set of that name."""
+    (tmp_path / "imagenet100").mkdir()
+    (tmp_path / "names.txt").write_text("cat\n")
+    assert find_file("imagenet100", tmp_path) == "imagenet100"
+    assert find_file("names.txt", tmp_path) == str(tmp_path / "names.txt")
+    assert find_file("", tmp_path) == ""

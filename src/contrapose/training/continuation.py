@@ -30,11 +30,9 @@ def continued_run(run: Run, recorded: Run, folder: Path, *, extend: bool) -> Run
     """
     ours, theirs = vars(run), vars(recorded)
     differing = sorted(name for name in ours if ours[name] != theirs[name])
-    # The data may have moved; whether it is the same is decided by its fingerprint, once it is loaded.
-    others = [
-        name for name in differing if name != "epochs" and not (name == "data" and (folder / "data.json").exists())
-    ]
-    if others:
+    # Files may have moved; whether they are the same is decided by their fingerprint, once they are loaded.
+    may_differ = {"epochs", "data"} if Path(run.data).exists() and (folder / "data.json").exists() else {"epochs"}
+    if not may_differ.issuperset(differing):
         changes = ", ".join(f"{k} is {theirs[k]!r} there and {ours[k]!r} here" for k in differing)
         raise ValueError(f"out: {folder} holds another run: {changes}. Choose another directory.")
     if run.epochs < recorded.epochs:
@@ -56,7 +54,7 @@ def _consequence(before: Run, after: Run) -> str:
     if not schedules:
         return f"The result is the same as that of {after.epochs} epochs from the start"
     return (
-        f"The {' and the '.join(schedules)} then follows the schedule over {after.epochs} epochs, after steps on the one over "
+        f"The schedule of the {' and the '.join(schedules)} then spans {after.epochs} epochs, after steps on one that spanned "
         f"{before.epochs}, so the result is not that of {after.epochs} epochs from the start"
     )
 

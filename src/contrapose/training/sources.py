@@ -76,7 +76,7 @@ def find_file(path: str, folder: Path) -> str:
     """Return the path of a run's file from the first starting point at which it exists; unchanged if there is none."""
     if not path:
         return path
-    return next((str(start / path) for start in starting_points(folder) if (start / path).exists()), path)
+    return next((str(start / path) for start in starting_points(folder) if (start / path).is_file()), path)
 
 
 def check_init(run: Run, folder: Path) -> None:
@@ -99,7 +99,7 @@ def load_own_data(run: Run, folder: Path, root: Path | None, say: Callable[[str]
     rule, _, file = run.imbalance.rpartition(":")
     imbalance = f"index:{find_file(file, folder)}" if rule == "index" else run.imbalance
     run = replace(run, classes=find_file(run.classes, folder), imbalance=imbalance)
-    root = root and Path(find_file(str(root), folder))
+    root = root and next((start / root for start in starts if (start / root).is_dir()), root)
     splits = []
     for path in paths or [run.data]:
         splits.append(prepare(replace(run, data=path), root))
