@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Collection, Mapping
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -92,6 +94,15 @@ def _is_finite(value: Real) -> bool:
         return math.isfinite(value)
     except OverflowError:  # an integer beyond the largest float
         return False
+
+
+def check_directory(name: str, path: Path) -> None:
+    """Check that files can be written to the directory `path`, or that it can be created."""
+    existing = next((p for p in (path, *path.parents) if os.path.exists(p)), Path())
+    if not existing.is_dir():
+        raise ValueError(f"{name}: {existing} is a file, and a directory is needed; choose another --{name}")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ValueError(f"{name}: no permission to write to {existing}; choose another --{name}")
 
 
 def check_choice(name: str, value: Any, *allowed: str) -> None:

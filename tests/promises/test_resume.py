@@ -11,7 +11,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import Promise
@@ -129,6 +131,48 @@ def test_kill_nine_and_resume(seed: int, tmp_path: Path, promise: Promise) -> No
     lines = (tmp_path / "killed" / "records.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == list(range(1, EPOCHS + 1))  # every epoch once
     promise.case()
+
+
+def steps_saved(folder: Path) -> list[int]:
+    return [int(path.name[5:]) for path in (folder / "checkpoints").glob("step-*")]
+
+
+def test_kill_nine_during_an_evaluation(tmp_path: Path, promise: Promise) -> None:
+    """The checkpoint comes first: only the evaluation is repeated, and every epoch has one complete record."""
+    # Few training images and many test images: nearly all the time is spent on evaluation.
+    rng, arrays = np.random.default_rng(0), dict[str, Any]()
+    for part, count in (("train", 32), ("test", 3000)):
+        arrays[f"{part}_images"] = rng.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+        arrays[f"{part}_labels"] = np.arange(count) % 3
+    np.savez(tmp_path / "mine.npz", **arrays)
+    options = [
+        "--data",
+        str(tmp_path / "mine.npz"),
+        "--limit",
+        "0",
+        "--epochs",
+        "2",
+        "--knn-every",
+        "1",
+        "--views",
+        "digits",
+    ]
+    assert start(tmp_path / "whole", *options).wait(timeout=200) == 0, output(tmp_path / "whole")
+    folder = tmp_path / "killed"
+    for step in (1, 2):  # of one epoch each: in the middle of the training, and after its last step
+        child = start(folder, *options)
+        while step not in steps_saved(folder):
+            assert child.poll() is None, output(folder)
+            time.sleep(0.002)
+        child.send_signal(signal.SIGKILL)
+        child.wait(timeout=60)
+        assert epochs_done(folder) == step - 1  # the evaluation was not over
+        promise.case()
+    assert start(folder, *options).wait(timeout=200) == 0, output(folder)
+    assert "finished at step 2" in output(folder)  # no step was taken again
+    assert weights(folder) == weights(tmp_path / "whole")
+    assert records(folder) == records(tmp_path / "whole")
+    assert [sorted(record) for record in records(folder)] == 2 * [sorted(records(folder)[1])]
 
 
 @pytest.mark.parametrize(("signal_number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

@@ -7,6 +7,7 @@ the exit code is 141.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -76,7 +77,8 @@ def _parse_and_run(name: str, arguments: list[str]) -> None:
     """Run a command with its options; report an expected error in one line, with its exit code."""
     import tyro  # first: where it is missing, torch's import would only take time
 
-    from contrapose.training.stops import Diverged, Stopped
+    from contrapose.training.records import DISK_FULL, WriteFailed
+    from contrapose.training.stops import Diverged, Stopped, signals
     from contrapose.workers import LoadingFailed
 
     try:
@@ -87,11 +89,20 @@ def _parse_and_run(name: str, arguments: list[str]) -> None:
             # Before parsing, so that later options override the preset.
             arguments = expand_preset([name, *arguments])[1:]
         config = (tyro.conf.OmitArgPrefixes,)
-        tyro.cli(command, args=arguments, prog=f"contrapose {name}", config=config)()
-    except (ValueError, FileNotFoundError, NotADirectoryError) as error:
-        _fail(str(error), exits.BAD_SETTINGS)
-    except (Diverged, LoadingFailed) as error:
+        parsed = tyro.cli(command, args=arguments, prog=f"contrapose {name}", config=config)
+        # A signal ends the command immediately, except inside a training, which saves its step first.
+        with signals() as requests, requests.immediate():
+            parsed()
+    except (Diverged, LoadingFailed, WriteFailed) as error:
         _fail(str(error), exits.FAILED)
+    except ValueError as error:
+        _fail(str(error), exits.BAD_SETTINGS)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # A failure of the machine, which no other setting would avoid, or a bad path
+        failed = error.errno in DISK_FULL | {errno.EIO}
+        _fail(_describe(error, full=error.errno in DISK_FULL), exits.FAILED if failed else exits.BAD_SETTINGS)
     except Stopped as error:
         _fail(str(error), exits.INTERRUPTED if error.number == signal.SIGINT else exits.STOPPED)
 
@@ -117,6 +128,21 @@ def _help_text(group: str = "") -> str:
         closing += "\nThe commands need more packages: pip install 'contrapose[train]'"
     about = [] if group else ["", "Contrastive representation learning in which the loss is the subject."]
     return "\n".join([f"usage: {prefix} COMMAND [OPTIONS]", *about, "", *lines, "", closing])
+
+
+def _describe(error: OSError, *, full: bool) -> str:
+    """Return the path of a file operation that failed, the reason without Python's error number, and what may help.
+
+    `full` says that the disk is.
+    """
+    if error.strerror is None or error.filename is None:
+        return str(error)
+    advice = ""
+    if full:
+        advice = "; free some space and run the same command again"
+    elif isinstance(error, PermissionError):
+        advice = "; choose another path, or change its permissions"
+    return f"{error.filename}: {error.strerror[:1].lower()}{error.strerror[1:]}{advice}"
 
 
 def _fail(message: str, code: int) -> None:

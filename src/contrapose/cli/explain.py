@@ -65,21 +65,24 @@ class Map:
     """Number of images to draw."""
     out: Annotated[Path, arg(aliases=["-o"])] = Path("map.png")
     """Figure to write: .png, .svg or .pdf."""
+    data: str = ""
+    """Another data set to draw: a name, a folder or an .npz file, with labelled images."""
     data_root: Path = Path("data")
     """Directory of downloaded data sets."""
 
     def __call__(self) -> None:
         """Write the figure and print its captions."""
+        from contrapose.cli.train import load_data
         from contrapose.report.embedding import LabelledEmbedding, map_figure
         from contrapose.report.style import save
-        from contrapose.training import load, prepare
+        from contrapose.training import load
 
         if not self.runs:
             raise ValueError("runs: expected the directory of at least one run")
         embeddings = []
         for folder in self.runs:
             model = load(folder)
-            split = prepare(model.run, self.data_root)
+            split = load_data(model, folder, self.data, self.data_root)
             z, labels, classes = model.sample_embeddings(split.held_out, self.images)
             if labels is None:
                 raise ValueError(f"runs: the data of {folder} has no labels to colour by")

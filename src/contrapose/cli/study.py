@@ -34,8 +34,9 @@ from contrapose.studies.task import Task
 from contrapose.training import Run, load, resolve
 from contrapose.training.build import prepare
 from contrapose.training.processes import own_device
+from contrapose.training.sources import check_init
 from contrapose.training.weights import export
-from contrapose.validate import check_known, nearest
+from contrapose.validate import check_directory, check_known, nearest
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,7 @@ class StudyRun(_StudyOptions):
     def __call__(self) -> None:
         """Run and report; exit with 1 if a run failed."""
         plans = self.plans()
+        check_directory("out", self.out)  # before hours of training
         check_data_available(plans, self.data_root)
         failures = run_plans(plans, self.seeds, self.root, data_root=self.data_root, jobs=self.jobs, on=self.on)
         self.report(plans)
@@ -211,6 +213,8 @@ class Demo:
 
     def __call__(self) -> None:
         """Train one encoder, continue from it with every loss, and report."""
+        check_directory("root", self.root)
+        check_directory("out", self.out)
         size = self.size()
         pretraining = Task(size.pretraining_run(), (), self.root)
         weights = pretraining.folder / "encoder.safetensors"
@@ -254,6 +258,8 @@ class Compare:
 
     def __call__(self) -> None:
         """Run, compare and recommend."""
+        check_directory("out", self.out)
+        check_init(self.run, self.root)
         self.run.kind.check_data(self.run.data)
         run = resolve(self.run, own_device())
         test_images = count_test_images(run, self.data_root)
@@ -369,6 +375,7 @@ def run_plans(
 ) -> dict[str, str]:
     """Execute all runs of some plans, with a progress display; return the reason of each failure, by name."""
     check_seeds(seeds)
+    check_directory("root", root)
     tasks = [Task(run, plan.measures, root, data_root) for plan in plans for run in plan.runs(seeds).values()]
     names = {task.name for task in tasks}  # plans may share runs
     if not names:

@@ -18,11 +18,12 @@ from contrapose.cli.progress import format_duration
 from contrapose.evaluation import PROBES, FineTune, Measures, few_shot
 from contrapose.modalities import Split
 from contrapose.modalities.progress import allow_progress_bars
-from contrapose.training import PRESETS, Model, Run, Trainer, load, prepare, prepare_other, preset, resolve
+from contrapose.training import PRESETS, Model, Run, Trainer, load, prepare_other, preset, resolve
 from contrapose.training.locks import lock_directory
 from contrapose.training.processes import leave_process_group, own_device
+from contrapose.training.sources import check_init, load_own_data
 from contrapose.training.stops import ignore_closed_output
-from contrapose.validate import check_known
+from contrapose.validate import check_directory, check_known
 from contrapose.workers import TIMEOUT
 
 
@@ -43,6 +44,9 @@ class Train:
     """Processes that decode images, with --stream. They change the speed, but not the results."""
     worker_timeout: float = TIMEOUT
     """Seconds to wait for a batch from the workers before the training fails. Increase it for very slow disks."""
+    extend: bool = False
+    """Continue the run in --out to more --epochs than it was started with. A cosine learning rate then follows the schedule
+    over all epochs from the current step on."""
 
     def __call__(self) -> None:
         """Train, with a progress bar on a terminal."""
@@ -52,6 +56,10 @@ class Train:
             world_size = int(os.environ.get("WORLD_SIZE", "1"))
             run = resolve(self.run, own_device(), say=say, folder=self.out, world_size=world_size)
             folder = self.out or Path("runs") / run.name
+            check_init(run, folder)
+            check_directory("out", folder)
+            if self.extend and not (folder / "run.json").exists():
+                raise ValueError(f"extend: {folder} holds no run; give the directory of the run to extend with --out")
             # One lock for all processes of torchrun: a lock of their own would be refused.
             if not _rank() and not stack.enter_context(lock_directory(folder)):
                 raise ValueError(
@@ -67,6 +75,7 @@ class Train:
                     data_root=self.data_root,
                     workers=self.workers,
                     worker_timeout=self.worker_timeout,
+                    extend=self.extend,
                 )
             for note in trainer.split.notes:
                 say(note)
@@ -127,7 +136,10 @@ class Evaluate:
         if self.linear:
             check_known("linear", self.linear, PROBES)
         model = load(self.run)
-        split = self._load_data(model.run)
+        # Features need each image once, so that other data can stay on disk; fine-tuning needs it in memory.
+        split = load_data(
+            model, self.run, self.data, self.data_root, skip_broken=self.skip_broken, stream=not self.finetune
+        )
         scores = model.evaluate(split, self.knn or None)
         if self.metrics:
             scores |= model.measure(split.held_out, Measures(images=0, drawn=1000))
@@ -147,22 +159,24 @@ class Evaluate:
             scores |= few_shot(*_labelled_features(model, split))
         print(json.dumps({"step": model.step, **scores}))
 
-    def _load_data(self, run: Run) -> Split:
-        """Load the data to evaluate on; print its notes to stderr, because stdout is for the scores."""
-        run = replace(run, skip_broken=run.skip_broken or self.skip_broken)
-        if self.data:
-            # Features need each image once, so they stay on disk; fine-tuning needs them in memory.
-            split = prepare_other(run, self.data, self.data_root, stream=not self.finetune)
-        else:
-            split = prepare(run, self.data_root)
-        print_notes(split)
-        return split
-
 
 def print_notes(split: Split) -> None:
-    """Print the notes on some data to stderr."""
+    """Print the notes on some data to stderr, since stdout may be for other programs to read."""
     for note in split.notes:
         print(note, file=sys.stderr)
+
+
+def load_data(
+    model: Model, folder: Path, data: str, root: Path, *, skip_broken: bool = False, stream: bool = False
+) -> Split:
+    """Load `data` or, if that is empty, what the run in `folder` was trained on; print its notes to stderr."""
+    run = replace(model.run, skip_broken=model.run.skip_broken or skip_broken)
+    if data:
+        split = prepare_other(run, data, root, stream=stream)
+    else:
+        split = load_own_data(run, folder, root, lambda text: print(f"contrapose: {text}", file=sys.stderr))
+    print_notes(split)
+    return split
 
 
 def _labelled_features(model: Model, split: Split) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -129,7 +130,7 @@ def foot(folders: Sequence[Path]) -> tuple[str, ...]:
     environments = {json.dumps(RunDirectory(folder).environment(), sort_keys=True) for folder in folders}
     lines = []
     for text in sorted(environments - {"{}"}):
-        environment = json.loads(text)
+        environment = defaultdict(lambda: "unknown", json.loads(text))
         lines.append(
             f"contrapose {environment['contrapose']}, torch {environment['torch']}, Python {environment['python']}, "
             f"{environment['machine']}, {environment['cores']} cores, {environment['device']}"

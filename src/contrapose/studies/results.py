@@ -10,6 +10,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from contrapose.training.records import read_records
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -78,22 +80,20 @@ class RunDirectory:
 
     def records(self) -> list[dict[str, Any]]:
         """Return one record per epoch."""
-        path = self.folder / "records.jsonl"
-        records = []
-        for line in path.read_text().splitlines() if path.exists() else ():
-            try:
-                records.append(json.loads(line))
-            except ValueError:  # a run that is killed while writing leaves half a line
-                break
-        return records
+        return read_records(self.folder)
 
     def evaluations(self) -> dict[str, Any]:
         """Return what was evaluated after training, by name; empty if nothing was."""
-        return self._read("evaluations.json")
+        path = self.folder / "evaluations.json"
+        evaluations = self._read(path.name)
+        if path.exists() and not evaluations:
+            raise ValueError(f"root: {path} is damaged; delete it and run the study again to evaluate the run again")
+        return evaluations
 
     def failure(self) -> str:
         """Return why the run failed; empty if it did not."""
-        return str(self._read("failure.json").get("why", ""))
+        unreadable = "failure.json cannot be read" if (self.folder / "failure.json").exists() else ""
+        return str(self._read("failure.json").get("why", unreadable))
 
     def environment(self) -> dict[str, Any]:
         """Return the machine and the versions that the run recorded."""
@@ -104,9 +104,12 @@ class RunDirectory:
         return self._read("run.json")
 
     def trained(self, epochs: int) -> bool:
-        """Return whether the last epoch is recorded and, if checkpoints are kept, saved."""
+        """Return whether the last epoch is recorded and, if checkpoints are kept, saved.
+
+        A run that was extended to more epochs is another one: its last record is not that of these epochs.
+        """
         records, checkpoints = self.records(), self.folder / "checkpoints"
-        if not records or int(records[-1]["epoch"]) < epochs:
+        if not records or records[-1]["epoch"] != epochs:
             return False
         steps = [path.name.removeprefix("step-") for path in checkpoints.glob("step-*") if path.is_dir()]
         # Killed between the last record and the last checkpoint, the weights on disk are those of an earlier epoch.
@@ -128,9 +131,13 @@ class RunDirectory:
         return sign * float(value)
 
     def _read(self, name: str) -> dict[str, Any]:
+        """Return the content of a JSON file; empty if it does not exist or is damaged."""
         path = self.folder / name
-        content: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-        return content
+        try:
+            content = json.loads(path.read_bytes()) if path.exists() else {}
+        except ValueError:
+            return {}
+        return content if isinstance(content, dict) else {}
 
 
 def _step_seconds(records: list[dict[str, Any]]) -> float | None:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from contrapose.studies.measures import evaluate, is_evaluation
 from contrapose.studies.results import RunDirectory
-from contrapose.training import Progress, Run, Stopped, Trainer, drain, signals
+from contrapose.training import Progress, Run, Trainer, drain, signals
 from contrapose.training.locks import lock_directory
-from contrapose.training.records import write_json_atomically
+from contrapose.training.records import WriteFailed, write_json_atomically
 from contrapose.training.stops import StopRequests, ignore_closed_output
 from contrapose.workers import worker_failures
 
@@ -81,7 +81,7 @@ def task_steps(
         try:
             with worker_failures():
                 yield from _train_and_evaluate(task, on_step, requests)
-        except Stopped:
+        except WriteFailed:  # the disk is full for the other runs too, and for failure.json
             raise
         except Exception as error:  # one run that fails must not stop the others; the report shows the reason
             task.folder.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,17 +50,6 @@ def prepare_other(
         hold_out=run.hold_out if hold_out is None else hold_out,
     )
     return prepare(settings, root)
-
-
-def check_same_data(run: Run, folder: Path, current: dict[str, object]) -> None:
-    """Refuse to resume with other data than the run was started with, which its data.json describes."""
-    path = folder / "data.json"
-    started = json.loads(path.read_text()) if path.exists() else current
-    if current != started:
-        raise ValueError(
-            f"data: the {current['images']} images in {run.data} are not the {started['images']} that {folder} was trained on; "
-            "use another --out to start over"
-        )
 
 
 def build_towers(run: Run) -> dict[str, Tower]:

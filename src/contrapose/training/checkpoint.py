@@ -2,7 +2,7 @@
 
     step-00000120/
         tensors.safetensors     weights, running statistics, queues, banks, optimiser state
-        checkpoint.json         the step and the sha256 of the tensors
+        checkpoint.json         the step, the sha256 of the tensors and, at the end of an epoch, its record before evaluation
 
 A checkpoint is written under a temporary name, flushed to the disk and renamed, so that a directory with its final name is
 complete. The newest one that verifies is loaded; a damaged one is skipped with a message.
@@ -23,6 +23,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from contrapose.training.records import writing
+from contrapose.training.weights import difference
+
 CHECKPOINTS_KEPT = 2  # the newest, and one to fall back on
 
 
@@ -32,30 +35,49 @@ class Checkpoint:
 
     step: int
     tensors: Mapping[str, Tensor]
+    record: Mapping[str, Any] | None = None  # of the epoch that ends here, as far as it was known before the evaluation
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint, then delete all but the newest two; return its directory."""
-    from safetensors.torch import save as to_bytes
-
     target = folder / f"step-{checkpoint.step:08d}"
     if target.exists() and _read(target) is not None:
         return target
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".{target.name}.{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)  # a write that failed earlier in this process
-    temporary.mkdir()
-    payload = to_bytes({name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()})
-    description = {"step": checkpoint.step, "sha256": hashlib.sha256(payload).hexdigest()}
-    _write(temporary / "tensors.safetensors", payload)
-    _write(temporary / "checkpoint.json", json.dumps(description).encode())
-    _flush(temporary)  # before the rename: after a power failure the new name must not point to missing data
-    shutil.rmtree(target, ignore_errors=True)  # at this point it can only be a damaged one
-    temporary.rename(target)
-    _flush(folder)
+    with writing(target):
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_unfinished(folder)
+        temporary = folder / f".{target.name}.{os.getpid()}"
+        try:
+            _write_files(temporary, checkpoint)
+            shutil.rmtree(target, ignore_errors=True)  # at this point it can only be a damaged one
+            temporary.rename(target)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)  # on a full disk its space is needed
+            raise
+        _flush(folder)
     for old in _newest_first(folder)[CHECKPOINTS_KEPT:]:
         shutil.rmtree(old, ignore_errors=True)
     return target
+
+
+def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write the two files of a checkpoint to a new directory and flush them to the disk."""
+    from safetensors.torch import save as to_bytes
+
+    folder.mkdir()
+    payload = to_bytes({name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()})
+    description = {"step": checkpoint.step, "sha256": hashlib.sha256(payload).hexdigest()}
+    if checkpoint.record is not None:
+        description["record"] = dict(checkpoint.record)
+    _write(folder / "tensors.safetensors", payload)
+    _write(folder / "checkpoint.json", json.dumps(description).encode())
+    _flush(folder)  # before it is renamed: after a power failure the new name must not point to missing data
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what earlier processes left when they were killed while writing; only one process at a time writes here."""
+    for unfinished in folder.glob(".step-*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def latest(folder: Path, say: Any = print) -> Checkpoint | None:
@@ -69,12 +91,13 @@ def latest(folder: Path, say: Any = print) -> Checkpoint | None:
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    return sorted((p for p in folder.glob("step-*") if p.is_dir()), reverse=True)
+    """Return the directories of checkpoints; any other file or directory is left alone."""
+    named = [path for path in folder.glob("step-*") if path.name[5:].isdecimal() and path.is_dir()]
+    return sorted(named, key=lambda path: int(path.name[5:]), reverse=True)
 
 
 def _read(path: Path) -> Checkpoint | None:
     """Return a checkpoint, or None if any part of it is missing or damaged."""
-    from safetensors import SafetensorError
     from safetensors.torch import load as from_bytes
 
     try:
@@ -82,8 +105,13 @@ def _read(path: Path) -> Checkpoint | None:
         payload = (path / "tensors.safetensors").read_bytes()
         if hashlib.sha256(payload).hexdigest() != description["sha256"]:
             return None
-        return Checkpoint(int(description["step"]), from_bytes(payload))
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+        step, record = int(description["step"]), description.get("record")
+        if step != int(path.name[5:]) or not (record is None or isinstance(record, dict)):
+            return None
+        return Checkpoint(step, from_bytes(payload), record)
+    except MemoryError:
+        raise
+    except Exception:  # a hostile or broken file can fail in any way
         return None
 
 
@@ -113,17 +141,23 @@ def collect(network: nn.Module, optimiser: Optimizer) -> dict[str, Tensor]:
 
 
 def restore(network: nn.Module, optimiser: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Load the state that `collect` returned; names and shapes must be the same."""
-    network.load_state_dict(
-        {name.removeprefix("state."): t for name, t in tensors.items() if name.startswith("state.")}
-    )
+    """Load the state that `collect` returned; raise ValueError if names, shapes or types are not the same."""
+    own = {name.removeprefix("state."): t for name, t in tensors.items() if name.startswith("state.")}
+    obstacle = difference(network.state_dict(), own)
+    if obstacle:
+        raise ValueError(obstacle)
+    groups = optimiser.state_dict()["param_groups"]
+    parameters = {position for group in groups for position in group["params"]}
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if name.startswith("optimiser."):
             _, position, key = name.split(".", 2)
+            if not position.isdecimal() or int(position) not in parameters:
+                raise ValueError(f"unexpected {name}")
             state.setdefault(int(position), {})[key] = tensor
+    network.load_state_dict(own)
     # The groups hold settings, which come from the run and not from the checkpoint.
-    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+    optimiser.load_state_dict({"state": state, "param_groups": groups})
     # Files do not keep a memory layout, and fused optimisers require that of the parameter (channels_last, for example).
     for parameter, entries in optimiser.state.items():
         for name, value in entries.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -16,6 +17,7 @@ def lock_directory(folder: Path, requests: StopRequests | None = None, *, wait: 
 
     With `wait` the block starts when the lock is free, unless `requests` receives a signal first.
     """
+    folder = Path(os.path.realpath(folder))  # one lock, whichever link or relative path leads to the directory
     folder.parent.mkdir(parents=True, exist_ok=True)
     # The lock file lies beside the directory, so that a refused setting leaves no directory behind.
     with (folder.parent / f".{folder.name}.lock").open("w") as file:

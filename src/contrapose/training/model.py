@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -21,6 +23,7 @@ from contrapose.training.build import build_towers
 from contrapose.training.embedder import Embedder
 from contrapose.training.processes import own_device
 from contrapose.training.run import Run
+from contrapose.training.weights import difference
 
 
 class Model(Embedder):
@@ -91,6 +94,20 @@ class Model(Embedder):
         return unit(z), sample.labels, sample.classes
 
 
+def _unfit_setting(run: Run, part: str, expected: dict[str, Tensor], weights: dict[str, Tensor]) -> str:
+    """Return the setting, and its value, that does not fit the weights of the encoder or the projector."""
+    if part == "encoder":
+        return f"encoder is {run.encoder!r}"
+    outputs = [tensor.shape[:1] for tensor in expected.values() if tensor.ndim == 2][-1]
+    resized = [name for name, tensor in expected.items() if name in weights and weights[name].shape != tensor.shape]
+    # The width decides the outputs of the last layer alone.
+    if expected.keys() == weights.keys() and all(
+        expected[name].shape[:1] == outputs and expected[name].shape[1:] == weights[name].shape[1:] for name in resized
+    ):
+        return f"width is {run.width}"
+    return f"head is {run.head!r}"
+
+
 def load(folder: str | Path, *, device: torch.device | str | None = None) -> Model:
     """Load the trained networks of a run's directory, without its data: the newest checkpoint that can be read.
 
@@ -102,18 +119,23 @@ def load(folder: str | Path, *, device: torch.device | str | None = None) -> Mod
     if not path.exists():
         raise ValueError(f"run: {folder} is not the directory of a run (it has no run.json)")
     run = Run.load(path)
-    saved = checkpoint.latest(folder / "checkpoints")
+    saved = checkpoint.latest(folder / "checkpoints", lambda text: print(text, file=sys.stderr))
     if saved is None:
         raise ValueError(
             f"run: {folder} has no checkpoint that can be read; `contrapose train` with its settings trains it"
         )
     # The weights that are drawn here are replaced at once; the caller's random numbers must not depend on that.
     with torch.random.fork_rng(devices=[]):
-        tower = build_towers(run)[run.modality]
+        # Without the weights that it started from, whose file may be gone.
+        tower = build_towers(replace(run, init=""))[run.modality]
     # The rest of a checkpoint (queue, bank, momentum encoder, optimiser) belongs to the training.
     for name, module in (("encoder", tower.encoder), ("projector", tower.projector)):
         prefix = f"state.network.{name}."
         weights = {key.removeprefix(prefix): tensor for key, tensor in saved.tensors.items() if key.startswith(prefix)}
+        obstacle = difference(module.state_dict(), weights)
+        if obstacle:
+            setting = _unfit_setting(run, name, module.state_dict(), weights)
+            raise ValueError(f"run: {path} does not fit the weights of step {saved.step}: {setting}: {obstacle}")
         module.load_state_dict(weights)
     target = torch.device(device) if device is not None else own_device()
     model = Model(run, tower.encoder, tower.projector, target, step=saved.step)

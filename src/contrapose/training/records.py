@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,15 +16,36 @@ import torch
 
 from contrapose import __version__
 
+DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class WriteFailed(Exception):
+    """The disk is full; everything that was written before is intact."""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """In this block a full disk raises `WriteFailed`, which says what was not written and how to go on."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        raise WriteFailed(
+            f"{path} could not be written ({os.strerror(error.errno).lower()}); the last checkpoint is intact: "
+            "free some space and run the same command again to resume"
+        ) from error
+
 
 def append(folder: Path, record: dict[str, Any]) -> None:
     """Append a record to records.jsonl, and to the curves for TensorBoard if it is installed."""
-    with (folder / "records.jsonl").open("a") as file:
+    path = folder / "records.jsonl"
+    with writing(path), path.open("a") as file:
         file.write(json.dumps(record) + "\n")
     if find_spec("tensorboard") is not None:
         from torch.utils.tensorboard import SummaryWriter
 
-        with SummaryWriter(str(folder / "tensorboard")) as writer:
+        with writing(folder / "tensorboard"), SummaryWriter(str(folder / "tensorboard")) as writer:
             for name, value in record.items():
                 if name not in ("step", "epoch") and value is not None:
                     writer.add_scalar(name, value, record["step"])
@@ -29,38 +53,55 @@ def append(folder: Path, record: dict[str, Any]) -> None:
 
 def last_evaluation(folder: Path, step: int) -> dict[str, float]:
     """Return the numbers of the last record with an evaluation, up to a step; empty if there is none."""
-    path = folder / "records.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    records = [json.loads(line) for line in lines if (_step_of(line) or step + 1) <= step]
+    records = [record for record in read_records(folder) if record["step"] <= step]
     evaluated = [record for record in records if record.keys() & {"knn_top1", "uniformity"}]
     last = evaluated[-1] if evaluated else {}
     return {name: value for name, value in last.items() if value is not None and name not in ("seconds", "beside")}
 
 
-def drop_records_after(folder: Path, step: int) -> None:
-    """Drop the records of steps that will be taken again, and any line that is incomplete."""
-    path = folder / "records.jsonl"
-    if path.exists():
-        # A line that cannot be read was cut off by a kill; its epoch is not complete.
-        kept = [line for line in path.read_text().splitlines() if (_step_of(line) or step + 1) <= step]
-        # Written to a second file first: if the process is killed here, no record is lost.
-        temporary = path.with_suffix(".half")
-        temporary.write_text("".join(line + "\n" for line in kept))
-        temporary.rename(path)
-
-
-def _step_of(line: str) -> int | None:
+def parse_record(line: str) -> dict[str, Any] | None:
+    """Return the record of a line of records.jsonl; None if the line is incomplete or something else."""
     try:
-        return int(json.loads(line)["step"])
+        record = json.loads(line)
+        complete = isinstance(record["epoch"], int) and isinstance(record["step"], int) and record["seconds"] >= 0
     except (ValueError, KeyError, TypeError):
         return None
+    return record if complete else None
 
 
-def write_json_atomically(path: Path, content: dict[str, Any]) -> None:
+def read_records(folder: Path) -> list[dict[str, Any]]:
+    """Return the records of records.jsonl; a line that is not a record is skipped, such as the half that a kill leaves."""
+    path = folder / "records.jsonl"
+    # Bytes that are not text make a line that is not a record.
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    return [record for line in lines if (record := parse_record(line)) is not None]
+
+
+def drop_records_after(folder: Path, step: int) -> set[int]:
+    """Drop the records of steps that will be taken again, and damaged lines; return the steps of those that are left."""
+    path = folder / "records.jsonl"
+    if not path.exists():
+        return set()
+    kept = [record for record in read_records(folder) if record["step"] <= step]
+    # Written to a second file first: if the process is killed here, no record is lost.
+    _write_atomically(path, "".join(json.dumps(record) + "\n" for record in kept))
+    return {record["step"] for record in kept}
+
+
+def write_json_atomically(path: Path, content: Any) -> None:
     """Write a JSON file that is complete whenever it exists: it is written under another name and renamed."""
+    _write_atomically(path, json.dumps(content, indent=1) + "\n")
+
+
+def _write_atomically(path: Path, text: str) -> None:
     temporary = path.with_suffix(".half")
-    temporary.write_text(json.dumps(content, indent=1) + "\n")
-    temporary.rename(path)
+    try:
+        with writing(path):
+            temporary.write_text(text)
+            temporary.rename(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def environment(device: torch.device) -> dict[str, Any]:

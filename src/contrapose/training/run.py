@@ -44,6 +44,8 @@ ADDED: dict[str, Any] = {
 # A setting at this value is chosen by the data and the device (training/defaults.py) before the run has a name.
 AUTO: dict[str, Any] = {"views": "auto", "encoder": "auto", "epochs": 0, "batch": 0, "lr": -1.0}
 _DIGITS = {"views": "digits", "encoder": "tiny", "epochs": 16, "batch": 128, "lr": 0.004}
+# The types of settings in a run.json, by their annotation.
+_JSON_TYPES: dict[Any, Any] = {"str": str, "bool": bool, "int": int, "float": int | float, "tuple[int, ...]": list}
 _AT_LEAST = {
     "limit": 0, "view_count": 1, "size": 0, "queue": 1, "width": 0, "epochs": 1, "batch": 2, "knn": 1, "knn_every": 1,
     "metrics": 0, "accumulate": 1, "norm_splits": 1, "seed": 0,
@@ -131,8 +133,6 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
             )
         try_loss(parse(self.loss, self.data))
         self._check_framework()
-        if self.init and not Path(self.init).is_file():
-            raise ValueError(f"init: {self.init} is not a file")
 
     def _check_values(self) -> None:
         for name, allowed in {**CHOICES, "modality": tuple(MODALITIES)}.items():
@@ -237,11 +237,38 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
 
     @classmethod
     def load(cls, path: Path) -> Run:
-        """Return the run of a run.json."""
+        """Return the run of a run.json; raise ValueError if the file is damaged or describes something else."""
         try:
-            return cls.read(json.loads(path.read_text()))
-        except (json.JSONDecodeError, TypeError, KeyError) as error:
-            raise ValueError(f"run: {path} does not describe a run: {error}") from error
+            description = json.loads(path.read_bytes())
+            cls._check_description(description)
+            return cls.read(description)
+        except OSError as error:
+            raise ValueError(f"run: {path} cannot be read: {error.strerror}") from error
+        except (ValueError, TypeError, RecursionError) as error:
+            reason = "it is not JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else error
+            raise ValueError(
+                f"run: {path} does not describe a run: {reason}; restore it from a copy, or train again with another --out"
+            ) from error
+
+    @classmethod
+    def _check_description(cls, description: Any) -> None:
+        """Raise ValueError unless a run.json has the settings of a run, each of its type."""
+        if not isinstance(description, dict):
+            raise ValueError(f"expected an object, got {type(description).__name__}")
+        settings = {field.name: field.type for field in fields(cls)}
+        unknown = sorted(description.keys() - settings.keys())
+        missing = sorted(settings.keys() - description.keys() - ADDED.keys())
+        if unknown or missing:
+            raise ValueError(
+                f"unknown settings: {', '.join(unknown) or 'none'}, missing settings: {', '.join(missing) or 'none'}"
+            )
+        for name, value in description.items():
+            expected = _JSON_TYPES.get(settings[name], object)
+            # A bool is an int in Python, but not in JSON.
+            if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
+                raise ValueError(f"{name}: expected {settings[name]}, got {value!r}")
+        if not all(type(milestone) is int for milestone in description["milestones"]):
+            raise ValueError(f"milestones: expected whole numbers, got {description['milestones']!r}")
 
     def describe(self) -> dict[str, Any]:
         """Return the settings as JSON has them."""

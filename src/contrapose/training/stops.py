@@ -10,8 +10,11 @@ from typing import ParamSpec
 P = ParamSpec("P")
 
 
-class Stopped(Exception):
-    """A signal asked the work to stop; what is done is saved."""
+class Stopped(BaseException):
+    """A signal asked the work to stop; what is done is saved.
+
+    Not an `Exception`, as KeyboardInterrupt is none: code that skips an image that cannot be read must not skip a signal.
+    """
 
     def __init__(self, message: str, number: int = signal.SIGTERM) -> None:
         super().__init__(message)

@@ -7,7 +7,8 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -19,8 +20,9 @@ from contrapose.evaluation import Measures
 from contrapose.frameworks import FRAMEWORKS, Embed
 from contrapose.metrics import penalties
 from contrapose.training import checkpoint
-from contrapose.training.build import build, build_loss, check_same_data, prepare
+from contrapose.training.build import build, build_loss, prepare
 from contrapose.training.context import StepContext
+from contrapose.training.continuation import continued_run, record_extension, recorded_run
 from contrapose.training.defaults import resolve
 from contrapose.training.eager import EagerSteps
 from contrapose.training.graphed import GraphedSteps, graph_obstacle
@@ -30,7 +32,9 @@ from contrapose.training.precision import check_bf16
 from contrapose.training.processes import any_requested, join_process_group, own_device, synchronise_batch_norms
 from contrapose.training.records import append, drop_records_after, environment, write_json_atomically
 from contrapose.training.run import Run
+from contrapose.training.sources import check_init, check_same_data, describe_data, find_file
 from contrapose.training.stops import Stopped, StopRequests, signals
+from contrapose.validate import check_directory
 from contrapose.workers import TIMEOUT, worker_failures
 
 T = TypeVar("T")
@@ -64,6 +68,7 @@ class Trainer:
     fast: bool = True  # on a GPU, the whole step in one CUDA graph
     on_evaluation: Callable[[], None] = lambda: None  # called before each evaluation, which may take long
     concurrent_runs: int = 0  # other runs on the device meanwhile, noted in the records beside the seconds
+    extend: bool = False  # continue a run with fewer epochs that the directory holds
 
     def __post_init__(self) -> None:
         self.rank, self.world_size = join_process_group()
@@ -75,18 +80,23 @@ class Trainer:
             world_size=self.world_size,
         )
         self._check_settings()
-        self._check_folder()
+        requested = self.run
+        self.data_path = requested.data  # run.json keeps the path with which the run was started
+        self._continue_run()
         check_bf16(self.device, self.run.precision, self.say)
-        self.split = prepare(self.run, self.data_root)
+        self.split = prepare(requested, self.data_root)
+        if requested.data != self.run.data:
+            check_same_data(self.split, requested.data, self.folder)
         self._check_data()
+        self.context = self._build()
         # Only now is anything written: a run with bad settings leaves no directory behind.
         self._claim_folder()
-        self.context = self._build()
         self.steps: EagerSteps | GraphedSteps = EagerSteps(self.context)
         self.requests = StopRequests()  # replaced when training starts: several runs may share one list
         self.step = 0
         self.saved_at, self.saved_step, self.saving_seconds = -math.inf, 0, 0.0  # of the last checkpoint
         self.partial_epoch = (0.0, 0.0)  # of an epoch that was interrupted: the sum of its losses, and its seconds
+        self.record: dict[str, Any] | None = None  # of the last epoch
 
     def _check_settings(self) -> None:
         run = self.run
@@ -94,22 +104,14 @@ class Trainer:
             raise ValueError(f"batch: {run.batch} images cannot be shared equally by {self.world_size} processes")
         if self.world_size > 1 and run.norm_splits > 1:
             raise ValueError(f"norm_splits: {self.world_size} processes synchronise their batch norms; leave it at 1")
+        check_directory("out", self.folder)
+        check_init(run, self.folder)
 
-    def _check_folder(self) -> None:
-        """Refuse a directory that holds another run; one that has left nothing but its settings may be replaced."""
-        if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(f"out: {self.folder} is a file; a run needs a directory")
-        path = self.folder / "run.json"
-        if not path.exists() or not (
-            (self.folder / "records.jsonl").exists() or (self.folder / "checkpoints").exists()
-        ):
-            return
-        # Compared as runs, not as JSON: settings that were added later are at their defaults in an old run.json.
-        ours, theirs = vars(self.run), vars(Run.load(path))
-        differing = sorted(name for name in ours if ours[name] != theirs[name])
-        if differing:
-            changes = ", ".join(f"{k} is {theirs[k]!r} there and {ours[k]!r} here" for k in differing)
-            raise ValueError(f"out: {self.folder} holds another run: {changes}. Choose another directory.")
+    def _continue_run(self) -> None:
+        """Continue the run that the directory holds; refuse another one."""
+        self.recorded = recorded_run(self.folder)
+        if self.recorded is not None:
+            self.run = continued_run(self.run, self.recorded, self.folder, extend=self.extend)
 
     def _check_data(self) -> None:
         """Check the settings that depend on the number of samples."""
@@ -134,16 +136,20 @@ class Trainer:
     def _claim_folder(self) -> None:
         """Write the settings: from here on the directory holds this run."""
         path = self.folder / "run.json"
-        if self.rank == 0 and not (path.exists() and json.loads(path.read_text()) == self.run.describe()):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_json_atomically(self.folder / "environment.json", environment(self.device))
-            write_json_atomically(path, self.run.describe())
+        if self.rank or self.recorded is not None:
+            return
+        with suppress(OSError, ValueError):  # there is none, or one that another process did not finish
+            if json.loads(path.read_text()) == self.run.describe():
+                return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_json_atomically(self.folder / "environment.json", environment(self.device))
+        write_json_atomically(path, self.run.describe())
 
     def _build(self) -> StepContext:
         """Build the networks, the loss and the optimiser."""
         run, samples, labels = self.run, len(self.split.train), self.split.train.labels
         # The weights are drawn on the CPU, so that a seed gives the same ones on any device.
-        network = build(run, samples).to(self.device)
+        network = build(replace(run, init=find_file(run.init, self.folder)), samples).to(self.device)
         run.kind.prepare(network)
         learner: nn.Module = Embed(network) if run.contrast == "whole" else network
         if self.world_size > 1:
@@ -216,32 +222,45 @@ class Trainer:
             loss, seconds = yield from self._epoch(epoch)
             record: dict[str, Any] = {"epoch": epoch + 1, "step": self.step, "loss": loss, "seconds": seconds}
             record |= ({"beside": self.concurrent_runs} if self.concurrent_runs else {}) | self._penalties()
-            if (epoch + 1) % self.run.knn_every == 0 or self.complete:
-                if self.rank == 0:
-                    self.on_evaluation()
-                scores = self.evaluate()
-                record |= scores | self._measures()
-            # The record is written before the checkpoint: if the run is killed between them, both are made again.
-            if self.rank == 0:
-                append(self.folder, record)
+            self.record = record
+            # Before the evaluation, which can take long. The checkpoint has the record: after a kill only the evaluation is
+            # repeated.
             if self.complete or self._checkpoint_is_due():
                 self._save()
+            scores = self._evaluate_and_append(record)
             if self.must_stop():
                 self._stop()
             yield
         return scores or self.evaluate()
 
-    def _resume(self) -> None:
-        """Load the newest checkpoint, if there is one, and drop records of steps that will be taken again."""
-        resumed = self.load_latest()
-        data = {"images": len(self.split.train), "fingerprint": self.split.train.fingerprint}
-        if resumed:
-            check_same_data(self.run, self.folder, data)
+    def _evaluate_and_append(self, record: dict[str, Any]) -> dict[str, float]:
+        """Evaluate if it is time, and append the record of the epoch; return the scores."""
+        scores = dict[str, float]()
+        if record["epoch"] % self.run.knn_every == 0 or self.complete:
+            if self.rank == 0:
+                self.on_evaluation()
+            scores = self.evaluate()
+            record |= scores | self._measures()
         if self.rank == 0:
-            write_json_atomically(self.folder / "data.json", data)
-            drop_records_after(self.folder, self.step)
-            if resumed:
-                self.say(f"finished at step {self.step}" if self.complete else f"resuming after step {self.step}")
+            append(self.folder, record)
+        return scores
+
+    def _resume(self) -> None:
+        """Load the newest checkpoint, if there is one, and make the records agree with it."""
+        resumed = self.load_latest()
+        if resumed:
+            check_same_data(self.split, self.data_path, self.folder)
+        if self.rank:
+            return
+        write_json_atomically(self.folder / "data.json", describe_data(self.split, self.data_path))
+        if self.recorded is not None and self.recorded.epochs != self.run.epochs:
+            self.say(record_extension(self.recorded, self.run, self.folder, self.step, self.steps_per_epoch))
+            self.recorded = self.run
+        elif resumed:
+            self.say(f"finished at step {self.step}" if self.complete else f"resuming after step {self.step}")
+        steps = drop_records_after(self.folder, self.step)
+        if self.record is not None and self.step not in steps:  # killed after the checkpoint and before the record
+            self._evaluate_and_append(self.record)
 
     def _choose_steps(self) -> None:
         """On a GPU, capture the whole step in a CUDA graph if possible, and say which way is taken."""
@@ -334,9 +353,11 @@ class Trainer:
         if scaler.is_enabled():
             state = scaler.state_dict()
             tensors |= {f"scaler.{name}": torch.tensor(state[name]) for name in ("scale", "_growth_tracker")}
-        if self.step % self.steps_per_epoch:
+        inside_epoch = self.step % self.steps_per_epoch > 0
+        if inside_epoch:
             tensors["part"] = torch.tensor(self.partial_epoch, dtype=torch.float64)
-        checkpoint.save(self.folder / "checkpoints", checkpoint.Checkpoint(self.step, tensors))
+        record = None if inside_epoch else self.record
+        checkpoint.save(self.folder / "checkpoints", checkpoint.Checkpoint(self.step, tensors, record))
         self.saved_at, self.saved_step = time.perf_counter(), self.step
         self.saving_seconds = self.saved_at - start
 
@@ -345,7 +366,13 @@ class Trainer:
         saved = checkpoint.latest(self.folder / "checkpoints", self.say)
         if saved is None:
             return False
-        checkpoint.restore(self.saved_state, self.context.optimiser, saved.tensors)
+        try:
+            checkpoint.restore(self.saved_state, self.context.optimiser, saved.tensors)
+        except ValueError as error:
+            raise ValueError(
+                f"out: the checkpoint of step {saved.step} in {self.folder} does not fit the run's settings: {error}; "
+                "use another --out to start over"
+            ) from error
         if "scaler.scale" in saved.tensors:
             scaler = self.context.scaler
             state = {name: saved.tensors[f"scaler.{name}"].item() for name in ("scale", "_growth_tracker")}
@@ -354,6 +381,7 @@ class Trainer:
             loss, seconds = saved.tensors["part"].tolist()
             self.partial_epoch = loss, seconds
         self.step = self.saved_step = saved.step
+        self.record = None if saved.record is None else dict(saved.record)
         return True
 
 

@@ -63,21 +63,28 @@ def initialise(encoder: Encoder, path: Path) -> None:
 
     try:
         content = load_file(str(path))
-    except SafetensorError as error:
+    except (SafetensorError, KeyError, RuntimeError) as error:
         raise ValueError(
             f"init: {path} is not a .safetensors file; convert a .pth file with `contrapose import {path} -o weights.safetensors`"
         ) from error
     tensors = {n: t for n, t in content.items() if not n.startswith(("fc.", "heads.", "head.", "classifier."))}
-    expected = encoder.network.state_dict()
+    obstacle = difference(encoder.network.state_dict(), tensors)
+    if obstacle:
+        raise ValueError(
+            f"init: {path} does not fit the encoder: {obstacle}; set --encoder to the network that the weights come from"
+        )
+    encoder.network.load_state_dict(tensors)
+
+
+def difference(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> str:
+    """Say how named tensors differ from those that a network expects, in names, shapes or types; empty if they fit."""
     missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
     if missing or extra:
-        raise ValueError(
-            f"init: {path} does not fit the encoder: missing {missing[:3] or 'nothing'}, unexpected {extra[:3] or 'nothing'}"
-        )
+        return f"missing {', '.join(missing[:3]) or 'nothing'}, unexpected {', '.join(extra[:3]) or 'nothing'}"
     for name, tensor in tensors.items():
         if tensor.shape != expected[name].shape:
-            raise ValueError(
-                f"init: {name} in {path} has shape {tuple(tensor.shape)}, the encoder expects {tuple(expected[name].shape)}; "
-                "set --encoder to the network that the weights come from"
-            )
-    encoder.network.load_state_dict(tensors)
+            return f"{name} has the shape {tuple(tensor.shape)} instead of {tuple(expected[name].shape)}"
+        # Half precision can be converted; whole numbers in place of weights are a different thing.
+        if tensor.is_floating_point() != expected[name].is_floating_point():
+            return f"{name} has the type {tensor.dtype} instead of {expected[name].dtype}"
+    return ""

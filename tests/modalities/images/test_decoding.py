@@ -108,7 +108,7 @@ def test_recipes_work_at_any_size(name: str, size: int) -> None:
 
 
 def test_a_size_that_is_too_small_is_refused() -> None:
-    with pytest.raises(ValueError, match="size: expected 8 to 1024 pixels, .* got 7"):
+    with pytest.raises(ValueError, match=r"size: expected 8 to 1024 pixels, .* got 7"):
         Views.named("simclr-cifar", size=7)
 
 

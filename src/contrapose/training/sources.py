@@ -1,0 +1,124 @@
+"""Where the files of a run are: its data and initial weights, found from any working directory and after a move.
+
+data.json in the run's directory keeps the number of training images, their fingerprint, where they were, and the working
+directory, from which the relative paths of run.json start. They are no part of run.json, so that names of runs do not depend
+on them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from contrapose.modalities import Split
+from contrapose.training.build import prepare
+from contrapose.training.run import Run
+
+
+def describe_data(split: Split, data: str) -> dict[str, Any]:
+    """Return what identifies the training data, which was loaded from `data`, and where it is, for data.json."""
+    described = {"images": len(split.train), "fingerprint": split.train.fingerprint, "directory": os.getcwd()}
+    return described | ({"path": os.path.abspath(data)} if os.path.exists(data) else {})
+
+
+def recorded_data(folder: Path) -> dict[str, Any]:
+    """Return the content of a run's data.json; empty if there is none."""
+    path = folder / "data.json"
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_bytes())
+        if isinstance(content["images"], int) and isinstance(content["fingerprint"], str):
+            return dict(content)
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise ValueError(
+        f"data: {path} is damaged, so the images cannot be compared with those that the run was trained on; "
+        "if they are the same, delete the file and run the command again"
+    )
+
+
+def same_data(split: Split, recorded: dict[str, Any]) -> bool:
+    """Return whether the training images are those of a data.json; True if it is empty."""
+    current = (len(split.train), split.train.fingerprint)
+    return not recorded or current == (recorded["images"], recorded["fingerprint"])
+
+
+def check_same_data(split: Split, data: str, folder: Path) -> None:
+    """Refuse to resume with other data than the run was started with, which its data.json describes."""
+    recorded = recorded_data(folder)
+    if not same_data(split, recorded):
+        raise ValueError(
+            f"data: the {len(split.train)} images in {data} are not the {recorded['images']} that {folder} was trained on; "
+            "use another --out to start over"
+        )
+
+
+def starting_points(folder: Path) -> list[Path]:
+    """Return the directories at which a run's relative paths may start, in the order in which they are tried.
+
+    These are the working directory, the one in which the run was started and, if all of it was moved, the run's own directory
+    and the two above it (a project with runs/NAME).
+    """
+    directory, own = recorded_data(folder).get("directory"), Path(os.path.realpath(folder))
+    started = [Path(directory)] if isinstance(directory, str) else []
+    starts: dict[Path, Path] = {}
+    for start in (Path(), *started, own, *own.parents[:2]):
+        starts.setdefault(start.absolute(), start)  # the working directory stays relative, for shorter messages
+    return list(starts.values())
+
+
+def find_file(path: str, folder: Path) -> str:
+    """Return the path of a run's file from the first starting point at which it exists; unchanged if there is none."""
+    if not path:
+        return path
+    return next((str(start / path) for start in starting_points(folder) if (start / path).is_file()), path)
+
+
+def check_init(run: Run, folder: Path) -> None:
+    """Refuse a run whose initial weights do not exist."""
+    if run.init and not Path(find_file(run.init, folder)).is_file():
+        raise ValueError(f"init: {run.init} is not a file (relative paths start at the working directory)")
+
+
+def load_own_data(run: Run, folder: Path, root: Path | None, say: Callable[[str], None]) -> Split:
+    """Load the data that a run was trained on, from the first starting point that has the same images.
+
+    Another data set of the same name is loaded if there is no better one, and `say` is told.
+    """
+    recorded, starts = recorded_data(folder), starting_points(folder)
+    here, *others = [start / run.data for start in starts]
+    known = [Path(path)] if isinstance(path := recorded.get("path"), str) else []
+    paths = list(dict.fromkeys(str(path) for path in (here, *known, *others) if path.exists()))
+    if not paths:
+        _check_named(run, folder, starts)
+    rule, _, file = run.imbalance.rpartition(":")
+    imbalance = f"index:{find_file(file, folder)}" if rule == "index" else run.imbalance
+    run = replace(run, classes=find_file(run.classes, folder), imbalance=imbalance)
+    root = root and next((start / root for start in starts if (start / root).is_dir()), root)
+    splits = []
+    for path in paths or [run.data]:
+        splits.append(prepare(replace(run, data=path), root))
+        if same_data(splits[-1], recorded):
+            return splits[-1]
+    say(
+        f"data: the {len(splits[0].train)} images in {(paths or [run.data])[0]} are not the {recorded['images']} that "
+        f"{folder} was trained on; --data PATH evaluates on other data"
+    )
+    return splits[0]
+
+
+def _check_named(run: Run, folder: Path, starts: list[Path]) -> None:
+    """Raise ValueError that lists the starting points, unless the data set is known by its name."""
+    try:
+        run.kind.check_data(run.data)
+    except ValueError as error:
+        tried = ", ".join(str(start.absolute()) for start in starts)
+        raise ValueError(
+            f"data: {run.data}, which {folder} was trained on, does not exist (looked in {tried}); "
+            "give its path, or that of other data, with --data"
+        ) from error
