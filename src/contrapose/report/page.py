@@ -19,6 +19,7 @@ _STYLE = """
 body { font: 17px/1.55 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem }
 h1 { font-size: 1.6rem } h2 { font-size: 1.15rem; margin-top: 2rem; overflow-wrap: anywhere }
 figure { margin: 1.5rem 0; background: #fff; overflow-x: auto; border-radius: .4rem }
+figcaption { color: #222; font-weight: 600; padding: .5rem .8rem } figure > img { max-width: 100%; display: block }
 figure > svg { width: 100%; height: auto; min-width: 40rem; display: block }
 .wide { overflow-x: auto } div.plot { width: 100%; height: 26rem }
 table { border-collapse: collapse; margin: 1rem 0; font-size: .95rem }
