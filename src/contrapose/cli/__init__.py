@@ -19,11 +19,12 @@ from tyro.conf import OmitArgPrefixes
 from contrapose import __version__
 from contrapose.cli import exits
 from contrapose.cli.bench import BenchLosses
+from contrapose.cli.compare import Compare, Demo, check_arguments
 from contrapose.cli.conformance import BenchConformance
 from contrapose.cli.data import DataCheck, DataList
 from contrapose.cli.explain import Explain, Map
 from contrapose.cli.files import Embed, Export, Import
-from contrapose.cli.study import Compare, Demo, StudyList, StudyReport, StudyRun, StudyShow
+from contrapose.cli.study import StudyList, StudyReport, StudyRun, StudyShow
 from contrapose.cli.train import Evaluate, Presets, Train, expand_preset
 from contrapose.training import Diverged, Stopped
 from contrapose.workers import LoadingFailed
@@ -82,6 +83,8 @@ def _run_command(arguments: list[str] | None) -> None:
     try:
         if rest[:1] == ["train"]:
             rest = expand_preset(rest)  # before parsing, so that later options override the preset
+        elif rest[:1] == ["compare"]:
+            check_arguments(rest)  # before parsing, because a parsed option does not say whether the user set it
         command = tyro.extras.subcommand_cli_from_dict(
             commands, args=rest, prog=f"contrapose {group}" if group else "contrapose", config=(OmitArgPrefixes,),
             description=ABOUT[group or ""],
