@@ -13,6 +13,7 @@ from contrapose.cli.compare import report_name, split_losses
 from contrapose.modalities.images.digits import digits
 from contrapose.studies import demo
 from contrapose.studies.dilemma import comparison
+from contrapose.studies.results import RunDirectory
 from contrapose.training import Run, prepare
 
 
@@ -45,10 +46,16 @@ def test_compare_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert f"report {first / 'index.html'}" in output
     page = (first / "index.md").read_text()
     assert f"Data: {tmp_path / 'mine'}, 60 training images and 40 test images." in page
-    assert "Encoder tiny, 1 epochs in batches of 16" in page
+    assert "Encoder tiny, 1 epoch in batches of 16" in page
     assert "2 seeds for each loss." in page
+    assert "|  | kNN accuracy, % | -U | T |" in page
     assert "| raw pixels | " in page
     assert (first / "compare-2.png").exists()  # the contact sheet
+    for folder in (path for path in (tmp_path / "runs").iterdir() if path.is_dir()):
+        directory = RunDirectory(folder)  # the answers on single images agree with the accuracy of the records
+        hits = directory.evaluations()["knn_hits"]
+        assert len(hits) == 40
+        assert 100 * hits.count("1") / 40 == pytest.approx(directory.value("knn_top1"))
     before = (first / "index.html").read_bytes()
     main([*arguments, "--losses", "simclr", "--seeds", "1"])
     assert "There is nothing to compare simclr with" in capsys.readouterr().out
@@ -122,7 +129,7 @@ def test_demo_on_less_data(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     assert f"report {page}" in output
     text = page.read_text()
     assert "Spread out, or keep classes together" in text
-    assert "All losses start from one encoder, trained for 1 epochs with NT-Xent at τ = 0.2" in text
+    assert "All losses start from one encoder, trained for 1 epoch with NT-Xent at τ = 0.2" in text
     assert "64 training images and " in text
     assert "data:image/png;base64," in text
     assert text.count("coloured by class (t-SNE): -U ") == 2 * text.count("embedded with NT-Xent τ = 1,")

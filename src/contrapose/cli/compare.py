@@ -123,7 +123,7 @@ class Compare:
         run = choose_views(self.run, print)
         losses = split_losses(self.losses)
         plan = comparison(run, losses, load_labelled(run, self.data_root))
-        folder, title = self.out / report_name(plan, self.seeds), plan.study.title
+        folder, title = self.out / report_name(plan, self.seeds), f"Losses on {plan.sets[0].name}"
         seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
         print(f"{len(plan.runs(self.seeds))} runs: {len(losses)} losses with {seeds} (--seeds changes it)", flush=True)
         failures = run_plans([plan], self.seeds, self.root, data_root=self.data_root, jobs=self.jobs)

@@ -81,7 +81,7 @@ def section(plan: Plan, results: Results) -> Section:
         changed = ", ".join(f"{key} {value}" for key, value in study.small_settings.items())
         notes.append(f"Shortened against the paper: {changed}.")
     judged = tuple((v.statement, v.outcome, v.evidence) for v in verdicts(plan, results))
-    title = f"{study.name}: {study.title}"
+    title = study.title if plan.scale == "own" else f"{study.name}: {study.title}"
     return Section(
         title=title,
         lead=study.claim,

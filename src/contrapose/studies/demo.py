@@ -19,7 +19,7 @@ import torch
 
 from contrapose.modalities import Split
 from contrapose.studies.claims import is_monotonic
-from contrapose.studies.dilemma import QUANTITIES, describe, rows_of, show_dilemma
+from contrapose.studies.dilemma import QUANTITIES, count_epochs, describe, rows_of, show_dilemma
 from contrapose.studies.study import Plan, Row, Study, StudyData
 from contrapose.training import Run, Trainer
 
@@ -109,9 +109,10 @@ def demo(weights: Path, size: Size, split: Split) -> Plan:
     rows += [Row(name=name, changes={"loss": loss}) for name, loss in OTHER_LOSSES.items()]
     base = {**size.settings, "init": str(weights)}
     about = describe(Run(**base), split)
+    pretraining = count_epochs(size.pretraining_epochs)
     start = (
-        f"All losses start from one encoder, trained for {size.pretraining_epochs} epochs with NT-Xent at τ = 0.2: this compares"
-        " continuations of one training, not trainings from scratch. Below τ = 0.1 they are too short."
+        f"All losses start from one encoder, trained for {pretraining} with NT-Xent at τ = 0.2: this compares continuations of"
+        " one training, not trainings from scratch. Below τ = 0.1 they are too short."
     )
     study = Study(
         name="demo",

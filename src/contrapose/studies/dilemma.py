@@ -48,10 +48,15 @@ def describe(run: Run, split: Split) -> About:
     test = f"{len(split.test):,} test images" if split.test is not None else "no test images"
     return About(
         data=f"Data: {run.data}, {len(split.train):,} training images and {test}.",
-        settings=f"Encoder {run.encoder}, {run.epochs} epochs in batches of {run.batch}, views {run.views}, "
+        settings=f"Encoder {run.encoder}, {count_epochs(run.epochs)} in batches of {run.batch}, views {run.views}, "
         f"{run.knn} neighbours in the kNN accuracy.",
         sheet=contact_sheet(split.train, views, seed=run.seed) if isinstance(views, Views) else b"",
     )
+
+
+def count_epochs(epochs: int) -> str:
+    """Return a number of epochs in words."""
+    return "1 epoch" if epochs == 1 else f"{epochs} epochs"
 
 
 def rows_of(rows: Iterable[Row]) -> tuple[Row, ...]:
@@ -67,7 +72,7 @@ def comparison(base: Run, losses: Sequence[str], split: Split) -> Plan:
     study_data = StudyData(name=Path(base.data).name or base.data, data=base.data)
     study = Study(
         name="compare",
-        title=f"Losses on {study_data.name}",
+        title="Accuracy, uniformity and tolerance",
         claim="Which loss suits this data?",
         rows=rows_of(Row(name=loss, changes={"loss": loss}) for loss in losses),
         quantities=QUANTITIES,
@@ -176,7 +181,8 @@ def _table_with_references(study: Study, results: Results) -> Block:
         (name, (Number(ours=cell.mean, spread=cell.spread, count=len(cell.values)), "–", "–"))
         for name, cell in references(study, results).items()
     )
-    return replace(block, rows=block.rows + rows)
+    title = "Mean ± standard deviation (number of seeds)" if results.seeds > 1 else "Results of one seed"
+    return replace(block, title=title, columns=("kNN accuracy, %", "-U", "T"), rows=block.rows + rows)
 
 
 def learned(study: Study, results: Results) -> tuple[str, ...]:
