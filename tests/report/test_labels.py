@@ -34,3 +34,9 @@ def test_every_text_has_a_place(points: list[tuple[float, float]]) -> None:
     (places,) = label_places(Chart("", "x", "y", (Series("a", x, y, annotations=tuple("τ" for _ in points)),)))
     assert len(places) == len(points)
     assert set(places) <= set(PLACES)
+
+
+def test_a_map_without_points_can_be_drawn() -> None:
+    drawn = figure(Chart("Map of a run that is not done", x="", y="", series=()))
+    assert not drawn.axes[0].spines["left"].get_visible()
+    assert drawn.axes[0].get_legend() is None

@@ -43,10 +43,12 @@ def _draw_chart(chart: Chart) -> Figure:
             if ticks:
                 ax.set_xticks(ticks["tickvals"], ticks["ticktext"])
                 ax.minorticks_off()
+        # Points of a map cover the whole area, so its legend is outside.
+        outside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "markerscale": 2} if _is_map(chart) else {}
         if _is_map(chart):
             _hide_axes(ax)
-        elif chart.series:
-            ax.legend(fontsize=8, ncols=1 + len(chart.series) // 9)
+        if chart.series:
+            ax.legend(fontsize=8, ncols=1 + len(chart.series) // (24 if outside else 9), **outside)
         return fig
 
 
@@ -60,8 +62,6 @@ def _hide_axes(ax: Any) -> None:
     ax.set_yticks([])
     ax.set_aspect("equal", "datalim")
     ax.spines[:].set_visible(False)
-    # Points cover the whole area, so the legend must be outside.
-    ax.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0), markerscale=2)
 
 
 def _draw_printed(ax: Any, series: Series, index: int) -> None:

@@ -108,7 +108,7 @@ def demo(weights: Path, size: Size, split: Split) -> Plan:
     rows = [replace(row, measures=("map",) if row.x in (TEMPERATURES[0], TEMPERATURES[-1]) else ()) for row in rows]
     rows += [Row(name=name, changes={"loss": loss}) for name, loss in OTHER_LOSSES.items()]
     base = {**size.settings, "init": str(weights)}
-    about = describe(Run(**base), split)
+    description = describe(Run(**base), split)
     pretraining = count_epochs(size.pretraining_epochs)
     start = (
         f"All losses start from one encoder, trained for {pretraining} with NT-Xent at τ = 0.2: this compares continuations of"
@@ -121,7 +121,7 @@ def demo(weights: Path, size: Size, split: Split) -> Plan:
         rows=rows_of(rows),
         quantities=QUANTITIES,
         sets=(StudyData(name="digits", data="digits"),),
-        show=partial(show_dilemma, about=replace(about, settings=f"{about.settings} {start}")),
+        show=partial(show_dilemma, description=replace(description, settings=f"{description.settings} {start}")),
         claims=(
             is_monotonic(_NT_XENT_POINTS, "-U", up=False, margin=0.1, what="uniformity of NT-Xent, along τ,"),
             is_monotonic(_NT_XENT_POINTS, "T", up=True, margin=0.05, what="tolerance of NT-Xent, along τ,"),

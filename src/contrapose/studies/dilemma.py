@@ -34,7 +34,7 @@ PIXELS, START = "raw pixels", "before training"  # rows of the table without tra
 
 
 @dataclass(frozen=True)
-class About:
+class Description:
     """What a page says about its data and settings: two sentences, and a contact sheet."""
 
     data: str
@@ -42,11 +42,11 @@ class About:
     sheet: bytes = b""
 
 
-def describe(run: Run, split: Split) -> About:
+def describe(run: Run, split: Split) -> Description:
     """Describe the data and the settings that the runs of a comparison share."""
     views = run.view_maker()
     test = f"{len(split.test):,} test images" if split.test is not None else "no test images"
-    return About(
+    return Description(
         data=f"Data: {run.data}, {len(split.train):,} training images and {test}.",
         settings=f"Encoder {run.encoder}, {count_epochs(run.epochs)} in batches of {run.batch}, views {run.views}, "
         f"{run.knn} neighbours in the kNN accuracy.",
@@ -77,19 +77,19 @@ def comparison(base: Run, losses: Sequence[str], split: Split) -> Plan:
         rows=rows_of(Row(name=loss, changes={"loss": loss}) for loss in losses),
         quantities=QUANTITIES,
         sets=(study_data,),
-        show=partial(show_dilemma, about=describe(base, split)),
+        show=partial(show_dilemma, description=describe(base, split)),
         base={key: value for key, value in vars(base).items() if key not in ("loss", "data", "seed")},
     )
     return Plan(study=study, scale="own", sets=study.sets)
 
 
-def show_dilemma(study: Study, results: Results, about: About) -> list[Block]:
+def show_dilemma(study: Study, results: Results, description: Description) -> list[Block]:
     """Return what was compared and learned, the table, the plane of uniformity and tolerance, and further charts."""
     line = [row for row in study.rows if row.series == "NT-Xent"]
     others = [row for row in study.rows if row.series != "NT-Xent"]
     seeds = "One seed" if results.seeds == 1 else f"{results.seeds} seeds"
     blocks: list[Block] = [
-        Text((about.data, f"{about.settings} {seeds} for each loss.")),
+        Text((description.data, f"{description.settings} {seeds} for each loss.")),
         Text(learned(study, results)),
         _table_with_references(study, results),
         Text(DEFINITIONS),
@@ -98,9 +98,11 @@ def show_dilemma(study: Study, results: Results, about: About) -> list[Block]:
     blocks += [plane] if plane.series else []
     blocks += [_accuracy_chart(results, line, others)] if line else []
     blocks += _maps(study, results)
-    if about.sheet:
+    if description.sheet:
         title = "Training images (first row) and two augmented views of each, which the losses compare"
-        blocks.append(Picture(title, about.sheet, alt="A contact sheet of training images and their augmented views."))
+        blocks.append(
+            Picture(title, description.sheet, alt="A contact sheet of training images and their augmented views.")
+        )
     return blocks
 
 
