@@ -40,3 +40,12 @@ def test_a_map_without_points_can_be_drawn() -> None:
     drawn = figure(Chart("Map of a run that is not done", x="", y="", series=()))
     assert not drawn.axes[0].spines["left"].get_visible()
     assert drawn.axes[0].get_legend() is None
+
+
+def test_a_long_title_stays_in_the_figure() -> None:
+    drawn = figure(Chart("A title that has many words " * 4, "x", "y", (LINE,)))
+    drawn.draw_without_rendering()
+    title = next(
+        text for text in drawn.axes[0].get_children() if getattr(text, "get_text", str)().startswith("A title")
+    )
+    assert title.get_window_extent().x1 <= drawn.bbox.x1

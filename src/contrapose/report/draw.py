@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from contrapose.report.document import Chart, Heat, Series
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_TITLE_LENGTH = 75  # characters; matplotlib cuts off what does not fit
 _PLOTLY_DASHES = ("solid", "dash", "dashdot", "dot", "longdash", "longdashdot")
 _PLOTLY_SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
 
@@ -34,7 +36,7 @@ def _draw_chart(chart: Chart) -> Figure:
             else:
                 _draw_measured(ax, series, measured_count, places)
                 measured_count += 1
-        ax.set_title(chart.title)
+        ax.set_title(fill(chart.title, _TITLE_LENGTH))
         ax.set_xlabel(chart.x)
         ax.set_ylabel(chart.y)
         if chart.log_x:

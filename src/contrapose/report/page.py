@@ -27,7 +27,7 @@ caption { text-align: left; font-weight: 600; padding: .3rem 0 }
 th, td { padding: .35rem .7rem; text-align: left; border-bottom: 1px solid #8884; vertical-align: top }
 thead th { cursor: pointer; border-bottom: 2px solid #8888 } th[aria-sort=descending]::after { content: " ↓" }
 th[aria-sort=ascending]::after { content: " ↑" } td small { display: block; opacity: .7 } td.hole { opacity: .7 }
-tbody th { min-width: 6rem; overflow-wrap: anywhere } td[data-value] { white-space: nowrap }
+tbody th { min-width: 8rem; overflow-wrap: anywhere } td[data-value] { white-space: nowrap }
 ul.verdicts { list-style: none; padding: 0 }
 ul.verdicts li { border-left: .3rem solid #888; padding: .2rem .8rem; margin: .5rem 0 }
 ul.verdicts li.holds { border-color: #009E73 } ul.verdicts li.does-not-hold { border-color: #D55E00; border-left-style: double }

@@ -162,7 +162,7 @@ def _maps(study: Study, results: Results) -> Iterable[Chart]:
         for evaluation in results.evaluations.get((row.name, results.sets[0]), ())[:1]:
             if "map" in evaluation:
                 values = [f"{name} {results.cell(row.name, name).mean:.2f}" for name in ("-U", "T")]
-                title = f"Test images embedded with {row.name}, coloured by class (t-SNE): {', '.join(values)}"
+                title = f"t-SNE map of test images, {row.name}: {', '.join(values)}"
                 yield map_chart(title, evaluation["map"])
 
 
