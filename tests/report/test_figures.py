@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from contrapose.explanation import Subject, relative_penalty
 from contrapose.report.embedding import LabelledEmbedding, map_figure
@@ -61,3 +62,12 @@ def test_bad_input_is_rejected() -> None:
         map_figure([random_embedding(5)], "mds")
     with pytest.raises(ValueError, match="at least 10 embeddings"):
         map_figure([random_embedding(5, 6)], "tsne")
+
+
+@pytest.mark.parametrize("name", ["demo.png", "explain.png"])
+def test_pictures_of_the_documentation_are_in_true_colour(name: str) -> None:
+    """A palette of few colours would change the colours of the curves."""
+    path = Path(__file__).parents[2] / "docs" / name
+    with Image.open(path) as picture:
+        assert picture.mode in ("RGB", "RGBA")
+    assert path.stat().st_size < 300_000

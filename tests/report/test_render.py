@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from contrapose.report.document import Chart, Document, Heat, Number, RunNote, Section, Series, Table, words
+from contrapose.report.document import Chart, Document, Heat, Number, Picture, RunNote, Section, Series, Table, words
 from contrapose.report.render import as_html, as_markdown, write
 
 TABLE = Table(
@@ -55,6 +55,14 @@ def test_same_document_gives_the_same_bytes(tmp_path: Path) -> None:
     assert files == ["index.html", "index.md", "part-1.png", "part-1.svg", "part-2.png", "part-2.svg"]
     for name in files:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_a_picture_is_in_the_page_and_beside_it(tmp_path: Path) -> None:
+    document = Document("A page", "", (Section("Part", blocks=(Picture("Views <of digits>", b"png"),), name="part"),))
+    page = write(document, tmp_path).read_text()
+    assert '<img src="data:image/png;base64,cG5n" alt="Views &lt;of digits&gt;">' in page
+    assert (tmp_path / "part.png").read_bytes() == b"png"
+    assert "![Views <of digits>](part.png)" in (tmp_path / "index.md").read_text()
 
 
 CHROMIUM = next(
@@ -104,3 +112,30 @@ def test_interaction_in_a_browser(browser: Any, tmp_path: Path) -> None:
     # On a phone only elements that scroll on their own are wider than the screen.
     page.set_viewport_size({"width": 390, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 392
+
+
+CROWDED = Chart("Crowded", "-U: images spread evenly →", "T: classes stay together →", (
+    Series("NT-Xent", (3.25, 3.22, 3.08, 2.9, 2.7), (0.289, 0.294, 0.333, 0.368, 0.379),
+           annotations=("τ = 0.1", "τ = 0.2", "τ = 0.3", "τ = 0.5", "τ = 1")),
+    *(Series(f"a loss with a long name {i}", (3.47 + i / 100,), (0.21 + i / 100,)) for i in range(5)),
+))  # fmt: skip
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_no_texts_collide_on_a_phone(browser: Any, tmp_path: Path) -> None:
+    path = write(Document("A page", "", (Section("Part", blocks=(CROWDED,), name="part"),)), tmp_path)
+    page = browser.new_context(offline=True, viewport={"width": 380, "height": 800}).new_page()
+    page.goto(path.as_uri())
+    page.wait_for_selector(".js-plotly-plot .legend .legendtext")
+    selectors = ".textpoint text, .xtitle, .legend .legendtext, .xtick text, figcaption"
+    boxes = page.eval_on_selector_all(
+        selectors,
+        "all => all.map(e => [e.textContent, e.getBoundingClientRect()]).map(([t, b]) => [t, b.left, b.top, b.right, b.bottom])",
+    )
+    assert len(boxes) >= 5 + 1 + 6 + 3 + 1
+    for i, (name, left, top, right, bottom) in enumerate(boxes):
+        assert left >= 0, name
+        assert right <= 381, name
+        for other, left2, top2, right2, bottom2 in boxes[:i]:
+            apart = left >= right2 or left2 >= right or top >= bottom2 - 1 or top2 >= bottom - 1
+            assert apart, f"{name!r} covers {other!r}"

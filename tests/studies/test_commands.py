@@ -1,4 +1,4 @@
-"""`contrapose study`, `demo` and `compare` as a user calls them."""
+"""`contrapose study` as a user calls it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,8 @@ from pathlib import Path
 
 import pytest
 from commands import error_message
-from PIL import Image
 
 from contrapose.cli import main
-from contrapose.cli.study import split_losses
-from contrapose.modalities.images.digits import digits
-from contrapose.studies import dilemma
-from contrapose.studies.results import Cell, Results
 from contrapose.studies.study import SMOKE
 
 RUNS = Path(__file__).parents[2] / "results" / "runs"
@@ -48,85 +43,6 @@ def test_invalid_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     assert "data: my/cifar.npz does not exist; expected a folder" in error_message(
         capsys, "study", "run", "dystress/table3", "--scale", "small", "--data", "cifar10=my/cifar.npz"
     )
-    assert "did you mean 'balanced'" in error_message(capsys, "compare", "--losses", "simclr,balancd")
-
-
-def test_demo_on_less_data(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole command on less data; `make demo` runs it in full."""
-    tiny = {"batch": 32, "metrics": 60, "knn": 3}
-    monkeypatch.setattr(dilemma, "PRETRAINING", {**dilemma.PRETRAINING, **tiny})
-    monkeypatch.setattr(dilemma, "CONTINUATION", {**dilemma.CONTINUATION, **tiny})
-    monkeypatch.setattr("contrapose.cli.study.SIZES", (dilemma.Size(64, 1, 1),))
-    monkeypatch.setattr(dilemma, "SIZES", (dilemma.Size(64, 1, 1),))
-    arguments = ["demo", "--jobs", "1", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "reports")]
-    main(arguments)
-    output = capsys.readouterr().out
-    assert "ms on this machine. Training on 64 digits for 1 epochs, then 1 epochs per loss" in output
-    assert "NT-Xent τ = 0.1" in output
-    assert "hard contrastive" in output
-    page = tmp_path / "reports" / "demo" / "index.html"
-    assert f"report {page}" in output
-    assert "Spread out, or keep classes together" in page.read_text()
-    before = page.read_bytes()
-    main(arguments)  # nothing is left to do; the page is the same
-    assert page.read_bytes() == before
-    assert "ms on this machine" not in capsys.readouterr().out  # the size of the started demo is kept
-
-
-def test_the_demo_fits_the_machine() -> None:
-    for jobs in (1, 2):
-        for minutes in (1.0, 5.0, 60.0):
-            chosen = [dilemma.largest_size(step, jobs, minutes) for step in (0.001, 0.03, 0.1, 0.3, 10.0)]
-            assert [size.digits for size in chosen] == sorted((size.digits for size in chosen), reverse=True)
-            assert chosen[0] == dilemma.SIZES[0]
-            assert chosen[-1] == dilemma.SIZES[-1]
-            for size, step in zip(chosen, (0.001, 0.03, 0.1, 0.3, 10.0), strict=True):
-                assert size == dilemma.SIZES[-1] or size.seconds(step, jobs) <= 60 * minutes
-
-
-def test_compare_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for part, count in (("train", 60), ("test", 40)):
-        data = digits(count, train=part == "train")
-        assert data.labels is not None
-        for i in range(count):
-            folder = tmp_path / "mine" / part / str(int(data.labels[i]) % 2)
-            folder.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(data.pixels[i].permute(1, 2, 0).numpy()).save(folder / f"{i}.png")
-    arguments = ["--epochs", "1", "--batch", "16", "--knn", "3", "--metrics", "20"]
-    out = ["--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")]
-    main(
-        ["compare", "--data", str(tmp_path / "mine"), "--losses", "simclr, nt_xent(temperature=0.1)", *arguments, *out]
-    )
-    output = capsys.readouterr().out
-    assert "views simclr-cifar" in output
-    assert "Use " in output or "No loss stands out" in output
-    assert (tmp_path / "out" / "compare-mine" / "index.md").exists()
-
-
-def test_losses_are_split_outside_of_brackets() -> None:
-    assert split_losses("simclr, nt_xent(temperature=cosine(0.1, 0.2)),cacr") == [
-        "simclr",
-        "nt_xent(temperature=cosine(0.1, 0.2))",
-        "cacr",
-    ]
-    with pytest.raises(ValueError, match="losses: expected at least one loss"):
-        split_losses(" , ")
-
-
-def test_advice() -> None:
-    study = dilemma.comparison(dilemma.SIZES[0].pretraining_run(), ["a", "b", "c"], 10_000).study
-
-    def results_of(**rows: tuple[float, ...]) -> Results:
-        return Results(sets=("digits",), cells={(name, "kNN", "digits"): Cell(values) for name, values in rows.items()})
-
-    assert dilemma.advice(study, results_of()).startswith("No run has an accuracy")
-    assert dilemma.advice(study, results_of(a=(80.0,), b=(79.5,), c=(60.0,))).startswith("Use a: kNN accuracy 80.00")
-    assert "b cannot be distinguished from it" in dilemma.advice(study, results_of(a=(80.0,), b=(79.5,), c=(60.0,)))
-    assert dilemma.advice(study, results_of(a=(80.0,), b=(79.5,), c=(79.9,))).startswith("No loss stands out")
-    few_images = dilemma.advice(study, results_of(a=(83.3,), b=(79.2,), c=(75.0,)), test_images=24)
-    assert few_images.startswith("No loss stands out")
-    assert "on 24 test images 22 points are chance" in few_images
-    assert "nothing to compare it with" in dilemma.advice(study, results_of(a=(83.3,)))
 
 
 def test_selected_rows_of_a_study(

@@ -88,6 +88,10 @@ def _parse_and_run(name: str, arguments: list[str]) -> None:
 
             # Before parsing, so that later options override the preset.
             arguments = expand_preset([name, *arguments])[1:]
+        if name == "compare":
+            from contrapose.cli.compare import check_arguments
+
+            check_arguments(arguments)  # before parsing, because a parsed option does not say whether the user set it
         config = (tyro.conf.OmitArgPrefixes,)
         parsed = tyro.cli(command, args=arguments, prog=f"contrapose {name}", config=config)
         # A signal ends the command immediately, except inside a training, which saves its step first.

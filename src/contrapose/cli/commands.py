@@ -21,12 +21,14 @@ class Command(NamedTuple):
 # "GROUP NAME" is a command of a group; a group's name alone runs its first command.
 COMMANDS = {
     "demo": Command(
-        "study",
+        "compare",
         "Demo",
         "Show the uniformity-tolerance dilemma in a few minutes on a CPU: nine losses on the built-in digits, with a report.",
     ),
     "compare": Command(
-        "study", "Compare", "Train with several losses on your own images, and recommend one, with the evidence."
+        "compare",
+        "Compare",
+        "Train with several losses on your own images, and say which of them give a more accurate encoder.",
     ),
     "train": Command(
         "train",

@@ -1,4 +1,4 @@
-"""`contrapose study list | show | run | report`, `demo` and `compare`: studies, and comparisons of losses."""
+"""`contrapose study list | show | run | report`: the tables and figures of the papers."""
 
 from __future__ import annotations
 
@@ -12,30 +12,14 @@ from tyro.conf import Positional, arg
 
 from contrapose.cli import exits
 from contrapose.cli.progress import progress_display
-from contrapose.cli.train import print_notes
 from contrapose.modalities.images.load import NAMED
 from contrapose.modalities.images.load import load as load_data
 from contrapose.report.render import write
 from contrapose.studies import STUDIES, Plan, Study, find
 from contrapose.studies.collect import collect, document, verdicts
-from contrapose.studies.dilemma import (
-    INTRODUCTION,
-    SIZES,
-    Size,
-    advice,
-    comparison,
-    demo,
-    largest_size,
-    measure_step_seconds,
-)
 from contrapose.studies.execute import run_tasks
 from contrapose.studies.results import RunDirectory
 from contrapose.studies.task import Task
-from contrapose.training import Run, load, resolve
-from contrapose.training.build import prepare
-from contrapose.training.processes import own_device
-from contrapose.training.sources import check_init
-from contrapose.training.weights import export
 from contrapose.validate import check_directory, check_known, nearest
 
 
@@ -180,155 +164,6 @@ class StudyReport(_StudyOptions):
         self.report(plans)
 
 
-@dataclass(frozen=True)
-class Demo:
-    """Show the uniformity-tolerance dilemma in a few minutes on a CPU: nine losses on the built-in digits, with a report."""
-
-    seeds: int = 1
-    """Number of runs per loss."""
-    jobs: int = 2
-    """Number of concurrent runs."""
-    minutes: float | None = None
-    """Approximate time limit in minutes, 5 if omitted. The amount of training is adapted to the speed of this machine."""
-    root: Path = Path("runs")
-    """Directory of all runs."""
-    out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
-    """Directory of the report."""
-
-    def size(self) -> Size:
-        """Return the size of a demo that was started earlier, or the largest one that this machine completes in time."""
-        started = [size for size in SIZES if (self.root / size.pretraining_run().name).is_dir()]
-        if started and self.minutes is None:
-            return started[0]
-        if own_device().type == "cuda":
-            return SIZES[0]
-        step = measure_step_seconds(self.jobs)
-        size = largest_size(step, self.jobs, self.minutes or 5.0)
-        minutes = max(1, round(size.seconds(step, self.jobs) / 60))
-        print(
-            f"A training step takes {1000 * step:.0f} ms on this machine. Training on {size.digits:,} digits for "
-            f"{size.pretraining_epochs} epochs, then {size.epochs} epochs per loss: about {minutes} min (--minutes changes it)"
-        )
-        return size
-
-    def __call__(self) -> None:
-        """Train one encoder, continue from it with every loss, and report."""
-        check_directory("root", self.root)
-        check_directory("out", self.out)
-        size = self.size()
-        pretraining = Task(size.pretraining_run(), (), self.root)
-        weights = pretraining.folder / "encoder.safetensors"
-        print("Training one encoder first; every loss then continues from it.", flush=True)
-        with progress_display(1) as display:
-            if run_tasks([pretraining], display):
-                raise SystemExit(exits.FAILED)
-        if not weights.exists():
-            # Renamed when complete: the runs of the losses are named after this path and never check its content.
-            temporary = weights.with_suffix(".half")
-            export(load(pretraining.folder).encoder, temporary)
-            temporary.rename(weights)
-        plan = demo(weights, size)
-        failures = run_plans([plan], self.seeds, self.root, data_root=Path("data"), jobs=self.jobs)
-        title = "The uniformity-tolerance dilemma"
-        show_results(plan, self.seeds, self.root, folder=self.out / "demo", title=title, lead=INTRODUCTION)
-        if failures:
-            raise SystemExit(exits.FAILED)
-
-
-@dataclass(frozen=True)
-class Compare:
-    """Train with several losses on your own images, and recommend one, with the evidence.
-
-    The folder needs train/ and test/ (or val/) with a folder for each class in both. All options of `train` can be used.
-    """
-
-    run: Annotated[Run, arg(name="")]
-    losses: str = "simclr,dystress,cacr,balanced"
-    """Losses, separated by commas, each as in `train --loss`."""
-    seeds: int = 1
-    """Number of runs per loss."""
-    jobs: int | None = None
-    """Number of concurrent runs."""
-    root: Path = Path("runs")
-    """Directory of all runs."""
-    out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
-    """Directory of the report."""
-    data_root: Path = Path("data")
-    """Directory of downloaded data sets; missing ones are downloaded to it."""
-
-    def __call__(self) -> None:
-        """Run, compare and recommend."""
-        check_directory("out", self.out)
-        check_init(self.run, self.root)
-        self.run.kind.check_data(self.run.data)
-        run = resolve(self.run, own_device())
-        test_images = count_test_images(run, self.data_root)
-        plan = comparison(run, split_losses(self.losses), test_images)
-        failures = run_plans([plan], self.seeds, self.root, data_root=self.data_root, jobs=self.jobs)
-        data_name = plan.sets[0].name
-        folder, title = self.out / f"compare-{data_name}", f"Losses on {data_name}"
-        show_results(plan, self.seeds, self.root, folder=folder, title=title, test_images=test_images)
-        if failures:
-            raise SystemExit(exits.FAILED)
-
-
-def count_test_images(run: Run, data_root: Path) -> int:
-    """Return the number of labelled test images of a run's data; raise ValueError if there are none."""
-    split = prepare(run, data_root)
-    print_notes(split)
-    if split.probe is None or split.test is None:
-        raise ValueError(
-            f"data: {run.data} has no labelled test images to compare the losses on; a folder needs train/ and test/ "
-            "with a folder for each class in both"
-        )
-    return len(split.test)
-
-
-def split_losses(text: str) -> list[str]:
-    """Split a list of losses at commas outside of brackets, and drop repetitions."""
-    parts, depth = [""], 0
-    for character in text:
-        depth += {"(": 1, ")": -1}.get(character, 0)
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    losses = list(dict.fromkeys(part.strip() for part in parts if part.strip()))
-    if not losses:
-        raise ValueError("losses: expected at least one loss, such as simclr,dystress")
-    return losses
-
-
-def show_results(
-    plan: Plan, seeds: int, root: Path, *, folder: Path, title: str, lead: str = "", test_images: int = 0
-) -> None:
-    """Write the report to `folder`, and print a table, the verdicts, the advice and the path of the report."""
-    from rich.console import Console
-    from rich.table import Table
-
-    results = collect(plan, seeds, root)
-    table = Table(title=title)
-    for heading in ("loss", "kNN, %", "-U (spread out)", "T (classes together)"):
-        table.add_column(heading, justify="left" if heading == "loss" else "right")
-    for row in plan.study.rows:
-        cells = [results.cell(row.name, quantity.name) for quantity in plan.study.quantities]
-        reasons = "; ".join(dict.fromkeys(reason for cell in cells for reason in cell.missing_reasons))
-        spreads = [f" ± {cell.spread:.2f}" if len(cell.values) > 1 else "" for cell in cells]
-        numbers = [
-            f"{cell.mean:.2f}{spread}" if cell.values else "–" for cell, spread in zip(cells, spreads, strict=True)
-        ]
-        table.add_row(row.name if not reasons else f"{row.name} ({reasons})", *numbers)
-    path = write(document([plan], seeds, root, title=title, lead=lead), folder)
-    console = Console(highlight=False)
-    with console.capture() as captured:  # printed by `print`, because rich exits the process if the output is closed
-        console.print(table)
-    print(captured.get(), end="")
-    for verdict in verdicts(plan, results):
-        print(f"{verdict.outcome}: {verdict.statement} ({verdict.evidence})")
-    print(advice(plan.study, results, test_images))
-    print(f"report {path}")
-
-
 def make_plans(
     names: Sequence[str], scale: str, data: Sequence[str], *, rows: Sequence[str] = (), sets: Sequence[str] = ()
 ) -> list[Plan]:
@@ -376,7 +211,8 @@ def run_plans(
     """Execute all runs of some plans, with a progress display; return the reason of each failure, by name."""
     check_seeds(seeds)
     check_directory("root", root)
-    tasks = [Task(run, plan.measures, root, data_root) for plan in plans for run in plan.runs(seeds).values()]
+    cells = [(plan, row, run) for plan in plans for row, _, run in plan.cells(seeds)]
+    tasks = [Task(run, (*plan.measures, *row.measures), root, data_root) for plan, row, run in cells]
     names = {task.name for task in tasks}  # plans may share runs
     if not names:
         return {}

@@ -39,6 +39,12 @@ class KNN:
 
     def __call__(self, train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> dict[str, float]:
         """Return top-1 and, with at least five classes, top-5 accuracy in per cent."""
+        hit = self.hits(train, train_labels, test, test_labels)
+        scores = {"top1": 100 * float(hit[:, 0].float().mean())}
+        return scores | ({"top5": 100 * float(hit.any(1).float().mean())} if hit.shape[1] == 5 else {})
+
+    def hits(self, train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> Tensor:
+        """Return whether each of the at most five classes with most votes is the right one, bool (n, min(5, classes))."""
         check_labelled(train, train_labels, test, test_labels)
         if self.k > len(train):
             raise ValueError(
@@ -49,9 +55,7 @@ class KNN:
         # The positive of a queue plays no role here.
         pairs = queue(test.float(), test.float(), train.float())
         (votes,) = pairs.reduce(_Votes(self, train_labels, classes, pairs))
-        hit = votes.topk(min(5, classes), dim=1).indices == test_labels[:, None]
-        scores = {"top1": 100 * float(hit[:, 0].float().mean())}
-        return scores | ({"top5": 100 * float(hit.any(1).float().mean())} if classes >= 5 else {})
+        return votes.topk(min(5, classes), dim=1).indices == test_labels[:, None]
 
 
 @dataclass(frozen=True, eq=False)

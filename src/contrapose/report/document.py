@@ -82,7 +82,16 @@ class Text:
     lines: tuple[str, ...]
 
 
-Block = Table | Chart | Heat | Text
+@dataclass(frozen=True)
+class Picture:
+    """An image, such as a contact sheet of a data set."""
+
+    title: str
+    png: bytes
+    alt: str = ""
+
+
+Block = Table | Chart | Heat | Picture | Text
 
 
 def words(*lines: str) -> Text:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from contrapose.report.document import Chart, Heat, Series
+from contrapose.report.labels import label_places
 from contrapose.report.style import COLOURS, MARKERS, curve_style, figure_style, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_TITLE_LENGTH = 75  # characters; matplotlib cuts off what does not fit
 _PLOTLY_DASHES = ("solid", "dash", "dashdot", "dot", "longdash", "longdashdot")
 _PLOTLY_SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
 
@@ -25,14 +29,14 @@ def _draw_chart(chart: Chart) -> Figure:
         fig, (ax,) = new_figure(1, 1, (7.2, 4.6))
         # Counted apart, so that a method keeps its colour whether or not the paper's numbers are drawn as well.
         measured_count = printed_count = 0
-        for series in chart.series:
+        for series, places in zip(chart.series, label_places(chart), strict=True):
             if series.printed:
                 _draw_printed(ax, series, printed_count)
                 printed_count += 1
             else:
-                _draw_measured(ax, series, measured_count)
+                _draw_measured(ax, series, measured_count, places)
                 measured_count += 1
-        ax.set_title(chart.title)
+        ax.set_title(fill(chart.title, _TITLE_LENGTH))
         ax.set_xlabel(chart.x)
         ax.set_ylabel(chart.y)
         if chart.log_x:
@@ -41,9 +45,25 @@ def _draw_chart(chart: Chart) -> Figure:
             if ticks:
                 ax.set_xticks(ticks["tickvals"], ticks["ticktext"])
                 ax.minorticks_off()
+        # Points of a map cover the whole area, so its legend is outside.
+        outside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "markerscale": 2} if _is_map(chart) else {}
+        if _is_map(chart):
+            _hide_axes(ax)
         if chart.series:
-            ax.legend(fontsize=8, ncols=1 + len(chart.series) // 9)
+            ax.legend(fontsize=8, ncols=1 + len(chart.series) // (24 if outside else 9), **outside)
         return fig
+
+
+def _is_map(chart: Chart) -> bool:
+    """Return whether the axes have no name: distances of a projection have a meaning, its coordinates do not."""
+    return not (chart.x or chart.y)
+
+
+def _hide_axes(ax: Any) -> None:
+    ax.set_xticks([])
+    ax.set_yticks([])
+    ax.set_aspect("equal", "datalim")
+    ax.spines[:].set_visible(False)
 
 
 def _draw_printed(ax: Any, series: Series, index: int) -> None:
@@ -51,8 +71,10 @@ def _draw_printed(ax: Any, series: Series, index: int) -> None:
     ax.plot(series.x, series.y, label=series.name, marker=MARKERS[index % len(MARKERS)], **style)
 
 
-def _draw_measured(ax: Any, series: Series, index: int) -> None:
+def _draw_measured(ax: Any, series: Series, index: int, places: Sequence[str]) -> None:
     style, marker = curve_style(index), MARKERS[index % len(MARKERS)]
+    if len(series.x) == 1:
+        style["linestyle"] = "none"  # the legend would show a line that is not there
     if series.points:
         ax.scatter(series.x, series.y, s=12, color=style["color"], marker=marker, label=series.name, linewidths=0)
         return
@@ -62,8 +84,12 @@ def _draw_measured(ax: Any, series: Series, index: int) -> None:
     else:
         ax.plot(series.x, series.y, label=series.name, marker=marker, markersize=5, **style)
     # strict=False: most series have no annotations.
-    for x, y, text in zip(series.x, series.y, series.annotations, strict=False):
-        ax.annotate(text, (x, y), xytext=(6, 4), textcoords="offset points", fontsize=8, color=style["color"])
+    for x, y, text, place in zip(series.x, series.y, series.annotations, places, strict=False):
+        right, top = place.endswith("right"), place.startswith("top")
+        ax.annotate(
+            text, (x, y), xytext=(6 if right else -6, 4 if top else -4), textcoords="offset points", fontsize=8,
+            color=style["color"], ha="left" if right else "right", va="bottom" if top else "top",
+        )  # fmt: skip
 
 
 def _draw_heat_map(heat: Heat) -> Figure:
@@ -99,12 +125,13 @@ def _ticks(chart: Chart) -> dict[str, object]:
 
 
 def plotly(block: Chart | Heat) -> dict[str, object]:
-    """Return the same drawing as plotly JSON, with zoom, hover texts and a legend that hides series."""
+    """Return the same drawing as plotly JSON, with zoom, hover texts and a legend that hides series; without its title."""
     layout: dict[str, object] = {
-        "title": {"text": block.title, "font": {"size": 15}}, "xaxis": {"title": {"text": block.x}},
-        "yaxis": {"title": {"text": block.y}}, "margin": {"l": 60, "r": 20, "t": 50, "b": 90}, "template": "none",
+        "xaxis": {"title": {"text": block.x}, "automargin": True},
+        "yaxis": {"title": {"text": block.y}}, "margin": {"l": 60, "r": 20, "t": 30, "b": 50}, "template": "none",
         "font": {"family": "system-ui, sans-serif"}, "hovermode": "closest",
-        "legend": {"font": {"size": 11}, "orientation": "h", "y": -0.2},
+        # At the bottom of the container: below a narrow chart it has several lines, and plotly makes room for them.
+        "legend": {"font": {"size": 11}, "orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom"},
     }  # fmt: skip
     if isinstance(block, Heat):
         # Categories, not numbers: cells of equal size, as in the PNG.
@@ -112,10 +139,12 @@ def plotly(block: Chart | Heat) -> dict[str, object]:
         layout["yaxis"] = {"title": {"text": block.y}, "type": "category"}
         return {"data": [_plotly_heat_map(block)], "layout": layout}
     if block.log_x:
-        layout["xaxis"] = {"title": {"text": block.x}, "type": "log", **_ticks(block)}
+        layout["xaxis"] = {"title": {"text": block.x}, "automargin": True, "type": "log", **_ticks(block)}
+    if _is_map(block):
+        layout |= {"xaxis": {"visible": False}, "yaxis": {"visible": False, "scaleanchor": "x"}}
     data, measured_count, printed_count = [], 0, 0
-    for series in block.series:
-        data.append(_plotly_trace(series, printed_count if series.printed else measured_count))
+    for series, places in zip(block.series, label_places(block), strict=True):
+        data.append(_plotly_trace(series, printed_count if series.printed else measured_count, places))
         printed_count += series.printed
         measured_count += not series.printed
     return {"data": data, "layout": layout}
@@ -133,7 +162,7 @@ def _plotly_heat_map(heat: Heat) -> dict[str, object]:
     }
 
 
-def _plotly_trace(series: Series, index: int) -> dict[str, object]:
+def _plotly_trace(series: Series, index: int, places: Sequence[str]) -> dict[str, object]:
     trace: dict[str, object] = {"name": series.name, "x": series.x, "y": series.y}
     symbol = _PLOTLY_SYMBOLS[index % len(_PLOTLY_SYMBOLS)]
     if series.printed:
@@ -141,7 +170,7 @@ def _plotly_trace(series: Series, index: int) -> dict[str, object]:
         trace["marker"] = {"color": "#888", "symbol": f"{symbol}-open", "size": 6}
     else:
         colour = COLOURS[index % len(COLOURS)]
-        mode = "markers" if series.points else "lines" if len(series.x) > 60 else "lines+markers"
+        mode = "markers" if series.points or len(series.x) == 1 else "lines" if len(series.x) > 60 else "lines+markers"
         trace |= {"mode": mode, "line": {"color": colour, "dash": _PLOTLY_DASHES[index % len(_PLOTLY_DASHES)]}}
         trace["marker"] = {"color": colour, "symbol": symbol, "size": 5 if series.points else 8}
     if any(series.spread):
@@ -149,5 +178,6 @@ def _plotly_trace(series: Series, index: int) -> dict[str, object]:
     if series.labels:
         trace["hovertext"] = series.labels
     if series.annotations:
-        trace |= {"text": series.annotations, "mode": f"{trace['mode']}+text", "textposition": "top right"}
+        trace |= {"text": series.annotations, "mode": f"{trace['mode']}+text", "textposition": places}
+        trace["cliponaxis"] = False
     return trace

@@ -19,6 +19,7 @@ _STYLE = """
 body { font: 17px/1.55 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem }
 h1 { font-size: 1.6rem } h2 { font-size: 1.15rem; margin-top: 2rem; overflow-wrap: anywhere }
 figure { margin: 1.5rem 0; background: #fff; overflow-x: auto; border-radius: .4rem }
+figcaption { color: #222; font-weight: 600; padding: .5rem .8rem } figure > img { max-width: 100%; display: block }
 figure > svg { width: 100%; height: auto; min-width: 40rem; display: block }
 .wide { overflow-x: auto } div.plot { width: 100%; height: 26rem }
 table { border-collapse: collapse; margin: 1rem 0; font-size: .95rem }
@@ -26,6 +27,7 @@ caption { text-align: left; font-weight: 600; padding: .3rem 0 }
 th, td { padding: .35rem .7rem; text-align: left; border-bottom: 1px solid #8884; vertical-align: top }
 thead th { cursor: pointer; border-bottom: 2px solid #8888 } th[aria-sort=descending]::after { content: " ↓" }
 th[aria-sort=ascending]::after { content: " ↑" } td small { display: block; opacity: .7 } td.hole { opacity: .7 }
+tbody th { min-width: 8rem; overflow-wrap: anywhere } td[data-value] { white-space: nowrap }
 ul.verdicts { list-style: none; padding: 0 }
 ul.verdicts li { border-left: .3rem solid #888; padding: .2rem .8rem; margin: .5rem 0 }
 ul.verdicts li.holds { border-color: #009E73 } ul.verdicts li.does-not-hold { border-color: #D55E00; border-left-style: double }

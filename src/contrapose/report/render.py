@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from contrapose.report.document import Block, Chart, Document, Heat, Number, RunNote, Section, Table, Text
+from contrapose.report.document import Block, Chart, Document, Heat, Number, Picture, RunNote, Section, Table, Text
 from contrapose.report.draw import figure, plotly
 from contrapose.report.page import drawing, page
 from contrapose.report.style import save
@@ -47,24 +48,27 @@ for (const div of document.querySelectorAll('div.plot')) {
 
 
 def write(document: Document, folder: Path) -> Path:
-    """Write index.html, index.md, and a PNG and an SVG file of each figure; return the path of index.html.
+    """Write index.html, index.md, and a PNG and an SVG file of each chart; return the path of index.html.
 
     The same document gives the same bytes, so that results under version control change only if numbers do.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, block in _figures(document):
-        for suffix in (".png", ".svg"):
-            save(figure(block), folder / f"{name}{suffix}")
+        if isinstance(block, Picture):
+            (folder / f"{name}.png").write_bytes(block.png)
+        else:
+            for suffix in (".png", ".svg"):
+                save(figure(block), folder / f"{name}{suffix}")
     (folder / "index.md").write_text(as_markdown(document))
     path = folder / "index.html"
     path.write_text(as_html(document))
     return path
 
 
-def _figures(document: Document) -> Iterator[tuple[str, Chart | Heat]]:
+def _figures(document: Document) -> Iterator[tuple[str, Chart | Heat | Picture]]:
     """Yield each figure with the stem of its file name."""
     for section_number, section in enumerate(document.sections, 1):
-        blocks = [block for block in section.blocks if isinstance(block, Chart | Heat)]
+        blocks = [block for block in section.blocks if isinstance(block, Chart | Heat | Picture)]
         for number, block in enumerate(blocks, 1):
             name = section.name or f"section{section_number}"
             yield f"{name}-{number}" if len(blocks) > 1 else name, block
@@ -117,14 +121,20 @@ def _html_block(block: Block, *, interactive: bool) -> str:
         return "".join(f"<p>{html.escape(line)}</p>" for line in block.lines)
     if isinstance(block, Table):
         return _html_table(block)
+    # Outside of the drawing, because a title wraps there, and plotly would cut it off on a phone.
+    caption = f"<figcaption>{html.escape(block.title)}</figcaption>"
+    if isinstance(block, Picture):
+        data = base64.b64encode(block.png).decode()
+        alt = html.escape(block.alt or block.title)
+        return f'<figure><img src="data:image/png;base64,{data}" alt="{alt}">{caption}</figure>'
     alt = block.alt or f"{block.title}: {block.y} against {block.x}"
     if not interactive:  # inline SVG: no file that could get lost beside the page
         return drawing(figure(block), alt)
     # A "</" inside the JSON could close the script element early; "<\/" is the same string to JSON.
     data = json.dumps(plotly(block), ensure_ascii=False).replace("</", "<\\/")
     return (
-        f'<figure role="img" aria-label="{html.escape(alt)}"><div class="plot"><script type="application/json">{data}</script>'
-        "</div></figure>"
+        f'<figure role="img" aria-label="{html.escape(alt)}">{caption}<div class="plot">'
+        f'<script type="application/json">{data}</script></div></figure>'
     )
 
 

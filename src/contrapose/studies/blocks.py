@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from contrapose.report.document import Block, Chart, Heat, Number, Series, Table, points
 from contrapose.studies.results import Results, column
@@ -130,9 +131,14 @@ def maps(study: Study, results: Results) -> list[Block]:
         evaluations = results.evaluations.get((row.name, results.sets[0]), ()) if results.sets else ()
         for evaluation in evaluations[:1]:
             embedded = evaluation.get("map", {"points": [], "labels": []})
-            by_class: dict[str, list[tuple[float, float]]] = {}
-            for (x, y), label in zip(embedded["points"], embedded["labels"], strict=True):
-                by_class.setdefault(str(label), []).append((x, y))
-            series = tuple(points(name, group, points=True) for name, group in sorted(by_class.items()))
-            blocks.append(Chart(title=f"{study.title}: {row.name}", x="", y="", series=series))
+            blocks.append(map_chart(f"{study.title}: {row.name}", embedded))
     return blocks + table(study, results)
+
+
+def map_chart(title: str, embedded: Mapping[str, Sequence[Any]]) -> Chart:
+    """Return a chart of the evaluation `map`: points in the plane, one series per class."""
+    by_class: dict[str, list[tuple[float, float]]] = {}
+    for (x, y), label in zip(embedded["points"], embedded["labels"], strict=True):
+        by_class.setdefault(str(label), []).append((x, y))
+    series = tuple(points(name, group, points=True) for name, group in sorted(by_class.items()))
+    return Chart(title=title, x="", y="", series=series)

@@ -71,10 +71,9 @@ def section(plan: Plan, results: Results) -> Section:
     blocks = (study.show or table)(study, results)
     notes = [f"{study.paper}."] if study.paper else []
     notes += [study.note] if study.note else []
-    if study.rows:
+    if study.rows and plan.scale != "own":  # a comparison describes its settings itself
         where = ", ".join(f"{study_data.name} ({study_data.data})" for study_data in plan.sets)
-        scale = "Settings of its own" if plan.scale == "own" else f"Scale {plan.scale}"
-        notes.append(f"{scale}, {_seeds(results.seeds)}, on {where}.")
+        notes.append(f"Scale {plan.scale}, {_seeds(results.seeds)}, on {where}.")
     if any(quantity.measure.startswith("linear") for quantity in study.quantities) and study.rows:
         notes.append("Linear probes learn from images that are not augmented, and their last epoch counts.")
     if plan.scale == "smoke" and study.rows:
@@ -83,7 +82,7 @@ def section(plan: Plan, results: Results) -> Section:
         changed = ", ".join(f"{key} {value}" for key, value in study.small_settings.items())
         notes.append(f"Shortened against the paper: {changed}.")
     judged = tuple((v.statement, v.outcome, v.evidence) for v in verdicts(plan, results))
-    title = f"{study.name}: {study.title}"
+    title = study.title if plan.scale == "own" else f"{study.name}: {study.title}"
     return Section(
         title=title,
         lead=study.claim,

@@ -5,6 +5,8 @@ knn:K:WEIGHTS          top-1 accuracy of k nearest neighbours (softmax, uniform,
 few_shot, long_tail    linear SVMs, protocol of Kukleva et al.
 NAME_whole             a metric, such as uniformity, on all test images instead of a sample
 map                    a t-SNE map of a sample
+knn_hits               a digit for each test image: 1 if the kNN of the records finds its class, else 0
+references             kNN accuracy of the pixels, and of the encoder that the training started from
 histograms             similarities of positives, false and true negatives, before and after training
 """
 
@@ -14,8 +16,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d
 
-from contrapose.evaluation import KNN, PROBES, Measures, few_shot
+from contrapose.evaluation import KNN, PROBES, Measures, features, few_shot
 from contrapose.metrics import similarity_histograms
 from contrapose.modalities import Split
 from contrapose.report.embedding import project_to_plane
@@ -38,10 +42,10 @@ def evaluate(model: Model, split: Split, measure: str) -> dict[str, Any]:
 
 def _labelled_features(model: Model, split: Split) -> Any:
     """Return training features and labels, then test features and labels."""
-    features = model.labelled_features(split)
-    if features is None:
+    labelled = model.labelled_features(split)
+    if labelled is None:
         raise ValueError(f"{model.run.data} has no labelled training and test images to score with")
-    return features
+    return labelled
 
 
 def _linear(model: Model, split: Split, probe: str) -> dict[str, Any]:
@@ -54,6 +58,33 @@ def _knn(model: Model, split: Split, k: str, weights: str) -> dict[str, Any]:
     # Smoke-scale data can have fewer training images than the paper has neighbours.
     scores = KNN(min(int(k), len(train)), weights)(train, *rest)
     return {f"knn:{k}:{weights}": scores["top1"], f"knn_top5:{k}:{weights}": scores.get("top5")}
+
+
+def _knn_hits(model: Model, split: Split) -> dict[str, Any]:
+    hit = KNN(model.run.knn).hits(*_labelled_features(model, split))[:, 0]
+    return {"knn_hits": "".join(str(int(right)) for right in hit.tolist())}
+
+
+def _references(model: Model, split: Split) -> dict[str, Any]:
+    """Return what is reached without this training, so that a reader sees what it is worth."""
+    train, labels, test, test_labels = _labelled_features(_start(model, split), split)
+    knn = KNN(model.run.knn)
+    assert split.probe is not None
+    assert split.test is not None
+    train_pixels, test_pixels = (
+        features(_pixels, model.reader(source).plain()) for source in (split.probe, split.test)
+    )
+    return {
+        "references": {
+            "pixels": knn(train_pixels, labels, test_pixels, test_labels)["top1"],
+            "start": knn(train, labels, test, test_labels)["top1"],
+        }
+    }
+
+
+def _pixels(inputs: Tensor) -> Tensor:
+    """Return the pixels themselves as features, at most 16 × 16 of each channel: more would take gigabytes."""
+    return adaptive_avg_pool2d(inputs, min(16, inputs.shape[-1])).flatten(1)
 
 
 def _few_shot(model: Model, split: Split) -> dict[str, Any]:
@@ -75,11 +106,16 @@ def _map(model: Model, split: Split) -> dict[str, Any]:
 
 def _histograms(model: Model, split: Split) -> dict[str, Any]:
     """Return the histograms of the trained encoder, and of the one that it started from."""
+    return {"histograms": {"start": _similarities(_start(model, split), split), "end": _similarities(model, split)}}
+
+
+def _start(model: Model, split: Split) -> Model:
+    """Return the model before its training."""
     # Building from the same seed reproduces the initial weights, so they need not be saved.
-    start = build(model.run, len(split.train)).to(model.device)
-    untrained = Model(model.run, start.encoder, start.projector, model.device)
-    model.run.kind.prepare(untrained)
-    return {"histograms": {"start": _similarities(untrained, split), "end": _similarities(model, split)}}
+    network = build(model.run, len(split.train)).to(model.device)
+    start = Model(model.run, network.encoder, network.projector, model.device)
+    model.run.kind.prepare(start)
+    return start
 
 
 def _similarities(model: Model, split: Split) -> dict[str, Any]:
@@ -102,6 +138,8 @@ _EVALUATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "linear_top5": _linear,
     "knn": _knn,
     "knn_top5": _knn,
+    "knn_hits": _knn_hits,
+    "references": _references,
     "few_shot": _few_shot,
     "long_tail": _few_shot,
     "map": _map,

@@ -53,6 +53,7 @@ class Row:
     series: str = ""  # the curve that the point belongs to
     missing: str = ""  # what is not implemented; a row with this set cannot run
     small_settings: Settings = field(default_factory=dict)  # further changes at the small scale
+    measures: tuple[str, ...] = ()  # evaluations that are not in the table, such as `map`
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,219 @@
+"""`contrapose demo` and `compare`: losses side by side, on the built-in digits or on a user's data."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import arg
+
+from contrapose.cli import exits
+from contrapose.cli.progress import progress_display
+from contrapose.cli.study import check_seeds, run_plans
+from contrapose.cli.train import print_notes
+from contrapose.modalities import Split
+from contrapose.report.render import write
+from contrapose.studies import Plan
+from contrapose.studies.collect import collect, document, verdicts
+from contrapose.studies.demo import INTRODUCTION, SIZES, Size, demo, largest_size, measure_step_seconds
+from contrapose.studies.dilemma import DEFINITIONS, comparison, learned, references
+from contrapose.studies.execute import run_tasks
+from contrapose.studies.results import Cell, Results
+from contrapose.studies.task import Task
+from contrapose.training import Run, load, resolve
+from contrapose.training.build import prepare
+from contrapose.training.processes import own_device
+from contrapose.training.sources import check_init
+from contrapose.training.weights import export
+from contrapose.validate import check_directory, check_number
+
+# Settings of a run that a comparison decides itself, and what to type in their place.
+_DECIDED = {
+    "loss": "--losses, which takes all losses of the comparison: --losses simclr,dystress",
+    "seed": "--seeds, the number of seeds 0, 1, …: --seeds 3",
+}
+_NAME_LENGTH = 60  # of the readable part of a report's folder; file systems limit the length of a name
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Show the uniformity-tolerance dilemma in a few minutes on a CPU: nine losses on the built-in digits, with a report."""
+
+    seeds: int = 1
+    """Number of runs per loss."""
+    jobs: int = 2
+    """Number of concurrent runs."""
+    minutes: float | None = None
+    """Approximate time limit in minutes, 5 if omitted. The amount of training is adapted to the speed of this machine."""
+    root: Path = Path("runs")
+    """Directory of all runs."""
+    out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
+    """Directory of the report."""
+
+    def size(self) -> Size:
+        """Return the size of a demo that was started earlier, or the largest one that this machine completes in time."""
+        started = [size for size in SIZES if (self.root / size.pretraining_run().name).is_dir()]
+        if started and self.minutes is None:
+            return started[0]
+        if own_device().type == "cuda":
+            return SIZES[0]
+        step = measure_step_seconds(self.jobs)
+        size = largest_size(step, self.jobs, self.minutes or 5.0, self.seeds)
+        minutes = max(1, round(size.seconds(step, self.jobs, self.seeds) / 60))
+        print(
+            f"A training step takes {1000 * step:.0f} ms on this machine. Training on {size.digits:,} digits for "
+            f"{size.pretraining_epochs} epochs, then {size.epochs} epochs per loss: about {minutes} min (--minutes changes it)"
+        )
+        return size
+
+    def __call__(self) -> None:
+        """Train one encoder, continue from it with every loss, and report."""
+        check_seeds(self.seeds)
+        check_directory("root", self.root)
+        check_directory("out", self.out)
+        check_number("jobs", self.jobs, least=1)
+        if self.minutes is not None:
+            check_number("minutes", self.minutes, above=0)
+        size = self.size()
+        pretraining = Task(size.pretraining_run(), (), self.root)
+        weights = pretraining.folder / "encoder.safetensors"
+        print("Training one encoder first; every loss then continues from it.", flush=True)
+        with progress_display(1) as display:
+            if run_tasks([pretraining], display):
+                raise SystemExit(exits.FAILED)
+        if not weights.exists():
+            # Renamed when complete: the runs of the losses are named after this path and never check its content.
+            temporary = weights.with_suffix(".half")
+            export(load(pretraining.folder).encoder, temporary)
+            temporary.rename(weights)
+        plan = demo(weights, size, prepare(pretraining.run))
+        failures = run_plans([plan], self.seeds, self.root, data_root=Path("data"), jobs=self.jobs)
+        title = "The uniformity-tolerance dilemma"
+        show_results(plan, self.seeds, self.root, folder=self.out / "demo", title=title, lead=INTRODUCTION)
+        if failures:
+            raise SystemExit(exits.FAILED)
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Train with several losses on your own images, and say which of them give a more accurate encoder.
+
+    The folder needs a folder for each class, in train/ and test/ if there are both. Settings of the training are those of
+    `train`, except for --loss and --seed. Each comparison has a report of its own; run the same command again to resume.
+    """
+
+    run: Annotated[Run, arg(name="")]
+    losses: str = "simclr,dystress,cacr,balanced"
+    """Losses, separated by commas, each as in `train --loss`."""
+    seeds: int = 3
+    """Number of runs per loss. One takes a third of the time of three, but cannot tell which differences are chance."""
+    jobs: int | None = None
+    """Number of concurrent runs."""
+    root: Path = Path("runs")
+    """Directory of all runs."""
+    out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
+    """Directory of the report."""
+    data_root: Path = Path("data")
+    """Directory of downloaded data sets; missing ones are downloaded to it."""
+
+    def __call__(self) -> None:
+        """Run, compare and report."""
+        check_seeds(self.seeds)
+        check_directory("out", self.out)
+        check_init(self.run, self.root)
+        self.run.kind.check_data(self.run.data)
+        run = resolve(self.run, own_device())
+        losses = split_losses(self.losses)
+        plan = comparison(run, losses, load_labelled(run, self.data_root))
+        folder, title = self.out / report_name(plan, self.seeds), f"Losses on {plan.sets[0].name}"
+        seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
+        print(f"{len(plan.runs(self.seeds))} runs: {len(losses)} losses with {seeds} (--seeds changes it)", flush=True)
+        failures = run_plans([plan], self.seeds, self.root, data_root=self.data_root, jobs=self.jobs)
+        show_results(plan, self.seeds, self.root, folder=folder, title=title)
+        if failures:
+            raise SystemExit(exits.FAILED)
+
+
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Refuse the options of `train` that `compare` would ignore, whatever their values."""
+    for name, instead in _DECIDED.items():
+        if any(argument.split("=")[0] == f"--{name}" for argument in arguments):
+            raise ValueError(f"{name}: compare does not take --{name}; use {instead}")
+
+
+def report_name(plan: Plan, seeds: int) -> str:
+    """Return the name of a comparison's folder: its data and losses, and a hash of its runs."""
+    runs = plan.runs(seeds)
+    methods = dict.fromkeys(run.loss.split("(")[0] for run in runs.values())
+    readable = re.sub(r"[^\w.-]+", "-", "-".join(["compare", plan.sets[0].name, *methods]))
+    return f"{readable[:_NAME_LENGTH].rstrip('-')}-{hashlib.sha256(' '.join(runs).encode()).hexdigest()[:8]}"
+
+
+def load_labelled(run: Run, data_root: Path) -> Split:
+    """Load a run's data; raise ValueError if it has no labelled test images."""
+    split = prepare(run, data_root)
+    print_notes(split)
+    if split.probe is None or split.test is None:
+        raise ValueError(
+            f"data: {run.data} has no labelled test images to compare the losses on; a folder needs a folder for each class "
+            "(and --hold-out above 0, or train/ and test/)"
+        )
+    return split
+
+
+def split_losses(text: str) -> list[str]:
+    """Split a list of losses at commas outside of brackets, and drop repetitions."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    losses = list(dict.fromkeys(part.strip() for part in parts if part.strip()))
+    if not losses:
+        raise ValueError("losses: expected at least one loss, such as simclr,dystress")
+    return losses
+
+
+def show_results(plan: Plan, seeds: int, root: Path, *, folder: Path, title: str, lead: str = "") -> None:
+    """Write the report to `folder`, and print a table, the verdicts, what was learned and the path of the report."""
+    results = collect(plan, seeds, root)
+    path = write(document([plan], seeds, root, title=title, lead=lead), folder)
+    print(_table(plan, results, title), end="")
+    for line in DEFINITIONS:
+        print(line)
+    for verdict in verdicts(plan, results):
+        print(f"{verdict.outcome}: {verdict.statement} ({verdict.evidence})")
+    for line in learned(plan.study, results):
+        print(line)
+    print(f"report {path}")
+
+
+def _table(plan: Plan, results: Results, title: str) -> str:
+    """Return the numbers of all losses and of the references as a table for the terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title)
+    for heading in ("loss", "kNN, %", "-U (spread out)", "T (classes together)"):
+        table.add_column(heading, justify="left" if heading == "loss" else "right")
+    for row in plan.study.rows:
+        cells = [results.cell(row.name, quantity.name) for quantity in plan.study.quantities]
+        reasons = "; ".join(dict.fromkeys(reason for cell in cells for reason in cell.missing_reasons))
+        table.add_row(row.name if not reasons else f"{row.name} ({reasons})", *map(_cell_text, cells))
+    for name, cell in references(plan.study, results).items():
+        table.add_row(name, _cell_text(cell), "–", "–", style="dim")
+    console = Console(highlight=False)
+    with console.capture() as captured:  # printed by `print`, because rich exits the process if the output is closed
+        console.print(table)
+    return captured.get()
+
+
+def _cell_text(cell: Cell) -> str:
+    spread = f" ± {cell.spread:.2f}" if len(cell.values) > 1 else ""
+    return f"{cell.mean:.2f}{spread}" if cell.values else "–"

@@ -1,0 +1,41 @@
+"""A contact sheet: some images of a data set and, below each, views that a training sees of it."""
+
+from __future__ import annotations
+
+import io
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate, pad
+
+from contrapose.modalities.images.views import Views
+from contrapose.modalities.modality import Source
+
+_CELL, _GAP = 64, 4  # pixels
+
+
+def contact_sheet(images: Source, views: Views, *, count: int = 10, seed: int = 0) -> bytes:
+    """Return a PNG with `count` images in the first row and two views of each in the rows below, as in the first epoch."""
+    from PIL import Image
+
+    # Evenly spaced, because folders are sorted by class.
+    index = torch.linspace(0, len(images) - 1, min(count, len(images))).long()
+    sample = images.subset(index).in_memory(views)
+    raw = sample.reader(views, torch.device("cpu"), workers=0, timeout=0.0).resident
+    assert raw is not None
+    rows = [views.plain(raw), *views.train(raw, index, seed=seed, epoch=0)[0][:2]]
+    cells = torch.stack([_cells(row, views) for row in rows])  # (rows, count, 3, cell, cell)
+    pixels = cells.permute(0, 3, 1, 4, 2).flatten(2, 3).flatten(0, 1)  # (height, width, 3)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels[:-_GAP, :-_GAP].contiguous().numpy()).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _cells(inputs: Tensor, views: Views) -> Tensor:
+    """Return inputs of a network as uint8 images of one size, with a white gap to the right and below."""
+    recipe = views.recipes[0]
+    mean, std = (torch.tensor(values)[:, None, None] for values in (recipe.mean, recipe.std))
+    # Enlarged without interpolation, to show the pixels as they are.
+    mode = "nearest" if inputs.shape[-1] <= _CELL else "area"
+    pixels = interpolate((inputs * std + mean).clamp(0, 1), size=(_CELL, _CELL), mode=mode)
+    return (pad(pixels, (0, _GAP, 0, _GAP), value=1.0) * 255).round().to(torch.uint8)

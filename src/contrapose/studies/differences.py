@@ -1,0 +1,106 @@
+"""Decide which losses give a more accurate encoder, as far as the seeds and the test images can tell.
+
+The difference of two accuracies has two errors. Another random seed trains another encoder, and other test images give
+another accuracy. Every encoder is tested on the same images, so the second error is that of the differences per image. Both
+variances are added, and all pairs of losses are tested together: the chance of a single wrong statement is at most 5 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+LEVEL = 0.05  # chance of a wrong statement about any pair of losses
+_MAX_NAMED_PAIRS = 3  # more pairs than this are not listed one by one
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two losses, the more accurate one first, their difference in points, and the largest that can be chance."""
+
+    first: str
+    second: str
+    points: float
+    chance: float
+
+    @property
+    def clear(self) -> bool:
+        """Whether the first loss is ahead of the second by more than chance."""
+        return self.points > self.chance
+
+
+def differences(hits: Mapping[str, Tensor], *, level: float = LEVEL) -> list[Difference]:
+    """Compare all pairs of losses. `hits` has a bool tensor (seeds, images) for each, with at least two seeds."""
+    images = {len(hit[0]) for hit in hits.values()}
+    if len(images) > 1 or any(len(hit) < 2 for hit in hits.values()):
+        shapes = ", ".join(f"{name} {tuple(hit.shape)}" for name, hit in hits.items())
+        raise ValueError(f"hits: expected at least two seeds, and the same test images for all losses, got {shapes}")
+    rows = {name: hit.double() for name, hit in hits.items()}
+    pairs = list(combinations(rows, 2))
+    # Bonferroni: each of m pairs may be wrong with 1/m of the level.
+    return [_difference(rows, a, b, level / len(pairs)) for a, b in pairs]
+
+
+def _difference(rows: Mapping[str, Tensor], a: str, b: str, level: float) -> Difference:
+    # Two more images, one for each side (Bonett & Price), keep the error of a small test set above zero.
+    by_image = torch.cat([rows[a].mean(0) - rows[b].mean(0), torch.tensor([1.0, -1.0], dtype=torch.float64)])
+    test_variance = float(by_image.var()) / len(by_image)
+    # Seeds are few, so the deviation of all losses is pooled; a pair that varies more than the others has its own.
+    variance, degrees = max(_seed_variance([rows[a], rows[b]]), _seed_variance(list(rows.values()))), _degrees(rows)
+    seed_variance = variance * (1 / len(rows[a]) + 1 / len(rows[b]))
+    # Cochran & Cox: the critical value is the mean of both t distributions', weighted by the variances. That of Welch and
+    # Satterthwaite is too small for two seeds.
+    critical = seed_variance * _quantile(level, degrees) + test_variance * _quantile(level, len(by_image) - 1)
+    total = seed_variance + test_variance
+    points, chance = 100 * float(by_image.mean()), 100 * critical / total * math.sqrt(total)
+    return Difference(a, b, points, chance) if points >= 0 else Difference(b, a, -points, chance)
+
+
+def _seed_variance(rows: Sequence[Tensor]) -> float:
+    """Return the variance of the accuracy over seeds, pooled over losses."""
+    squares = sum(float(row.mean(1).var()) * (len(row) - 1) for row in rows)
+    return squares / sum(len(row) - 1 for row in rows)
+
+
+def _degrees(rows: Mapping[str, Tensor]) -> int:
+    return sum(len(row) - 1 for row in rows.values())
+
+
+@cache
+def _quantile(level: float, degrees: int) -> float:
+    """Return how many standard errors a difference exceeds by chance with a probability of `level`."""
+    from scipy.stats import t  # comes with scikit-learn
+
+    return float(t.isf(level / 2, degrees))
+
+
+def in_words(names: Sequence[str], found: Sequence[Difference]) -> str:
+    """Return which losses are ahead of which, and which cannot be told apart; `names` are in the order of accuracy."""
+    unclear = [difference for difference in found if not difference.clear]
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name in names:
+        behind = {difference.second for difference in found if difference.clear and difference.first == name}
+        if behind:
+            groups.setdefault(tuple(other for other in names if other in behind), []).append(name)
+    sentences = [
+        f"{_list(ahead)} {'is' if len(ahead) == 1 else 'are'} ahead of {_list(behind)}"
+        for behind, ahead in groups.items()
+    ]
+    if not groups:
+        sentences = [f"These runs cannot tell {_list(names)} apart"]
+    elif len(unclear) > _MAX_NAMED_PAIRS:
+        sentences.append("between all other pairs these runs cannot tell")
+    elif unclear:
+        pairs = [_list([name for name in names if name in (pair.first, pair.second)]) for pair in unclear]
+        sentences.append(f"between {', or '.join(pairs)} these runs cannot tell")
+    return "; ".join(sentences)
+
+
+def _list(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]

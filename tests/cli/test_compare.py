@@ -1,0 +1,153 @@
+"""`contrapose compare` and `demo` as a user calls them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from commands import error_message
+from PIL import Image
+
+from contrapose.cli import main
+from contrapose.cli.compare import report_name, split_losses
+from contrapose.modalities.images.digits import digits
+from contrapose.studies import demo
+from contrapose.studies.dilemma import comparison
+from contrapose.studies.results import RunDirectory
+from contrapose.training import Run, prepare
+
+
+def write_folder(path: Path) -> None:
+    """Write a folder of two classes of digits."""
+    for part, count in (("train", 60), ("test", 40)):
+        data = digits(count, train=part == "train")
+        assert data.labels is not None
+        for i in range(count):
+            folder = path / part / str(int(data.labels[i]) % 2)
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(data.pixels[i].permute(1, 2, 0).numpy()).save(folder / f"{i}.png")
+
+
+def test_compare_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two comparisons on one folder: each has its own page, and the same command writes to the same page again."""
+    write_folder(tmp_path / "mine")
+    arguments = ["compare", "--data", str(tmp_path / "mine"), "--epochs", "1", "--batch", "16", "--knn", "3"]
+    arguments += ["--metrics", "20", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")]
+    main([*arguments, "--losses", "simclr, nt_xent(temperature=0.1)", "--seeds", "2"])
+    output = capsys.readouterr().out
+    assert "views: simclr-cifar" in output
+    assert "4 runs: 2 losses with 2 seeds" in output
+    assert "(kNN accuracy on 40 test images, 2 seeds" in output
+    assert "Use " not in output
+    assert "U, uniformity: " in output
+    assert "before training" in output
+    (first,) = (tmp_path / "out").iterdir()
+    assert first.name.startswith("compare-mine-simclr-nt_xent-")
+    assert f"report {first / 'index.html'}" in output
+    page = (first / "index.md").read_text()
+    assert f"Data: {tmp_path / 'mine'}, 60 training images and 40 test images." in page
+    assert "Encoder tiny, 1 epoch in batches of 16" in page
+    assert "2 seeds for each loss." in page
+    assert "|  | kNN accuracy, % | -U | T |" in page
+    assert "| raw pixels | " in page
+    assert (first / "compare-2.png").exists()  # the contact sheet
+    for folder in (path for path in (tmp_path / "runs").iterdir() if path.is_dir()):
+        directory = RunDirectory(folder)  # the answers on single images agree with the accuracy of the records
+        hits = directory.evaluations()["knn_hits"]
+        assert len(hits) == 40
+        assert 100 * hits.count("1") / 40 == pytest.approx(directory.value("knn_top1"))
+    before = (first / "index.html").read_bytes()
+    main([*arguments, "--losses", "simclr", "--seeds", "1"])
+    assert "There is nothing to compare simclr with" in capsys.readouterr().out
+    assert len(list((tmp_path / "out").iterdir())) == 2
+    assert (first / "index.html").read_bytes() == before
+    main([*arguments, "--losses", "simclr, nt_xent(temperature=0.1)", "--seeds", "2"])
+    assert len(list((tmp_path / "out").iterdir())) == 2
+    assert (first / "index.html").read_bytes() == before
+
+
+def test_a_comparison_is_named_by_its_runs() -> None:
+    run = Run(limit=40, batch=8)
+    split = prepare(run)
+
+    def name(losses: list[str], seeds: int = 1, base: Run = run) -> str:
+        return report_name(comparison(base, losses, split), seeds)
+
+    names = {
+        name(["simclr", "cacr"]),
+        name(["simclr", "dystress"]),
+        name(["simclr", "cacr"], seeds=2),
+        name(["simclr", "cacr"], base=Run(limit=40, batch=8, epochs=2)),
+        name(["simclr(temperature=0.1)", "cacr"]),
+    }
+    assert len(names) == 5
+    assert all(text.startswith("compare-digits-simclr-") for text in names)
+    assert name(["simclr", "cacr"]) == name(["simclr", "cacr"])
+    assert len(name([f"nt_xent(temperature={t / 10})" for t in range(1, 9)])) < 80
+
+
+@pytest.mark.parametrize("option", [["--loss", "simclr(temperature=0.2)"], ["--loss=cacr"]])
+def test_options_that_would_be_ignored_are_refused(capsys: pytest.CaptureFixture[str], option: list[str]) -> None:
+    assert "use --losses" in error_message(capsys, "compare", *option)
+    assert "seed: compare does not take --seed; use --seeds" in error_message(capsys, "compare", "--seed", "0")
+
+
+def test_invalid_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "did you mean 'balanced'" in error_message(capsys, "compare", "--losses", "simclr,balancd")
+    assert "seeds: expected at least 1" in error_message(capsys, "compare", "--seeds", "0")
+    assert "seeds: expected at least 1" in error_message(capsys, "demo", "--seeds", "0")
+    assert "jobs: expected" in error_message(capsys, "demo", "--jobs", "0")
+    assert "minutes: expected" in error_message(capsys, "demo", "--minutes", "0")
+
+
+def test_losses_are_split_outside_of_brackets() -> None:
+    assert split_losses("simclr, nt_xent(temperature=cosine(0.1, 0.2)),cacr") == [
+        "simclr",
+        "nt_xent(temperature=cosine(0.1, 0.2))",
+        "cacr",
+    ]
+    with pytest.raises(ValueError, match="losses: expected at least one loss"):
+        split_losses(" , ")
+
+
+def test_demo_on_less_data(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole command on less data; `make demo` runs it in full."""
+    tiny = {"batch": 32, "metrics": 60, "knn": 3}
+    monkeypatch.setattr(demo, "PRETRAINING", {**demo.PRETRAINING, **tiny})
+    monkeypatch.setattr(demo, "CONTINUATION", {**demo.CONTINUATION, **tiny})
+    monkeypatch.setattr("contrapose.cli.compare.SIZES", (demo.Size(64, 1, 1),))
+    monkeypatch.setattr(demo, "SIZES", (demo.Size(64, 1, 1),))
+    arguments = ["demo", "--jobs", "1", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "reports")]
+    main(arguments)
+    output = capsys.readouterr().out
+    assert "ms on this machine. Training on 64 digits for 1 epochs, then 1 epochs per loss" in output
+    assert "NT-Xent τ = 0.1" in output
+    assert "hard contrastive" in output
+    assert "One seed cannot tell how much of a difference in accuracy is chance" in output
+    assert "T, tolerance: " in output
+    page = tmp_path / "reports" / "demo" / "index.html"
+    assert f"report {page}" in output
+    text = page.read_text()
+    assert "Spread out, or keep classes together" in text
+    assert "All losses start from one encoder, trained for 1 epoch with NT-Xent at τ = 0.2" in text
+    assert "64 training images and " in text
+    assert "data:image/png;base64," in text
+    for temperature in ("0.1", "1"):
+        assert f"t-SNE map of test images, NT-Xent τ = {temperature}: -U " in text
+    before = page.read_bytes()
+    main(arguments)  # nothing is left to do; the page is the same
+    assert page.read_bytes() == before
+    assert "ms on this machine" not in capsys.readouterr().out  # the size of the started demo is kept
+
+
+def test_the_demo_fits_the_machine() -> None:
+    for jobs in (1, 2):
+        for minutes in (1.0, 5.0, 60.0):
+            chosen = [demo.largest_size(step, jobs, minutes) for step in (0.001, 0.03, 0.1, 0.3, 10.0)]
+            assert [size.digits for size in chosen] == sorted((size.digits for size in chosen), reverse=True)
+            assert chosen[0] == demo.SIZES[0]
+            assert chosen[-1] == demo.SIZES[-1]
+            for size, step in zip(chosen, (0.001, 0.03, 0.1, 0.3, 10.0), strict=True):
+                assert size == demo.SIZES[-1] or size.seconds(step, jobs) <= 60 * minutes
+    # More seeds take more time, so that a smaller size fits.
+    assert demo.largest_size(0.03, 2, 5.0, seeds=9).digits < demo.largest_size(0.03, 2, 5.0).digits
