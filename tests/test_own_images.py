@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from mixed_folder import make_mixed_folder
 
 import contrapose
 from contrapose.cli import main
-from mixed_folder import make_mixed_folder
 
 SHORT = ("--encoder", "tiny", "--views", "simclr", "--size", "40", "--epochs", "2", "--batch", "64", "--warmup", "0")
 

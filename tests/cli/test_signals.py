@@ -80,7 +80,7 @@ def test_while_the_images_are_read(number: signal.Signals, tmp_path: Path) -> No
     write_slow_folder(tmp_path / "mine")
     out = ["--root", str(tmp_path / "runs"), "-o", str(tmp_path / "reports")]
     process = start("compare", "--data", str(tmp_path / "mine"), "--losses", "simclr", *out)
-    read_until(process, "views: ")
+    read_until(process, "chosen for")
     check_end(process, number)
 
 
