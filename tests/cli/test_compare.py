@@ -35,7 +35,7 @@ def test_compare_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     arguments += ["--metrics", "20", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")]
     main([*arguments, "--losses", "simclr, nt_xent(temperature=0.1)", "--seeds", "2"])
     output = capsys.readouterr().out
-    assert "views: simclr-cifar" in output
+    assert "views simclr-cifar" in output
     assert "4 runs: 2 losses with 2 seeds" in output
     assert "(kNN accuracy on 40 test images, 2 seeds" in output
     assert "Use " not in output
@@ -46,7 +46,7 @@ def test_compare_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert f"report {first / 'index.html'}" in output
     page = (first / "index.md").read_text()
     assert f"Data: {tmp_path / 'mine'}, 60 training images and 40 test images." in page
-    assert "Encoder tiny, 1 epoch in batches of 16" in page
+    assert "Encoder small, 1 epoch in batches of 16" in page
     assert "2 seeds for each loss." in page
     assert "|  | kNN accuracy, % | -U | T |" in page
     assert "| raw pixels | " in page
