@@ -190,3 +190,12 @@ def test_some_classes_of_a_folder(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="classes: expected imagenet100 or a text file"):
         load(str(folder), classes="imagenet-100")
     assert len(set(IMAGENET100)) == 100
+
+
+def test_a_folder_that_does_not_fit_in_memory() -> None:
+    """Refused before a file is read: this one does not even exist."""
+    files = Files("mine", (Path("a.png"),) * 200_000, None)
+    with pytest.raises(
+        ValueError, match=r"200,000 images of 1170 × 1170 pixels need 821\.3 GB .* --stream leaves them on disk"
+    ):
+        files.in_memory(Views.named("simclr", size=1024))

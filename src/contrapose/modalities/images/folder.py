@@ -69,8 +69,8 @@ def list_images(folder: Path, only: Sequence[str] = ()) -> Listing:
     loose = loose_images(folder)
     if loose and any(members.values()):
         raise ValueError(
-            f"data: {folder} has {len(loose)} images beside its class folders, for example {loose[0].name}; move them into "
-            "the folders of their classes, or out of this folder"
+            f"data: {folder} has images beside its class folders, {len(loose)} in all, for example {loose[0].name}; move them "
+            "into the folders of their classes, or out of this folder"
         )
     if not loose and not any(members.values()):
         raise ValueError(f"data: no images under {folder} (looked for {', '.join(sorted(ENDINGS))})")
