@@ -137,17 +137,14 @@ def sum_rows(source: Source, statistic: SoftplusSum) -> Tensor:
 
 def cross_entropy_of_views(source: Source, raw: RawViews, similarity: Tensor, logit: Logit) -> Tensor | None:
     """Return the mean cross-entropy of two views from one node of the graph; None if kernels do not apply."""
-    anchor, selection = source.anchor, source.selection
-    if anchor is None or selection is None or torch.compiler.is_compiling():
-        return None
-    precision = _kernel_precision(source, anchor)
-    if precision is None or not isinstance(logit, Scale) or (isinstance(logit.factor, Tensor) and logit.factor.ndim):
+    found = _one_node(source, logit)
+    if found is None:
         return None
     from contrapose.reduce.view_loss import mean_cross_entropy  # imported late, since it needs Triton
 
-    bf16_anchor = source.bf16_anchor
+    anchor, selection, factor, precision = found
     return mean_cross_entropy(
-        raw, anchor, similarity, selection, logit.factor, precision=precision, bf16_anchor=bf16_anchor
+        raw, anchor, similarity, selection, factor, precision=precision, bf16_anchor=source.bf16_anchor
     )
 
 
@@ -155,18 +152,26 @@ def sigmoid_loss_of_views(
     source: Source, raw: RawViews, similarity: Tensor, logit: Logit, bias: float | Tensor
 ) -> Tensor | None:
     """Return the mean sigmoid loss of two views from one node of the graph; None if kernels do not apply."""
+    found = _one_node(source, logit)
+    if found is None:
+        return None
+    from contrapose.reduce.sigmoid import mean_sigmoid_loss  # imported late, since it needs Triton
+
+    anchor, selection, factor, precision = found
+    return mean_sigmoid_loss(
+        raw, anchor, similarity, selection, factor, bias, precision=precision, bf16_anchor=source.bf16_anchor
+    )
+
+
+def _one_node(source: Source, logit: Logit) -> tuple[Tensor, Selection, float | Tensor, str] | None:
+    """Return anchors, selection, 1 / τ and precision of a loss that kernels compute as one node; None if they do not."""
     anchor, selection = source.anchor, source.selection
     if anchor is None or selection is None or torch.compiler.is_compiling():
         return None
     precision = _kernel_precision(source, anchor)
     if precision is None or not isinstance(logit, Scale) or (isinstance(logit.factor, Tensor) and logit.factor.ndim):
         return None
-    from contrapose.reduce.sigmoid import mean_sigmoid_loss  # imported late, since it needs Triton
-
-    bf16_anchor = source.bf16_anchor
-    return mean_sigmoid_loss(
-        raw, anchor, similarity, selection, logit.factor, bias, precision=precision, bf16_anchor=bf16_anchor
-    )
+    return anchor, selection, logit.factor, precision
 
 
 def _by_autograd(source: Source, statistics: tuple[Statistic, ...]) -> tuple[Tensor, ...]:
