@@ -50,12 +50,24 @@ def _panels(comparison: Comparison) -> list[slice]:
 def _exponentials(anchor: Tensor, pool: Tensor, c: Comparison, selection: Selection, factor: float) -> Tensor:
     """Return e^{factor · s} of a block, 0 for pairs of the same sample."""
     rows, columns = part(anchor, c.rows) * factor, part(pool, c.columns).T
-    row_id, column_id = part(selection.anchor_id, c.rows), part(selection.pool_id, c.columns)
-    if c.height * c.width <= _PANEL:  # a search for equal ids has more operations than a pass over so few
-        return torch.mm(rows, columns).exp_().masked_fill_(row_id[:, None] == column_id, 0.0)
+    if c.height * c.width <= _PANEL:
+        return _clear_same_samples(torch.mm(rows, columns).exp_(), c, selection)
     e = rows.new_empty((c.height, c.width))
     for panel in _panels(c):
         torch.mm(rows[panel], columns, out=e[panel]).exp_()
+    return _clear_same_samples(e, c, selection)
+
+
+def _clear_same_samples(e: Tensor, c: Comparison, selection: Selection) -> Tensor:
+    """Write 0 for the pairs of the same sample in a block, in place."""
+    if selection.id_period > 1:  # ids are the numbers of rows: equal ones are on diagonals
+        first, period = (c.rows.start - c.columns.start) % selection.id_period, selection.id_period
+        for offset in range(first - (first + c.height - 1) // period * period, c.width, period):
+            e.diagonal(offset).fill_(0.0)
+        return e
+    row_id, column_id = part(selection.anchor_id, c.rows), part(selection.pool_id, c.columns)
+    if e.numel() <= _PANEL:  # a search for equal ids has more operations than a pass over so few
+        return e.masked_fill_(row_id[:, None] == column_id, 0.0)
     e[_same_sample(row_id, column_id)] = 0.0
     return e
 
