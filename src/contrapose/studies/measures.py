@@ -66,7 +66,7 @@ def _knn_hits(model: Model, split: Split) -> dict[str, Any]:
 
 
 def _references(model: Model, split: Split) -> dict[str, Any]:
-    """Return what is reached without this training, so that a reader sees what it is worth."""
+    """Return the kNN accuracies of raw pixels and of the encoder before training, as a reference."""
     train, labels, test, test_labels = _labelled_features(_start(model, split), split)
     knn = KNN(model.run.knn)
     assert split.probe is not None

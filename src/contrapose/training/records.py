@@ -25,7 +25,7 @@ class WriteFailed(Exception):
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """In this block a full disk raises `WriteFailed`, which says what was not written and how to go on."""
+    """In this block a full disk raises `WriteFailed`, which names the file that was not written and what to do next."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The layouts of folders that users have, what is said about them, and which are refused."""
+"""Layouts of folders: which are understood, which notes they give, and which are refused."""
 
 from __future__ import annotations
 
