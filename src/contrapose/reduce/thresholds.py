@@ -30,7 +30,7 @@ _MARGIN = 2 * BAND.value  # collected beyond the interval, since ties at the thr
 _COUNT_TILE: Tile = (64, 64, 4, 2)
 _COLLECT_TILE: Tile = (64, 32, 4, 3)
 _SPLITS = 8  # programs that divide the columns of a row when negatives are collected
-SLOTS = 16  # negatives that each place of their tiles can collect; with more, the eight passes find the anchor's
+SLOTS = 16  # negatives that each place of a tile can collect; an anchor that needs more is left to the eight passes
 _DEPTH = 128  # coordinates per step of a product
 
 
