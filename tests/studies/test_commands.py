@@ -24,7 +24,8 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     main(["study", "show", "dystress/table3"])
     description = capsys.readouterr().out
     assert "paper: CIFAR-10 85.68, CIFAR-100 56.57" in description
-    assert "--scale small   # 8 runs on CIFAR-10" in description
+    assert "--scale short   # 8 runs on CIFAR-10\n" in description
+    assert "--scale small   # 16 runs on CIFAR-10, CIFAR-100\n" in description
 
 
 def test_invalid_arguments(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,7 +70,7 @@ def test_selected_data_sets_of_a_study(tmp_path: Path, capsys: pytest.CaptureFix
         "report",
         "cacr/table2",
         "--scale",
-        "small",
+        "short",
         "--data",
         "cifar10=data/cifar10.npz",
         "--root",

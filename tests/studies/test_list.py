@@ -82,7 +82,7 @@ def test_bad_names_get_the_nearest() -> None:
     with pytest.raises(ValueError, match=r"there is no 'behavior/figure9'; did you mean .*'behaviour/figure9'"):
         find("behavior/figure9")
     with pytest.raises(
-        ValueError, match=r"scale: expected one of smoke, small, paper, got 'smal'; did you mean 'small'"
+        ValueError, match=r"scale: expected one of smoke, short, small, paper, got 'smal'; did you mean 'small'"
     ):
         find("behaviour/figure9").plan("smal")
 
@@ -116,3 +116,22 @@ def test_other_data() -> None:
         ("photos", "photos")
     ]
     assert [study_data.name for study_data in study.plan("paper").sets] == ["CIFAR-10", "CIFAR-100"]
+
+
+def test_the_small_scale_has_the_printed_epochs() -> None:
+    for name, epochs in {
+        "dystress/table10": 200,
+        "behaviour/figure9": 200,
+        "balanced/figure5": 200,
+        "cacr/table8": 200,
+    }.items():
+        short, small = (next(iter(find(name).plan(scale).runs(1).values())) for scale in ("short", "small"))
+        assert small.epochs == epochs > short.epochs
+    assert [study_data.name for study_data in find("dystress/table3").plan("small").sets] == ["CIFAR-10", "CIFAR-100"]
+
+
+def test_precision_is_part_of_the_name() -> None:
+    names = {next(iter(find("dystress/table3").plan("paper", precision=p).runs(1))) for p in ("", "bf16", "fp16")}
+    assert len(names) == 3
+    with pytest.raises(ValueError, match=r"precision: expected one of fp32, bf16, fp16, got 'bf17'"):
+        find("dystress/table3").plan("paper", precision="bf17")

@@ -43,7 +43,7 @@ def printed(run: Run, studies: list[str]) -> str:
     for study in studies:
         has_cifar100 = any(study_data.data == "cifar100" for study_data in find(study).sets)
         files = ["cifar10=data/cifar10.npz", *(["cifar100=cifar100.npz"] if has_cifar100 else [])]
-        plan = find(study).plan("small", files)
+        plan = find(study).plan("short", files)
         for row, study_data, planned in plan.cells(2):
             if planned == run:
                 rows.append((row, plan.study.quantities[0].name, study_data.name))

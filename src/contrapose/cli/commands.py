@@ -87,6 +87,11 @@ COMMANDS = {
     "study show": Command(
         "study", "StudyShow", "Show what a study claims, its runs, and the numbers printed in the paper."
     ),
+    "study protocols": Command(
+        "study",
+        "StudyProtocols",
+        "Print what each table and figure measures in the paper and here, as a page in Markdown (docs/studies.md).",
+    ),
     "study run": Command(
         "study",
         "StudyRun",

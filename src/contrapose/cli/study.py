@@ -15,9 +15,10 @@ from contrapose.cli.progress import progress_display
 from contrapose.modalities.images.load import NAMED
 from contrapose.modalities.images.load import load as load_data
 from contrapose.report.render import write
-from contrapose.studies import STUDIES, Plan, Study, find
+from contrapose.studies import SCALES, STUDIES, Plan, Study, find
 from contrapose.studies.collect import collect, document, verdicts
 from contrapose.studies.execute import run_tasks
+from contrapose.studies.protocol import protocol_page
 from contrapose.studies.results import RunDirectory
 from contrapose.studies.task import Task
 from contrapose.validate import check_directory, check_known, nearest
@@ -81,10 +82,19 @@ class StudyShow:
             print(f"  {row.name:24} {description}" + (f"\n{'':27}paper: {printed}" if printed else ""))
         if study.rows and not study.missing:
             print()
-            for scale in ("smoke", "small", "paper"):
+            for scale in SCALES:
                 plan = study.plan(scale)
                 data_sets = ", ".join(study_data.name for study_data in plan.sets)
                 print(f"contrapose study run {study.name} --scale {scale:6}  # {len(plan.runs(1))} runs on {data_sets}")
+
+
+@dataclass(frozen=True)
+class StudyProtocols:
+    """Print what each table and figure measures in the paper and here, as a page in Markdown (docs/studies.md)."""
+
+    def __call__(self) -> None:
+        """Print the page."""
+        print(protocol_page(STUDIES.values()), end="")
 
 
 @dataclass(frozen=True)
@@ -94,13 +104,16 @@ class _StudyOptions:
     names: Positional[tuple[str, ...]]
     """Names of studies, such as behaviour/figure9."""
     scale: str = "smoke"
-    """smoke (seconds, on the built-in digits), small (minutes on one GPU, on CIFAR-10) or paper (the paper's settings)."""
+    """smoke (seconds, on the built-in digits), short (minutes on one GPU, on CIFAR-10, usually a quarter of the epochs), small
+    (one GPU, CIFAR-10 and CIFAR-100, usually the printed epochs) or paper (the paper's settings)."""
     data: tuple[str, ...] = ()
     """Replace the data: a name or path for all data sets, or NAME=PATH for one, such as cifar10=cifar10.npz."""
     rows: tuple[str, ...] = ()
     """Use only these rows, such as "τ = 0.2". Claims are then judged by these rows alone."""
     sets: tuple[str, ...] = ()
     """Use only these data sets, named as in the report, such as "CIFAR-10, exponential"."""
+    precision: str = ""
+    """fp32, bf16 or fp16 instead of the scale's; part of the names of the runs."""
     seeds: int = 1
     """Number of runs per setting, with random seeds 0, 1, …"""
     root: Path = Path("runs")
@@ -109,7 +122,7 @@ class _StudyOptions:
     """Directory of the report."""
 
     def plans(self) -> list[Plan]:
-        return make_plans(self.names, self.scale, self.data, rows=self.rows, sets=self.sets)
+        return make_plans(self.names, self.scale, self.data, rows=self.rows, sets=self.sets, precision=self.precision)
 
     def report(self, plans: list[Plan]) -> None:
         # A report on a selection gets a name of its own, so that it does not overwrite the full report.
@@ -165,7 +178,13 @@ class StudyReport(_StudyOptions):
 
 
 def make_plans(
-    names: Sequence[str], scale: str, data: Sequence[str], *, rows: Sequence[str] = (), sets: Sequence[str] = ()
+    names: Sequence[str],
+    scale: str,
+    data: Sequence[str],
+    *,
+    rows: Sequence[str] = (),
+    sets: Sequence[str] = (),
+    precision: str = "",
 ) -> list[Plan]:
     """Return the plans of studies at a scale, or of some of their rows or data sets; raise ValueError on unknown names."""
     if not names:
@@ -176,7 +195,7 @@ def make_plans(
         raise ValueError(f"rows: {names[0]} has no rows, because it trains nothing; omit --rows")
     for row in rows:
         check_known("rows", row, known)
-    return [study.select_rows(rows).plan(scale, data).select_data_sets(sets) for study in studies]
+    return [study.select_rows(rows).plan(scale, data, precision=precision).select_data_sets(sets) for study in studies]
 
 
 def check_data_available(plans: Sequence[Plan], root: Path) -> None:

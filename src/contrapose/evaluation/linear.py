@@ -62,6 +62,15 @@ class Probe:
         scores = accuracy(layer, test, test_labels)
         return scores | ({"best_top1": best} if self.best else {})
 
+    def describe(self) -> str:
+        """Return the settings in words."""
+        schedule = (
+            f"× {self.gamma:g} at {', '.join(map(str, self.milestones))}" if self.milestones else "cosine schedule"
+        )
+        epoch = "best epoch" if self.best else "last epoch"
+        name = {"sgd": "SGD", "adam": "Adam", "lars": "LARS"}[self.optimiser]
+        return f"{name}, lr {self.lr:g}, {schedule}, {self.epochs} epochs, batch {self.batch}, {epoch}"
+
     def _learning_rate(self, epoch: int) -> float:
         if self.milestones:
             return self.lr * self.gamma ** sum(epoch >= milestone for milestone in self.milestones)

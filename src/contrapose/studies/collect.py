@@ -78,9 +78,9 @@ def section(plan: Plan, results: Results) -> Section:
         notes.append("Linear probes learn from images that are not augmented, and their last epoch counts.")
     if plan.scale == "smoke" and study.rows:
         notes.append("The smoke scale shows that everything runs; it says nothing about the paper.")
-    if plan.scale == "small" and study.small_settings:
-        changed = ", ".join(f"{key} {value}" for key, value in study.small_settings.items())
-        notes.append(f"Shortened against the paper: {changed}.")
+    if plan.scale_settings:
+        changed = ", ".join(f"{key} {value}" for key, value in plan.scale_settings.items())
+        notes.append(f"Changed against the paper: {changed}.")
     judged = tuple((v.statement, v.outcome, v.evidence) for v in verdicts(plan, results))
     title = study.title if plan.scale == "own" else f"{study.name}: {study.title}"
     return Section(

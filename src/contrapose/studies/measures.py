@@ -3,7 +3,8 @@
 linear:PROBE           top-1 accuracy of a linear probe; linear_top5:PROBE
 knn:K:WEIGHTS          top-1 accuracy of k nearest neighbours (softmax, uniform, distance); knn_top5:K:WEIGHTS
 few_shot, long_tail    linear SVMs, protocol of Kukleva et al.
-NAME_whole             a metric, such as uniformity, on all test images instead of a sample
+metric:NAME:SPACE:IMAGES   a metric, such as uniformity, of the output of the encoder or the projector (SPACE), on all test or
+                           all train images (IMAGES)
 map                    a t-SNE map of a sample
 knn_hits               a digit for each test image: 1 if the kNN of the records finds its class, else 0
 references             kNN accuracy of the pixels, and of the encoder that the training started from
@@ -28,16 +29,20 @@ from contrapose.training import Model, build
 
 def is_evaluation(measure: str) -> bool:
     """Return whether a measure is an evaluation after training, rather than an entry of the records."""
-    return measure.split(":")[0] in _EVALUATIONS or measure.endswith("_whole")
+    return measure.split(":")[0] in _EVALUATIONS
 
 
 def evaluate(model: Model, split: Split, measure: str) -> dict[str, Any]:
     """Return the value of the measure, by name, and the others that the same computation gives."""
     kind, *options = measure.split(":")
-    if measure.endswith("_whole") and kind not in _EVALUATIONS:
-        values = model.measure(split.held_out, Measures(images=0, drawn=1000))
-        return {f"{name}_whole": value for name, value in values.items()}
     return _EVALUATIONS[kind](model, split, *options)
+
+
+def _metric(model: Model, split: Split, name: str, space: str, images: str) -> dict[str, Any]:
+    """Return all metrics of a space on all of these images, since most of the time goes into its embeddings."""
+    source = split.train if images == "train" else split.held_out
+    values = model.measure(source, Measures(images=0, drawn=1000), space=space)
+    return {f"metric:{metric}:{space}:{images}": value for metric, value in values.items()}
 
 
 def _labelled_features(model: Model, split: Split) -> Any:
@@ -134,6 +139,7 @@ def _similarities(model: Model, split: Split) -> dict[str, Any]:
 
 # A probe computes both accuracies, so top-1 and top-5 share a function.
 _EVALUATIONS: dict[str, Callable[..., dict[str, Any]]] = {
+    "metric": _metric,
     "linear": _linear,
     "linear_top5": _linear,
     "knn": _knn,

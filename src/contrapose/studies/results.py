@@ -37,6 +37,18 @@ def column(quantity: str, data_set: str) -> str:
     return f"{quantity} {data_set}".strip()
 
 
+def older_names(measure: str) -> tuple[str, ...]:
+    """Return the names under which runs may hold a measure of the same output, on a sample of the test images.
+
+    Runs before metrics named their space have NAME_whole (all test images) and NAME (a sample), both of the projector.
+    """
+    kind, *options = measure.split(":")
+    if kind != "metric" or options[2] != "test":
+        return ()
+    name, space, _ = options
+    return (f"{name}_whole", name) if space == "projector" else (f"encoder_{name}",)
+
+
 @dataclass(frozen=True)
 class Results:
     """Results of a study: cells by (row, quantity, data set), and the records behind them by (row, data set)."""
@@ -125,7 +137,10 @@ class RunDirectory:
         if key == "step_seconds":
             value: Any = _step_seconds(records)
         else:
-            value = self.evaluations().get(key, records[-1].get(key) if records else None)
+            found = self.evaluations()
+            value = next((found[name] for name in (key, *older_names(key)) if name in found), None)
+            if value is None and records:
+                value = next((records[-1][name] for name in (key, *older_names(key)) if name in records[-1]), None)
         if isinstance(value, bool) or not isinstance(value, int | float):  # a bool is an int in Python
             return None
         return sign * float(value)

@@ -6,8 +6,9 @@
     Study      rows × quantities × data sets, what the report shows of them, and claims that are computed
     Plan       a study at a scale: the runs to do
 
-Scales: `smoke` (seconds on a CPU, the built-in digits), `small` (one GPU, CIFAR, usually a shorter schedule) and
-`paper` (the printed settings).
+Scales: `smoke` (seconds on a CPU, the built-in digits), `short` (one GPU, CIFAR-10, usually a quarter of the epochs),
+`small` (one GPU, CIFAR-10 and CIFAR-100, the printed epochs where a run then takes minutes) and `paper` (the printed
+settings).
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from contrapose.report.document import Block
 from contrapose.studies.claims import Claim
 from contrapose.studies.results import Results
 from contrapose.training import PRESETS, Run
+from contrapose.training.run import CHOICES
 from contrapose.validate import check_known
 
-SCALES = ("smoke", "small", "paper")
+SCALES = ("smoke", "short", "small", "paper")
 PAPERS = {
     "dystress": "Manna et al.: Dynamically Scaled Temperature in Self-Supervised Contrastive Learning",
     "behaviour": "Wang, Liu: Understanding the Behaviour of Contrastive Loss",
@@ -38,8 +40,10 @@ SMOKE: Settings = {
     "schedule": "cosine", "milestones": (), "warmup": 0.0, "weight_decay": 1e-4, "epochs": 2, "batch": 32, "queue": 64,
     "norm_splits": 1, "precision": "fp32", "knn": 5, "knn_every": 2, "metrics": 48,
 }  # fmt: skip
-# Small scale: one GPU. The printed settings on CIFAR-10 in bf16; every metric is computed after each tenth of the run.
+# Small and short scale: one GPU, bf16; every metric is computed after each tenth of the run.
 SMALL: Settings = {"precision": "bf16", "norm_splits": 1, "metrics": 2000}
+# Data sets that torchvision downloads, by the scale that uses them without being given their path.
+_DOWNLOADED: Mapping[str, tuple[str, ...]] = {"short": ("cifar10",), "small": ("cifar10", "cifar100")}
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ class Row:
     x: float | tuple[float, float] | None = None  # position on one axis, or on two
     series: str = ""  # the curve that the point belongs to
     missing: str = ""  # what is not implemented; a row with this set cannot run
-    small_settings: Settings = field(default_factory=dict)  # further changes at the small scale
+    small_settings: Settings = field(default_factory=dict)  # further changes at the small and the short scale
+    short_settings: Settings = field(default_factory=dict)  # further changes at the short scale
     measures: tuple[str, ...] = ()  # evaluations that are not in the table, such as `map`
 
 
@@ -66,6 +71,7 @@ class Quantity:
     name: str  # may be empty if the study has only one quantity
     measure: str
     unit: str = "%"
+    paper: str = ""  # what the paper measures instead, in words; empty if it measures the same
 
 
 @dataclass(frozen=True)
@@ -94,8 +100,10 @@ class Study:
     sets: tuple[StudyData, ...] = (CIFAR10,)
     show: Show | None = None  # the charts and tables of the report; by default one table
     claims: tuple[Claim, ...] = ()
-    small_settings: Settings = field(default_factory=dict)  # changes at the small scale
-    note: str = ""  # corrections of the paper, and where this study differs from it
+    small_settings: Settings = field(default_factory=dict)  # changes at the small and the short scale
+    short_settings: Settings = field(default_factory=dict)  # further changes at the short scale
+    note: str = ""  # corrections of the paper, and choices where it is silent
+    differences: tuple[str, ...] = ()  # what remains different from the paper at the paper scale, a sentence each
     missing: str = ""  # what is not implemented; a study with this set cannot run
     diagram: bool = False  # a drawing, a taxonomy or a cross-reference: there is nothing to measure
     base: Settings = field(default_factory=dict)  # settings of its own, used instead of or on top of a preset
@@ -122,15 +130,18 @@ class Study:
         note = f"{len(kept)} of its {len(self.rows)} rows alone, and judged by them."
         return replace(self, rows=kept, note=f"{self.note} {note}".strip())
 
-    def plan(self, scale: str, data: Sequence[str] = ()) -> Plan:
+    def plan(self, scale: str, data: Sequence[str] = (), *, precision: str = "") -> Plan:
         """Return the study at a scale.
 
         `data` changes the data sets: NAME=PATH says where one of them is; a name or path alone replaces all of them.
+        `precision` replaces that of the scale, and is part of the names of the runs.
         """
         check_known("scale", scale, SCALES, cutoff=0.4)
+        if precision:
+            check_known("precision", precision, CHOICES["precision"])
         if self.missing:
             raise ValueError(f"{self.name}: {self.missing}")
-        return Plan(study=self, scale=scale, sets=self._sets_at(scale, data))
+        return Plan(study=self, scale=scale, sets=self._sets_at(scale, data), precision=precision)
 
     def _sets_at(self, scale: str, data: Sequence[str]) -> tuple[StudyData, ...]:
         """Return the data sets that a scale uses, with the user's paths."""
@@ -144,8 +155,9 @@ class Study:
         if scale == "smoke" and not paths:
             return (StudyData(name="digits", data="digits", changes=imbalance),)
         sets = self.sets
-        if scale in ("smoke", "small"):  # only what the user has; at the small scale also CIFAR-10, which is downloaded
-            sets = tuple(s for s in sets if s.data in paths or (scale == "small" and s.data == "cifar10"))
+        if scale != "paper":  # only what the user gives; without that, what is downloaded at this scale
+            given = tuple(s for s in sets if s.data in paths)
+            sets = given or tuple(s for s in sets if s.data in _DOWNLOADED.get(scale, ()))
             # A study of ImageNet alone runs on CIFAR-10 in its place, and the name says so.
             substitute = StudyData(name=f"CIFAR-10 for {self.sets[0].name}", data="cifar10", changes=imbalance)
             sets = sets or (substitute,)
@@ -190,6 +202,7 @@ class Plan:
     study: Study
     scale: str
     sets: tuple[StudyData, ...]
+    precision: str = ""  # replaces that of the scale
 
     def select_data_sets(self, names: Sequence[str]) -> Plan:
         """Return the plan with only these data sets. Without names, all are kept."""
@@ -203,14 +216,24 @@ class Plan:
         settings: dict[str, Any] = {**(PRESETS[study.preset] if study.preset else {}), **study.base}
         if self.scale == "smoke":
             settings |= {**changes, **SMOKE, **_smoke_changes(changes)}
-        elif self.scale == "small":
-            settings |= {**SMALL, **study.small_settings, **changes, **row.small_settings}
+        elif self.scale in ("short", "small"):
+            settings |= {**SMALL, **self.scale_settings, **changes, **self._settings_at_scale(row)}
             settings["knn_every"] = max(1, settings["epochs"] // 10)
         else:
             settings |= changes
+        if self.precision:
+            settings["precision"] = self.precision
         if study.loss_values:
             settings["loss"] = settings["loss"].format(**self._loss_values(study_data))
         return Run(**{**settings, "data": study_data.data, "seed": seed})
+
+    @property
+    def scale_settings(self) -> Settings:
+        """Return what the study changes at this scale, in all of its rows."""
+        return self._settings_at_scale(self.study) if self.scale in ("short", "small") else {}
+
+    def _settings_at_scale(self, owner: Study | Row) -> Settings:
+        return {**owner.small_settings, **(owner.short_settings if self.scale == "short" else {})}
 
     def _loss_values(self, study_data: StudyData) -> Mapping[str, float]:
         """Return what fills the placeholders of a loss; a data set that the study does not know has the first one's."""

@@ -24,6 +24,7 @@ from contrapose.training.embedder import Embedder
 from contrapose.training.processes import own_device
 from contrapose.training.run import Run
 from contrapose.training.weights import difference
+from contrapose.validate import check_known
 
 
 class Model(Embedder):
@@ -72,14 +73,16 @@ class Model(Embedder):
         scores = KNN(neighbours or self.run.knn)(*labelled)
         return {f"knn_{name}": score for name, score in scores.items()}
 
-    def measure(self, source: Source, how: Measures) -> dict[str, float]:
-        """Return metrics of the projector's output on a data set.
+    def measure(self, source: Source, how: Measures, *, space: str = "projector") -> dict[str, float]:
+        """Return metrics of an output of the networks on a data set.
 
         source   a data set, such as `prepare(run).held_out`
         how      which metrics, on how many samples
+        space    "projector": what the loss sees; "encoder": the features that classifiers get
         """
+        check_known("space", space, ("encoder", "projector"))
         self.eval()
-        return how(self.project, source, self.views, self.device)
+        return how(self.project if space == "projector" else self._encode, source, self.views, self.device)
 
     def sample_embeddings(self, source: Source, count: int) -> tuple[Tensor, Tensor | None, tuple[str, ...]]:
         """Return unit embeddings, labels and class names of a random sample of a data set, the same one each time.

@@ -311,12 +311,14 @@ class Trainer:
         return summary
 
     def _measures(self) -> dict[str, float]:
-        """Return the metrics of the embedding as it is now."""
+        """Return the metrics of the embedding as it is now, and those of the encoder's features as `encoder_NAME`."""
         if self.rank or not self.run.metrics:
             return {}
         epoch = self.step // self.steps_per_epoch
         try:
             values = self.model.measure(self.split.held_out, Measures(self.run.metrics))
+            how = Measures(self.run.metrics, augmented=False)
+            encoder_values = self.model.measure(self.split.held_out, how, space="encoder")
         except ValueError as error:
             self.say(f"no metrics after epoch {epoch}: {error}")
             return {}
@@ -325,7 +327,7 @@ class Trainer:
                 f"the embedding has collapsed: its spread is {values['feature_std']:.3f} of a uniform one's "
                 f"(epoch {epoch}); a lower learning rate or a higher temperature may help"
             )
-        return values
+        return values | {f"encoder_{name}": value for name, value in encoder_values.items()}
 
     def must_stop(self) -> bool:
         """Return whether a signal came, to this process or to another one of the run's."""

@@ -20,7 +20,7 @@ from contrapose.studies.behaviour.methods import (
     HARD_ROWS,
     NT_XENT,
     PRESET,
-    SMALL_SCALE,
+    SHORT_SCALE,
     TOLERANCE,
     UNIFORMITY,
     axis_points,
@@ -149,7 +149,7 @@ def _separation_study(name: str, rows: tuple[Row, ...], study_data: StudyData, l
             ),
             is_monotonic(axis_points(rows), "positive", up=True, margin=0.01, what="the positive's similarity"),
         ),
-        small_settings=SMALL_SCALE,
+        short_settings=SHORT_SCALE,
         note="Each run is measured on a sample of its test images, not on its whole bank.",
     )
 
@@ -173,7 +173,7 @@ def _against_temperature(
         sets=DATA_SETS,
         show=curves("temperature", {label: quantity.name}),
         claims=(check,),
-        small_settings=SMALL_SCALE,
+        short_settings=SHORT_SCALE,
     )
 
 
@@ -198,7 +198,7 @@ FIGURES = (
         rows=tuple(Row(name=f"τ = {t:g}", changes={"loss": NT_XENT.format(t)}) for t in (0.07, 0.2)),
         quantities=(Quantity(name="map", measure="map", unit=""), UNIFORMITY, TOLERANCE),
         show=maps,
-        small_settings=SMALL_SCALE,
+        short_settings=SHORT_SCALE,
         claims=(is_above("τ = 0.07", "τ = 0.2", "-U", margin=0.02), is_above("τ = 0.2", "τ = 0.07", "T", margin=0.01)),
     ),
     Study(
@@ -265,7 +265,7 @@ FIGURES = (
             is_above("hard τ = 1", "contrastive τ = 1"),
             is_above("hard τ = 0.7", "hard τ = 0.07", margin=1.0),
         ),
-        small_settings=SMALL_SCALE,
+        short_settings=SHORT_SCALE,
     ),
 )
 

@@ -22,10 +22,10 @@ DATA_SETS = (
     StudyData(name="ImageNet-100", data="imagenet100", changes=_IMAGENET100_SETTINGS),
 )
 ACCURACY = Quantity(name="", measure="linear:wang-liu")
-UNIFORMITY = Quantity(name="-U", measure="-uniformity", unit="")
-TOLERANCE = Quantity(name="T", measure="tolerance", unit="")
-# Small scale: a quarter of the epochs, and the milestones with them.
-SMALL_SCALE: Settings = {"epochs": 50, "milestones": (40, 47)}
+UNIFORMITY = Quantity(name="-U", measure="-metric:uniformity:projector:test", unit="")
+TOLERANCE = Quantity(name="T", measure="metric:tolerance:projector:test", unit="")
+# Short scale: a quarter of the epochs, and the milestones with them.
+SHORT_SCALE: Settings = {"epochs": 50, "milestones": (40, 47)}
 
 
 def sweep_temperature(

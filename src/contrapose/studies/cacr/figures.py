@@ -18,7 +18,7 @@ from contrapose.studies.cacr.methods import (
     LINEAR,
     LOSSES,
     ONE_POSITIVE,
-    SMALL_SCALE,
+    SHORT_SCALE,
     imbalanced,
     positives_row,
     six_methods,
@@ -81,7 +81,7 @@ def _entropy_study(name: str, title: str, sets: tuple[StudyData, ...]) -> Study:
             _leads_during_training(CACR_K4, "conditional_entropy", "H(X⁻|X)"),
             is_above(CACR_K4, CL, "H", margin=0.01),
         ),
-        small_settings=SMALL_SCALE,
+        short_settings=SHORT_SCALE,
         note="Measured with M = 128 and t⁻ = 2 for every method and data set, so that the curves can be compared; "
         "the paper uses CACR's own t⁻, which is 3 on CIFAR-100.",
     )
@@ -131,7 +131,7 @@ FIGURES = (
             is_above("CACR (K=4), M = 768", "CL, M = 768"),
             is_above("CL, M = 64", "CACR (K=1), M = 64", margin=0.3),
         ),
-        small_settings=SMALL_SCALE,
+        short_settings=SHORT_SCALE,
     ),
     Study(
         name="cacr/figure9",
@@ -143,7 +143,7 @@ FIGURES = (
         sets=(CIFAR10, CIFAR100),
         show=curves("K", ACCURACY_AXIS),
         claims=(is_monotonic([(float(k), f"K = {k}") for k in printed.TABLE14], up=True, margin=0.5, what="accuracy"),),
-        small_settings=SMALL_SCALE,
+        short_settings=SHORT_SCALE,
         note="Batches of 128 and the t⁻ of K = 4 for every K. The paper's ImageNet-1K panel (K from 1 to 4) is left "
         "out; cacr/table15 has K = 1 and 4.",
     ),
@@ -157,7 +157,7 @@ FIGURES = (
         sets=CIFAR_AND_STL,
         show=over_epochs("knn_top1", "kNN accuracy, %"),
         claims=(_leads_during_training(CACR_K4, "knn_top1", "kNN accuracy"), is_above(CACR_K4, CMC, margin=0.3)),
-        small_settings=SMALL_SCALE,
+        short_settings=SHORT_SCALE,
         note="The paper trains a linear classifier every 10 epochs. Ours shows kNN accuracy during training, and "
         "linear accuracy at the end.",
     ),

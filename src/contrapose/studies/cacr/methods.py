@@ -85,8 +85,8 @@ def imagenet(name: str = "ImageNet-1K", data: str = "imagenet", **changes: Any) 
     return StudyData(name=name, data=data, changes={"stream": True, **changes})
 
 
-# Small scale: a quarter of the epochs, and the milestones with them.
-SMALL_SCALE: Settings = {"epochs": 50, "milestones": (39, 42, 46)}
+# Short scale: a quarter of the epochs, and the milestones with them.
+SHORT_SCALE: Settings = {"epochs": 50, "milestones": (39, 42, 46)}
 # CIFAR-10 in place of ImageNet: a small ResNet, and a queue that its 50,000 images fill often enough.
 SMALL_SCALE_IMAGENET: Settings = {
     "encoder": "resnet18-cifar",
@@ -118,11 +118,11 @@ def six_methods(
     *,
     one_positive: Settings = ONE_POSITIVE,
     four_positives: Settings = FOUR_POSITIVES,
-    one_positive_small: Settings = ONE_POSITIVE,
+    one_positive_short: Settings = ONE_POSITIVE,
 ) -> tuple[Row, ...]:
     """Return a row for each of the six methods, with its printed number on every data set.
 
-    Methods with one positive and with four differ in further settings; `one_positive_small` applies at the small scale.
+    Methods with one positive and with four differ in further settings; `one_positive_short` applies at the short scale.
     """
     rows = []
     for index, (name, method) in enumerate(methods.items()):
@@ -132,7 +132,7 @@ def six_methods(
                 name=name,
                 changes={**method, **(four_positives if four else one_positive)},
                 printed={data_set: values[index] for data_set, values in printed.items()},
-                small_settings=ONE_POSITIVE if four else one_positive_small,
+                short_settings=ONE_POSITIVE if four else one_positive_short,
             )
         )
     return tuple(rows)

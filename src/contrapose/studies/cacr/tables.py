@@ -25,8 +25,8 @@ from contrapose.studies.cacr.methods import (
     MOCO_PRESET,
     ONE_POSITIVE,
     RESNET_METHODS,
+    SHORT_SCALE,
     SIX_METHODS_CLAIMS,
-    SMALL_SCALE,
     SMALL_SCALE_IMAGENET,
     STEP_SECONDS,
     STL_RESNET,
@@ -103,7 +103,7 @@ TABLES = (
             *SIX_METHODS_CLAIMS[:2],
             computed_claim(f"{CACR_K4} loses less than {CL} on imbalanced data", _loses_less),
         ),
-        small_settings=SMALL_SCALE,
+        short_settings=SHORT_SCALE,
         note="AU-CL on CIFAR-10 is 83.39 as in Table 8, which the printed drop needs; Table 2 has 83.49. CL's "
         "printed drops on CIFAR-100 (3.57 and 12.57) do not follow from its numbers: they are 3.12 and 12.12. The "
         "printed rules of imbalance are garbled; ours are those of the authors' code. The exponential one leaves "
@@ -117,12 +117,12 @@ TABLES = (
         rows=six_methods(
             printed.TABLE3,
             one_positive={"epochs": 400, "milestones": (310, 340, 370)},
-            one_positive_small={"epochs": 100, "milestones": (78, 85, 92)},
+            one_positive_short={"epochs": 100, "milestones": (78, 85, 92)},
         ),
         quantities=LINEAR,
         sets=CIFAR_AND_STL,
         claims=(is_above(CACR_K4, CACR_K1, margin=0.3), is_above(CMC, CL, margin=0.3)),
-        small_settings=SMALL_SCALE,
+        short_settings=SHORT_SCALE,
         note="The small scale compares 100 with 50 epochs. Two printed numbers are doubtful: CL on CIFAR-100 has the "
         "55.41 of 200 epochs, and HN-CL on STL-10 (82.41) is below its 200 epochs (83.27).",
     ),
@@ -176,7 +176,7 @@ TABLES = (
         quantities=LINEAR,
         sets=CIFAR_AND_STL,
         claims=SIX_METHODS_CLAIMS,
-        small_settings=SMALL_SCALE,
+        short_settings=SHORT_SCALE,
     ),
     Study(
         name="cacr/table9",
@@ -211,7 +211,7 @@ TABLES = (
             is_above("π⁺ reversed", "π⁻ reversed", margin=1.0),
             is_above("π⁻ reversed", "both reversed", margin=1.0),
         ),
-        small_settings=SMALL_SCALE,
+        short_settings=SHORT_SCALE,
         note="The paper does not give t⁻ here; 86.48 is nearest to 86.54, that of t⁻ = 0.9.",
     ),
     Study(
@@ -235,7 +235,7 @@ TABLES = (
             is_above("without π⁺", "without π⁻", margin=2.0),
             is_above("without π⁻", "UAUR"),
         ),
-        small_settings=SMALL_SCALE,
+        short_settings=SHORT_SCALE,
         note="t⁻ = 2: 85.94 is that cell of Table 13. CIFAR-100 is 59.51 here and 59.41 there.",
     ),
     Study(
@@ -248,7 +248,7 @@ TABLES = (
         sets=CIFAR_AND_STL,
         show=curves("t⁺", ACCURACY_AXIS),
         claims=(is_above("t⁺ = 1", "t⁺ = 3"), is_above("t⁺ = 0.5", "t⁺ = 3")),
-        small_settings=SMALL_SCALE,
+        short_settings=SHORT_SCALE,
         note="On CIFAR-100 the paper marks 59.47 as best; 59.61 (t⁺ = 0.7) is more.",
     ),
     Study(
@@ -266,7 +266,7 @@ TABLES = (
             is_above("K = 4, t⁻ = 0.9", "K = 4, t⁻ = 0.5", margin=0.3),
             stays_within([row.name for row in _T_NEG_K4], spread=2.0, what="accuracy with K = 4"),
         ),
-        small_settings=SMALL_SCALE,
+        short_settings=SHORT_SCALE,
     ),
     Study(
         name="cacr/table14",
@@ -281,7 +281,7 @@ TABLES = (
             is_monotonic([(float(k), f"K = {k}") for k in printed.TABLE14], up=True, margin=0.0, what="time of a step"),
             _is_slower("K = 10", "K = 1", at_most=5.5),
         ),
-        small_settings=SMALL_SCALE,
+        short_settings=SHORT_SCALE,
         note=f"{_STEP_NOTE} With K = 10 there are 5.5 times as many images as with K = 1.",
     ),
     Study(
@@ -372,7 +372,7 @@ TABLES = (
         quantities=LINEAR,
         sets=CIFAR_AND_STL,
         claims=tuple(stays_within((f"{k}, Euclidean", f"{k}, RBF"), spread=1.0, what=k) for k in ("K = 1", "K = 4")),
-        small_settings=SMALL_SCALE,
+        short_settings=SHORT_SCALE,
         note="t⁻ = 2: on CIFAR the numbers are those cells of Table 13. On STL-10 with K = 1 they differ (83.55 and "
         "84.21).",
     ),

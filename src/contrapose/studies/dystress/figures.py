@@ -23,9 +23,8 @@ from contrapose.studies.dystress.methods import (
     FIGURE5_QUANTITIES,
     IMAGENET100,
     IMAGENET100_PRESET,
-    PROJECTOR_NOTE,
     RANGE_METHODS,
-    SMALL_SCALE,
+    SHORT_SCALE,
     SMALL_SCALE_IMAGENET,
     UNIFORMITY_AND_TOLERANCE,
     cosine_loss,
@@ -291,8 +290,8 @@ FIGURES = (
             is_above("0.07–0.1", "0.07–0.5", "T", margin=0.01),
         ),
         small_settings=SMALL_SCALE_IMAGENET,
-        note="The paper says that a low temperature gives high tolerance; Wang & Liu find the opposite. "
-        f"{PROJECTOR_NOTE}",
+        short_settings=SHORT_SCALE,
+        note="The paper says that a low temperature gives high tolerance; Wang & Liu find the opposite.",
     ),
     Study(
         name="dystress/figure6",
@@ -309,8 +308,8 @@ FIGURES = (
             is_above("0.2–0.5", "0.07–0.2", "T", margin=0.02),
             _is_above_on("CIFAR-100", "0.07–0.2", "0.07–0.5", quantity="accuracy", margin=0.3),
         ),
-        small_settings=SMALL_SCALE,
-        note=f"The paper does not list all of its ranges: Figure 3's are used. {PROJECTOR_NOTE}",
+        short_settings=SHORT_SCALE,
+        note="The paper does not list all of its ranges: Figure 3's are used.",
     ),
     Study(
         name="dystress/figure7",
@@ -327,8 +326,8 @@ FIGURES = (
             is_above("SMv1b", "SMv2b", "T", margin=0.01),
             _is_above_on("CIFAR-10", "SMv2a", "SMv2b", quantity="accuracy", margin=0.2),
         ),
-        small_settings=SMALL_SCALE,
-        note=f"Versions a and b have |Δs| = 0.2 and 0.4; see Figure 4 for where their minima are. {PROJECTOR_NOTE}",
+        short_settings=SHORT_SCALE,
+        note="Versions a and b have |Δs| = 0.2 and 0.4; see Figure 4 for where their minima are.",
     ),
     Study(
         name="dystress/figure8",
@@ -343,7 +342,7 @@ FIGURES = (
             _is_above_on("CIFAR-10", "lr = 0.06", "lr = 0.5", quantity="accuracy", margin=0.5),
             computed_claim("lr = 0.5 loses less than 0.5 against lr = 0.06 on CIFAR-100", _high_rate_costs_little),
         ),
-        small_settings=SMALL_SCALE,
+        short_settings=SHORT_SCALE,
         note="The paper does not list its learning rates: these are our choice.",
     ),
 )

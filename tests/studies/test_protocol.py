@@ -1,0 +1,41 @@
+"""What each study measures is said in words, and docs/studies.md is up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from contrapose.studies import STUDIES
+from contrapose.studies.protocol import describe_measure, describe_study, protocol_page
+from contrapose.training import Run
+
+PAGE = Path(__file__).parents[2] / "docs" / "studies.md"
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text() == protocol_page(STUDIES.values()), "run: contrapose study protocols > docs/studies.md"
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_says_what_it_measures(name: str) -> None:
+    paper, ours, difference = describe_study(STUDIES[name])
+    assert paper
+    assert ours
+    assert difference or STUDIES[name].diagram
+
+
+@pytest.mark.parametrize("name", [name for name in STUDIES if name.startswith("dystress/")])
+def test_uniformity_of_dystress_is_that_of_the_encoder(name: str) -> None:
+    for quantity in STUDIES[name].quantities:
+        assert "uniformity" not in quantity.measure or ":encoder:test" in quantity.measure
+
+
+def test_a_measure_names_output_and_images() -> None:
+    run = Run(data="digits", knn=7, probe="train")
+    assert (
+        describe_measure("-metric:uniformity:encoder:test", run)
+        == "uniformity of the encoder's output, all test images"
+    )
+    assert "7-NN accuracy" in describe_measure("knn_top1", run)
+    assert "the images trained on" in describe_measure("linear:cacr", run)
