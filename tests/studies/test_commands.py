@@ -79,7 +79,7 @@ def test_selected_data_sets_of_a_study(tmp_path: Path, capsys: pytest.CaptureFix
     main([*arguments, "-o", str(tmp_path), "--sets", "CIFAR-10, exponential", "--rows", "CL", "CACR (K=1)"])
     output = capsys.readouterr().out
     assert "holds: CACR (K=1) is above CL\n    CIFAR-10, exponential: " in output
-    (part,) = tmp_path.glob("cacr-table2-small-part-*")  # another part has another name
+    (part,) = tmp_path.glob("cacr-table2-short-part-*")  # another part has another name
     page = (part / "index.md").read_text()
     assert "| CIFAR-10, exponential |" in page
     assert "CIFAR-10, linear" not in page
