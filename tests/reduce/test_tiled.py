@@ -117,8 +117,13 @@ from contrapose.reduce.view_loss import mean_cross_entropy
 worst = 0.0
 for width in (0, 256):
     fused.MAX_RESIDENT_WIDTH = width
-    for m, d, dtype, stacked in ((7, 20, torch.float32, False), (20, 17, torch.float32, True), (9, 16, torch.bfloat16, False)):
+    # 48: tiles are full, so that ids are compared as numbers
+    for m, d, dtype, stacked in (
+        (7, 20, torch.float32, False), (20, 17, torch.float32, True), (9, 16, torch.bfloat16, False),
+        (48, 17, torch.float32, False), (48, 16, torch.bfloat16, False),
+    ):
         for negatives in (None, other_views()):
+            precision = "bf16" if m == 48 and dtype == torch.bfloat16 else "tf32x3"
             z = torch.randn(2, m, d).to(dtype)
             leaves = (z.clone().requires_grad_(),) if stacked else tuple(x.clone().requires_grad_() for x in z)
             units, inverse, products, rounded = unit_kernels.forward(*z)
@@ -128,7 +133,7 @@ for width in (0, 256):
             learned = [torch.tensor(5.0, requires_grad=True) for _ in range(2)]  # 1 / τ
             loss = mean_cross_entropy(
                 RawViews(leaves, inverse), units.flatten(0, 1), products, source.selection, learned[0] if m == 7 else 5.0,
-                precision="tf32x3", bf16_anchor=rounded,
+                precision=precision, bf16_anchor=rounded,
             )
             (3 * loss).backward()
             ours = torch.stack([x.grad for x in leaves]).reshape(z.shape)
@@ -136,7 +141,8 @@ for width in (0, 256):
             with path("dense"):
                 value = nt_xent(two_views(*reference), temperature=1 / learned[1], negatives=negatives)
             (3 * value).backward()
-            torch.testing.assert_close(loss, value, rtol=1e-5, atol=1e-6)
+            near = 1e-5 if precision == "tf32x3" else 5e-3
+            torch.testing.assert_close(loss, value, rtol=near, atol=near)
             tolerance = 1e-2 if dtype == torch.bfloat16 else 2e-5
             torch.testing.assert_close(ours, reference.grad, rtol=tolerance, atol=tolerance)
             assert ours.dtype == dtype
@@ -147,17 +153,17 @@ for width in (0, 256):
                 x.grad = None
             loss = mean_sigmoid_loss(
                 RawViews(leaves, inverse), units.flatten(0, 1), products, source.selection, numbers[0][0], numbers[0][1],
-                precision="tf32x3", bf16_anchor=rounded,
+                precision=precision, bf16_anchor=rounded,
             )
             (3 * loss).backward()
             reference = z.clone().requires_grad_()
             with path("dense"):
                 value = siglip(two_views(*reference), temperature=1 / numbers[1][0], bias=numbers[1][1], negatives=negatives)
             (3 * value).backward()
-            torch.testing.assert_close(loss, value, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(loss, value, rtol=near, atol=near)
             ours = torch.stack([x.grad for x in leaves]).reshape(z.shape)
             torch.testing.assert_close(ours, reference.grad, rtol=tolerance, atol=tolerance)
-            torch.testing.assert_close(numbers[0].grad, numbers[1].grad, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(numbers[0].grad, numbers[1].grad, rtol=10 * near, atol=near)
 print("equal")
 """
 )

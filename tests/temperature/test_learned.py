@@ -106,3 +106,16 @@ def test_bounds_do_not_invalidate_a_graph_that_was_made_before() -> None:
     temperature()
     penalty.backward()
     assert temperature.log_temperature.grad is not None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_bad_learned_temperature_is_refused_without_waiting_in_each_step() -> None:
+    """The check of one step is read in a later one, so that the host does not wait for the device."""
+    z1, z2 = torch.randn(2, 8, 4, device="cuda")
+    temperature = torch.tensor(-1.0, device="cuda", requires_grad=True)
+    nt_xent(two_views(z1, z2), temperature=temperature)
+    torch.cuda.synchronize()
+    with pytest.raises(
+        ValueError, match=r"temperature: expected temperatures of at least 1e-06, got -1 in an earlier step"
+    ):
+        nt_xent(two_views(z1, z2), temperature=temperature)

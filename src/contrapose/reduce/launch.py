@@ -103,11 +103,11 @@ _COMPILED: dict[tuple[Any, ...], Any] = {}
 
 def launch(
     kernel: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...], specialisation: tuple[Any, ...],
-    constants: dict[str, Any], *, near: Tensor, warps: int, stages: int, registers: int | None = None,
+    constants: dict[str, Any], *, near: Tensor, warps: int, stages: int,
 ) -> None:  # fmt: skip
-    """Run kernel[grid](…) on the device of `near`; `registers` limits those of a thread, so that more programs run at once."""
+    """Run kernel[grid](…) on the device of `near`."""
     # With a cache of compiled kernels: for small problems Triton's own look-up takes longer than the kernel.
-    key = (kernel.__name__, near.device, specialisation, *constants.items(), warps, stages, registers)
+    key = (kernel.__name__, near.device, specialisation, *constants.items(), warps, stages)
     compiled = _COMPILED.get(key)
     if compiled is not None and near.is_cuda and near.device.index == torch.cuda.current_device():
         # A compiled kernel takes its constants too, by position.
@@ -115,8 +115,7 @@ def launch(
         return
     with on_device(near):
         if compiled is None:
-            options = {"num_warps": warps, "num_stages": stages, "maxnreg": registers}
-            _COMPILED[key] = kernel[grid](*arguments, **constants, **options)
+            _COMPILED[key] = kernel[grid](*arguments, **constants, num_warps=warps, num_stages=stages)
         else:
             compiled[grid](*arguments, *[constants[name] for name in kernel.arg_names[len(arguments) :]])
 

@@ -25,9 +25,9 @@ from contrapose.reduce.tile_kernels import sigmoid_tiles_kernel
 from contrapose.reduce.tiles import BLOCK, BlockGradients, Tiles, tile_width
 from contrapose.reduce.unit import RawViews, same_tensor
 
-# Half of the usual tile, with registers for three programs on a multiprocessor: the losses, sigmoids and weights of a tile are
-# live at once, and one program's sums should run during another's products.
-_TILE, _REGISTERS = (64, 128, 64, 4, 3), 168
+# Half of the usual tile: the losses, sigmoids and weights of a tile are live at once, and one program's sums should run during
+# another's products.
+_TILE = (64, 128, 64, 4, 3)
 
 
 def sum_of_softplus(
@@ -101,12 +101,11 @@ class _Matrix:
         blocks = list(comparisons(self.selection.runs, same=self.same, block=BLOCK))
         # Blocks on the diagonal need square tiles.
         special = self.precision == "bf16" and self.z.is_cuda and not any(block.diagonal for block in blocks)
-        tile, registers = (_TILE, _REGISTERS) if special else (None, None)
-        tiles = Tiles(self.z, self.p, self.selection, self.precision, tile=tile, registers=registers)
+        tiles = Tiles(self.z, self.p, self.selection, self.precision, tile=_TILE if special else None)
         gradients = BlockGradients(self.z, self.p, same=self.same, wants_rows=wants_rows, wants_columns=wants_columns)
         constants = {
             "TEMPERATURE": self.phi.temperature, "DETACH": self.phi.detach, "WEIGHTS": wants_rows or wants_columns,
-            "LEARNED": learned,
+            "LEARNED": learned, "NUMBERED": self.selection.id_period >= tiles.rows + tiles.columns,
         }  # fmt: skip
         totals = None
         for block in blocks:

@@ -51,6 +51,19 @@ def _excluded(z_id, p_id, rows, columns, row_inside, column_inside, FULL_TILES: 
 
 
 @triton.jit
+def _excluded_by_number(row, column, period, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Return `_excluded` of a tile from `row` and `column` on, if the ids of row and column r are r % period.
+
+    The period must be at least ROWS + COLUMNS: then a row of the tile has its own id in one column at most. No ids are held in
+    registers: those of 128 columns would take half of a thread's.
+    """
+    ahead = (row - column) % period  # of the first column: how far it is to the id of the first row
+    ahead = tl.where(ahead < 0, ahead + period, ahead)  # Triton's % has the sign of the dividend
+    ahead = tl.where(ahead < COLUMNS, ahead, ahead - period)
+    return (ahead + tl.arange(0, ROWS))[:, None] == tl.arange(0, COLUMNS)[None, :]
+
+
+@triton.jit
 def _replace_excluded(
     x, value, z_id, p_id, rows, columns, row_inside, column_inside, any_excluded, FULL_TILES: tl.constexpr
 ):
@@ -299,17 +312,35 @@ def weigh_tiles_kernel(
 
 
 @triton.jit
+def _softplus_and_sigmoid(x, HALF: tl.constexpr, FAST: tl.constexpr):
+    """Return log2(1 + 2^x) and 2^x / (1 + 2^x). With HALF, the first to five digits, in fewer operations."""
+    if HALF:
+        e = tl.exp2(tl.minimum(x, 126.0))
+        one_plus = 1.0 + e
+        # The logarithm of 1 + e has lost the digits of a small e: two terms of its series have more of them.
+        value = tl.where(e < 2.0**-8, e * (LOG2E - e * (0.5 * LOG2E)), tl.maximum(tl.log2(one_plus), x))
+        return value, e * reciprocal(one_plus, FAST)
+    u = tl.exp2(-tl.abs(x))
+    one_plus = 1.0 + u
+    inverse = reciprocal(one_plus, FAST)
+    # log(1 + u), with the digits of a small u that 1 + u rounds off
+    value = tl.maximum(x, 0.0) + tl.log2(one_plus) + (u - (one_plus - 1.0)) * inverse * LOG2E
+    return value, tl.where(x >= 0, inverse, u * inverse)
+
+
+@triton.jit
 def sigmoid_tiles_kernel(
     z, p, z_id, p_id, scale_and_bias, parts, out, row_start, row_end, column_start, column_end, period, low, span, bend,
     COLUMNS_ARE_ANCHORS: tl.constexpr, TRIANGLE: tl.constexpr, TEMPERATURE: tl.constexpr, DETACH: tl.constexpr,
-    WEIGHTS: tl.constexpr, LEARNED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
-    DEPTH: tl.constexpr, PRECISION: tl.constexpr, FULL_TILES: tl.constexpr, FAST: tl.constexpr,
+    WEIGHTS: tl.constexpr, LEARNED: tl.constexpr, NUMBERED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr, FULL_TILES: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
     """Sum log(1 + e^x) over each tile, x = scale · s/τ(s) + bias: (planes, tiles).
 
     If scale or bias are LEARNED, σ(x) · s/τ(s) and σ(x) are summed too: their gradients. With WEIGHTS, the derivative of the
     block's sum with respect to each similarity is written to `out`, in the same pass: it does not depend on sums over the
-    rest of the matrix, as that of a softmax does. If columns are anchors, each similarity counts twice.
+    rest of the matrix, as that of a softmax does. If columns are anchors, each similarity counts twice. NUMBERED: the ids of
+    row and column r are r % period.
     """
     i, j = tl.program_id(0), tl.program_id(1)
     here, plane = parts + i * tl.num_programs(1) + j, tl.num_programs(0) * tl.num_programs(1)
@@ -323,7 +354,10 @@ def sigmoid_tiles_kernel(
         row_start, row_end, column_start, column_end, period, ROWS, COLUMNS, FULL_TILES
     )
     # Compared in all tiles: a branch would take registers, and with them speed, from all of them.
-    excluded = _excluded(z_id, p_id, rows, columns, row_inside, column_inside, FULL_TILES)
+    if NUMBERED and FULL_TILES:
+        excluded = _excluded_by_number(row_start + i * ROWS, column_start + j * COLUMNS, period, ROWS, COLUMNS)
+    else:
+        excluded = _excluded(z_id, p_id, rows, columns, row_inside, column_inside, FULL_TILES)
     times = 1.0
     if COLUMNS_ARE_ANCHORS:
         times = 2.0
@@ -334,21 +368,16 @@ def sigmoid_tiles_kernel(
     base, slope = over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
     # Base 2 throughout. -inf for excluded pairs makes their loss and their weight exactly 0.
     x = tl.where(excluded, float("-inf"), base * (scale * LOG2E) + bias * LOG2E)
-    u = tl.exp2(-tl.abs(x))
-    one_plus = 1.0 + u
-    inverse = reciprocal(one_plus, FAST)
-    # log(1 + u), with the digits of a small u that 1 + u rounds off
-    value = tl.maximum(x, 0.0) + tl.log2(one_plus) + (u - (one_plus - 1.0)) * inverse * LOG2E
+    value, sigmoid = _softplus_and_sigmoid(x, z.dtype == tl.bfloat16, FAST)
     count = times
     if TRIANGLE:
         count = tl.where(j > i, 2.0, 1.0)  # a tile on the diagonal holds both similarities of a pair
     tl.store(here, tl.sum(value) * (count * LN2))
-    sigmoid = tl.where(x >= 0, inverse, u * inverse)
     if LEARNED:
-        tl.store(here + plane, tl.sum(sigmoid * tl.where(excluded, 0.0, base)) * count)
+        tl.store(here + plane, tl.sum(sigmoid * base) * count)
         tl.store(here + 2 * plane, tl.sum(sigmoid) * count)
     if WEIGHTS:
-        weight = tl.where(excluded, 0.0, sigmoid * slope * (scale * times)).to(out.dtype)
+        weight = (sigmoid * slope * (scale * times)).to(out.dtype)
         out.store([i * ROWS, j * COLUMNS], weight)
         if TRIANGLE:
             if j > i:

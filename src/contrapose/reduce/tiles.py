@@ -46,9 +46,8 @@ class Tiles:
         precision: str,
         *,
         tile: Tile | None = None,
-        registers: int | None = None,
     ) -> None:
-        self.z, self.p, self.registers = z, p, registers
+        self.z, self.p = z, p
         self.ids, self.id_period = (selection.anchor_id, selection.pool_id), selection.id_period
         self.rows, self.columns, depth, self.warps, self.stages = tile or TILES[precision]
         self.operands = _descriptor(z, self.rows, depth), _descriptor(p, self.columns, depth)
@@ -84,7 +83,6 @@ class Tiles:
         launch(
             kernel, (*self.grid(block), 1), (*self.operands, *buffers, *written, *sizes, *numbers),
             (self.z.dtype, specialisation(buffers, sizes)), constants, near=self.z, warps=self.warps, stages=self.stages,
-            registers=self.registers,
         )  # fmt: skip
 
 

@@ -71,8 +71,8 @@ class _Inputs:
 class _InnerContext:
     """Stands in for autograd's context where one function calls the forward and backward passes of another."""
 
-    def __init__(self, needs_gradient: bool, needs_factor: bool) -> None:
-        self.needs_input_grad = (needs_gradient, needs_gradient, needs_factor)
+    def __init__(self, needs_gradient: bool) -> None:
+        self.needs_input_grad = (needs_gradient, needs_gradient, False)
         self.saved_tensors: tuple[Tensor, ...] = ()
 
     def save_for_backward(self, *tensors: Tensor) -> None:
@@ -83,8 +83,8 @@ class _InnerContext:
 class _ViewLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: _Inputs, factor: float | Tensor, *views: Tensor) -> Tensor:
-        _, wants_factor, *wants_views = ctx.needs_input_grad
-        inner = _InnerContext(any(wants_views), wants_factor)
+        _, _, *wants_views = ctx.needs_input_grad
+        inner = _InnerContext(any(wants_views))
         (total,) = inputs.function.forward(
             inner, inputs.anchor, inputs.anchor, None, *inputs.operands, inputs.reduction
         )
@@ -105,11 +105,12 @@ class _ViewLoss(torch.autograd.Function):
         gap, anchor, inverse, similarity, *kept = ctx.saved_tensors
         weight = torch.sigmoid(gap).mul_(gradients[0] / len(gap))
         ctx.inner.saved_tensors = tuple(kept)
-        d_anchor, _, d_total, *_ = ctx.function.backward(ctx.inner, weight.view(-1))
+        d_anchor, *_ = ctx.function.backward(ctx.inner, weight.view(-1))
         ctx.inner.saved_tensors = ()
         d_factor = None
-        if d_total is not None:
-            d_factor = d_total.sum() - torch.dot(weight.view(-1), similarity.view(-1))
+        if ctx.needs_input_grad[1]:
+            # The gradient of a log-sum-exp with respect to the factor is the expectation of s, kept as the second statistic.
+            d_factor = torch.dot(weight.view(-1), kept[3] - similarity.view(-1))
         if d_anchor is None:
             return None, d_factor, *[None for _ in ctx.dtypes]
         views = anchor.view(2, -1, anchor.shape[1])

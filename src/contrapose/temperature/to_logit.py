@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -13,7 +14,7 @@ from contrapose.reduce import Divided, Logit, Scale
 from contrapose.temperature.learned import LearnedTemperature
 from contrapose.temperature.profile import Profile
 from contrapose.temperature.schedule import Schedule
-from contrapose.validate import check_number, check_values
+from contrapose.validate import check_later, check_number, check_values
 
 SMALLEST = 1e-6  # at a lower temperature, s/τ has no digits after the point left in float32
 
@@ -25,7 +26,7 @@ def temperature_logit(temperature: Temperature, anchors: int, name: str = "tempe
     if isinstance(temperature, LearnedTemperature):  # positive by construction: no value is read from the device
         return Scale(temperature.inverse())
     if isinstance(temperature, Tensor):
-        return Scale(1.0 / _check_tensor(temperature, anchors, name))
+        return Scale(_check_tensor(temperature, anchors, name).reciprocal())
     if isinstance(temperature, Schedule):
         raise ValueError(f"{name}: a schedule needs an epoch: pass {name}=schedule.at(epoch)")
     if isinstance(
@@ -49,11 +50,17 @@ def _check_tensor(temperature: Tensor, anchors: int, name: str) -> Tensor:
     if not temperature.is_floating_point():
         raise ValueError(f"{name}: expected floating point temperatures, got {temperature.dtype}")
     values: Any = temperature.detach()
-    check_values(
-        values >= SMALLEST,
-        lambda: f"{name}: expected temperatures of at least {SMALLEST:g}, got {values.min().item():g}",
-    )
+    message = f"{name}: expected temperatures of at least {SMALLEST:g}, got"
+    if temperature.is_cuda and temperature.requires_grad:  # learned: it is new in every step of a training
+        check_later(values.min() if values.ndim else values, partial(_check_learned, message=message))
+    else:
+        check_values(values >= SMALLEST, lambda: f"{message} {values.min().item():g}")
     return temperature.float() if temperature.dtype in (torch.float16, torch.bfloat16) else temperature
+
+
+def _check_learned(value: float, message: str) -> None:
+    if not value >= SMALLEST:  # so that NaN is refused too
+        raise ValueError(f"{message} {value:g} in an earlier step")
 
 
 @dataclass(frozen=True)
