@@ -132,7 +132,15 @@ def test_metrics_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert record["effective_temperature"] == pytest.approx(0.2, rel=1e-3)
     capsys.readouterr()
     main(["map", str(run), str(run), "--method", "pca", "--images", "40", "-o", str(tmp_path / "map.png")])
-    assert "-U " in capsys.readouterr().out
+    assert ": projector -U " in capsys.readouterr().out
+    main(["export", str(run), "-o", str(tmp_path / "encoder.safetensors")])
+    card = (tmp_path / "encoder.safetensors.md").read_text()
+    assert f"- uniformity of the projector's output: {record['uniformity']:.6g}" in card
+    assert f"- uniformity of the encoder's features: {record['encoder_uniformity']:.6g}" in card
+    capsys.readouterr()
+    main(["evaluate", str(run), "--metrics"])
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["uniformity"] != scores["encoder_uniformity"]
     assert (tmp_path / "map.png").read_bytes()[:4] == b"\x89PNG"
     assert "a sphere shows embeddings of 3 dimensions" in error_message(capsys, "map", str(run), "--method", "sphere")
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from contrapose import metrics
-from contrapose.evaluation import Measures, partners
+from contrapose.evaluation import GEOMETRY, Measures, partners
 from contrapose.modalities.images.digits import digits
 from contrapose.modalities.images.images import Images
 from contrapose.modalities.images.views import Views
@@ -59,3 +59,62 @@ def test_partners_are_others_of_the_class() -> None:
     for i in (0, 1, 2, 4, 5):
         assert partner[i] != i
         assert labels[partner[i]] == labels[i]
+
+
+def colours(*, sort: bool) -> Images:
+    """Return 384 images of three classes, each of its own colour with noise, in the order of their classes or mixed."""
+    labels = torch.arange(3).repeat_interleave(128)
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 40, (384, 3, 32, 32), generator=generator)
+    pixels[torch.arange(384), labels] += 200
+    index = torch.arange(384) if sort else torch.randperm(384, generator=generator)
+    return Images("colours", pixels[index].to(torch.uint8), labels[index])
+
+
+def test_batches_of_a_class_folder_are_mixed() -> None:
+    """A batch of one class is spread evenly around its class, and its conditional entropy is nearly the maximum."""
+    in_order, mixed = (
+        Measures(images=0, batch=32)(embed, colours(sort=sort), VIEWS, CPU)["conditional_entropy"]
+        for sort in (True, False)
+    )
+    z = unit(torch.cat([embed(RECIPE.plain(part)) for part in colours(sort=True).pixels.split(100)]))
+    of_one_class = metrics.conditional_entropy(z, batch=32)
+    assert in_order == pytest.approx(mixed, rel=0.02)
+    assert of_one_class > 1.2 * in_order
+
+
+def test_anchors_of_a_class_folder_are_of_all_classes() -> None:
+    """Every view of a black image is black, so anchors of the first class alone would have no gap."""
+    data = colours(sort=True)
+    data.pixels[:128] = 0
+    values = Measures(images=0, drawn=60, draws=3)(embed, data, VIEWS, CPU)
+    black = Measures(images=0, drawn=60, draws=3)(embed, data.subset(torch.arange(129)), VIEWS, CPU)
+    assert black["attraction_gap"] < 0.1 * values["attraction_gap"]
+
+
+def test_means_over_anchors_have_their_errors() -> None:
+    few, many = (Measures(images=0, drawn=drawn, draws=3)(embed, digits(400), VIEWS, CPU) for drawn in (20, 320))
+    for name in ("attraction_gap", "repulsion_gap", "prototype_bias_single"):
+        assert 2 < few[f"{name}_error"] / many[f"{name}_error"] < 8  # about √16
+        assert abs(few[name] - many[name]) < 5 * few[f"{name}_error"]
+    default = Measures(images=0, draws=2)(embed, digits(200), VIEWS, CPU)
+    assert (
+        default["attraction_gap"]
+        == Measures(images=0, drawn=128, draws=2)(embed, digits(200), VIEWS, CPU)["attraction_gap"]
+    )
+
+
+class OnDisk(Images):
+    """Images that cannot be loaded into memory."""
+
+    def in_memory(self, views: object) -> Images:
+        raise AssertionError("loaded into memory")
+
+
+def test_metrics_without_augmentation_leave_the_images_on_disk() -> None:
+    data = digits(60)
+    on_disk = OnDisk("on disk", data.pixels, data.labels)
+    values = Measures(images=0, augmented=False)(embed, on_disk, VIEWS, CPU)
+    assert set(values) == set(GEOMETRY)
+    with pytest.raises(AssertionError, match="loaded into memory"):
+        Measures(images=0)(embed, on_disk, VIEWS, CPU)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from contrapose.evaluation import Measures
 from contrapose.networks.norms import replace_norms
 from contrapose.optim.lars import LARS
 from contrapose.training import Diverged, Run, Trainer, load
@@ -319,3 +320,17 @@ def test_a_whole_step_in_low_precision_with_scaled_gradients(tmp_path: Path) -> 
     norm = next(m for m in trainer.context.network.modules() if isinstance(m, torch.nn.BatchNorm2d))
     assert norm.num_batches_tracked is not None
     assert int(norm.num_batches_tracked) == 8  # each batch of two epochs once, though each is encoded twice
+
+
+def test_metrics_of_the_training_images(tmp_path: Path) -> None:
+    run = replace(RUN, limit=64, epochs=1, metrics=20)
+    records = {}
+    for images in ("test", "train"):
+        trainer = Trainer(replace(run, metrics_on=images), tmp_path / images, say=quiet)
+        trainer.train()
+        records[images] = json.loads((tmp_path / images / "records.jsonl").read_text())
+        source = trainer.split.train if images == "train" else trainer.split.held_out
+        assert records[images]["uniformity"] == pytest.approx(trainer.model.measure(source, Measures(20))["uniformity"])
+    assert records["test"]["loss"] == records["train"]["loss"]
+    assert records["test"]["uniformity"] != pytest.approx(records["train"]["uniformity"], rel=1e-3)
+    assert "metrics_on" not in run.describe()  # at its default, so that existing run names stay valid

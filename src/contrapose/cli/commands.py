@@ -48,7 +48,7 @@ COMMANDS = {
     "map": Command(
         "explain",
         "Map",
-        "Draw the embeddings of runs side by side, coloured by class, with uniformity, tolerance and kNN accuracy.",
+        "Draw the projector's outputs of runs side by side, coloured by class, with uniformity, tolerance and kNN accuracy.",
     ),
     "embed": Command(
         "files",

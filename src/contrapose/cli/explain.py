@@ -55,7 +55,7 @@ class Explain:
 
 @dataclass(frozen=True)
 class Map:
-    """Draw the embeddings of runs side by side, coloured by class, with uniformity, tolerance and kNN accuracy."""
+    """Draw the projector's outputs of runs side by side, coloured by class, with uniformity, tolerance and kNN accuracy."""
 
     runs: Positional[tuple[Path, ...]]
     """Directories of the runs."""

@@ -18,7 +18,7 @@ from contrapose.report.render import write
 from contrapose.studies import SCALES, STUDIES, Plan, Study, find
 from contrapose.studies.collect import collect, document, verdicts
 from contrapose.studies.execute import run_tasks
-from contrapose.studies.protocol import protocol_page
+from contrapose.studies.protocol import describe_quantities, protocol_page
 from contrapose.studies.results import RunDirectory
 from contrapose.studies.task import Task
 from contrapose.validate import check_directory, check_known, nearest
@@ -69,9 +69,15 @@ class StudyShow:
         """Print the study, and the commands that run it."""
         study = find(self.name)
         print(f"{study.name}: {study.title}\n{study.paper}\n\n{study.claim}")
-        for line in (study.note, f"Cannot run: {study.missing}." if study.missing else ""):
+        different = f"Different from the paper: {' '.join(study.differences)}" if study.differences else ""
+        for line in (study.note, different, f"Cannot run: {study.missing}." if study.missing else ""):
             if line:
                 print(f"\n{line}")
+        if study.quantities and not study.missing:
+            print("\nMeasured at the paper scale:")
+            for line in describe_quantities(study.plan("paper")):
+                print(f"  {line}")
+            print()
         values = next(iter(study.loss_values.values()), {})  # hyperparameters of the loss on the first data set
         for row in study.rows:
             settings = " ".join(f"{k}={v}" for k, v in row.changes.items())

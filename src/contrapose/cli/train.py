@@ -122,7 +122,8 @@ class Evaluate:
     finetune: int = 0
     """Epochs for which the encoder and a classifier are fine-tuned; 0: no fine-tuning."""
     metrics: bool = False
-    """Compute the embedding metrics on all test images: uniformity, tolerance, separation and others."""
+    """Compute metrics on all test images: uniformity, tolerance, separation and others of the projector's output and, as
+    encoder_NAME, those of the encoder's features that need no augmentation."""
     few_shot: bool = False
     """Train linear SVMs on a class-balanced subset and on all images (long-tail protocol of Kukleva et al.)."""
     skip_broken: bool = False
@@ -143,6 +144,8 @@ class Evaluate:
         scores = model.evaluate(split, self.knn or None)
         if self.metrics:
             scores |= model.measure(split.held_out, Measures(images=0, drawn=1000))
+            encoder_scores = model.measure(split.held_out, Measures(images=0, augmented=False), space="encoder")
+            scores |= {f"encoder_{name}": score for name, score in encoder_scores.items()}
         if not scores:
             _labelled_features(model, split)  # raises an error that says what the data lacks
         if self.linear:

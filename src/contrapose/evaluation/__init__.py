@@ -4,6 +4,18 @@ from contrapose.evaluation.features import features
 from contrapose.evaluation.finetune import FineTune
 from contrapose.evaluation.knn import KNN
 from contrapose.evaluation.linear import PROBES, Probe, few_shot
-from contrapose.evaluation.measures import Measures, partners
+from contrapose.evaluation.measures import GEOMETRY, Measures, bias_values, partners, separation_values
 
-__all__ = ["KNN", "PROBES", "FineTune", "Measures", "Probe", "features", "few_shot", "partners"]
+__all__ = [
+    "GEOMETRY",
+    "KNN",
+    "PROBES",
+    "FineTune",
+    "Measures",
+    "Probe",
+    "bias_values",
+    "features",
+    "few_shot",
+    "partners",
+    "separation_values",
+]

@@ -67,6 +67,11 @@ class Framework(State, ABC):
         """Set scheduled values before an epoch; `progress` is the part of the training that is done, in [0, 1]."""
         return
 
+    @property
+    def bank(self) -> Tensor | None:
+        """One stored embedding for each training sample, (N, d), if the method keeps any."""
+        return None
+
     def compile_encoders(self) -> None:
         """Compile the networks that views pass through."""
         # The inner network: laying out the inputs stays outside of what is compiled.

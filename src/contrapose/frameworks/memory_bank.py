@@ -40,6 +40,11 @@ class MemoryBank(Framework):
         bound = (3 / width) ** 0.5
         self.register_buffer("rows", torch.empty(size, width).uniform_(-bound, bound))
 
+    @property
+    def bank(self) -> Tensor:
+        """The stored embeddings (N, d). Rows of images that were never in a batch are not normalised."""
+        return self.rows
+
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
         """Compare each view with the bank."""
         z, score = self.split_score(gather(self.embed(views), 1))

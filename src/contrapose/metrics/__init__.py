@@ -5,7 +5,8 @@ All are exact, and are computed in blocks: no metric stores the n × n matrix of
     geometry     uniformity, tolerance, alignment, interclass_uniformity, effective_rank, feature_std
     neighbours   local_separation, similarity_histograms
     entropy      conditional_entropy
-    bounds       prototype_bias_means, prototype_bias_single, attraction_gap, repulsion_gap
+    bounds       prototype_bias_means, prototype_bias_single, prototype_deviations, attraction_gap, repulsion_gap,
+                 standard_error
     penalties    penalties: ∂L/∂s of any objective, that is which negatives it pushes and how hard
 
 >>> import torch
@@ -19,7 +20,9 @@ from contrapose.metrics.bounds import (
     attraction_gap,
     prototype_bias_means,
     prototype_bias_single,
+    prototype_deviations,
     repulsion_gap,
+    standard_error,
 )
 from contrapose.metrics.entropy import conditional_entropy
 from contrapose.metrics.geometry import (
@@ -50,8 +53,10 @@ __all__ = [
     "penalties",
     "prototype_bias_means",
     "prototype_bias_single",
+    "prototype_deviations",
     "repulsion_gap",
     "similarity_histograms",
+    "standard_error",
     "tolerance",
     "uniformity",
     "uniformity_limit",

@@ -49,10 +49,27 @@ def prototype_bias_single(z: Tensor, partner: Tensor) -> float:
     z         embeddings (n, d)
     partner   embeddings (n, d) of the images x'
     """
+    return float(prototype_deviations(z, partner).mean())
+
+
+def prototype_deviations(z: Tensor, partner: Tensor) -> Tensor:
+    """Return ‖f(t_i(x'_i)) - f(t_i(x_i))‖ of each image, (n,) in float64; `prototype_bias_single` is their mean.
+
+    z         embeddings (n, d)
+    partner   embeddings (n, d) of the images x'
+    """
     z = unit_vectors("z", z, min_count=1, normalise=False)
     partner = unit_vectors("partner", partner, min_count=1, normalise=False)
     check_same_shape("partner", partner, "z", z)
-    return float(torch.linalg.vector_norm((partner - z).double(), dim=1).mean())
+    return torch.linalg.vector_norm((partner - z).double(), dim=1)
+
+
+def standard_error(values: Tensor) -> float:
+    """Return the standard error of the mean of independent values (n,); NaN for a single one, which tells nothing of it.
+
+    values   one number per anchor
+    """
+    return float(values.double().std() / math.sqrt(len(values))) if len(values) > 1 else math.nan
 
 
 @dataclass(frozen=True)
@@ -61,6 +78,7 @@ class Gap:
 
     gap: float  # mean slack: bound minus bounded quantity
     outside: float  # fraction of anchors that violate the assumption
+    error: float  # standard error of the mean over anchors; NaN for one anchor
 
 
 def attraction_gap(anchor: Tensor, draws: Tensor) -> Gap:
@@ -79,7 +97,7 @@ def attraction_gap(anchor: Tensor, draws: Tensor) -> Gap:
     dot = (f * mu).sum(1)
     # The mean can vanish, although no single draw does: opposite draws cancel.
     gap = dot / torch.linalg.vector_norm(mu, dim=1).clamp(min=1e-12) - dot
-    return Gap(float(gap.mean()), float((dot < 0).double().mean()))
+    return Gap(gap=float(gap.mean()), outside=float((dot < 0).double().mean()), error=standard_error(gap))
 
 
 @dataclass(frozen=True)
@@ -127,6 +145,7 @@ def repulsion_gap(
     return RepulsionGap(
         gap=float(corrected.mean()),
         outside=float(outside.double().mean()),
+        error=standard_error(corrected),
         printed=float(printed.mean()),
         # A slack of exactly 0 comes out as about ±1e-16.
         broken=float((corrected < -1e-9).double().mean()),

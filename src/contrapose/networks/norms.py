@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import torch
@@ -55,6 +55,27 @@ class ReplacementBatchNorm(nn.Module, ABC):
         self.running_mean.lerp_(mean, self.momentum)
         # As in torch: normalise by the biased variance, but keep the unbiased one as running statistic.
         self.running_var.lerp_(variance * count / (count - 1), self.momentum)
+
+
+@torch.no_grad()
+def estimate_statistics(network: nn.Module, batches: Iterable[Tensor]) -> None:
+    """Replace the running statistics of all batch norms by their means over batches, and leave the network in evaluation.
+
+    A network that was never trained has a mean of 0 and a variance of 1, which are those of no data.
+
+    network   any network of the inputs
+    batches   inputs (B, …) of equal size
+    """
+    norms = [module for module in network.modules() if isinstance(module, _BatchNorm | ReplacementBatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    network.train()
+    for count, batch in enumerate(batches, 1):
+        for norm in norms:
+            norm.momentum = 1 / count  # the mean of all batches so far; the first one replaces the initial values
+        network(batch)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    network.eval()
 
 
 def at_least_float32(x: Tensor) -> Tensor:

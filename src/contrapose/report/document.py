@@ -17,6 +17,7 @@ class Number:
     printed: float | None = None  # the number printed in the paper
     runs: tuple[str, ...] = ()
     why: str = ""  # reason why there is no measurement
+    note: str = ""  # what a reader must know of the measurement: its sampling error, or that it is of other images
     digits: int = 2
 
     @property

@@ -21,7 +21,7 @@ _MAX_LEGEND_CLASSES = 60
 
 @dataclass(frozen=True)
 class LabelledEmbedding:
-    """A named embedding: unit vectors (n, d), their labels (n,), and scores for the caption."""
+    """A named embedding: unit vectors (n, d) of the projector's output, their labels (n,), and scores for the caption."""
 
     name: str
     z: Tensor
@@ -31,14 +31,14 @@ class LabelledEmbedding:
 
     @property
     def caption(self) -> str:
-        """Name, uniformity, tolerance and, if known, kNN accuracy in one line."""
+        """Name, uniformity and tolerance of these vectors and, if known, the kNN accuracy of the features, in one line."""
         return f"{self.name}: {self._metrics}"
 
     @property
     def _metrics(self) -> str:
-        texts = [f"-U {-uniformity(self.z):.2f}", f"tolerance {tolerance(self.z, self.labels):.2f}"]
-        texts += [f"kNN {self.scores['knn_top1']:.1f} %"] if "knn_top1" in self.scores else []
-        return ", ".join(texts)
+        texts = [f"projector -U {-uniformity(self.z):.2f}, tolerance {tolerance(self.z, self.labels):.2f}"]
+        texts += [f"encoder kNN {self.scores['knn_top1']:.1f} %"] if "knn_top1" in self.scores else []
+        return "; ".join(texts)
 
 
 def map_figure(embeddings: Sequence[LabelledEmbedding], method: str = "tsne", *, seed: int = 0) -> Figure:

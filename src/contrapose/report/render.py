@@ -163,7 +163,8 @@ def _html_cell(cell: Number | str) -> str:
         return f'<td class="hole"><small>{html.escape(cell.why)}</small> {paper}</td>'
     link = f'<a href="#{html.escape(cell.runs[0])}">{_measured_text(cell)}</a>' if cell.runs else _measured_text(cell)
     # The script sorts by data-value: the number itself, not its rounded text.
-    return f'<td data-value="{cell.ours!r}" title="{html.escape(", ".join(cell.runs))}">{link} {paper}</td>'
+    note = f" <small>{html.escape(cell.note)}</small>" if cell.note else ""
+    return f'<td data-value="{cell.ours!r}" title="{html.escape(", ".join(cell.runs))}">{link}{note} {paper}</td>'
 
 
 def _measured_text(cell: Number) -> str:
@@ -218,5 +219,6 @@ def _cell_text(text: str) -> str:
 def _markdown_cell(cell: Number | str) -> str:
     if isinstance(cell, str):
         return _cell_text(cell)
-    text = _cell_text(cell.why) if cell.ours is None else _measured_text(cell)
+    note = f" ({_cell_text(cell.note)})" if cell.note else ""
+    text = _cell_text(cell.why) if cell.ours is None else f"{_measured_text(cell)}{note}"
     return text if cell.printed is None else f"{text}, paper {cell.printed:.{cell.digits}f}{_difference_text(cell)}"

@@ -19,8 +19,15 @@ def number(results: Results, row: Row, quantity: Quantity, data_set: str) -> Num
     if math.isnan(cell.mean):
         why = row.missing or "; ".join(dict.fromkeys(cell.missing_reasons)) or "not run"
         return Number(printed=printed, why=why, digits=digits)
+    error = (f"± {cell.error:.{digits}f} over anchors",) if cell.errors else ()
     return Number(
-        ours=cell.mean, spread=cell.spread, count=len(cell.values), printed=printed, runs=cell.runs, digits=digits
+        ours=cell.mean,
+        spread=cell.spread,
+        count=len(cell.values),
+        printed=printed,
+        runs=cell.runs,
+        note="; ".join((*error, *(f"of {images}" for images in dict.fromkeys(cell.images)))),
+        digits=digits,
     )
 
 

@@ -34,6 +34,11 @@ def describe_cell(cell: Cell) -> str:
     return f"{cell.mean:.2f}{spread}"
 
 
+def with_error(mean: float, error: float) -> str:
+    """Return a mean over anchors and its standard error; the mean alone if the run did not record the error."""
+    return f"{mean:.3f} ± {error:.3f}" if error else f"{mean:.3f}"
+
+
 def compare(a: Cell, b: Cell, margin: float) -> str:
     """Decide whether a is above b: by the margin and, with several seeds, by two standard errors of the difference."""
     if not a.values or not b.values or not math.isfinite(a.mean) or not math.isfinite(b.mean):

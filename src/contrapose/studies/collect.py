@@ -11,7 +11,8 @@ from pathlib import Path
 from contrapose.report.document import Document, RunNote, Section
 from contrapose.studies.blocks import table
 from contrapose.studies.claims import UNDECIDED, Verdict
-from contrapose.studies.results import Cell, Results, RunDirectory
+from contrapose.studies.protocol import describe_quantities
+from contrapose.studies.results import Cell, Results, RunDirectory, error_name
 from contrapose.studies.study import Plan
 from contrapose.training import Run
 
@@ -42,17 +43,26 @@ def collect(plan: Plan, seeds: int, root: Path) -> Results:
 
 def _cell(directories: Sequence[RunDirectory], measure: str, epochs: int) -> Cell:
     """Return the values of a measure, one per directory, and the reasons for those that are missing."""
-    values, runs, missing_reasons = [], [], []
+    values, runs, missing_reasons, images, errors = [], [], [], [], []
     for directory in directories:
         trained = directory.trained(epochs)
-        value = directory.value(measure) if trained else None
+        value, measured_on = directory.value_and_images(measure) if trained else (None, "")
         if value is not None:
             values.append(value)
             runs.append(directory.folder.name)
+            images += [measured_on] if measured_on else []
+            error = directory.value(error_name(measure))
+            errors += [] if error is None else [error]
         else:
-            unmeasured = "timed beside other runs" if measure == "step_seconds" else "there is no such number"
-            missing_reasons.append(directory.failure() or (unmeasured if trained else "not run"))
-    return Cell(values=tuple(values), runs=tuple(runs), missing_reasons=tuple(missing_reasons))
+            unmeasured = directory.missing_reason(measure) if trained else "not run"
+            missing_reasons.append(directory.failure() or unmeasured)
+    return Cell(
+        values=tuple(values),
+        runs=tuple(runs),
+        missing_reasons=tuple(missing_reasons),
+        images=tuple(images),
+        errors=tuple(errors),
+    )
 
 
 def verdicts(plan: Plan, results: Results) -> list[Verdict]:
@@ -71,9 +81,11 @@ def section(plan: Plan, results: Results) -> Section:
     blocks = (study.show or table)(study, results)
     notes = [f"{study.paper}."] if study.paper else []
     notes += [study.note] if study.note else []
+    notes += [f"Different from the paper: {' '.join(study.differences)}"] if study.differences else []
     if study.rows and plan.scale != "own":  # a comparison describes its settings itself
         where = ", ".join(f"{study_data.name} ({study_data.data})" for study_data in plan.sets)
         notes.append(f"Scale {plan.scale}, {_seeds(results.seeds)}, on {where}.")
+        notes.append(f"Measured: {'; '.join(describe_quantities(plan))}.")
     if any(quantity.measure.startswith("linear") for quantity in study.quantities) and study.rows:
         notes.append("Linear probes learn from images that are not augmented, and their last epoch counts.")
     if plan.scale == "smoke" and study.rows:

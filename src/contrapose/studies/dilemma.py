@@ -29,6 +29,7 @@ DEFINITIONS = (
     "U, uniformity: the logarithm of the mean of exp(-2 · squared distance) over all pairs of embeddings; -U is larger if they"
     " are spread more evenly.",
     "T, tolerance: the mean cosine similarity of two embeddings of one class; it is larger if classes stay together.",
+    "Embeddings are the projector's output on a sample of test images; kNN uses the encoder's output on all of them.",
 )
 PIXELS, START = "raw pixels", "before training"  # rows of the table without training
 

@@ -4,7 +4,7 @@ linear:PROBE           top-1 accuracy of a linear probe; linear_top5:PROBE
 knn:K:WEIGHTS          top-1 accuracy of k nearest neighbours (softmax, uniform, distance); knn_top5:K:WEIGHTS
 few_shot, long_tail    linear SVMs, protocol of Kukleva et al.
 metric:NAME:SPACE:IMAGES   a metric, such as uniformity, of the output of the encoder or the projector (SPACE), on all test or
-                           all train images (IMAGES)
+                           all train images (IMAGES), or of new views of the train images against the memory bank (bank)
 map                    a t-SNE map of a sample
 knn_hits               a digit for each test image: 1 if the kNN of the records finds its class, else 0
 references             kNN accuracy of the pixels, and of the encoder that the training started from
@@ -24,7 +24,8 @@ from contrapose.evaluation import KNN, PROBES, Measures, features, few_shot
 from contrapose.metrics import similarity_histograms
 from contrapose.modalities import Split
 from contrapose.report.embedding import project_to_plane
-from contrapose.training import Model, build
+from contrapose.studies.embeddings import metric, start
+from contrapose.training import Model
 
 
 def is_evaluation(measure: str) -> bool:
@@ -36,13 +37,6 @@ def evaluate(model: Model, split: Split, measure: str) -> dict[str, Any]:
     """Return the value of the measure, by name, and the others that the same computation gives."""
     kind, *options = measure.split(":")
     return _EVALUATIONS[kind](model, split, *options)
-
-
-def _metric(model: Model, split: Split, name: str, space: str, images: str) -> dict[str, Any]:
-    """Return all metrics of a space on all of these images, since most of the time goes into its embeddings."""
-    source = split.train if images == "train" else split.held_out
-    values = model.measure(source, Measures(images=0, drawn=1000), space=space)
-    return {f"metric:{metric}:{space}:{images}": value for metric, value in values.items()}
 
 
 def _labelled_features(model: Model, split: Split) -> Any:
@@ -72,7 +66,7 @@ def _knn_hits(model: Model, split: Split) -> dict[str, Any]:
 
 def _references(model: Model, split: Split) -> dict[str, Any]:
     """Return the kNN accuracies of raw pixels and of the encoder before training, as a reference."""
-    train, labels, test, test_labels = _labelled_features(_start(model, split), split)
+    train, labels, test, test_labels = _labelled_features(start(model, split), split)
     knn = KNN(model.run.knn)
     assert split.probe is not None
     assert split.test is not None
@@ -111,16 +105,7 @@ def _map(model: Model, split: Split) -> dict[str, Any]:
 
 def _histograms(model: Model, split: Split) -> dict[str, Any]:
     """Return the histograms of the trained encoder, and of the one that it started from."""
-    return {"histograms": {"start": _similarities(_start(model, split), split), "end": _similarities(model, split)}}
-
-
-def _start(model: Model, split: Split) -> Model:
-    """Return the model before its training."""
-    # Building from the same seed reproduces the initial weights, so they need not be saved.
-    network = build(model.run, len(split.train)).to(model.device)
-    start = Model(model.run, network.encoder, network.projector, model.device)
-    model.run.kind.prepare(start)
-    return start
+    return {"histograms": {"start": _similarities(start(model, split), split), "end": _similarities(model, split)}}
 
 
 def _similarities(model: Model, split: Split) -> dict[str, Any]:
@@ -139,7 +124,7 @@ def _similarities(model: Model, split: Split) -> dict[str, Any]:
 
 # A probe computes both accuracies, so top-1 and top-5 share a function.
 _EVALUATIONS: dict[str, Callable[..., dict[str, Any]]] = {
-    "metric": _metric,
+    "metric": metric,
     "linear": _linear,
     "linear_top5": _linear,
     "knn": _knn,

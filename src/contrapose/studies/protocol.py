@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from contrapose.evaluation import PROBES
-from contrapose.studies.study import PAPERS, Study
+from contrapose.studies.study import PAPERS, Plan, Study
 from contrapose.training import Run
 
 _WEIGHTS = {
@@ -25,16 +25,22 @@ _METRICS = {
     "conditional_entropy": "conditional entropy H(X⁻|X)",
     "prototype_bias_single": "prototype bias (Eq. 51)",
     "attraction_gap": "gap of the attracting bound",
-    "repulsion_gap": "gap of the repelling bound, corrected",
-    "repulsion_gap_printed": "gap of the repelling bound, as printed",
+    "repulsion_gap": "corrected gap of the repelling bound",
+    "repulsion_gap_printed": "printed gap of the repelling bound",
     "separation_positive": "similarity of a view to its own image",
     "separation_gap": "gap between the positive and the nearest negative",
 }
-_IMAGES = {"test": "all test images", "train": "all training images"}
+_IMAGES = {
+    "test": "all test images",
+    "train": "all training images",
+    "bank": "new views of all training images against the memory bank",
+}
+_SAMPLED = {"test": "test", "train": "training"}
 _OTHERS = {
     "step_seconds": "seconds of a training step, the median epoch",
     "map": "t-SNE of the projector's output on 1,000 test images",
-    "histograms": "similarities of two views, of one class and of two classes, before and after training",
+    "histograms": "similarities of two views, of one class and of two classes, before and after training, of the projector's "
+    "output on 2,000 test images",
     "few_shot": "class-mean accuracy of a linear SVM on as many images of each class as the smallest has",
     "long_tail": "class-mean accuracy of a linear SVM on the long-tailed training set",
 }
@@ -54,14 +60,24 @@ def describe_measure(measure: str, run: Run) -> str:
         return f"{_metric(name)} of the {space}'s output, {_IMAGES[images]}"
     if kind in _OTHERS:
         return _OTHERS[kind]
-    space = "encoder" if kind.startswith("encoder_") else "projector"
-    return f"{_metric(kind.removeprefix('encoder_'))} of the {space}'s output, a sample of {run.metrics} test images"
+    space, images = ("encoder" if kind.startswith("encoder_") else "projector"), _SAMPLED[run.metrics_on]
+    return f"{_metric(kind.removeprefix('encoder_'))} of the {space}'s output, {run.metrics:,} random {images} images"
 
 
 def _metric(name: str) -> str:
     if name.startswith("separation_n"):
         return "similarity to the nearest negatives"
     return _METRICS.get(name, name.replace("_", " "))
+
+
+def describe_quantities(plan: Plan) -> list[str]:
+    """Return what each quantity of a study measures at a scale, "NAME: words", with the names of equal ones together."""
+    run = next((run for _, _, run in plan.cells(1)), None)
+    names: dict[str, list[str]] = {}
+    if run is not None:
+        for quantity in plan.study.quantities:
+            names.setdefault(describe_measure(quantity.measure, run), []).append(quantity.name)
+    return [f"{', '.join(filter(None, group))}: {words}".removeprefix(": ") for words, group in names.items()]
 
 
 def describe_study(study: Study) -> tuple[str, str, str]:

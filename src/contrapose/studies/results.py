@@ -20,6 +20,8 @@ class Cell:
     values: tuple[float, ...] = ()
     runs: tuple[str, ...] = ()
     missing_reasons: tuple[str, ...] = ()  # why a seed has no value
+    images: tuple[str, ...] = ()  # on which images older runs measured it, if not on those of the quantity
+    errors: tuple[float, ...] = ()  # standard error of each value, if it is a mean over sampled anchors
 
     @property
     def mean(self) -> float:
@@ -31,22 +33,38 @@ class Cell:
         """Return the standard deviation over seeds; 0 for a single seed."""
         return stdev(self.values) if len(self.values) > 1 else 0.0
 
+    @property
+    def error(self) -> float:
+        """Return the sampling error of the mean; 0 if there is none."""
+        return math.hypot(*self.errors) / len(self.errors) if self.errors else 0.0
+
 
 def column(quantity: str, data_set: str) -> str:
     """Return the heading of a quantity on a data set, which is also the key of a printed number."""
     return f"{quantity} {data_set}".strip()
 
 
-def older_names(measure: str) -> tuple[str, ...]:
-    """Return the names under which runs may hold a measure of the same output, on a sample of the test images.
+def error_name(measure: str) -> str:
+    """Return the name of the standard error of a measure: an evaluation "metric:NAME:…" or an entry of the records."""
+    kind, *options = measure.removeprefix("-").split(":")
+    return ":".join((kind, f"{options[0]}_error", *options[1:])) if options else f"{kind}_error"
 
-    Runs before metrics named their space have NAME_whole (all test images) and NAME (a sample), both of the projector.
+
+def older_names(measure: str, sample: str) -> dict[str, str]:
+    """Return the names under which runs may hold a measure of the same output, each with the images that it is of.
+
+    The records have NAME (of the projector) and encoder_NAME, both of a sample. Runs before metrics named their space have
+    NAME_whole (of the projector, all test images). The text is empty for the images of the measure itself.
+
+    sample   the images of the records, in words
     """
     kind, *options = measure.split(":")
-    if kind != "metric" or options[2] != "test":
-        return ()
-    name, space, _ = options
-    return (f"{name}_whole", name) if space == "projector" else (f"encoder_{name}",)
+    if kind != "metric":
+        return {}
+    name, space, images = options
+    if space == "encoder":
+        return {f"encoder_{name}": sample}
+    return {f"{name}_whole": "" if images == "test" else "all test images", name: sample}
 
 
 @dataclass(frozen=True)
@@ -132,18 +150,44 @@ class RunDirectory:
 
         A leading "-" in `measure` negates it.
         """
+        return self.value_and_images(measure)[0]
+
+    def value_and_images(self, measure: str) -> tuple[float | None, str]:
+        """Return `value`, and the images that it is of if an older run measured it on others; empty if on its own."""
         sign, key = (-1, measure[1:]) if measure.startswith("-") else (1, measure)
-        records = self.records()
         if key == "step_seconds":
-            value: Any = _step_seconds(records)
+            found: Any = _step_seconds(self.records())
+            images = ""
         else:
-            found = self.evaluations()
-            value = next((found[name] for name in (key, *older_names(key)) if name in found), None)
-            if value is None and records:
-                value = next((records[-1][name] for name in (key, *older_names(key)) if name in records[-1]), None)
-        if isinstance(value, bool) or not isinstance(value, int | float):  # a bool is an int in Python
-            return None
-        return sign * float(value)
+            found, images = self._find(key)
+        if isinstance(found, bool) or not isinstance(found, int | float):  # a bool is an int in Python
+            return None, ""
+        return sign * float(found), images
+
+    def _find(self, key: str) -> tuple[Any, str]:
+        """Return an entry of the evaluations or of the last record, by its name or an older one, and its images."""
+        names = {key: "", **older_names(key, self.sampled_images())}
+        entries = {**(self.records() or [{}])[-1], **self.evaluations()}
+        return next(((entries[name], images) for name, images in names.items() if name in entries), (None, ""))
+
+    def sampled_images(self) -> str:
+        """Return the images on which the records measure, in words."""
+        settings = self.settings()
+        kind = "training" if settings.get("metrics_on") == "train" else "test"
+        return f"a sample of {settings.get('metrics', 0):,} {kind} images"
+
+    def missing_reason(self, measure: str) -> str:
+        """Return why a trained run has no value of a measure, in words."""
+        kind, *options = measure.removeprefix("-").split(":")
+        if kind == "step_seconds":
+            return "timed beside other runs"
+        if (
+            kind == "metric"
+            and options[1] == "encoder"
+            and self.value(f"metric:{options[0]}:projector:test") is not None
+        ):
+            return "recorded of the projector's output only; run the study again to measure the encoder's"
+        return "there is no such number"
 
     def _read(self, name: str) -> dict[str, Any]:
         """Return the content of a JSON file; empty if it does not exist or is damaged."""

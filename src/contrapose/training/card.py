@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from contrapose import __version__
 from contrapose.training.model import Model
 from contrapose.training.records import last_evaluation
 
-_METRICS = ("epoch", "loss", "uniformity", "alignment", "tolerance", "effective_rank")  # beside the kNN accuracies
+_METRICS = ("uniformity", "alignment", "tolerance", "effective_rank")
 _SETTINGS = ("framework", "loss", "views", "batch", "epochs", "optimiser", "lr", "precision", "seed")
 
 
@@ -46,8 +47,7 @@ def model_card(model: Model, folder: Path, file: str) -> str:
     file     name of the exported file
     """
     run = model.run
-    evaluation = last_evaluation(folder, model.step)
-    scores = [f"- {name}: {evaluation[name]:.6g}" for name in evaluation if name in _METRICS or name.startswith("knn_")]
+    scores = _scores(last_evaluation(folder, model.step))
     sections = {
         "Training": [
             f"- data: {Path(run.data).name}",
@@ -63,6 +63,19 @@ def model_card(model: Model, folder: Path, file: str) -> str:
     }
     body = [line for title, lines in sections.items() for line in ("", f"## {title}", "", *lines)]
     return "\n".join([f"# {file}", "", summary(model), *body, ""])
+
+
+def _scores(evaluation: Mapping[str, float]) -> list[str]:
+    """Return a line for each score of a record; those of an embedding say which output they measure."""
+    lines = []
+    for name, value in evaluation.items():
+        metric = name.removeprefix("encoder_")
+        output = "encoder's features" if metric != name else "projector's output"
+        if metric in _METRICS:
+            lines.append(f"- {metric} of the {output}: {value:.6g}")
+        elif name in ("epoch", "loss") or name.startswith("knn_"):
+            lines.append(f"- {name}: {value:.6g}")
+    return lines
 
 
 def _own_usage(file: str) -> list[str]:

@@ -35,13 +35,21 @@ class Model(Embedder):
     projector   network of features -> the embedding (B, d) that the loss sees
     device      where they compute
     step        number of training steps behind the weights
+    bank        stored embeddings (N, d) of the training samples; only during the training with a memory bank
     """
 
     def __init__(
-        self, run: Run, encoder: Encoder, projector: nn.Module, device: torch.device, *, step: int = 0
+        self,
+        run: Run,
+        encoder: Encoder,
+        projector: nn.Module,
+        device: torch.device,
+        *,
+        step: int = 0,
+        bank: Tensor | None = None,
     ) -> None:
         super().__init__(encoder, run.view_maker(), run.kind, device, precision=run.precision)
-        self.run, self.projector, self.step = run, projector, step
+        self.run, self.projector, self.step, self.bank = run, projector, step, bank
 
     def project(self, inputs: Tensor) -> Tensor:
         """Return the embedding that the loss sees, (B, d) in float32, of `inputs` as `views.plain` makes them."""

@@ -29,6 +29,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "precision": ("fp32", "bf16", "fp16"),
     "contrast": ("separate", "whole"),
     "probe": ("all", "train"),
+    "metrics_on": ("test", "train"),
 }
 # Settings that were added after the first runs. Omitted at these values, so that existing run names stay valid.
 ADDED: dict[str, Any] = {
@@ -40,6 +41,7 @@ ADDED: dict[str, Any] = {
     "size": 0,
     "hold_out": 0.2,
     "skip_broken": False,
+    "metrics_on": "test",
 }
 # A setting at this value is chosen by the data and the device (training/defaults.py) before the run has a name.
 AUTO: dict[str, Any] = {"views": "auto", "encoder": "auto", "epochs": 0, "batch": 0, "lr": -1.0}
@@ -111,7 +113,10 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
     knn_every: int = 4
     """Epochs between evaluations; the last epoch is always evaluated."""
     metrics: int = 1000
-    """Images on which each evaluation measures the embedding (uniformity, tolerance and the others); 0: none."""
+    """Images on which each evaluation measures the projector's output (uniformity, tolerance and the others) and, as
+    encoder_NAME, the encoder's; 0: none."""
+    metrics_on: str = "test"
+    """The images that --metrics counts: test, or train for those that the run is trained on."""
     seed: int = 0
     """Decides weights, order and augmentation."""
 

@@ -161,7 +161,7 @@ class Trainer:
                 warnings.simplefilter("ignore", FutureWarning)
                 learner = DistributedDataParallel(learner, broadcast_buffers=False)
         criterion = build_loss(run, samples).to(self.device)
-        self.model = Model(run, network.encoder, network.projector, self.device)
+        self.model = Model(run, network.encoder, network.projector, self.device, bank=network.bank)
         self.model.workers, self.model.timeout = self.workers, self.worker_timeout
         # One module for all that a checkpoint holds beside the optimiser: its names are the keys of the checkpoint.
         self.saved_state = nn.ModuleDict({"network": network, "criterion": criterion})
@@ -315,10 +315,11 @@ class Trainer:
         if self.rank or not self.run.metrics:
             return {}
         epoch = self.step // self.steps_per_epoch
+        source = self.split.train if self.run.metrics_on == "train" else self.split.held_out
         try:
-            values = self.model.measure(self.split.held_out, Measures(self.run.metrics))
+            values = self.model.measure(source, Measures(self.run.metrics))
             how = Measures(self.run.metrics, augmented=False)
-            encoder_values = self.model.measure(self.split.held_out, how, space="encoder")
+            encoder_values = self.model.measure(source, how, space="encoder")
         except ValueError as error:
             self.say(f"no metrics after epoch {epoch}: {error}")
             return {}

@@ -112,6 +112,11 @@ def _entropy_rises(results: Results) -> tuple[bool, str]:
 _NEAREST = tuple(f"n{k}" for k in range(1, 11))
 
 
+def _separation_quantity(name: str) -> Quantity:
+    """Return an entry of the local separation: `positive`, `n1` to `n10` or `gap`."""
+    return Quantity(name=name, measure=f"metric:separation_{name}:projector:bank", unit="")
+
+
 def _show_separation(study: Study, results: Results) -> list[Block]:
     """Return the similarity to the positive and to the ten nearest negatives, one curve per temperature."""
     series = []
@@ -137,9 +142,9 @@ def _separation_study(name: str, rows: tuple[Row, ...], study_data: StudyData, l
         preset=PRESET,
         rows=rows,
         quantities=(
-            Quantity(name="positive", measure="separation_positive", unit=""),
-            *(Quantity(name=nearest, measure=f"separation_{nearest}", unit="") for nearest in _NEAREST),
-            Quantity(name="gap", measure="separation_gap", unit=""),
+            _separation_quantity("positive"),
+            *(_separation_quantity(nearest) for nearest in _NEAREST),
+            _separation_quantity("gap"),
         ),
         sets=(study_data,),
         show=_show_separation,
@@ -150,7 +155,8 @@ def _separation_study(name: str, rows: tuple[Row, ...], study_data: StudyData, l
             is_monotonic(axis_points(rows), "positive", up=True, margin=0.01, what="the positive's similarity"),
         ),
         short_settings=SHORT_SCALE,
-        note="Each run is measured on a sample of its test images, not on its whole bank.",
+        note="The paper does not say how views are drawn: ours is one random view of each training image, compared with "
+        "the run's memory bank after training.",
     )
 
 
