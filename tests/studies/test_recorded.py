@@ -86,3 +86,16 @@ def test_a_command_gives_its_verdicts(
     output = capsys.readouterr().out.split("\nreport ")[0]
     assert ": holds: " in output or ": does not hold: " in output  # runs were found, and something is decided
     assert "".join(f"    {line}\n" for line in output.splitlines()) in TEXT
+
+
+def test_table13_is_that_of_its_runs() -> None:
+    section = TEXT.split("## DySTreSS: uniformity of the encoder's output")[1].split("\n## ")[0]
+    study, names = find("dystress/table13"), ("uniformity", "alignment_class", "interclass_uniformity")
+    for folder in sorted((ROOT / "results" / "table13").iterdir()):
+        directory = RunDirectory(folder)
+        assert Run.read(directory.settings()).name == folder.name
+        (row,) = (row for row in study.rows if row.changes["loss"] == directory.settings()["loss"])
+        ours = [f"{directory.value(f'metric:{name}:encoder:test'):.3f}" for name in names]
+        paper = [f"{value:.3f}" for column, value in row.printed.items() if column.endswith("CIFAR-10")][:3]
+        cells = [text for pair in zip(ours, paper, strict=True) for text in pair]
+        assert f"| {row.name} | {' | '.join(cells)} | {directory.value('knn_top1'):.2f} |" in section
