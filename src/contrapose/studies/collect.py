@@ -11,8 +11,8 @@ from pathlib import Path
 from contrapose.report.document import Document, RunNote, Section
 from contrapose.studies.blocks import table
 from contrapose.studies.claims import UNDECIDED, Verdict
-from contrapose.studies.results import Cell, Results, RunDirectory
-from contrapose.studies.study import Plan
+from contrapose.studies.results import Cell, Results, RunDirectory, older_names
+from contrapose.studies.study import SMOKE_PROBE_EPOCHS, Plan
 from contrapose.training import Run
 
 
@@ -27,7 +27,7 @@ def collect(plan: Plan, seeds: int, root: Path) -> Results:
             records[row.name, study_data.name] = tuple(directory.records() for directory in directories)
             evaluations[row.name, study_data.name] = tuple(directory.evaluations() for directory in directories)
             for quantity in plan.study.quantities:
-                cell = _cell(directories, quantity.measure, runs[0].epochs)
+                cell = _cell(directories, plan.measure(quantity, study_data), runs[0].epochs)
                 cells[row.name, quantity.name, study_data.name] = cell
     return Results(
         scale=plan.scale,
@@ -74,8 +74,7 @@ def section(plan: Plan, results: Results) -> Section:
     if study.rows and plan.scale != "own":  # a comparison describes its settings itself
         where = ", ".join(f"{study_data.name} ({study_data.data})" for study_data in plan.sets)
         notes.append(f"Scale {plan.scale}, {_seeds(results.seeds)}, on {where}.")
-    if any(quantity.measure.startswith("linear") for quantity in study.quantities) and study.rows:
-        notes.append("Linear probes learn from images that are not augmented, and their last epoch counts.")
+    notes += _probe_notes(plan, results)
     if plan.scale == "smoke" and study.rows:
         notes.append("The smoke scale shows that everything runs; it says nothing about the paper.")
     if plan.scale_settings:
@@ -91,6 +90,23 @@ def section(plan: Plan, results: Results) -> Section:
         notes=tuple(notes),
         name=study.name.replace("/", "-"),
     )
+
+
+def _probe_notes(plan: Plan, results: Results) -> list[str]:
+    """Say which linear probes stand in cells of other ones, and how long those of smoke runs are."""
+    substitutes: dict[str, str] = {}
+    for study_data in plan.sets:
+        probes = [measure for measure in plan.measures(study_data) if measure.startswith("linear")]
+        for (_, data_set), evaluations in results.evaluations.items():
+            for evaluation in evaluations if data_set == study_data.name else ():
+                older = {measure: older_names(measure) for measure in probes if measure not in evaluation}
+                substitutes |= {m: name for m, names in older.items() for name in names if name in evaluation}
+    notes = [
+        f"Runs that do not have {measure} show {name}: a probe of images without augmentation, after its last epoch."
+        for measure, name in substitutes.items()
+    ]
+    short = plan.scale == "smoke" and any(q.measure.startswith("linear") for q in plan.study.quantities)
+    return notes + ([f"Linear probes have {SMOKE_PROBE_EPOCHS} epochs at the smoke scale."] if short else [])
 
 
 def _seeds(count: int) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from contrapose.modalities import AUGMENTATIONS
 from contrapose.training.records import read_records
 
 
@@ -38,11 +39,16 @@ def column(quantity: str, data_set: str) -> str:
 
 
 def older_names(measure: str) -> tuple[str, ...]:
-    """Return the names under which runs may hold a measure of the same output, on a sample of the test images.
+    """Return the names under which older runs may hold a measure of the same output.
 
     Runs before metrics named their space have NAME_whole (all test images) and NAME (a sample), both of the projector.
+    Runs before probes saw augmented images have a probe of plain ones, after its last epoch.
     """
     kind, *options = measure.split(":")
+    if kind.startswith("linear"):
+        probe, _, augment = options[0].rpartition("-")
+        older = ":".join((kind.replace("_best", ""), probe, *options[1:]))
+        return (older,) if augment in AUGMENTATIONS else ()
     if kind != "metric" or options[2] != "test":
         return ()
     name, space, _ = options
@@ -130,12 +136,15 @@ class RunDirectory:
     def value(self, measure: str) -> float | None:
         """Return a number from the evaluations or the last record; None if there is none yet.
 
-        A leading "-" in `measure` negates it.
+        A leading "-" in `measure` negates it; "best:NAME" is the largest NAME of all records that have it.
         """
         sign, key = (-1, measure[1:]) if measure.startswith("-") else (1, measure)
         records = self.records()
         if key == "step_seconds":
             value: Any = _step_seconds(records)
+        elif key.startswith("best:"):
+            name = key.removeprefix("best:")
+            value = max((record[name] for record in records if record.get(name) is not None), default=None)
         else:
             found = self.evaluations()
             value = next((found[name] for name in (key, *older_names(key)) if name in found), None)
