@@ -40,15 +40,16 @@ def score(
     encode: Callable[[Tensor], Tensor] = flat,
     views: Views = VIEWS,
     seed: int = 0,
+    device: torch.device = CPU,
 ) -> dict[str, float]:
     """Train on augmented images; classify mirrored ones."""
     test, light = bars(60, mirrored=True), views.light(probe.augment)
     assert train.labels is not None
     assert test.labels is not None
-    reader = train.reader(light, CPU, workers=0, timeout=0.0)
-    return probe_augmented(
-        probe, encode, reader, train.labels, flat(views.plain(test.pixels)), test.labels, views=light, seed=seed
-    )
+    reader = train.reader(light, device, workers=0, timeout=0.0)
+    features = flat(views.plain(test.pixels.to(device)))
+    labels = train.labels.to(device), test.labels.to(device)
+    return probe_augmented(probe, encode, reader, labels[0], features, labels[1], views=light, seed=seed)
 
 
 def test_flips_are_learned_from() -> None:
@@ -108,6 +109,13 @@ def test_streamed_images_give_what_images_in_memory_give(tmp_path: Path) -> None
     files, probe = Files.of(tmp_path), Probe(lr=1.0, epochs=2, batch=16, augment="crops")
     assert files.reader(VIEWS, CPU, workers=0, timeout=0.0).resident is None
     assert score(probe, files) == score(probe, files.in_memory(VIEWS))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_gives_what_a_cpu_gives() -> None:
+    probe, train = Probe("adam", lr=0.01, epochs=5, batch=16, augment="crops", best=True), bars(150)
+    on_cpu, on_gpu = (score(probe, train, device=torch.device(name)) for name in ("cpu", "cuda"))
+    assert on_gpu == pytest.approx(on_cpu, abs=2)  # one of 60 images may be at a boundary
 
 
 def test_features_that_are_not_finite_are_refused() -> None:
