@@ -41,6 +41,10 @@ def test_train_evaluate_embed(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     main(["evaluate", str(run), "--linear", "cacr", "--few-shot", "--finetune", "1"])
     assert {"linear_top1", "few_shot", "finetune_top1"} <= set(json.loads(capsys.readouterr().out))
     assert "linear: expected one of" in error_message(capsys, "evaluate", str(run), "--linear", "lda")
+    assert "choose one with --linear" in error_message(capsys, "evaluate", str(run), "--augment", "crops")
+    assert "augment: expected one of crops, flips, colours" in error_message(
+        capsys, "evaluate", str(run), "--linear", "cacr", "--augment", "blur"
+    )
     main(["embed", str(run), "digits", "-o", str(tmp_path / "out.npz")])
     with np.load(tmp_path / "out.npz") as arrays:
         assert arrays["train_features"].shape == (5000, 64)
@@ -62,12 +66,17 @@ def test_evaluate_on_other_data(tmp_path: Path, capsys: pytest.CaptureFixture[st
     main(["evaluate", str(run), "--data", str(other), "--linear", "cacr"])
     scores = json.loads(capsys.readouterr().out)
     assert scores["knn_top1"] == scores["linear_top1"] == 100
+    main(["evaluate", str(run), "--data", str(other), "--linear", "cacr", "--augment", "colours", "--best"])
+    augmented = json.loads(capsys.readouterr().out)
+    assert augmented.keys() - scores.keys() == {"linear_colours_top1", "linear_colours_best_top1"}
     assert "knn_top5" not in scores  # there are two classes
     assert "k: expected at most 12 neighbours" in error_message(
         capsys, "evaluate", str(run), "--data", str(other), "--knn", "20"
     )
     np.savez(other, train_images=images)
-    assert "stripes.npz has no labelled" in error_message(capsys, "evaluate", str(run), "--data", str(other))
+    for options in ((), ("--metrics", "--linear", "cacr-crops")):
+        message = error_message(capsys, "evaluate", str(run), "--data", str(other), *options)
+        assert "stripes.npz has no labelled" in message
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,15 @@ def test_near_duplicates_vote_by_their_distance() -> None:
     assert KNN(3, "distance")(train, torch.tensor([0, 1, 1, 1]), x, torch.tensor([0])) == {"top1": 100.0}
 
 
+def test_distance_weights_differ_from_a_majority() -> None:
+    """Chords of 0.1 (class 0), 0.3 and 0.3 (class 1): 1/0.1 = 10 against 2/0.3 = 6.7, but one vote against two."""
+    angles = 2 * torch.asin(torch.tensor([0.1, 0.3, -0.3]) / 2)
+    train, labels = torch.stack([angles.cos(), angles.sin()], dim=1), torch.tensor([0, 1, 1])
+    x, right = torch.tensor([[1.0, 0.0]]), torch.tensor([0])
+    assert KNN(3, "distance")(train, labels, x, right) == {"top1": 100.0}
+    assert KNN(3, "uniform")(train, labels, x, right) == {"top1": 0.0}
+
+
 def test_top_five_and_invalid_settings() -> None:
     train, labels = torch.randn(50, 4), torch.arange(50) % 5
     assert KNN(50)(train, labels, train, labels)["top5"] == 100.0

@@ -17,7 +17,7 @@ def gaussian_blobs(n: int, classes: int = 6, spread: float = 0.3, seed: int = 0)
     return centres[labels] + spread * torch.randn(n, 16, generator=generator), labels
 
 
-@pytest.mark.parametrize("name", sorted(PROBES))
+@pytest.mark.parametrize("name", sorted(name for name, probe in PROBES.items() if not probe.augment))
 def test_every_probe_classifies_separable_features(name: str) -> None:
     scores = PROBES[name](*gaussian_blobs(600), *gaussian_blobs(120, seed=1))
     # Ninety steps of LARS are too few for this small set.
@@ -31,12 +31,14 @@ def test_the_same_seed_gives_the_same_probe() -> None:
     a, b = (probe(*gaussian_blobs(200), *gaussian_blobs(60, seed=1)) for _ in range(2))
     assert a == b
     assert a["best_top1"] >= a["top1"]
+    assert a["best_top5"] >= a["top5"]
 
 
 def test_learning_rates() -> None:
     step_schedule = Probe(lr=30.0, milestones=(40, 60, 80), gamma=0.2)
     assert [step_schedule._learning_rate(e) for e in (0, 39, 40, 60, 99)] == pytest.approx([30, 30, 6, 1.2, 0.24])
     assert Probe(lr=2.0, epochs=10)._learning_rate(5) == pytest.approx(1.0)
+    assert step_schedule.shortened(5).milestones == (2, 3, 4)
 
 
 def test_few_shot_is_class_balanced() -> None:
@@ -54,6 +56,12 @@ def test_invalid_settings_are_rejected() -> None:
         Probe(lr=0.0)
     with pytest.raises(ValueError, match="epochs, batch"):
         Probe(epochs=0)
+    with pytest.raises(ValueError, match="augment: expected one of crops, flips, colours, got 'crop'; did you mean"):
+        Probe(augment="crop")
+    with pytest.raises(ValueError, match="smallest_crop: expected a share"):
+        Probe(augment="crops", smallest_crop=0.0)
+    with pytest.raises(ValueError, match="augment: 'crops' needs the encoder and its training samples"):
+        PROBES["cacr-crops"](*gaussian_blobs(20), *gaussian_blobs(20))
 
 
 def coloured_images(count: int, seed: int) -> Images:
@@ -92,7 +100,7 @@ def test_graphed_steps_equal_eager_steps(optimiser: str) -> None:
             layer, Probe(optimiser, lr=0.05)._optimiser(layer), features=features, labels=labels, batch=64
         )
         for epoch in range(3):
-            trainer.run_epoch(torch.arange(700, device=device).roll(epoch * 100), 0.05 / (1 + epoch))
+            trainer.take_steps(torch.arange(700, device=device).roll(epoch * 100), 0.05 / (1 + epoch))
         assert trainer.graphed_step is None or trainer.graphed_step.graph is not None
         weights.append(layer.weight.detach().cpu())
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-3, atol=1e-4)

@@ -23,7 +23,7 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     assert "[cannot run: text encoders are not built" in listing
     main(["study", "show", "dystress/table3"])
     description = capsys.readouterr().out
-    assert "paper: CIFAR-10 85.68, CIFAR-100 56.57" in description
+    assert "paper: best epoch CIFAR-10 85.68, best epoch CIFAR-100 56.57" in description
     assert "--scale short   # 8 runs on CIFAR-10\n" in description
     assert "--scale small   # 16 runs on CIFAR-10, CIFAR-100\n" in description
 

@@ -27,9 +27,9 @@ def test_older_names_say_which_images_they_are_of() -> None:
 
 def test_a_recorded_run_says_what_it_holds() -> None:
     last = NT_XENT.records()[-1]
-    assert NT_XENT.value_and_images("-metric:uniformity:projector:test") == (-last["uniformity"], SAMPLE)
-    assert NT_XENT.value_and_images("metric:separation_n1:projector:bank") == (last["separation_n1"], SAMPLE)
-    assert NT_XENT.value_and_images("uniformity") == (last["uniformity"], "")
+    assert NT_XENT.value_and_form("-metric:uniformity:projector:test") == (-last["uniformity"], SAMPLE)
+    assert NT_XENT.value_and_form("metric:separation_n1:projector:bank") == (last["separation_n1"], SAMPLE)
+    assert NT_XENT.value_and_form("uniformity") == (last["uniformity"], "")
     assert NT_XENT.value("metric:uniformity:encoder:test") is None
     assert "projector's output only" in NT_XENT.missing_reason("metric:uniformity:encoder:test")
 

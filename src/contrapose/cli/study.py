@@ -236,8 +236,11 @@ def run_plans(
     """Execute all runs of some plans, with a progress display; return the reason of each failure, by name."""
     check_seeds(seeds)
     check_directory("root", root)
-    cells = [(plan, row, run) for plan in plans for row, _, run in plan.cells(seeds)]
-    tasks = [Task(run, (*plan.measures, *row.measures), root, data_root) for plan, row, run in cells]
+    tasks = [
+        Task(run, (*plan.measures(study_data), *row.measures), root, data_root)
+        for plan in plans
+        for row, study_data, run in plan.cells(seeds)
+    ]
     names = {task.name for task in tasks}  # plans may share runs
     if not names:
         return {}

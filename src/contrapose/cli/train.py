@@ -15,7 +15,7 @@ from tyro.conf import Positional, arg
 
 from contrapose.cli.display import training_display
 from contrapose.cli.progress import format_duration
-from contrapose.evaluation import PROBES, FineTune, Measures, few_shot
+from contrapose.evaluation import PROBES, FineTune, Measures, Probe, few_shot
 from contrapose.modalities import Split
 from contrapose.modalities.progress import allow_progress_bars
 from contrapose.training import PRESETS, Model, Run, Trainer, load, prepare_other, preset, resolve
@@ -116,7 +116,12 @@ class Evaluate:
     knn: int = 0
     """Number of neighbours; 0: as in the run."""
     linear: str = ""
-    """Linear probe to train: wang-liu, cacr, cacr-imagenet, moco-v3, dystress-imagenet, balanced-cifar or balanced-imagenet."""
+    """Linear probe to train on features of plain images: wang-liu, cacr, cacr-imagenet, moco-v3, moco-v3-vit,
+    dystress-imagenet, balanced-cifar or balanced-imagenet. The paper's own, on augmented images: wang-liu-flips (CIFAR),
+    wang-liu-colours (SVHN), wang-liu-crops (ImageNet), and the other names with -crops."""
+    augment: str = ""
+    """Augment the probe's training images anew in each epoch: crops (with flips), flips or colours. Empty: as the name of the
+    probe says."""
     best: bool = False
     """Report the accuracy of the probe's best epoch too, under a name of its own."""
     finetune: int = 0
@@ -134,10 +139,10 @@ class Evaluate:
     @allow_progress_bars()
     def __call__(self) -> None:
         """Print the scores as JSON."""
-        if self.linear:
-            check_known("linear", self.linear, PROBES)
+        probe = self._probe()
         model = load(self.run)
-        # Features need each image once, so that other data can stay on disk; fine-tuning needs it in memory.
+        # Features need each image once, or once per epoch, so that other data can stay on disk; fine-tuning needs it in
+        # memory.
         split = load_data(
             model, self.run, self.data, self.data_root, skip_broken=self.skip_broken, stream=not self.finetune
         )
@@ -146,11 +151,11 @@ class Evaluate:
             scores |= model.measure(split.held_out, Measures(images=0, drawn=1000))
             encoder_scores = model.measure(split.held_out, Measures(images=0, augmented=False), space="encoder")
             scores |= {f"encoder_{name}": score for name, score in encoder_scores.items()}
-        if not scores:
+        if "knn_top1" not in scores and (probe is not None or not scores):
             _labelled_features(model, split)  # raises an error that says what the data lacks
-        if self.linear:
-            probe = replace(PROBES[self.linear], best=self.best)
-            scores |= {f"linear_{name}": score for name, score in probe(*_labelled_features(model, split)).items()}
+        if probe is not None:
+            kind = f"linear_{probe.augment}" if probe.augment else "linear"
+            scores |= {f"{kind}_{name}": score for name, score in model.linear_probe(split, probe).items()}
         if self.finetune:
             if split.probe is None or split.test is None:
                 raise ValueError("finetune: expected labelled training and test images, but the data has none")
@@ -161,6 +166,16 @@ class Evaluate:
         if self.few_shot:
             scores |= few_shot(*_labelled_features(model, split))
         print(json.dumps({"step": model.step, **scores}))
+
+    def _probe(self) -> Probe | None:
+        """Return the linear probe to train; None if there is none."""
+        if not self.linear:
+            if self.augment:
+                raise ValueError("augment: there is no linear probe to augment images for; choose one with --linear")
+            return None
+        check_known("linear", self.linear, PROBES)
+        probe = replace(PROBES[self.linear], best=self.best)
+        return replace(probe, augment=self.augment) if self.augment else probe
 
 
 def print_notes(split: Split) -> None:

@@ -22,11 +22,12 @@ def features(network: Callable[[Tensor], Tensor], batches: Iterable[Tensor]) -> 
 
 def check_labelled(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> None:
     """Check that features (n, d) of training and test images are finite, with a class number for each."""
-    _check_part("train", train, train_labels)
-    _check_part("test", test, test_labels)
+    check_part("train", train, train_labels)
+    check_part("test", test, test_labels)
 
 
-def _check_part(name: str, x: Tensor, labels: Tensor) -> None:
+def check_part(name: str, x: Tensor, labels: Tensor) -> None:
+    """Check that features (n, d) of the part with this name are finite, with a class number for each."""
     check_embeddings(name, x, 2, shapes={2: "(n, d)"})
     check_index(f"{name}_labels", labels, len(x))
     smallest, finite = labels.min(), x.isfinite().all(1)

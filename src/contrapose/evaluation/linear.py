@@ -1,10 +1,10 @@
-"""Linear classification of frozen, cached features."""
+"""Linear classification of frozen features."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -12,16 +12,21 @@ from torch.nn.functional import cross_entropy
 
 from contrapose.cuda.graphs import GraphedStep
 from contrapose.evaluation.features import check_labelled
+from contrapose.modalities import AUGMENTATIONS
 from contrapose.optim.lars import LARS
 from contrapose.randomness import permutation
+from contrapose.validate import check_known
 
 
 @dataclass(frozen=True)
 class Probe:
     """Settings of a linear probe.
 
-    Scores are those of the last epoch. With `best`, the best top-1 accuracy of all epochs is reported too, as "best_top1":
-    several papers report it, although it selects the epoch on the test set.
+    Scores are those of the last epoch. With `best`, the best epoch's are reported too, as "best_top1" and "best_top5":
+    several papers report them, although they select the epoch on the test set.
+
+    With `augment`, the encoder sees freshly augmented training samples in each epoch (`probe_augmented`); without, the probe
+    is called with the features of plain ones.
     """
 
     optimiser: str = "sgd"  # sgd, adam or lars
@@ -31,6 +36,8 @@ class Probe:
     milestones: tuple[int, ...] = ()  # epochs at which the rate is multiplied by gamma; if empty, cosine to zero
     gamma: float = 0.1  # factor at each milestone
     best: bool = False  # whether to report the best epoch too
+    augment: str = ""  # crops, flips or colours of the training samples; empty: none
+    smallest_crop: float = 0.08  # smallest share of the area of an image that "crops" keeps
 
     def __post_init__(self) -> None:
         if self.optimiser not in ("sgd", "adam", "lars"):
@@ -39,28 +46,64 @@ class Probe:
             raise ValueError(f"lr: expected a number above 0, got {self.lr!r}")
         if self.epochs < 1 or self.batch < 1:
             raise ValueError(f"epochs, batch: expected at least 1, got {self.epochs} and {self.batch}")
+        if self.augment:
+            check_known("augment", self.augment, AUGMENTATIONS)
+        if not 0 < self.smallest_crop <= 1:
+            raise ValueError(f"smallest_crop: expected a share above 0 and at most 1, got {self.smallest_crop!r}")
 
     def __call__(
         self, train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, *, seed: int = 0
     ) -> dict[str, float]:
         """Train on (n, d) features and return top-1 and, with at least five classes, top-5 accuracy in per cent."""
+        if self.augment:
+            raise ValueError(
+                f"augment: {self.augment!r} needs the encoder and its training samples, but features were given; "
+                "use probe_augmented or Model.linear_probe"
+            )
         check_labelled(train, train_labels, test, test_labels)
+
+        def orders(epoch: int) -> list[Tensor]:
+            return [permutation(len(train), seed, epoch, device=train.device)]
+
         classes = int(train_labels.max()) + 1
-        layer = nn.Linear(train.shape[1], classes, device=train.device)
+        return self.fit(train, train_labels, orders, classes=classes, test=test, test_labels=test_labels, seed=seed)
+
+    def fit(
+        self,
+        features: Tensor,
+        labels: Tensor,
+        orders: Callable[[int], Iterable[Tensor]],
+        *,
+        classes: int,
+        test: Tensor,
+        test_labels: Tensor,
+        seed: int,
+    ) -> dict[str, float]:
+        """Train on rows of `features` (n, d) and `labels` (n,) and return the scores.
+
+        orders   function of the epoch that yields indices of rows, which are split into batches. It may change the rows
+                 before it yields.
+        """
+        layer = nn.Linear(features.shape[1], classes, device=features.device)
         # Drawn on the CPU, so that every device starts from the same weights.
         noise = torch.randn(layer.weight.shape, generator=torch.Generator().manual_seed(seed))
         with torch.no_grad():
             layer.weight.copy_(0.01 * noise)
             layer.bias.zero_()
-        trainer = _LinearTrainer(layer, self._optimiser(layer), features=train, labels=train_labels, batch=self.batch)
-        best = 0.0
+        trainer = _LinearTrainer(layer, self._optimiser(layer), features=features, labels=labels, batch=self.batch)
+        rates = []
         for epoch in range(self.epochs):
-            order = permutation(len(train), seed, epoch, device=train.device)
-            trainer.run_epoch(order, self._learning_rate(epoch))
-            if self.best:
-                best = max(best, accuracy(layer, test, test_labels)["top1"])
+            for order in orders(epoch):
+                trainer.take_steps(order, self._learning_rate(epoch))
+            if self.best:  # kept on the device: reading them in each epoch would wait for it
+                rates.append(_hit_rates(layer, test, test_labels))
         scores = accuracy(layer, test, test_labels)
-        return scores | ({"best_top1": best} if self.best else {})
+        return scores | (_in_per_cent(torch.stack(rates).amax(0), prefix="best_") if self.best else {})
+
+    def shortened(self, epochs: int) -> Probe:
+        """Return the probe with so many epochs, and its milestones at the same share of them."""
+        milestones = tuple(round(milestone * epochs / self.epochs) for milestone in self.milestones)
+        return replace(self, epochs=epochs, milestones=milestones)
 
     def describe(self) -> str:
         """Return the settings in words."""
@@ -69,7 +112,13 @@ class Probe:
         )
         epoch = "best epoch" if self.best else "last epoch"
         name = {"sgd": "SGD", "adam": "Adam", "lars": "LARS"}[self.optimiser]
-        return f"{name}, lr {self.lr:g}, {schedule}, {self.epochs} epochs, batch {self.batch}, {epoch}"
+        augmented = {
+            "": "no augmentation",
+            "crops": f"random crops of {self.smallest_crop:g} to 1 of the area, and flips",
+            "flips": "random flips",
+            "colours": "colour jitter and grayscale",
+        }[self.augment]
+        return f"{name}, lr {self.lr:g}, {schedule}, {self.epochs} epochs, batch {self.batch}, {augmented}, {epoch}"
 
     def _learning_rate(self, epoch: int) -> float:
         if self.milestones:
@@ -89,7 +138,7 @@ class Probe:
 
 
 class _LinearTrainer:
-    """Trains a linear layer epoch by epoch; on a GPU, steps are replayed as a CUDA graph.
+    """Trains a linear layer on rows of a tensor; on a GPU, steps are replayed as a CUDA graph.
 
     A step of a linear probe takes microseconds of computation, so launching its kernels one by one would dominate.
     """
@@ -104,8 +153,8 @@ class _LinearTrainer:
             self.index, self.lr = labels.new_zeros(batch, dtype=torch.long), features.new_zeros(())
             self.graphed_step = GraphedStep(lambda: self._step(self.index), features.device)
 
-    def run_epoch(self, order: Tensor, lr: float) -> None:
-        """Train for one epoch on the features in this order."""
+    def take_steps(self, order: Tensor, lr: float) -> None:
+        """Train on the rows in this order, one step for each batch."""
         for group in self.optimiser.param_groups:
             group["lr"] = lr if self.graphed_step is None else self.lr
         if self.graphed_step is None:
@@ -131,34 +180,24 @@ class _LinearTrainer:
         self.optimiser.step()
 
 
-@torch.no_grad()
 def accuracy(
     classify: Callable[[Tensor], Tensor], inputs: Tensor, labels: Tensor, chunk: int = 10_000
 ) -> dict[str, float]:
     """Return top-1 and, with at least five classes, top-5 accuracy in per cent; `chunk` inputs are classified at a time."""
+    return _in_per_cent(_hit_rates(classify, inputs, labels, chunk))
+
+
+@torch.no_grad()
+def _hit_rates(classify: Callable[[Tensor], Tensor], inputs: Tensor, labels: Tensor, chunk: int = 10_000) -> Tensor:
+    """Return the share of inputs whose class is the first and, with at least five classes, one of the first five."""
     logits = torch.cat([classify(part) for part in inputs.split(chunk)])
     hit = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
-    scores = {"top1": 100 * float(hit[:, 0].float().mean())}
-    return scores | ({"top5": 100 * float(hit.any(1).float().mean())} if logits.shape[1] >= 5 else {})
+    rates = [hit[:, 0].float().mean()] + ([hit.any(1).float().mean()] if logits.shape[1] >= 5 else [])
+    return torch.stack(rates)
 
 
-# Each paper's linear evaluation, with its learning rate at its batch size.
-PROBES: Mapping[str, Probe] = {
-    # DySTreSS on ImageNet: lightly's recipe, lr = 0.1 · batch / 256.
-    "dystress-imagenet": Probe(lr=0.1, epochs=90),
-    # Wang & Liu: lr 30 as in the paper; their training script passes 1.0 on CIFAR.
-    "wang-liu": Probe(lr=30.0, epochs=100, milestones=(40, 60, 80), gamma=0.2),
-    # CACR on small images.
-    "cacr": Probe("adam", lr=1e-3, epochs=100, batch=128, milestones=(60, 80), gamma=0.2),
-    # CACR on ImageNet with MoCo v2.
-    "cacr-imagenet": Probe(lr=30.0, epochs=100, milestones=(60, 80)),
-    # MoCo v3 with a ResNet: lr = 0.1 · batch / 256; with a ViT it is 3 · batch / 256.
-    "moco-v3": Probe(lr=0.4, epochs=90, batch=1024),
-    # Lee on ImageNet, which follows SimSiam: lr = 0.1 · batch / 256.
-    "balanced-imagenet": Probe("lars", lr=1.6, epochs=90, batch=4096),
-    # Lee on CIFAR.
-    "balanced-cifar": Probe(lr=30.0, epochs=90),
-}
+def _in_per_cent(rates: Tensor, prefix: str = "") -> dict[str, float]:
+    return {f"{prefix}{name}": 100 * rate for name, rate in zip(("top1", "top5"), rates.tolist(), strict=False)}
 
 
 def few_shot(

@@ -61,7 +61,8 @@ def prototype_deviations(z: Tensor, partner: Tensor) -> Tensor:
     z = unit_vectors("z", z, min_count=1, normalise=False)
     partner = unit_vectors("partner", partner, min_count=1, normalise=False)
     check_same_shape("partner", partner, "z", z)
-    return torch.linalg.vector_norm((partner - z).double(), dim=1)
+    deviations: Tensor = torch.linalg.vector_norm((partner - z).double(), dim=1)
+    return deviations
 
 
 def standard_error(values: Tensor) -> float:

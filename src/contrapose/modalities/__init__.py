@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from contrapose.modalities.modality import Modality, Reader, Source, Split, ViewMaker
+from contrapose.modalities.modality import AUGMENTATIONS, Modality, Reader, Source, Split, ViewMaker
 from contrapose.validate import check_known
 
-__all__ = ["MODALITIES", "Modality", "Reader", "Source", "Split", "ViewMaker", "modality"]
+__all__ = ["AUGMENTATIONS", "MODALITIES", "Modality", "Reader", "Source", "Split", "ViewMaker", "modality"]
 
 # Imported when they are used: each has dependencies of its own.
 MODALITIES: dict[str, str | Modality] = {

@@ -21,6 +21,8 @@ from torch import Tensor, nn
 
 from contrapose.networks.encoder import Encoder
 
+AUGMENTATIONS = ("crops", "flips", "colours")  # of supervised training, see `ViewMaker.light`
+
 
 class ViewMaker(Protocol):
     """How inputs of a network are made from raw samples."""
@@ -38,8 +40,12 @@ class ViewMaker(Protocol):
     def plain(self, raw: Tensor) -> Tensor:
         """Inputs for evaluation (B, …), without augmentation."""
 
-    def light(self) -> ViewMaker:
-        """One view with the mild augmentation of supervised training, for fine-tuning."""
+    def light(self, augment: str = "crops", *, smallest: float = 0.2) -> ViewMaker:
+        """One view with a mild augmentation of `AUGMENTATIONS`, for fine-tuning and linear probes.
+
+        augment    for images: "crops" crops and flips; "flips" and "colours" leave the image whole
+        smallest   smallest share of an image that is cropped
+        """
 
     def evaluation_batch(self, device: torch.device) -> int:
         """Number of samples in a batch of evaluation on this device."""

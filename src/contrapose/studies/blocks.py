@@ -26,7 +26,7 @@ def number(results: Results, row: Row, quantity: Quantity, data_set: str) -> Num
         count=len(cell.values),
         printed=printed,
         runs=cell.runs,
-        note="; ".join((*error, *(f"of {images}" for images in dict.fromkeys(cell.images)))),
+        note="; ".join((*error, *(f"of {form}" for form in dict.fromkeys(cell.older_forms)))),
         digits=digits,
     )
 

@@ -13,7 +13,7 @@ from contrapose.studies.blocks import table
 from contrapose.studies.claims import UNDECIDED, Verdict
 from contrapose.studies.protocol import describe_quantities
 from contrapose.studies.results import Cell, Results, RunDirectory, error_name
-from contrapose.studies.study import Plan
+from contrapose.studies.study import SMOKE_PROBE_EPOCHS, Plan
 from contrapose.training import Run
 
 
@@ -28,7 +28,7 @@ def collect(plan: Plan, seeds: int, root: Path) -> Results:
             records[row.name, study_data.name] = tuple(directory.records() for directory in directories)
             evaluations[row.name, study_data.name] = tuple(directory.evaluations() for directory in directories)
             for quantity in plan.study.quantities:
-                cell = _cell(directories, quantity.measure, runs[0].epochs)
+                cell = _cell(directories, plan.measure(quantity, study_data), runs[0].epochs)
                 cells[row.name, quantity.name, study_data.name] = cell
     return Results(
         scale=plan.scale,
@@ -43,14 +43,14 @@ def collect(plan: Plan, seeds: int, root: Path) -> Results:
 
 def _cell(directories: Sequence[RunDirectory], measure: str, epochs: int) -> Cell:
     """Return the values of a measure, one per directory, and the reasons for those that are missing."""
-    values, runs, missing_reasons, images, errors = [], [], [], [], []
+    values, runs, missing_reasons, older_forms, errors = [], [], [], [], []
     for directory in directories:
         trained = directory.trained(epochs)
-        value, measured_on = directory.value_and_images(measure) if trained else (None, "")
+        value, older_form = directory.value_and_form(measure) if trained else (None, "")
         if value is not None:
             values.append(value)
             runs.append(directory.folder.name)
-            images += [measured_on] if measured_on else []
+            older_forms += [older_form] if older_form else []
             error = directory.value(error_name(measure))
             errors += [] if error is None else [error]
         else:
@@ -60,7 +60,7 @@ def _cell(directories: Sequence[RunDirectory], measure: str, epochs: int) -> Cel
         values=tuple(values),
         runs=tuple(runs),
         missing_reasons=tuple(missing_reasons),
-        images=tuple(images),
+        older_forms=tuple(older_forms),
         errors=tuple(errors),
     )
 
@@ -86,8 +86,8 @@ def section(plan: Plan, results: Results) -> Section:
         where = ", ".join(f"{study_data.name} ({study_data.data})" for study_data in plan.sets)
         notes.append(f"Scale {plan.scale}, {_seeds(results.seeds)}, on {where}.")
         notes.append(f"Measured: {'; '.join(describe_quantities(plan))}.")
-    if any(quantity.measure.startswith("linear") for quantity in study.quantities) and study.rows:
-        notes.append("Linear probes learn from images that are not augmented, and their last epoch counts.")
+    if plan.scale == "smoke" and any(quantity.measure.startswith("linear") for quantity in study.quantities):
+        notes.append(f"Linear probes have {SMOKE_PROBE_EPOCHS} epochs at the smoke scale.")
     if plan.scale == "smoke" and study.rows:
         notes.append("The smoke scale shows that everything runs; it says nothing about the paper.")
     if plan.scale_settings:

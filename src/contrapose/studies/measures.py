@@ -1,6 +1,7 @@
 """Evaluate a trained run beyond its records. Each evaluation is done once; its result is kept in the run's directory.
 
-linear:PROBE           top-1 accuracy of a linear probe; linear_top5:PROBE
+linear:PROBE           top-1 accuracy of a linear probe after its last epoch; linear_top5:PROBE; of its best epoch:
+                       linear_best:PROBE, linear_best_top5:PROBE; with a number of epochs: linear:PROBE:EPOCHS
 knn:K:WEIGHTS          top-1 accuracy of k nearest neighbours (softmax, uniform, distance); knn_top5:K:WEIGHTS
 few_shot, long_tail    linear SVMs, protocol of Kukleva et al.
 metric:NAME:SPACE:IMAGES   a metric, such as uniformity, of the output of the encoder or the projector (SPACE), on all test or
@@ -14,6 +15,7 @@ histograms             similarities of positives, false and true negatives, befo
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -43,13 +45,26 @@ def _labelled_features(model: Model, split: Split) -> Any:
     """Return training features and labels, then test features and labels."""
     labelled = model.labelled_features(split)
     if labelled is None:
-        raise ValueError(f"{model.run.data} has no labelled training and test images to score with")
+        raise _unlabelled(model)
     return labelled
 
 
-def _linear(model: Model, split: Split, probe: str) -> dict[str, Any]:
-    scores = PROBES[probe](*_labelled_features(model, split), seed=model.run.seed)
-    return {f"linear:{probe}": scores["top1"], f"linear_top5:{probe}": scores.get("top5")}
+def _unlabelled(model: Model) -> ValueError:
+    return ValueError(f"{model.run.data} has no labelled training and test images to score with")
+
+
+def _linear(model: Model, split: Split, name: str, epochs: str = "") -> dict[str, Any]:
+    probe = replace(PROBES[name], best=True)
+    scores = model.linear_probe(split, probe.shortened(int(epochs)) if epochs else probe, seed=model.run.seed)
+    if not scores:
+        raise _unlabelled(model)
+    suffix = f"{name}:{epochs}" if epochs else name
+    return {
+        f"linear:{suffix}": scores["top1"],
+        f"linear_top5:{suffix}": scores.get("top5"),
+        f"linear_best:{suffix}": scores["best_top1"],
+        f"linear_best_top5:{suffix}": scores.get("best_top5"),
+    }
 
 
 def _knn(model: Model, split: Split, k: str, weights: str) -> dict[str, Any]:
@@ -122,11 +137,13 @@ def _similarities(model: Model, split: Split) -> dict[str, Any]:
     return {"edges": histograms.edges.tolist(), "means": list(histograms.means), **counts}
 
 
-# A probe computes both accuracies, so top-1 and top-5 share a function.
+# A probe computes all of its accuracies, so they share a function.
 _EVALUATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "metric": metric,
     "linear": _linear,
     "linear_top5": _linear,
+    "linear_best": _linear,
+    "linear_best_top5": _linear,
     "knn": _knn,
     "knn_top5": _knn,
     "knn_hits": _knn_hits,

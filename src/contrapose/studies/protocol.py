@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from contrapose.evaluation import PROBES
-from contrapose.studies.study import PAPERS, Plan, Study
+from contrapose.studies.study import PAPERS, Plan, Quantity, Study
 from contrapose.training import Run
 
 _WEIGHTS = {
@@ -50,11 +51,17 @@ def describe_measure(measure: str, run: Run) -> str:
     """Return in words what is measured of a run: the quantity, of which output, on which images."""
     kind, *options = measure.removeprefix("-").split(":")
     bank = "the images trained on" if run.probe == "train" else "all training images"
-    if kind in ("knn_top1", "knn", "knn_top5"):
-        k, weights = options if options else (str(run.knn), "softmax")
+    if kind == "best":
+        every = "every epoch" if run.knn_every == 1 else f"every {run.knn_every} epochs"
+        return f"{describe_measure(f'knn:{run.knn}:softmax', run)}, best epoch, evaluated {every}"
+    if kind == "knn_top1":
+        return f"{describe_measure(f'knn:{run.knn}:softmax', run)}, last epoch"
+    if kind in ("knn", "knn_top5"):
+        k, weights = options
         return f"{k}-NN accuracy of the encoder's output, {_WEIGHTS[weights]}, neighbours from {bank}"
-    if kind in ("linear", "linear_top5"):
-        return f"accuracy of a linear probe of the encoder's output on {bank}: {PROBES[options[0]].describe()}"
+    if kind.startswith("linear"):
+        probe = replace(PROBES[options[0]], best="_best" in kind)
+        return f"accuracy of a linear probe of the encoder's output on {bank}: {probe.describe()}"
     if kind == "metric":
         name, space, images = options
         return f"{_metric(name)} of the {space}'s output, {_IMAGES[images]}"
@@ -88,10 +95,25 @@ def describe_study(study: Study) -> tuple[str, str, str]:
         return study.title, "nothing", f"cannot run: {study.missing}"
     if study.analytic:
         return study.title, "the same, computed without training", _difference(study)
-    run = next(run for _, _, run in study.plan("paper").cells(1))
-    ours = [describe_measure(quantity.measure, run) for quantity in study.quantities]
-    papers = [quantity.paper or words for quantity, words in zip(study.quantities, ours, strict=True)]
-    return _join(papers), "the same" if papers == ours else _join(ours), _difference(study)
+    plan = study.plan("paper")
+    quantities = [quantity for quantity in study.quantities if not quantity.extra]
+    ours = [_describe_quantity(quantity, plan) for quantity in quantities]
+    papers = [quantity.paper or words for quantity, words in zip(quantities, ours, strict=True)]
+    extras = [f"also {_describe_quantity(quantity, plan)}" for quantity in study.quantities if quantity.extra]
+    measured = ["the same"] if papers == ours else ours
+    return _join(papers), _join([*measured, *extras]), _difference(study)
+
+
+def _describe_quantity(quantity: Quantity, plan: Plan) -> str:
+    """Return in words what is measured; by data set if it differs between them."""
+    row = next(row for row in plan.study.rows if not row.missing)
+    words: dict[str, list[str]] = {}
+    for study_data in plan.sets:
+        description = describe_measure(plan.measure(quantity, study_data), plan.run(row, study_data))
+        words.setdefault(description, []).append(study_data.name)
+    if len(words) == 1:
+        return next(iter(words))
+    return "; ".join(f"{', '.join(names)}: {description}" for description, names in words.items())
 
 
 def _difference(study: Study) -> str:

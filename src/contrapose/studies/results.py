@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from contrapose.modalities import AUGMENTATIONS
 from contrapose.training.records import read_records
 
 
@@ -20,7 +21,7 @@ class Cell:
     values: tuple[float, ...] = ()
     runs: tuple[str, ...] = ()
     missing_reasons: tuple[str, ...] = ()  # why a seed has no value
-    images: tuple[str, ...] = ()  # on which images older runs measured it, if not on those of the quantity
+    older_forms: tuple[str, ...] = ()  # what older runs measured instead, such as "a sample of 2,000 test images"
     errors: tuple[float, ...] = ()  # standard error of each value, if it is a mean over sampled anchors
 
     @property
@@ -51,14 +52,19 @@ def error_name(measure: str) -> str:
 
 
 def older_names(measure: str, sample: str) -> dict[str, str]:
-    """Return the names under which runs may hold a measure of the same output, each with the images that it is of.
+    """Return the names under which older runs may hold a measure of the same output, each with what it is of.
 
     The records have NAME (of the projector) and encoder_NAME, both of a sample. Runs before metrics named their space have
-    NAME_whole (of the projector, all test images). The text is empty for the images of the measure itself.
+    NAME_whole (of the projector, all test images). The text is empty for the images of the measure itself. Runs before probes
+    saw augmented images have a probe of plain ones.
 
     sample   the images of the records, in words
     """
     kind, *options = measure.split(":")
+    if kind.startswith("linear"):
+        probe, _, augment = options[0].rpartition("-")
+        plain = ":".join((kind.replace("_best", ""), probe, *options[1:]))
+        return {plain: "a probe of images without augmentation, last epoch"} if augment in AUGMENTATIONS else {}
     if kind != "metric":
         return {}
     name, space, images = options
@@ -148,27 +154,31 @@ class RunDirectory:
     def value(self, measure: str) -> float | None:
         """Return a number from the evaluations or the last record; None if there is none yet.
 
-        A leading "-" in `measure` negates it.
+        A leading "-" in `measure` negates it; "best:NAME" is the largest NAME of all records that have it.
         """
-        return self.value_and_images(measure)[0]
+        return self.value_and_form(measure)[0]
 
-    def value_and_images(self, measure: str) -> tuple[float | None, str]:
-        """Return `value`, and the images that it is of if an older run measured it on others; empty if on its own."""
+    def value_and_form(self, measure: str) -> tuple[float | None, str]:
+        """Return `value`, and what it is of if an older run measured it in another form; empty if it did not."""
         sign, key = (-1, measure[1:]) if measure.startswith("-") else (1, measure)
         if key == "step_seconds":
             found: Any = _step_seconds(self.records())
-            images = ""
+            older_form = ""
+        elif key.startswith("best:"):
+            name = key.removeprefix("best:")
+            found = max((record[name] for record in self.records() if record.get(name) is not None), default=None)
+            older_form = ""
         else:
-            found, images = self._find(key)
+            found, older_form = self._find(key)
         if isinstance(found, bool) or not isinstance(found, int | float):  # a bool is an int in Python
             return None, ""
-        return sign * float(found), images
+        return sign * float(found), older_form
 
     def _find(self, key: str) -> tuple[Any, str]:
-        """Return an entry of the evaluations or of the last record, by its name or an older one, and its images."""
+        """Return an entry of the evaluations or of the last record, by its name or an older one, and its older form."""
         names = {key: "", **older_names(key, self.sampled_images())}
         entries = {**(self.records() or [{}])[-1], **self.evaluations()}
-        return next(((entries[name], images) for name, images in names.items() if name in entries), (None, ""))
+        return next(((entries[name], form) for name, form in names.items() if name in entries), (None, ""))
 
     def sampled_images(self) -> str:
         """Return the images on which the records measure, in words."""

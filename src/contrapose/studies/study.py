@@ -40,6 +40,7 @@ SMOKE: Settings = {
     "schedule": "cosine", "milestones": (), "warmup": 0.0, "weight_decay": 1e-4, "epochs": 2, "batch": 32, "queue": 64,
     "norm_splits": 1, "precision": "fp32", "knn": 5, "knn_every": 2, "metrics": 48,
 }  # fmt: skip
+SMOKE_PROBE_EPOCHS = 5  # of linear probes: a CPU takes long to encode augmented images anew in each epoch
 # Small and short scale: one GPU, bf16; every metric is computed after each tenth of the run.
 SMALL: Settings = {"precision": "bf16", "norm_splits": 1, "metrics": 2000}
 # Data sets that torchvision downloads, by the scale that uses them without being given their path.
@@ -72,6 +73,7 @@ class Quantity:
     measure: str
     unit: str = "%"
     paper: str = ""  # what the paper measures instead, in words; empty if it measures the same
+    extra: bool = False  # measured beside the paper's quantity, such as the last epoch beside the best one
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class StudyData:
     name: str
     data: str = "cifar10"
     changes: Settings = field(default_factory=dict)
+    measures: Mapping[str, str] = field(default_factory=dict)  # replaces measures of the quantities on this data set
 
 
 CIFAR10, CIFAR100 = StudyData(name="CIFAR-10"), StudyData(name="CIFAR-100", data="cifar100")
@@ -191,8 +194,11 @@ def _stem(path: str) -> str:
 
 
 def _imbalance(study_data: StudyData) -> dict[str, Any]:
-    """Return the setting that another data set inherits: how classes are thinned out. The others fit only the original."""
-    return {key: value for key, value in study_data.changes.items() if key == "imbalance"}
+    """Return the settings that another data set inherits: how classes are thinned out, and what a probe learns from.
+
+    The others fit only the original.
+    """
+    return {key: value for key, value in study_data.changes.items() if key in ("imbalance", "probe")}
 
 
 @dataclass(frozen=True)
@@ -253,10 +259,16 @@ class Plan:
         """Return the runs by name. Cells with the same settings share one run."""
         return {run.name: run for _, _, run in self.cells(seeds)}
 
-    @property
-    def measures(self) -> tuple[str, ...]:
-        """Return what is measured of every run."""
-        return tuple(dict.fromkeys(quantity.measure.removeprefix("-") for quantity in self.study.quantities))
+    def measure(self, quantity: Quantity, study_data: StudyData) -> str:
+        """Return what a quantity measures on a data set. A linear probe of a smoke run is short, and its name says so."""
+        measure = study_data.measures.get(quantity.measure, quantity.measure)
+        short = self.scale == "smoke" and measure.startswith("linear")
+        return f"{measure}:{SMOKE_PROBE_EPOCHS}" if short else measure
+
+    def measures(self, study_data: StudyData) -> tuple[str, ...]:
+        """Return what is measured of every run on a data set."""
+        measures = (self.measure(quantity, study_data) for quantity in self.study.quantities)
+        return tuple(dict.fromkeys(measure.removeprefix("-") for measure in measures))
 
 
 def _smoke_changes(changes: Settings) -> dict[str, Any]:

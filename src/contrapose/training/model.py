@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from contrapose.evaluation import KNN, Measures, features
+from contrapose.evaluation import KNN, Measures, Probe, features, probe_augmented
 from contrapose.modalities import Source, Split
 from contrapose.networks.encoder import Encoder
 from contrapose.pairs import unit
@@ -80,6 +80,29 @@ class Model(Embedder):
             return {}
         scores = KNN(neighbours or self.run.knn)(*labelled)
         return {f"knn_{name}": score for name, score in scores.items()}
+
+    def linear_probe(self, split: Split, probe: Probe, *, seed: int = 0) -> dict[str, float]:
+        """Train a linear probe of the encoder and return its accuracies in per cent; nothing without labels.
+
+        split   data sets with labels, such as `prepare(run)`: `probe` is learned from, `test` is classified
+        probe   settings, such as PROBES["cacr-crops"]; with `augment`, the encoder sees new views in each epoch
+        seed    determines order, views and initial weights
+        """
+        if not probe.augment:
+            labelled = self.labelled_features(split)
+            return {} if labelled is None else probe(*labelled, seed=seed)
+        source, test = split.probe, split.test
+        if source is None or test is None or source.labels is None or test.labels is None:
+            return {}
+        self.eval()
+        views = self.views.light(probe.augment, smallest=probe.smallest_crop)
+        reader = self.reader(source)
+        if reader.resident is None:  # a stream makes the views of its reader; resident samples are not copied again
+            reader = source.reader(views, self.device, workers=self.workers, timeout=self.timeout)
+        labels = source.labels.to(self.device), test.labels.to(self.device)
+        return probe_augmented(
+            probe, self._encode, reader, labels[0], self.features(test), labels[1], views=views, seed=seed
+        )
 
     def measure(self, source: Source, how: Measures, *, space: str = "projector") -> dict[str, float]:
         """Return metrics of an output of the networks on a data set.

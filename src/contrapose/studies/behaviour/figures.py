@@ -14,6 +14,7 @@ from contrapose.report.document import Block, Chart, Series, Table, points, word
 from contrapose.studies.behaviour import printed
 from contrapose.studies.behaviour.methods import (
     ACCURACY,
+    CHECKPOINT_DIFFERENCE,
     CONTRASTIVE_ROWS,
     DATA_SETS,
     HARD_CONTRASTIVE,
@@ -272,6 +273,7 @@ FIGURES = (
             is_above("hard τ = 0.7", "hard τ = 0.07", margin=1.0),
         ),
         short_settings=SHORT_SCALE,
+        differences=(CHECKPOINT_DIFFERENCE,),
     ),
 )
 

@@ -15,13 +15,16 @@ HARD_CONTRASTIVE = "hard_contrastive(temperature={:g}, negatives=hardest({{harde
 LOSS_VALUES: Mapping[str, Mapping[str, float]] = {"CIFAR-10": {"hardest": 4095}, "digits": {"hardest": 0.0819}}
 
 _IMAGENET100_SETTINGS: Settings = {"stream": True, "views": "moco-v2", "encoder": "resnet50", "weight_decay": 1e-4}
+# The authors' code augments the probe's images differently on each data set: flips on CIFAR.
+ACCURACY = Quantity(name="", measure="linear:wang-liu-flips")
+_COLOURS, _CROPS = {ACCURACY.measure: "linear:wang-liu-colours"}, {ACCURACY.measure: "linear:wang-liu-crops"}
 DATA_SETS = (
     CIFAR10,
     CIFAR100,
-    StudyData(name="SVHN", data="svhn", changes={"views": "insdis-svhn"}),
-    StudyData(name="ImageNet-100", data="imagenet100", changes=_IMAGENET100_SETTINGS),
+    StudyData(name="SVHN", data="svhn", changes={"views": "insdis-svhn"}, measures=_COLOURS),
+    StudyData(name="ImageNet-100", data="imagenet100", changes=_IMAGENET100_SETTINGS, measures=_CROPS),
 )
-ACCURACY = Quantity(name="", measure="linear:wang-liu")
+CHECKPOINT_DIFFERENCE = "The authors' code evaluates the epoch with the best 200-NN accuracy, ours the last."
 UNIFORMITY = Quantity(name="-U", measure="-metric:uniformity:projector:test", unit="")
 TOLERANCE = Quantity(name="T", measure="metric:tolerance:projector:test", unit="")
 # Short scale: a quarter of the epochs, and the milestones with them.

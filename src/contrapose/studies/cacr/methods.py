@@ -60,8 +60,14 @@ _IMPLEMENTED: Mapping[str, Settings] = {
 VIT_SETTINGS = {name: value for name, value in PRESETS["cacr/moco-v3-vit"].items() if name != "data"}
 
 # What is measured.
-LINEAR = (Quantity(name="", measure="linear:cacr"),)
-LINEAR_IMAGENET = (Quantity(name="", measure="linear:cacr-imagenet"),)
+# On small images the authors' code reports the probe's best epoch; the last one stands beside it.
+LINEAR = (
+    Quantity(name="", measure="linear_best:cacr-crops"),
+    Quantity(name="last epoch", measure="linear:cacr-crops", extra=True),
+)
+LINEAR_IMAGENET = (Quantity(name="", measure="linear:cacr-imagenet-crops"),)
+LINEAR_MOCO_V3 = (Quantity(name="", measure="linear:moco-v3-crops"),)
+VIT_PROBE = {"linear:moco-v3-crops": "linear:moco-v3-vit-crops"}
 STEP_SECONDS = (Quantity(name="", measure="step_seconds", unit="s"),)
 
 # Data sets.

@@ -238,6 +238,7 @@ FIGURES = (
         preset=CIFAR_PRESET,
         rows=tuple(Row(name=name, changes=CIFAR_METHODS[name]) for name in ("SimCLR", "DySTreSS")),
         quantities=(Quantity(name="histograms", measure="histograms", unit=""), ACCURACY),
+        sets=CIFAR_SETS[:1],
         show=_show_histograms,
         claims=(
             computed_claim(

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from contrapose.modalities.images.views.recipe import Recipe
 from contrapose.modalities.images.views.recipes import RECIPES
+from contrapose.modalities.modality import AUGMENTATIONS
 from contrapose.validate import check_known
 
 __all__ = ["RECIPES", "Recipe", "Views"]
@@ -70,12 +71,23 @@ class Views:
         """Return evaluation inputs (B, 3, size, size) of uint8 images (B, 3, H, W): resized and normalised only."""
         return self.recipes[0].plain(raw)
 
-    def light(self) -> Views:
-        """Return one view with random crops and flips only, as in supervised training."""
-        recipe = self.recipes[0]
+    def light(self, augment: str = "crops", *, smallest: float = 0.2) -> Views:
+        """Return one view with a part of the augmentation only, as in supervised training.
+
+        augment    "crops": random crops and flips; "flips": the whole image, flipped or not; "colours": the whole image with
+                   the recipe's jitter and grayscale
+        smallest   smallest share of the image that is cropped
+        """
+        check_known("augment", augment, AUGMENTATIONS)
+        own = self.recipes[0]
+        recipe = Recipe(own.size, jitter=None, gray=0.0, flip=0.0, mean=own.mean, std=own.std, shorter=own.shorter)
+        # A box of the whole area with equal sides is the image itself, or the centre of one that is not square.
+        scale, ratio = ((smallest, 1.0), own.ratio) if augment == "crops" else ((1.0, 1.0), (1.0, 1.0))
+        recipe = replace(recipe, scale=scale, ratio=ratio)
+        if augment == "colours":
+            return Views((replace(recipe, jitter=own.jitter, jitter_chance=own.jitter_chance, gray=own.gray),))
         # The chance of a flip is kept: where a recipe has none, a mirrored image is another class (digits).
-        shared = {"flip": recipe.flip, "mean": recipe.mean, "std": recipe.std, "shorter": recipe.shorter}
-        return Views((Recipe(recipe.size, scale=(0.2, 1.0), jitter=None, gray=0.0, **shared),))  # type: ignore[arg-type]
+        return Views((replace(recipe, flip=own.flip),))
 
     def evaluation_batch(self, device: torch.device) -> int:
         """Return the batch size of evaluation on this device."""
