@@ -17,7 +17,7 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     main(["study", "list"])
     listing = capsys.readouterr().out
     lines = listing.splitlines()
-    assert len([line for line in lines if not line.startswith("#")]) == 90
+    assert len([line for line in lines if not line.startswith("#")]) == 97
     assert "# Wang, Liu: Understanding the Behaviour of Contrastive Loss" in lines
     assert "dystress/table12" in listing
     assert "[cannot run: text encoders are not built" in listing
