@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ def test_list_and_show(capsys: pytest.CaptureFixture[str]) -> None:
     main(["study", "list"])
     listing = capsys.readouterr().out
     lines = listing.splitlines()
-    assert len([line for line in lines if not line.startswith("#")]) == 90
+    assert len([line for line in lines if not line.startswith("#")]) == 97
     assert "# Wang, Liu: Understanding the Behaviour of Contrastive Loss" in lines
     assert "dystress/table12" in listing
     assert "[cannot run: text encoders are not built" in listing
@@ -61,6 +62,21 @@ def test_selected_rows_of_a_study(
     assert "did you mean 'τ = 0.2'?" in error_message(capsys, *arguments, "--rows", "τ = 0.21")
     other = ["study", "run", "behaviour/figure4", "behaviour/figure9", "--rows", "τ = 0.2"]
     assert "rows: behaviour/figure9 has none of these" in error_message(capsys, *other)
+
+
+def test_an_untrained_encoder_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both losses start from the same encoder, and training changes it."""
+    tiny = {"limit": 60, "batch": 16, "epochs": 1, "knn": 3, "knn_every": 1, "metrics": 10}
+    monkeypatch.setattr("contrapose.studies.study.SMOKE", {**SMOKE, **tiny})
+    main(["study", "run", "behaviour/equation6", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")])
+    assert "over the untrained encoder" in capsys.readouterr().out
+    evaluations = [json.loads(path.read_text()) for path in (tmp_path / "runs").glob("*/evaluations.json")]
+    assert len(evaluations) == 2
+    (before,) = {value for found in evaluations for name, value in found.items() if name.startswith("start:linear:")}
+    after = {value for found in evaluations for name, value in found.items() if name.startswith("linear:")}
+    assert after - {before}
 
 
 def test_selected_data_sets_of_a_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

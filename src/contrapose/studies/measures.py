@@ -7,6 +7,7 @@ few_shot, long_tail    linear SVMs, protocol of Kukleva et al.
 metric:NAME:SPACE:IMAGES   a metric, such as uniformity, of the output of the encoder or the projector (SPACE), on all test or
                            all train images (IMAGES), or of new views of the train images against the memory bank (bank)
 map                    a t-SNE map of a sample
+start:MEASURE          another measure, of the model before its training
 knn_hits               a digit for each test image: 1 if the kNN of the records finds its class, else 0
 references             kNN accuracy of the pixels, and of the encoder that the training started from
 histograms             similarities of positives, false and true negatives, before and after training
@@ -123,6 +124,12 @@ def _histograms(model: Model, split: Split) -> dict[str, Any]:
     return {"histograms": {"start": _similarities(start(model, split), split), "end": _similarities(model, split)}}
 
 
+def _before_training(model: Model, split: Split, *measure: str) -> dict[str, Any]:
+    """Return another evaluation, of the model before its training."""
+    values = evaluate(start(model, split), split, ":".join(measure))
+    return {f"start:{name}": value for name, value in values.items()}
+
+
 def _similarities(model: Model, split: Split) -> dict[str, Any]:
     """Return histograms of the similarities of positive and negative pairs in a sample of 2,000 images."""
     measures = Measures(2000)
@@ -148,6 +155,7 @@ _EVALUATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "knn_top5": _knn,
     "knn_hits": _knn_hits,
     "references": _references,
+    "start": _before_training,
     "few_shot": _few_shot,
     "long_tail": _few_shot,
     "map": _map,

@@ -50,6 +50,8 @@ _OTHERS = {
 def describe_measure(measure: str, run: Run) -> str:
     """Return in words what is measured of a run: the quantity, of which output, on which images."""
     kind, *options = measure.removeprefix("-").split(":")
+    if kind == "start":
+        return f"before training: {describe_measure(':'.join(options), run)}"
     bank = "the images trained on" if run.probe == "train" else "all training images"
     if kind == "best":
         every = "every epoch" if run.knn_every == 1 else f"every {run.knn_every} epochs"

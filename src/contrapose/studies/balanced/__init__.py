@@ -7,11 +7,13 @@ of its table.
     methods    losses, probes and data sets
     figures    studies of the figures
     tables     studies of the tables
+    theorems   studies of the lemma and the theorems, computed without training
 """
 
 from __future__ import annotations
 
 from contrapose.studies.balanced.figures import FIGURES
 from contrapose.studies.balanced.tables import TABLES
+from contrapose.studies.balanced.theorems import THEOREMS
 
-STUDIES = (*FIGURES, *TABLES)
+STUDIES = (*FIGURES, *TABLES, *THEOREMS)

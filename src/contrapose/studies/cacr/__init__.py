@@ -7,6 +7,7 @@ numbers that the paper prints for it go to `printed`, under the number of its ta
     methods    losses and settings of its methods, its data sets, and functions that make rows of them
     figures    studies of the figures
     tables     studies of the tables
+    theorems   studies of the property and the lemmas, computed without training
 """
 
 from __future__ import annotations
@@ -16,5 +17,6 @@ from dataclasses import replace
 from contrapose.studies.cacr.figures import FIGURES
 from contrapose.studies.cacr.methods import LOSS_VALUES
 from contrapose.studies.cacr.tables import TABLES
+from contrapose.studies.cacr.theorems import THEOREMS
 
-STUDIES = tuple(replace(study, loss_values=LOSS_VALUES) for study in (*FIGURES, *TABLES))
+STUDIES = tuple(replace(study, loss_values=LOSS_VALUES) for study in (*FIGURES, *TABLES, *THEOREMS))

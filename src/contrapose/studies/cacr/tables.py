@@ -71,21 +71,30 @@ def _gains_with_epochs(results: Results) -> tuple[bool | None, str]:
 
 
 def _is_slower(slow: str, fast: str, *, at_most: float | None = None) -> Claim:
-    """Claim that a step of row `slow` takes longer than one of `fast`; or, with `at_most`, no more than that many times."""
+    """Claim that a step of row `slow` takes longer than one of `fast`; or, with `at_most`, no more than that many times.
+
+    A tenth more decides nothing.
+    """
 
     def decide(results: Results) -> tuple[bool | None, str]:
         ratio = results.cell(slow, "").mean / results.cell(fast, "").mean
         if math.isnan(ratio):
             return None, "not timed"
-        yes = ratio <= at_most if at_most is not None else True if ratio > 1.1 else False if ratio < 1 else None
+        if at_most is None:
+            yes = True if ratio > 1.1 else False if ratio < 1 else None
+        else:
+            yes = True if ratio <= at_most else False if ratio > 1.1 * at_most else None
         return yes, f"{ratio:.2f} times as long"
 
-    times = f"at most {at_most:g} times as long as" if at_most is not None else "longer than"
+    times = f"at most the printed {at_most:.2f} times as long as" if at_most is not None else "longer than"
     return computed_claim(f"a step of {slow} takes {times} one of {fast}", decide)
 
 
 _T_NEG_K4 = sweep_t("K = 4, t⁻", "cacr(t_neg={t})", printed.TABLE13_K4, series="K = 4")
-_STEP_NOTE = "Ours is a whole step, augmentation and optimiser included, on other hardware."
+_STEP_DIFFERENCE = (
+    "Ours is a whole step with augmentation and optimiser; the paper does not say what its time includes."
+)
+_SECONDS17 = {name: seconds for name, *_, seconds in printed.TABLE17}
 
 TABLES = (
     Study(name="cacr/table1", title="CL methods and what they contrast", claim="A taxonomy.", diagram=True),
@@ -102,7 +111,8 @@ TABLES = (
             *(imbalanced(regular, rule) for rule in ("linear", "exponential") for regular in (CIFAR10, CIFAR100)),
         ),
         claims=(
-            *SIX_METHODS_CLAIMS[:2],
+            is_above(CACR_K1, CL, margin=0.3),
+            is_above(CACR_K4, CMC, margin=0.3),
             computed_claim(f"{CACR_K4} loses less than {CL} on imbalanced data", _loses_less),
         ),
         short_settings=SHORT_SCALE,
@@ -249,7 +259,7 @@ TABLES = (
         quantities=LINEAR,
         sets=CIFAR_AND_STL,
         show=curves("t⁺", ACCURACY_AXIS),
-        claims=(is_above("t⁺ = 1", "t⁺ = 3"), is_above("t⁺ = 0.5", "t⁺ = 3")),
+        claims=(is_above("t⁺ = 1", "t⁺ = 3", margin=0.3), is_above("t⁺ = 0.5", "t⁺ = 3")),
         short_settings=SHORT_SCALE,
         note="On CIFAR-100 the paper marks 59.47 as best; 59.61 (t⁺ = 0.7) is more.",
     ),
@@ -273,7 +283,7 @@ TABLES = (
     Study(
         name="cacr/table14",
         title="Seconds of a step against the number of positives",
-        claim="Time grows slowly with K.",
+        claim="From K = 1 to 10 the time of a step grows threefold, and the number of images 5.5-fold.",
         preset=CIFAR_PRESET,
         rows=tuple(positives_row(k, {"CIFAR-10": seconds}) for k, seconds in printed.TABLE14.items()),
         quantities=STEP_SECONDS,
@@ -281,10 +291,14 @@ TABLES = (
         show=curves("K", {"seconds of a step": ""}),
         claims=(
             is_monotonic([(float(k), f"K = {k}") for k in printed.TABLE14], up=True, margin=0.0, what="time of a step"),
-            _is_slower("K = 10", "K = 1", at_most=5.5),
+            *(
+                _is_slower(f"K = {k}", "K = 1", at_most=printed.TABLE14[k] / printed.TABLE14[1])
+                for k in printed.TABLE14
+                if k in (4, 10)
+            ),
         ),
         short_settings=SHORT_SCALE,
-        note=f"{_STEP_NOTE} With K = 10 there are 5.5 times as many images as with K = 1.",
+        differences=(_STEP_DIFFERENCE, "The paper's GPU is a V100."),
     ),
     Study(
         name="cacr/table15",
@@ -318,7 +332,7 @@ TABLES = (
     Study(
         name="cacr/table17",
         title="Seconds of a step with MoCo v2",
-        claim="Four positives cost CACR little, and CL much.",
+        claim="The time of CACR grows slightly with K, and not as much as that of CL.",
         preset=MOCO_PRESET,
         rows=tuple(
             Row(
@@ -331,8 +345,14 @@ TABLES = (
         quantities=STEP_SECONDS,
         sets=(imagenet(epochs=3),),
         small_settings={**SMALL_SCALE_IMAGENET, "epochs": 3},
-        note=_STEP_NOTE,
-        claims=(_is_slower("CL (K=4)", CACR_K4), _is_slower(CACR_K4, CACR_K1, at_most=2.0)),
+        claims=(
+            _is_slower("CL (K=4)", CACR_K4),
+            _is_slower(CACR_K4, CACR_K1),
+            _is_slower(CACR_K4, CACR_K1, at_most=_SECONDS17[CACR_K4] / _SECONDS17[CACR_K1]),
+        ),
+        note="The batches shrink with K: 2 views of 256 images for K = 1, 5 of 64 for K = 4. So a step of CACR (K=4) can be "
+        "the faster one.",
+        differences=(_STEP_DIFFERENCE, "The paper's GPU is a V100 with 32 GB."),
     ),
     Study(
         name="cacr/table18",

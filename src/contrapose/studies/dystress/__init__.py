@@ -5,7 +5,8 @@ of its table.
 
     printed    the numbers of the paper's tables
     methods    losses and settings of its methods, quantities, data sets, and functions that make rows of them
-    figures    studies of the figures
+    equation   Figure 2: solutions of the differential equation for τ(s)
+    figures    studies of the other figures
     tables     studies of the tables
 """
 
