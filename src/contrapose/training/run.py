@@ -70,7 +70,7 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
     init: str = ""
     """Weights to start the encoder from: a .safetensors file of `export` or `import`."""
     head: str = "simclr"
-    """Projector: simclr, hcl, balanced, balanced-cifar, moco-v2, moco-v3, linear or alexnet."""
+    """Projector: simclr, hcl, balanced, balanced-cifar, moco-v2, moco-v3, moco-v3-vit, linear or alexnet."""
     width: int = 0
     """Dimensions of the embedding, the projector's output; 0: the projector's default. 3 can be drawn on a sphere."""
     framework: str = "simclr"
