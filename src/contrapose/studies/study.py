@@ -44,6 +44,7 @@ SMOKE: Settings = {
 SMALL: Settings = {"precision": "bf16", "norm_splits": 1, "metrics": 2000}
 # Data sets that torchvision downloads, by the scale that uses them without being given their path.
 _DOWNLOADED: Mapping[str, tuple[str, ...]] = {"short": ("cifar10",), "small": ("cifar10", "cifar100")}
+_COUNTED = ("index", "pareto", "uniform")  # rules of imbalance that count the images of their own data set
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,8 @@ def _stem(path: str) -> str:
 
 def _imbalance(study_data: StudyData) -> dict[str, Any]:
     """Return the setting that another data set inherits: how classes are thinned out. The others fit only the original."""
-    return {key: value for key, value in study_data.changes.items() if key == "imbalance"}
+    rule = study_data.changes.get("imbalance", "")
+    return {"imbalance": rule} if rule and rule.split(":")[0] not in _COUNTED else {}
 
 
 @dataclass(frozen=True)
@@ -214,6 +216,8 @@ class Plan:
         """Return the run behind a cell of the table."""
         study, changes = self.study, {**study_data.changes, **row.changes}
         settings: dict[str, Any] = {**(PRESETS[study.preset] if study.preset else {}), **study.base}
+        # Which classes and images are used belongs to the data set, and another one may stand in its place.
+        settings = {key: value for key, value in settings.items() if key not in ("classes", "imbalance")}
         if self.scale == "smoke":
             settings |= {**changes, **SMOKE, **_smoke_changes(changes)}
         elif self.scale in ("short", "small"):
@@ -261,7 +265,10 @@ class Plan:
 
 def _smoke_changes(changes: Settings) -> dict[str, Any]:
     """Return the changes that a smoke run keeps: the method, but no sizes or schedules that 160 digits do not allow."""
-    dropped = ("views", "encoder", "head", "milestones", "data", "lr", "queue", "precision", "schedule")
+    dropped = (
+        *("views", "encoder", "head", "data", "queue", "precision"),
+        *("optimiser", "lr", "weight_decay", "schedule", "milestones", "warmup"),
+    )
     kept = {key: value for key, value in changes.items() if key not in dropped}
     if "imbalance" in kept:  # thinning out 160 images would not leave a batch
         kept["limit"] = 1000
