@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from commands import error_message
 
 from contrapose.studies import SCALES, STUDIES, find
 from contrapose.training import Run, preset
@@ -78,3 +79,15 @@ def test_moco_on_imagenet() -> None:
     resnet, vit = (runs("cacr/table18")["MoCov3", encoder] for encoder in ("ResNet-50", "ViT-B/16"))
     assert resnet == replace(preset("cacr/moco-v3-resnet50-1000"), epochs=800, stream=True)
     assert vit == replace(preset("cacr/moco-v3-vit"), stream=True)
+
+
+def test_training_on_webvision_is_evaluated_on_imagenet(capsys: pytest.CaptureFixture[str]) -> None:
+    data_sets = {run.data: (run.probe_data, run.epochs) for run in runs("cacr/table5").values()}
+    assert data_sets == {"imagenet": ("", 200), "webvision": ("imagenet", 100), "imagenet22k": ("imagenet", 20)}
+    given = find("cacr/table5").plan("paper", ["webvision=a/web", "imagenet=b/in"])
+    assert {run.data: run.probe_data for _, _, run in given.cells(1)}["a/web"] == "b/in"
+    message = error_message(
+        capsys, "study", "run", "cacr/table5", "--scale", "short", "--data", f"webvision={__file__}"
+    )
+    assert "the data that Webvision v1 is evaluated on cannot be downloaded automatically; give its path" in message
+    assert "--data imagenet=PATH" in message

@@ -143,6 +143,8 @@ class DataSettings:
     index:FILE (docs/images.md); empty: as it is."""
     probe: str = "all"
     """What test images are classified by: all labelled training images, or those left by `imbalance` (train)."""
+    probe_data: str = ""
+    """Evaluate on another data set, a name or a path: its training images classify its test images; empty: on --data."""
 
 
 @dataclass(frozen=True)

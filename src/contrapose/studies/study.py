@@ -151,7 +151,7 @@ class Study:
         if replacements:
             stems = {_stem(text): text for text in replacements}
             # some/cifar100.npz is recognised as the study's own CIFAR-100, so that its printed numbers still apply.
-            own = tuple(replace(known, data=stems[known.data]) for known in self.sets if known.data in stems)
+            own = tuple(_located(known, stems) for known in self.sets if known.data in stems)
             return own or tuple(StudyData(name=stem, data=text, changes=imbalance) for stem, text in stems.items())
         if scale == "smoke" and not paths:
             return (StudyData(name="digits", data="digits", changes=imbalance),)
@@ -162,7 +162,7 @@ class Study:
             # A study of ImageNet alone runs on CIFAR-10 in its place, and the name says so.
             substitute = StudyData(name=f"CIFAR-10 for {self.sets[0].name}", data="cifar10", changes=imbalance)
             sets = sets or (substitute,)
-        return tuple(replace(known, data=paths.get(known.data, known.data)) for known in sets)
+        return tuple(_located(known, paths) for known in sets)
 
     def _parse_data(self, data: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         """Split the user's words into {NAME: PATH} and those that stand alone and replace all data sets."""
@@ -184,6 +184,14 @@ class Study:
                 f"data: {' and '.join(replacements)} would have the same name in the report; run the study once for each"
             )
         return paths, replacements
+
+
+def _located(study_data: StudyData, paths: Mapping[str, str]) -> StudyData:
+    """Return a data set with the user's paths of its images and of those that it is evaluated on."""
+    changes = {**study_data.changes}
+    if "probe_data" in changes:
+        changes["probe_data"] = paths.get(changes["probe_data"], changes["probe_data"])
+    return replace(study_data, data=paths.get(study_data.data, study_data.data), changes=changes)
 
 
 def _stem(path: str) -> str:

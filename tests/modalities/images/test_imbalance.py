@@ -98,10 +98,10 @@ def test_pareto_and_uniform_classes_of_imagenet() -> None:
 @pytest.mark.parametrize(
     ("rule", "reason"),
     [
-        ("pareto", "expected a class of at least 366 images, got 50 in the largest left"),
+        ("pareto", "expected 366 images of one more class, but the classes that are left have at most 50"),
         ("pareto:49", "pareto takes 50 to 12,800 images of 10 classes, 5 to 1280 of each, got 49"),
         ("uniform:9", "uniform takes at least one image of each of 10 classes, got 9"),
-        ("uniform:501", "expected a class of at least 51 images, got 50 in the largest left"),
+        ("uniform:501", "expected 51 images of one more class, but the classes that are left have at most 50"),
     ],
 )
 def test_too_few_images_are_refused(rule: str, reason: str) -> None:

@@ -169,7 +169,7 @@ def _assign(sizes: list[int], available: list[int], *keys: int) -> list[int]:
         if chosen is None:
             largest = max(available[c] for c in waiting)
             raise ValueError(
-                f"imbalance: expected a class of at least {size} images, got {largest} in the largest left"
+                f"imbalance: expected {size} images of one more class, but the classes that are left have at most {largest}"
             )
         waiting.remove(chosen)
         counts[chosen] = size
