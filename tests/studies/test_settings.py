@@ -72,6 +72,8 @@ def test_simclr_on_imagenet_has_its_own_settings(name: str, data_set: str, epoch
     assert run == expected
     small = next(run for (row, _), run in runs(name, "small").items() if row == "SimCLR")
     assert (small.optimiser, small.lr, small.batch, small.encoder) == ("sgd", 0.06, 128, "resnet18-cifar")
+    smoke = runs(name, "smoke")["SimCLR", "digits"]
+    assert (smoke.optimiser, smoke.lr, smoke.warmup, smoke.knn) == ("adamw", 0.004, 0.0, 5)
 
 
 def test_moco_on_imagenet() -> None:

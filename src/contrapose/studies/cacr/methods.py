@@ -49,9 +49,9 @@ MOCO_METHODS: Mapping[str, Settings] = {
 ONE_POSITIVE: Settings = {}
 FOUR_POSITIVES: Settings = {"view_count": 5, "batch": 128, "lr": 0.06}
 FIVE_VIEWS: Settings = {"view_count": 5}
-# SimCLR's own settings in a table of MoCo's: its preset replaces all but the data and the number of epochs.
+# SimCLR's own settings in a table of MoCo's; data, epochs and evaluation are the table's.
 _SIMCLR: Settings = {
-    **{key: value for key, value in PRESETS["cacr/simclr-imagenet"].items() if key not in ("data", "epochs")},
+    **{key: value for key, value in PRESETS["cacr/simclr-imagenet"].items() if key not in ("data", "epochs", "knn")},
     "framework": "simclr",
     **_QUEUE_ONLY,
     "norm_splits": 1,
