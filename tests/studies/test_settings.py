@@ -44,6 +44,7 @@ def test_long_tails_of_dystress() -> None:
     table4, table5 = runs("dystress/table4"), runs("dystress/table5")
     assert {(run.imbalance, run.probe, run.epochs) for run in table4.values()} == {("kukleva:0", "train", 2000)}
     assert {(run.imbalance, run.probe, run.epochs) for run in table5.values()} == {("pareto:12205", "train", 2000)}
+    assert {run.imbalance for run in runs("dystress/table4", "smoke").values()} == {"kukleva:0"}
     # Digits and CIFAR-10 in place of ImageNet-100 are thinned out by their own number of images, or not at all.
     assert {run.imbalance for run in runs("dystress/table5", "smoke").values()} == {""}
     assert {run.imbalance for run in runs("dystress/table5", "small").values()} == {"exponential:100"}

@@ -119,7 +119,7 @@ def by_rule(images: Source, rule: str) -> Source:
 
     exponential:100   the largest class has 100 times as many images as the smallest, in the order of the labels
     kukleva:0         the same, from 9/10 of the images, in another order of the classes for each number (Kukleva et al.)
-    pareto            class sizes of ImageNet-LT; pareto:12205 the same form with 12,205 images
+    pareto            a Pareto distribution from 1280 to 5 images, as in ImageNet-LT; pareto:12205 with 12,205 in total
     uniform:12406     12,406 images, as many of each class
     cacr-linear       ten groups of classes keep 1/10, 2/10, … of their images; cacr-exponential e^-9, e^-8, …
     index:FILE        a published list of indices into the data set, as .npy or as text
