@@ -15,6 +15,7 @@ from contrapose.networks.heads import head, predictor
 from contrapose.networks.norms import SplitBatchNorm
 from contrapose.pairs import cross, unit
 from contrapose.pairs.negatives import other_views
+from contrapose.training import Run, build
 
 SIZE = 40
 
@@ -165,6 +166,17 @@ def test_the_bank_moves_the_rows_it_saw_and_no_other() -> None:
     assert torch.equal(framework.rows[others], before[others])
     torch.testing.assert_close(framework.rows[index], unit(0.5 * before[index] + 0.5 * z))
     torch.testing.assert_close(framework.rows[index].norm(dim=1), torch.ones(6))
+
+
+@pytest.mark.parametrize(("name", "layers", "last"), [("moco-v3", 2, nn.Linear), ("moco-v3-vit", 3, nn.BatchNorm1d)])
+def test_moco_v3_has_its_own_heads_for_a_vit(name: str, layers: int, last: type[nn.Module]) -> None:
+    """A ViT has a projector of three layers, and a batch norm at the end of its predictor."""
+    framework = build(Run(data="digits", framework="moco-v3", head=name, loss="moco_v3"), 10)
+    assert isinstance(framework, MoCoV3)
+    assert isinstance(framework.projector, nn.Sequential)
+    assert isinstance(framework.predictor, nn.Sequential)
+    assert sum(isinstance(module, nn.Linear) for module in framework.projector) == layers
+    assert isinstance(framework.predictor[-1], last)
 
 
 def test_moco_v3_is_symmetric_cross_entropy() -> None:

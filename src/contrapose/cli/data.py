@@ -39,6 +39,8 @@ class DataCheck:
 
     path: Positional[Path]
     """A folder of images, or an .npz file."""
+    classes: str = ""
+    """Check some class folders: imagenet100, or a text file with one name per line; empty: all."""
 
     @allow_progress_bars()
     def __call__(self) -> None:
@@ -46,7 +48,7 @@ class DataCheck:
         from contrapose.modalities.images.inspection import inspect
         from contrapose.modalities.images.load import load
 
-        split = load(str(self.path))
+        split = load(str(self.path), classes=self.classes)
         for note in split.notes:
             print(note)
         print(f"train: {_contents(split.train)}")

@@ -206,10 +206,14 @@ def make_plans(
 
 def check_data_available(plans: Sequence[Plan], root: Path) -> None:
     """Download missing data sets that torchvision knows; raise ValueError if any other data is missing."""
-    study_data_by_source = {
-        study_data.data: study_data for plan in plans if plan.study.rows for study_data in plan.sets
-    }
-    for source, study_data in study_data_by_source.items():
+    sets = [study_data for plan in plans if plan.study.rows for study_data in plan.sets]
+    names_by_source = {study_data.data: study_data.name for study_data in sets}
+    for study_data in sets:
+        if "probe_data" in study_data.changes:
+            names_by_source.setdefault(
+                study_data.changes["probe_data"], f"the data that {study_data.name} is evaluated on"
+            )
+    for source, name in names_by_source.items():
         # Downloaded here, once, because concurrent runs would download the same files at the same time.
         if source in NAMED and source != "digits":
             load_data(source, root=root)
@@ -220,7 +224,7 @@ def check_data_available(plans: Sequence[Plan], root: Path) -> None:
         if len(Path(source).parts) > 1 or Path(source).suffix:
             raise ValueError(f"data: {source} does not exist; expected {expected}")
         raise ValueError(
-            f"data: {study_data.name} cannot be downloaded automatically; give its path with --data {source}=PATH: {expected}"
+            f"data: {name} cannot be downloaded automatically; give its path with --data {source}=PATH: {expected}"
         )
 
 

@@ -224,7 +224,7 @@ def _build_moco_v3(parts: Parts, run: Any) -> MoCoV3:
     return MoCoV3(
         parts.tower.encoder,
         parts.tower.projector,
-        predictor(parts.tower.width),
+        predictor(parts.tower.width, last_norm=run.head == "moco-v3-vit"),
         momentum=run.momentum,
         rising=run.rising,
         has_score=parts.has_score,

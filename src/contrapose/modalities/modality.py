@@ -137,7 +137,7 @@ class DataSettings:
     stream: bool = False
     """Leave a folder's images on disk: workers decode and crop them. For data that does not fit in memory."""
     classes: str = ""
-    """Keep some class folders: imagenet100, or a text file with one name per line; empty: all."""
+    """Keep some class folders, whose labels then start at 0: imagenet100, or a text file with one name per line; empty: all."""
     limit: int = 0
     """Train on so many images only, with the share of each class, always the same ones; 0: all (for digits: 5000)."""
     hold_out: float = 0.2
@@ -145,9 +145,12 @@ class DataSettings:
     skip_broken: bool = False
     """Leave out files of a folder that cannot be read. By default the first one ends the command."""
     imbalance: str = ""
-    """Thin out the classes: exponential:100, cacr-linear, cacr-exponential or index:FILE; empty: as it is."""
+    """Thin out the classes: exponential:100, kukleva:0, pareto, pareto:12205, uniform:12406, cacr-linear, cacr-exponential or
+    index:FILE (docs/images.md); empty: as it is."""
     probe: str = "all"
     """What test images are classified by: all labelled training images, or those left by `imbalance` (train)."""
+    probe_data: str = ""
+    """Evaluate on another data set, a name or a path: its training images classify its test images; empty: on --data."""
 
 
 @dataclass(frozen=True)

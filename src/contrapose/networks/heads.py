@@ -43,6 +43,7 @@ HEADS: Mapping[str, Callable[[int, int], nn.Module]] = {
     "balanced-cifar": lambda d, out: mlp((d, 2048, out or 2048), last_norm="affine"),  # Lee, CIFAR-10
     "moco-v2": lambda d, out: mlp((d, d, out or 128), norm=False, bias=True),
     "moco-v3": lambda d, out: mlp((d, 4096, out or 256), last_norm="plain"),
+    "moco-v3-vit": lambda d, out: mlp((d, 4096, 4096, out or 256), last_norm="plain"),
     "linear": lambda d, out: nn.Linear(d, out or 128),  # Wang & Liu
     "alexnet": lambda d, out: _fc8(d, out or 128),  # CACR
 }
@@ -54,6 +55,6 @@ def head(name: str, width: int, out: int = 0) -> nn.Module:
     return HEADS[name](width, out)
 
 
-def predictor(width: int) -> nn.Module:
-    """Return MoCo v3's predictor: width → 4096 (batch norm, ReLU) → width."""
-    return mlp((width, 4096, width))
+def predictor(width: int, *, last_norm: bool = False) -> nn.Module:
+    """Return MoCo v3's predictor: width → 4096 (batch norm, ReLU) → width, with a batch norm at its end for a ViT."""
+    return mlp((width, 4096, width), last_norm="plain" if last_norm else "none")

@@ -45,6 +45,7 @@ SMOKE_PROBE_EPOCHS = 5  # of linear probes: a CPU takes long to encode augmented
 SMALL: Settings = {"precision": "bf16", "norm_splits": 1, "metrics": 2000}
 # Data sets that torchvision downloads, by the scale that uses them without being given their path.
 _DOWNLOADED: Mapping[str, tuple[str, ...]] = {"short": ("cifar10",), "small": ("cifar10", "cifar100")}
+_COUNTED = ("index", "pareto", "uniform")  # rules of imbalance that count the images of their own data set
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ class Study:
         if replacements:
             stems = {_stem(text): text for text in replacements}
             # some/cifar100.npz is recognised as the study's own CIFAR-100, so that its printed numbers still apply.
-            own = tuple(replace(known, data=stems[known.data]) for known in self.sets if known.data in stems)
+            own = tuple(_located(known, stems) for known in self.sets if known.data in stems)
             return own or tuple(StudyData(name=stem, data=text, changes=imbalance) for stem, text in stems.items())
         if scale == "smoke" and not paths:
             return (StudyData(name="digits", data="digits", changes=imbalance),)
@@ -164,7 +165,7 @@ class Study:
             # A study of ImageNet alone runs on CIFAR-10 in its place, and the name says so.
             substitute = StudyData(name=f"CIFAR-10 for {self.sets[0].name}", data="cifar10", changes=imbalance)
             sets = sets or (substitute,)
-        return tuple(replace(known, data=paths.get(known.data, known.data)) for known in sets)
+        return tuple(_located(known, paths) for known in sets)
 
     def _parse_data(self, data: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         """Split the user's words into {NAME: PATH} and those that stand alone and replace all data sets."""
@@ -188,6 +189,14 @@ class Study:
         return paths, replacements
 
 
+def _located(study_data: StudyData, paths: Mapping[str, str]) -> StudyData:
+    """Return a data set with the user's paths of its images and of those that it is evaluated on."""
+    changes = {**study_data.changes}
+    if "probe_data" in changes:
+        changes["probe_data"] = paths.get(changes["probe_data"], changes["probe_data"])
+    return replace(study_data, data=paths.get(study_data.data, study_data.data), changes=changes)
+
+
 def _stem(path: str) -> str:
     """Return the name under which the report shows a user's data."""
     return Path(path).name.split(".")[0]
@@ -198,7 +207,11 @@ def _imbalance(study_data: StudyData) -> dict[str, Any]:
 
     The others fit only the original.
     """
-    return {key: value for key, value in study_data.changes.items() if key in ("imbalance", "probe")}
+    changes = study_data.changes
+    counted = str(changes.get("imbalance", "")).split(":")[0] in _COUNTED
+    return {
+        key: changes[key] for key in ("imbalance", "probe") if key in changes and not (counted and key == "imbalance")
+    }
 
 
 @dataclass(frozen=True)
@@ -220,6 +233,8 @@ class Plan:
         """Return the run behind a cell of the table."""
         study, changes = self.study, {**study_data.changes, **row.changes}
         settings: dict[str, Any] = {**(PRESETS[study.preset] if study.preset else {}), **study.base}
+        # Which classes and images are used belongs to the data set, and another one may stand in its place.
+        settings = {key: value for key, value in settings.items() if key not in ("classes", "imbalance")}
         if self.scale == "smoke":
             settings |= {**changes, **SMOKE, **_smoke_changes(changes)}
         elif self.scale in ("short", "small"):
@@ -273,7 +288,10 @@ class Plan:
 
 def _smoke_changes(changes: Settings) -> dict[str, Any]:
     """Return the changes that a smoke run keeps: the method, but no sizes or schedules that 160 digits do not allow."""
-    dropped = ("views", "encoder", "head", "milestones", "data", "lr", "queue", "precision", "schedule")
+    dropped = (
+        *("views", "encoder", "head", "data", "queue", "precision"),
+        *("optimiser", "lr", "weight_decay", "schedule", "milestones", "warmup"),
+    )
     kept = {key: value for key, value in changes.items() if key not in dropped}
     if "imbalance" in kept:  # thinning out 160 images would not leave a batch
         kept["limit"] = 1000

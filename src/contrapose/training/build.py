@@ -47,6 +47,7 @@ def prepare_other(
         limit=0,
         imbalance="",
         probe="all",
+        probe_data="",
         hold_out=run.hold_out if hold_out is None else hold_out,
     )
     return prepare(settings, root)

@@ -42,6 +42,7 @@ ADDED: dict[str, Any] = {
     "hold_out": 0.2,
     "skip_broken": False,
     "metrics_on": "test",
+    "probe_data": "",
 }
 # A setting at this value is chosen by the data and the device (training/defaults.py) before the run has a name.
 AUTO: dict[str, Any] = {"views": "auto", "encoder": "auto", "epochs": 0, "batch": 0, "lr": -1.0}
@@ -72,7 +73,7 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
     init: str = ""
     """Weights to start the encoder from: a .safetensors file of `export` or `import`."""
     head: str = "simclr"
-    """Projector: simclr, hcl, balanced, balanced-cifar, moco-v2, moco-v3, linear or alexnet."""
+    """Projector: simclr, hcl, balanced, balanced-cifar, moco-v2, moco-v3, moco-v3-vit, linear or alexnet."""
     width: int = 0
     """Dimensions of the embedding, the projector's output; 0: the projector's default. 3 can be drawn on a sphere."""
     framework: str = "simclr"
@@ -125,6 +126,7 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
             raise ValueError("data: expected a name or a path, got nothing")
         # A frozen dataclass can only be changed this way.
         object.__setattr__(self, "data", str(Path(self.data)))  # my-images/ and my-images are one run
+        object.__setattr__(self, "probe_data", self.probe_data and str(Path(self.probe_data)))
         if self.data == "digits":  # the built-in data is known, and its runs keep their names
             for name, value in _DIGITS.items():
                 if name in self.auto_settings:
@@ -153,6 +155,10 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if not (number and math.isfinite(value) and value >= 0) and name not in self.auto_settings:
                 raise ValueError(f"{name}: expected a finite number of at least 0, got {value!r}")
+        if self.probe_data and self.probe == "train":
+            raise ValueError(
+                f"probe: train learns from the training images, but probe_data is {self.probe_data}; use one"
+            )
         check_number("hold_out", self.hold_out, least=0)
         if self.hold_out >= 1:
             raise ValueError(f"hold_out: expected a share below 1, such as 0.2, got {self.hold_out!r}")

@@ -98,7 +98,10 @@ def load_own_data(run: Run, folder: Path, root: Path | None, say: Callable[[str]
         _check_named(run, folder, starts)
     rule, _, file = run.imbalance.rpartition(":")
     imbalance = f"index:{find_file(file, folder)}" if rule == "index" else run.imbalance
-    run = replace(run, classes=find_file(run.classes, folder), imbalance=imbalance)
+    other = run.probe_data and next(
+        (str(s / run.probe_data) for s in starts if (s / run.probe_data).exists()), run.probe_data
+    )
+    run = replace(run, classes=find_file(run.classes, folder), imbalance=imbalance, probe_data=other)
     root = root and next((start / root for start in starts if (start / root).is_dir()), root)
     splits = []
     for path in paths or [run.data]:

@@ -8,6 +8,7 @@ import torch
 
 from contrapose.modalities.images import imbalance
 from contrapose.modalities.images.images import Images
+from contrapose.modalities.images.stream import Files
 
 
 def labelled(counts: list[int]) -> Images:
@@ -44,9 +45,68 @@ def test_rules_by_name() -> None:
     images = labelled([50] * 10)
     assert imbalance.by_rule(images, "exponential:10").counts()[-1] == 5
     assert imbalance.by_rule(images, "cacr-linear").counts() == [5, 10, 15, 20, 25, 30, 35, 40, 45, 50]
-    for invalid in ("exponential:x", "linear"):
+    for invalid in (
+        "exponential:x",
+        "linear",
+        "kukleva",
+        "kukleva:a",
+        "uniform",
+        "uniform:-5",
+        "pareto:1.5",
+        "pareto:",
+    ):
         with pytest.raises(ValueError, match="imbalance: expected exponential:FACTOR"):
             imbalance.by_rule(images, invalid)
+
+
+def with_labels(counts: list[int]) -> Files:
+    """Files that are listed but do not exist, since only their labels matter."""
+    labels = torch.cat([torch.full((n,), c) for c, n in enumerate(counts)])
+    return Files(
+        "synthetic", tuple(Path(f"{i}.png") for i in range(len(labels))), labels, tuple(map(str, range(len(counts))))
+    )
+
+
+@pytest.mark.parametrize(("classes", "each", "total"), [(10, 5000, 11165), (100, 500, 9754)])
+def test_splits_of_kukleva(classes: int, each: int, total: int) -> None:
+    images = with_labels([each] * classes)
+    splits = [imbalance.by_rule(images, f"kukleva:{split}") for split in range(3)]
+    sizes = sorted(imbalance.exponential(classes, each * 9 // 10), reverse=True)
+    for thinned in splits:
+        assert len(thinned) == total
+        assert sorted(thinned.counts(), reverse=True) == sizes
+    assert len({tuple(thinned.counts()) for thinned in splits}) == 3  # the order of the classes differs
+    assert len({path for thinned in splits for path in thinned.paths}) <= classes * each * 9 // 10  # one training part
+    assert imbalance.by_rule(images, "kukleva:1").paths == splits[1].paths
+
+
+def test_pareto_and_uniform_classes_of_imagenet() -> None:
+    """ImageNet's classes have 732 to 1300 images; 105 of them have fewer than 1280, here every seventh."""
+    counts = [732 + c % 500 if c % 7 == 0 else 1300 for c in range(1000)]
+    labels = torch.arange(1000).repeat_interleave(torch.tensor(counts))
+    images = Images("ImageNet", torch.zeros(len(labels), 3, 1, 1, dtype=torch.uint8), labels)
+    tail = imbalance.by_rule(images, "pareto").counts()
+    assert (sum(tail), max(tail), min(tail)) == (115846, 1280, 5)
+    assert tail != sorted(tail, reverse=True)  # sizes are not in the order of the labels
+    assert imbalance.by_rule(images, "pareto:115846").counts() == tail
+    uniform = imbalance.by_rule(images, "uniform:115846").counts()
+    assert sum(uniform) == 115846
+    assert set(uniform) == {115, 116}
+    assert sum(imbalance.by_rule(images, "pareto:12205").counts()) == 12205
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        ("pareto", "expected 366 images of one more class, but the classes that are left have at most 50"),
+        ("pareto:49", "pareto takes 50 to 12,800 images of 10 classes, 5 to 1280 of each, got 49"),
+        ("uniform:9", "uniform takes at least one image of each of 10 classes, got 9"),
+        ("uniform:501", "expected 51 images of one more class, but the classes that are left have at most 50"),
+    ],
+)
+def test_too_few_images_are_refused(rule: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=f"imbalance: {reason}"):
+        imbalance.by_rule(labelled([50] * 10), rule)
 
 
 def test_a_published_list(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from contrapose.modalities.images.decoding import ENDINGS
 ANNOTATIONS = (
     "val_annotations.txt"  # Tiny-ImageNet's list of validation images: file name, class and a box in each line
 )
+_NAMED = 10  # missing classes that a message names
 # Pictures that a user may take for images that are read.
 _OTHER_PICTURES = frozenset(
     {
@@ -62,10 +63,13 @@ def list_images(folder: Path, only: Sequence[str] = ()) -> Listing:
         return _list_annotated(folder, only)
     class_folders = visible_folders(folder)
     if only:
-        _check_all_exist(only, {path.name for path in class_folders}, f"have no folder under {folder}")
+        _check_complete(only, {path.name for path in class_folders}, f"have no folder under {folder}")
         class_folders = [path for path in class_folders if path.name in set(only)]
     files = {path.name: _walk(path) for path in class_folders}
     members = {name: _with_endings(paths, ENDINGS) for name, paths in files.items()}
+    _check_complete(
+        only, {name for name, paths in members.items() if paths}, f"have no images in their folders under {folder}"
+    )
     loose = loose_images(folder)
     if loose and any(members.values()):
         raise ValueError(
@@ -114,17 +118,19 @@ def _list_annotated(folder: Path, only: Sequence[str]) -> Listing:
     if unknown or not paths:
         detail = f"{len(unknown)} images that are not in it, for example {unknown[0].name}" if unknown else "no images"
         raise ValueError(f"data: expected the images of {folder / ANNOTATIONS}, but {folder} has {detail}")
-    _check_all_exist(only, set(class_of.values()), f"are not in {folder / ANNOTATIONS}")
+    _check_complete(only, set(class_of.values()), f"are not in {folder / ANNOTATIONS}")
     paths = [path for path in paths if not only or class_of[path.name] in set(only)]
     classes = sorted({class_of[path.name] for path in paths})
     index = {name: label for label, name in enumerate(classes)}
     return Listing(tuple(paths), tuple(index[class_of[path.name]] for path in paths), tuple(classes))
 
 
-def _check_all_exist(only: Sequence[str], existing: Collection[str], missing_from: str) -> None:
+def _check_complete(only: Sequence[str], existing: Collection[str], missing_from: str) -> None:
+    """Refuse a choice of classes of which some do not exist: training on the others would be another experiment."""
     missing = sorted(set(only) - set(existing))
     if missing:
-        raise ValueError(f"classes: {len(missing)} of {len(only)} {missing_from}, for example {missing[0]}")
+        more = f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
+        raise ValueError(f"classes: {len(missing)} of {len(only)} {missing_from}: {', '.join(missing[:_NAMED])}{more}")
 
 
 def _walk(folder: Path) -> list[Path]:

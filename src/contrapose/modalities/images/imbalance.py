@@ -13,8 +13,10 @@ from contrapose.modalities.images.images import Images
 from contrapose.modalities.images.stream import Files
 from contrapose.randomness import permutation
 
-RULES = "exponential:FACTOR, cacr-linear, cacr-exponential or index:FILE"
+RULES = "exponential:FACTOR, kukleva:SPLIT, pareto, pareto:IMAGES, uniform:IMAGES, cacr-linear, cacr-exponential or index:FILE"
 Source = TypeVar("Source", bound=Images | Files)
+# Keys of random numbers. Fixed, and not the seed of a run: runs that differ in their seed are trained on the same images.
+_PARETO_ORDER, _UNIFORM_ORDER, _KUKLEVA_ORDER, _KUKLEVA_PART = 1, 2, 3, 4
 
 
 def exponential(classes: int, largest: int, factor: float = 100.0) -> list[int]:
@@ -50,7 +52,7 @@ def cacr_exponential(classes: int, each: int) -> list[int]:
 
 
 def pareto(classes: int = 1000, *, k: float = 558.217, largest: int = 1280, smallest: int = 5) -> list[int]:
-    """Return quantiles of a Lomax(6) distribution, largest class first, which match the published ImageNet-LT list.
+    """Return quantiles of a Lomax(6) distribution, largest class first: sum, maximum and minimum are those of ImageNet-LT.
 
     >>> counts = pareto()
     >>> sum(counts), max(counts), min(counts)
@@ -58,6 +60,35 @@ def pareto(classes: int = 1000, *, k: float = 558.217, largest: int = 1280, smal
     """
     ranks = ((r - 0.5) / classes for r in range(1, classes + 1))
     return [min(largest, math.floor(smallest + k * (u ** (-1 / 6) - 1))) for u in ranks]
+
+
+def pareto_of(total: int, classes: int) -> list[int]:
+    """Return the counts of `pareto` with so many images in total.
+
+    >>> pareto_of(115846, 1000) == pareto(), sum(pareto_of(12205, 100))
+    (True, 12205)
+    """
+    fewest, most = 5 * classes, 1280 * classes
+    if not fewest <= total <= most:
+        raise ValueError(
+            f"imbalance: pareto takes {fewest:,} to {most:,} images of {classes} classes, 5 to 1280 of each, got {total:,}"
+        )
+    low, high = 0.0, 16_000.0 * classes  # at the upper end every class has 1280
+    while (middle := (low + high) / 2) not in (low, high):  # every count grows with k, so the total does
+        low, high = (middle, high) if sum(pareto(classes, k=middle)) < total else (low, middle)
+    return pareto(classes, k=high)
+
+
+def uniform(total: int, classes: int) -> list[int]:
+    """Return equal counts with so many images in total; the first ones have one more if it is not divisible.
+
+    >>> uniform(12406, 10)
+    [1241, 1241, 1241, 1241, 1241, 1241, 1240, 1240, 1240, 1240]
+    """
+    if total < classes:
+        raise ValueError(f"imbalance: uniform takes at least one image of each of {classes} classes, got {total}")
+    each, more = divmod(total, classes)
+    return [each + 1] * more + [each] * (classes - more)
 
 
 def _group(c: int, classes: int) -> int:
@@ -75,37 +106,90 @@ def thin(images: Source, counts: list[int], *, seed: int = 0) -> Source:
             raise ValueError(f"counts: expected at most the {size} images of class {c}, got {wanted}")
     assert images.labels is not None
     kept: list[Tensor] = []
-    for c, wanted in enumerate(counts):
-        members = (images.labels == c).nonzero()[:, 0]
+    # Sorted once: a search for the members of each of ImageNet's classes would take half a minute.
+    by_class = images.labels.argsort(stable=True).split(available)
+    for c, (wanted, members) in enumerate(zip(counts, by_class, strict=True)):
         # One permutation per class: a smaller count keeps a subset of the images that a larger one keeps.
         kept.append(members[permutation(len(members), seed, c)[:wanted]])
     return cast(Source, images.subset(torch.cat(kept).sort().values))
 
 
-def by_rule(images: Source, rule: str, *, seed: int = 0) -> Source:
-    """Thin out classes by `exponential:100`, `cacr-linear` or `cacr-exponential`, or keep the images of `index:FILE`.
+def by_rule(images: Source, rule: str) -> Source:
+    """Thin out the classes by one of `RULES`; always to the same images.
 
-    The file is a published list of indices into the data set, as .npy or as text.
+    exponential:100   the largest class has 100 times as many images as the smallest, in the order of the labels
+    kukleva:0         the same, from 9/10 of the images, in another order of the classes for each number (Kukleva et al.)
+    pareto            a Pareto distribution from 1280 to 5 images, as in ImageNet-LT; pareto:12205 with 12,205 in total
+    uniform:12406     12,406 images, as many of each class
+    cacr-linear       ten groups of classes keep 1/10, 2/10, … of their images; cacr-exponential e^-9, e^-8, …
+    index:FILE        a published list of indices into the data set, as .npy or as text
     """
     name, _, argument = rule.partition(":")
     if name == "index":
         return cast(Source, images.subset(_indices(Path(argument), len(images))))
+    if name == "kukleva":
+        return _kukleva(images, _whole_number(rule, argument))
+    return thin(images, _counts(rule, images.counts()))
+
+
+def _kukleva(images: Source, split: int) -> Source:
+    """Thin out 9/10 of the images; the others are Kukleva et al.'s validation part, which no split uses."""
     available = images.counts()
+    part = thin(images, [min(available) * 9 // 10] * len(available), seed=_KUKLEVA_PART)
+    sizes = exponential(len(available), min(part.counts()))
+    return thin(part, _assign(sizes, part.counts(), _KUKLEVA_ORDER, split), seed=split)
+
+
+def _counts(rule: str, available: list[int]) -> list[int]:
+    """Return the number of images that a rule leaves of each class, of which so many are available."""
+    name, _, argument = rule.partition(":")
     # The papers' data sets are balanced; of one that is not, the smallest class is the largest size all can have.
     classes, each = len(available), min(available)
     if name == "exponential":
-        try:
-            factor = float(argument or 100)
-        except ValueError as error:
-            raise ValueError(f"imbalance: expected {RULES}, got {rule!r}") from error
-        if not factor >= 1:  # rejects NaN as well
-            raise ValueError(
-                f"imbalance: expected a ratio of at least 1 between largest and smallest class, got {rule!r}"
-            )
-        return thin(images, exponential(classes, each, factor), seed=seed)
+        return exponential(classes, each, _factor(rule, argument))
     if rule in ("cacr-linear", "cacr-exponential"):
-        return thin(images, (cacr_linear if rule == "cacr-linear" else cacr_exponential)(classes, each), seed=seed)
+        return (cacr_linear if rule == "cacr-linear" else cacr_exponential)(classes, each)
+    if rule == "pareto":
+        return _assign(pareto(classes), available, _PARETO_ORDER)
+    if name == "pareto":
+        return _assign(pareto_of(_whole_number(rule, argument), classes), available, _PARETO_ORDER)
+    if name == "uniform":
+        return _assign(uniform(_whole_number(rule, argument), classes), available, _UNIFORM_ORDER)
     raise ValueError(f"imbalance: expected {RULES}, got {rule!r}")
+
+
+def _assign(sizes: list[int], available: list[int], *keys: int) -> list[int]:
+    """Return the sizes, largest first, by class, in a random but fixed order of the classes.
+
+    A class with too few images is left to a later, smaller size: ImageNet's classes have 732 to 1300 images.
+    """
+    waiting, counts = permutation(len(available), *keys).tolist(), [0] * len(available)
+    for size in sizes:
+        chosen = next((c for c in waiting if available[c] >= size), None)
+        if chosen is None:
+            largest = max(available[c] for c in waiting)
+            raise ValueError(
+                f"imbalance: expected {size} images of one more class, but the classes that are left have at most {largest}"
+            )
+        waiting.remove(chosen)
+        counts[chosen] = size
+    return counts
+
+
+def _factor(rule: str, argument: str) -> float:
+    try:
+        factor = float(argument or 100)
+    except ValueError as error:
+        raise ValueError(f"imbalance: expected {RULES}, got {rule!r}") from error
+    if not factor >= 1:  # rejects NaN as well
+        raise ValueError(f"imbalance: expected a ratio of at least 1 between largest and smallest class, got {rule!r}")
+    return factor
+
+
+def _whole_number(rule: str, argument: str) -> int:
+    if not argument.isdecimal():
+        raise ValueError(f"imbalance: expected {RULES}, got {rule!r}")
+    return int(argument)
 
 
 def _indices(path: Path, size: int) -> Tensor:

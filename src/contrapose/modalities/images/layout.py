@@ -14,6 +14,7 @@ from contrapose.modalities.images.stream import Files
 from contrapose.modalities.modality import Split
 
 # In order of preference for evaluation. Compared in lower case: Train/ and Test/ must not become two classes.
+NO_SCORE = "so runs will have no score"  # in the note on training images without classes
 _PARTS = {"train": ("train", "training"), "test": ("test", "testing"), "val": ("val", "valid", "validation")}
 
 
@@ -34,7 +35,7 @@ def split_folder(folder: Path, only: Sequence[str] = (), *, hold_out: float) -> 
     others = [path for name, path in parts.items() if name != "train"]
     if train.labels is None:
         detail = f", and {_names(others)} cannot be used" if others else ""
-        no_score = f"data: the images of {parts['train']} have no classes, so runs will have no score{detail}"
+        no_score = f"data: the images of {parts['train']} have no classes, {NO_SCORE}{detail}"
         return Split(train, None, None, (*notes, no_score))
     test, test_notes = _find_test(others, only, train)
     notes += test_notes

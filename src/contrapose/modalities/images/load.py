@@ -66,7 +66,8 @@ def class_list(classes: str) -> tuple[str, ...]:
         return IMAGENET100
     if not Path(classes).is_file():
         raise ValueError(f"classes: expected imagenet100 or a text file with one name per line, got {classes!r}")
-    return tuple(Path(classes).read_text().split())
+    names = (line.strip() for line in Path(classes).read_text().splitlines())
+    return tuple(dict.fromkeys(name for name in names if name))
 
 
 def check_name(name: str) -> None:

@@ -14,6 +14,7 @@ from contrapose.modalities.images.encoders import check_encoder, check_sizes, en
 from contrapose.modalities.images.images import Images
 from contrapose.modalities.images.imbalance import by_rule
 from contrapose.modalities.images.inputs import InputDescription, decode
+from contrapose.modalities.images.layout import NO_SCORE
 from contrapose.modalities.images.load import check_name, load
 from contrapose.modalities.images.stream import Files, without_broken
 from contrapose.modalities.images.suggest import suggest
@@ -36,9 +37,12 @@ class ImageModality:
         assert isinstance(views, Views)
         if settings.stream and not Path(settings.data).is_dir():
             raise ValueError(f"stream: only a folder of images can be streamed, got {settings.data}")
-        split = load(
-            settings.data, limit=settings.limit, root=root, classes=settings.classes, hold_out=settings.hold_out
-        )
+        # With other data to evaluate on, nothing needs to be held out of the training.
+        held_out = 0.0 if settings.probe_data else settings.hold_out
+        split = load(settings.data, limit=settings.limit, root=root, classes=settings.classes, hold_out=held_out)
+        if settings.probe_data:
+            other = load(settings.probe_data, root=root, hold_out=settings.hold_out)
+            split = _evaluated_on(split, other, settings.probe_data)
         if settings.skip_broken:
             split = without_broken(split, views.recipes[0])
         if not settings.stream:
@@ -97,6 +101,14 @@ class ImageModality:
         """Return two black images of the size of the views."""
         assert isinstance(views, Views)
         return torch.zeros(2, 3, views.recipes[0].size, views.recipes[0].size)
+
+
+def _evaluated_on(split: Split, other: Split, name: str) -> Split:
+    """Return the training images of `split` with the labelled images of `other` to evaluate on."""
+    if other.probe is None or other.test is None:
+        raise ValueError(f"probe_data: expected labelled training and test images, but {name} has none")
+    own_notes = (note for note in split.notes if NO_SCORE not in note)
+    return Split(split.train, other.probe, other.test, (*own_notes, *other.notes))
 
 
 IMAGES = ImageModality()

@@ -35,26 +35,28 @@ from contrapose.studies.study import Quantity, Row, Study, StudyData
 
 _KINDS = ("uniform", "long-tailed")
 _DISTRIBUTIONS = (
-    StudyData(name="uniform CIFAR-10", data="cifar10", changes={"limit": 12406, "probe": "train"}),
+    StudyData(name="uniform CIFAR-10", data="cifar10", changes={"imbalance": "uniform:12406", "probe": "train"}),
     StudyData(name="long-tailed CIFAR-10", data="cifar10", changes={"imbalance": "exponential:100", "probe": "train"}),
     StudyData(
         name="uniform ImageNet",
         data="imagenet",
-        changes={**IMAGENET_SETTINGS, "imbalance": "index:imagenet-uniform.txt", "probe": "train"},
+        changes={**IMAGENET_SETTINGS, "imbalance": "uniform:115846", "probe": "train"},
         measures=IMAGENET_PROBE,
     ),
     StudyData(
         name="long-tailed ImageNet",
         data="imagenet",
-        changes={**IMAGENET_SETTINGS, "imbalance": "index:imagenet-lt.txt", "probe": "train"},
+        changes={**IMAGENET_SETTINGS, "imbalance": "pareto", "probe": "train"},
         measures=IMAGENET_PROBE,
     ),
 )
 _TAIL_NOTE = (
-    "The paper uses 115,846 images of ImageNet: imagenet-lt.txt (the published list) and imagenet-uniform.txt are files that"
-    " you put into the working directory, with an index into the data set in each line. CIFAR-10 is added here: a long"
-    " tail of 12,406 images, and as many of nearly equal classes. Probes learn from the images trained on. The smoke scale has"
-    f" the uniform set only. {PROBE_NOTE}"
+    "CIFAR-10 is added here: a long tail of 12,406 images, and as many with uniform classes. Probes learn from the images"
+    f" trained on. The smoke scale has one set of digits. {PROBE_NOTE}"
+)
+_TAIL_DIFFERENCES = (
+    "The long-tailed ImageNet has the size, the largest and the smallest class of ImageNet-LT (115,846, 1280 and 5 images);"
+    " the other class sizes and the images are ours (train --imbalance index:FILE takes the published list).",
 )
 
 
@@ -148,6 +150,7 @@ TABLES = (
         sets=_DISTRIBUTIONS,
         claims=(_uniform_is_better("SimCLR"),),
         note=_TAIL_NOTE,
+        differences=_TAIL_DIFFERENCES,
     ),
     Study(
         name="balanced/table3",
@@ -197,5 +200,6 @@ TABLES = (
         ),
         note=f"{_TAIL_NOTE} With λ = 1 the balanced loss is half of DCL at τ = 0.5, so it takes smaller steps than "
         "SimCLR.",
+        differences=_TAIL_DIFFERENCES,
     ),
 )

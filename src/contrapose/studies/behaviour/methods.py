@@ -14,7 +14,13 @@ HARD_CONTRASTIVE = "hard_contrastive(temperature={:g}, negatives=hardest({{harde
 # images than that: there it is a fraction.
 LOSS_VALUES: Mapping[str, Mapping[str, float]] = {"CIFAR-10": {"hardest": 4095}, "digits": {"hardest": 0.0819}}
 
-_IMAGENET100_SETTINGS: Settings = {"stream": True, "views": "moco-v2", "encoder": "resnet50", "weight_decay": 1e-4}
+_IMAGENET100_SETTINGS: Settings = {
+    "stream": True,
+    "classes": "imagenet100",
+    "views": "moco-v2",
+    "encoder": "resnet50",
+    "weight_decay": 1e-4,
+}
 # The authors' code augments the probe's images differently on each data set: flips on CIFAR.
 ACCURACY = Quantity(name="", measure="linear:wang-liu-flips")
 _COLOURS, _CROPS = {ACCURACY.measure: "linear:wang-liu-colours"}, {ACCURACY.measure: "linear:wang-liu-crops"}

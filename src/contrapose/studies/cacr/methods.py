@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from contrapose.studies.cacr.printed import METHODS, T_VALUES, VARIANT_COLUMNS
@@ -48,9 +49,16 @@ MOCO_METHODS: Mapping[str, Settings] = {
 ONE_POSITIVE: Settings = {}
 FOUR_POSITIVES: Settings = {"view_count": 5, "batch": 128, "lr": 0.06}
 FIVE_VIEWS: Settings = {"view_count": 5}
+# SimCLR's own settings in a table of MoCo's; data, epochs and evaluation are the table's.
+_SIMCLR: Settings = {
+    **{key: value for key, value in PRESETS["cacr/simclr-imagenet"].items() if key not in ("data", "epochs", "knn")},
+    "framework": "simclr",
+    **_QUEUE_ONLY,
+    "norm_splits": 1,
+}
 # The methods of Tables 4, 5, 16 and 18 that can run here.
 _IMPLEMENTED: Mapping[str, Settings] = {
-    "SimCLR": {"loss": "simclr(temperature=0.1)", "framework": "simclr", **_QUEUE_ONLY},
+    "SimCLR": _SIMCLR,
     "MoCov2": MOCO_METHODS[CL],
     "MoCov3": {},  # its preset has the loss
     "CACR": {**MOCO_METHODS[CACR_K4], **FIVE_VIEWS},
@@ -90,6 +98,8 @@ def imagenet(name: str = "ImageNet-1K", data: str = "imagenet", **changes: Any) 
     """Return ImageNet or a part of it, which is streamed from disk."""
     return StudyData(name=name, data=data, changes={"stream": True, **changes})
 
+
+IMAGENET100 = imagenet("ImageNet-100", "imagenet100", classes="imagenet100", batch=128)
 
 # Short scale: a quarter of the epochs, and the milestones with them.
 SHORT_SCALE: Settings = {"epochs": 50, "milestones": (39, 42, 46)}
@@ -177,14 +187,23 @@ def variants(
     )
 
 
-def method_rows(columns: Sequence[str], table: Mapping[str, Sequence[float | None]]) -> tuple[Row, ...]:
-    """Return a row for each method of a table. Those that are not implemented keep their printed numbers."""
+def method_rows(
+    columns: Sequence[str],
+    table: Mapping[str, Sequence[float | None]],
+    changes: Mapping[str, Settings] = MappingProxyType({}),
+) -> tuple[Row, ...]:
+    """Return a row for each method of a table, some of them with further changes.
+
+    Methods that are not implemented keep their printed numbers.
+    """
     return tuple(
         Row(
             name=name,
-            changes=_IMPLEMENTED.get(name, {}),
+            changes={**_IMPLEMENTED.get(name, {}), **changes.get(name, {})},
             printed=by_column(columns, values),
             missing="" if name in _IMPLEMENTED else f"{name} is not built",
+            # SimCLR's settings are those of the row, which would win over those of the study at these scales.
+            small_settings=SMALL_SCALE_IMAGENET if name == "SimCLR" else {},
         )
         for name, values in table.items()
     )

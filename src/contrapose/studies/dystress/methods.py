@@ -32,12 +32,17 @@ MOCO_V2: Settings = {
     "norm_splits": 8,
     "symmetric": True,
 }
-CIFAR_METHODS: Mapping[str, Settings] = {
-    "SimCLR": {"loss": "simclr"},
-    "MoCo v2": MOCO_V2,
+# lightly, which the printed numbers were computed with, had another DCL and DCLW until 2025.
+DCL_METHODS: Mapping[str, Settings] = {
     "DCL": {"loss": "dcl"},
     "DCLW": {"loss": "dclw"},
     "DCL (old form)": {"loss": "dcl(split_views=True)"},
+    "DCLW (old form)": {"loss": "dclw(split_views=True)"},
+}
+CIFAR_METHODS: Mapping[str, Settings] = {
+    "SimCLR": {"loss": "simclr"},
+    "MoCo v2": MOCO_V2,
+    **DCL_METHODS,
     "MACL": {"loss": "macl"},
     "DySTreSS": {"loss": "dystress"},
     "DySTreSS*": {"loss": cosine_loss(0.1, 0.2)},
@@ -49,8 +54,7 @@ CIFAR_METHODS: Mapping[str, Settings] = {
 }
 IMAGENET_METHODS: Mapping[str, Settings] = {
     "SimCLR": {"loss": "simclr(temperature=0.1)"},
-    "DCL": {"loss": "dcl"},
-    "DCLW": {"loss": "dclw"},
+    **DCL_METHODS,
     "MACL": {"loss": "macl"},
     "DySTreSS": {"loss": cosine_loss(0.1, 0.2)},
     "DySTreSS*": {"loss": cosine_loss(0.1, 0.2, -0.4)},
@@ -74,9 +78,14 @@ CIFAR_SETS = tuple(replace(regular, changes={"knn_every": 1}) for regular in (CI
 CIFAR_LT_SETS = tuple(
     StudyData(name=f"{regular.name}-LT", data=regular.data, changes={"imbalance": LONG_TAIL}) for regular in CIFAR_SETS
 )
-IMAGENET100 = (StudyData(name="ImageNet-100", data="imagenet100", changes={"stream": True}),)
+# Table 4: the splits of Kukleva et al., from 4500 or 450 images of a class.
+KUKLEVA_SETS = tuple(replace(tail, changes={"imbalance": "kukleva:0"}) for tail in CIFAR_LT_SETS)
+_IMAGENET100: Settings = {"stream": True, "classes": "imagenet100"}
+IMAGENET100 = (StudyData(name="ImageNet-100", data="imagenet100", changes=_IMAGENET100),)
 IMAGENET = (StudyData(name="ImageNet-1K", data="imagenet", changes={"stream": True}),)
-IMAGENET100_LT = (StudyData(name="ImageNet-100-LT", data="imagenet100-lt", changes={"stream": True}),)
+IMAGENET100_LT = (
+    StudyData(name="ImageNet-100-LT", data="imagenet100", changes={**_IMAGENET100, "imbalance": "pareto:12205"}),
+)
 WIKI1M = (StudyData(name="Wiki1M", data="wiki1m"),)
 
 # What is measured. The paper's metrics are those of the encoder's normalised output on the test images.
@@ -131,7 +140,10 @@ SHORT_SCALE: Settings = {"epochs": 50}
 SHORT_SCALE_LT: Settings = {"epochs": 200}  # a quarter of CIFAR-10's images: as many steps as 50 epochs of all
 
 # Notes that several studies share.
-OLD_DCL_NOTE = "The printed DCL numbers are of lightly's old form, dcl(split_views=True), which repels twice as much."
+OLD_DCL_NOTE = (
+    "The printed numbers of DCL and DCLW are of lightly's old form, which repels twice as much (split_views=True). The "
+    "methods as they were published are rows of their own, without a printed number."
+)
 SELF_PAIRS = (
     "The authors' code counts each image's pair with itself too, which raises U by about 0.002 on 10,000 images; ours has "
     "distinct pairs.",
@@ -161,6 +173,11 @@ def method_rows(
         missing = "" if method in methods else f"{method.split(' (')[0]} is not built"
         rows.append(Row(name=method, changes=methods.get(method, {}), printed=numbers, missing=missing))
     return tuple(rows)
+
+
+def published_dcl(*names: str) -> tuple[Row, ...]:
+    """Return rows of DCL or DCLW as they were published, which the paper has no numbers of."""
+    return tuple(Row(name=name, changes=DCL_METHODS[name]) for name in names)
 
 
 def row_names(rows: Sequence[Row]) -> list[str]:

@@ -17,6 +17,7 @@ _SIMCLR = Recipe(32, scale=(0.08, 1.0), **CIFAR10)
 _INSDIS = Recipe(32, jitter=(0.4, 0.4, 0.4, 0.4), jitter_chance=1.0, **CIFAR10)
 _MOCO = Recipe(224, blur=0.5, **IMAGENET)
 _BYOL = replace(_MOCO, scale=(0.08, 1.0), jitter=(0.4, 0.4, 0.2, 0.1))
+_MOCO_V3 = replace(_BYOL, scale=(0.2, 1.0))
 
 RECIPES: Mapping[str, tuple[Recipe, ...]] = {
     "insdis": (_INSDIS,),  # Wang & Liu on CIFAR; with the paper's flip, which their code lacks
@@ -31,7 +32,8 @@ RECIPES: Mapping[str, tuple[Recipe, ...]] = {
     "align-uniform": (_INSDIS,),  # CACR, CIFAR-10
     "align-uniform-cifar100": (replace(_INSDIS, **CIFAR100),),
     "align-uniform-stl": (replace(_INSDIS, size=64, scale=(0.08, 1.0), shorter=70, **STL10),),  # CACR, STL-10
-    "byol": (replace(_BYOL, blur=1.0), replace(_BYOL, blur=0.1, solarize=0.2)),  # MoCo v3, BYOL, Barlow Twins
+    "byol": (replace(_BYOL, blur=1.0), replace(_BYOL, blur=0.1, solarize=0.2)),  # BYOL; MoCo v3 with a ViT
+    "moco-v3": (replace(_MOCO_V3, blur=1.0), replace(_MOCO_V3, blur=0.1, solarize=0.2)),  # with a ResNet; Barlow Twins
     "kukleva": (Recipe(32, scale=(0.1, 1.0), cubic=True),),  # Kukleva et al., long-tailed runs; not normalised
     # Lee, §5.2: the effect of removing or adding an operation
     "moco-v2-no-blur": (replace(_MOCO, blur=0.0),),
