@@ -243,7 +243,7 @@ FIGURES = (
                 "after training: two views above one class above two classes, in the mean", _positives_are_highest
             ),
         ),
-        note="The small scale keeps 200 epochs: the runs are Table 3's.",
+        note="The runs are Table 3's.",
     ),
     Study(
         name="dystress/figure2",
