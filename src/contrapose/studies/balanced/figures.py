@@ -214,8 +214,8 @@ FIGURES = (
         note="The bias is Eq. 51's, an upper bound of Eq. 16's in expectation, on a sample of the test images. The "
         "paper does not say how strong its augmentations are. Here cutout removes a square of a quarter of the side, "
         "rotation is up to 30° and noise has a standard deviation of 0.05, each with probability one half. All six "
-        "recipes give 224 px, to which the small and the short scale enlarge CIFAR-10's images. At the smoke scale all "
-        "six are one run with the digits' own views.",
+        "recipes give 224 px, to which the small and the short scale enlarge CIFAR-10's images. -color_distortion has "
+        "neither colour jitter nor grayscale. At the smoke scale all six are one run with the digits' own views.",
     ),
     Study(
         name="balanced/figure4",
