@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from statistics import median
 
 import pytest
+import torch
 
+from contrapose.modalities.images.images import Images
+from contrapose.modalities.images.imbalance import by_rule
 from contrapose.studies import STUDIES, find
 from contrapose.studies.results import RunDirectory
 from contrapose.training import Run
@@ -21,7 +25,6 @@ STEPS = {
     "alexnet": (1.0e-3, 6.1e-6),  # 768 images of two views (1.16 s shared) and 128 of five (3.3 s shared)
     "resnet18": (1.5e-3, 73e-6),  # 224 px: eight times CIFAR's, a guess
 }
-IMAGES = {"cacr-linear": 27_500, "cacr-exponential": 7_904, "exponential:100": 12_406}
 # Studies with runs above the limit, and why these keep their length.
 FOUR_POSITIVES = (
     "6.6 min by this estimate; methods with one positive have the printed 200 epochs too, and are compared with them"
@@ -33,9 +36,16 @@ LONGER = {
 }
 
 
+@cache
+def image_count(imbalance: str) -> int:
+    """Return the number of images that a rule leaves of CIFAR-10's 50,000."""
+    images = Images("CIFAR-10", torch.zeros(50_000, 3, 1, 1, dtype=torch.uint8), torch.arange(50_000) % 10)
+    return len(by_rule(images, imbalance)) if imbalance else len(images)
+
+
 def seconds(run: Run) -> float:
     """Return the estimated seconds of a training of CIFAR-10 or CIFAR-100 on one H200, without evaluations."""
-    images = run.limit or IMAGES.get(run.imbalance, 50_000)
+    images = run.limit or image_count(run.imbalance)
     step, view = STEPS[run.encoder]
     views = float(run.view_count * run.batch)
     if run.framework in ("moco", "moco-v3") and (run.symmetric or run.framework == "moco-v3"):
