@@ -145,36 +145,40 @@ def recorded_durations(root: Path) -> Durations:
 
 def describe_time(runs: Sequence[Run], durations: Durations) -> str:
     """Return how long these runs took, as far as they are recorded, or how long runs of their kind took."""
-    recorded = [found for run in runs if (found := durations.of(run)) is not None]
+    recorded = [record for run in runs if (record := durations.of(run)) is not None]
     if recorded:
         count = _count(runs) if len(recorded) == len(runs) else f"{len(recorded)} of {_count(runs)}"
-        shared = sum(found.shared for found in recorded)
+        shared = sum(record.shared for record in recorded)
         beside = f", {'all' if shared == len(recorded) else shared} beside another run" if shared else ""
         return f"{count}: {_training_time(recorded)}{beside} (recorded)"
     return f"not run yet{_per_run(runs, durations)}"
 
 
 def _per_run(runs: Sequence[Run], durations: Durations) -> str:
-    estimates = [found for run in runs if (found := durations.estimate(run)) is not None]
+    estimates = [record for run in runs if (record := durations.estimate(run)) is not None]
     if not estimates:
         return ""
-    longest = max(estimates, key=lambda found: found.seconds)
+    longest = max(estimates, key=lambda record: record.seconds)
     beside = " beside another run" if longest.shared else ""
-    return f"; by recorded runs up to {format_duration(longest.seconds)} a run on one {longest.device}{beside}"
+    return f"; by recorded runs up to {format_duration(longest.seconds)} a run on {_device(longest)}{beside}"
 
 
 def describe_estimate(runs: Sequence[Run], durations: Durations) -> str:
     """Return how long the training of these runs takes, by recorded runs of their kind; empty if short or unknown."""
-    estimates = [found for run in runs if (found := durations.estimate(run)) is not None]
-    if sum(found.seconds for found in estimates) < _LONG:
+    estimates = [record for run in runs if (record := durations.estimate(run)) is not None]
+    if sum(record.seconds for record in estimates) < _LONG:
         return ""
     count = _count(runs) if len(estimates) == len(runs) else f"{len(estimates)} of {_count(runs)}"
     return f"{count}: about {_training_time(estimates)}, by recorded runs of their kind"
 
 
 def _training_time(recorded: Sequence[RecordedRun]) -> str:
-    devices = " and ".join(dict.fromkeys(f"one {found.device}" for found in recorded))
-    return f"{format_duration(sum(found.seconds for found in recorded))} of training on {devices}"
+    devices = " and ".join(dict.fromkeys(map(_device, recorded)))
+    return f"{format_duration(sum(record.seconds for record in recorded))} of training on {devices}"
+
+
+def _device(record: RecordedRun) -> str:
+    return "a CPU" if record.device == "cpu" else f"one {record.device}"
 
 
 def _count(runs: Collection[object]) -> str:
