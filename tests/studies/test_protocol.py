@@ -39,3 +39,11 @@ def test_a_measure_names_output_and_images() -> None:
     )
     assert "7-NN accuracy" in describe_measure("knn_top1", run)
     assert "the images trained on" in describe_measure("linear:cacr", run)
+
+
+def test_studies_of_wang_and_liu_name_the_error_of_equation_11_and_the_flips() -> None:
+    for name in ("behaviour/figure5", "behaviour/figure7", "behaviour/table1"):
+        assert "Equation 11 divides by all pairs" in STUDIES[name].note
+        assert "not flipped" in describe_study(STUDIES[name])[2]
+    assert "Equation 11" not in STUDIES["behaviour/figure9"].note
+    assert describe_study(STUDIES["behaviour/supplement-figure1"])[2] == "same"  # without SVHN

@@ -85,7 +85,9 @@ COMMANDS = {
         "study", "StudyList", "List every table and figure of the four papers, and which of them cannot run yet."
     ),
     "study show": Command(
-        "study", "StudyShow", "Show what a study claims, its runs, and the numbers printed in the paper."
+        "study_show",
+        "StudyShow",
+        "Show what a study claims and measures, the printed numbers, what each scale changes, and how long it took.",
     ),
     "study protocols": Command(
         "study",

@@ -1,4 +1,4 @@
-"""`contrapose study list | show | run | report`: the tables and figures of the papers."""
+"""`contrapose study list | protocols | run | report`: the tables and figures of the papers. `show` is in `study_show`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from tyro.conf import Positional, arg
 
 from contrapose.cli import exits
 from contrapose.cli.progress import progress_display
+from contrapose.cli.study_show import describe_estimate, recorded_durations
 from contrapose.modalities.images.load import NAMED
 from contrapose.modalities.images.load import load as load_data
 from contrapose.report.render import write
-from contrapose.studies import SCALES, STUDIES, Plan, Study, find
+from contrapose.studies import STUDIES, Plan, Study, find
 from contrapose.studies.collect import collect, document, verdicts
 from contrapose.studies.execute import run_tasks
-from contrapose.studies.protocol import describe_quantities, protocol_page
+from contrapose.studies.protocol import protocol_page
 from contrapose.studies.results import RunDirectory
+from contrapose.studies.scales import describe_changes
 from contrapose.studies.task import Task
 from contrapose.validate import check_directory, check_known, nearest
 
@@ -56,42 +58,6 @@ def _status(study: Study) -> str:
         return "   [no training]"
     missing_rows = [row.name for row in study.rows if row.missing]
     return f"   [without {', '.join(missing_rows)}]" if missing_rows else ""
-
-
-@dataclass(frozen=True)
-class StudyShow:
-    """Show what a study claims, its runs, and the numbers printed in the paper."""
-
-    name: Positional[str]
-    """Name of a study, such as behaviour/figure9."""
-
-    def __call__(self) -> None:
-        """Print the study, and the commands that run it."""
-        study = find(self.name)
-        print(f"{study.name}: {study.title}\n{study.paper}\n\n{study.claim}")
-        different = f"Different from the paper: {' '.join(study.differences)}" if study.differences else ""
-        for line in (study.note, different, f"Cannot run: {study.missing}." if study.missing else ""):
-            if line:
-                print(f"\n{line}")
-        if study.quantities and not study.missing:
-            print("\nMeasured at the paper scale:")
-            for line in describe_quantities(study.plan("paper")):
-                print(f"  {line}")
-            print()
-        values = next(iter(study.loss_values.values()), {})  # hyperparameters of the loss on the first data set
-        for row in study.rows:
-            settings = " ".join(f"{k}={v}" for k, v in row.changes.items())
-            for name, value in values.items():
-                settings = settings.replace(f"{{{name}}}", f"{value:g}")
-            description = f"not built: {row.missing}" if row.missing else settings
-            printed = ", ".join(f"{column} {value:g}" for column, value in row.printed.items())
-            print(f"  {row.name:24} {description}" + (f"\n{'':27}paper: {printed}" if printed else ""))
-        if study.rows and not study.missing:
-            print()
-            for scale in SCALES:
-                plan = study.plan(scale)
-                data_sets = ", ".join(study_data.name for study_data in plan.sets)
-                print(f"contrapose study run {study.name} --scale {scale:6}  # {len(plan.runs(1))} runs on {data_sets}")
 
 
 @dataclass(frozen=True)
@@ -156,6 +122,8 @@ class StudyRun(_StudyOptions):
         plans = self.plans()
         check_directory("out", self.out)  # before hours of training
         check_data_available(plans, self.data_root)
+        check_seeds(self.seeds)
+        announce_plans(plans, self.seeds, self.root)
         failures = run_plans(plans, self.seeds, self.root, data_root=self.data_root, jobs=self.jobs, on=self.on)
         self.report(plans)
         if failures:
@@ -232,6 +200,18 @@ def check_seeds(seeds: int) -> None:
     """Raise ValueError unless there is at least one seed."""
     if seeds < 1:
         raise ValueError(f"seeds: expected at least 1, got {seeds}")
+
+
+def announce_plans(plans: Sequence[Plan], seeds: int, root: Path) -> None:
+    """Print what the scale changes against the paper and, if it is long, how long the training takes by recorded runs."""
+    for plan in plans:
+        if plan.study.rows:
+            print(f"{plan.study.name} at the {plan.scale} scale: {describe_changes(plan)}")
+    runs = {name: run for plan in plans for name, run in plan.runs(seeds).items()}
+    open_runs = [run for name, run in runs.items() if not RunDirectory(root / name).trained(run.epochs)]
+    estimate = describe_estimate(open_runs, recorded_durations(root))
+    if estimate:
+        print(estimate, flush=True)
 
 
 def run_plans(

@@ -152,7 +152,7 @@ class Study:
         paths, replacements = self._parse_data(data)
         imbalance = _imbalance(self.sets[0])
         if replacements:
-            stems = {_stem(text): text for text in replacements}
+            stems = {data_name(text): text for text in replacements}
             # some/cifar100.npz is recognised as the study's own CIFAR-100, so that its printed numbers still apply.
             own = tuple(_located(known, stems) for known in self.sets if known.data in stems)
             return own or tuple(StudyData(name=stem, data=text, changes=imbalance) for stem, text in stems.items())
@@ -182,7 +182,7 @@ class Study:
                 )
             else:
                 replacements.append(text)
-        if len({_stem(text) for text in replacements}) < len(replacements):
+        if len({data_name(text) for text in replacements}) < len(replacements):
             raise ValueError(
                 f"data: {' and '.join(replacements)} would have the same name in the report; run the study once for each"
             )
@@ -197,7 +197,7 @@ def _located(study_data: StudyData, paths: Mapping[str, str]) -> StudyData:
     return replace(study_data, data=paths.get(study_data.data, study_data.data), changes=changes)
 
 
-def _stem(path: str) -> str:
+def data_name(path: str) -> str:
     """Return the name under which the report shows a user's data."""
     return Path(path).name.split(".")[0]
 

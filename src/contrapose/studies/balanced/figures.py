@@ -240,12 +240,12 @@ FIGURES = (
             computed_claim("base has the least bias", _base_has_least_bias),
             computed_claim("the less bias, the more accuracy", _bias_lowers_accuracy),
         ),
-        small_settings={**SMALL_SCALE, "encoder": "resnet18", "epochs": 20},  # 224 px: 200 epochs would take hours
+        small_settings={**SMALL_SCALE, "encoder": "resnet18", "epochs": 20},  # 224 px
         note="The bias is Eq. 51's, an upper bound of Eq. 16's in expectation. The paper does not say how strong its "
         "augmentations are. Here cutout removes a square of a quarter of the side, rotation is up to 30° and noise has a "
-        "standard deviation of 0.05, each with probability one half. All six recipes give 224 px. At the small scale "
-        "CIFAR-10's images are enlarged to that for a ResNet-18. At the smoke scale all six are one run with the digits' "
-        "own views.",
+        "standard deviation of 0.05, each with probability one half. All six recipes give 224 px, to which the small and the "
+        "short scale enlarge CIFAR-10's images. -color_distortion has neither colour jitter nor grayscale. At the smoke scale "
+        "all six are one run with the digits' own views.",
     ),
     Study(
         name="balanced/figure4",
@@ -265,7 +265,8 @@ FIGURES = (
         ),
         small_settings=SMALL_SCALE,
         short_settings=SHORT_SCALE,
-        note="The paper prints no numbers. At the small scale these are the runs of figure 5, with ImageNet's probe.",
+        note="The paper prints no numbers. At the small and the short scale these are the runs of figure 5, with ImageNet's "
+        "probe.",
     ),
     Study(
         name="balanced/figure5",

@@ -5,6 +5,7 @@ Hardness, uniformity and tolerance, and the hard contrastive loss. A new study i
 
     printed    the numbers of the paper's tables
     methods    losses, data sets, and functions that make rows of them
+    notes      sentences that many studies share
     figures    studies of the figures
     tables     studies of the tables
 """
@@ -15,6 +16,9 @@ from dataclasses import replace
 
 from contrapose.studies.behaviour.figures import FIGURES, SUPPLEMENT_FIGURES
 from contrapose.studies.behaviour.methods import LOSS_VALUES
+from contrapose.studies.behaviour.notes import with_notes
 from contrapose.studies.behaviour.tables import TABLES
 
-STUDIES = tuple(replace(study, loss_values=LOSS_VALUES) for study in (*FIGURES, *TABLES, *SUPPLEMENT_FIGURES))
+STUDIES = tuple(
+    replace(with_notes(study), loss_values=LOSS_VALUES) for study in (*FIGURES, *TABLES, *SUPPLEMENT_FIGURES)
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -181,6 +182,7 @@ def _against_temperature(
         show=curves("temperature", {label: quantity.name}),
         claims=(check,),
         short_settings=SHORT_SCALE,
+        note="The caption names three data sets, the text four, as here.",
     )
 
 
@@ -196,6 +198,7 @@ FIGURES = (
         claim="Swapping two images with their augmentations leaves the loss as it is.",
         show=_show_swapped,
         claims=(computed_claim("the loss is unchanged", _same_loss),),
+        differences=("The paper draws four images on a sphere; ours are the losses of eight random embeddings.",),
     ),
     Study(
         name="behaviour/figure2",
@@ -203,10 +206,17 @@ FIGURES = (
         claim="At τ = 0.07 the embedding is more uniform, at 0.2 more clustered.",
         preset=PRESET,
         rows=tuple(Row(name=f"τ = {t:g}", changes={"loss": NT_XENT.format(t)}) for t in (0.07, 0.2)),
-        quantities=(Quantity(name="map", measure="map", unit=""), UNIFORMITY, TOLERANCE),
+        quantities=(
+            Quantity(
+                name="map", measure="map", unit="", paper="t-SNE of the embeddings of images that it does not name"
+            ),
+            replace(UNIFORMITY, extra=True),
+            replace(TOLERANCE, extra=True),
+        ),
         show=maps,
         short_settings=SHORT_SCALE,
         claims=(is_above("τ = 0.07", "τ = 0.2", "-U", margin=0.02), is_above("τ = 0.2", "τ = 0.07", "T", margin=0.01)),
+        differences=("-U and tolerance are not in the figure: here they decide its claim.",),
     ),
     Study(
         name="behaviour/figure3",
@@ -214,6 +224,8 @@ FIGURES = (
         claim="The lower the temperature, the more of the penalty is on hard negatives.",
         show=_show_penalties,
         claims=(computed_claim("a lower temperature puts more on the hardest negative", _is_sharper),),
+        note="The temperatures are our choice: the text does not name those of the figure.",
+        differences=("The paper samples similarities uniformly from [-1, 1]; ours are 201 evenly spaced ones.",),
     ),
     _against_temperature(
         name="behaviour/figure4",
@@ -299,5 +311,6 @@ SUPPLEMENT_FIGURES = (
         claim="H(r) strictly rises with the temperature.",
         show=_show_entropy,
         claims=(computed_claim("H(r) rises with τ", _entropy_rises),),
+        differences=("The paper proves it for any similarities; here it is computed for 201 evenly spaced ones.",),
     ),
 )

@@ -15,6 +15,7 @@ from contrapose.studies.cacr.methods import (
     CL,
     CMC,
     FOUR_POSITIVES,
+    HALF_SCALE,
     LINEAR,
     LOSSES,
     ONE_POSITIVE,
@@ -133,6 +134,7 @@ FIGURES = (
             *(is_best(f"{CACR_K4}, M = {batch}", [f"{name}, M = {batch}" for name in LOSSES]) for batch in _BATCHES),
             is_above("CL, M = 64", "CACR (K=1), M = 64", margin=0.3),
         ),
+        small_settings=HALF_SCALE,  # in all rows: batches of 64 with four positives would take eight minutes
         short_settings=SHORT_SCALE,
     ),
     Study(
@@ -145,7 +147,7 @@ FIGURES = (
         sets=(CIFAR10, CIFAR100),
         show=curves("K", ACCURACY_AXIS),
         claims=(is_monotonic([(float(k), f"K = {k}") for k in printed.TABLE14], up=True, margin=0.5, what="accuracy"),),
-        short_settings=SHORT_SCALE,
+        small_settings=SHORT_SCALE,  # in all rows: ten positives would take twelve minutes
         note="Batches of 128 and the t⁻ of K = 4 for every K. The paper's ImageNet-1K panel (K from 1 to 4) is left "
         "out; cacr/table15 has K = 1 and 4.",
     ),

@@ -220,7 +220,7 @@ FIGURES = (
         ),
         note="The paper does not say which output and images it compares: ours are the projector's output and 2,000 test "
         "images. The network at the start has batch norms with the statistics of training images: with a mean of 0 and a "
-        "variance of 1 it would be one that nobody trains. The small scale keeps 200 epochs: the runs are Table 3's.",
+        "variance of 1 it would be one that nobody trains. The runs are Table 3's.",
     ),
     FIGURE2,
     Study(

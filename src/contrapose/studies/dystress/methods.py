@@ -133,9 +133,8 @@ SMALL_SCALE_IMAGENET: Settings = {
     **{key: value for key, value in PRESETS[CIFAR_PRESET].items() if key not in ("data", "loss")},
     "head": "simclr",
 }
-SMALL_SCALE_KUKLEVA: Settings = {
-    "epochs": 400
-}  # one period of the temperature schedule; 2000 take more than six minutes
+# One period of the temperature schedule; 2000 epochs would take more than six minutes.
+SMALL_SCALE_KUKLEVA: Settings = {"epochs": 400}
 SHORT_SCALE: Settings = {"epochs": 50}
 SHORT_SCALE_LT: Settings = {"epochs": 200}  # a quarter of CIFAR-10's images: as many steps as 50 epochs of all
 

@@ -221,8 +221,7 @@ TABLES = (
         small_settings=SMALL_SCALE_IMAGENET,
         short_settings=SHORT_SCALE,
         claims=(_is_above_printed("DySTreSS (2048)", _TABLE8_ROWS, "top-1", ("paper",)),),
-        note="In brackets: the printed width of the projector; BYOL's 4096 is its hidden width. The small scale has "
-        "128.",
+        note="In brackets: the printed width of the projector; BYOL's 4096 is its hidden width.",
     ),
     Study(
         name="dystress/table9",
@@ -233,8 +232,7 @@ TABLES = (
         quantities=KNN,
         sets=CIFAR_SETS,
         claims=(_is_above_printed("DySTreSS", _TABLE9_ROWS, BEST_KNN.name, ("short", "small", "paper")),),
-        note=f"{NOISE_NOTE} The text says batch 256, the appendix 128. The small scale keeps 200 epochs: the run is "
-        "Table 3's.",
+        note=f"{NOISE_NOTE} The text says batch 256, the appendix 128. The run is Table 3's.",
     ),
     Study(
         name="dystress/table10",
@@ -293,7 +291,7 @@ TABLES = (
         differences=SELF_PAIRS,
         note=f"The paper does not say which pairs align: ours are of one class. It says that "
         "DySTreSS has the lowest uniformity; in its own table DCL's is lower on CIFAR-100 and ImageNet-1K. "
-        "ImageNet-1K is in table13-imagenet. The small scale keeps 200 epochs: all runs but DCLW's are Table 3's. "
+        "ImageNet-1K is in table13-imagenet. All runs but DCLW's are Table 3's. "
         f"{OLD_DCL_NOTE}",
     ),
     Study(
