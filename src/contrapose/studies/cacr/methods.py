@@ -205,8 +205,8 @@ def method_rows(
             changes={**_IMPLEMENTED.get(name, {}), **changes.get(name, {})},
             printed=by_column(columns, values),
             missing="" if name in _IMPLEMENTED else f"{name} is not built",
-            # SimCLR's settings are those of the row, which would win over those of the study at these scales.
-            small_settings=SMALL_SCALE_IMAGENET if name == "SimCLR" else {},
+            # A row's own settings would win over those of the study at these scales.
+            small_settings=SMALL_SCALE_IMAGENET if name == "SimCLR" or name in changes else {},
         )
         for name, values in table.items()
     )
