@@ -20,6 +20,7 @@ from contrapose.studies.collect import collect, document, verdicts
 from contrapose.studies.execute import run_tasks
 from contrapose.studies.protocol import protocol_page
 from contrapose.studies.results import RunDirectory
+from contrapose.studies.study import MADE
 from contrapose.studies.task import Task
 from contrapose.validate import check_directory, check_known, nearest
 
@@ -107,7 +108,8 @@ class _StudyOptions:
     """smoke (seconds, on the built-in digits), short (minutes on one GPU, on CIFAR-10, usually a quarter of the epochs), small
     (one GPU, CIFAR-10 and CIFAR-100, usually the printed epochs) or paper (the paper's settings)."""
     data: tuple[str, ...] = ()
-    """Replace the data: a name or path for all data sets, or NAME=PATH for one, such as cifar10=cifar10.npz."""
+    """Replace the data: a name or path for all data sets, or NAME=PATH for one, such as cifar10=cifar10.npz. Data that is
+    evaluated on after training is given in the same way, such as voc=VOCdevkit."""
     rows: tuple[str, ...] = ()
     """Use only these rows, such as "τ = 0.2". Claims are then judged by these rows alone."""
     sets: tuple[str, ...] = ()
@@ -203,6 +205,10 @@ def check_data_available(plans: Sequence[Plan], root: Path) -> None:
     study_data_by_source = {
         study_data.data: study_data for plan in plans if plan.study.rows for study_data in plan.sets
     }
+    downstream = {(name, path) for plan in plans for name, path in plan.downstream.items() if path != MADE}
+    for name, path in sorted(downstream):
+        if not Path(path).exists():
+            raise ValueError(f"data: {path} does not exist; give the path of {name} with --data {name}=PATH")
     for source, study_data in study_data_by_source.items():
         # Downloaded here, once, because concurrent runs would download the same files at the same time.
         if source in NAMED and source != "digits":
@@ -231,7 +237,10 @@ def run_plans(
     check_seeds(seeds)
     check_directory("root", root)
     cells = [(plan, row, run) for plan in plans for row, _, run in plan.cells(seeds)]
-    tasks = [Task(run, (*plan.measures, *row.measures), root, data_root) for plan, row, run in cells]
+    tasks = [
+        Task(run, (*plan.measures, *row.measures), root, data_root, downstream=plan.downstream)
+        for plan, row, run in cells
+    ]
     names = {task.name for task in tasks}  # plans may share runs
     if not names:
         return {}

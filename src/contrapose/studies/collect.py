@@ -11,7 +11,7 @@ from pathlib import Path
 from contrapose.report.document import Document, RunNote, Section
 from contrapose.studies.blocks import table
 from contrapose.studies.claims import UNDECIDED, Verdict
-from contrapose.studies.results import Cell, Results, RunDirectory
+from contrapose.studies.results import Cell, Results, RunDirectory, downstream_name
 from contrapose.studies.study import Plan
 from contrapose.training import Run
 
@@ -27,7 +27,7 @@ def collect(plan: Plan, seeds: int, root: Path) -> Results:
             records[row.name, study_data.name] = tuple(directory.records() for directory in directories)
             evaluations[row.name, study_data.name] = tuple(directory.evaluations() for directory in directories)
             for quantity in plan.study.quantities:
-                cell = _cell(directories, quantity.measure, runs[0].epochs)
+                cell = _cell(directories, quantity.measure, runs[0].epochs, plan)
                 cells[row.name, quantity.name, study_data.name] = cell
     return Results(
         scale=plan.scale,
@@ -40,18 +40,20 @@ def collect(plan: Plan, seeds: int, root: Path) -> Results:
     )
 
 
-def _cell(directories: Sequence[RunDirectory], measure: str, epochs: int) -> Cell:
+def _cell(directories: Sequence[RunDirectory], measure: str, epochs: int, plan: Plan) -> Cell:
     """Return the values of a measure, one per directory, and the reasons for those that are missing."""
     values, runs, missing_reasons = [], [], []
     for directory in directories:
-        trained = directory.trained(epochs)
-        value = directory.value(measure) if trained else None
+        trained, missing_data = directory.trained(epochs), plan.missing_data(measure)
+        # A run may hold the same measure on other data, which the report must not show under this name.
+        other_data = downstream_name(measure) in plan.study.downstream and not directory.holds(measure, plan.downstream)
+        value = directory.value(measure) if trained and not missing_data and not other_data else None
         if value is not None:
             values.append(value)
             runs.append(directory.folder.name)
         else:
             unmeasured = "timed beside other runs" if measure == "step_seconds" else "there is no such number"
-            missing_reasons.append(directory.failure() or (unmeasured if trained else "not run"))
+            missing_reasons.append(missing_data or directory.failure() or (unmeasured if trained else "not run"))
     return Cell(values=tuple(values), runs=tuple(runs), missing_reasons=tuple(missing_reasons))
 
 
@@ -74,6 +76,9 @@ def section(plan: Plan, results: Results) -> Section:
     if study.rows and plan.scale != "own":  # a comparison describes its settings itself
         where = ", ".join(f"{study_data.name} ({study_data.data})" for study_data in plan.sets)
         notes.append(f"Scale {plan.scale}, {_seeds(results.seeds)}, on {where}.")
+    if plan.downstream:
+        paths = ", ".join(f"{name} ({path})" for name, path in plan.downstream.items())
+        notes.append(f"Evaluated after training on {paths}.")
     if any(quantity.measure.startswith("linear") for quantity in study.quantities) and study.rows:
         notes.append("Linear probes learn from images that are not augmented, and their last epoch counts.")
     if plan.scale == "smoke" and study.rows:

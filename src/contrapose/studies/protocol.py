@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from contrapose.evaluation import PROBES
+from contrapose.studies.detection import describe_detection
 from contrapose.studies.study import PAPERS, Study
 from contrapose.training import Run
 
@@ -52,6 +53,8 @@ def describe_measure(measure: str, run: Run) -> str:
     if kind == "metric":
         name, space, images = options
         return f"{_metric(name)} of the {space}'s output, {_IMAGES[images]}"
+    if kind == "detection":
+        return describe_detection(*options)
     if kind in _OTHERS:
         return _OTHERS[kind]
     space = "encoder" if kind.startswith("encoder_") else "projector"

@@ -48,10 +48,11 @@ MOCO_METHODS: Mapping[str, Settings] = {
 ONE_POSITIVE: Settings = {}
 FOUR_POSITIVES: Settings = {"view_count": 5, "batch": 128, "lr": 0.06}
 FIVE_VIEWS: Settings = {"view_count": 5}
-# The methods of Tables 4, 5, 16 and 18 that can run here.
+# The methods of Tables 4, 5, 7, 16 and 18 that can run here.
 _IMPLEMENTED: Mapping[str, Settings] = {
     "SimCLR": {"loss": "simclr(temperature=0.1)", "framework": "simclr", **_QUEUE_ONLY},
     "MoCov2": MOCO_METHODS[CL],
+    AU_CL: MOCO_METHODS[AU_CL],
     "MoCov3": {},  # its preset has the loss
     "CACR": {**MOCO_METHODS[CACR_K4], **FIVE_VIEWS},
     CACR_K1: MOCO_METHODS[CACR_K1],
@@ -62,6 +63,11 @@ VIT_SETTINGS = {name: value for name, value in PRESETS["cacr/moco-v3-vit"].items
 # What is measured.
 LINEAR = (Quantity(name="", measure="linear:cacr"),)
 LINEAR_IMAGENET = (Quantity(name="", measure="linear:cacr-imagenet"),)
+DETECTION = tuple(
+    Quantity(name=f"{task} {ap}", measure=f"detection:{prefix}{ap}")
+    for task, prefix in (("VOC", "voc:"), ("COCO", "coco:"), ("COCO mask", "coco:mask_"))
+    for ap in ("AP50", "AP", "AP75")
+)
 STEP_SECONDS = (Quantity(name="", measure="step_seconds", unit="s"),)
 
 # Data sets.
