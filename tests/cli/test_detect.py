@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -47,3 +50,18 @@ def test_refusals(
     message = capsys.readouterr().err
     assert "detection needs pycocotools, which is not installed" in message
     assert "pip install 'contrapose[detection]'" in message
+
+
+def test_ctrl_c(run: str, tmp_path: Path) -> None:
+    """It ends the training with one line, and no scores are left."""
+    folder = draw_shapes(tmp_path / "shapes", train=2, test=1, size=40)
+    command = [sys.executable, "-u", "-m", "contrapose", "detect", run, str(folder), "--size", "40", "--batch", "1"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stderr is not None
+        assert "2 training and 1 test images, 2 classes; Faster R-CNN" in process.stderr.readline()
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        (message,) = process.stderr.read().splitlines()
+    assert process.returncode == 130
+    assert message.startswith("contrapose: stopped by signal 2")
+    assert not list(Path(run).glob("detection*"))

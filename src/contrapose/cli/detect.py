@@ -60,7 +60,9 @@ class Detect:
         model = load(self.run)
         split_encoder(model.encoder)  # raises before the annotations are read
         data = read_detection_data(self.data, masks=self.masks)
-        for note in data.notes:
+        detector = "Mask R-CNN" if self.masks else "Faster R-CNN"
+        sizes = f"{len(data.train):,} training and {len(data.test):,} test images, {len(data.classes)} classes"
+        for note in (*data.notes, f"{sizes}; {detector}, {protocol.iterations:,} iterations on {model.device}"):
             print(note, file=sys.stderr)
         scores = protocol(model.encoder, data, views=model.views, device=model.device, seed=self.seed)
         settings = {"data": str(self.data), "seed": self.seed, **asdict(protocol)}

@@ -22,7 +22,7 @@ from contrapose.modalities.images.views import Views
 from contrapose.networks.norms import split_norms
 
 VIEWS = Views.named("simclr-cifar")
-TINY = Detection(iterations=2, batch=2, lr=0.2, sizes=(48,), regions=16, masks=True, precise_batches=2)
+TINY = Detection(iterations=2, batch=2, lr=0.2, sizes=(48,), regions=8, masks=True, precise_batches=2)
 
 
 @pytest.fixture(scope="module")
@@ -35,19 +35,19 @@ def test_a_detector_finds_shapes(data: DetectionData) -> None:
     torch.manual_seed(0)
     network = encoder("tiny")
     before = replace(TINY, iterations=1, lr=1e-9, batch=4)(network, data, views=VIEWS)
-    after = replace(TINY, iterations=40, batch=4, precise_batches=4)(network, data, views=VIEWS)
+    learning = replace(TINY, iterations=40, lr=0.3, batch=4, precise_batches=4)
+    after = learning(network, data, views=VIEWS)
     assert set(after) == {"AP", "AP50", "AP75", "mask_AP", "mask_AP50", "mask_AP75"}
-    assert max(before.values()) < 3
-    assert after["AP50"] > 8
-    assert after["mask_AP50"] > 8
+    assert after["AP50"] > before["AP50"] + 6
+    assert after["mask_AP50"] > before["mask_AP50"] + 6
 
 
 def test_the_encoder_and_the_callers_random_numbers_stay(data: DetectionData) -> None:
     network = encoder("tiny")
     weights, state = {n: t.clone() for n, t in network.state_dict().items()}, torch.get_rng_state()
-    faster = replace(TINY, masks=False, precise_batches=1)
+    faster = replace(TINY, masks=False, lr=1e-3, regions=16, precise_batches=1)
     first, again, other = (faster(network, data, views=VIEWS, seed=seed) for seed in (0, 0, 1))
-    assert first == again != other
+    assert 0 < first["AP50"] == again["AP50"] != other["AP50"]
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(weights[name], tensor) for name, tensor in network.state_dict().items())
 

@@ -73,8 +73,8 @@ def build_detector(
 
     from contrapose.evaluation.detection.heads import SharedHeads
 
-    encoder = copy.deepcopy(encoder)
-    ordinary_norms(encoder)  # the regions of a batch are no parts of it that could be normalised separately
+    encoder = copy.deepcopy(encoder).requires_grad_()
+    ordinary_norms(encoder)  # MoCo's split batch norms need a batch that is divisible, which regions are not
     stages, last = split_encoder(encoder)
     scale = sizes[-1] / 800
     anchors = tuple(max(1, round(side * scale)) for side in _ANCHORS)

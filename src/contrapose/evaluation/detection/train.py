@@ -39,10 +39,7 @@ class Detection:
     batch: int = 16  # images in a batch
     lr: float | None = None  # learning rate after warm-up; None: 0.02 · batch / 16
     warmup: int = 100  # iterations of linear warm-up
-    drops: tuple[float, ...] = (
-        18 / 24,
-        22 / 24,
-    )  # parts of the iterations after which the learning rate is divided by 10
+    drops: tuple[float, ...] = (18 / 24, 22 / 24)  # shares of the iterations after which lr is divided by 10
     sizes: tuple[int, ...] = tuple(range(480, 801, 32))  # lengths of the shorter side in training; tests use the last
     regions: int = 512  # regions per image from which the head learns
     masks: bool = False  # Mask R-CNN, and not Faster R-CNN
