@@ -204,7 +204,9 @@ def test_export_and_import_weights(tmp_path: Path, capsys: pytest.CaptureFixture
         str(tmp_path / "w"),
     )
     assert "does not fit the encoder" in wrong
-    assert "ends in .safetensors or .onnx" in error_message(capsys, "export", str(tmp_path / "run"), "-o", "x.pth")
+    assert "ends in .safetensors, .onnx or .pkl" in error_message(
+        capsys, "export", str(tmp_path / "run"), "-o", "x.pth"
+    )
 
 
 @pytest.mark.filterwarnings("default")

@@ -5,7 +5,7 @@ Nothing here imports torch, so that the command line can answer `--help` at once
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
@@ -20,18 +20,25 @@ class MissingPackage(ModuleNotFoundError):
 
 
 @contextmanager
-def train_extra(what: str) -> Iterator[None]:
-    """Name the extra `train` if one of its packages is missing; `what` is what needs it, for the message."""
+def needs_extra(what: str, extra: str, packages: Collection[str]) -> Iterator[None]:
+    """Name an extra if one of its packages is missing; `what` is what needs it, for the message."""
     try:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").split(".")[0]
-        if package not in TRAIN_PACKAGES:
+        if package not in packages:
             raise
         raise MissingPackage(
-            f"{what} needs {package}, which is not installed; install it with: pip install 'contrapose[train]'",
+            f"{what} needs {package}, which is not installed; install it with: pip install 'contrapose[{extra}]'",
             name=error.name,
         ) from error
+
+
+@contextmanager
+def train_extra(what: str) -> Iterator[None]:
+    """Name the extra `train` if one of its packages is missing; `what` is what needs it, for the message."""
+    with needs_extra(what, "train", TRAIN_PACKAGES):
+        yield
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -207,3 +208,42 @@ def test_embed_takes_tensors_files_and_images(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             model.embed(samples)
+
+
+def moco_name(name: str) -> str:
+    """The rule of MoCo's convert-pretrain-to-detectron2.py, in words: layer1 is res2, a norm belongs to its convolution."""
+    name = name if "layer" in name else f"stem.{name}"
+    for stage in (1, 2, 3, 4):
+        name = name.replace(f"layer{stage}", f"res{stage + 1}")
+    for number in (1, 2, 3):
+        name = name.replace(f"bn{number}", f"conv{number}.norm")
+    return name.replace("downsample.0", "shortcut").replace("downsample.1", "shortcut.norm")
+
+
+@pytest.mark.parametrize("encoder", ["resnet18", "resnet50"])
+def test_weights_for_detectron2(encoder: str, tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", Run(encoder=encoder, size=32))
+    file = tmp_path / "weights.pkl"
+    main(["export", str(folder), "-o", str(file)])
+    content = pickle.loads(file.read_bytes())
+    assert content.keys() == {"model", "__author__", "matching_heuristics"}
+    assert content["matching_heuristics"] is True
+    arrays, model = content["model"], contrapose.load(folder, device="cpu")
+    weights = {moco_name(name): tensor for name, tensor in model.encoder.network.state_dict().items()}
+    assert arrays.keys() == weights.keys()
+    assert {"stem.conv1.weight", "stem.conv1.norm.running_mean", "res2.0.conv1.weight"} <= arrays.keys()
+    assert {"res3.0.shortcut.weight", "res5.1.conv2.norm.bias", "res3.0.shortcut.norm.weight"} <= arrays.keys()
+    assert not any("layer" in name or "bn" in name for name in arrays)
+    for name, array in arrays.items():
+        assert isinstance(array, np.ndarray)
+        assert np.array_equal(array, weights[name].numpy())
+    card = file.with_name("weights.pkl.md").read_text()
+    assert 'config.MODEL.WEIGHTS = "weights.pkl"' in card
+    assert ("DEPTH = 18" in card) == (encoder == "resnet18")
+
+
+def test_detectron2_has_no_counterpart_of_a_small_stem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path / "run", Run(encoder="resnet18-cifar"))
+    message = error_message(capsys, "export", str(folder), "-o", str(tmp_path / "weights.pkl"))
+    assert "detectron2, which has resnet18, resnet50, resnet50-zero" in message
+    assert "is resnet18-cifar; use .safetensors" in message

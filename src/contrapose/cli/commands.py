@@ -40,6 +40,11 @@ COMMANDS = {
         "Evaluate",
         "Evaluate a run's encoder: kNN accuracy and, on request, a linear probe, fine-tuning, few-shot SVMs and metrics.",
     ),
+    "detect": Command(
+        "detect",
+        "Detect",
+        "Fine-tune a run's encoder as the backbone of a detector on VOC or COCO, and print its average precision.",
+    ),
     "explain": Command(
         "explain",
         "Explain",
@@ -58,7 +63,7 @@ COMMANDS = {
     "export": Command(
         "files",
         "Export",
-        "Write a run's encoder as .safetensors, with torchvision's or timm's parameter names, or as .onnx.",
+        "Write a run's encoder as .safetensors, with torchvision's or timm's parameter names, as .onnx, or for detectron2.",
     ),
     "import": Command(
         "files",

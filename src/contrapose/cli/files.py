@@ -61,7 +61,7 @@ class Embed:
 
 @dataclass(frozen=True)
 class Export:
-    """Write a run's encoder as .safetensors, with torchvision's or timm's parameter names, or as .onnx.
+    """Write a run's encoder as .safetensors, with torchvision's or timm's parameter names, as .onnx, or for detectron2.
 
     A model card is written beside it: how the encoder was trained, its scores, how its inputs are made, and code that uses it.
     """
@@ -69,21 +69,29 @@ class Export:
     run: Positional[Path]
     """Directory of the run."""
     out: Annotated[Path, arg(aliases=["-o"])]
-    """File to write; its suffix selects the format: .safetensors or .onnx. The card gets the same name with .md added."""
+    """File to write; its suffix selects the format: .safetensors, .onnx, or .pkl for detectron2 (ResNets alone). The card
+    gets the same name with .md added."""
 
     def __call__(self) -> None:
         """Write the weights, or an ONNX graph with a dynamic batch size, and the model card."""
         from contrapose.training.card import metadata_of, model_card, summary
-        from contrapose.training.weights import export
+        from contrapose.training.weights import DETECTRON2_ENCODERS, export, export_for_detectron2
 
-        if self.out.suffix not in (".safetensors", ".onnx"):
-            raise ValueError(f"out: expected a name that ends in .safetensors or .onnx, got {self.out}")
+        if self.out.suffix not in (".safetensors", ".onnx", ".pkl"):
+            raise ValueError(f"out: expected a name that ends in .safetensors, .onnx or .pkl, got {self.out}")
         model = load(self.run, device="cpu")
+        if self.out.suffix == ".pkl" and model.run.encoder not in DETECTRON2_ENCODERS:
+            raise ValueError(
+                f"out: .pkl is for detectron2, which has {', '.join(DETECTRON2_ENCODERS)}, but the encoder of {self.run} is "
+                f"{model.run.encoder}; use .safetensors"
+            )
         metadata = metadata_of(model)
         self.out.parent.mkdir(parents=True, exist_ok=True)
         if self.out.suffix == ".onnx":
             example = model.kind.example_input(model.views)
             _write_onnx(model.encoder.network, example, self.out, metadata, summary(model))
+        elif self.out.suffix == ".pkl":
+            export_for_detectron2(model.encoder, self.out)
         else:
             export(model.encoder, self.out, metadata)
         card = self.out.with_name(f"{self.out.name}.md")

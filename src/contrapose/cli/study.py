@@ -22,6 +22,7 @@ from contrapose.studies.execute import run_tasks
 from contrapose.studies.protocol import protocol_page
 from contrapose.studies.results import RunDirectory
 from contrapose.studies.scales import describe_changes
+from contrapose.studies.study import MADE
 from contrapose.studies.task import Task
 from contrapose.validate import check_directory, check_known, nearest
 
@@ -79,7 +80,8 @@ class _StudyOptions:
     """smoke (seconds, on the built-in digits), short (minutes on one GPU, on CIFAR-10, usually a quarter of the epochs), small
     (one GPU, CIFAR-10 and CIFAR-100, usually the printed epochs) or paper (the paper's settings)."""
     data: tuple[str, ...] = ()
-    """Replace the data: a name or path for all data sets, or NAME=PATH for one, such as cifar10=cifar10.npz."""
+    """Replace the data: a name or path for all data sets, or NAME=PATH for one, such as cifar10=cifar10.npz. Data that is
+    evaluated on after training is given in the same way, such as voc=VOCdevkit."""
     rows: tuple[str, ...] = ()
     """Use only these rows, such as "τ = 0.2". Claims are then judged by these rows alone."""
     sets: tuple[str, ...] = ()
@@ -174,6 +176,10 @@ def make_plans(
 
 def check_data_available(plans: Sequence[Plan], root: Path) -> None:
     """Download missing data sets that torchvision knows; raise ValueError if any other data is missing."""
+    downstream = {(name, path) for plan in plans for name, path in plan.downstream.items() if path != MADE}
+    for name, path in sorted(downstream):
+        if not Path(path).exists():
+            raise ValueError(f"data: {path} does not exist; give the path of {name} with --data {name}=PATH")
     sets = [study_data for plan in plans if plan.study.rows for study_data in plan.sets]
     names_by_source = {study_data.data: study_data.name for study_data in sets}
     for study_data in sets:
@@ -221,7 +227,7 @@ def run_plans(
     check_seeds(seeds)
     check_directory("root", root)
     tasks = [
-        Task(run, (*plan.measures(study_data), *row.measures), root, data_root)
+        Task(run, (*plan.measures(study_data), *row.measures), root, data_root, downstream=plan.downstream)
         for plan in plans
         for row, study_data, run in plan.cells(seeds)
     ]

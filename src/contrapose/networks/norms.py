@@ -136,6 +136,16 @@ class SplitBatchNorm(ReplacementBatchNorm):
         return self.scale(parts - mean, variance, parts.ndim - 3).flatten(0, 1).to(x.dtype)
 
 
+def ordinary_norms(network: nn.Module) -> None:
+    """Replace split and synchronised batch norms of images by ordinary ones with the same weights and statistics, in place."""
+    for module in network.modules():
+        for name, child in list(module.named_children()):
+            if isinstance(child, ReplacementBatchNorm | nn.SyncBatchNorm):
+                norm = nn.BatchNorm2d(child.weight.numel(), eps=child.eps, momentum=child.momentum)
+                norm.load_state_dict(child.state_dict())
+                setattr(module, name, norm.to(child.weight.device))
+
+
 def split_norms(network: Network, splits: int) -> Network:
     """Make every batch norm of a network normalise `splits` parts of the batch separately, in place."""
     return replace_norms(network, lambda norm: SplitBatchNorm(norm, splits))

@@ -12,7 +12,7 @@ from contrapose.report.document import Document, RunNote, Section
 from contrapose.studies.blocks import table
 from contrapose.studies.claims import UNDECIDED, Verdict
 from contrapose.studies.protocol import describe_quantities
-from contrapose.studies.results import Cell, Results, RunDirectory, error_name
+from contrapose.studies.results import Cell, Results, RunDirectory, downstream_name, error_name
 from contrapose.studies.study import SMOKE_PROBE_EPOCHS, Plan
 from contrapose.training import Run
 
@@ -28,7 +28,7 @@ def collect(plan: Plan, seeds: int, root: Path) -> Results:
             records[row.name, study_data.name] = tuple(directory.records() for directory in directories)
             evaluations[row.name, study_data.name] = tuple(directory.evaluations() for directory in directories)
             for quantity in plan.study.quantities:
-                cell = _cell(directories, plan.measure(quantity, study_data), runs[0].epochs)
+                cell = _cell(directories, plan.measure(quantity, study_data), runs[0].epochs, plan)
                 cells[row.name, quantity.name, study_data.name] = cell
     return Results(
         scale=plan.scale,
@@ -41,12 +41,15 @@ def collect(plan: Plan, seeds: int, root: Path) -> Results:
     )
 
 
-def _cell(directories: Sequence[RunDirectory], measure: str, epochs: int) -> Cell:
+def _cell(directories: Sequence[RunDirectory], measure: str, epochs: int, plan: Plan) -> Cell:
     """Return the values of a measure, one per directory, and the reasons for those that are missing."""
     values, runs, missing_reasons, older_forms, errors = [], [], [], [], []
     for directory in directories:
-        trained = directory.trained(epochs)
-        value, older_form = directory.value_and_form(measure) if trained else (None, "")
+        trained, missing_data = directory.trained(epochs), plan.missing_data(measure)
+        # A run may hold the same measure on other data, which the report must not show under this name.
+        other_data = downstream_name(measure) in plan.study.downstream and not directory.holds(measure, plan.downstream)
+        measured = trained and not missing_data and not other_data
+        value, older_form = directory.value_and_form(measure) if measured else (None, "")
         if value is not None:
             values.append(value)
             runs.append(directory.folder.name)
@@ -55,7 +58,7 @@ def _cell(directories: Sequence[RunDirectory], measure: str, epochs: int) -> Cel
             errors += [] if error is None else [error]
         else:
             unmeasured = directory.missing_reason(measure) if trained else "not run"
-            missing_reasons.append(directory.failure() or unmeasured)
+            missing_reasons.append(missing_data or directory.failure() or unmeasured)
     return Cell(
         values=tuple(values),
         runs=tuple(runs),
@@ -86,6 +89,9 @@ def section(plan: Plan, results: Results) -> Section:
         where = ", ".join(f"{study_data.name} ({study_data.data})" for study_data in plan.sets)
         notes.append(f"Scale {plan.scale}, {_seeds(results.seeds)}, on {where}.")
         notes.append(f"Measured: {'; '.join(describe_quantities(plan))}.")
+    if plan.downstream:
+        paths = ", ".join(f"{name} ({path})" for name, path in plan.downstream.items())
+        notes.append(f"Evaluated after training on {paths}.")
     if plan.scale == "smoke" and any(quantity.measure.startswith("linear") for quantity in study.quantities):
         notes.append(f"Linear probes have {SMOKE_PROBE_EPOCHS} epochs at the smoke scale.")
     if plan.scale == "smoke" and study.rows:

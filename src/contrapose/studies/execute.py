@@ -57,7 +57,8 @@ def _merge_tasks(tasks: Sequence[Task]) -> list[Task]:
     for task in tasks:
         earlier = merged.get(task.name)
         measures = tuple(dict.fromkeys((earlier.measures if earlier else ()) + task.measures))
-        merged[task.name] = Task(task.run, measures, task.root, task.data_root)
+        downstream = {**(earlier.downstream if earlier else {}), **task.downstream}
+        merged[task.name] = Task(task.run, measures, task.root, task.data_root, downstream=downstream)
     return list(merged.values())
 
 

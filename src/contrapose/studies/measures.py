@@ -11,12 +11,14 @@ start:MEASURE          another measure, of the model before its training
 knn_hits               a digit for each test image: 1 if the kNN of the records finds its class, else 0
 references             kNN accuracy of the pixels, and of the encoder that the training started from
 histograms             similarities of positives, false and true negatives, before and after training
+detection:NAME:SCORE   AP, AP50, AP75, mask_AP, … of a detector on downstream data: see `detection`
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -27,18 +29,28 @@ from contrapose.evaluation import KNN, PROBES, Measures, features, few_shot
 from contrapose.metrics import similarity_histograms
 from contrapose.modalities import Split
 from contrapose.report.embedding import project_to_plane
+from contrapose.studies.detection import detection
 from contrapose.studies.embeddings import metric, start
+from contrapose.studies.results import data_key
 from contrapose.training import Model
 
 
 def is_evaluation(measure: str) -> bool:
     """Return whether a measure is an evaluation after training, rather than an entry of the records."""
-    return measure.split(":")[0] in _EVALUATIONS
+    return measure.split(":")[0] in _EVALUATIONS.keys() | _ON_DOWNSTREAM_DATA.keys()
 
 
-def evaluate(model: Model, split: Split, measure: str) -> dict[str, Any]:
-    """Return the value of the measure, by name, and the others that the same computation gives."""
+def evaluate(
+    model: Model, split: Split, measure: str, downstream: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Return the value of the measure, by name, and the others that the same computation gives.
+
+    `downstream` has the paths of data that is evaluated on after training, by the name that a measure gives it.
+    """
     kind, *options = measure.split(":")
+    if kind in _ON_DOWNSTREAM_DATA:
+        values = _ON_DOWNSTREAM_DATA[kind](model, split, *options, downstream=downstream)
+        return {**values, data_key(measure): downstream.get(options[0])}
     return _EVALUATIONS[kind](model, split, *options)
 
 
@@ -161,3 +173,5 @@ _EVALUATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "map": _map,
     "histograms": _histograms,
 }
+# Evaluations that are given the paths of downstream data too.
+_ON_DOWNSTREAM_DATA: dict[str, Callable[..., dict[str, Any]]] = {"detection": detection}

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from contrapose.evaluation import PROBES
+from contrapose.studies.detection import describe_detection
 from contrapose.studies.study import PAPERS, Plan, Quantity, Study
 from contrapose.training import Run
 
@@ -67,6 +68,8 @@ def describe_measure(measure: str, run: Run) -> str:
     if kind == "metric":
         name, space, images = options
         return f"{_metric(name)} of the {space}'s output, {_IMAGES[images]}"
+    if kind == "detection":
+        return describe_detection(*options)
     if kind in _OTHERS:
         return _OTHERS[kind]
     space, images = ("encoder" if kind.startswith("encoder_") else "projector"), _SAMPLED[run.metrics_on]

@@ -73,6 +73,16 @@ def older_names(measure: str, sample: str) -> dict[str, str]:
     return {f"{name}_whole": "" if images == "test" else "all test images", name: sample}
 
 
+def downstream_name(measure: str) -> str:
+    """Return the name of the data that an evaluation on other data names, "voc" in "detection:voc:AP50"; empty if none."""
+    return measure.removeprefix("-").split(":")[1] if ":" in measure else ""
+
+
+def data_key(measure: str) -> str:
+    """Return the name under which evaluations hold the path of the downstream data that a measure was computed on."""
+    return f"{measure.removeprefix('-').split(':')[0]}:{downstream_name(measure)}:data"
+
+
 @dataclass(frozen=True)
 class Results:
     """Results of a study: cells by (row, quantity, data set), and the records behind them by (row, data set)."""
@@ -125,6 +135,12 @@ class RunDirectory:
         if path.exists() and not evaluations:
             raise ValueError(f"root: {path} is damaged; delete it and run the study again to evaluate the run again")
         return evaluations
+
+    def holds(self, measure: str, downstream: Mapping[str, str]) -> bool:
+        """Return whether a measure was evaluated, and on this downstream data if it names any: {name: path}."""
+        evaluations, name = self.evaluations(), downstream_name(measure)
+        same_data = name not in downstream or evaluations.get(data_key(measure)) == downstream[name]
+        return measure.removeprefix("-") in evaluations and same_data
 
     def failure(self) -> str:
         """Return why the run failed; empty if it did not."""

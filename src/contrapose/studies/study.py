@@ -20,7 +20,7 @@ from typing import Any
 
 from contrapose.report.document import Block
 from contrapose.studies.claims import Claim
-from contrapose.studies.results import Results
+from contrapose.studies.results import Results, downstream_name
 from contrapose.training import PRESETS, Run
 from contrapose.training.run import CHOICES
 from contrapose.validate import check_known
@@ -33,6 +33,7 @@ PAPERS = {
     "balanced": "Lee: Understanding Self-supervised Contrastive Learning through Supervised Objectives",
 }
 Settings = Mapping[str, Any]  # fields of Run
+MADE = "made"  # in place of the path of downstream data: a small set is made for the evaluation
 
 # Smoke scale: seconds on a CPU. The built-in digits and a tiny network, trained with the study's own method.
 SMOKE: Settings = {
@@ -109,6 +110,7 @@ class Study:
     note: str = ""  # corrections of the paper, and choices where it is silent
     differences: tuple[str, ...] = ()  # what remains different from the paper at the paper scale, a sentence each
     missing: str = ""  # what is not implemented; a study with this set cannot run
+    downstream: tuple[str, ...] = ()  # names of data that is evaluated on after training, given as --data NAME=PATH
     diagram: bool = False  # a drawing, a taxonomy or a cross-reference: there is nothing to measure
     base: Settings = field(default_factory=dict)  # settings of its own, used instead of or on top of a preset
     # Values that fill the {placeholders} of a loss, by data set. They differ between data sets where the paper tunes them.
@@ -145,7 +147,11 @@ class Study:
             check_known("precision", precision, CHOICES["precision"])
         if self.missing:
             raise ValueError(f"{self.name}: {self.missing}")
-        return Plan(study=self, scale=scale, sets=self._sets_at(scale, data), precision=precision)
+        downstream = {name: MADE for name in self.downstream if scale == "smoke"}
+        named = {text.partition("=")[0]: text for text in data if "=" in text}
+        downstream |= {name: named[name].partition("=")[2] for name in self.downstream if name in named}
+        own = [text for text in data if text.partition("=")[0] not in self.downstream]
+        return Plan(study=self, scale=scale, sets=self._sets_at(scale, own), precision=precision, downstream=downstream)
 
     def _sets_at(self, scale: str, data: Sequence[str]) -> tuple[StudyData, ...]:
         """Return the data sets that a scale uses, with the user's paths."""
@@ -169,7 +175,7 @@ class Study:
 
     def _parse_data(self, data: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         """Split the user's words into {NAME: PATH} and those that stand alone and replace all data sets."""
-        known = {study_data.data for study_data in self.sets} | {"cifar10"}
+        known = {study_data.data for study_data in self.sets} | {"cifar10", *self.downstream}
         paths: dict[str, str] = {}
         replacements = []
         for text in data:
@@ -222,6 +228,7 @@ class Plan:
     scale: str
     sets: tuple[StudyData, ...]
     precision: str = ""  # replaces that of the scale
+    downstream: Mapping[str, str] = field(default_factory=dict)  # paths of the study's downstream data that are given
 
     def select_data_sets(self, names: Sequence[str]) -> Plan:
         """Return the plan with only these data sets. Without names, all are kept."""
@@ -281,9 +288,15 @@ class Plan:
         return f"{measure}:{SMOKE_PROBE_EPOCHS}" if short else measure
 
     def measures(self, study_data: StudyData) -> tuple[str, ...]:
-        """Return what is measured of every run on a data set."""
+        """Return what is measured of every run on a data set, as far as the data for it is given."""
         measures = (self.measure(quantity, study_data) for quantity in self.study.quantities)
-        return tuple(dict.fromkeys(measure.removeprefix("-") for measure in measures))
+        unique = dict.fromkeys(measure.removeprefix("-") for measure in measures)
+        return tuple(measure for measure in unique if not self.missing_data(measure))
+
+    def missing_data(self, measure: str) -> str:
+        """Return which option gives the downstream data of a measure; empty if it is given or none is needed."""
+        name = downstream_name(measure)
+        return f"not given; --data {name}=PATH" if name in self.study.downstream and name not in self.downstream else ""
 
 
 def _smoke_changes(changes: Settings) -> dict[str, Any]:

@@ -6,7 +6,7 @@ The files in the run's directory say what is done: records up to the last epoch,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,6 +31,7 @@ class Task:
     root: Path
     data_root: Path | None = None
     concurrent_runs: int = 0  # other runs that share the device
+    downstream: Mapping[str, str] = field(default_factory=dict)  # paths of data that measures name, by that name
 
     @property
     def name(self) -> str:
@@ -53,8 +54,8 @@ class Task:
 
     def open_measures(self) -> list[str]:
         """Return the measures that are still to be evaluated."""
-        evaluations = RunDirectory(self.folder).evaluations()
-        return [measure for measure in self.measures if is_evaluation(measure) and measure not in evaluations]
+        directory = RunDirectory(self.folder)
+        return [m for m in self.measures if is_evaluation(m) and not directory.holds(m, self.downstream)]
 
 
 def run_task(task: Task, on_step: StepCallback | None = None, *, wait: bool = True) -> str:
@@ -111,10 +112,11 @@ def _train_and_evaluate(
     if not trained:
         yield from trainer.training(requests)
     for measure in task.open_measures():
-        evaluations = RunDirectory(task.folder).evaluations()
-        if measure not in evaluations:  # an earlier evaluation of this loop may have included it
+        directory = RunDirectory(task.folder)
+        if not directory.holds(measure, task.downstream):  # an earlier evaluation of this loop may have included it
             with requests.immediate():
-                values = evaluate(trainer.model, trainer.split, measure)
+                values = evaluate(trainer.model, trainer.split, measure, task.downstream)
+            evaluations = directory.evaluations()
             write_json_atomically(task.folder / "evaluations.json", evaluations | values)
             yield
 

@@ -1,7 +1,9 @@
-"""Export and import encoder weights as safetensors, under torchvision's or timm's names."""
+"""Export and import encoder weights as safetensors, under torchvision's or timm's names; export them for detectron2."""
 
 from __future__ import annotations
 
+import pickle
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +19,39 @@ def export(encoder: Encoder, path: Path, metadata: Mapping[str, str] | None = No
 
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.network.state_dict().items()}
     save_file(tensors, str(path), metadata=dict(metadata or {}))
+
+
+# Encoders whose layers have a counterpart in detectron2; its stem is that for large images.
+DETECTRON2_ENCODERS = ("resnet18", "resnet50", "resnet50-zero")
+
+
+def export_for_detectron2(encoder: Encoder, path: Path) -> None:
+    """Write the weights of a torchvision ResNet as a .pkl file that detectron2 reads as `MODEL.WEIGHTS`.
+
+    The names are those of MoCo's script convert-pretrain-to-detectron2.py.
+    """
+    arrays = {
+        detectron2_name(name): tensor.detach().cpu().numpy() for name, tensor in encoder.network.state_dict().items()
+    }
+    with path.open("wb") as file:
+        # detectron2 reads pickles only. Writing one is harmless; this package never reads any.
+        pickle.dump({"model": arrays, "__author__": "contrapose", "matching_heuristics": True}, file)
+
+
+def detectron2_name(name: str) -> str:
+    """Return detectron2's name of a parameter of torchvision's ResNet.
+
+    >>> detectron2_name("layer1.0.downsample.1.weight"), detectron2_name("bn1.bias")
+    ('res2.0.shortcut.norm.weight', 'stem.conv1.norm.bias')
+    """
+    parts = name.split(".")
+    if parts[0].startswith("layer"):
+        parts[0] = f"res{int(parts[0].removeprefix('layer')) + 1}"
+    else:
+        parts.insert(0, "stem")
+    name = ".".join(parts)
+    name = name.replace("downsample.0.", "shortcut.").replace("downsample.1.", "shortcut.norm.")
+    return re.sub(r"\bbn(\d)\.", r"conv\1.norm.", name)
 
 
 def read_metadata(path: Path) -> dict[str, str]:

@@ -88,11 +88,34 @@ session = onnxruntime.InferenceSession({file})
 {images}
 (features,) = session.run(["features"], {{"images": images.numpy()}})  # (N, {width})
 """
+_DETECTRON2 = """\
+from detectron2 import model_zoo
+
+config = model_zoo.get_config("PascalVOC-Detection/faster_rcnn_R_50_C4.yaml")
+config.MODEL.WEIGHTS = {file}
+config.MODEL.PIXEL_MEAN = {mean}
+config.MODEL.PIXEL_STD = {std}
+config.INPUT.FORMAT = "RGB"
+config.MODEL.RESNETS.STRIDE_IN_1X1 = False  # as in torchvision
+config.MODEL.RESNETS.NORM = "SyncBN"
+config.MODEL.BACKBONE.FREEZE_AT = 0
+"""
+_DETECTRON2_RESNET18 = """\
+config.MODEL.RESNETS.DEPTH = 18
+config.MODEL.RESNETS.RES2_OUT_CHANNELS = 64
+"""
 
 
 def usage(encoder: str, width: int, inputs: InputDescription, file: str) -> str:
-    """Return a script that computes the features of files with torchvision or timm, or with onnxruntime for an .onnx file."""
+    """Return a script that computes the features of files with torchvision or timm, or with onnxruntime for an .onnx file.
+
+    For a .pkl file it is the configuration of a detector of detectron2.
+    """
     quoted = json.dumps(file)
+    if file.endswith(".pkl"):
+        mean, std = ([round(255 * value, 3) for value in values] for values in (inputs.mean, inputs.std))
+        depth = _DETECTRON2_RESNET18 if encoder == "resnet18" else ""
+        return _DETECTRON2.format(file=quoted, mean=mean, std=std) + depth
     images = _IMAGES.format(resize=inputs.resize, size=inputs.size, mean=inputs.mean, std=inputs.std)
     if file.endswith(".onnx"):
         return _ONNX.format(file=quoted, images=images, width=width)

@@ -56,10 +56,11 @@ _SIMCLR: Settings = {
     **_QUEUE_ONLY,
     "norm_splits": 1,
 }
-# The methods of Tables 4, 5, 16 and 18 that can run here.
+# The methods of Tables 4, 5, 7, 16 and 18 that can run here.
 _IMPLEMENTED: Mapping[str, Settings] = {
     "SimCLR": _SIMCLR,
     "MoCov2": MOCO_METHODS[CL],
+    AU_CL: MOCO_METHODS[AU_CL],
     "MoCov3": {},  # its preset has the loss
     "CACR": {**MOCO_METHODS[CACR_K4], **FIVE_VIEWS},
     CACR_K1: MOCO_METHODS[CACR_K1],
@@ -76,6 +77,11 @@ LINEAR = (
 LINEAR_IMAGENET = (Quantity(name="", measure="linear:cacr-imagenet-crops"),)
 LINEAR_MOCO_V3 = (Quantity(name="", measure="linear:moco-v3-crops"),)
 VIT_PROBE = {"linear:moco-v3-crops": "linear:moco-v3-vit-crops"}
+DETECTION = tuple(
+    Quantity(name=f"{task} {ap}", measure=f"detection:{prefix}{ap}")
+    for task, prefix in (("VOC", "voc:"), ("COCO", "coco:"), ("COCO mask", "coco:mask_"))
+    for ap in ("AP50", "AP", "AP75")
+)
 STEP_SECONDS = (Quantity(name="", measure="step_seconds", unit="s"),)
 
 # Data sets.

@@ -1,0 +1,81 @@
+"""cacr/table7 runs on drawn shapes, and on VOC and COCO where they are given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from commands import error_message
+
+from contrapose.evaluation.detection import PROTOCOLS, draw_shapes
+from contrapose.studies import find
+from contrapose.studies.collect import collect
+from contrapose.studies.execute import run_tasks
+from contrapose.studies.results import RunDirectory
+from contrapose.studies.study import MADE, SMOKE, Plan
+from contrapose.studies.task import Task
+
+TINY = {**SMOKE, "limit": 40, "batch": 8, "epochs": 1, "knn": 3, "knn_every": 1, "metrics": 10}
+TABLE7 = find("cacr/table7")
+
+
+def run(plan: Plan, root: Path) -> RunDirectory:
+    """Execute the only run of a plan."""
+    (single,) = plan.runs(1).values()
+    assert run_tasks([Task(single, plan.measures(plan.sets[0]), root, downstream=plan.downstream)]) == {}
+    return RunDirectory(root / single.name)
+
+
+def test_downstream_data_of_a_plan() -> None:
+    assert TABLE7.plan("smoke").downstream == {"voc": MADE, "coco": MADE}
+    assert TABLE7.plan("smoke", ["voc=there"]).downstream == {"voc": "there", "coco": MADE}
+    paper = TABLE7.plan("paper", ["imagenet=here", "voc=there"])
+    assert paper.downstream == {"voc": "there"}
+    assert [study_data.data for study_data in paper.sets] == ["here"]
+    assert paper.measures == tuple(f"detection:voc:{score}" for score in ("AP50", "AP", "AP75"))
+    assert paper.missing_data("detection:coco:AP") == "not given; --data coco=PATH"
+    assert TABLE7.plan("small").measures == ()
+    # Data of other evaluations leaves the choice of training data alone.
+    assert [s.name for s in TABLE7.plan("small", ["voc=there"]).sets] == ["CIFAR-10 for ImageNet-1K"]
+    with pytest.raises(ValueError, match=r"with a name of cifar10, coco, imagenet, voc, got 'vco=there'"):
+        TABLE7.plan("paper", ["vco=there"])
+
+
+def test_a_run_on_drawn_shapes_and_then_on_given_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured on other data is neither shown nor kept in place of the data that is given."""
+    monkeypatch.setattr("contrapose.studies.study.SMOKE", TINY)
+    study = replace(
+        TABLE7.select_rows(["MoCov2"]),
+        quantities=tuple(q for q in TABLE7.quantities if q.measure == "detection:voc:AP50"),
+    )
+    drawn = study.plan("smoke")
+    directory = run(drawn, tmp_path)
+    measured = directory.evaluations()
+    assert measured["detection:voc:data"] == MADE
+    assert 0 <= measured["detection:voc:AP50"] <= 100
+    assert collect(drawn, 1, tmp_path).cell("MoCov2", "VOC AP50").values == (measured["detection:voc:AP50"],)
+
+    folder = draw_shapes(tmp_path / "voc", train=4, test=2, size=40)
+    given = study.plan("smoke", [f"voc={folder}"])
+    assert not collect(given, 1, tmp_path).cell("MoCov2", "VOC AP50").values
+    shortened = replace(PROTOCOLS["voc"], iterations=10, batch=2, regions=8, precise_batches=1)
+    monkeypatch.setitem(PROTOCOLS, "voc", shortened)
+    monkeypatch.setattr("contrapose.studies.detection._SMALL_SIZE", 40)
+    assert run(given, tmp_path).evaluations()["detection:voc:data"] == str(folder)
+    assert len(collect(given, 1, tmp_path).cell("MoCov2", "VOC AP50").values) == 1
+    assert not collect(drawn, 1, tmp_path).cell("MoCov2", "VOC AP50").values
+
+
+def test_without_its_data_a_cell_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("contrapose.studies.study.SMOKE", TINY)
+    plan = replace(TABLE7.select_rows(["CACR (K=1)"]).plan("smoke"), downstream={})
+    run(plan, tmp_path)
+    cell = collect(plan, 1, tmp_path).cell("CACR (K=1)", "COCO mask AP")
+    assert cell.missing_reasons == ("not given; --data coco=PATH",)
+    arguments = ["study", "run", "cacr/table7", "--root", str(tmp_path), "--data", "voc=nowhere"]
+    assert "data: nowhere does not exist; give the path of voc with --data voc=PATH" in error_message(
+        capsys, *arguments
+    )
