@@ -1,9 +1,31 @@
 """What an encoder is worth: accuracies from (train, test) features and labels, and the geometry of its embeddings."""
 
 from contrapose.evaluation.features import features
-from contrapose.evaluation.finetune import FineTune
+from contrapose.evaluation.finetune import FINE_TUNING, FineTune
 from contrapose.evaluation.knn import KNN
 from contrapose.evaluation.linear import PROBES, Probe, few_shot
 from contrapose.evaluation.measures import Measures, partners
+from contrapose.evaluation.scores import METRICS, score
+from contrapose.evaluation.shots import FewShot, FewShotResult, n_shot
+from contrapose.evaluation.transfer import PROTOCOLS, TRANSFER_SETS, TransferSet, transfer_score
 
-__all__ = ["KNN", "PROBES", "FineTune", "Measures", "Probe", "features", "few_shot", "partners"]
+__all__ = [
+    "FINE_TUNING",
+    "KNN",
+    "METRICS",
+    "PROBES",
+    "PROTOCOLS",
+    "TRANSFER_SETS",
+    "FewShot",
+    "FewShotResult",
+    "FineTune",
+    "Measures",
+    "Probe",
+    "TransferSet",
+    "features",
+    "few_shot",
+    "n_shot",
+    "partners",
+    "score",
+    "transfer_score",
+]
