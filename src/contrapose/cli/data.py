@@ -25,7 +25,7 @@ class DataList:
         from contrapose.modalities.images.load import NAMED
 
         for name, classes in NAMED.items():
-            print(f"{name:10} {classes:4} classes   {'built in' if name == 'digits' else 'downloaded by torchvision'}")
+            print(f"{name:14} {classes:4} classes   {'built in' if name == 'digits' else 'downloaded by torchvision'}")
         print(
             "or the path of a folder of images (with a folder for each class, in train/ and test/ if there are both) "
             "or of an .npz file"

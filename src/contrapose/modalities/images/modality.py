@@ -14,7 +14,7 @@ from contrapose.modalities.images.encoders import check_encoder, check_sizes, en
 from contrapose.modalities.images.images import Images
 from contrapose.modalities.images.imbalance import by_rule
 from contrapose.modalities.images.inputs import InputDescription, decode
-from contrapose.modalities.images.load import check_name, load
+from contrapose.modalities.images.load import can_stream, check_name, load
 from contrapose.modalities.images.stream import Files, without_broken
 from contrapose.modalities.images.suggest import suggest
 from contrapose.modalities.images.usage import usage
@@ -31,10 +31,14 @@ class ImageModality:
         """Refuse a name that is neither a known data set nor a path."""
         check_name(name)
 
+    def can_stream(self, name: str) -> bool:
+        """Return whether the images are files, of a folder or of a data set of torchvision."""
+        return can_stream(name)
+
     def load(self, settings: DataSettings, root: Path | None, views: ViewMaker) -> Split:
         """Load a data set by name, from a folder or an .npz file; apply the limit and the class imbalance."""
         assert isinstance(views, Views)
-        if settings.stream and not Path(settings.data).is_dir():
+        if settings.stream and not self.can_stream(settings.data):
             raise ValueError(f"stream: only a folder of images can be streamed, got {settings.data}")
         split = load(
             settings.data, limit=settings.limit, root=root, classes=settings.classes, hold_out=settings.hold_out
