@@ -107,7 +107,8 @@ class _StudyOptions:
     """smoke (seconds, on the built-in digits), short (minutes on one GPU, on CIFAR-10, usually a quarter of the epochs), small
     (one GPU, CIFAR-10 and CIFAR-100, usually the printed epochs) or paper (the paper's settings)."""
     data: tuple[str, ...] = ()
-    """Replace the data: a name or path for all data sets, or NAME=PATH for one, such as cifar10=cifar10.npz."""
+    """Replace the data: a name or path for all data sets, or NAME=PATH for one, such as cifar10=cifar10.npz. Data to transfer
+    to is given in the same way; flowers102=flowers102 downloads it."""
     rows: tuple[str, ...] = ()
     """Use only these rows, such as "τ = 0.2". Claims are then judged by these rows alone."""
     sets: tuple[str, ...] = ()
@@ -203,6 +204,11 @@ def check_data_available(plans: Sequence[Plan], root: Path) -> None:
     study_data_by_source = {
         study_data.data: study_data for plan in plans if plan.study.rows for study_data in plan.sets
     }
+    for name, path in {name: path for plan in plans for name, path in plan.given.items()}.items():
+        if path in NAMED and path != "digits":
+            load_data(path, root=root)
+        elif not Path(path).exists():
+            raise ValueError(f"data: {name}={path} does not exist; expected a path or a name of `contrapose data list`")
     for source, study_data in study_data_by_source.items():
         # Downloaded here, once, because concurrent runs would download the same files at the same time.
         if source in NAMED and source != "digits":
@@ -231,7 +237,7 @@ def run_plans(
     check_seeds(seeds)
     check_directory("root", root)
     cells = [(plan, row, run) for plan in plans for row, _, run in plan.cells(seeds)]
-    tasks = [Task(run, (*plan.measures, *row.measures), root, data_root) for plan, row, run in cells]
+    tasks = [Task(run, plan.row_measures(row), root, data_root, given=plan.given) for plan, row, run in cells]
     names = {task.name for task in tasks}  # plans may share runs
     if not names:
         return {}

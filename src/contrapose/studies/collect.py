@@ -12,7 +12,8 @@ from contrapose.report.document import Document, RunNote, Section
 from contrapose.studies.blocks import table
 from contrapose.studies.claims import UNDECIDED, Verdict
 from contrapose.studies.results import Cell, Results, RunDirectory
-from contrapose.studies.study import Plan
+from contrapose.studies.study import Plan, fill
+from contrapose.studies.transfer import missing_data
 from contrapose.training import Run
 
 
@@ -27,7 +28,8 @@ def collect(plan: Plan, seeds: int, root: Path) -> Results:
             records[row.name, study_data.name] = tuple(directory.records() for directory in directories)
             evaluations[row.name, study_data.name] = tuple(directory.evaluations() for directory in directories)
             for quantity in plan.study.quantities:
-                cell = _cell(directories, quantity.measure, runs[0].epochs)
+                measure = fill(quantity.measure, row)
+                cell = _cell(directories, measure, runs[0].epochs, missing=missing_data(measure, plan.given))
                 cells[row.name, quantity.name, study_data.name] = cell
     return Results(
         scale=plan.scale,
@@ -40,7 +42,7 @@ def collect(plan: Plan, seeds: int, root: Path) -> Results:
     )
 
 
-def _cell(directories: Sequence[RunDirectory], measure: str, epochs: int) -> Cell:
+def _cell(directories: Sequence[RunDirectory], measure: str, epochs: int, *, missing: str) -> Cell:
     """Return the values of a measure, one per directory, and the reasons for those that are missing."""
     values, runs, missing_reasons = [], [], []
     for directory in directories:
@@ -51,7 +53,7 @@ def _cell(directories: Sequence[RunDirectory], measure: str, epochs: int) -> Cel
             runs.append(directory.folder.name)
         else:
             unmeasured = "timed beside other runs" if measure == "step_seconds" else "there is no such number"
-            missing_reasons.append(directory.failure() or (unmeasured if trained else "not run"))
+            missing_reasons.append(missing or directory.failure() or (unmeasured if trained else "not run"))
     return Cell(values=tuple(values), runs=tuple(runs), missing_reasons=tuple(missing_reasons))
 
 

@@ -57,7 +57,8 @@ def _merge_tasks(tasks: Sequence[Task]) -> list[Task]:
     for task in tasks:
         earlier = merged.get(task.name)
         measures = tuple(dict.fromkeys((earlier.measures if earlier else ()) + task.measures))
-        merged[task.name] = Task(task.run, measures, task.root, task.data_root)
+        given = {**(earlier.given if earlier else {}), **task.given}
+        merged[task.name] = replace(task, measures=measures, given=given)
     return list(merged.values())
 
 

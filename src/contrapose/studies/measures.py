@@ -5,6 +5,8 @@ knn:K:WEIGHTS          top-1 accuracy of k nearest neighbours (softmax, uniform,
 few_shot, long_tail    linear SVMs, protocol of Kukleva et al.
 metric:NAME:SPACE:IMAGES   a metric, such as uniformity, of the output of the encoder or the projector (SPACE), on all test or
                            all train images (IMAGES)
+fine_tune              top-1 accuracy after fine-tuning, by the recipe of CACR's Table 18 for the encoder
+transfer:…             the encoder on other data: see studies/transfer.py
 map                    a t-SNE map of a sample
 knn_hits               a digit for each test image: 1 if the kNN of the records finds its class, else 0
 references             kNN accuracy of the pixels, and of the encoder that the training started from
@@ -20,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
-from contrapose.evaluation import KNN, PROBES, Measures, features, few_shot
+from contrapose.evaluation import FINE_TUNING, KNN, PROBES, Measures, features, few_shot
 from contrapose.metrics import similarity_histograms
 from contrapose.modalities import Split
 from contrapose.report.embedding import project_to_plane
@@ -29,7 +31,7 @@ from contrapose.training import Model, build
 
 def is_evaluation(measure: str) -> bool:
     """Return whether a measure is an evaluation after training, rather than an entry of the records."""
-    return measure.split(":")[0] in _EVALUATIONS
+    return measure.split(":")[0] in (*_EVALUATIONS, "transfer")
 
 
 def evaluate(model: Model, split: Split, measure: str) -> dict[str, Any]:
@@ -56,6 +58,28 @@ def _labelled_features(model: Model, split: Split) -> Any:
 def _linear(model: Model, split: Split, probe: str) -> dict[str, Any]:
     scores = PROBES[probe](*_labelled_features(model, split), seed=model.run.seed)
     return {f"linear:{probe}": scores["top1"], f"linear_top5:{probe}": scores.get("top5")}
+
+
+def fine_tuning_recipe(encoder: str) -> str:
+    """Return the name in FINE_TUNING of CACR's recipe for an encoder."""
+    return "vit" if "vit" in encoder else "cacr-resnet50"
+
+
+def _fine_tune(model: Model, split: Split) -> dict[str, Any]:
+    if split.probe is None or split.test is None:
+        raise ValueError(f"{model.run.data} has no labelled training and test images to fine-tune on")
+    with model.evaluation_context():
+        scores = FINE_TUNING[fine_tuning_recipe(model.run.encoder)](
+            model.encoder,
+            split.probe,
+            split.test,
+            views=model.views,
+            device=model.device,
+            seed=model.run.seed,
+            workers=model.workers,
+            timeout=model.timeout,
+        )
+    return {"fine_tune": scores["top1"]}
 
 
 def _knn(model: Model, split: Split, k: str, weights: str) -> dict[str, Any]:
@@ -142,6 +166,7 @@ _EVALUATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "metric": _metric,
     "linear": _linear,
     "linear_top5": _linear,
+    "fine_tune": _fine_tune,
     "knn": _knn,
     "knn_top5": _knn,
     "knn_hits": _knn_hits,

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from contrapose.evaluation import PROBES
-from contrapose.studies.study import PAPERS, Study
+from contrapose.evaluation import FINE_TUNING, PROBES
+from contrapose.studies.measures import fine_tuning_recipe
+from contrapose.studies.study import PAPERS, Quantity, Study, fill
+from contrapose.studies.transfer import describe_transfer
 from contrapose.training import Run
 
 _WEIGHTS = {
@@ -49,6 +51,11 @@ def describe_measure(measure: str, run: Run) -> str:
         return f"{k}-NN accuracy of the encoder's output, {_WEIGHTS[weights]}, neighbours from {bank}"
     if kind in ("linear", "linear_top5"):
         return f"accuracy of a linear probe of the encoder's output on {bank}: {PROBES[options[0]].describe()}"
+    if kind == "fine_tune":
+        recipe = FINE_TUNING[fine_tuning_recipe(run.encoder)]
+        return f"accuracy after fine-tuning on all training images: {recipe.describe()}"
+    if kind == "transfer":
+        return describe_transfer(measure)
     if kind == "metric":
         name, space, images = options
         return f"{_metric(name)} of the {space}'s output, {_IMAGES[images]}"
@@ -73,9 +80,15 @@ def describe_study(study: Study) -> tuple[str, str, str]:
     if study.analytic:
         return study.title, "the same, computed without training", _difference(study)
     run = next(run for _, _, run in study.plan("paper").cells(1))
-    ours = [describe_measure(quantity.measure, run) for quantity in study.quantities]
+    ours = [_describe_quantity(study, quantity, run) for quantity in study.quantities]
     papers = [quantity.paper or words for quantity, words in zip(study.quantities, ours, strict=True)]
     return _join(papers), "the same" if papers == ours else _join(ours), _difference(study)
+
+
+def _describe_quantity(study: Study, quantity: Quantity, run: Run) -> str:
+    """Return in words what the rows measure, which differs between them if they fill a placeholder."""
+    rows = [row for row in study.rows if not row.missing]
+    return _join(describe_measure(fill(quantity.measure, row), run) for row in rows)
 
 
 def _difference(study: Study) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 from contrapose.report.document import Block
 from contrapose.studies.claims import Claim
 from contrapose.studies.results import Results
+from contrapose.studies.transfer import is_transfer, missing_data, needed_names, stand_in
 from contrapose.training import PRESETS, Run
 from contrapose.training.run import CHOICES
 from contrapose.validate import check_known
@@ -59,6 +60,7 @@ class Row:
     small_settings: Settings = field(default_factory=dict)  # further changes at the small and the short scale
     short_settings: Settings = field(default_factory=dict)  # further changes at the short scale
     measures: tuple[str, ...] = ()  # evaluations that are not in the table, such as `map`
+    measure_values: Mapping[str, str] = field(default_factory=dict)  # values that fill the {placeholders} of measures
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Quantity:
     """
 
     name: str  # may be empty if the study has only one quantity
-    measure: str
+    measure: str  # may have {placeholders} that the rows fill
     unit: str = "%"
     paper: str = ""  # what the paper measures instead, in words; empty if it measures the same
 
@@ -120,6 +122,10 @@ class Study:
         """Return whether the study needs no training."""
         return not self.rows
 
+    def measures_of(self, row: Row) -> list[str]:
+        """Return the measure of each quantity for a row, without the sign."""
+        return [fill(quantity.measure, row).removeprefix("-") for quantity in self.quantities]
+
     def select_rows(self, names: Sequence[str]) -> Study:
         """Return the study with only these rows, which are run, shown and judged. Without names, all rows are kept."""
         kept = tuple(row for row in self.rows if row.name in names)
@@ -141,11 +147,31 @@ class Study:
             check_known("precision", precision, CHOICES["precision"])
         if self.missing:
             raise ValueError(f"{self.name}: {self.missing}")
-        return Plan(study=self, scale=scale, sets=self._sets_at(scale, data), precision=precision)
-
-    def _sets_at(self, scale: str, data: Sequence[str]) -> tuple[StudyData, ...]:
-        """Return the data sets that a scale uses, with the user's paths."""
         paths, replacements = self._parse_data(data)
+        given = {name: path for name, path in paths.items() if name in self._transfer_names}
+        study = self._smoke_transfer(given) if scale == "smoke" else self
+        own = {study_data.data for study_data in self.sets} | {"cifar10"}
+        sets = self._sets_at(scale, {name: path for name, path in paths.items() if name in own}, replacements)
+        return Plan(study=study, scale=scale, sets=sets, precision=precision, given=given)
+
+    @property
+    def _transfer_names(self) -> list[str]:
+        """Return the names of data that measures of transfer need."""
+        return needed_names(measure for row in self.rows for measure in self.measures_of(row))
+
+    def _smoke_transfer(self, given: Mapping[str, str]) -> Study:
+        """Return the study with the measures of transfer for which there is data; if there is none, with one on the digits."""
+        transfers = [quantity for quantity in self.quantities if is_transfer(quantity.measure)]
+        kept = [quantity for quantity in transfers if not missing_data(quantity.measure, given)]
+        stand_ins = [
+            replace(quantity, name=f"digits for {quantity.name}", measure=stand_in(quantity.measure))
+            for quantity in transfers[:1]
+        ]
+        others = [quantity for quantity in self.quantities if not is_transfer(quantity.measure)]
+        return replace(self, quantities=(*others, *(kept or stand_ins)))
+
+    def _sets_at(self, scale: str, paths: Mapping[str, str], replacements: Sequence[str]) -> tuple[StudyData, ...]:
+        """Return the data sets that a scale uses, with the user's paths."""
         imbalance = _imbalance(self.sets[0])
         if replacements:
             stems = {_stem(text): text for text in replacements}
@@ -165,7 +191,7 @@ class Study:
 
     def _parse_data(self, data: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         """Split the user's words into {NAME: PATH} and those that stand alone and replace all data sets."""
-        known = {study_data.data for study_data in self.sets} | {"cifar10"}
+        known = {study_data.data for study_data in self.sets} | {"cifar10", *self._transfer_names}
         paths: dict[str, str] = {}
         replacements = []
         for text in data:
@@ -183,6 +209,11 @@ class Study:
                 f"data: {' and '.join(replacements)} would have the same name in the report; run the study once for each"
             )
         return paths, replacements
+
+
+def fill(measure: str, row: Row) -> str:
+    """Return a measure with its {placeholders} filled by the row."""
+    return measure.format(**row.measure_values) if "{" in measure else measure
 
 
 def _stem(path: str) -> str:
@@ -203,6 +234,7 @@ class Plan:
     scale: str
     sets: tuple[StudyData, ...]
     precision: str = ""  # replaces that of the scale
+    given: Mapping[str, str] = field(default_factory=dict)  # paths of data to transfer to, by name
 
     def select_data_sets(self, names: Sequence[str]) -> Plan:
         """Return the plan with only these data sets. Without names, all are kept."""
@@ -255,8 +287,13 @@ class Plan:
 
     @property
     def measures(self) -> tuple[str, ...]:
-        """Return what is measured of every run."""
-        return tuple(dict.fromkeys(quantity.measure.removeprefix("-") for quantity in self.study.quantities))
+        """Return what is measured of the runs, of every row."""
+        return tuple(dict.fromkeys(measure for row in self.study.rows for measure in self.row_measures(row)))
+
+    def row_measures(self, row: Row) -> tuple[str, ...]:
+        """Return what is measured of the runs of a row; a measure of transfer only if its data is given."""
+        measures = (*self.study.measures_of(row), *row.measures)
+        return tuple(dict.fromkeys(measure for measure in measures if not missing_data(measure, self.given)))
 
 
 def _smoke_changes(changes: Settings) -> dict[str, Any]:

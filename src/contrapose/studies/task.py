@@ -6,12 +6,13 @@ The files in the run's directory say what is done: records up to the last epoch,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from contrapose.studies.measures import evaluate, is_evaluation
 from contrapose.studies.results import RunDirectory
+from contrapose.studies.transfer import is_transfer, measure_transfer
 from contrapose.training import Progress, Run, Trainer, drain, signals
 from contrapose.training.locks import lock_directory
 from contrapose.training.records import WriteFailed, write_json_atomically
@@ -31,6 +32,7 @@ class Task:
     root: Path
     data_root: Path | None = None
     concurrent_runs: int = 0  # other runs that share the device
+    given: Mapping[str, str] = field(default_factory=dict)  # paths of data to transfer to, by name
 
     @property
     def name(self) -> str:
@@ -114,7 +116,10 @@ def _train_and_evaluate(
         evaluations = RunDirectory(task.folder).evaluations()
         if measure not in evaluations:  # an earlier evaluation of this loop may have included it
             with requests.immediate():
-                values = evaluate(trainer.model, trainer.split, measure)
+                if is_transfer(measure):
+                    values = measure_transfer(trainer.model, trainer.split, measure, task.given, task.data_root)
+                else:
+                    values = evaluate(trainer.model, trainer.split, measure)
             write_json_atomically(task.folder / "evaluations.json", evaluations | values)
             yield
 

@@ -7,6 +7,7 @@ numbers that the paper prints for it go to `printed`, under the number of its ta
     methods    losses and settings of its methods, its data sets, and functions that make rows of them
     figures    studies of the figures
     tables     studies of the tables
+    transfer   the study of Table 6
 """
 
 from __future__ import annotations
