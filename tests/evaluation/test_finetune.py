@@ -124,6 +124,14 @@ def test_binary_training_learns(tmp_path: Path) -> None:
     assert scores.keys() == {"top1", "accuracy"}
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_fine_tuning_on_a_gpu_with_mixed_images(tmp_path: Path) -> None:
+    files, views = striped_files(tmp_path, 40), Views.named("digits")
+    for training in (FineTune(epochs=8, batch=8, pos_weight=2.45), replace(FINE_TUNING["vit"], epochs=4, batch=8)):
+        scores = training(encoder("tiny"), files, files, views=views, device="cuda", metrics=("roc_auc",))
+        assert scores["roc_auc"] > 60
+
+
 def test_mixup_and_cutmix_depend_on_the_seed_alone() -> None:
     noise = torch.randint(0, 256, (16, 3, 32, 32), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     source, views = Images("noise", noise, torch.arange(16) % 4), Views.named("digits")

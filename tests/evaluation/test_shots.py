@@ -86,6 +86,16 @@ def test_few_shots_classify_what_the_encoder_separates(fine_tune: bool) -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in body.state_dict().items())
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("fine_tune", [False, True])
+def test_few_shots_on_a_gpu(fine_tune: bool) -> None:
+    few_shot = FewShot(samples=1, training=FineTune(epochs=6, batch=32), lrs=(1e-5, 1e-2), weight_decays=(1e-4,))
+    result = few_shot(
+        encoder("tiny"), stripes(60, 0), stripes(30, 1), views=Views.named("digits"), fine_tune=fine_tune, device="cuda"
+    )
+    assert result.mean > 55
+
+
 def test_one_shot_leaves_nothing_to_choose_on() -> None:
     with pytest.raises(ValueError, match="shots: expected at least 2, one to choose the learning rate on, got 1"):
         FewShot(shots=1)

@@ -129,6 +129,10 @@ def test_voc_is_scored_by_its_own_average_precision(tmp_path: Path, monkeypatch:
 def test_data_that_does_not_exist_is_refused_before_training(capsys: pytest.CaptureFixture[str]) -> None:
     message = error_message(capsys, "study", "run", "dystress/table11", "--data", "mura=nowhere")
     assert "data: mura=nowhere does not exist; expected a path or a name of `contrapose data list`" in message
+    message = error_message(capsys, "study", "run", "cacr/table6", "--scale", "short")
+    assert (
+        "data: cacr/table6 measures how encoders transfer to other data, and none is given; give some with" in message
+    )
 
 
 def test_the_start_of_a_run_is_not_its_end(tmp_path: Path) -> None:

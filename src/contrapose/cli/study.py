@@ -204,11 +204,7 @@ def check_data_available(plans: Sequence[Plan], root: Path) -> None:
     study_data_by_source = {
         study_data.data: study_data for plan in plans if plan.study.rows for study_data in plan.sets
     }
-    for name, path in {name: path for plan in plans for name, path in plan.given.items()}.items():
-        if path in NAMED and path != "digits":
-            load_data(path, root=root)
-        elif not Path(path).exists():
-            raise ValueError(f"data: {name}={path} does not exist; expected a path or a name of `contrapose data list`")
+    _check_transfer_data(plans, root)
     for source, study_data in study_data_by_source.items():
         # Downloaded here, once, because concurrent runs would download the same files at the same time.
         if source in NAMED and source != "digits":
@@ -222,6 +218,23 @@ def check_data_available(plans: Sequence[Plan], root: Path) -> None:
         raise ValueError(
             f"data: {study_data.name} cannot be downloaded automatically; give its path with --data {source}=PATH: {expected}"
         )
+
+
+def _check_transfer_data(plans: Sequence[Plan], root: Path) -> None:
+    """Download the data to transfer to that torchvision knows; raise ValueError if a path is wrong, or nothing is given."""
+    for plan in plans:
+        if plan.study.rows and plan.study.quantities and not plan.measures:
+            raise ValueError(
+                f"data: {plan.study.name} measures how encoders transfer to other data, and none is given; "
+                f"give some with --data NAME=PATH (`contrapose study show {plan.study.name}` has the names)"
+            )
+        for name, path in plan.given.items():
+            if path in NAMED and path != "digits":
+                load_data(path, root=root)
+            elif not Path(path).exists():
+                raise ValueError(
+                    f"data: {name}={path} does not exist; expected a path or a name of `contrapose data list`"
+                )
 
 
 def check_seeds(seeds: int) -> None:

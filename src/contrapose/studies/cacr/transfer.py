@@ -64,7 +64,8 @@ TABLE6 = Study(
     sets=(_DATA,),
     small_settings=SMALL_SCALE_IMAGENET,
     claims=tuple(_wins(way) for way in _PROTOCOLS),
-    note="Give the data with --data NAME=PATH; NAME=NAME downloads what torchvision has. The paper's means are 39.3 and 46.5 "
+    note=f"Give the data with --data NAME=PATH ({', '.join(_NAMES[heading] for heading in _HEADINGS)}); NAME=NAME downloads what "
+    "torchvision has. The paper's means are 39.3 and 46.5 "
     "fine-tuned, 50.2 and 54.1 linear. Scores are ELEVATER's: mean accuracy per class on Caltech101, FGVC Aircraft, Oxford "
     "Flowers and Oxford Pets, ROC-AUC on HatefulMemes, 11-point mAP on VOC2007, otherwise accuracy.",
     differences=(

@@ -246,12 +246,13 @@ TABLES = (
         sets=IMAGENET,
         small_settings=SMALL_SCALE_IMAGENET,
         claims=tuple(is_above("DySTreSS", "SimCLR", task) for task in printed.TABLE11_TASKS),
-        note="Give the data with --data NAME=PATH: class folders, the second of two being the positive class; cifar10=cifar10 "
-        "downloads what torchvision has. The paper does not give momentum (ours is 0.9), weight decay (0) and augmentation "
-        "(random crops and flips). scratch is the encoder before its training.",
+        note=f"Give the data with --data NAME=PATH ({', '.join(printed.TABLE11_TASKS.values())}): class folders, the second of "
+        "two being the positive class; cifar10=cifar10 downloads what torchvision has. The paper does not give momentum (ours is "
+        "0.9), weight decay (0), augmentation (random crops and flips) and the size of the inputs "
+        "(that of the pretraining). Flowers102 is trained on its training and validation images. scratch, which the paper does "
+        "not have, is the encoder before its training.",
         differences=(
             "supervised is printed from other papers; ours needs weights, --data supervised=FILE, such as torchvision's.",
-            "Sizes of the inputs are those of the pretraining for all data; the paper does not give them.",
         ),
     ),
     Study(
