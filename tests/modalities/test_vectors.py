@@ -75,6 +75,9 @@ class VectorModality:
     def check_data(self, name: str) -> None:
         assert name == "clusters"
 
+    def can_stream(self, name: str) -> bool:
+        return False
+
     def load(self, settings: Any, root: Path | None, views: Any) -> Split:
         centres, label = torch.randn(4, 8, generator=torch.Generator().manual_seed(0)), torch.arange(200) % 4
         rows = centres[label] + 0.1 * torch.randn(200, 8, generator=torch.Generator().manual_seed(1))

@@ -23,7 +23,10 @@ TABLE7 = find("cacr/table7")
 def run(plan: Plan, root: Path) -> RunDirectory:
     """Execute the only run of a plan."""
     (single,) = plan.runs(1).values()
-    assert run_tasks([Task(single, plan.measures(plan.sets[0]), root, downstream=plan.downstream)]) == {}
+    assert (
+        run_tasks([Task(single, plan.measures(plan.sets[0], plan.study.rows[0]), root, downstream=plan.downstream)])
+        == {}
+    )
     return RunDirectory(root / single.name)
 
 
@@ -33,9 +36,11 @@ def test_downstream_data_of_a_plan() -> None:
     paper = TABLE7.plan("paper", ["imagenet=here", "voc=there"])
     assert paper.downstream == {"voc": "there"}
     assert [study_data.data for study_data in paper.sets] == ["here"]
-    assert paper.measures == tuple(f"detection:voc:{score}" for score in ("AP50", "AP", "AP75"))
+    moco = next(row for row in TABLE7.rows if not row.missing)
+    assert paper.measures(paper.sets[0], moco) == tuple(f"detection:voc:{score}" for score in ("AP50", "AP", "AP75"))
     assert paper.missing_data("detection:coco:AP") == "not given; --data coco=PATH"
-    assert TABLE7.plan("small").measures == ()
+    small = TABLE7.plan("small")
+    assert small.measures(small.sets[0], moco) == ()
     # Data of other evaluations leaves the choice of training data alone.
     assert [s.name for s in TABLE7.plan("small", ["voc=there"]).sets] == ["CIFAR-10 for ImageNet-1K"]
     with pytest.raises(ValueError, match=r"with a name of cifar10, coco, imagenet, voc, got 'vco=there'"):
@@ -76,6 +81,4 @@ def test_without_its_data_a_cell_says_so(
     cell = collect(plan, 1, tmp_path).cell("CACR (K=1)", "COCO mask AP")
     assert cell.missing_reasons == ("not given; --data coco=PATH",)
     arguments = ["study", "run", "cacr/table7", "--root", str(tmp_path), "--data", "voc=nowhere"]
-    assert "data: nowhere does not exist; give the path of voc with --data voc=PATH" in error_message(
-        capsys, *arguments
-    )
+    assert "data: voc=nowhere does not exist; expected a path" in error_message(capsys, *arguments)

@@ -166,7 +166,7 @@ def test_waiting_for_another_process_can_be_interrupted(tmp_path: Path) -> None:
 def test_an_evaluation_can_be_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = make_task(tmp_path, "linear:cacr")
 
-    def endless(model: Model, split: Split, measure: str, downstream: object) -> dict[str, float]:
+    def endless(model: Model, split: Split, measure: str, *others: object) -> dict[str, float]:
         interrupt_after(0.2)
         time.sleep(30)
         return {measure: 1.0}

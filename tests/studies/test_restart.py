@@ -32,7 +32,7 @@ def start(root: Path, *more: str) -> subprocess.Popen[bytes]:
 
 def tasks_in(root: Path) -> list[Task]:
     plan = find(STUDY).plan("smoke")
-    return [Task(run, plan.measures(plan.sets[0]), root / "runs") for run in plan.runs(1).values()]
+    return [Task(run, plan.measures(data, row), root / "runs") for row, data, run in plan.cells(1)]
 
 
 @pytest.mark.slow

@@ -22,10 +22,14 @@ class DataList:
 
     def __call__(self) -> None:
         """Print one line per data set."""
+        from contrapose.modalities.images.file_sets import FILE_SETS
         from contrapose.modalities.images.load import NAMED
 
         for name, classes in NAMED.items():
-            print(f"{name:10} {classes:4} classes   {'built in' if name == 'digits' else 'downloaded by torchvision'}")
+            origin = "built in" if name == "digits" else "downloaded by torchvision"
+            if name in FILE_SETS and not FILE_SETS[name].download:
+                origin = "read by torchvision, which cannot download it any more"
+            print(f"{name:14} {classes:4} classes   {origin}")
         print(
             "or the path of a folder of images (with a folder for each class, in train/ and test/ if there are both) "
             "or of an .npz file"

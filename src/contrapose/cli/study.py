@@ -81,7 +81,7 @@ class _StudyOptions:
     (one GPU, CIFAR-10 and CIFAR-100, usually the printed epochs) or paper (the paper's settings)."""
     data: tuple[str, ...] = ()
     """Replace the data: a name or path for all data sets, or NAME=PATH for one, such as cifar10=cifar10.npz. Data that is
-    evaluated on after training is given in the same way, such as voc=VOCdevkit."""
+    evaluated on after training is given in the same way, such as voc=VOCdevkit; flowers102=flowers102 downloads it."""
     rows: tuple[str, ...] = ()
     """Use only these rows, such as "τ = 0.2". Claims are then judged by these rows alone."""
     sets: tuple[str, ...] = ()
@@ -176,10 +176,7 @@ def make_plans(
 
 def check_data_available(plans: Sequence[Plan], root: Path) -> None:
     """Download missing data sets that torchvision knows; raise ValueError if any other data is missing."""
-    downstream = {(name, path) for plan in plans for name, path in plan.downstream.items() if path != MADE}
-    for name, path in sorted(downstream):
-        if not Path(path).exists():
-            raise ValueError(f"data: {path} does not exist; give the path of {name} with --data {name}=PATH")
+    _check_downstream_data(plans, root)
     sets = [study_data for plan in plans if plan.study.rows for study_data in plan.sets]
     names_by_source = {study_data.data: study_data.name for study_data in sets}
     for study_data in sets:
@@ -200,6 +197,24 @@ def check_data_available(plans: Sequence[Plan], root: Path) -> None:
         raise ValueError(
             f"data: {name} cannot be downloaded automatically; give its path with --data {source}=PATH: {expected}"
         )
+
+
+def _check_downstream_data(plans: Sequence[Plan], root: Path) -> None:
+    """Download the downstream data that torchvision knows; raise ValueError if a path is wrong, or nothing is given."""
+    for plan in plans:
+        cells = [(row, study_data) for row, study_data, _ in plan.cells(1)]
+        if plan.study.quantities and cells and not any(plan.measures(data, row) for row, data in cells):
+            raise ValueError(
+                f"data: {plan.study.name} measures encoders on other data, and none is given; "
+                f"give some with --data NAME=PATH (`contrapose study show {plan.study.name}` has the names)"
+            )
+        for name, path in plan.downstream.items():
+            if path in NAMED and path != "digits":
+                load_data(path, root=root)
+            elif path != MADE and not Path(path).exists():
+                raise ValueError(
+                    f"data: {name}={path} does not exist; expected a path or a name of `contrapose data list`"
+                )
 
 
 def check_seeds(seeds: int) -> None:
@@ -227,7 +242,7 @@ def run_plans(
     check_seeds(seeds)
     check_directory("root", root)
     tasks = [
-        Task(run, (*plan.measures(study_data), *row.measures), root, data_root, downstream=plan.downstream)
+        Task(run, plan.measures(study_data, row), root, data_root, downstream=plan.downstream)
         for plan in plans
         for row, study_data, run in plan.cells(seeds)
     ]

@@ -15,8 +15,8 @@ from tyro.conf import Positional, arg
 
 from contrapose.cli.display import training_display
 from contrapose.cli.progress import format_duration
-from contrapose.evaluation import PROBES, FineTune, Measures, Probe, few_shot
-from contrapose.modalities import Split
+from contrapose.evaluation import FINE_TUNING, PROBES, FewShot, FineTune, Measures, Probe, few_shot
+from contrapose.modalities import Source, Split
 from contrapose.modalities.progress import allow_progress_bars
 from contrapose.training import PRESETS, Model, Run, Trainer, load, prepare_other, preset, resolve
 from contrapose.training.locks import lock_directory
@@ -127,7 +127,12 @@ class Evaluate:
     best: bool = False
     """Report the accuracy of the probe's best epoch too, under a name of its own."""
     finetune: int = 0
-    """Epochs for which the encoder and a classifier are fine-tuned; 0: no fine-tuning."""
+    """Epochs for which the encoder and a classifier are fine-tuned; 0: no fine-tuning, or the epochs of --recipe."""
+    recipe: str = ""
+    """Fine-tune as a paper does: dystress-multiclass, dystress-binary, cacr-resnet50 or vit; empty: a recipe of our own."""
+    shots: int = 0
+    """Train on so many images of each class only, a linear probe or, with --finetune, the encoder too (ELEVATER's protocol:
+    learning rate and weight decay chosen on the last image of each class, mean of three samples); 0: all images."""
     metrics: bool = False
     """Compute metrics on all test images: uniformity, tolerance, separation and others of the projector's output and, as
     encoder_NAME, those of the encoder's features that need no augmentation."""
@@ -142,12 +147,17 @@ class Evaluate:
     def __call__(self) -> None:
         """Print the scores as JSON."""
         probe = self._probe()
+        if self.recipe:
+            check_known("recipe", self.recipe, FINE_TUNING)
+        if self.recipe and self.shots:
+            raise ValueError("recipe: --shots chooses the learning rate itself; omit --recipe or --shots")
+        few_shot_training = FewShot(self.shots) if self.shots else None  # a wrong number is refused before data is read
+        fine_tune = bool(self.finetune or self.recipe)
         model = load(self.run)
-        # Features need each image once, or once per epoch, so that other data can stay on disk; fine-tuning needs it in
-        # memory.
-        split = load_data(
-            model, self.run, self.data, self.data_root, skip_broken=self.skip_broken, stream=not self.finetune
-        )
+        # Features need each image once, or once per epoch, so that other data can stay on disk; fine-tuning reads it in each
+        # epoch.
+        stream = model.run.stream or bool(self.shots) or not fine_tune
+        split = load_data(model, self.run, self.data, self.data_root, skip_broken=self.skip_broken, stream=stream)
         scores = model.evaluate(split, self.knn or None)
         if self.metrics:
             scores |= model.measure(split.held_out, Measures(images=0, drawn=1000))
@@ -158,13 +168,10 @@ class Evaluate:
         if probe is not None:
             kind = f"linear_{probe.augment}" if probe.augment else "linear"
             scores |= {f"{kind}_{name}": score for name, score in model.linear_probe(split, probe).items()}
-        if self.finetune:
-            if split.probe is None or split.test is None:
-                raise ValueError("finetune: expected labelled training and test images, but the data has none")
-            finetuned = FineTune(self.finetune)(
-                model.encoder, split.probe, split.test, views=model.views, device=model.device
-            )
-            scores |= {f"finetune_{name}": score for name, score in finetuned.items()}
+        if few_shot_training is not None:
+            scores |= self._score_shots(model, split, few_shot_training)
+        elif fine_tune:
+            scores |= self._fine_tune(model, split)
         if self.few_shot:
             scores |= few_shot(*_labelled_features(model, split))
         print(json.dumps({"step": model.step, **scores}))
@@ -178,6 +185,21 @@ class Evaluate:
         check_known("linear", self.linear, PROBES)
         probe = replace(PROBES[self.linear], best=self.best)
         return replace(probe, augment=self.augment) if self.augment else probe
+
+    def _fine_tune(self, model: Model, split: Split) -> dict[str, float]:
+        train, test = _labelled(split, "finetune")
+        recipe = FINE_TUNING[self.recipe] if self.recipe else FineTune()
+        recipe = replace(recipe, epochs=self.finetune or recipe.epochs)
+        scores = recipe(model.encoder, train, test, views=model.views, device=model.device)
+        return {f"finetune_{name}": score for name, score in scores.items()}
+
+    def _score_shots(self, model: Model, split: Split, few_shot: FewShot) -> dict[str, float]:
+        train, test = _labelled(split, "shots")
+        if self.finetune:
+            few_shot = replace(few_shot, training=replace(few_shot.training, epochs=self.finetune))
+        fine_tune = bool(self.finetune)
+        result = few_shot(model.encoder, train, test, views=model.views, fine_tune=fine_tune, device=model.device)
+        return {f"{'finetune' if fine_tune else 'linear'}_{self.shots}_shot": result.mean}
 
 
 def print_notes(split: Split) -> None:
@@ -197,6 +219,13 @@ def load_data(
         split = load_own_data(run, folder, root, lambda text: print(f"contrapose: {text}", file=sys.stderr))
     print_notes(split)
     return split
+
+
+def _labelled(split: Split, option: str) -> tuple[Source, Source]:
+    """Return the labelled training and test images."""
+    if split.probe is None or split.test is None:
+        raise ValueError(f"{option}: expected labelled training and test images, but the data has none")
+    return split.probe, split.test
 
 
 def _labelled_features(model: Model, split: Split) -> tuple[Tensor, Tensor, Tensor, Tensor]:

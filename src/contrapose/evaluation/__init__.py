@@ -2,23 +2,36 @@
 
 from contrapose.evaluation.augmented import probe_augmented
 from contrapose.evaluation.features import features
-from contrapose.evaluation.finetune import FineTune
+from contrapose.evaluation.finetune import FINE_TUNING, FineTune
 from contrapose.evaluation.knn import KNN
 from contrapose.evaluation.linear import Probe, few_shot
 from contrapose.evaluation.measures import GEOMETRY, Measures, bias_values, partners, separation_values
 from contrapose.evaluation.probes import PROBES
+from contrapose.evaluation.scores import METRICS, score
+from contrapose.evaluation.shots import FewShot, FewShotResult, n_shot
+from contrapose.evaluation.transfer import PROTOCOLS, TRANSFER_SETS, TransferSet, transfer_score
 
 __all__ = [
+    "FINE_TUNING",
     "GEOMETRY",
     "KNN",
+    "METRICS",
     "PROBES",
+    "PROTOCOLS",
+    "TRANSFER_SETS",
+    "FewShot",
+    "FewShotResult",
     "FineTune",
     "Measures",
     "Probe",
+    "TransferSet",
     "bias_values",
     "features",
     "few_shot",
+    "n_shot",
     "partners",
     "probe_augmented",
+    "score",
     "separation_values",
+    "transfer_score",
 ]

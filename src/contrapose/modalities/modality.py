@@ -168,6 +168,9 @@ class Modality(Protocol):
     def check_data(self, name: str) -> None:
         """Refuse a data set that does not exist, before anything is read."""
 
+    def can_stream(self, name: str) -> bool:
+        """Whether the samples of a data set can stay on disk."""
+
     def load(self, settings: DataSettings, root: Path | None, views: ViewMaker) -> Split:
         """Load a run's data, prepared for these views; `root` is where downloads go."""
 

@@ -23,6 +23,16 @@ def allow_progress_bars() -> Iterator[None]:
 
 
 @contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """In this block, which has a bar of its own, work shows none: a terminal can show one at a time."""
+    token = _allowed.set(False)
+    try:
+        yield
+    finally:
+        _allowed.reset(token)
+
+
+@contextmanager
 def progress_bar(description: str, total: int) -> Iterator[Callable[[], None]]:
     """Yield a function to call after each of `total` items."""
     if not _allowed.get():

@@ -28,7 +28,7 @@ def collect(plan: Plan, seeds: int, root: Path) -> Results:
             records[row.name, study_data.name] = tuple(directory.records() for directory in directories)
             evaluations[row.name, study_data.name] = tuple(directory.evaluations() for directory in directories)
             for quantity in plan.study.quantities:
-                cell = _cell(directories, plan.measure(quantity, study_data), runs[0].epochs, plan)
+                cell = _cell(directories, plan.measure(quantity, study_data, row), runs[0].epochs, plan)
                 cells[row.name, quantity.name, study_data.name] = cell
     return Results(
         scale=plan.scale,
@@ -47,7 +47,7 @@ def _cell(directories: Sequence[RunDirectory], measure: str, epochs: int, plan: 
     for directory in directories:
         trained, missing_data = directory.trained(epochs), plan.missing_data(measure)
         # A run may hold the same measure on other data, which the report must not show under this name.
-        other_data = downstream_name(measure) in plan.study.downstream and not directory.holds(measure, plan.downstream)
+        other_data = downstream_name(measure) in plan.downstream and not directory.holds(measure, plan.downstream)
         measured = trained and not missing_data and not other_data
         value, older_form = directory.value_and_form(measure) if measured else (None, "")
         if value is not None:

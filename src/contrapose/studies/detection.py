@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from contrapose.evaluation.detection import PROTOCOLS, Detection, draw_shapes, read_detection_data
@@ -23,8 +24,10 @@ _TRIAL_SIZE = 48  # pixels
 _SMALL_SIZE = 128
 
 
-def detection(model: Model, split: Split, name: str, score: str, *, downstream: Mapping[str, str]) -> dict[str, float]:
-    """Return all scores of a detector on the downstream data `name`; `split`, the data of the run, is not used."""
+def detection(
+    model: Model, split: Split, name: str, score: str, *, downstream: Mapping[str, str], root: Path | None = None
+) -> dict[str, float]:
+    """Return all scores of a detector on the downstream data `name`. Neither the run's data nor downloads are used."""
     protocol, path = PROTOCOLS[name], downstream[name]
     with tempfile.TemporaryDirectory() as folder:
         if path == MADE:

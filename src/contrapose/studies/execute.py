@@ -58,7 +58,7 @@ def _merge_tasks(tasks: Sequence[Task]) -> list[Task]:
         earlier = merged.get(task.name)
         measures = tuple(dict.fromkeys((earlier.measures if earlier else ()) + task.measures))
         downstream = {**(earlier.downstream if earlier else {}), **task.downstream}
-        merged[task.name] = Task(task.run, measures, task.root, task.data_root, downstream=downstream)
+        merged[task.name] = replace(task, measures=measures, downstream=downstream)
     return list(merged.values())
 
 

@@ -6,6 +6,9 @@ knn:K:WEIGHTS          top-1 accuracy of k nearest neighbours (softmax, uniform,
 few_shot, long_tail    linear SVMs, protocol of Kukleva et al.
 metric:NAME:SPACE:IMAGES   a metric, such as uniformity, of the output of the encoder or the projector (SPACE), on all test or
                            all train images (IMAGES), or of new views of the train images against the memory bank (bank)
+fine_tune              top-1 accuracy after fine-tuning, by the recipe of CACR's Table 18 for the encoder
+transfer:…             the encoder on other data: see studies/transfer.py
+detection:…            the encoder in a detector: see studies/detection.py
 map                    a t-SNE map of a sample
 start:MEASURE          another measure, of the model before its training
 knn_hits               a digit for each test image: 1 if the kNN of the records finds its class, else 0
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -25,13 +29,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
-from contrapose.evaluation import KNN, PROBES, Measures, features, few_shot
+from contrapose.evaluation import FINE_TUNING, KNN, PROBES, Measures, features, few_shot
 from contrapose.metrics import similarity_histograms
 from contrapose.modalities import Split
 from contrapose.report.embedding import project_to_plane
 from contrapose.studies.detection import detection
 from contrapose.studies.embeddings import metric, start
 from contrapose.studies.results import data_key
+from contrapose.studies.transfer import transfer
 from contrapose.training import Model
 
 
@@ -41,15 +46,20 @@ def is_evaluation(measure: str) -> bool:
 
 
 def evaluate(
-    model: Model, split: Split, measure: str, downstream: Mapping[str, str] = MappingProxyType({})
+    model: Model,
+    split: Split,
+    measure: str,
+    downstream: Mapping[str, str] = MappingProxyType({}),
+    data_root: Path | None = None,
 ) -> dict[str, Any]:
     """Return the value of the measure, by name, and the others that the same computation gives.
 
-    `downstream` has the paths of data that is evaluated on after training, by the name that a measure gives it.
+    `downstream` has the paths of data that is evaluated on after training, by the name that a measure gives it; `data_root` is
+    the directory of downloads.
     """
     kind, *options = measure.split(":")
     if kind in _ON_DOWNSTREAM_DATA:
-        values = _ON_DOWNSTREAM_DATA[kind](model, split, *options, downstream=downstream)
+        values = _ON_DOWNSTREAM_DATA[kind](model, split, *options, downstream=downstream, root=data_root)
         return {**values, data_key(measure): downstream.get(options[0])}
     return _EVALUATIONS[kind](model, split, *options)
 
@@ -78,6 +88,28 @@ def _linear(model: Model, split: Split, name: str, epochs: str = "") -> dict[str
         f"linear_best:{suffix}": scores["best_top1"],
         f"linear_best_top5:{suffix}": scores.get("best_top5"),
     }
+
+
+def fine_tuning_recipe(encoder: str) -> str:
+    """Return the name in FINE_TUNING of CACR's recipe for an encoder."""
+    return "vit" if "vit" in encoder else "cacr-resnet50"
+
+
+def _fine_tune(model: Model, split: Split) -> dict[str, Any]:
+    if split.probe is None or split.test is None:
+        raise ValueError(f"{model.run.data} has no labelled training and test images to fine-tune on")
+    with model.evaluation_context():
+        scores = FINE_TUNING[fine_tuning_recipe(model.run.encoder)](
+            model.encoder,
+            split.probe,
+            split.test,
+            views=model.views,
+            device=model.device,
+            seed=model.run.seed,
+            workers=model.workers,
+            timeout=model.timeout,
+        )
+    return {"fine_tune": scores["top1"]}
 
 
 def _knn(model: Model, split: Split, k: str, weights: str) -> dict[str, Any]:
@@ -163,6 +195,7 @@ _EVALUATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "linear_top5": _linear,
     "linear_best": _linear,
     "linear_best_top5": _linear,
+    "fine_tune": _fine_tune,
     "knn": _knn,
     "knn_top5": _knn,
     "knn_hits": _knn_hits,
@@ -174,4 +207,4 @@ _EVALUATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "histograms": _histograms,
 }
 # Evaluations that are given the paths of downstream data too.
-_ON_DOWNSTREAM_DATA: dict[str, Callable[..., dict[str, Any]]] = {"detection": detection}
+_ON_DOWNSTREAM_DATA: dict[str, Callable[..., dict[str, Any]]] = {"detection": detection, "transfer": transfer}

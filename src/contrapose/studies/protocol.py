@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from contrapose.evaluation import PROBES
+from contrapose.evaluation import FINE_TUNING, PROBES
 from contrapose.studies.detection import describe_detection
-from contrapose.studies.study import PAPERS, Plan, Quantity, Study
+from contrapose.studies.measures import fine_tuning_recipe
+from contrapose.studies.study import PAPERS, Plan, Quantity, Row, Study, StudyData
+from contrapose.studies.transfer import describe_transfer
 from contrapose.training import Run
 
 _WEIGHTS = {
@@ -65,6 +67,11 @@ def describe_measure(measure: str, run: Run) -> str:
     if kind.startswith("linear"):
         probe = replace(PROBES[options[0]], best="_best" in kind)
         return f"accuracy of a linear probe of the encoder's output on {bank}: {probe.describe()}"
+    if kind == "fine_tune":
+        recipe = FINE_TUNING[fine_tuning_recipe(run.encoder)]
+        return f"accuracy after fine-tuning on all training images: {recipe.describe()}"
+    if kind == "transfer":
+        return describe_transfer(measure)
     if kind == "metric":
         name, space, images = options
         return f"{_metric(name)} of the {space}'s output, {_IMAGES[images]}"
@@ -84,11 +91,12 @@ def _metric(name: str) -> str:
 
 def describe_quantities(plan: Plan) -> list[str]:
     """Return what each quantity of a study measures at a scale, "NAME: words", with the names of equal ones together."""
-    run = next((run for _, _, run in plan.cells(1)), None)
     names: dict[str, list[str]] = {}
-    if run is not None:
+    row, study_data, run = next(plan.cells(1), (None, None, None))
+    if row is not None and study_data is not None and run is not None:
         for quantity in plan.study.quantities:
-            names.setdefault(describe_measure(quantity.measure, run), []).append(quantity.name)
+            words = describe_measure(plan.measure(quantity, study_data, row), run)
+            names.setdefault(words, []).append(quantity.name)
     return [f"{', '.join(filter(None, group))}: {words}".removeprefix(": ") for words, group in names.items()]
 
 
@@ -110,15 +118,19 @@ def describe_study(study: Study) -> tuple[str, str, str]:
 
 
 def _describe_quantity(quantity: Quantity, plan: Plan) -> str:
-    """Return in words what is measured; by data set if it differs between them."""
-    row = next(row for row in plan.study.rows if not row.missing)
+    """Return in words what is measured; by data set if it differs between them, and of all rows if those differ."""
     words: dict[str, list[str]] = {}
     for study_data in plan.sets:
-        description = describe_measure(plan.measure(quantity, study_data), plan.run(row, study_data))
+        rows = [row for row in plan.study.rows if not row.missing]
+        description = _join(_describe_cell(quantity, study_data, row, plan) for row in rows)
         words.setdefault(description, []).append(study_data.name)
     if len(words) == 1:
         return next(iter(words))
     return "; ".join(f"{', '.join(names)}: {description}" for description, names in words.items())
+
+
+def _describe_cell(quantity: Quantity, study_data: StudyData, row: Row, plan: Plan) -> str:
+    return describe_measure(plan.measure(quantity, study_data, row), plan.run(row, study_data))
 
 
 def _difference(study: Study) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 from contrapose.report.document import Block
 from contrapose.studies.claims import Claim
 from contrapose.studies.results import Results, downstream_name
+from contrapose.studies.transfer import is_transfer, missing_data, needed_names, stand_in
 from contrapose.training import PRESETS, Run
 from contrapose.training.run import CHOICES
 from contrapose.validate import check_known
@@ -62,6 +63,7 @@ class Row:
     small_settings: Settings = field(default_factory=dict)  # further changes at the small and the short scale
     short_settings: Settings = field(default_factory=dict)  # further changes at the short scale
     measures: tuple[str, ...] = ()  # evaluations that are not in the table, such as `map`
+    measure_values: Mapping[str, str] = field(default_factory=dict)  # values that fill the {placeholders} of measures
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class Quantity:
     """
 
     name: str  # may be empty if the study has only one quantity
-    measure: str
+    measure: str  # may have {placeholders} that the rows fill
     unit: str = "%"
     paper: str = ""  # what the paper measures instead, in words; empty if it measures the same
     extra: bool = False  # measured beside the paper's quantity, such as the last epoch beside the best one
@@ -147,15 +149,39 @@ class Study:
             check_known("precision", precision, CHOICES["precision"])
         if self.missing:
             raise ValueError(f"{self.name}: {self.missing}")
-        downstream = {name: MADE for name in self.downstream if scale == "smoke"}
-        named = {text.partition("=")[0]: text for text in data if "=" in text}
-        downstream |= {name: named[name].partition("=")[2] for name in self.downstream if name in named}
-        own = [text for text in data if text.partition("=")[0] not in self.downstream]
-        return Plan(study=self, scale=scale, sets=self._sets_at(scale, own), precision=precision, downstream=downstream)
-
-    def _sets_at(self, scale: str, data: Sequence[str]) -> tuple[StudyData, ...]:
-        """Return the data sets that a scale uses, with the user's paths."""
         paths, replacements = self._parse_data(data)
+        downstream = {name: MADE for name in self.downstream if scale == "smoke"}
+        downstream |= {name: path for name, path in paths.items() if name in self.downstream_names}
+        study = self._smoke_transfer(downstream) if scale == "smoke" else self
+        own = {name: path for name, path in paths.items() if name in self._own_names}
+        sets = self._sets_at(scale, own, replacements)
+        return Plan(study=study, scale=scale, sets=sets, precision=precision, downstream=downstream)
+
+    @property
+    def _own_names(self) -> set[str]:
+        """Return the names of data that runs are trained on, or that evaluates them during training."""
+        evaluated = {s.changes["probe_data"] for s in self.sets if "probe_data" in s.changes}
+        return {study_data.data for study_data in self.sets} | evaluated | {"cifar10"}
+
+    @property
+    def downstream_names(self) -> tuple[str, ...]:
+        """Return the names of data that encoders are evaluated on after training, which a user gives as NAME=PATH."""
+        measures = (fill(quantity.measure, row) for row in self.rows for quantity in self.quantities)
+        return (*self.downstream, *needed_names(measures))
+
+    def _smoke_transfer(self, downstream: Mapping[str, str]) -> Study:
+        """Return the study with the measures of transfer for which there is data; if there is none, with one on the digits."""
+        transfers = [quantity for quantity in self.quantities if is_transfer(quantity.measure)]
+        kept = [quantity for quantity in transfers if not missing_data(quantity.measure, downstream)]
+        stand_ins = [
+            replace(quantity, name=f"digits for {quantity.name}", measure=stand_in(quantity.measure))
+            for quantity in transfers[:1]
+        ]
+        others = [quantity for quantity in self.quantities if not is_transfer(quantity.measure)]
+        return replace(self, quantities=(*others, *(kept or stand_ins)))
+
+    def _sets_at(self, scale: str, paths: Mapping[str, str], replacements: Sequence[str]) -> tuple[StudyData, ...]:
+        """Return the data sets that a scale uses, with the user's paths."""
         imbalance = _imbalance(self.sets[0])
         if replacements:
             stems = {data_name(text): text for text in replacements}
@@ -175,7 +201,7 @@ class Study:
 
     def _parse_data(self, data: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         """Split the user's words into {NAME: PATH} and those that stand alone and replace all data sets."""
-        known = {study_data.data for study_data in self.sets} | {"cifar10", *self.downstream}
+        known = self._own_names | {*self.downstream_names}
         paths: dict[str, str] = {}
         replacements = []
         for text in data:
@@ -193,6 +219,11 @@ class Study:
                 f"data: {' and '.join(replacements)} would have the same name in the report; run the study once for each"
             )
         return paths, replacements
+
+
+def fill(measure: str, row: Row) -> str:
+    """Return a measure with its {placeholders} filled by the row."""
+    return measure.format(**row.measure_values) if "{" in measure else measure
 
 
 def _located(study_data: StudyData, paths: Mapping[str, str]) -> StudyData:
@@ -281,20 +312,22 @@ class Plan:
         """Return the runs by name. Cells with the same settings share one run."""
         return {run.name: run for _, _, run in self.cells(seeds)}
 
-    def measure(self, quantity: Quantity, study_data: StudyData) -> str:
-        """Return what a quantity measures on a data set. A linear probe of a smoke run is short, and its name says so."""
-        measure = study_data.measures.get(quantity.measure, quantity.measure)
+    def measure(self, quantity: Quantity, study_data: StudyData, row: Row) -> str:
+        """Return what a quantity measures of a row on a data set. A linear probe of a smoke run is short, as its name says."""
+        measure = fill(study_data.measures.get(quantity.measure, quantity.measure), row)
         short = self.scale == "smoke" and measure.startswith("linear")
         return f"{measure}:{SMOKE_PROBE_EPOCHS}" if short else measure
 
-    def measures(self, study_data: StudyData) -> tuple[str, ...]:
-        """Return what is measured of every run on a data set, as far as the data for it is given."""
-        measures = (self.measure(quantity, study_data) for quantity in self.study.quantities)
-        unique = dict.fromkeys(measure.removeprefix("-") for measure in measures)
+    def measures(self, study_data: StudyData, row: Row) -> tuple[str, ...]:
+        """Return what is measured of the runs of a row on a data set, as far as the data for it is given."""
+        measures = [self.measure(quantity, study_data, row).removeprefix("-") for quantity in self.study.quantities]
+        unique = dict.fromkeys((*measures, *row.measures))
         return tuple(measure for measure in unique if not self.missing_data(measure))
 
     def missing_data(self, measure: str) -> str:
         """Return which option gives the downstream data of a measure; empty if it is given or none is needed."""
+        if is_transfer(measure):
+            return missing_data(measure, self.downstream)
         name = downstream_name(measure)
         return f"not given; --data {name}=PATH" if name in self.study.downstream and name not in self.downstream else ""
 

@@ -115,7 +115,7 @@ def _train_and_evaluate(
         directory = RunDirectory(task.folder)
         if not directory.holds(measure, task.downstream):  # an earlier evaluation of this loop may have included it
             with requests.immediate():
-                values = evaluate(trainer.model, trainer.split, measure, task.downstream)
+                values = evaluate(trainer.model, trainer.split, measure, task.downstream, task.data_root)
             evaluations = directory.evaluations()
             write_json_atomically(task.folder / "evaluations.json", evaluations | values)
             yield

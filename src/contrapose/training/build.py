@@ -37,12 +37,12 @@ def prepare_other(
     data       name of a data set, folder of images or .npz file
     root       directory of downloads; default: data
     hold_out   share of each class to hold out of a folder without test images; default: that of the run
-    stream     leave the images of a folder on disk
+    stream     leave the images on disk if each is a file
     """
     settings = replace(
         run,
         data=data,
-        stream=stream and Path(data).is_dir(),
+        stream=stream and run.kind.can_stream(data),
         classes="",
         limit=0,
         imbalance="",

@@ -10,6 +10,7 @@ import torch
 
 from contrapose.modalities.images.archive import read_archive
 from contrapose.modalities.images.digits import digits
+from contrapose.modalities.images.file_sets import FILE_SETS, load_file_set
 from contrapose.modalities.images.imagenet100 import IMAGENET100
 from contrapose.modalities.images.images import Images, channels_first
 from contrapose.modalities.images.layout import split_folder
@@ -18,7 +19,9 @@ from contrapose.modalities.modality import DataSettings, Split
 from contrapose.validate import nearest
 
 # Data sets that can be loaded by name, and their numbers of classes.
-NAMED = {"digits": 10, "cifar10": 10, "cifar100": 100, "svhn": 10, "stl10": 10}
+NAMED = {"digits": 10, "cifar10": 10, "cifar100": 100, "svhn": 10, "stl10": 10, "mnist": 10} | {
+    name: file_set.classes for name, file_set in FILE_SETS.items()
+}
 
 
 def load(
@@ -44,7 +47,7 @@ def load(
         # A short trial run gets few test images too, so that its evaluation does not take longer than its training.
         return Split(drawn, drawn, digits(min(2000, max(200, len(drawn))), train=False))
     if name in NAMED:
-        split = _torchvision(name, root or Path("data"))
+        split = _torchvision(name, root or Path("data"), hold_out=hold_out)
     elif name.endswith(".npz") and not Path(name).is_dir():
         split = read_archive(Path(name))
     else:
@@ -81,7 +84,12 @@ def check_name(name: str) -> None:
     )
 
 
-def _torchvision(name: str, root: Path) -> Split:
+def can_stream(name: str) -> bool:
+    """Return whether a data set, by name or path, consists of image files, which can stay on disk."""
+    return name in FILE_SETS or Path(name).is_dir()
+
+
+def _torchvision(name: str, root: Path, *, hold_out: float) -> Split:
     """Load a data set through torchvision, which downloads it to `root` if it is not there yet."""
     from torchvision import datasets
 
@@ -92,8 +100,10 @@ def _torchvision(name: str, root: Path) -> Split:
         return Images(title, pixels, None if labels is None else torch.as_tensor(labels, dtype=torch.long))
 
     try:
-        if name in ("cifar10", "cifar100"):
-            dataset = datasets.CIFAR10 if name == "cifar10" else datasets.CIFAR100
+        if name in FILE_SETS:
+            return load_file_set(name, root, hold_out=hold_out)
+        if name in ("cifar10", "cifar100", "mnist"):
+            dataset = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100, "mnist": datasets.MNIST}[name]
             train, test = (dataset(str(root), train=part, download=True) for part in (True, False))
             first, second = images(train.data, train.targets, name), images(test.data, test.targets, f"{name} (test)")
             return Split(first, first, second)
@@ -102,11 +112,11 @@ def _torchvision(name: str, root: Path) -> Split:
             first, second = images(train.data, train.labels, name), images(test.data, test.labels, f"{name} (test)")
             return Split(first, first, second)
         parts = {p: datasets.STL10(str(root), split=p, download=True) for p in ("train+unlabeled", "train", "test")}
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ImportError) as error:  # some need scipy
         raise ValueError(
             f"data: {name} is not under {root} and could not be downloaded ({error}); "
-            f"put torchvision's files under {root}, or pass an .npz file with train_images, train_labels, test_images and "
-            "test_labels"
+            f"put torchvision's files under {root}, or pass a folder with train/ and test/, class folders inside, or an .npz "
+            "file with train_images, train_labels, test_images and test_labels"
         ) from error
     probe, test = (images(parts[p].data, parts[p].labels, f"{name} ({p})") for p in ("train", "test"))
     return Split(images(parts["train+unlabeled"].data, None, name), probe, test)

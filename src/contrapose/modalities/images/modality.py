@@ -15,7 +15,7 @@ from contrapose.modalities.images.images import Images
 from contrapose.modalities.images.imbalance import by_rule
 from contrapose.modalities.images.inputs import InputDescription, decode
 from contrapose.modalities.images.layout import NO_SCORE
-from contrapose.modalities.images.load import check_name, load
+from contrapose.modalities.images.load import can_stream, check_name, load
 from contrapose.modalities.images.stream import Files, without_broken
 from contrapose.modalities.images.suggest import suggest
 from contrapose.modalities.images.usage import usage
@@ -32,10 +32,14 @@ class ImageModality:
         """Refuse a name that is neither a known data set nor a path."""
         check_name(name)
 
+    def can_stream(self, name: str) -> bool:
+        """Return whether the images are files, of a folder or of a data set of torchvision."""
+        return can_stream(name)
+
     def load(self, settings: DataSettings, root: Path | None, views: ViewMaker) -> Split:
         """Load a data set by name, from a folder or an .npz file; apply the limit and the class imbalance."""
         assert isinstance(views, Views)
-        if settings.stream and not Path(settings.data).is_dir():
+        if settings.stream and not self.can_stream(settings.data):
             raise ValueError(f"stream: only a folder of images can be streamed, got {settings.data}")
         # With other data to evaluate on, nothing needs to be held out of the training.
         held_out = 0.0 if settings.probe_data else settings.hold_out

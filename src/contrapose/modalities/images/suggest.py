@@ -21,9 +21,12 @@ from contrapose.modalities.images.load import class_list, load
 from contrapose.modalities.images.views import Views
 from contrapose.modalities.modality import DataSettings, Suggestion
 
-# Pixels of the shorter side and number of training images.
+# Pixels of the shorter side, about, and number of training images.
 _KNOWN = {"digits": (32, 5000), "cifar10": (32, 50_000), "cifar100": (32, 50_000), "svhn": (32, 73_257),
-          "stl10": (96, 105_000)}  # fmt: skip
+          "stl10": (96, 105_000), "mnist": (28, 60_000), "caltech101": (200, 6_900), "country211": (300, 31_650),
+          "dtd": (450, 3_760), "eurosat": (64, 21_600), "fgvc-aircraft": (650, 6_667), "flowers102": (500, 2_040),
+          "food101": (400, 75_750), "gtsrb": (40, 26_640), "oxford-pets": (350, 3_680), "rendered-sst2": (448, 6_920),
+          "stanford-cars": (400, 8_144)}  # fmt: skip
 _SAMPLED = 200  # files whose headers are read
 _MANY = 10_000  # images, from which on a large network at full size is worth its time
 _OWN_SIZES = {"alexnet": 32, "alexnet-64": 64}

@@ -8,6 +8,7 @@ numbers that the paper prints for it go to `printed`, under the number of its ta
     figures    studies of the figures
     tables     studies of the tables
     theorems   studies of the property and the lemmas, computed without training
+    transfer   the study of Table 6
 """
 
 from __future__ import annotations

@@ -124,7 +124,10 @@ TABLE13_METRICS = (
     INTERCLASS_UNIFORMITY,
 )
 FIGURE5_QUANTITIES = (KNN20[0], *UNIFORMITY_AND_TOLERANCE, INTERCLASS_UNIFORMITY)
-TRANSFER_TASKS = tuple(Quantity(name=task, measure=f"transfer:{task}") for task in TABLE11_TASKS)
+# Table 11: the trained encoder, the untrained one, and one with supervised weights.
+TRANSFER_TASKS = tuple(
+    Quantity(name=task, measure=f"transfer:{name}:dystress{{weights}}") for task, name in TABLE11_TASKS.items()
+)
 SENTENCE_TASKS = tuple(Quantity(name=task, measure=f"sentences:{task}", unit="") for task in TABLE12_TASKS)
 
 # Small and short scale. In place of ImageNet they have CIFAR-10 with CIFAR's settings, so that runs are shared with the

@@ -1,0 +1,82 @@
+"""Scores of a classifier in per cent, by name: accuracy, mean accuracy per class, ROC-AUC and 11-point mAP.
+
+A score is a function of logits (N, C) and labels: class numbers (N,), or 0 and 1 for each class (N, C) if an image can have
+several classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from contrapose.validate import check_known
+
+
+def score(name: str, logits: Tensor, labels: Tensor) -> float:
+    """Return a score in per cent.
+
+    name     a name of `METRICS`
+    logits   outputs of a classifier, (N, C)
+    labels   class numbers (N,); or 0 and 1 for each class, (N, C)
+    """
+    check_known("metric", name, METRICS)
+    if labels.ndim == 2 and name != "map_11":
+        raise ValueError(f"metric: {name} needs one class per image; for images with several classes use map_11")
+    return 100 * float(METRICS[name](logits.float(), labels))
+
+
+def _accuracy(logits: Tensor, labels: Tensor) -> Tensor:
+    return (logits.argmax(1) == labels).float().mean()
+
+
+def _mean_per_class(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean over classes of the accuracy within each; a class without a test image does not count."""
+    accuracies = _torchmetrics().multiclass_accuracy(logits, labels, num_classes=logits.shape[1], average="none")
+    mean: Tensor = accuracies[labels.unique()].mean()
+    return mean
+
+
+def _roc_auc(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the area under the ROC curve; with more than two classes, the mean of each class against the others."""
+    if logits.shape[1] == 2:
+        area: Tensor = _torchmetrics().binary_auroc(logits[:, 1] - logits[:, 0], labels)
+        return area
+    mean: Tensor = _torchmetrics().multiclass_auroc(logits, labels, num_classes=logits.shape[1])
+    return mean
+
+
+def _map_11(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return PASCAL VOC's average precision up to 2007: the mean over classes and over recalls 0, 0.1, …, 1.
+
+    The precision at a recall is the highest at this recall or a greater one. torchmetrics has the curve, but only the area
+    under it as a score.
+    """
+    if labels.ndim == 1:
+        labels = torch.nn.functional.one_hot(labels, logits.shape[1])
+    averages = [logits.new_zeros(())] * (not labels.any())
+    for c in labels.any(0).nonzero()[:, 0].tolist():  # a class without images has no recall
+        precision, recall, _ = _torchmetrics().binary_precision_recall_curve(logits[:, c].sigmoid(), labels[:, c])
+        # A tolerance, because a recall of 3/10 in float32 may be below 0.3.
+        reached = [precision[recall >= step / 10 - 1e-6].max() for step in range(11)]
+        averages.append(torch.stack(reached).mean())
+    return torch.stack(averages).mean()
+
+
+def _torchmetrics() -> ModuleType:
+    try:
+        from torchmetrics.functional import classification
+    except ImportError as error:
+        raise ValueError("metric: all but accuracy need: pip install 'contrapose[transfer]'") from error
+    module: ModuleType = classification
+    return module
+
+
+METRICS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "accuracy": _accuracy,
+    "mean_per_class": _mean_per_class,
+    "roc_auc": _roc_auc,
+    "map_11": _map_11,
+}

@@ -1,0 +1,111 @@
+"""Measure how a run's encoder transfers to other data, which the user gives with --data NAME=PATH.
+
+transfer:SET:PROTOCOL             the trained encoder on a data set of TRANSFER_SETS, by a protocol of PROTOCOLS
+transfer:SET:PROTOCOL:start       the encoder before its training
+transfer:SET:PROTOCOL:supervised  the same network with weights from a file, --data supervised=FILE.safetensors
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from contrapose.evaluation import PROTOCOLS, TRANSFER_SETS, transfer_score
+from contrapose.modalities import Split
+from contrapose.modalities.images.voc import load_voc
+from contrapose.networks.encoder import Encoder
+from contrapose.training import Model, build, prepare_other
+from contrapose.training.weights import initialise
+
+SUPERVISED = "supervised"  # the name of the weights file among the data that a user gives
+STAND_IN = "digits"  # what the smoke scale transfers to if no data is given
+
+
+def is_transfer(measure: str) -> bool:
+    """Return whether a measure needs data other than the run's."""
+    return measure.startswith("transfer:")
+
+
+def needed_names(measures: Iterable[str]) -> list[str]:
+    """Return the names of the data that these measures need, which a user gives as NAME=PATH."""
+    names: dict[str, None] = {}
+    for measure in filter(is_transfer, measures):
+        _, data_set, _, *weights = measure.split(":")
+        names |= dict.fromkeys([data_set, *(SUPERVISED for name in weights if name == SUPERVISED)])
+    return [name for name in names if name != STAND_IN]
+
+
+def missing_data(measure: str, given: Mapping[str, str]) -> str:
+    """Return why a measure cannot be taken with the data that is given; empty if it can."""
+    missing = [name for name in needed_names([measure]) if name not in given]
+    return "" if not missing else f"not given; --data {' '.join(f'{name}=PATH' for name in missing)}"
+
+
+def stand_in(measure: str) -> str:
+    """Return the measure on the built-in digits in place of its data set."""
+    kind, _, *rest = measure.split(":")
+    return ":".join((kind, STAND_IN, *rest))
+
+
+def transfer(
+    model: Model, split: Split, name: str, protocol: str, weights: str = "", *, downstream: Mapping[str, str],
+    root: Path | None = None,
+) -> dict[str, float]:  # fmt: skip
+    """Return the value of a transfer measure, by its name.
+
+    model        the trained networks of the run
+    split        the run's own data, whose size decides how its network is built
+    name         a data set of TRANSFER_SETS
+    protocol     a protocol of PROTOCOLS
+    weights      which encoder: the trained one, "start" or "supervised"
+    downstream   paths, or names of data sets, by the names that measures need
+    root         directory of downloads
+    """
+    source = downstream.get(name, name)
+    data = load_transfer_data(model, name, source, root)
+    if data.probe is None or data.test is None:
+        raise ValueError(f"data: {source} has no labelled training and test images to transfer to")
+    encoder = _encoder(model, split, weights, downstream)
+    # Other batch sizes than the trainer's would compile its networks again.
+    with model.evaluation_context():
+        value = transfer_score(
+            encoder,
+            data.probe,
+            data.test,
+            to=TRANSFER_SETS[name],
+            protocol=protocol,
+            views=model.views,
+            device=model.device,
+            seed=model.run.seed,
+            workers=model.workers,
+            timeout=model.timeout,
+        )
+    return {":".join(part for part in ("transfer", name, protocol, weights) if part): value}
+
+
+def load_transfer_data(model: Model, name: str, data: str, root: Path | None) -> Split:
+    """Load a data set to transfer to; images on disk stay there, because a few shots read few of them."""
+    if name == "voc2007":
+        return load_voc(Path(data))
+    return prepare_other(model.run, data, root, stream=True)
+
+
+def _encoder(model: Model, split: Split, weights: str, given: Mapping[str, str]) -> Encoder:
+    """Return the encoder that a measure is about: trained, as it started, or with the user's weights."""
+    if not weights:
+        return model.encoder
+    if weights == SUPERVISED:
+        encoder = copy.deepcopy(model.encoder)
+        initialise(encoder, Path(given[SUPERVISED]))
+        return encoder
+    # Building from the same seed reproduces the initial weights, so they need not be saved.
+    return build(model.run, len(split.train)).encoder.to(model.device)
+
+
+def describe_transfer(measure: str) -> str:
+    """Return in words what a measure is."""
+    _, _, protocol, *weights = measure.split(":")
+    # What the encoder is differs between rows, and their names say it.
+    assert not weights or weights[0] in ("start", SUPERVISED)
+    return PROTOCOLS[protocol]
