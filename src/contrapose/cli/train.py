@@ -113,6 +113,8 @@ class Evaluate:
     """Directory of the run."""
     data: str = ""
     """Another data set to evaluate on: a name, a folder or an .npz file, with labelled training and test images."""
+    epoch: int = 0
+    """Use the weights kept after this epoch (see `train --keep`); 0: the newest."""
     knn: int = 0
     """Number of neighbours; 0: as in the run."""
     linear: str = ""
@@ -135,7 +137,7 @@ class Evaluate:
         """Print the scores as JSON."""
         if self.linear:
             check_known("linear", self.linear, PROBES)
-        model = load(self.run)
+        model = load(self.run, epoch=self.epoch or None)
         # Features need each image once, so that other data can stay on disk; fine-tuning needs it in memory.
         split = load_data(
             model, self.run, self.data, self.data_root, skip_broken=self.skip_broken, stream=not self.finetune

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +15,18 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from contrapose.evaluation import KNN, Measures, features
+from contrapose.evaluation import KNN, PROBES, Measures, features
+from contrapose.metrics import conditional_entropy
 from contrapose.modalities import Source, Split
 from contrapose.networks.encoder import Encoder
 from contrapose.pairs import unit
+from contrapose.randomness import permutation
 from contrapose.training import checkpoint
 from contrapose.training.build import build_towers
 from contrapose.training.embedder import Embedder
+from contrapose.training.kept import read_kept
 from contrapose.training.processes import own_device
+from contrapose.training.recording import RecordedMeasure
 from contrapose.training.run import Run
 from contrapose.training.weights import difference
 from contrapose.validate import check_known
@@ -35,13 +40,27 @@ class Model(Embedder):
     projector   network of features -> the embedding (B, d) that the loss sees
     device      where they compute
     step        number of training steps behind the weights
+    folder      directory of the run, if it has one
     """
 
     def __init__(
-        self, run: Run, encoder: Encoder, projector: nn.Module, device: torch.device, *, step: int = 0
+        self,
+        run: Run,
+        encoder: Encoder,
+        projector: nn.Module,
+        device: torch.device,
+        *,
+        step: int = 0,
+        folder: Path | None = None,
     ) -> None:
         super().__init__(encoder, run.view_maker(), run.kind, device, precision=run.precision)
-        self.run, self.projector, self.step = run, projector, step
+        self.run, self.projector, self.step, self.folder = run, projector, step, folder
+
+    def at_epoch(self, epoch: int) -> Model:
+        """Return the model with the weights that the run kept after an epoch; see `Run.keep`."""
+        if self.folder is None:
+            raise ValueError("epoch: kept weights belong to the directory of a run, and this model has none")
+        return load(self.folder, epoch=epoch, device=self.device)
 
     def project(self, inputs: Tensor) -> Tensor:
         """Return the embedding that the loss sees, (B, d) in float32, of `inputs` as `views.plain` makes them."""
@@ -72,6 +91,29 @@ class Model(Embedder):
             return {}
         scores = KNN(neighbours or self.run.knn)(*labelled)
         return {f"knn_{name}": score for name, score in scores.items()}
+
+    def take(self, measure: RecordedMeasure, split: Split) -> dict[str, float]:
+        """Return a measure of `Run.record` of the weights as they are now, by its names in the records.
+
+        measure   one of `recorded_measures(run.record)`
+        split     data sets, such as `prepare(run)`
+        """
+        if not measure.probe:
+            return self._entropy(split.held_out, measure.t_neg, measure.batch or self.run.batch)
+        labelled = self.labelled_features(split)
+        if labelled is None:
+            raise ValueError(f"record: {measure.text} needs labelled training and test images, and the data has none")
+        scores = PROBES[measure.probe](*labelled, seed=self.run.seed)
+        names = {"top1": f"linear:{measure.probe}", "top5": f"linear_top5:{measure.probe}"}
+        return {names[score]: value for score, value in scores.items() if score in names}
+
+    def _entropy(self, source: Source, t_neg: float, batch: int) -> dict[str, float]:
+        self.eval()
+        z = unit(features(self.project, self.reader(source).plain()))
+        # In a random order: the classes of a folder come one after the other, and one class is closer together than a batch.
+        order = permutation(len(z), self.run.seed, device=z.device)
+        entropy = conditional_entropy(z[order], t_neg=t_neg, batch=batch)
+        return {"entropy": entropy, "entropy_deficit": math.log(batch - 1) - entropy}
 
     def measure(self, source: Source, how: Measures, *, space: str = "projector") -> dict[str, float]:
         """Return metrics of an output of the networks on a data set.
@@ -111,10 +153,11 @@ def _unfit_setting(run: Run, part: str, expected: dict[str, Tensor], weights: di
     return f"head is {run.head!r}"
 
 
-def load(folder: str | Path, *, device: torch.device | str | None = None) -> Model:
+def load(folder: str | Path, *, epoch: int | None = None, device: torch.device | str | None = None) -> Model:
     """Load the trained networks of a run's directory, without its data: the newest checkpoint that can be read.
 
     folder   directory of the run
+    epoch    an epoch whose weights were kept (`Run.keep`), to load them in place of the newest
     device   where it computes; default: a GPU if there is one, else the CPU
     """
     folder = Path(folder)
@@ -122,7 +165,10 @@ def load(folder: str | Path, *, device: torch.device | str | None = None) -> Mod
     if not path.exists():
         raise ValueError(f"run: {folder} is not the directory of a run (it has no run.json)")
     run = Run.load(path)
-    saved = checkpoint.latest(folder / "checkpoints", lambda text: print(text, file=sys.stderr))
+    if epoch is not None:
+        saved: checkpoint.Checkpoint | None = read_kept(folder, epoch)
+    else:
+        saved = checkpoint.latest(folder / "checkpoints", lambda text: print(text, file=sys.stderr))
     if saved is None:
         raise ValueError(
             f"run: {folder} has no checkpoint that can be read; `contrapose train` with its settings trains it"
@@ -141,6 +187,6 @@ def load(folder: str | Path, *, device: torch.device | str | None = None) -> Mod
             raise ValueError(f"run: {path} does not fit the weights of step {saved.step}: {setting}: {obstacle}")
         module.load_state_dict(weights)
     target = torch.device(device) if device is not None else own_device()
-    model = Model(run, tower.encoder, tower.projector, target, step=saved.step)
+    model = Model(run, tower.encoder, tower.projector, target, step=saved.step, folder=folder)
     run.kind.prepare(model.to(target))
     return model.eval()

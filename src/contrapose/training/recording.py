@@ -1,0 +1,88 @@
+"""Measures that a run adds to its records at stated epochs: MEASURE@EVERY, in epochs. The last epoch always has them.
+
+linear:PROBE@10     top-1 accuracy of a linear probe, as `linear:PROBE`, and top-5 as `linear_top5:PROBE`
+entropy:T@1         CACR's conditional entropy H(X⁻|X) with t⁻ = T, as `entropy`, and ln(M - 1) - H, what it lacks to its
+                    maximum, as `entropy_deficit`: of the projector's output on all held-out samples, in mini-batches of
+                    the run's batch size M; entropy:T:M@1 has an M of its own
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from contrapose.evaluation import PROBES
+from contrapose.modalities import Split
+from contrapose.validate import check_known
+
+_KINDS = ("linear:PROBE", "entropy:T", "entropy:T:M")
+
+
+@dataclass(frozen=True)
+class RecordedMeasure:
+    """A measure and the number of epochs between its entries in the records."""
+
+    text: str  # as in the run's settings
+    every: int
+    probe: str = ""  # of a linear probe; empty for the entropy
+    t_neg: float = 0.0  # t⁻ of the entropy
+    batch: int = 0  # M of the entropy; 0: the batch size of the run
+
+    def is_due(self, epoch: int, epochs: int) -> bool:
+        """Return whether the record of an epoch, counted from 1, has the measure."""
+        return epoch % self.every == 0 or epoch == epochs
+
+
+def recorded_measures(items: tuple[str, ...]) -> list[RecordedMeasure]:
+    """Return the measures of a run's setting `record`; raise ValueError for an item that is not one."""
+    measures = [_parse(item) for item in items]
+    names = [measure.probe or "entropy" for measure in measures]
+    # Their entries in the records have one name.
+    repeated = next((m.text for m, name in zip(measures, names, strict=True) if names.count(name) > 1), None)
+    if repeated is not None:
+        raise ValueError(f"record: expected each measure once, got {repeated!r} beside another of its kind")
+    return measures
+
+
+def check_record(items: tuple[str, ...], split: Split, batch: int) -> None:
+    """Refuse measures for which the data has no labels or too few samples; `batch` is the run's batch size."""
+    labelled = all(source is not None and source.labels is not None for source in (split.probe, split.test))
+    samples = len(split.held_out)
+    for measure in recorded_measures(items):
+        size = measure.batch or batch
+        if measure.probe and not labelled:
+            raise ValueError(f"record: {measure.text} needs labelled training and test images, and the data has none")
+        if not measure.probe and not 3 <= size <= samples:
+            raise ValueError(
+                f"record: {measure.text} has mini-batches of {size}, and there are {samples} held-out images "
+                f"(entropy:{measure.t_neg:g}:{max(3, samples // 2)}@{measure.every} would do)"
+            )
+
+
+def _parse(item: object) -> RecordedMeasure:
+    """Return the measure of one item."""
+    measure, at, every = item.partition("@") if isinstance(item, str) else ("", "", "")
+    kind, *options = measure.split(":")
+    if not at or not every.isdecimal() or int(every) < 1 or not 1 <= len(options) <= (2 if kind == "entropy" else 1):
+        raise _refusal(item)
+    if kind == "linear":
+        check_known("record", options[0], PROBES)
+        return RecordedMeasure(text=str(item), every=int(every), probe=options[0])
+    t_neg, batch = options[0], "".join(options[1:])
+    if kind != "entropy" or not _is_positive(t_neg) or (batch and not (batch.isdecimal() and int(batch) > 2)):
+        raise _refusal(item)
+    return RecordedMeasure(text=str(item), every=int(every), t_neg=float(t_neg), batch=int(batch or 0))
+
+
+def _refusal(item: object) -> ValueError:
+    return ValueError(
+        f"record: expected MEASURE@EPOCHS with {', '.join(_KINDS[:-1])} or {_KINDS[-1]}, such as linear:cacr@10 or "
+        f"entropy:2:768@1, got {item!r}"
+    )
+
+
+def _is_positive(text: str) -> bool:
+    try:
+        return 0 < float(text) < math.inf
+    except ValueError:
+        return False
