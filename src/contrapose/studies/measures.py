@@ -9,6 +9,7 @@ map                    a t-SNE map of a sample
 knn_hits               a digit for each test image: 1 if the kNN of the records finds its class, else 0
 references             kNN accuracy of the pixels, and of the encoder that the training started from
 histograms             similarities of positives, false and true negatives, before and after training
+query_weights, own_class_weight, query_map, positive_ratio, negative_variation   see `studies.queries`
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from contrapose.evaluation import KNN, PROBES, Measures, features, few_shot
 from contrapose.metrics import similarity_histograms
 from contrapose.modalities import Split
 from contrapose.report.embedding import project_to_plane
+from contrapose.studies.queries import query_map, query_weights
 from contrapose.training import Model, build
 
 
@@ -150,4 +152,9 @@ _EVALUATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "long_tail": _few_shot,
     "map": _map,
     "histograms": _histograms,
+    "query_weights": query_weights,
+    "own_class_weight": query_weights,
+    "query_map": query_map,
+    "positive_ratio": query_map,
+    "negative_variation": query_map,
 }

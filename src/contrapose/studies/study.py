@@ -107,7 +107,7 @@ class Study:
     missing: str = ""  # what is not implemented; a study with this set cannot run
     diagram: bool = False  # a drawing, a taxonomy or a cross-reference: there is nothing to measure
     base: Settings = field(default_factory=dict)  # settings of its own, used instead of or on top of a preset
-    # Values that fill the {placeholders} of a loss, by data set. They differ between data sets where the paper tunes them.
+    # Values that fill the {placeholders} of a loss and of `record`, by data set: those that the paper tunes.
     loss_values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
@@ -224,7 +224,9 @@ class Plan:
         if self.precision:
             settings["precision"] = self.precision
         if study.loss_values:
-            settings["loss"] = settings["loss"].format(**self._loss_values(study_data))
+            values = self._loss_values(study_data)
+            settings["loss"] = settings["loss"].format(**values)
+            settings["record"] = tuple(item.format(**values) for item in settings.get("record", ()))
         return Run(**{**settings, "data": study_data.data, "seed": seed})
 
     @property
@@ -268,6 +270,8 @@ def _smoke_changes(changes: Settings) -> dict[str, Any]:
     if "epochs" in kept:
         kept["epochs"] = min(3, max(1, round(kept["epochs"] / 100)))
         kept["knn_every"] = kept["epochs"]
+    if "keep" in kept:
+        kept["keep"] = tuple(range(1, int(kept.get("epochs") or SMOKE["epochs"]) + 1))
     if "batch" in kept:
         kept["batch"] = max(8, min(64, kept["batch"] // 16))
     if "view_count" in kept:

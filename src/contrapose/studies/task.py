@@ -53,8 +53,10 @@ class Task:
 
     def open_measures(self) -> list[str]:
         """Return the measures that are still to be evaluated."""
-        evaluations = RunDirectory(self.folder).evaluations()
-        return [measure for measure in self.measures if is_evaluation(measure) and measure not in evaluations]
+        directory = RunDirectory(self.folder)
+        # A run may have recorded the measure with its last epoch.
+        known = directory.evaluations().keys() | next(iter(directory.records()[-1:]), {}).keys()
+        return [measure for measure in self.measures if is_evaluation(measure) and measure not in known]
 
 
 def run_task(task: Task, on_step: StepCallback | None = None, *, wait: bool = True) -> str:
