@@ -33,7 +33,9 @@ def _draw_thumbnails(block: Thumbnails) -> Figure:
 
     columns = max((len(images) for _, images in block.groups), default=1)
     with figure_style():
-        fig, axes = new_figure(max(1, len(block.groups)), columns, (1.35 * columns + 1, 1.75 * len(block.groups) + 0.6))
+        fig, axes = new_figure(
+            max(1, len(block.groups)), columns, (1.2 * columns + 0.6, 1.55 * len(block.groups) + 0.5)
+        )
         for ax in axes:
             ax.set_axis_off()
         for line, (name, images) in enumerate(block.groups):
@@ -42,7 +44,8 @@ def _draw_thumbnails(block: Thumbnails) -> Figure:
                 ax.imshow(imread(io.BytesIO(image.png)))
                 ax.text(0.5, -0.04, image.caption, ha="center", va="top", fontsize=7, transform=ax.transAxes)
             row[0].set_title(name, loc="left", fontsize=8)
-        fig.suptitle(fill(block.title, _TITLE_LENGTH), x=0.01, ha="left")
+        fig.suptitle(fill(block.title, _TITLE_LENGTH), x=0.01, ha="left", fontsize=10, fontweight="bold")
+        fig.set_layout_engine("constrained", hspace=0.12)  # room for captions below and names above
         return fig
 
 

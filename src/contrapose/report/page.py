@@ -23,7 +23,8 @@ figcaption { color: #222; font-weight: 600; padding: .5rem .8rem } figure > img 
 figure > svg { width: 100%; height: auto; min-width: 40rem; display: block }
 figure > p { color: #222; margin: .5rem .8rem 0 }
 .thumbnails { display: flex; flex-wrap: wrap; gap: .6rem; padding: .3rem .8rem }
-.thumbnails figure { margin: 0; overflow: visible } .thumbnails figcaption { font-weight: 400; font-size: .8rem; padding: 0 }
+.thumbnails figure { margin: 0; width: 6rem; overflow: visible }
+.thumbnails figcaption { font-weight: 400; font-size: .8rem; padding: 0 }
 .wide { overflow-x: auto } div.plot { width: 100%; height: 26rem }
 table { border-collapse: collapse; margin: 1rem 0; font-size: .95rem }
 caption { text-align: left; font-weight: 600; padding: .3rem 0 }

@@ -96,8 +96,8 @@ def query_weights(model: Model, split: Split) -> dict[str, Any]:
 
 def _pictures(model: Model, batches: QueryBatches, positive: Tensor, negative: Tensor) -> dict[str, Any]:
     """Return the query's image and views, and those of its positives and of negatives, with their weights, as JSON."""
-    ranked = negative.argsort(descending=True)
-    chosen = [*ranked[:_EXTREMES].tolist(), *ranked[-_EXTREMES:].tolist()]
+    ranked, shown = negative.argsort(descending=True), min(_EXTREMES, len(negative) // 2)
+    chosen = [*ranked[:shown].tolist(), *ranked[len(ranked) - shown :].tolist()]
     images = torch.tensor([0, *(1 + number for number in chosen)])  # negative j of query 0 is image j + 1
     raw, views = batches.raw[images.to(model.device)], model.views
     assert isinstance(views, Views)
@@ -119,8 +119,8 @@ def _pictures(model: Model, batches: QueryBatches, positive: Tensor, negative: T
     return {
         "query": entries[0],
         "positives": [{"view": png, "weight": float(w)} for png, w in zip(others, positive, strict=True)],
-        "nearest": entries[1 : 1 + _EXTREMES],
-        "farthest": entries[1 + _EXTREMES :],
+        "nearest": entries[1 : 1 + shown],
+        "farthest": entries[1 + shown :],
         "weights": [round(weight, 6) for weight in negative[ranked].tolist()],
     }
 

@@ -154,9 +154,9 @@ FIGURES = (
         claims=(own_class_weighs_more(CACR_K4),),
         short_settings=SHORT_SCALE,
         note="The query is the first of a fixed random order of the test images, with the other images of its mini-batch as "
-        "negatives. That distant positives weigh more is the definition of π⁺ and is not judged. Related classes are "
-        "measured as the query's own class: that distant classes of one kind, such as cats and dogs, weigh more is not.",
-        differences=("The paper does not say whether its query is a training or a test image; ours is a test image.",),
+        "negatives; the paper does not say whether its query is a training image. That distant positives weigh more is the "
+        "definition of π⁺ and is not judged. The paper's negatives of large weight are of related classes; the claim is "
+        "about the query's own class.",
     ),
     Study(
         name="cacr/figure7",
@@ -182,7 +182,9 @@ FIGURES = (
         note="CACR has one positive here, as in the paper's text, and four views of the query are drawn. A t-SNE has no unit, so "
         "the claims are about distances of the embedding itself, in the mean over about 2,000 queries: to the positives "
         "relative to the negatives, and how much those to the negatives vary. Short scale: epochs 1, 5 and 50.",
-        differences=("All points are drawn: the paper cuts the map at ±10, and draws a circle of radius t⁻.",),
+        differences=(
+            "The paper's map is cut at ±10 around the query, with a circle of radius t⁻; ours has all points.",
+        ),
     ),
     Study(
         name="cacr/figure8",

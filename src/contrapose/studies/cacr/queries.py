@@ -98,7 +98,7 @@ def own_class_weighs_more(row: str) -> Claim:
 
 
 def show_maps(study: Study, results: Results) -> list[Block]:
-    """Return the t-SNE of one query at each kept epoch, the query in the middle, and the table."""
+    """Return the t-SNE of one query at each kept epoch, and the table."""
     blocks: list[Block] = []
     for row in study.rows:
         for found in _first(results, row.name, "query_map") or ():
@@ -106,7 +106,7 @@ def show_maps(study: Study, results: Results) -> list[Block]:
             series = (
                 points("negatives", places[1 + POSITIVES :], points=True),
                 points("positives", places[1 : 1 + POSITIVES], points=True),
-                points("query", places[:1], points=True),
+                points("query", places[:1]),
             )
             title = f"{row.name}, epoch {found['epoch']}"
             blocks.append(Chart(title=title, x="", y="", series=series, alt=f"t-SNE of a query: {title}"))
