@@ -57,7 +57,10 @@ class Model(Embedder):
         self.run, self.projector, self.step, self.folder = run, projector, step, folder
 
     def at_epoch(self, epoch: int) -> Model:
-        """Return the model with the weights that the run kept after an epoch; see `Run.keep`."""
+        """Return the model with the weights that the run kept after an epoch.
+
+        epoch   one of `run.keep`
+        """
         if self.folder is None:
             raise ValueError("epoch: kept weights belong to the directory of a run, and this model has none")
         return load(self.folder, epoch=epoch, device=self.device)

@@ -173,7 +173,8 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
         last = math.inf if "epochs" in self.auto_settings else self.epochs
         for epoch in self.keep:
             if not isinstance(epoch, int) or isinstance(epoch, bool) or not 1 <= epoch <= last:
-                raise ValueError(f"keep: expected epochs from 1 to {last:g}, got {epoch!r}")
+                within = "from 1 on" if last == math.inf else f"from 1 to {last}"
+                raise ValueError(f"keep: expected epochs {within}, got {epoch!r}")
 
     def _check_framework(self) -> None:
         """Check the settings of the framework, and that it has as many negatives as the loss asks for."""
