@@ -41,7 +41,7 @@ def softmax(values: list[float]) -> list[float]:
 
 
 def squared(a: torch.Tensor, b: torch.Tensor) -> float:
-    return sum((x - y) ** 2 for x, y in zip(a.tolist(), b.tolist(), strict=True))
+    return math.dist(a.tolist(), b.tolist()) ** 2
 
 
 def test_weights_are_those_of_the_loss(trainer: Trainer) -> None:
@@ -123,7 +123,7 @@ def test_a_fall_is_from_the_first_epoch_to_the_last() -> None:
 
 
 def test_the_studies_show_images_and_maps(trainer: Trainer, tmp_path: Path) -> None:
-    found = {}
+    found: dict[str, Any] = {}
     for measure in ("query_weights", "query_map"):
         found |= evaluate(trainer.model, trainer.split, measure)
     blocks = []

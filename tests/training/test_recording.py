@@ -101,6 +101,7 @@ def test_the_deficit_hardly_depends_on_the_batch_size() -> None:
         ("entropy:high@1", "record: expected MEASURE@EPOCHS"),
         ("entropy:-1@1", "record: expected MEASURE@EPOCHS"),
         ("entropy:2:2@1", "record: expected MEASURE@EPOCHS"),
+        ("entropy:2:@1", "record: expected MEASURE@EPOCHS"),
         ("entropy@1", "record: expected MEASURE@EPOCHS"),
         (3, "record: expected MEASURE@EPOCHS"),
     ],

@@ -8,14 +8,17 @@ entropy:T@1         CACR's conditional entropy H(X⁻|X) with t⁻ = T, as `entr
 
 from __future__ import annotations
 
-import math
+import re
 from dataclasses import dataclass
 
 from contrapose.evaluation import PROBES
 from contrapose.modalities import Split
 from contrapose.validate import check_known
 
-_KINDS = ("linear:PROBE", "entropy:T", "entropy:T:M")
+_ITEM = re.compile(
+    r"(?:linear:(?P<probe>[\w.-]+)|entropy:(?P<t_neg>\d+(?:\.\d+)?)(?::(?P<batch>[3-9]|[1-9]\d+))?)@(?P<every>[1-9]\d*)",
+    re.ASCII,
+)
 
 
 @dataclass(frozen=True)
@@ -61,28 +64,14 @@ def check_record(items: tuple[str, ...], split: Split, batch: int) -> None:
 
 def _parse(item: object) -> RecordedMeasure:
     """Return the measure of one item."""
-    measure, at, every = item.partition("@") if isinstance(item, str) else ("", "", "")
-    kind, *options = measure.split(":")
-    if not at or not every.isdecimal() or int(every) < 1 or not 1 <= len(options) <= (2 if kind == "entropy" else 1):
-        raise _refusal(item)
-    if kind == "linear":
-        check_known("record", options[0], PROBES)
-        return RecordedMeasure(text=str(item), every=int(every), probe=options[0])
-    t_neg, batch = options[0], "".join(options[1:])
-    if kind != "entropy" or not _is_positive(t_neg) or (batch and not (batch.isdecimal() and int(batch) > 2)):
-        raise _refusal(item)
-    return RecordedMeasure(text=str(item), every=int(every), t_neg=float(t_neg), batch=int(batch or 0))
-
-
-def _refusal(item: object) -> ValueError:
-    return ValueError(
-        f"record: expected MEASURE@EPOCHS with {', '.join(_KINDS[:-1])} or {_KINDS[-1]}, such as linear:cacr@10 or "
-        f"entropy:2:768@1, got {item!r}"
-    )
-
-
-def _is_positive(text: str) -> bool:
-    try:
-        return 0 < float(text) < math.inf
-    except ValueError:
-        return False
+    found = _ITEM.fullmatch(item) if isinstance(item, str) else None
+    if found is None:
+        raise ValueError(
+            "record: expected MEASURE@EPOCHS with linear:PROBE, entropy:T or entropy:T:M (M from 3 on), such as "
+            f"linear:cacr@10 or entropy:2:768@1, got {item!r}"
+        )
+    probe, t_neg, batch, every = found["probe"], found["t_neg"], found["batch"], int(found["every"])
+    if probe is not None:
+        check_known("record", probe, PROBES)
+        return RecordedMeasure(text=found[0], every=every, probe=probe)
+    return RecordedMeasure(text=found[0], every=every, t_neg=float(t_neg), batch=int(batch or 0))

@@ -109,7 +109,12 @@ def _entropy_study(name: str, title: str, sets: tuple[StudyData, ...]) -> Study:
         rows=six_methods({}),
         quantities=(
             Quantity(name=_H, measure="entropy", unit=""),
-            Quantity(name=_BELOW_MAXIMUM, measure="-entropy_deficit", unit=""),
+            Quantity(
+                name=_BELOW_MAXIMUM,
+                measure="-entropy_deficit",
+                unit="",
+                paper="the maximum ln(M - 1), as a dotted line",
+            ),
         ),
         sets=sets,
         show=_show_entropy,
@@ -122,6 +127,7 @@ def _entropy_study(name: str, title: str, sets: tuple[StudyData, ...]) -> Study:
         "data set for all methods: 2 on CIFAR-10, 3 on CIFAR-100. The paper does not say which t⁻ it uses. Maxima differ, so "
         "H - ln(M - 1) is compared, which is the same for one distribution at any M; H / ln(M - 1) is higher for a larger M. "
         "The maximum is also reached by an embedding that has collapsed to a point, as it nearly is before training.",
+        differences=("H - ln(M - 1) is added, to compare curves of different M.",),
     )
 
 
@@ -149,7 +155,14 @@ FIGURES = (
         claim="Distant positives and negatives of a related class weigh more.",
         preset=CIFAR_PRESET,
         rows=(Row(name=CACR_K4, changes={"loss": LOSSES[CACR_K4], **FOUR_POSITIVES}, measures=("query_weights",)),),
-        quantities=(Quantity(name="weight of the own class / equal weight", measure="own_class_weight", unit=""),),
+        quantities=(
+            Quantity(
+                name="weight of the own class / equal weight",
+                measure="own_class_weight",
+                unit="",
+                paper="weights of one query's positives and negatives, beside their images",
+            ),
+        ),
         show=show_weights,
         claims=(own_class_weighs_more(CACR_K4),),
         short_settings=SHORT_SCALE,
@@ -157,6 +170,7 @@ FIGURES = (
         "negatives; the paper does not say whether its query is a training image. That distant positives weigh more is the "
         "definition of π⁺ and is not judged. The paper's negatives of large weight are of related classes; the claim is "
         "about the query's own class.",
+        differences=("The mean weight of a query's own class is added, over about 2,000 queries, to judge the claim.",),
     ),
     Study(
         name="cacr/figure7",
@@ -172,7 +186,15 @@ FIGURES = (
             )
             for name in (CL, CACR_K1)
         ),
-        quantities=tuple(Quantity(name=name, measure=measure, unit="") for measure, name in DISTANCES.items()),
+        quantities=tuple(
+            Quantity(
+                name=name,
+                measure=measure,
+                unit="",
+                paper="t-SNE of one query's positives and negatives at three epochs",
+            )
+            for measure, name in DISTANCES.items()
+        ),
         show=show_maps,
         claims=(
             *(falls_during_training(row, measure) for row in (CL, CACR_K1) for measure in DISTANCES),
@@ -184,6 +206,7 @@ FIGURES = (
         "relative to the negatives, and how much those to the negatives vary. Short scale: epochs 1, 5 and 50.",
         differences=(
             "The paper's map is cut at ±10 around the query, with a circle of radius t⁻; ours has all points.",
+            "Mean distances over about 2,000 queries are added, to judge the claims.",
         ),
     ),
     Study(
