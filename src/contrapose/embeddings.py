@@ -103,9 +103,9 @@ class Embeddings:
         return torch.where(ids >= 0, self.sample_labels[ids.clamp(min=0)], -1)
 
 
-def within_batch(embeddings: Embeddings) -> Pairs:
+def within_batch(embeddings: Embeddings, *, similarity: str = "cosine") -> Pairs:
     """Compare all views of the batch with each other, or with the target's if there is one (SimCLR, MoCo v3)."""
-    return views(embeddings.z, keys=embeddings.target, ids=embeddings.ids)
+    return views(embeddings.z, keys=embeddings.target, similarity=similarity, ids=embeddings.ids)
 
 
 def with_queue(rows: Tensor, *, batch: bool = False) -> Callable[[Embeddings], Pairs]:

@@ -137,6 +137,19 @@ def test_no_step_synchronises_with_the_device(
 ) -> None:
     views = 3 if loss.startswith(("cmc", "cacr")) else 1 if framework == "memory-bank" else 2
     run = Run(framework=framework, loss=loss, view_count=views, **SETTINGS | {"limit": 64, "batch": 16})
+    check_synchronisation(run, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("similarity", ["dot", "neg_euclid"])
+def test_no_step_of_raw_similarities_synchronises(
+    similarity: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(similarity=similarity, **SETTINGS | {"limit": 64, "batch": 16})
+    check_synchronisation(run, tmp_path, monkeypatch)
+
+
+def check_synchronisation(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take two steps of a run; fail if the second one would wait for a GPU."""
     trainer = Trainer(run, tmp_path, say=quiet, device=torch.device("cpu"))
     _, prepared_views = next(
         EagerSteps(trainer.context).batches(0, 0)

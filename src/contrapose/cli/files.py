@@ -24,6 +24,8 @@ class Embed:
     out: Annotated[Path, arg(aliases=["-o"])]
     """File to write: .npz with train_features, train_labels, test_features, test_labels, classes and, for a folder,
     train_paths and test_paths; or .parquet with one row per image."""
+    epoch: int = 0
+    """Use the weights kept after this epoch (see `train --keep`); 0: the newest."""
     skip_broken: bool = False
     """Leave out files of a folder that cannot be read; the default if the run was trained so."""
     data_root: Path = Path("data")
@@ -36,7 +38,7 @@ class Embed:
 
         if self.out.suffix not in (".npz", ".parquet"):
             raise ValueError(f"out: expected a name that ends in .npz or .parquet, got {self.out}")
-        model = load(self.run)
+        model = load(self.run, epoch=self.epoch or None)
         run = replace(model.run, skip_broken=model.run.skip_broken or self.skip_broken)
         # Nothing is held out: all images of a folder without test images are written as train.
         split = prepare_other(run, self.data, self.data_root, hold_out=0, stream=True)
@@ -71,6 +73,8 @@ class Export:
     out: Annotated[Path, arg(aliases=["-o"])]
     """File to write; its suffix selects the format: .safetensors, .onnx, or .pkl for detectron2 (ResNets alone). The card
     gets the same name with .md added."""
+    epoch: int = 0
+    """Use the weights kept after this epoch (see `train --keep`); 0: the newest."""
 
     def __call__(self) -> None:
         """Write the weights, or an ONNX graph with a dynamic batch size, and the model card."""
@@ -79,7 +83,7 @@ class Export:
 
         if self.out.suffix not in (".safetensors", ".onnx", ".pkl"):
             raise ValueError(f"out: expected a name that ends in .safetensors, .onnx or .pkl, got {self.out}")
-        model = load(self.run, device="cpu")
+        model = load(self.run, epoch=self.epoch or None, device="cpu")
         if self.out.suffix == ".pkl" and model.run.encoder not in DETECTRON2_ENCODERS:
             raise ValueError(
                 f"out: .pkl is for detectron2, which has {', '.join(DETECTRON2_ENCODERS)}, but the encoder of {self.run} is "

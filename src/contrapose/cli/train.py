@@ -115,6 +115,8 @@ class Evaluate:
     """Directory of the run."""
     data: str = ""
     """Another data set to evaluate on: a name, a folder or an .npz file, with labelled training and test images."""
+    epoch: int = 0
+    """Use the weights kept after this epoch (see `train --keep`); 0: the newest."""
     knn: int = 0
     """Number of neighbours; 0: as in the run."""
     linear: str = ""
@@ -153,16 +155,14 @@ class Evaluate:
             raise ValueError("recipe: --shots chooses the learning rate itself; omit --recipe or --shots")
         few_shot_training = FewShot(self.shots) if self.shots else None  # a wrong number is refused before data is read
         fine_tune = bool(self.finetune or self.recipe)
-        model = load(self.run)
+        model = load(self.run, epoch=self.epoch or None)
         # Features need each image once, or once per epoch, so that other data can stay on disk; fine-tuning reads it in each
         # epoch.
         stream = model.run.stream or bool(self.shots) or not fine_tune
         split = load_data(model, self.run, self.data, self.data_root, skip_broken=self.skip_broken, stream=stream)
         scores = model.evaluate(split, self.knn or None)
         if self.metrics:
-            scores |= model.measure(split.held_out, Measures(images=0, drawn=1000))
-            encoder_scores = model.measure(split.held_out, Measures(images=0, augmented=False), space="encoder")
-            scores |= {f"encoder_{name}": score for name, score in encoder_scores.items()}
+            scores |= model.measure_outputs(split.held_out, Measures(images=0, drawn=1000))
         if "knn_top1" not in scores and (probe is not None or not scores):
             _labelled_features(model, split)  # raises an error that says what the data lacks
         if probe is not None:

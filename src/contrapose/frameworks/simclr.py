@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from contrapose.distributed import gather
 from contrapose.embeddings import Embeddings, within_batch
 from contrapose.frameworks.framework import Framework, FrameworkRow, Parts, other_views_of_batch
+from contrapose.networks.encoder import Encoder
 
 
 class SimCLR(Framework):
-    """One network for all views; with several processes, the negatives of all of them."""
+    """One network for all views; with several processes, the negatives of all of them. `similarity` is that of `views`."""
+
+    def __init__(
+        self, encoder: Encoder, projector: nn.Module, *, similarity: str = "cosine", has_score: bool = False
+    ) -> None:
+        super().__init__(encoder, projector, has_score=has_score)
+        self.similarity = similarity
 
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
         """Compare all views with each other."""
@@ -21,11 +29,21 @@ class SimCLR(Framework):
     def compare(self, z: Tensor, index: Tensor) -> Embeddings:
         """Compare all views (V, B, d) with each other, and with those of other processes."""
         z, score = self.split_score(gather(z, 1))
-        return Embeddings(z=z, score=score, ids=gather(index), compare=within_batch)
+        compare = partial(within_batch, similarity=self.similarity)
+        return Embeddings(z=z, score=score, ids=gather(index), compare=compare)
 
 
 def _build(parts: Parts, run: Any) -> SimCLR:
-    return SimCLR(parts.tower.encoder, parts.tower.projector, has_score=parts.has_score)
+    tower = parts.tower
+    return SimCLR(tower.encoder, tower.projector, similarity=run.similarity, has_score=parts.has_score)
 
 
-ROWS = (FrameworkRow(name="simclr", build=_build, negatives=other_views_of_batch, contrasts_whole=True),)
+ROWS = (
+    FrameworkRow(
+        name="simclr",
+        build=_build,
+        negatives=other_views_of_batch,
+        own_settings=("similarity",),
+        contrasts_whole=True,
+    ),
+)

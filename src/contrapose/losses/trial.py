@@ -9,13 +9,17 @@ from torch import Tensor
 
 from contrapose.losses.module import Loss
 from contrapose.losses.objective import traits_of, with_state
+from contrapose.pairs import two_views
 from contrapose.pairs.negatives import steps
 
 _SAMPLES = 4
 
 
-def try_loss(chosen: partial[Tensor]) -> None:
-    """Compute an objective of `parse` on four images in two equal views; raise ValueError if it refuses its settings."""
+def try_loss(chosen: partial[Tensor], *, similarity: str = "cosine") -> None:
+    """Compute an objective of `parse` on four images in two equal views; raise ValueError if it refuses its settings.
+
+    `similarity` is that of `two_views`: an objective may refuse those that are not of unit vectors.
+    """
     objective, state = with_state(chosen, _SAMPLES)
     settings = dict(objective.keywords)
     # Only checked for their kind: four images have neither the 64 hardest negatives nor the stored rows that a run has.
@@ -23,4 +27,12 @@ def try_loss(chosen: partial[Tensor]) -> None:
     untrained = traits_of(objective.func).untrained
     provided = {} if state is not None or untrained is None else untrained(settings, 2 * _SAMPLES)
     z = torch.eye(_SAMPLES)
-    Loss(objective.func, state=state, **settings)(z, z, ids=torch.arange(_SAMPLES), **provided)
+    loss, ids = Loss(objective.func, state=state, **settings), torch.arange(_SAMPLES)
+    if similarity == "cosine":
+        loss(z, z, ids=ids, **provided)
+    elif loss.traits.takes == "pairs":
+        loss(two_views(z, z, similarity=similarity, ids=ids), **provided)
+    else:
+        raise ValueError(
+            f"similarity: {objective.func.__name__} compares no pairs, so that {similarity} changes nothing"
+        )

@@ -92,7 +92,24 @@ class Picture:
     alt: str = ""
 
 
-Block = Table | Chart | Heat | Picture | Text
+@dataclass(frozen=True)
+class Thumbnail:
+    """A small image with a caption, such as its weight."""
+
+    png: bytes
+    caption: str
+    alt: str  # description for screen readers
+
+
+@dataclass(frozen=True)
+class Thumbnails:
+    """Small images in groups, each group in a line of its own."""
+
+    title: str
+    groups: tuple[tuple[str, tuple[Thumbnail, ...]], ...]  # (name, images)
+
+
+Block = Table | Chart | Heat | Picture | Thumbnails | Text
 
 
 def words(*lines: str) -> Text:

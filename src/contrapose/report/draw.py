@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from contrapose.report.document import Chart, Heat, Series
+from contrapose.report.document import Chart, Heat, Series, Thumbnails
 from contrapose.report.labels import label_places
 from contrapose.report.style import COLOURS, MARKERS, curve_style, figure_style, new_figure
 
@@ -19,9 +20,33 @@ _PLOTLY_DASHES = ("solid", "dash", "dashdot", "dot", "longdash", "longdashdot")
 _PLOTLY_SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
 
 
-def figure(block: Chart | Heat) -> Figure:
-    """Draw a chart or a heat map with matplotlib."""
+def figure(block: Chart | Heat | Thumbnails) -> Figure:
+    """Draw a chart, a heat map or thumbnails with matplotlib."""
+    if isinstance(block, Thumbnails):
+        return _draw_thumbnails(block)
     return _draw_heat_map(block) if isinstance(block, Heat) else _draw_chart(block)
+
+
+def _draw_thumbnails(block: Thumbnails) -> Figure:
+    """Draw each group as a line of images above their captions."""
+    from matplotlib.image import imread
+
+    columns = max((len(images) for _, images in block.groups), default=1)
+    with figure_style():
+        fig, axes = new_figure(
+            max(1, len(block.groups)), columns, (1.2 * columns + 0.6, 1.55 * len(block.groups) + 0.5)
+        )
+        for ax in axes:
+            ax.set_axis_off()
+        for line, (name, images) in enumerate(block.groups):
+            row = axes[line * columns : (line + 1) * columns]
+            for ax, image in zip(row, images, strict=False):  # a shorter group leaves the rest of its line empty
+                ax.imshow(imread(io.BytesIO(image.png)))
+                ax.text(0.5, -0.04, image.caption, ha="center", va="top", fontsize=7, transform=ax.transAxes)
+            row[0].set_title(name, loc="left", fontsize=8)
+        fig.suptitle(fill(block.title, _TITLE_LENGTH), x=0.01, ha="left", fontsize=10, fontweight="bold")
+        fig.set_layout_engine("constrained", hspace=0.12)  # room for captions below and names above
+        return fig
 
 
 def _draw_chart(chart: Chart) -> Figure:

@@ -21,6 +21,10 @@ h1 { font-size: 1.6rem } h2 { font-size: 1.15rem; margin-top: 2rem; overflow-wra
 figure { margin: 1.5rem 0; background: #fff; overflow-x: auto; border-radius: .4rem }
 figcaption { color: #222; font-weight: 600; padding: .5rem .8rem } figure > img { max-width: 100%; display: block }
 figure > svg { width: 100%; height: auto; min-width: 40rem; display: block }
+figure > p { color: #222; margin: .5rem .8rem 0 }
+.thumbnails { display: flex; flex-wrap: wrap; gap: .6rem; padding: .3rem .8rem }
+.thumbnails figure { margin: 0; width: 6rem; overflow: visible }
+.thumbnails figcaption { font-weight: 400; font-size: .8rem; padding: 0 }
 .wide { overflow-x: auto } div.plot { width: 100%; height: 26rem }
 table { border-collapse: collapse; margin: 1rem 0; font-size: .95rem }
 caption { text-align: left; font-weight: 600; padding: .3rem 0 }

@@ -9,7 +9,19 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from contrapose.report.document import Block, Chart, Document, Heat, Number, Picture, RunNote, Section, Table, Text
+from contrapose.report.document import (
+    Block,
+    Chart,
+    Document,
+    Heat,
+    Number,
+    Picture,
+    RunNote,
+    Section,
+    Table,
+    Text,
+    Thumbnails,
+)
 from contrapose.report.draw import figure, plotly
 from contrapose.report.page import drawing, page
 from contrapose.report.style import save
@@ -65,10 +77,10 @@ def write(document: Document, folder: Path) -> Path:
     return path
 
 
-def _figures(document: Document) -> Iterator[tuple[str, Chart | Heat | Picture]]:
+def _figures(document: Document) -> Iterator[tuple[str, Chart | Heat | Picture | Thumbnails]]:
     """Yield each figure with the stem of its file name."""
     for section_number, section in enumerate(document.sections, 1):
-        blocks = [block for block in section.blocks if isinstance(block, Chart | Heat | Picture)]
+        blocks = [block for block in section.blocks if not isinstance(block, Table | Text)]
         for number, block in enumerate(blocks, 1):
             name = section.name or f"section{section_number}"
             yield f"{name}-{number}" if len(blocks) > 1 else name, block
@@ -124,9 +136,9 @@ def _html_block(block: Block, *, interactive: bool) -> str:
     # Outside of the drawing, because a title wraps there, and plotly would cut it off on a phone.
     caption = f"<figcaption>{html.escape(block.title)}</figcaption>"
     if isinstance(block, Picture):
-        data = base64.b64encode(block.png).decode()
-        alt = html.escape(block.alt or block.title)
-        return f'<figure><img src="data:image/png;base64,{data}" alt="{alt}">{caption}</figure>'
+        return f"<figure>{_html_image(block.png, block.alt or block.title)}{caption}</figure>"
+    if isinstance(block, Thumbnails):
+        return f"<figure>{caption}{_html_thumbnails(block)}</figure>"
     alt = block.alt or f"{block.title}: {block.y} against {block.x}"
     if not interactive:  # inline SVG: no file that could get lost beside the page
         return drawing(figure(block), alt)
@@ -136,6 +148,22 @@ def _html_block(block: Block, *, interactive: bool) -> str:
         f'<figure role="img" aria-label="{html.escape(alt)}">{caption}<div class="plot">'
         f'<script type="application/json">{data}</script></div></figure>'
     )
+
+
+def _html_image(png: bytes, alt: str) -> str:
+    return f'<img src="data:image/png;base64,{base64.b64encode(png).decode()}" alt="{html.escape(alt)}">'
+
+
+def _html_thumbnails(block: Thumbnails) -> str:
+    """Return the groups, each with its name and its images above their captions."""
+    groups = []
+    for name, images in block.groups:
+        cells = "".join(
+            f"<figure>{_html_image(image.png, image.alt)}<figcaption>{html.escape(image.caption)}</figcaption></figure>"
+            for image in images
+        )
+        groups.append(f'<p>{html.escape(name)}</p><div class="thumbnails">{cells}</div>')
+    return "".join(groups)
 
 
 def _html_table(table: Table) -> str:

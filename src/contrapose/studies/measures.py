@@ -14,7 +14,7 @@ start:MEASURE          another measure, of the model before its training
 knn_hits               a digit for each test image: 1 if the kNN of the records finds its class, else 0
 references             kNN accuracy of the pixels, and of the encoder that the training started from
 histograms             similarities of positives, false and true negatives, before and after training
-detection:NAME:SCORE   AP, AP50, AP75, mask_AP, … of a detector on downstream data: see `detection`
+query_weights, own_class_weight, query_map, positive_ratio, negative_variation   see `studies.queries`
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ from contrapose.modalities import Split
 from contrapose.report.embedding import project_to_plane
 from contrapose.studies.detection import detection
 from contrapose.studies.embeddings import metric, start
+from contrapose.studies.queries import query_map, query_weights
 from contrapose.studies.results import data_key
 from contrapose.studies.transfer import transfer
 from contrapose.training import Model
+from contrapose.training.recording import PROBE_SCORES
 
 
 def is_evaluation(measure: str) -> bool:
@@ -82,12 +84,7 @@ def _linear(model: Model, split: Split, name: str, epochs: str = "") -> dict[str
     if not scores:
         raise _unlabelled(model)
     suffix = f"{name}:{epochs}" if epochs else name
-    return {
-        f"linear:{suffix}": scores["top1"],
-        f"linear_top5:{suffix}": scores.get("top5"),
-        f"linear_best:{suffix}": scores["best_top1"],
-        f"linear_best_top5:{suffix}": scores.get("best_top5"),
-    }
+    return {f"{kind}:{suffix}": scores.get(score) for score, kind in PROBE_SCORES.items()}
 
 
 def fine_tuning_recipe(encoder: str) -> str:
@@ -205,6 +202,11 @@ _EVALUATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "long_tail": _few_shot,
     "map": _map,
     "histograms": _histograms,
+    "query_weights": query_weights,
+    "own_class_weight": query_weights,
+    "query_map": query_map,
+    "positive_ratio": query_map,
+    "negative_variation": query_map,
 }
 # Evaluations that are given the paths of downstream data too.
 _ON_DOWNSTREAM_DATA: dict[str, Callable[..., dict[str, Any]]] = {"detection": detection, "transfer": transfer}

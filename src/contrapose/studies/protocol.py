@@ -46,6 +46,14 @@ _OTHERS = {
     "histograms": "similarities of two views, of one class and of two classes, before and after training, of the projector's "
     "output on 2,000 test images",
     "few_shot": "class-mean accuracy of a linear SVM on as many images of each class as the smallest has",
+    "entropy": "conditional entropy H(X⁻|X) of the projector's output after each epoch, all test images in mini-batches of the "
+    "training's size M",
+    "entropy_deficit": "what H lacks to its maximum ln(M - 1)",
+    "own_class_weight": "weights of one query's positives and negatives beside their images; mean weight of negatives of a "
+    "query's own class",
+    "positive_ratio": "t-SNE of one query's positives and negatives at three epochs; distance to positives as a share of that "
+    "to negatives",
+    "negative_variation": "variation of the distances to negatives",
     "long_tail": "class-mean accuracy of a linear SVM on the long-tailed training set",
 }
 

@@ -113,8 +113,10 @@ class Results:
         by_epoch: dict[int, list[float]] = {}
         for records in self.records.get((row, data_set), ()):
             for record in records:
-                if record.get(key) is not None:
-                    by_epoch.setdefault(record["epoch"], []).append(sign * record[key])
+                # A linear probe that is shorter than its own number of epochs has that in its name: "linear:cacr:5".
+                name = next((name for name in record if name == key or name.startswith(f"{key}:")), key)
+                if record.get(name) is not None:
+                    by_epoch.setdefault(record["epoch"], []).append(sign * record[name])
         return [(float(epoch), mean(values)) for epoch, values in sorted(by_epoch.items())]
 
 

@@ -115,7 +115,7 @@ class Study:
     downstream: tuple[str, ...] = ()  # names of data that is evaluated on after training, given as --data NAME=PATH
     diagram: bool = False  # a drawing, a taxonomy or a cross-reference: there is nothing to measure
     base: Settings = field(default_factory=dict)  # settings of its own, used instead of or on top of a preset
-    # Values that fill the {placeholders} of a loss, by data set. They differ between data sets where the paper tunes them.
+    # Values that fill the {placeholders} of a loss and of `record`, by data set: those that the paper tunes.
     loss_values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
@@ -275,6 +275,7 @@ class Plan:
         settings = {key: value for key, value in settings.items() if key not in ("classes", "imbalance")}
         if self.scale == "smoke":
             settings |= {**changes, **SMOKE, **_smoke_changes(changes)}
+            settings["record"] = tuple(_short_probe(item) for item in settings.get("record", ()))
         elif self.scale in ("short", "small"):
             settings |= {**SMALL, **self.scale_settings, **changes, **self._settings_at_scale(row)}
             settings["knn_every"] = max(1, settings["epochs"] // 10)
@@ -283,7 +284,9 @@ class Plan:
         if self.precision:
             settings["precision"] = self.precision
         if study.loss_values:
-            settings["loss"] = settings["loss"].format(**self._loss_values(study_data))
+            values = self._loss_values(study_data)
+            settings["loss"] = settings["loss"].format(**values)
+            settings["record"] = tuple(item.format(**values) for item in settings.get("record", ()))
         return Run(**{**settings, "data": study_data.data, "seed": seed})
 
     @property
@@ -332,6 +335,11 @@ class Plan:
         return f"not given; --data {name}=PATH" if name in self.study.downstream and name not in self.downstream else ""
 
 
+def _short_probe(item: str) -> str:
+    """Return an item of `Run.record` with a short linear probe, "linear:PROBE:5@10"."""
+    return item.replace("@", f":{SMOKE_PROBE_EPOCHS}@") if item.startswith("linear") else item
+
+
 def _smoke_changes(changes: Settings) -> dict[str, Any]:
     """Return the changes that a smoke run keeps: the method, but no sizes or schedules that 160 digits do not allow."""
     dropped = (
@@ -344,6 +352,8 @@ def _smoke_changes(changes: Settings) -> dict[str, Any]:
     if "epochs" in kept:
         kept["epochs"] = min(3, max(1, round(kept["epochs"] / 100)))
         kept["knn_every"] = kept["epochs"]
+    if "keep" in kept:
+        kept["keep"] = tuple(range(1, int(kept.get("epochs") or SMOKE["epochs"]) + 1))
     if "batch" in kept:
         kept["batch"] = max(8, min(64, kept["batch"] // 16))
     if "view_count" in kept:

@@ -55,7 +55,10 @@ class Task:
     def open_measures(self) -> list[str]:
         """Return the measures that are still to be evaluated."""
         directory = RunDirectory(self.folder)
-        return [m for m in self.measures if is_evaluation(m) and not directory.holds(m, self.downstream)]
+        # A run may have recorded the measure with its last epoch.
+        recorded = next(iter(directory.records()[-1:]), {})
+        candidates = [m for m in self.measures if is_evaluation(m) and m not in recorded]
+        return [measure for measure in candidates if not directory.holds(measure, self.downstream)]
 
 
 def run_task(task: Task, on_step: StepCallback | None = None, *, wait: bool = True) -> str:

@@ -41,23 +41,29 @@ class Checkpoint:
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint, then delete all but the newest two; return its directory."""
     target = folder / f"step-{checkpoint.step:08d}"
-    if target.exists() and _read(target) is not None:
+    if target.exists() and _read_step(target) is not None:
         return target
+    write(target, checkpoint)
+    for old in _newest_first(folder)[CHECKPOINTS_KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def write(target: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint as the directory `target`, in place of what is there."""
+    folder = target.parent
     with writing(target):
         folder.mkdir(parents=True, exist_ok=True)
         _remove_unfinished(folder)
         temporary = folder / f".{target.name}.{os.getpid()}"
         try:
             _write_files(temporary, checkpoint)
-            shutil.rmtree(target, ignore_errors=True)  # at this point it can only be a damaged one
+            shutil.rmtree(target, ignore_errors=True)  # damaged, or of an epoch that is trained a second time
             temporary.rename(target)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)  # on a full disk its space is needed
             raise
         _flush(folder)
-    for old in _newest_first(folder)[CHECKPOINTS_KEPT:]:
-        shutil.rmtree(old, ignore_errors=True)
-    return target
 
 
 def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
@@ -76,14 +82,14 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
 
 def _remove_unfinished(folder: Path) -> None:
     """Remove what earlier processes left when they were killed while writing; only one process at a time writes here."""
-    for unfinished in folder.glob(".step-*"):
+    for unfinished in (*folder.glob(".step-*"), *folder.glob(".epoch-*")):
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def latest(folder: Path, say: Any = print) -> Checkpoint | None:
     """Return the newest checkpoint that verifies, or None if there is none."""
     for path in _newest_first(folder):
-        checkpoint = _read(path)
+        checkpoint = _read_step(path)
         if checkpoint is not None:
             return checkpoint
         say(f"{path} is damaged; trying the checkpoint before it")
@@ -96,7 +102,13 @@ def _newest_first(folder: Path) -> list[Path]:
     return sorted(named, key=lambda path: int(path.name[5:]), reverse=True)
 
 
-def _read(path: Path) -> Checkpoint | None:
+def _read_step(path: Path) -> Checkpoint | None:
+    """Return the checkpoint of a directory named by its step; None if it is damaged, or of another step."""
+    checkpoint = read(path)
+    return checkpoint if checkpoint is not None and checkpoint.step == int(path.name[5:]) else None
+
+
+def read(path: Path) -> Checkpoint | None:
     """Return a checkpoint, or None if any part of it is missing or damaged."""
     from safetensors.torch import load as from_bytes
 
@@ -106,7 +118,7 @@ def _read(path: Path) -> Checkpoint | None:
         if hashlib.sha256(payload).hexdigest() != description["sha256"]:
             return None
         step, record = int(description["step"]), description.get("record")
-        if step != int(path.name[5:]) or not (record is None or isinstance(record, dict)):
+        if not (record is None or isinstance(record, dict)):
             return None
         return Checkpoint(step, from_bytes(payload), record)
     except MemoryError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -13,12 +14,14 @@ from contrapose.embeddings import Embeddings
 from contrapose.frameworks import Framework
 from contrapose.gradient_cache import MicroBatch, encode_twice
 from contrapose.losses import Loss
+from contrapose.metrics import penalties
 from contrapose.modalities import Reader, ViewMaker
 from contrapose.training.precision import autocast
 from contrapose.training.run import Run
 
 Batch = tuple[Tensor, list[Tensor]]  # indices of samples, and their views
 StepWatch = Callable[[int, float, float], None]  # steps of the epoch that are done, a recent loss, steps per second
+_MANY_PAIRS = 2**25  # above, similarities of a batch are too many to look at in each epoch
 
 
 @dataclass(eq=False, kw_only=True)
@@ -66,6 +69,17 @@ class StepContext:
         score = None if embeddings.score is None else embeddings.score.detach()
         self.latest = replace(embeddings, z=embeddings.z.detach(), score=score)
         return loss
+
+    def penalties(self) -> dict[str, float | None]:
+        """Return what the loss did to the similarities of the last batch, if it is a loss of similarities and they are few."""
+        if self.latest is None or self.criterion.traits.takes != "pairs":
+            return {}
+        if math.prod(self.latest.pairs.shape) > _MANY_PAIRS:
+            return {}
+        self.criterion.eval()  # computing the loss again must not update its state
+        summary = penalties(self.criterion.with_provided(self.latest), self.latest.pairs).summary()
+        self.criterion.train()
+        return summary
 
     def parameters(self) -> list[nn.Parameter]:
         """Return everything that is learned: the network's parameters and the criterion's."""

@@ -15,18 +15,21 @@ from contrapose.training.weights import initialise, read_metadata
 
 
 @train_extra("contrapose.load")
-def load(path: str | Path, *, device: torch.device | str | None = None) -> Embedder:
+def load(path: str | Path, *, epoch: int | None = None, device: torch.device | str | None = None) -> Embedder:
     """Load a trained encoder: a `Model` from the directory of a run, an `Embedder` from an exported file.
 
     path     directory of a run, or a .safetensors file of `contrapose export`
+    epoch    an epoch after which the run kept its weights (`train --keep`); default: the newest weights
     device   where it computes; default: a GPU if there is one, else the CPU
 
     >>> import contrapose
     >>> features = contrapose.load("encoder.safetensors").embed(["one.jpg", "two.png"])  # doctest: +SKIP
     """
     if Path(path).suffix == ".safetensors" and not Path(path).is_dir():
+        if epoch is not None:
+            raise ValueError(f"epoch: {path} is an exported file, and has one set of weights; give the run's directory")
         return load_exported(Path(path), device=device)
-    return model.load(path, device=device)
+    return model.load(path, epoch=epoch, device=device)
 
 
 def load_exported(path: Path, *, device: torch.device | str | None = None) -> Embedder:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +15,18 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from contrapose.evaluation import KNN, Measures, Probe, features, probe_augmented
+from contrapose.evaluation import KNN, PROBES, Measures, Probe, features, probe_augmented
+from contrapose.metrics import conditional_entropy
 from contrapose.modalities import Source, Split
 from contrapose.networks.encoder import Encoder
 from contrapose.pairs import unit
+from contrapose.randomness import permutation
 from contrapose.training import checkpoint
 from contrapose.training.build import build_towers
 from contrapose.training.embedder import Embedder
+from contrapose.training.kept import read_kept
 from contrapose.training.processes import own_device
+from contrapose.training.recording import PROBE_SCORES, RecordedMeasure
 from contrapose.training.run import Run
 from contrapose.training.weights import difference
 from contrapose.validate import check_known
@@ -36,6 +41,7 @@ class Model(Embedder):
     device      where they compute
     step        number of training steps behind the weights
     bank        stored embeddings (N, d) of the training samples; only during the training with a memory bank
+    folder      directory of the run, if it has one
     """
 
     def __init__(
@@ -47,9 +53,19 @@ class Model(Embedder):
         *,
         step: int = 0,
         bank: Tensor | None = None,
+        folder: Path | None = None,
     ) -> None:
         super().__init__(encoder, run.view_maker(), run.kind, device, precision=run.precision)
-        self.run, self.projector, self.step, self.bank = run, projector, step, bank
+        self.run, self.projector, self.step, self.bank, self.folder = run, projector, step, bank, folder
+
+    def at_epoch(self, epoch: int) -> Model:
+        """Return the model with the weights that the run kept after an epoch.
+
+        epoch   one of `run.keep`
+        """
+        if self.folder is None:
+            raise ValueError("epoch: kept weights belong to the directory of a run, and this model has none")
+        return load(self.folder, epoch=epoch, device=self.device)
 
     def project(self, inputs: Tensor) -> Tensor:
         """Return the embedding that the loss sees, (B, d) in float32, of `inputs` as `views.plain` makes them."""
@@ -104,6 +120,29 @@ class Model(Embedder):
             probe, self._encode, reader, labels[0], self.features(test), labels[1], views=views, seed=seed
         )
 
+    def take(self, measure: RecordedMeasure, split: Split) -> dict[str, float]:
+        """Return a measure of `Run.record` of the weights as they are now, by its names in the records.
+
+        measure   one of `recorded_measures(run.record)`
+        split     data sets, such as `prepare(run)`
+        """
+        if not measure.probe:
+            return self._entropy(split.held_out, measure.t_neg, measure.batch or self.run.batch)
+        probe = replace(PROBES[measure.probe], best=True)
+        probe = probe.shortened(measure.probe_epochs) if measure.probe_epochs else probe
+        scores = self.linear_probe(split, probe, seed=self.run.seed)
+        if not scores:
+            raise ValueError(f"record: {measure.text} needs labelled training and test images, and the data has none")
+        return {f"{kind}:{measure.probe_name}": scores[name] for name, kind in PROBE_SCORES.items() if name in scores}
+
+    def _entropy(self, source: Source, t_neg: float, batch: int) -> dict[str, float]:
+        self.eval()
+        z = unit(features(self.project, self.reader(source).plain()))
+        # In a random order: the classes of a folder come one after the other, and one class is closer together than a batch.
+        order = permutation(len(z), self.run.seed, device=z.device)
+        entropy = conditional_entropy(z[order], t_neg=t_neg, batch=batch)
+        return {"entropy": entropy, "entropy_deficit": math.log(batch - 1) - entropy}
+
     def measure(self, source: Source, how: Measures, *, space: str = "projector") -> dict[str, float]:
         """Return metrics of an output of the networks on a data set.
 
@@ -114,6 +153,15 @@ class Model(Embedder):
         check_known("space", space, ("encoder", "projector"))
         self.eval()
         return how(self.project if space == "projector" else self._encode, source, self.views, self.device)
+
+    def measure_outputs(self, source: Source, how: Measures) -> dict[str, float]:
+        """Return metrics of the projector's output and, as `encoder_NAME`, those of the encoder's that need no augmentation.
+
+        source   a data set, such as `prepare(run).held_out`
+        how      which metrics, on how many samples
+        """
+        encoder_values = self.measure(source, replace(how, augmented=False), space="encoder")
+        return self.measure(source, how) | {f"encoder_{name}": value for name, value in encoder_values.items()}
 
     def sample_embeddings(self, source: Source, count: int) -> tuple[Tensor, Tensor | None, tuple[str, ...]]:
         """Return unit embeddings, labels and class names of a random sample of a data set, the same one each time.
@@ -142,10 +190,11 @@ def _unfit_setting(run: Run, part: str, expected: dict[str, Tensor], weights: di
     return f"head is {run.head!r}"
 
 
-def load(folder: str | Path, *, device: torch.device | str | None = None) -> Model:
+def load(folder: str | Path, *, epoch: int | None = None, device: torch.device | str | None = None) -> Model:
     """Load the trained networks of a run's directory, without its data: the newest checkpoint that can be read.
 
     folder   directory of the run
+    epoch    an epoch whose weights were kept (`Run.keep`), to load them in place of the newest
     device   where it computes; default: a GPU if there is one, else the CPU
     """
     folder = Path(folder)
@@ -153,7 +202,10 @@ def load(folder: str | Path, *, device: torch.device | str | None = None) -> Mod
     if not path.exists():
         raise ValueError(f"run: {folder} is not the directory of a run (it has no run.json)")
     run = Run.load(path)
-    saved = checkpoint.latest(folder / "checkpoints", lambda text: print(text, file=sys.stderr))
+    if epoch is not None:
+        saved: checkpoint.Checkpoint | None = read_kept(folder, epoch)
+    else:
+        saved = checkpoint.latest(folder / "checkpoints", lambda text: print(text, file=sys.stderr))
     if saved is None:
         raise ValueError(
             f"run: {folder} has no checkpoint that can be read; `contrapose train` with its settings trains it"
@@ -172,6 +224,6 @@ def load(folder: str | Path, *, device: torch.device | str | None = None) -> Mod
             raise ValueError(f"run: {path} does not fit the weights of step {saved.step}: {setting}: {obstacle}")
         module.load_state_dict(weights)
     target = torch.device(device) if device is not None else own_device()
-    model = Model(run, tower.encoder, tower.projector, target, step=saved.step)
+    model = Model(run, tower.encoder, tower.projector, target, step=saved.step, folder=folder)
     run.kind.prepare(model.to(target))
     return model.eval()

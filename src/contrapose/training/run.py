@@ -19,6 +19,8 @@ from contrapose.modalities import MODALITIES, Modality, ViewMaker, modality
 from contrapose.modalities.modality import DataSettings
 from contrapose.networks.heads import HEADS
 from contrapose.pairs import Hardest
+from contrapose.pairs.comparison import SIMILARITIES
+from contrapose.training.recording import recorded_measures
 from contrapose.validate import check_number
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -30,6 +32,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "contrast": ("separate", "whole"),
     "probe": ("all", "train"),
     "metrics_on": ("test", "train"),
+    "similarity": SIMILARITIES,
 }
 # Settings that were added after the first runs. Omitted at these values, so that existing run names stay valid.
 ADDED: dict[str, Any] = {
@@ -43,12 +46,18 @@ ADDED: dict[str, Any] = {
     "skip_broken": False,
     "metrics_on": "test",
     "probe_data": "",
+    "similarity": "cosine",
+    "record": (),
+    "keep": (),
 }
 # A setting at this value is chosen by the data and the device (training/defaults.py) before the run has a name.
 AUTO: dict[str, Any] = {"views": "auto", "encoder": "auto", "epochs": 0, "batch": 0, "lr": -1.0}
 _DIGITS = {"views": "digits", "encoder": "tiny", "epochs": 16, "batch": 128, "lr": 0.004}
 # The types of settings in a run.json, by their annotation.
-_JSON_TYPES: dict[Any, Any] = {"str": str, "bool": bool, "int": int, "float": int | float, "tuple[int, ...]": list}
+_JSON_TYPES: dict[Any, Any] = {
+    "str": str, "bool": bool, "int": int, "float": int | float, "tuple[int, ...]": list, "tuple[str, ...]": list,
+}  # fmt: skip
+_LISTS = {"milestones": int, "record": str, "keep": int}  # settings that are lists in a run.json, and what they hold
 _AT_LEAST = {
     "limit": 0, "view_count": 1, "size": 0, "queue": 1, "width": 0, "epochs": 1, "batch": 2, "knn": 1, "knn_every": 1,
     "metrics": 0, "accumulate": 1, "norm_splits": 1, "seed": 0,
@@ -80,6 +89,9 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
     """Where negatives come from: simclr, moco, moco-v3 or memory-bank."""
     loss: str = "simclr(temperature=0.2)"
     """A method of the catalogue or an objective, with settings: nt_xent(temperature=cosine(0.07, 0.2))."""
+    similarity: str = "cosine"
+    """SimCLR: what is compared: cosine, or of embeddings that are not normalised dot (the dot product) or neg_euclid (the
+    negative squared distance), as in Lee's Table 1."""
     optimiser: str = "adamw"
     """sgd, adam, adamw, lars (as in lightly) or lars-moco."""
     lr: float = -1.0
@@ -118,6 +130,12 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
     encoder_NAME, the encoder's; 0: none."""
     metrics_on: str = "test"
     """The images that --metrics counts: test, or train for those that the run is trained on."""
+    record: tuple[str, ...] = ()
+    """Further measures in the records, as MEASURE@EPOCHS: linear:PROBE@10 (a linear probe every 10 epochs and after the last),
+    entropy:T@1 (CACR's conditional entropy of all test images with t⁻ = T, after each epoch)."""
+    keep: tuple[int, ...] = ()
+    """Epochs after which the weights of encoder and projector are kept: --keep 1 20 200, then `contrapose.load(run, epoch=20)`
+    or --epoch 20 of other commands."""
     seed: int = 0
     """Decides weights, order and augmentation."""
 
@@ -138,7 +156,7 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
             raise ValueError(
                 "milestones: a step schedule drops at some epochs (--milestones 120 160); or --schedule constant"
             )
-        try_loss(parse(self.loss, self.data))
+        try_loss(parse(self.loss, self.data), similarity=self.similarity)
         self._check_framework()
 
     def _check_values(self) -> None:
@@ -162,6 +180,12 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
         check_number("hold_out", self.hold_out, least=0)
         if self.hold_out >= 1:
             raise ValueError(f"hold_out: expected a share below 1, such as 0.2, got {self.hold_out!r}")
+        recorded_measures(self.record)  # refuses an unknown one
+        last = math.inf if "epochs" in self.auto_settings else self.epochs
+        for epoch in self.keep:
+            if not isinstance(epoch, int) or isinstance(epoch, bool) or not 1 <= epoch <= last:
+                within = "from 1 on" if last == math.inf else f"from 1 to {last}"
+                raise ValueError(f"keep: expected epochs {within}, got {epoch!r}")
 
     def _check_framework(self) -> None:
         """Check the settings of the framework, and that it has as many negatives as the loss asks for."""
@@ -244,7 +268,7 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
     def read(cls, description: Mapping[str, Any]) -> Run:
         """Return the run that `describe` described, now or before some settings were added."""
         settings: dict[str, Any] = {**ADDED, **description}
-        return cls(**settings | {"milestones": tuple(settings["milestones"])})
+        return cls(**settings | {name: tuple(settings[name]) for name in _LISTS})
 
     @classmethod
     def load(cls, path: Path) -> Run:
@@ -278,8 +302,10 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
             # A bool is an int in Python, but not in JSON.
             if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
                 raise ValueError(f"{name}: expected {settings[name]}, got {value!r}")
-        if not all(type(milestone) is int for milestone in description["milestones"]):
-            raise ValueError(f"milestones: expected whole numbers, got {description['milestones']!r}")
+        for name, item in _LISTS.items():
+            if not all(type(value) is item for value in description.get(name, ())):
+                expected_items = "whole numbers" if item is int else "texts"
+                raise ValueError(f"{name}: expected {expected_items}, got {description[name]!r}")
 
     def describe(self) -> dict[str, Any]:
         """Return the settings as JSON has them."""

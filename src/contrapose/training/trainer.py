@@ -18,7 +18,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.evaluation import Measures
 from contrapose.frameworks import FRAMEWORKS, Embed
-from contrapose.metrics import penalties
 from contrapose.training import checkpoint
 from contrapose.training.build import build, build_loss, prepare
 from contrapose.training.context import StepContext
@@ -26,10 +25,12 @@ from contrapose.training.continuation import continued_run, record_extension, re
 from contrapose.training.defaults import resolve
 from contrapose.training.eager import EagerSteps
 from contrapose.training.graphed import GraphedSteps, graph_obstacle
+from contrapose.training.kept import keep, lost_weights
 from contrapose.training.model import Model
 from contrapose.training.optimisers import optimiser
 from contrapose.training.precision import check_bf16
 from contrapose.training.processes import any_requested, join_process_group, own_device, synchronise_batch_norms
+from contrapose.training.recording import check_record, recorded_measures
 from contrapose.training.records import append, drop_records_after, environment, write_json_atomically
 from contrapose.training.run import Run
 from contrapose.training.sources import check_init, check_same_data, describe_data, find_file
@@ -39,7 +40,6 @@ from contrapose.workers import TIMEOUT, worker_failures
 
 T = TypeVar("T")
 COLLAPSED = 0.05  # feature deviation below this share of a uniform embedding's
-_MANY_PAIRS = 2**25  # above, similarities of a batch are too many to look at in each epoch
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,7 @@ class Trainer:
             raise ValueError(
                 f"knn: {run.knn} neighbours are more than the {labelled} labelled images (--knn {max(1, labelled // 4)} would do)"
             )
+        check_record(run.record, self.split, run.batch)
         # The bank is as large as the data set, so the run alone could not check this.
         if FRAMEWORKS[run.framework].negatives(run, run.view_maker().count) is None:
             run.check_hardest(size - 1)
@@ -155,13 +156,11 @@ class Trainer:
         if self.world_size > 1:
             synchronise_batch_norms(network, self.device)  # in place, so that `learner` has them too
             # Buffers are equal on all processes: they come from gathered batches and synchronised statistics.
-            with (
-                warnings.catch_warnings()
-            ):  # torch 2.15 has a new name for this argument, which earlier ones do not know
+            with warnings.catch_warnings():  # torch 2.15 has a new name for this argument
                 warnings.simplefilter("ignore", FutureWarning)
                 learner = DistributedDataParallel(learner, broadcast_buffers=False)
         criterion = build_loss(run, samples).to(self.device)
-        self.model = Model(run, network.encoder, network.projector, self.device, bank=network.bank)
+        self.model = Model(run, network.encoder, network.projector, self.device, bank=network.bank, folder=self.folder)
         self.model.workers, self.model.timeout = self.workers, self.worker_timeout
         # One module for all that a checkpoint holds beside the optimiser: its names are the keys of the checkpoint.
         self.saved_state = nn.ModuleDict({"network": network, "criterion": criterion})
@@ -221,8 +220,10 @@ class Trainer:
             network.begin_epoch(epoch / self.run.epochs)
             loss, seconds = yield from self._epoch(epoch)
             record: dict[str, Any] = {"epoch": epoch + 1, "step": self.step, "loss": loss, "seconds": seconds}
-            record |= ({"beside": self.concurrent_runs} if self.concurrent_runs else {}) | self._penalties()
+            record |= {"beside": self.concurrent_runs} if self.concurrent_runs else {}
+            record |= self.context.penalties() if self.rank == 0 else {}
             self.record = record
+            self._keep(epoch + 1)
             # Before the evaluation, which can take long. The checkpoint has the record: after a kill only the evaluation is
             # repeated.
             if self.complete or self._checkpoint_is_due():
@@ -235,15 +236,24 @@ class Trainer:
 
     def _evaluate_and_append(self, record: dict[str, Any]) -> dict[str, float]:
         """Evaluate if it is time, and append the record of the epoch; return the scores."""
-        scores = dict[str, float]()
-        if record["epoch"] % self.run.knn_every == 0 or self.complete:
-            if self.rank == 0:
-                self.on_evaluation()
+        scores, measures = dict[str, float](), recorded_measures(self.run.record)
+        is_time = record["epoch"] % self.run.knn_every == 0 or self.complete
+        due = [measure for measure in measures if measure.is_due(record["epoch"], self.run.epochs)]
+        if self.rank == 0 and (is_time or due):
+            self.on_evaluation()
+        if is_time:
             scores = self.evaluate()
             record |= scores | self._measures()
         if self.rank == 0:
+            for measure in due:
+                record |= self.model.take(measure, self.split)
             append(self.folder, record)
         return scores
+
+    def _keep(self, epoch: int) -> None:
+        """Keep the weights of encoder and projector if the run's settings name this epoch."""
+        if self.rank == 0 and epoch in self.run.keep:
+            keep(self.folder, self.context.network, epoch=epoch, step=self.step)
 
     def _resume(self) -> None:
         """Load the newest checkpoint, if there is one, and make the records agree with it."""
@@ -258,6 +268,9 @@ class Trainer:
             self.recorded = self.run
         elif resumed:
             self.say(f"finished at step {self.step}" if self.complete else f"resuming after step {self.step}")
+        passed = [epoch for epoch in self.run.keep if epoch * self.steps_per_epoch <= self.step]
+        for message in lost_weights(self.folder, passed):
+            self.say(message)
         steps = drop_records_after(self.folder, self.step)
         if self.record is not None and self.step not in steps:  # killed after the checkpoint and before the record
             self._evaluate_and_append(self.record)
@@ -298,18 +311,6 @@ class Trainer:
         """Return the kNN accuracy of the encoder's features, if there are labels."""
         return self.model.evaluate(self.split)
 
-    def _penalties(self) -> dict[str, float | None]:
-        """What the loss did to the similarities of the epoch's last batch, if it is a loss of similarities and they are few."""
-        context = self.context
-        if self.rank or context.latest is None or context.criterion.traits.takes != "pairs":
-            return {}
-        if math.prod(context.latest.pairs.shape) > _MANY_PAIRS:
-            return {}
-        context.criterion.eval()  # computing the loss again must not update its state
-        summary = penalties(context.criterion.with_provided(context.latest), context.latest.pairs).summary()
-        context.criterion.train()
-        return summary
-
     def _measures(self) -> dict[str, float]:
         """Return the metrics of the embedding as it is now, and those of the encoder's features as `encoder_NAME`."""
         if self.rank or not self.run.metrics:
@@ -317,9 +318,7 @@ class Trainer:
         epoch = self.step // self.steps_per_epoch
         source = self.split.train if self.run.metrics_on == "train" else self.split.held_out
         try:
-            values = self.model.measure(source, Measures(self.run.metrics))
-            how = Measures(self.run.metrics, augmented=False)
-            encoder_values = self.model.measure(source, how, space="encoder")
+            values = self.model.measure_outputs(source, Measures(self.run.metrics))
         except ValueError as error:
             self.say(f"no metrics after epoch {epoch}: {error}")
             return {}
@@ -328,7 +327,7 @@ class Trainer:
                 f"the embedding has collapsed: its spread is {values['feature_std']:.3f} of a uniform one's "
                 f"(epoch {epoch}); a lower learning rate or a higher temperature may help"
             )
-        return values | {f"encoder_{name}": value for name, value in encoder_values.items()}
+        return values
 
     def must_stop(self) -> bool:
         """Return whether a signal came, to this process or to another one of the run's."""

@@ -1,4 +1,4 @@
-"""A contact sheet: some images of a data set and, below each, views that a training sees of it."""
+"""Pictures of a network's inputs: a contact sheet of a data set with the views that a training sees, and thumbnails."""
 
 from __future__ import annotations
 
@@ -31,11 +31,27 @@ def contact_sheet(images: Source, views: Views, *, count: int = 10, seed: int = 
     return buffer.getvalue()
 
 
+def thumbnails(inputs: Tensor, views: Views) -> list[bytes]:
+    """Return inputs (B, 3, H, W) of a network as PNG files of one size."""
+    from PIL import Image
+
+    files = []
+    for pixels in (_pixels(inputs.cpu(), views) * 255).round().to(torch.uint8).permute(0, 2, 3, 1):
+        buffer = io.BytesIO()
+        Image.fromarray(pixels.contiguous().numpy()).save(buffer, "PNG")
+        files.append(buffer.getvalue())
+    return files
+
+
 def _cells(inputs: Tensor, views: Views) -> Tensor:
     """Return inputs of a network as uint8 images of one size, with a white gap to the right and below."""
+    return (pad(_pixels(inputs, views), (0, _GAP, 0, _GAP), value=1.0) * 255).round().to(torch.uint8)
+
+
+def _pixels(inputs: Tensor, views: Views) -> Tensor:
+    """Return inputs of a network as images of one size, with values from 0 to 1."""
     recipe = views.recipes[0]
     mean, std = (torch.tensor(values)[:, None, None] for values in (recipe.mean, recipe.std))
     # Enlarged without interpolation, to show the pixels as they are.
     mode = "nearest" if inputs.shape[-1] <= _CELL else "area"
-    pixels = interpolate((inputs * std + mean).clamp(0, 1), size=(_CELL, _CELL), mode=mode)
-    return (pad(pixels, (0, _GAP, 0, _GAP), value=1.0) * 255).round().to(torch.uint8)
+    return interpolate((inputs * std + mean).clamp(0, 1), size=(_CELL, _CELL), mode=mode)

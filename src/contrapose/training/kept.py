@@ -1,0 +1,57 @@
+"""Weights that are kept after named epochs (`train --keep`), beside the newest checkpoints.
+
+    kept/epoch-20/      written and verified as a checkpoint is; of encoder and projector alone
+
+They are written before the checkpoint of the same epoch: a run that resumes after an epoch has its weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from torch import nn
+
+from contrapose.training import checkpoint
+from contrapose.training.checkpoint import Checkpoint
+
+
+def keep(folder: Path, network: nn.Module, *, epoch: int, step: int) -> None:
+    """Write the weights of a network's encoder and projector, after an epoch, into the run's directory."""
+    parts = ("encoder.", "projector.")
+    # The names of a checkpoint, so that both are loaded alike.
+    tensors = {f"state.network.{name}": t for name, t in network.state_dict().items() if name.startswith(parts)}
+    checkpoint.write(_path(folder, epoch), Checkpoint(step, tensors, {"epoch": epoch}))
+
+
+def read_kept(folder: Path, epoch: int) -> Checkpoint:
+    """Return the weights kept after an epoch; raise ValueError if there are none, or if they are damaged."""
+    path = _path(folder, epoch)
+    if not path.exists():
+        epochs = kept_epochs(folder)
+        has = f"has kept those of {', '.join(map(str, epochs))}" if epochs else "has kept none (see `train --keep`)"
+        raise ValueError(f"epoch: expected an epoch whose weights were kept, got {epoch!r}; {folder} {has}")
+    kept = checkpoint.read(path)
+    if kept is None or kept.record != {"epoch": epoch}:
+        raise ValueError(f"epoch: {path} is damaged; train again with another --out to get the weights of this epoch")
+    return kept
+
+
+def kept_epochs(folder: Path) -> list[int]:
+    """Return the epochs whose weights are kept in a run's directory, in order."""
+    names = (path.name.removeprefix("epoch-") for path in (folder / "kept").glob("epoch-*") if path.is_dir())
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def lost_weights(folder: Path, epochs: Iterable[int]) -> Iterator[str]:
+    """Yield a message for each of these epochs, which have passed, whose weights are missing or damaged."""
+    for epoch in epochs:
+        if checkpoint.read(_path(folder, epoch)) is None:
+            yield (
+                f"{_path(folder, epoch)} is missing or damaged, and its epoch has passed: the run goes on without it; "
+                "to have it, train again with another --out"
+            )
+
+
+def _path(folder: Path, epoch: int) -> Path:
+    return folder / "kept" / f"epoch-{epoch}"
