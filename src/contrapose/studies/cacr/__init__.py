@@ -1,14 +1,17 @@
 """Studies of Zheng et al., Contrastive Attraction and Contrastive Repulsion (CACR).
 
-Small data sets, long tails, MoCo, and variants of the objective. A new study is one entry of `FIGURES` or `TABLES`; the
-numbers that the paper prints for it go to `printed`, under the number of its table.
+Small data sets, long tails, MoCo, and variants of the objective. A new study is one entry of `FIGURES`, `TABLES` or
+`IMAGENET_TABLES`; the numbers that the paper prints for it go to `printed`, under the number of its table.
 
-    printed    the numbers of the paper's tables
-    methods    losses and settings of its methods, its data sets, and functions that make rows of them
-    figures    studies of the figures
-    tables     studies of the tables
-    theorems   studies of the property and the lemmas, computed without training
-    transfer   the study of Table 6
+    printed           the numbers of the paper's tables
+    methods           losses and settings of its methods, its data sets, and functions that make rows of them
+    figures           studies of the figures
+    queries           what figures 6 and 7 show of one query
+    tables            studies of the tables of CIFAR and STL-10
+    imagenet_tables   studies of the tables of ImageNet
+    transfer          the study of Table 6
+    steps             claims about the time of a step
+    theorems          studies of the property and the lemmas, computed without training
 """
 
 from __future__ import annotations
@@ -16,8 +19,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from contrapose.studies.cacr.figures import FIGURES
+from contrapose.studies.cacr.imagenet_tables import IMAGENET_TABLES
 from contrapose.studies.cacr.methods import LOSS_VALUES
 from contrapose.studies.cacr.tables import TABLES
 from contrapose.studies.cacr.theorems import THEOREMS
 
-STUDIES = tuple(replace(study, loss_values=LOSS_VALUES) for study in (*FIGURES, *TABLES, *THEOREMS))
+# In the order of the paper.
+_TABLES = sorted((*TABLES, *IMAGENET_TABLES), key=lambda study: int(study.name.removeprefix("cacr/table")))
+STUDIES = tuple(replace(study, loss_values=LOSS_VALUES) for study in (*FIGURES, *_TABLES, *THEOREMS))
