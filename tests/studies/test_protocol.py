@@ -33,12 +33,23 @@ def test_uniformity_of_dystress_is_that_of_the_encoder(name: str) -> None:
 
 def test_a_measure_names_output_and_images() -> None:
     run = Run(data="digits", knn=7, probe="train")
-    assert (
-        describe_measure("-metric:uniformity:encoder:test", run)
-        == "uniformity of the encoder's output, all test images"
-    )
+    assert describe_measure("-metric:uniformity:encoder:test", run) == "uniformity (encoder's output, all test images)"
     assert "7-NN accuracy" in describe_measure("knn_top1", run)
     assert "the images trained on" in describe_measure("linear:cacr", run)
+
+
+def test_a_probe_says_its_classes_its_epochs_and_its_images() -> None:
+    words = describe_measure("linear_best_top5:wang-liu", Run(data="digits", record=("linear:wang-liu@10",)))
+    assert words.startswith("top-5 accuracy of a linear probe")
+    assert "SGD for 100 epochs, lr 30 (× 0.2 after 40, 60 and 80)" in words
+    assert words.endswith("best epoch, after every 10 epochs of the training")
+    assert "all training images of imagenet:" in describe_measure("linear:cacr", Run(data="a", probe_data="b/imagenet"))
+
+
+def test_quantities_of_the_same_images_are_described_together() -> None:
+    assert "uniformity and tolerance (projector's output" in describe_study(STUDIES["behaviour/table1"])[0]
+    assert describe_study(STUDIES["cacr/table8"])[1] == "the same; also the last epoch's accuracy"
+    assert "Webvision v1, ImageNet-22K: accuracy" in describe_study(STUDIES["cacr/table5"])[0]
 
 
 def test_studies_of_wang_and_liu_name_the_error_of_equation_11_and_the_flips() -> None:
