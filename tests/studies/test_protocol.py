@@ -52,6 +52,28 @@ def test_quantities_of_the_same_images_are_described_together() -> None:
     assert "Webvision v1, ImageNet-22K: accuracy" in describe_study(STUDIES["cacr/table5"])[0]
 
 
+def test_what_remains_different_is_said() -> None:
+    expected = {
+        "dystress/table1": "in lightly to 0.1 % of its peak",
+        "dystress/table4": "Kukleva et al. to 1e-6",
+        "dystress/table6": "a random draw of ours",
+        "cacr/table6": "The ViT is torchvision's",
+        "cacr/table8": "105,000 in all",
+        "cacr/table15": "the authors' code prints the best one",
+        "balanced/table2": "115 or 116 images of each class",
+    }
+    for name, sentence in expected.items():
+        assert sentence in describe_study(STUDIES[name])[2], name
+    assert describe_study(STUDIES["dystress/table10"])[2] == "same"
+    assert "105,000" not in describe_study(STUDIES["cacr/table2"])[2]  # without STL-10
+
+
+def test_what_the_paper_does_not_say_is_not_the_papers_measure() -> None:
+    assert "accuracy" not in describe_study(STUDIES["dystress/figure1"])[0]
+    assert describe_study(STUDIES["dystress/table4"])[0] == "one accuracy, without saying which"
+    assert describe_study(STUDIES["behaviour/equation6"])[0].startswith("no number")
+
+
 def test_studies_of_wang_and_liu_name_the_error_of_equation_11_and_the_flips() -> None:
     for name in ("behaviour/figure5", "behaviour/figure7", "behaviour/table1"):
         assert "Equation 11 divides by all pairs" in STUDIES[name].note

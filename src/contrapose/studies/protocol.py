@@ -43,7 +43,7 @@ _IMAGES = {
 }
 _SAMPLED = {"test": "test", "train": "training"}
 _OTHERS = {
-    "step_seconds": "seconds of a training step, the median epoch",
+    "step_seconds": "seconds of a training step, in the median epoch",
     "map": "t-SNE of the projector's output on 1,000 test images",
     "histograms": "similarities of two views, of one class and of two classes, before and after training, of the projector's "
     "output on 2,000 test images",
@@ -58,6 +58,7 @@ _OTHERS = {
     "negative_variation": "variation of the distances to negatives",
     "long_tail": "class-mean accuracy of a linear SVM on the long-tailed training set",
 }
+_BEFORE = "before training: "
 Parts = tuple[str, str]  # what is measured, and of what
 
 
@@ -70,7 +71,7 @@ def _parts(measure: str, run: Run) -> Parts:
     """Return what is measured, and of what: quantities that differ in the first alone are described together."""
     kind, *options = measure.removeprefix("-").split(":")
     if kind == "start":
-        return f"before training: {describe_measure(':'.join(options), run)}", ""
+        return f"{_BEFORE}{describe_measure(':'.join(options), run)}", ""
     if kind == "best":
         what, of = _parts(f"knn:{run.knn}:softmax", run)
         return what, f"{of}, best epoch, evaluated every {'epoch' if run.knn_every == 1 else f'{run.knn_every} epochs'}"
@@ -177,19 +178,24 @@ def _cell_parts(quantity: Quantity, study_data: StudyData, row: Row, plan: Plan)
 
 
 def _describe_extras(extras: Sequence[Parts], measured: Sequence[Parts]) -> list[str]:
-    """Return what is measured too: a last epoch beside the best one in short."""
-    words = ["".join(parts) for parts in measured]
-    last = [
-        parts for parts in extras if any(text.startswith("".join(parts).removesuffix(", last epoch")) for text in words)
-    ]
-    others = [parts for parts in extras if parts not in last]
-    return ["also the last epoch's accuracy"] * bool(last) + [f"also {_join(others)}"] * bool(others)
+    """Return what is measured too; in short if it is a measured quantity in the last epoch, or before training."""
+    words, others = ["".join(parts) for parts in measured], []
+    shortened: dict[str, None] = {}
+    for parts in extras:
+        text = "".join(parts)
+        if any(known.startswith(text.replace("last epoch", "best epoch")) for known in words):
+            shortened["also the last epoch's accuracy"] = None
+        elif text.removeprefix(_BEFORE) in words:
+            shortened["also before training"] = None
+        else:
+            others.append(parts)
+    return [*shortened, *([f"also {_join(others)}"] if others else [])]
 
 
 def _difference(study: Study) -> str:
     """Return the differences in words; "same" if there are none."""
     rows = [row.name for row in study.rows if row.missing]
-    sentences = [f"{', '.join(rows)}: printed only." for _ in rows[:1]] + list(study.differences)
+    sentences = [f"Not trained here: {', '.join(rows)}." for _ in rows[:1]] + list(study.differences)
     other = any(quantity.paper for quantity in study.quantities)
     return " ".join(sentences) or ("the quantity itself" if other else "same")
 
