@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from contrapose.studies import STUDIES
-from contrapose.studies.protocol import describe_measure, describe_study, protocol_page
+from contrapose.studies import STUDIES, find
+from contrapose.studies.protocol import describe_measure, describe_quantities, describe_study, protocol_page
 from contrapose.training import Run
 
 PAGE = Path(__file__).parents[2] / "docs" / "studies.md"
@@ -44,6 +44,13 @@ def test_a_probe_says_its_classes_its_epochs_and_its_images() -> None:
     assert "SGD for 100 epochs, lr 30 (× 0.2 after 40, 60 and 80)" in words
     assert words.endswith("best epoch, after every 10 epochs of the training")
     assert "all training images of imagenet:" in describe_measure("linear:cacr", Run(data="a", probe_data="b/imagenet"))
+
+
+def test_probes_of_the_smoke_scale_are_short_before_training_too() -> None:
+    after, before = describe_quantities(find("behaviour/equation6").plan("smoke"))
+    assert after.startswith("accuracy of a linear probe")
+    assert "SGD for 5 epochs" in after
+    assert before == f"before training: {after}"
 
 
 def test_quantities_of_the_same_images_are_described_together() -> None:

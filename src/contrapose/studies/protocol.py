@@ -82,9 +82,11 @@ def _parts(measure: str, run: Run) -> Parts:
         what = f"{k}-NN {_accuracy(kind)}"
         return what, f" of the encoder's output, {_WEIGHTS[weights]}, neighbours from {_bank(run)}"
     if kind.startswith("linear"):
-        probe = replace(PROBES[options[0]], best="_best" in kind)
+        name, *epochs = options
+        probe = replace(PROBES[name], best="_best" in kind)
+        probe = probe.shortened(int(epochs[0])) if epochs else probe
         of = f" of a linear probe of the encoder's output on {_bank(run)}: {probe.describe()}"
-        return _accuracy(kind), of + _every(options[0], run)
+        return _accuracy(kind), of + _every(name, run)
     if kind == "metric":
         name, space, images = options
         return _metric(name), f" ({space}'s output, {_IMAGES[images]})"
@@ -136,7 +138,12 @@ def describe_quantities(plan: Plan) -> list[str]:
         for quantity in plan.study.quantities:
             words = describe_measure(plan.measure(quantity, study_data, row), run)
             names.setdefault(words, []).append(quantity.name)
-    return [f"{', '.join(filter(None, group))}: {words}".removeprefix(": ") for words, group in names.items()]
+    return [_named(", ".join(filter(None, group)), words) for words, group in names.items()]
+
+
+def _named(name: str, words: str) -> str:
+    """Return "NAME: words", without the name if the words begin with it."""
+    return words if words.startswith(name) else f"{name}: {words}"
 
 
 def describe_study(study: Study) -> tuple[str, str, str]:

@@ -21,6 +21,8 @@ _WORDS = {
     "knn": "k of k-NN",
     "head": "projector",
     "loss": "values in the loss",
+    "keep": "kept epochs",
+    "record": "recorded measures",
 }
 # Settings that follow from the data or from the epochs, and how often a run is evaluated.
 _IGNORED = ("data", "classes", "probe_data", "stream", "milestones", "seed", "knn_every")

@@ -160,7 +160,7 @@ TABLES = (
         short_settings=SHORT_SCALE,
         claims=(_is_above_printed("DySTreSS (2048)", _TABLE8_ROWS, "top-1", ("paper",)),),
         note="In brackets: the printed width of the projector; BYOL's 4096 is its hidden width. The paper does not give the "
-        "projector's layers: it has three of 2048.",
+        "projector's layers: ours are three of 2048.",
     ),
     Study(
         name="dystress/table9",
