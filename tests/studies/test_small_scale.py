@@ -32,7 +32,6 @@ FOUR_POSITIVES = (
 LONGER = {
     **{f"cacr/figure{number}": FOUR_POSITIVES for number in (3, 4, 6, 10)},
     **{f"cacr/table{number}": FOUR_POSITIVES for number in (2, 3, 8, 10, 11, 12, 13, 20)},
-    "cacr/figure6": "it is Table 8's run",
     **{f"dystress/table{number}": "MoCo v2 with two queries, 24 min shared, is a recorded run" for number in (3, 13)},
 }
 
