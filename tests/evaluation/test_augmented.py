@@ -87,7 +87,7 @@ def test_views_are_new_in_each_epoch_and_the_same_for_a_seed() -> None:
 class SmallBatches(Views):
     size: int = 20
 
-    def light(self, augment: str = "crops", *, smallest: float = 0.2) -> Views:
+    def light(self, augment: str = "crops", *, smallest: float | None = 0.2) -> Views:
         return SmallBatches(super().light(augment, smallest=smallest).recipes, self.size)
 
     def evaluation_batch(self, device: torch.device) -> int:
@@ -152,6 +152,10 @@ def test_light_views() -> None:
     assert (colours - plain).abs().amax((1, 2, 3)).min() > 0.1
     recipe = views.light("crops", smallest=0.08).recipes[0]
     assert (recipe.scale, recipe.jitter, recipe.gray, recipe.flip) == ((0.08, 1.0), None, 0.0, 0.5)
+    # The authors of CACR crop as in training: other shares on CIFAR than on STL-10.
+    crops = PROBES["cacr-crops"].smallest_crop
+    assert Views.named("align-uniform").light("crops", smallest=crops).recipes[0].scale == (0.2, 1.0)
+    assert Views.named("align-uniform-stl").light("crops", smallest=crops).recipes[0].scale == (0.08, 1.0)
     assert Views.named("insdis-svhn").light("flips").recipes[0].flip == 0  # a mirrored digit is no digit
     with pytest.raises(ValueError, match="augment: expected one of"):
         views.light("blur")

@@ -34,7 +34,7 @@ class NoisyVectors:
     def plain(self, raw: Tensor) -> Tensor:
         return raw
 
-    def light(self, augment: str = "crops", *, smallest: float = 0.2) -> NoisyVectors:
+    def light(self, augment: str = "crops", *, smallest: float | None = 0.2) -> NoisyVectors:
         return NoisyVectors(1)
 
     def evaluation_batch(self, device: torch.device) -> int:

@@ -39,7 +39,7 @@ def test_the_report_says_it_beside_the_number() -> None:
     page = document([plan], 1, RECORDED)
     for text in (as_markdown(page), as_html(page)):
         assert f"of {SAMPLE}" in text
-        assert "T: tolerance of the projector" in text
+        assert "T: tolerance (projector" in text
 
 
 def test_the_error_of_a_measure() -> None:

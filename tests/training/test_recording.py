@@ -96,7 +96,7 @@ def test_the_deficit_hardly_depends_on_the_batch_size() -> None:
         ("linear:cacr@0", "record: expected MEASURE@EPOCHS"),
         ("linear:cacr@often", "got 'linear:cacr@often'"),
         ("linear:cac@10", "got 'cac'; did you mean 'cacr'"),
-        ("linear:cacr:2@10", "record: expected MEASURE@EPOCHS"),
+        ("linear:cacr:0@10", "record: expected MEASURE@EPOCHS"),
         ("knn@10", "record: expected MEASURE@EPOCHS"),
         ("entropy:high@1", "record: expected MEASURE@EPOCHS"),
         ("entropy:-1@1", "record: expected MEASURE@EPOCHS"),

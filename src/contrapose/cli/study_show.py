@@ -160,7 +160,7 @@ def _per_run(runs: Sequence[Run], durations: Durations) -> str:
         return ""
     longest = max(estimates, key=lambda record: record.seconds)
     beside = " beside another run" if longest.shared else ""
-    return f"; by recorded runs up to {format_duration(longest.seconds)} a run on {_device(longest)}{beside}"
+    return f"; a run takes up to {format_duration(longest.seconds)} on {_device(longest)}{beside}, by recorded runs of its kind"
 
 
 def describe_estimate(runs: Sequence[Run], durations: Durations) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from contrapose.evaluation.linear import accuracy
+from contrapose.evaluation.linear import accuracy, describe_schedule
 from contrapose.evaluation.scores import score
 from contrapose.modalities import Reader, Source, ViewMaker
 from contrapose.modalities.progress import progress_bar, without_progress_bars
@@ -150,10 +150,9 @@ class FineTune:
     def describe(self) -> str:
         """Return the settings in words."""
         name = {"sgd": "SGD", "adamw": "AdamW"}[self.optimiser]
-        at = ", ".join(map(str, self.milestones))
-        schedule = f"× {self.gamma:g} at {at}" if self.milestones else "cosine schedule"
+        schedule = describe_schedule(self.milestones, self.gamma)
         lr = self.lr if self.lr is not None else 0.05 * self.batch / 256
-        parts = [name, f"lr {lr:g}", schedule, f"{self.epochs} epochs", f"batch {self.batch}"]
+        parts = [f"{name} for {self.epochs} epochs", f"lr {lr:g} ({schedule})", f"batch {self.batch}"]
         parts += [f"weight decay {self.weight_decay:g}"] if self.weight_decay else []
         parts += ["binary cross-entropy"] if self.pos_weight is not None else []
         parts += ["mixup and cutmix"] if self.mixup and self.cutmix else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -37,7 +37,8 @@ class Probe:
     gamma: float = 0.1  # factor at each milestone
     best: bool = False  # whether to report the best epoch too
     augment: str = ""  # crops, flips or colours of the training samples; empty: none
-    smallest_crop: float = 0.08  # smallest share of the area of an image that "crops" keeps
+    # Smallest share of the area of an image that "crops" keeps; None: that of the views that the encoder was trained on.
+    smallest_crop: float | None = 0.08
 
     def __post_init__(self) -> None:
         if self.optimiser not in ("sgd", "adam", "lars"):
@@ -48,7 +49,7 @@ class Probe:
             raise ValueError(f"epochs, batch: expected at least 1, got {self.epochs} and {self.batch}")
         if self.augment:
             check_known("augment", self.augment, AUGMENTATIONS)
-        if not 0 < self.smallest_crop <= 1:
+        if self.smallest_crop is not None and not 0 < self.smallest_crop <= 1:
             raise ValueError(f"smallest_crop: expected a share above 0 and at most 1, got {self.smallest_crop!r}")
 
     def __call__(
@@ -107,18 +108,19 @@ class Probe:
 
     def describe(self) -> str:
         """Return the settings in words."""
-        schedule = (
-            f"× {self.gamma:g} at {', '.join(map(str, self.milestones))}" if self.milestones else "cosine schedule"
-        )
+        schedule = describe_schedule(self.milestones, self.gamma)
         epoch = "best epoch" if self.best else "last epoch"
+        area = (
+            "as large as in training" if self.smallest_crop is None else f"of {self.smallest_crop:g} to 1 of the area"
+        )
         name = {"sgd": "SGD", "adam": "Adam", "lars": "LARS"}[self.optimiser]
         augmented = {
             "": "no augmentation",
-            "crops": f"random crops of {self.smallest_crop:g} to 1 of the area, and flips",
+            "crops": f"random crops {area}, and flips",
             "flips": "random flips",
             "colours": "colour jitter and grayscale",
         }[self.augment]
-        return f"{name}, lr {self.lr:g}, {schedule}, {self.epochs} epochs, batch {self.batch}, {augmented}, {epoch}"
+        return f"{name} for {self.epochs} epochs, lr {self.lr:g} ({schedule}), batch {self.batch}, {augmented}, {epoch}"
 
     def _learning_rate(self, epoch: int) -> float:
         if self.milestones:
@@ -135,6 +137,14 @@ class Probe:
                 layer.parameters(), self.lr, betas=(0.5, 0.999), eps=1e-8, fused=cuda or None, capturable=cuda
             )
         return LARS(layer.parameters(), self.lr, form="moco")
+
+
+def describe_schedule(milestones: Sequence[int], gamma: float) -> str:
+    """Return in words how the learning rate falls: at some epochs, or by a cosine if there are none."""
+    if not milestones:
+        return "cosine schedule"
+    *others, last = map(str, milestones)
+    return f"× {gamma:g} after {', '.join(others)} and {last}" if others else f"× {gamma:g} after {last}"
 
 
 class _LinearTrainer:

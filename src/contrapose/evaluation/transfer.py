@@ -66,8 +66,9 @@ TRANSFER_SETS: Mapping[str, TransferSet] = {
 _TRIAL_IMAGES = 200
 # What is done with the data, in words.
 PROTOCOLS: Mapping[str, str] = {
-    "dystress": f"accuracy after fine-tuning on other data: {FINE_TUNING['dystress-multiclass'].describe()}; for two classes "
-    f"lr {FINE_TUNING['dystress-binary'].lr:g} and a binary cross-entropy",
+    "dystress": f"accuracy after fine-tuning on other data: {FINE_TUNING['dystress-multiclass'].describe()}, last epoch; "
+    f"lr {FINE_TUNING['dystress-binary'].lr:g} and a binary cross-entropy for two classes; weights of the classes on medical "
+    "images",
     "elevater-linear": "score on other data of a linear probe on 5 images of each class, mean of 3 samples",
     "elevater-fine-tune": "score on other data after fine-tuning on 5 images of each class, mean of 3 samples",
 }

@@ -40,11 +40,11 @@ class ViewMaker(Protocol):
     def plain(self, raw: Tensor) -> Tensor:
         """Inputs for evaluation (B, …), without augmentation."""
 
-    def light(self, augment: str = "crops", *, smallest: float = 0.2) -> ViewMaker:
+    def light(self, augment: str = "crops", *, smallest: float | None = 0.2) -> ViewMaker:
         """One view with a mild augmentation of `AUGMENTATIONS`, for fine-tuning and linear probes.
 
         augment    for images: "crops" crops and flips; "flips" and "colours" leave the image whole
-        smallest   smallest share of an image that is cropped
+        smallest   smallest share of an image that is cropped; None: as in training
         """
 
     def evaluation_batch(self, device: torch.device) -> int:

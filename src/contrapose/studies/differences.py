@@ -89,18 +89,19 @@ def in_words(names: Sequence[str], found: Sequence[Difference]) -> str:
         if behind:
             groups.setdefault(tuple(other for other in names if other in behind), []).append(name)
     sentences = [
-        f"{_list(ahead)} {'is' if len(ahead) == 1 else 'are'} ahead of {_list(behind)}"
+        f"{list_words(ahead)} {'is' if len(ahead) == 1 else 'are'} ahead of {list_words(behind)}"
         for behind, ahead in groups.items()
     ]
     if not groups:
-        sentences = [f"These runs cannot tell {_list(names)} apart"]
+        sentences = [f"These runs cannot tell {list_words(names)} apart"]
     elif len(unclear) > _MAX_NAMED_PAIRS:
         sentences.append("between all other pairs these runs cannot tell")
     elif unclear:
-        pairs = [_list([name for name in names if name in (pair.first, pair.second)]) for pair in unclear]
+        pairs = [list_words([name for name in names if name in (pair.first, pair.second)]) for pair in unclear]
         sentences.append(f"between {', or '.join(pairs)} these runs cannot tell")
     return "; ".join(sentences)
 
 
-def _list(names: Sequence[str]) -> str:
+def list_words(names: Sequence[str]) -> str:
+    """Return "A, B and C"."""
     return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]

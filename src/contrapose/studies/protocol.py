@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from contrapose.evaluation import FINE_TUNING, PROBES
 from contrapose.studies.detection import describe_detection
+from contrapose.studies.differences import list_words
 from contrapose.studies.measures import fine_tuning_recipe
-from contrapose.studies.study import PAPERS, Plan, Quantity, Row, Study, StudyData
+from contrapose.studies.study import PAPERS, Plan, Quantity, Row, Study, StudyData, data_name
 from contrapose.studies.transfer import describe_transfer
 from contrapose.training import Run
+from contrapose.training.recording import recorded_measures
 
 _WEIGHTS = {
     "softmax": "votes weighted by similarity",
@@ -41,7 +43,7 @@ _IMAGES = {
 }
 _SAMPLED = {"test": "test", "train": "training"}
 _OTHERS = {
-    "step_seconds": "seconds of a training step, the median epoch",
+    "step_seconds": "seconds of a training step, in the median epoch",
     "map": "t-SNE of the projector's output on 1,000 test images",
     "histograms": "similarities of two views, of one class and of two classes, before and after training, of the projector's "
     "output on 2,000 test images",
@@ -56,39 +58,70 @@ _OTHERS = {
     "negative_variation": "variation of the distances to negatives",
     "long_tail": "class-mean accuracy of a linear SVM on the long-tailed training set",
 }
+_BEFORE = "before training: "
+Parts = tuple[str, str]  # what is measured, and of what
 
 
 def describe_measure(measure: str, run: Run) -> str:
     """Return in words what is measured of a run: the quantity, of which output, on which images."""
+    return "".join(_parts(measure, run))
+
+
+def _parts(measure: str, run: Run) -> Parts:
+    """Return what is measured, and of what: quantities that differ in the first alone are described together."""
     kind, *options = measure.removeprefix("-").split(":")
     if kind == "start":
-        return f"before training: {describe_measure(':'.join(options), run)}"
-    bank = "the images trained on" if run.probe == "train" else "all training images"
+        return f"{_BEFORE}{describe_measure(':'.join(options), run)}", ""
     if kind == "best":
-        every = "every epoch" if run.knn_every == 1 else f"every {run.knn_every} epochs"
-        return f"{describe_measure(f'knn:{run.knn}:softmax', run)}, best epoch, evaluated {every}"
+        what, of = _parts(f"knn:{run.knn}:softmax", run)
+        return what, f"{of}, best epoch, evaluated every {'epoch' if run.knn_every == 1 else f'{run.knn_every} epochs'}"
     if kind == "knn_top1":
-        return f"{describe_measure(f'knn:{run.knn}:softmax', run)}, last epoch"
+        return f"{describe_measure(f'knn:{run.knn}:softmax', run)}, last epoch", ""
     if kind in ("knn", "knn_top5"):
         k, weights = options
-        return f"{k}-NN accuracy of the encoder's output, {_WEIGHTS[weights]}, neighbours from {bank}"
+        what = f"{k}-NN {_accuracy(kind)}"
+        return what, f" of the encoder's output, {_WEIGHTS[weights]}, neighbours from {_bank(run)}"
     if kind.startswith("linear"):
-        probe = replace(PROBES[options[0]], best="_best" in kind)
-        return f"accuracy of a linear probe of the encoder's output on {bank}: {probe.describe()}"
-    if kind == "fine_tune":
-        recipe = FINE_TUNING[fine_tuning_recipe(run.encoder)]
-        return f"accuracy after fine-tuning on all training images: {recipe.describe()}"
-    if kind == "transfer":
-        return describe_transfer(measure)
+        name, *epochs = options
+        probe = replace(PROBES[name], best="_best" in kind)
+        probe = probe.shortened(int(epochs[0])) if epochs else probe
+        of = f" of a linear probe of the encoder's output on {_bank(run)}: {probe.describe()}"
+        return _accuracy(kind), of + _every(name, run)
     if kind == "metric":
         name, space, images = options
-        return f"{_metric(name)} of the {space}'s output, {_IMAGES[images]}"
-    if kind == "detection":
-        return describe_detection(*options)
+        return _metric(name), f" ({space}'s output, {_IMAGES[images]})"
     if kind in _OTHERS:
-        return _OTHERS[kind]
+        return _OTHERS[kind], ""
+    if kind in _DESCRIBED:
+        return _DESCRIBED[kind](measure, run), ""
     space, images = ("encoder" if kind.startswith("encoder_") else "projector"), _SAMPLED[run.metrics_on]
-    return f"{_metric(kind.removeprefix('encoder_'))} of the {space}'s output, {run.metrics:,} random {images} images"
+    return _metric(kind.removeprefix("encoder_")), f" ({space}'s output, {run.metrics:,} random {images} images)"
+
+
+_DESCRIBED: Mapping[str, Callable[[str, Run], str]] = {
+    "fine_tune": lambda measure, run: (
+        f"accuracy after fine-tuning on all training images: {FINE_TUNING[fine_tuning_recipe(run.encoder)].describe()}"
+    ),
+    "transfer": lambda measure, run: describe_transfer(measure),
+    "detection": lambda measure, run: describe_detection(*measure.split(":")[1:]),
+}
+
+
+def _accuracy(kind: str) -> str:
+    return "top-5 accuracy" if kind.endswith("top5") else "accuracy"
+
+
+def _bank(run: Run) -> str:
+    """Return the images that classifiers learn from, in words."""
+    if run.probe == "train":
+        return "the images trained on"
+    return f"all training images{f' of {data_name(run.probe_data)}' if run.probe_data else ''}"
+
+
+def _every(probe: str, run: Run) -> str:
+    """Return how often a run records a linear probe, in words; empty if it is trained once, after the last epoch."""
+    recorded = [measure.every for measure in recorded_measures(run.record) if measure.probe == probe]
+    return f", after every {recorded[0]} epochs of the training" if recorded else ""
 
 
 def _metric(name: str) -> str:
@@ -105,7 +138,12 @@ def describe_quantities(plan: Plan) -> list[str]:
         for quantity in plan.study.quantities:
             words = describe_measure(plan.measure(quantity, study_data, row), run)
             names.setdefault(words, []).append(quantity.name)
-    return [f"{', '.join(filter(None, group))}: {words}".removeprefix(": ") for words, group in names.items()]
+    return [_named(", ".join(filter(None, group)), words) for words, group in names.items()]
+
+
+def _named(name: str, words: str) -> str:
+    """Return "NAME: words", without the name if the words begin with it."""
+    return words if words.startswith(name) else f"{name}: {words}"
 
 
 def describe_study(study: Study) -> tuple[str, str, str]:
@@ -118,39 +156,63 @@ def describe_study(study: Study) -> tuple[str, str, str]:
         return study.title, "the same, computed without training", _difference(study)
     plan = study.plan("paper")
     quantities = [quantity for quantity in study.quantities if not quantity.extra]
-    ours = [_describe_quantity(quantity, plan) for quantity in quantities]
-    papers = [quantity.paper or words for quantity, words in zip(quantities, ours, strict=True)]
-    extras = [f"also {_describe_quantity(quantity, plan)}" for quantity in study.quantities if quantity.extra]
-    measured = ["the same"] if papers == ours else ours
-    return _join(papers), _join([*measured, *extras]), _difference(study)
+    ours = [_quantity_parts(quantity, plan) for quantity in quantities]
+    papers = [
+        (quantity.paper, "") if quantity.paper else words for quantity, words in zip(quantities, ours, strict=True)
+    ]
+    measured = "the same" if papers == ours else _join(ours)
+    extras = [_quantity_parts(quantity, plan) for quantity in study.quantities if quantity.extra]
+    return _join(papers), "; ".join([measured, *_describe_extras(extras, ours)]), _difference(study)
 
 
-def _describe_quantity(quantity: Quantity, plan: Plan) -> str:
+def _quantity_parts(quantity: Quantity, plan: Plan) -> Parts:
     """Return in words what is measured; by data set if it differs between them, and of all rows if those differ."""
-    words: dict[str, list[str]] = {}
+    names: dict[tuple[Parts, ...], list[str]] = {}  # of data sets
     for study_data in plan.sets:
         rows = [row for row in plan.study.rows if not row.missing]
-        description = _join(_describe_cell(quantity, study_data, row, plan) for row in rows)
-        words.setdefault(description, []).append(study_data.name)
-    if len(words) == 1:
-        return next(iter(words))
-    return "; ".join(f"{', '.join(names)}: {description}" for description, names in words.items())
+        parts = tuple(dict.fromkeys(_cell_parts(quantity, study_data, row, plan) for row in rows))
+        names.setdefault(parts, []).append(study_data.name)
+    (first, *others), *more = names
+    if not others and not more:
+        return first
+    if not more:
+        return _join((first, *others)), ""
+    return "; ".join(f"{', '.join(group)}: {_join(parts)}" for parts, group in names.items()), ""
 
 
-def _describe_cell(quantity: Quantity, study_data: StudyData, row: Row, plan: Plan) -> str:
-    return describe_measure(plan.measure(quantity, study_data, row), plan.run(row, study_data))
+def _cell_parts(quantity: Quantity, study_data: StudyData, row: Row, plan: Plan) -> Parts:
+    return _parts(plan.measure(quantity, study_data, row), plan.run(row, study_data))
+
+
+def _describe_extras(extras: Sequence[Parts], measured: Sequence[Parts]) -> list[str]:
+    """Return what is measured too; in short if it is a measured quantity in the last epoch, or before training."""
+    words, others = ["".join(parts) for parts in measured], []
+    shortened: dict[str, None] = {}
+    for parts in extras:
+        text = "".join(parts)
+        if any(known.startswith(text.replace("last epoch", "best epoch")) for known in words):
+            shortened["also the last epoch's accuracy"] = None
+        elif text.removeprefix(_BEFORE) in words:
+            shortened["also before training"] = None
+        else:
+            others.append(parts)
+    return [*shortened, *([f"also {_join(others)}"] if others else [])]
 
 
 def _difference(study: Study) -> str:
     """Return the differences in words; "same" if there are none."""
     rows = [row.name for row in study.rows if row.missing]
-    sentences = [f"{', '.join(rows)}: printed only." for _ in rows[:1]] + list(study.differences)
+    sentences = [f"Not trained here: {', '.join(rows)}." for _ in rows[:1]] + list(study.differences)
     other = any(quantity.paper for quantity in study.quantities)
     return " ".join(sentences) or ("the quantity itself" if other else "same")
 
 
-def _join(words: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(words))
+def _join(descriptions: Iterable[Parts]) -> str:
+    """Return descriptions as one text; those of the same outputs and images are joined to "A and B of …"."""
+    names: dict[Parts, dict[str, None]] = {}
+    for what, of in descriptions:
+        names.setdefault((of, "" if of else what), {})[what] = None
+    return "; ".join(f"{list_words(list(group))}{of}" for (of, _), group in names.items())
 
 
 def protocol_page(studies: Iterable[Study]) -> str:

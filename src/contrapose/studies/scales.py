@@ -21,6 +21,8 @@ _WORDS = {
     "knn": "k of k-NN",
     "head": "projector",
     "loss": "values in the loss",
+    "keep": "kept epochs",
+    "record": "recorded measures",
 }
 # Settings that follow from the data or from the epochs, and how often a run is evaluated.
 _IGNORED = ("data", "classes", "probe_data", "stream", "milestones", "seed", "knn_every")
@@ -92,7 +94,9 @@ def _describe_setting(name: str, changes: Sequence[Change | None]) -> str:
 
 
 def _values(values: Sequence[Any]) -> str:
-    """Return values in words; many as a range."""
+    """Return values in words; many numbers as a range."""
     ordered = sorted(set(values))
     names = [{0: "all", "": "none"}.get(value, str(value)) for value in ordered]
-    return " or ".join(names) if len(names) <= _MOST_VALUES else f"{names[0]} to {names[-1]}"
+    if len(names) <= _MOST_VALUES or isinstance(ordered[0], str):
+        return " or ".join(names)
+    return f"{names[0]} to {names[-1]}"

@@ -138,6 +138,12 @@ class Study:
         note = f"{len(kept)} of its {len(self.rows)} rows alone, and judged by them."
         return replace(self, rows=kept, note=f"{self.note} {note}".strip())
 
+    def with_sentences(self, *, notes: Mapping[str, bool], differences: Mapping[str, bool]) -> Study:
+        """Return the study with the sentences that apply to it added to its note and to its differences."""
+        note = " ".join(filter(None, (self.note, *(text for text, applies in notes.items() if applies))))
+        more = tuple(text for text, applies in differences.items() if applies)
+        return replace(self, note=note, differences=(*self.differences, *more))
+
     def plan(self, scale: str, data: Sequence[str] = (), *, precision: str = "") -> Plan:
         """Return the study at a scale.
 

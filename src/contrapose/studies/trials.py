@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 from contrapose.studies.claims import Claim, computed_claim
 from contrapose.studies.results import Results
 
-NO_PROOF = "Random embeddings are tried: they can refute a theorem but not prove it."  # a difference of each study
+NO_PROOF = "Random embeddings are tried, which can refute a theorem but not prove it."  # a difference of each study
 ROUNDING = 1e-11  # what sums of a few hundred float64 numbers, with temperatures down to 0.05, may be off by
 
 

@@ -50,11 +50,10 @@ _DISTRIBUTIONS = (
         measures=IMAGENET_PROBE,
     ),
 )
-_TAIL_NOTE = (
-    "CIFAR-10 is added here: a long tail of 12,406 images, and as many with uniform classes. Probes learn from the images"
-    f" trained on. The smoke scale has one set of digits. {PROBE_NOTE}"
-)
+_TAIL_NOTE = f"Probes learn from the images trained on. The smoke scale has one set of digits. {PROBE_NOTE}"
 _TAIL_DIFFERENCES = (
+    "CIFAR-10 is not in the paper: a long tail of 12,406 images, and as many with uniform classes.",
+    "The uniform ImageNet has 115 or 116 images of each class; the paper's is a uniform sample of all images.",
     "The long-tailed ImageNet has the size, the largest and the smallest class of ImageNet-LT (115,846, 1280 and 5 images);"
     " the other class sizes and the images are ours (train --imbalance index:FILE takes the published list).",
 )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from contrapose.studies.behaviour.methods import TOLERANCE, UNIFORMITY
 from contrapose.studies.study import Study
 
@@ -33,8 +31,4 @@ def with_notes(study: Study) -> Study:
         _SIMPLE: "simple" in losses,
     }
     differences = {_SVHN: bool(study.rows) and any(study_data.data == "svhn" for study_data in study.sets)}
-    return replace(
-        study,
-        note=" ".join(filter(None, (study.note, *(text for text, applies in notes.items() if applies)))),
-        differences=(*study.differences, *(text for text, applies in differences.items() if applies)),
-    )
+    return study.with_sentences(notes=notes, differences=differences)

@@ -12,6 +12,7 @@ Small data sets, long tails, MoCo, and variants of the objective. A new study is
     transfer          the study of Table 6
     steps             claims about the time of a step
     theorems          studies of the property and the lemmas, computed without training
+    notes             sentences that several studies share
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from dataclasses import replace
 from contrapose.studies.cacr.figures import FIGURES
 from contrapose.studies.cacr.imagenet_tables import IMAGENET_TABLES
 from contrapose.studies.cacr.methods import LOSS_VALUES
+from contrapose.studies.cacr.notes import with_notes
 from contrapose.studies.cacr.tables import TABLES
 from contrapose.studies.cacr.theorems import THEOREMS
 
 # In the order of the paper.
 _TABLES = sorted((*TABLES, *IMAGENET_TABLES), key=lambda study: int(study.name.removeprefix("cacr/table")))
-STUDIES = tuple(replace(study, loss_values=LOSS_VALUES) for study in (*FIGURES, *_TABLES, *THEOREMS))
+STUDIES = tuple(replace(with_notes(study), loss_values=LOSS_VALUES) for study in (*FIGURES, *_TABLES, *THEOREMS))

@@ -126,7 +126,8 @@ def _entropy_study(name: str, title: str, sets: tuple[StudyData, ...]) -> Study:
         ),
         short_settings=SHORT_SCALE,
         note="M is each method's own batch size (768 with one positive, 128 with four), and t⁻ is that of CACR (K=1) on the "
-        "data set for all methods: 2 on CIFAR-10, 3 on CIFAR-100. The paper does not say which t⁻ it uses. Maxima differ, so "
+        "data set for all methods: 2 on CIFAR-10, 3 on CIFAR-100. The paper gives neither t⁻ nor the augmentation of the "
+        "validation images, which have none here. Maxima differ, so "
         "H - ln(M - 1) is compared, which is the same for one distribution at any M; H / ln(M - 1) is higher for a larger M. "
         "The maximum is also reached by an embedding that has collapsed to a point, as it nearly is before training.",
         differences=("H - ln(M - 1) is added, to compare curves of different M.",),
@@ -169,7 +170,7 @@ FIGURES = (
         claims=(own_class_weighs_more(CACR_K4),),
         short_settings=SHORT_SCALE,
         note="The query is the first of a fixed random order of the test images, with the other images of its mini-batch as "
-        "negatives; the paper does not say whether its query is a training image. That distant positives weigh more is the "
+        "negatives; the paper does not name its data set, nor the part of it. That distant positives weigh more is the "
         "definition of π⁺ and is not judged. The paper's negatives of large weight are of related classes; the claim is "
         "about the query's own class.",
         differences=("The mean weight of a query's own class is added, over about 2,000 queries, to judge the claim.",),
@@ -203,9 +204,10 @@ FIGURES = (
             *(is_above(CL, CACR_K1, name, margin=0.005) for name in DISTANCES.values()),
         ),
         short_settings=SHORT_SCALE,
-        note="CACR has one positive here, as in the paper's text, and four views of the query are drawn. A t-SNE has no unit, so "
-        "the claims are about distances of the embedding itself, in the mean over about 2,000 queries: to the positives "
-        "relative to the negatives, and how much those to the negatives vary. Short scale: epochs 1, 5 and 50.",
+        note="CACR has one positive here, as in the paper's text, and four views of the query are drawn. The paper does not name "
+        "its data set, nor which output it maps: ours is the projector's. Distances in a t-SNE have no meaning of their own, so "
+        "the claims are about distances between embeddings: to the positives relative to the negatives, and how "
+        "much those to the negatives vary. Short scale: epochs 1, 5 and 50.",
         differences=(
             "The paper's map is cut at ±10 around the query, with a circle of radius t⁻; ours has all points.",
             "Mean distances over about 2,000 queries are added, to judge the claims.",
@@ -239,8 +241,8 @@ FIGURES = (
         show=curves("K", ACCURACY_AXIS),
         claims=(is_monotonic([(float(k), f"K = {k}") for k in printed.TABLE14], up=True, margin=0.5, what="accuracy"),),
         small_settings=SHORT_SCALE,  # in all rows: ten positives would take twelve minutes
-        note="Batches of 128 and the t⁻ of K = 4 for every K. The paper's ImageNet-1K panel (K from 1 to 4) is left "
-        "out; cacr/table15 has K = 1 and 4.",
+        note="Batches of 128 and the t⁻ of K = 4 for every K: the paper does not give them.",
+        differences=("The panel of ImageNet-1K (K from 1 to 4) is left out; cacr/table15 has K = 1 and 4.",),
     ),
     Study(
         name="cacr/figure10",
@@ -254,5 +256,6 @@ FIGURES = (
         show=over_epochs(_PROBE, "linear accuracy, %"),
         claims=(_leads_during_training(CACR_K4, _PROBE, "linear accuracy"), is_above(CACR_K4, CMC, margin=0.3)),
         short_settings=SHORT_SCALE,
+        note="The printed numbers are Table 8's, after 200 epochs.",
     ),
 )

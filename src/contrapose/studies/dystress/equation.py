@@ -153,7 +153,7 @@ FIGURE2 = Study(
             lambda: _at((f"K = {k}", _DELTA * k) for k in _KS),
         ),
         _fall_and_rise(
-            "for those of them with δK < e^(-1/τ)/τ",
+            "for those of these δ and K with δK < e^(-1/τ)/τ",
             lambda: _at((name, delta_k) for name, delta_k in _every_delta_k() if delta_k < _LIMIT),
         ),
         computed_claim("τ(1) = τ_max with c⁺ as printed", _ends_at_tau_max),

@@ -209,7 +209,15 @@ FIGURES = (
         claim="After training positives are above false negatives, and those above true negatives.",
         preset=CIFAR_PRESET,
         rows=tuple(Row(name=name, changes=CIFAR_METHODS[name]) for name in ("SimCLR", "DySTreSS")),
-        quantities=(Quantity(name="histograms", measure="histograms", unit=""), ACCURACY),
+        quantities=(
+            Quantity(
+                name="histograms",
+                measure="histograms",
+                unit="",
+                paper="similarities of two views, of one class and of two classes, before and after training",
+            ),
+            replace(ACCURACY, extra=True),
+        ),
         sets=CIFAR_SETS[:1],
         show=_show_histograms,
         claims=(
@@ -218,9 +226,10 @@ FIGURES = (
             ),
             computed_claim("training widens both differences of the means", _training_separates),
         ),
-        note="The paper does not say which output and images it compares: ours are the projector's output and 2,000 test "
-        "images. The network at the start has batch norms with the statistics of training images: with a mean of 0 and a "
-        "variance of 1 it would be one that nobody trains. The runs are Table 3's.",
+        note="The paper does not say which method it trained, nor which output and images it compares: ours are the projector's "
+        "output and 2,000 test images. Before training, the batch norms have the statistics of training images, as in "
+        "the first steps. The runs are Table 3's.",
+        differences=("200-NN accuracy is not in the figure.",),
     ),
     FIGURE2,
     Study(

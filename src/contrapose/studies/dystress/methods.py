@@ -107,11 +107,14 @@ KNN1_AND_KNN10 = (
     Quantity(name="1-NN", measure="knn:1:distance"),
     Quantity(name="10-NN", measure="knn:10:distance"),
 )
-KUKLEVA_PROTOCOL = (
-    Quantity(name="1-NN", measure="knn:1:uniform"),
-    Quantity(name="10-NN", measure="knn:10:uniform"),
-    Quantity(name="few-shot", measure="few_shot"),
-    Quantity(name="long-tail", measure="long_tail"),
+KUKLEVA_PROTOCOL = tuple(
+    Quantity(name=name, measure=measure, paper="one accuracy, without saying which")
+    for name, measure in {
+        "1-NN": "knn:1:uniform",
+        "10-NN": "knn:10:uniform",
+        "few-shot": "few_shot",
+        "long-tail": "long_tail",
+    }.items()
 )
 UNIFORMITY_AND_TOLERANCE = (
     Quantity(name="-U", measure="-metric:uniformity:encoder:test", unit=""),
@@ -120,7 +123,12 @@ UNIFORMITY_AND_TOLERANCE = (
 INTERCLASS_UNIFORMITY = Quantity(name="inter-class U", measure="metric:interclass_uniformity:encoder:test", unit="")
 TABLE13_METRICS = (
     Quantity(name="U", measure="metric:uniformity:encoder:test", unit=""),
-    Quantity(name="A", measure="metric:alignment_class:encoder:test", unit=""),
+    Quantity(
+        name="A",
+        measure="metric:alignment_class:encoder:test",
+        unit="",
+        paper="alignment of positive pairs (encoder's output), without saying which pairs",
+    ),
     INTERCLASS_UNIFORMITY,
 )
 FIGURE5_QUANTITIES = (KNN20[0], *UNIFORMITY_AND_TOLERANCE, INTERCLASS_UNIFORMITY)

@@ -8,27 +8,22 @@ from dataclasses import replace
 
 from contrapose.studies.claims import Claim, computed_claim, describe_cell, is_above, is_best, stays_within
 from contrapose.studies.dystress import printed
+from contrapose.studies.dystress.long_tails import LONG_TAILS
 from contrapose.studies.dystress.methods import (
     ACCURACY,
     BEST_KNN,
-    CIFAR_LT_SETS,
     CIFAR_METHODS,
     CIFAR_PRESET,
     CIFAR_SETS,
     IMAGENET,
     IMAGENET100,
-    IMAGENET100_LT,
     IMAGENET100_PRESET,
     IMAGENET_METHODS,
     IMAGENET_PRESET,
     KNN,
-    KNN1_AND_KNN10,
     KNN20_AND_LINEAR,
-    KUKLEVA_PROTOCOL,
-    KUKLEVA_SETS,
     LAST_EPOCH,
     LINEAR,
-    LONG_TAIL,
     MOCO_V2,
     NOISE_NOTE,
     OLD_DCL_NOTE,
@@ -37,9 +32,7 @@ from contrapose.studies.dystress.methods import (
     SENTENCE_TASKS,
     SHIFT_METHODS,
     SHORT_SCALE,
-    SHORT_SCALE_LT,
     SMALL_SCALE_IMAGENET,
-    SMALL_SCALE_KUKLEVA,
     TABLE13_METRICS,
     TRANSFER_TASKS,
     WIKI1M,
@@ -48,7 +41,7 @@ from contrapose.studies.dystress.methods import (
     row_names,
 )
 from contrapose.studies.results import Results, column
-from contrapose.studies.study import Row, Study, StudyData
+from contrapose.studies.study import Row, Study
 
 
 def _transfer_rows() -> tuple[Row, ...]:
@@ -80,25 +73,6 @@ def _is_above_printed(row: str, rows: Sequence[Row], quantity: str, scales: Sequ
         return all(ours.mean > highest for ours, highest, _ in comparisons), evidence
 
     return computed_claim(f"{row} is above the printed numbers of the others", decide)
-
-
-def _long_tail_study(number: int, study_data: StudyData, table: dict[str, tuple[float, float]]) -> Study:
-    """Return the study of Table 6 or 7."""
-    return Study(
-        name=f"dystress/table{number}",
-        title=f"{study_data.name}, 500 epochs",
-        claim="DySTreSS is about 1 % above SimCLR.",
-        preset=f"dystress/{study_data.data}-lt",
-        rows=method_rows(CIFAR_METHODS, KNN1_AND_KNN10, (study_data,), table),
-        quantities=KNN1_AND_KNN10,
-        sets=(study_data,),
-        short_settings=SHORT_SCALE_LT,
-        claims=tuple(
-            is_above(row, "SimCLR", quantity.name) for row in ("DySTreSS", "DySTreSS*") for quantity in KNN1_AND_KNN10
-        ),
-        note="DySTreSS is 0.07–0.2 and DySTreSS* 0.1–0.2. Votes are weighted by 1/d, as the paper says; the authors' code "
-        "counts them.",
-    )
 
 
 # Rows that a claim or another study refers to.
@@ -173,51 +147,7 @@ TABLES = (
         "are, both views are queries. The text's gains on CIFAR-100, 1.77 and 1.39, are 4.25 and 0.42 by the table.",
         differences=("In lightly's MoCo v2 both views' keys join the queue, here the second's.",),
     ),
-    Study(
-        name="dystress/table4",
-        title="CIFAR-10-LT and CIFAR-100-LT, 2000 epochs",
-        claim="DySTreSS is above the temperature schedule.",
-        preset="dystress/table4-cifar10-lt",
-        rows=method_rows(CIFAR_METHODS, KUKLEVA_PROTOCOL, KUKLEVA_SETS, printed.TABLE4),
-        quantities=KUKLEVA_PROTOCOL,
-        sets=KUKLEVA_SETS,
-        small_settings=SMALL_SCALE_KUKLEVA,
-        claims=tuple(is_above("DySTreSS", "Kukleva et al.", quantity.name) for quantity in KUKLEVA_PROTOCOL),
-        note="The paper does not name its measure: its numbers are nearest to 1-NN.",
-        differences=(
-            "The numbers of images are those of Kukleva et al. (11,165 and 9,754), from 4500 or 450 of a class; which "
-            "images, and the order of the classes, are a random draw of ours (train --imbalance index:FILE takes their lists).",
-            "We train on one split; the numbers of Kukleva et al. are means of three.",
-        ),
-    ),
-    Study(
-        name="dystress/table5",
-        title="ImageNet-100-LT",
-        claim="DySTreSS is above the temperature schedule.",
-        preset="dystress/table5-imagenet100-lt",
-        rows=method_rows(IMAGENET_METHODS, KUKLEVA_PROTOCOL, IMAGENET100_LT, printed.TABLE5),
-        quantities=KUKLEVA_PROTOCOL,
-        sets=IMAGENET100_LT,
-        claims=tuple(is_above("DySTreSS", "Kukleva et al.", quantity.name) for quantity in KUKLEVA_PROTOCOL),
-        small_settings={
-            **SMALL_SCALE_KUKLEVA,
-            "views": "kukleva",
-            "encoder": "resnet18-cifar",
-            "batch": 512,
-            "imbalance": LONG_TAIL,
-            "probe": "train",
-        },
-        note="The paper does not name its measure: its numbers are nearest to few-shot. 2000 epochs are the paper's; the "
-        "code of Kukleva et al. has 800. The data is a folder of ImageNet-1K or ImageNet-100, which is thinned out.",
-        differences=(
-            "12,205 images, as Kukleva et al. have, with class sizes of the Pareto distribution of ImageNet-LT: the largest "
-            "four have 846, 606, 508 and 448 images, theirs 1280, 679, 511 and 456.",
-            "Which images, and the order of the classes, are a random draw of ours (train --imbalance index:FILE takes "
-            "the published lists).",
-        ),
-    ),
-    _long_tail_study(6, CIFAR_LT_SETS[0], printed.TABLE6),
-    _long_tail_study(7, CIFAR_LT_SETS[1], printed.TABLE7),
+    *LONG_TAILS,
     Study(
         name="dystress/table8",
         title="Against methods without negatives, ImageNet-100, 400 epochs",
@@ -229,7 +159,8 @@ TABLES = (
         small_settings=SMALL_SCALE_IMAGENET,
         short_settings=SHORT_SCALE,
         claims=(_is_above_printed("DySTreSS (2048)", _TABLE8_ROWS, "top-1", ("paper",)),),
-        note="In brackets: the printed width of the projector; BYOL's 4096 is its hidden width.",
+        note="In brackets: the printed width of the projector; BYOL's 4096 is its hidden width. The paper does not give the "
+        "projector's layers: ours are three of 2048.",
     ),
     Study(
         name="dystress/table9",
@@ -267,8 +198,8 @@ TABLES = (
         note=f"Give the data with --data NAME=PATH ({', '.join(printed.TABLE11_TASKS.values())}): class folders, the second of "
         "two being the positive class; cifar10=cifar10 downloads what torchvision has. The paper does not give momentum (ours is "
         "0.9), weight decay (0), augmentation (random crops and flips) and the size of the inputs "
-        "(that of the pretraining). Flowers102 is trained on its training and validation images. scratch, which the paper does "
-        "not have, is the encoder before its training.",
+        "(that of the pretraining), nor does it name its score. Flowers102 is trained on its training and validation images. "
+        "scratch, which the paper does not have, is the encoder before its training.",
         differences=(
             "supervised is printed from other papers; ours needs weights, --data supervised=FILE, such as torchvision's.",
         ),
@@ -306,8 +237,8 @@ TABLES = (
             is_above("DCL (old form)", "DySTreSS", "U", margin=0.01),
         ),
         differences=SELF_PAIRS,
-        note=f"The paper does not say which pairs align: ours are of one class. It says that "
-        "DySTreSS has the lowest uniformity; in its own table DCL's is lower on CIFAR-100 and ImageNet-1K. "
+        note="The paper says that DySTreSS has the lowest uniformity; in its own table DCL's is lower on CIFAR-100 and "
+        "ImageNet-1K. "
         "ImageNet-1K is in table13-imagenet. All runs but DCLW's are Table 3's. "
         f"{OLD_DCL_NOTE}",
     ),

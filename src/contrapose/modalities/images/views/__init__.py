@@ -71,18 +71,19 @@ class Views:
         """Return evaluation inputs (B, 3, size, size) of uint8 images (B, 3, H, W): resized and normalised only."""
         return self.recipes[0].plain(raw)
 
-    def light(self, augment: str = "crops", *, smallest: float = 0.2) -> Views:
+    def light(self, augment: str = "crops", *, smallest: float | None = 0.2) -> Views:
         """Return one view with a part of the augmentation only, as in supervised training.
 
         augment    "crops": random crops and flips; "flips": the whole image, flipped or not; "colours": the whole image with
                    the recipe's jitter and grayscale
-        smallest   smallest share of the image that is cropped
+        smallest   smallest share of the image that is cropped; None: the recipe's
         """
         check_known("augment", augment, AUGMENTATIONS)
         own = self.recipes[0]
         recipe = Recipe(own.size, jitter=None, gray=0.0, flip=0.0, mean=own.mean, std=own.std, shorter=own.shorter)
         # A box of the whole area with equal sides is the image itself, or the centre of one that is not square.
-        scale, ratio = ((smallest, 1.0), own.ratio) if augment == "crops" else ((1.0, 1.0), (1.0, 1.0))
+        least = own.scale[0] if smallest is None else smallest
+        scale, ratio = ((least, 1.0), own.ratio) if augment == "crops" else ((1.0, 1.0), (1.0, 1.0))
         recipe = replace(recipe, scale=scale, ratio=ratio)
         if augment == "colours":
             return Views((replace(recipe, jitter=own.jitter, jitter_chance=own.jitter_chance, gray=own.gray),))
