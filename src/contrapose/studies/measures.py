@@ -34,9 +34,9 @@ from contrapose.metrics import similarity_histograms
 from contrapose.modalities import Split
 from contrapose.report.embedding import project_to_plane
 from contrapose.studies.detection import detection
+from contrapose.studies.downstream import data_key, paths_of
 from contrapose.studies.embeddings import metric, start
 from contrapose.studies.queries import query_map, query_weights
-from contrapose.studies.results import data_key
 from contrapose.studies.transfer import transfer
 from contrapose.training import Model
 from contrapose.training.recording import PROBE_SCORES
@@ -62,7 +62,8 @@ def evaluate(
     kind, *options = measure.split(":")
     if kind in _ON_DOWNSTREAM_DATA:
         values = _ON_DOWNSTREAM_DATA[kind](model, split, *options, downstream=downstream, root=data_root)
-        return {**values, data_key(measure): downstream.get(options[0])}
+        # With its data beside each value: the same measure on other data is another number.
+        return values | {data_key(name): paths for name in values if (paths := paths_of(name, downstream))}
     return _EVALUATIONS[kind](model, split, *options)
 
 
