@@ -180,6 +180,10 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
         check_number("hold_out", self.hold_out, least=0)
         if self.hold_out >= 1:
             raise ValueError(f"hold_out: expected a share below 1, such as 0.2, got {self.hold_out!r}")
+        for name in _LISTS:
+            if not isinstance(getattr(self, name), list | tuple):
+                raise ValueError(f"{name}: expected a list, got {getattr(self, name)!r}")
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # so that a list gives the run the same name
         recorded_measures(self.record)  # refuses an unknown one
         last = math.inf if "epochs" in self.auto_settings else self.epochs
         for epoch in self.keep:
