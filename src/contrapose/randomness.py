@@ -76,5 +76,6 @@ def sample_classes(labels: Tensor, counts: Sequence[int], *keys: int) -> Tensor:
     drawn = [
         part[permutation(len(part), *keys, c, device=part.device)[:count]]
         for c, (count, part) in enumerate(zip(counts, members, strict=True))
+        if len(part)
     ]
     return torch.cat(drawn)

@@ -16,7 +16,8 @@ from contrapose.modalities import Split
 from contrapose.modalities.images.voc import load_voc
 from contrapose.networks.encoder import Encoder
 from contrapose.studies.downstream import STAND_IN, SUPERVISED
-from contrapose.training import Model, build, prepare_other
+from contrapose.studies.embeddings import start
+from contrapose.training import Model, prepare_other
 from contrapose.training.weights import initialise
 
 
@@ -82,8 +83,7 @@ def _encoder(model: Model, split: Split, weights: str, given: Mapping[str, str])
         encoder = copy.deepcopy(model.encoder)
         initialise(encoder, Path(given[SUPERVISED]))
         return encoder
-    # Building from the same seed reproduces the initial weights, so they need not be saved.
-    return build(model.run, len(split.train)).encoder.to(model.device)
+    return start(model, split).encoder
 
 
 def describe_transfer(measure: str) -> str:

@@ -74,6 +74,9 @@ def test_a_share_is_held_out_where_there_is_no_test_split(tmp_path: Path) -> Non
     assert split.test is not None
     assert (len(split.train), len(split.test)) == (16, 4)
     assert not set(split.train.paths) & set(split.test.paths)
+    assert "20 % of each class, 4 images, are held out" in split.notes[0]
+    whole = load("eurosat", root=tmp_path, hold_out=0.0)
+    assert (len(whole.train), whole.test) == (20, None)
 
 
 def test_what_cannot_be_downloaded_says_where_it_belongs(tmp_path: Path) -> None:

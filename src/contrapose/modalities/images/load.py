@@ -69,8 +69,11 @@ def class_list(classes: str) -> tuple[str, ...]:
         return IMAGENET100
     if not Path(classes).is_file():
         raise ValueError(f"classes: expected imagenet100 or a text file with one name per line, got {classes!r}")
-    names = (line.strip() for line in Path(classes).read_text().splitlines())
-    return tuple(dict.fromkeys(name for name in names if name))
+    lines = (line.strip() for line in Path(classes).read_text().splitlines())
+    names = tuple(dict.fromkeys(name for name in lines if name))
+    if not names:  # no names would keep all classes
+        raise ValueError(f"classes: expected a text file with one name per line, but {classes} has none")
+    return names
 
 
 def check_name(name: str) -> None:
