@@ -80,14 +80,14 @@ class _StudyOptions:
     """smoke (seconds, on the built-in digits), short (minutes on one GPU, on CIFAR-10, usually a quarter of the epochs), small
     (one GPU, CIFAR-10 and CIFAR-100, usually the printed epochs) or paper (the paper's settings)."""
     data: tuple[str, ...] = ()
-    """Replace the data: a name or path for all data sets, or NAME=PATH for one, such as cifar10=cifar10.npz. Data that is
-    evaluated on after training is given in the same way, such as voc=VOCdevkit; flowers102=flowers102 downloads it."""
+    """Replace the data: a name or path for all data sets, or NAME=PATH for one, such as cifar10=cifar10.npz. Data on which
+    encoders are evaluated after training is given in the same way: voc=VOCdevkit; flowers102=flowers102 downloads it."""
     rows: tuple[str, ...] = ()
     """Use only these rows, such as "τ = 0.2". Claims are then judged by these rows alone."""
     sets: tuple[str, ...] = ()
     """Use only these data sets, named as in the report, such as "CIFAR-10, exponential"."""
     precision: str = ""
-    """fp32, bf16 or fp16 instead of the scale's; part of the names of the runs."""
+    """fp32, bf16 or fp16 in place of the scale's. It is part of the names of the runs."""
     seeds: int = 1
     """Number of runs per setting, with random seeds 0, 1, …"""
     root: Path = Path("runs")
