@@ -53,8 +53,9 @@ class Train:
         with training_display(silent=_rank() > 0) as display, ExitStack() as stack:
             watch, say = ignore_closed_output(display.show_step), ignore_closed_output(display.print_line)
             # Refuse an unknown name before a directory or lock is created.
-            for name in filter(None, (self.run.data, self.run.probe_data)):
-                self.run.kind.check_data(name)
+            self.run.kind.check_data(self.run.data)
+            if self.run.probe_data:
+                self.run.kind.check_data(self.run.probe_data, "probe_data")
             world_size = int(os.environ.get("WORLD_SIZE", "1"))
             run = resolve(self.run, own_device(), say=say, folder=self.out, world_size=world_size)
             folder = self.out or Path("runs") / run.name

@@ -165,8 +165,8 @@ class Suggestion:
 class Modality(Protocol):
     """A kind of data."""
 
-    def check_data(self, name: str) -> None:
-        """Refuse a data set that does not exist, before anything is read."""
+    def check_data(self, name: str, argument: str = "data") -> None:
+        """Refuse a data set that does not exist, before anything is read; `argument` is what the message names."""
 
     def can_stream(self, name: str) -> bool:
         """Whether the samples of a data set can stay on disk."""

@@ -76,13 +76,13 @@ def class_list(classes: str) -> tuple[str, ...]:
     return names
 
 
-def check_name(name: str) -> None:
-    """Raise ValueError if `name` is neither a known data set nor an existing path; read nothing."""
+def check_name(name: str, argument: str = "data") -> None:
+    """Raise ValueError, which names the argument, if `name` is neither a known data set nor a path; read nothing."""
     if name in NAMED or Path(name).exists():
         return
     hint = nearest(name, NAMED)
     raise ValueError(
-        f"data: expected one of {', '.join(NAMED)}, a folder of images or an .npz file, got {name!r}{hint}"
+        f"{argument}: expected one of {', '.join(NAMED)}, a folder of images or an .npz file, got {name!r}{hint}"
         + ("" if hint else ", which does not exist (relative paths start at the working directory)")
     )
 
