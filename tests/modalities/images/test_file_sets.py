@@ -107,3 +107,21 @@ def test_an_image_of_voc_can_have_several_classes(tmp_path: Path) -> None:
         assert torch.equal(torch.as_tensor(split.test.labels), torch.tensor([[1, 0]]))
     with pytest.raises(ValueError, match="expected a folder of PASCAL VOC"):
         load_voc(tmp_path / "VOCdevkit" / "VOC2007" / "JPEGImages")
+
+
+def test_of_several_years_of_voc_the_first_is_read(tmp_path: Path) -> None:
+    for year in ("VOC2012", "VOC2007", "VOC2010"):
+        make_voc(tmp_path / year)
+    assert load_voc(tmp_path).train.name == "VOC2007 (trainval)"
+
+
+def test_lists_of_voc_that_do_not_agree_are_refused(tmp_path: Path) -> None:
+    """The labels of one list would go to the images of another."""
+    make_voc(tmp_path)
+    dogs = tmp_path / "ImageSets" / "Main" / "dog_trainval.txt"
+    for content in ("2 -1\n1 1\n3 0\n", "1 -1\n2 1\n", "1\n2\n3\n"):
+        dogs.write_text(content)
+        with pytest.raises(
+            ValueError, match=r"data: .*dog_trainval.txt: expected an image and 1, 0 or -1 in each line"
+        ):
+            load_voc(tmp_path)
