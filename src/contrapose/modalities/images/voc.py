@@ -22,6 +22,8 @@ def load_voc(folder: Path) -> Split:
     if not _has_lists(folder):
         raise ValueError(f"data: expected a folder of PASCAL VOC with ImageSets/Main/*_trainval.txt, got {folder}")
     train, test = _part(folder, "trainval"), _part(folder, "test")
+    if train.classes != test.classes:
+        raise ValueError(f"data: the lists of trainval and of test in {folder} are of different classes")
     return Split(train, train, test)
 
 
