@@ -153,7 +153,7 @@ def test_runs_of_the_figures() -> None:
     entropy = {run.data: run.record for name in ("cacr/figure3", "cacr/figure4") for run in runs(name, "paper")}
     assert entropy == {"cifar10": ("entropy:2.0@1",), "cifar100": ("entropy:3.0@1",)}
     assert {run.batch for run in runs("cacr/figure3", "paper")} == {768, 128}  # M, where the item has none of its own
-    assert {run.record for run in runs("cacr/figure10", "paper")} == {("linear:cacr@10",)}
+    assert {run.record for run in runs("cacr/figure10", "paper")} == {("linear:cacr-crops@10",)}
     assert not any(run.record or run.keep for run in runs("cacr/table8", "short"))  # recorded runs keep their names
 
 

@@ -108,7 +108,7 @@ def test_a_failed_run_in_a_report(
     page = (tmp_path / "out" / "behaviour-equation6-smoke" / "index.html").read_text()
     assert "holds another run" in page
     assert "too small to decide" in page
-    assert collect(plan, 1, tmp_path).cell("contrastive τ = 0.2", "").values
+    assert collect(plan, 1, tmp_path).cell("contrastive τ = 0.2", "accuracy").values
 
 
 @pytest.mark.slow

@@ -319,7 +319,7 @@ class Plan:
     def measure(self, quantity: Quantity, study_data: StudyData, row: Row) -> str:
         """Return what a quantity measures of a row on a data set. A linear probe of a smoke run is short, as its name says."""
         measure = fill(study_data.measures.get(quantity.measure, quantity.measure), row)
-        short = self.scale == "smoke" and measure.startswith("linear")
+        short = self.scale == "smoke" and measure.removeprefix("start:").startswith("linear")
         return f"{measure}:{SMOKE_PROBE_EPOCHS}" if short else measure
 
     def measures(self, study_data: StudyData, row: Row) -> tuple[str, ...]:
