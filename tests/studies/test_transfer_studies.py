@@ -13,6 +13,7 @@ from mixed_folder import make_mixed_folder
 from PIL import Image
 
 from contrapose.cli import main
+from contrapose.cli.study import check_data_available
 from contrapose.evaluation import TRANSFER_SETS, TransferSet
 from contrapose.modalities.images.encoders import encoder
 from contrapose.studies import find
@@ -141,6 +142,10 @@ def test_voc_is_scored_by_its_own_average_precision(tmp_path: Path, monkeypatch:
     task = Task(Run(**TINY), (measure,), tmp_path / "runs", downstream={"voc2007": str(tmp_path)})  # type: ignore[arg-type]
     assert run_task(task) == ""
     assert RunDirectory(task.folder).evaluations()[measure] > 60
+
+
+def test_the_built_in_digits_are_data_too(tmp_path: Path) -> None:
+    check_data_available([find("dystress/table11").plan("smoke", ["flowers102=digits"])], tmp_path)
 
 
 def test_data_that_does_not_exist_is_refused_before_training(capsys: pytest.CaptureFixture[str]) -> None:
