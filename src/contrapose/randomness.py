@@ -6,6 +6,8 @@ resumed run needs no generator state, and a batch can be split between workers o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -56,3 +58,24 @@ def permutation(size: int, *keys: int, device: torch.device | None = None) -> Te
     [0, 1, 2, 3, 4]
     """
     return torch.argsort(bits(torch.arange(size, device=device), *keys), stable=True)
+
+
+def sample_classes(labels: Tensor, counts: Sequence[int], *keys: int) -> Tensor:
+    """Return the indices of so many random samples of each class, class by class; all of a class that has fewer.
+
+    labels   class numbers (n,)
+    counts   samples of class 0, 1, …
+    keys     determine which
+
+    >>> sample_classes(torch.tensor([1, 0, 1, 1]), [1, 2], 0).tolist()[0]
+    1
+    """
+    # Sorted once: a search for the members of each of ImageNet's classes would take half a minute.
+    members = labels.argsort(stable=True).split(labels.bincount(minlength=len(counts)).tolist())
+    # One permutation per class: a smaller count draws a subset of what a larger one draws.
+    drawn = [
+        part[permutation(len(part), *keys, c, device=part.device)[:count]]
+        for c, (count, part) in enumerate(zip(counts, members, strict=True))
+        if len(part)
+    ]
+    return torch.cat(drawn)

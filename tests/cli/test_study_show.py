@@ -108,3 +108,10 @@ def test_a_long_plan_is_estimated_from_recorded_runs(
     record(tmp_path, second, seconds=6.0)
     announce_plans(plans, 1, tmp_path)  # all done: nothing is left to estimate
     assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_the_data_to_give_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "data that you give with --data NAME=PATH: voc, coco." in " ".join(
+        show(capsys, "cacr/table7", tmp_path).split()
+    )
+    assert "--data NAME=PATH" not in show(capsys, "cacr/table3", tmp_path)

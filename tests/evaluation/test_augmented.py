@@ -121,6 +121,10 @@ def test_a_gpu_gives_what_a_cpu_gives() -> None:
 def test_features_that_are_not_finite_are_refused() -> None:
     with pytest.raises(ValueError, match=r"train: features of some images with augmentation \(crops\) are not finite"):
         score(Probe(epochs=1, augment="crops"), bars(30), encode=lambda inputs: flat(inputs) / 0)
+    features, labels = torch.zeros(4, 8), torch.zeros(4, dtype=torch.long)
+    reader = bars(4).reader(VIEWS, CPU, workers=0, timeout=0.0)
+    with pytest.raises(ValueError, match=r"train_labels: expected one integer per image, shape \(4,\), got \(4, 1\)"):
+        probe_augmented(Probe(augment="crops"), flat, reader, labels[:, None], features, labels, views=VIEWS)
 
 
 @pytest.mark.parametrize("name", ["cacr", "cacr-crops"])

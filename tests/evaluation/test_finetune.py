@@ -160,3 +160,10 @@ def test_wrong_settings_are_refused() -> None:
         FineTune(optimiser="adam")
     with pytest.raises(ValueError, match="class_weights, pos_weight: expected a number above 0, got -1"):
         FineTune(class_weights=(1.0, -1.0))
+
+
+def test_images_with_several_classes_need_a_metric(tmp_path: Path) -> None:
+    """Refused before anything is read: without a metric there would be no score."""
+    source = Files("voc", (tmp_path / "missing.jpg",) * 2, torch.tensor([[1, 0], [1, 1]]), ("cat", "dog"))
+    with pytest.raises(ValueError, match="metrics: images with several classes have no accuracy; use map_11"):
+        FineTune()(encoder("tiny"), source, source, views=Views.named("digits"))

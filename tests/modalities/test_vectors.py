@@ -72,7 +72,7 @@ class Vectors:
 
 
 class VectorModality:
-    def check_data(self, name: str) -> None:
+    def check_data(self, name: str, argument: str = "data") -> None:
         assert name == "clusters"
 
     def can_stream(self, name: str) -> bool:

@@ -11,9 +11,10 @@ from commands import error_message
 from contrapose.evaluation.detection import PROTOCOLS, draw_shapes
 from contrapose.studies import find
 from contrapose.studies.collect import collect
+from contrapose.studies.downstream import MADE
 from contrapose.studies.execute import run_tasks
 from contrapose.studies.results import RunDirectory
-from contrapose.studies.study import MADE, SMOKE, Plan
+from contrapose.studies.study import SMOKE, Plan
 from contrapose.studies.task import Task
 
 TINY = {**SMOKE, "limit": 40, "batch": 8, "epochs": 1, "knn": 3, "knn_every": 1, "metrics": 10}
@@ -57,7 +58,7 @@ def test_a_run_on_drawn_shapes_and_then_on_given_data(tmp_path: Path, monkeypatc
     drawn = study.plan("smoke")
     directory = run(drawn, tmp_path)
     measured = directory.evaluations()
-    assert measured["detection:voc:data"] == MADE
+    assert measured["detection:voc:AP50:data"] == {"voc": MADE}
     assert 0 <= measured["detection:voc:AP50"] <= 100
     assert collect(drawn, 1, tmp_path).cell("MoCov2", "VOC AP50").values == (measured["detection:voc:AP50"],)
 
@@ -67,7 +68,7 @@ def test_a_run_on_drawn_shapes_and_then_on_given_data(tmp_path: Path, monkeypatc
     shortened = replace(PROTOCOLS["voc"], iterations=10, batch=2, regions=8, precise_batches=1)
     monkeypatch.setitem(PROTOCOLS, "voc", shortened)
     monkeypatch.setattr("contrapose.studies.detection._SMALL_SIZE", 40)
-    assert run(given, tmp_path).evaluations()["detection:voc:data"] == str(folder)
+    assert run(given, tmp_path).evaluations()["detection:voc:AP50:data"] == {"voc": str(folder)}
     assert len(collect(given, 1, tmp_path).cell("MoCov2", "VOC AP50").values) == 1
     assert not collect(drawn, 1, tmp_path).cell("MoCov2", "VOC AP50").values
 

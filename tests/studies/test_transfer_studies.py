@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +13,16 @@ from mixed_folder import make_mixed_folder
 from PIL import Image
 
 from contrapose.cli import main
+from contrapose.cli.study import check_data_available
 from contrapose.evaluation import TRANSFER_SETS, TransferSet
 from contrapose.modalities.images.encoders import encoder
 from contrapose.studies import find
 from contrapose.studies.collect import collect
+from contrapose.studies.downstream import data_key, downstream_names, missing_data
 from contrapose.studies.results import RunDirectory
 from contrapose.studies.study import SMOKE
 from contrapose.studies.task import Task, run_task
-from contrapose.studies.transfer import missing_data, needed_names, stand_in
+from contrapose.studies.transfer import stand_in
 from contrapose.training import Run
 from contrapose.training.weights import export
 
@@ -38,7 +41,7 @@ def test_measures_name_the_data_that_they_need() -> None:
         "transfer:mura:dystress:supervised",
         "transfer:digits:dystress:start",
     ]
-    assert needed_names(measures) == ["mura", "supervised"]
+    assert [downstream_names(measure) for measure in measures] == [(), ("mura",), ("mura", "supervised"), ()]
     assert missing_data("knn_top1", {}) == ""
     assert missing_data("transfer:mura:dystress", {"mura": "somewhere"}) == ""
     assert missing_data("transfer:mura:dystress:supervised", {}) == "not given; --data mura=PATH supervised=PATH"
@@ -106,6 +109,20 @@ def test_a_folder_is_measured_with_supervised_weights_too(tmp_path: Path, monkey
     assert all(0 <= values[measure] <= 100 for measure in task.measures)
 
 
+def test_other_data_or_weights_are_measured_again(tmp_path: Path) -> None:
+    """Each value remembers the data and the weights that it was computed on, whatever was measured after it."""
+    directory, supervised = RunDirectory(tmp_path), "transfer:mura:dystress:supervised"
+    first, other = {"mura": "first", "supervised": "weights"}, {"mura": "other", "supervised": "weights"}
+    values = {"transfer:mura:dystress": 50.0, data_key("transfer:mura:dystress"): {"mura": "other"}}
+    values |= {supervised: 60.0, data_key(supervised): first}
+    (tmp_path / "evaluations.json").write_text(json.dumps(values))
+    assert directory.holds("transfer:mura:dystress", other)
+    assert not directory.holds("transfer:mura:dystress", first)
+    assert directory.holds(supervised, first)
+    assert not directory.holds(supervised, other)
+    assert not directory.holds(supervised, {**first, "supervised": "others"})
+
+
 def test_voc_is_scored_by_its_own_average_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Red and green squares, each with its class, and some with both."""
     monkeypatch.setitem(TRANSFER_SETS, "voc2007", replace(TRANSFER_SETS["voc2007"], trial=True))
@@ -125,6 +142,10 @@ def test_voc_is_scored_by_its_own_average_precision(tmp_path: Path, monkeypatch:
     task = Task(Run(**TINY), (measure,), tmp_path / "runs", downstream={"voc2007": str(tmp_path)})  # type: ignore[arg-type]
     assert run_task(task) == ""
     assert RunDirectory(task.folder).evaluations()[measure] > 60
+
+
+def test_the_built_in_digits_are_data_too(tmp_path: Path) -> None:
+    check_data_available([find("dystress/table11").plan("smoke", ["flowers102=digits"])], tmp_path)
 
 
 def test_data_that_does_not_exist_is_refused_before_training(capsys: pytest.CaptureFixture[str]) -> None:

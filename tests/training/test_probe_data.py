@@ -67,7 +67,10 @@ def test_what_is_refused(folders: Path, capsys: pytest.CaptureFixture[str]) -> N
     message = error_message(capsys, *common, "--probe-data", "pictures")
     assert "probe_data: expected labelled training and test images, but pictures has none" in message
     message = error_message(capsys, *common, "--probe-data", "nowhere")
+    assert "probe_data: expected one of digits, " in message
     assert "got 'nowhere', which does not exist" in message
+    with pytest.raises(ValueError, match=r"^probe_data: expected one of"):
+        prepare(Run(data="digits", probe_data="nowhere"))
     message = error_message(capsys, *common, "--probe-data", "digits", "--probe", "train")
     assert "probe: train learns from the training images, but probe_data is digits; use one" in message
     assert not Path("run").exists()

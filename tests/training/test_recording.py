@@ -96,7 +96,7 @@ def test_the_deficit_hardly_depends_on_the_batch_size() -> None:
         ("linear:cacr@0", "record: expected MEASURE@EPOCHS"),
         ("linear:cacr@often", "got 'linear:cacr@often'"),
         ("linear:cac@10", "got 'cac'; did you mean 'cacr'"),
-        ("linear:cacr:0@10", "record: expected MEASURE@EPOCHS"),
+        ("linear:cacr:0@10", "record: expected MEASURE@EPOCHS with linear:PROBE, linear:PROBE:EPOCHS"),
         ("knn@10", "record: expected MEASURE@EPOCHS"),
         ("entropy:high@1", "record: expected MEASURE@EPOCHS"),
         ("entropy:-1@1", "record: expected MEASURE@EPOCHS"),
@@ -114,7 +114,7 @@ def test_bad_items_are_refused_at_once(item: Any, message: str) -> None:
 def test_a_measure_is_asked_for_once() -> None:
     with pytest.raises(ValueError, match=r"each measure once, got 'entropy:2@1' beside another of its kind"):
         recorded_measures(("entropy:2@1", "linear:cacr@1", "entropy:3@5"))
-    assert len(recorded_measures(("entropy:2@1", "linear:cacr@1", "linear:wang-liu@1"))) == 3
+    assert len(recorded_measures(("entropy:2@1", "linear:cacr@1", "linear:wang-liu@1", "linear:cacr:5@1"))) == 4
 
 
 def test_data_that_lacks_what_a_measure_needs(tmp_path: Path) -> None:
@@ -137,3 +137,10 @@ def test_the_settings_are_part_of_the_name_and_read_back() -> None:
     assert RUN.name != plain.name
     assert "record" not in plain.describe()
     assert Run.read(RUN.describe()) == RUN
+
+
+def test_lists_of_settings() -> None:
+    assert Run(record=[], keep=[1]).name == Run(keep=(1,)).name  # type: ignore[arg-type]
+    for settings in ({"record": "entropy:2@1"}, {"keep": 5}, {"keep": None}):
+        with pytest.raises(ValueError, match=rf"^{next(iter(settings))}: expected a list, got"):
+            Run(**settings)

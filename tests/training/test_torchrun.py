@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 from processes import run_in_process_group
 
+from contrapose.modalities import Split
 from contrapose.training import Run, Stopped, Trainer, checkpoint
 from contrapose.training.eager import EagerSteps
+from contrapose.training.kept import kept_epochs
+from contrapose.training.recording import RecordedMeasure
 
 ARGUMENTS = [
     "--limit",
@@ -91,6 +94,29 @@ def train_until_signal(rank: int, world_size: int, out: str) -> None:
     trainer.steps.step = step_with_signal  # type: ignore[method-assign]
     with pytest.raises(Stopped, match="after step 3"):
         trainer.train()
+
+
+def train_with_measures(rank: int, world_size: int, out: str) -> None:
+    """Train, and check that this process takes the recorded measures, so that no other one has to wait for it."""
+    os.environ |= {"WORLD_SIZE": str(world_size), "RANK": str(rank)}
+    run = Run(limit=64, batch=8, epochs=2, knn=5, metrics=0, record=("entropy:2:16@1", "linear:cacr:1@2"), keep=(2,))
+    trainer, taken = Trainer(run, Path(out), say=lambda text: None), []
+    take = trainer.model.take
+
+    def counted(measure: RecordedMeasure, split: Split) -> dict[str, float]:
+        taken.append(measure.text)
+        return take(measure, split)
+
+    trainer.model.take = counted  # type: ignore[method-assign]
+    trainer.train()
+    assert taken == ["entropy:2:16@1", "entropy:2:16@1", "linear:cacr:1@2"]
+
+
+def test_all_processes_take_the_recorded_measures(tmp_path: Path) -> None:
+    run_in_process_group(train_with_measures, 2, tmp_path / "run")
+    records = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
+    assert ["linear:cacr:1" in record for record in records] == [False, True]
+    assert kept_epochs(tmp_path / "run") == [2]
 
 
 def test_a_signal_to_one_process_stops_all_at_the_same_step(tmp_path: Path) -> None:

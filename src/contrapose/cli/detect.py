@@ -22,8 +22,9 @@ from contrapose.validate import check_directory
 class Detect:
     """Fine-tune a run's encoder as the backbone of a detector on VOC or COCO, and print its average precision.
 
-    The detector is torchvision's Faster R-CNN, or Mask R-CNN with --masks, with all stages but the last as backbone and the last
-    one as head (C4). Without options the schedule is that of He et al. (MoCo): 24,000 iterations, or 90,000 with masks.
+    The detector is torchvision's Faster R-CNN, or Mask R-CNN with --masks. All stages of the encoder but the last are its
+    backbone, and the last one is its head (C4). Without options the schedule is that of He et al. (MoCo): 24,000 iterations, or
+    90,000 with masks.
     """
 
     run: Positional[Path]
@@ -33,17 +34,17 @@ class Detect:
     masks: bool = False
     """Predict masks too, with Mask R-CNN; COCO has them."""
     iterations: int = 0
-    """Batches to train on; 0: those of the paper. The learning rate drops at the same parts of them."""
+    """Batches to train on; 0: the paper's number. The learning rate drops after the same shares of them."""
     batch: int = 16
     """Images in a batch."""
     lr: float | None = None
     """Learning rate after the warm-up; default: 0.02 · batch / 16."""
     size: int = 800
-    """Length of the shorter side of test images; those of training images are in proportion."""
+    """Shorter side of test images, in pixels; those of training images are in proportion."""
     seed: int = 0
     """Random seed of the new layers, the order of images and their augmentation."""
     out: Annotated[Path | None, arg(aliases=["-o"])] = None
-    """JSON file of the scores and settings to write; default: detection-DATA.json in the directory of the run."""
+    """JSON file to write scores and settings to; default: detection-DATA.json in the directory of the run."""
 
     @allow_progress_bars()
     def __call__(self) -> None:

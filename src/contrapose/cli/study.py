@@ -18,11 +18,11 @@ from contrapose.modalities.images.load import load as load_data
 from contrapose.report.render import write
 from contrapose.studies import STUDIES, Plan, Study, find
 from contrapose.studies.collect import collect, document, verdicts
+from contrapose.studies.downstream import MADE
 from contrapose.studies.execute import run_tasks
 from contrapose.studies.protocol import protocol_page
 from contrapose.studies.results import RunDirectory
 from contrapose.studies.scales import describe_changes
-from contrapose.studies.study import MADE
 from contrapose.studies.task import Task
 from contrapose.validate import check_directory, check_known, nearest
 
@@ -80,14 +80,14 @@ class _StudyOptions:
     """smoke (seconds, on the built-in digits), short (minutes on one GPU, on CIFAR-10, usually a quarter of the epochs), small
     (one GPU, CIFAR-10 and CIFAR-100, usually the printed epochs) or paper (the paper's settings)."""
     data: tuple[str, ...] = ()
-    """Replace the data: a name or path for all data sets, or NAME=PATH for one, such as cifar10=cifar10.npz. Data that is
-    evaluated on after training is given in the same way, such as voc=VOCdevkit; flowers102=flowers102 downloads it."""
+    """Replace the data: a name or path for all data sets, or NAME=PATH for one, such as cifar10=cifar10.npz. Data on which
+    encoders are evaluated after training is given in the same way: voc=VOCdevkit; flowers102=flowers102 downloads it."""
     rows: tuple[str, ...] = ()
     """Use only these rows, such as "τ = 0.2". Claims are then judged by these rows alone."""
     sets: tuple[str, ...] = ()
     """Use only these data sets, named as in the report, such as "CIFAR-10, exponential"."""
     precision: str = ""
-    """fp32, bf16 or fp16 instead of the scale's; part of the names of the runs."""
+    """fp32, bf16 or fp16 in place of the scale's. It is part of the names of the runs."""
     seeds: int = 1
     """Number of runs per setting, with random seeds 0, 1, …"""
     root: Path = Path("runs")
@@ -123,8 +123,8 @@ class StudyRun(_StudyOptions):
         """Run and report; exit with 1 if a run failed."""
         plans = self.plans()
         check_directory("out", self.out)  # before hours of training
-        check_data_available(plans, self.data_root)
         check_seeds(self.seeds)
+        check_data_available(plans, self.data_root)
         announce_plans(plans, self.seeds, self.root)
         failures = run_plans(plans, self.seeds, self.root, data_root=self.data_root, jobs=self.jobs, on=self.on)
         self.report(plans)
@@ -185,10 +185,7 @@ def check_data_available(plans: Sequence[Plan], root: Path) -> None:
                 study_data.changes["probe_data"], f"the data that {study_data.name} is evaluated on"
             )
     for source, name in names_by_source.items():
-        # Downloaded here, once, because concurrent runs would download the same files at the same time.
-        if source in NAMED and source != "digits":
-            load_data(source, root=root)
-        if source in NAMED or Path(source).exists():
+        if _is_available(source, root):
             continue
         expected = "a folder with train/ and test/ (or val/), class folders inside, or an .npz file"
         # Something that looks like a path is a mistyped one; a bare name is a data set that users must get themselves.
@@ -197,6 +194,14 @@ def check_data_available(plans: Sequence[Plan], root: Path) -> None:
         raise ValueError(
             f"data: {name} cannot be downloaded automatically; give its path with --data {source}=PATH: {expected}"
         )
+
+
+def _is_available(source: str, root: Path) -> bool:
+    """Return whether data is built in or exists; a data set that torchvision knows is downloaded, or raises ValueError."""
+    # Downloaded here, once, because concurrent runs would download the same files at the same time.
+    if source in NAMED and source != "digits":
+        load_data(source, root=root)
+    return source in NAMED or Path(source).exists()
 
 
 def _check_downstream_data(plans: Sequence[Plan], root: Path) -> None:
@@ -209,9 +214,7 @@ def _check_downstream_data(plans: Sequence[Plan], root: Path) -> None:
                 f"give some with --data NAME=PATH (`contrapose study show {plan.study.name}` has the names)"
             )
         for name, path in plan.downstream.items():
-            if path in NAMED and path != "digits":
-                load_data(path, root=root)
-            elif path != MADE and not Path(path).exists():
+            if path != MADE and not _is_available(path, root):
                 raise ValueError(
                     f"data: {name}={path} does not exist; expected a path or a name of `contrapose data list`"
                 )

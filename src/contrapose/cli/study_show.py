@@ -123,6 +123,9 @@ def _print_scales(study: Study, root: Path) -> None:
     if not study.rows:
         print(f"\ncontrapose study run {study.name}")
         return
+    if study.downstream_names:
+        names = ", ".join(study.downstream_names)
+        print(f"\n{_wrap(f'Encoders are evaluated on data that you give with --data NAME=PATH: {names}.')}")
     durations = recorded_durations(root)
     printed: dict[tuple[str, ...], str] = {}  # scales by the names of their runs
     for scale in SCALES:

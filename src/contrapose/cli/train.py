@@ -53,8 +53,9 @@ class Train:
         with training_display(silent=_rank() > 0) as display, ExitStack() as stack:
             watch, say = ignore_closed_output(display.show_step), ignore_closed_output(display.print_line)
             # Refuse an unknown name before a directory or lock is created.
-            for name in filter(None, (self.run.data, self.run.probe_data)):
-                self.run.kind.check_data(name)
+            self.run.kind.check_data(self.run.data)
+            if self.run.probe_data:
+                self.run.kind.check_data(self.run.probe_data, "probe_data")
             world_size = int(os.environ.get("WORLD_SIZE", "1"))
             run = resolve(self.run, own_device(), say=say, folder=self.out, world_size=world_size)
             folder = self.out or Path("runs") / run.name
@@ -124,17 +125,18 @@ class Evaluate:
     dystress-imagenet, balanced-cifar or balanced-imagenet. The paper's own, on augmented images: wang-liu-flips (CIFAR),
     wang-liu-colours (SVHN), wang-liu-crops (ImageNet), and the other names with -crops."""
     augment: str = ""
-    """Augment the probe's training images anew in each epoch: crops (with flips), flips or colours. Empty: as the name of the
+    """Augment the probe's training images anew in each epoch: crops (with flips), flips or colours; empty: as the name of the
     probe says."""
     best: bool = False
     """Report the accuracy of the probe's best epoch too, under a name of its own."""
     finetune: int = 0
-    """Epochs for which the encoder and a classifier are fine-tuned; 0: no fine-tuning, or the epochs of --recipe."""
+    """Epochs for which the encoder and a classifier are fine-tuned; 0: those of --recipe, or no fine-tuning without it."""
     recipe: str = ""
     """Fine-tune as a paper does: dystress-multiclass, dystress-binary, cacr-resnet50 or vit; empty: a recipe of our own."""
     shots: int = 0
-    """Train on so many images of each class only, a linear probe or, with --finetune, the encoder too (ELEVATER's protocol:
-    learning rate and weight decay chosen on the last image of each class, mean of three samples); 0: all images."""
+    """Train on this many images of each class: a linear probe, or with --finetune the encoder too; 0: on all images. By
+    ELEVATER's protocol, learning rate and weight decay are chosen on the last of them, and the score is the mean of three
+    samples."""
     metrics: bool = False
     """Compute metrics on all test images: uniformity, tolerance, separation and others of the projector's output and, as
     encoder_NAME, those of the encoder's features that need no augmentation."""

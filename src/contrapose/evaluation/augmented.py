@@ -11,6 +11,7 @@ from contrapose.evaluation.features import check_part
 from contrapose.evaluation.linear import Probe
 from contrapose.modalities import Reader, ViewMaker
 from contrapose.randomness import permutation
+from contrapose.validate import check_index
 
 
 def probe_augmented(
@@ -36,6 +37,7 @@ def probe_augmented(
     seed           determines views, order and initial weights
     """
     check_part("test", test, test_labels)
+    check_index("train_labels", train_labels, len(train_labels))
     rows = _AugmentedRows(probe, encode, reader, train_labels, width=test.shape[1], views=views, seed=seed)
     scores = probe.fit(
         rows.features,

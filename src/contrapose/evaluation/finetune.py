@@ -69,7 +69,7 @@ class FineTune:
         workers: int = 0,
         timeout: float = TIMEOUT,
     ) -> dict[str, float]:
-        """Return the accuracy on `test` in per cent; `encoder` is not changed.
+        """Return the accuracy on `test` in per cent, if each image has one class; `encoder` is not changed.
 
         train, test         labelled data sets, in memory or on disk
         views               how inputs are made
@@ -79,6 +79,8 @@ class FineTune:
         """
         if train.labels is None or test.labels is None:
             raise ValueError("fine-tuning needs labelled training and test images")
+        if train.labels.ndim == 2 and not metrics:
+            raise ValueError("metrics: images with several classes have no accuracy; use map_11")
         device = torch.device(device)
         labels, test_labels = train.labels.to(device), test.labels.to(device)
         # The classifier is initialised from `seed` without disturbing the caller's random state.
@@ -93,6 +95,11 @@ class FineTune:
         logits = self.predict(network, test.reader(views, device, workers=workers, timeout=timeout).plain())
         scores = accuracy(lambda chunk: chunk, logits, test_labels) if labels.ndim == 1 else {}
         return scores | {name: score(name, logits, test_labels) for name in metrics}
+
+    @property
+    def peak_lr(self) -> float:
+        """Return the peak learning rate."""
+        return self.lr if self.lr is not None else 0.05 * self.batch / 256
 
     def outputs(self, labels: Tensor) -> int:
         """Return the number of logits for training labels, (N,) or, with several classes per image, (N, C)."""
@@ -115,7 +122,7 @@ class FineTune:
         on_epoch: Callable[[], None] = lambda: None,
     ) -> None:
         """Train a network in place, whatever its inputs are: images, or the features of a frozen encoder."""
-        peak = self.lr if self.lr is not None else 0.05 * self.batch / 256
+        peak = self.peak_lr
         optimiser, classes = self._optimiser(network, peak), self.outputs(labels)
         for epoch in range(self.epochs):
             for group in optimiser.param_groups:
@@ -151,8 +158,7 @@ class FineTune:
         """Return the settings in words."""
         name = {"sgd": "SGD", "adamw": "AdamW"}[self.optimiser]
         schedule = describe_schedule(self.milestones, self.gamma)
-        lr = self.lr if self.lr is not None else 0.05 * self.batch / 256
-        parts = [f"{name} for {self.epochs} epochs", f"lr {lr:g} ({schedule})", f"batch {self.batch}"]
+        parts = [f"{name} for {self.epochs} epochs", f"lr {self.peak_lr:g} ({schedule})", f"batch {self.batch}"]
         parts += [f"weight decay {self.weight_decay:g}"] if self.weight_decay else []
         parts += ["binary cross-entropy"] if self.pos_weight is not None else []
         parts += ["mixup and cutmix"] if self.mixup and self.cutmix else []

@@ -14,7 +14,7 @@ from contrapose.cuda.graphs import GraphedStep
 from contrapose.evaluation.features import check_labelled
 from contrapose.modalities import AUGMENTATIONS
 from contrapose.optim.lars import LARS
-from contrapose.randomness import permutation
+from contrapose.randomness import permutation, sample_classes
 from contrapose.validate import check_known
 
 
@@ -225,15 +225,12 @@ def few_shot(
     from sklearn.svm import LinearSVC
 
     check_labelled(train, train_labels, test, test_labels)
-    present = train_labels.unique()
-    if len(present) < 2:
-        raise ValueError(f"train_labels: expected at least two classes to tell apart, got only {int(present[0])}")
-    smallest = int(torch.stack([(train_labels == c).sum() for c in present]).min())
-    balanced = []
-    for c in present.tolist():
-        members = (train_labels == c).nonzero()[:, 0]
-        balanced.append(members[permutation(len(members), seed, c, device=members.device)[:smallest]])
-    subsets = {"few_shot": torch.cat(balanced), "long_tail": torch.arange(len(train), device=train.device)}
+    counts = train_labels.bincount()
+    if int((counts > 0).sum()) < 2:
+        raise ValueError(f"train_labels: expected at least two classes to tell apart, got only {int(train_labels[0])}")
+    smallest = int(counts[counts > 0].min())
+    balanced = sample_classes(train_labels, [smallest] * len(counts), seed)
+    subsets = {"few_shot": balanced, "long_tail": torch.arange(len(train), device=train.device)}
     scores = {}
     for name, index in subsets.items():
         unit = nn.functional.normalize

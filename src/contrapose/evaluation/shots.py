@@ -20,7 +20,7 @@ from contrapose.evaluation.scores import score
 from contrapose.modalities import Source, ViewMaker
 from contrapose.modalities.progress import progress_bar, without_progress_bars
 from contrapose.networks.encoder import Encoder
-from contrapose.randomness import permutation
+from contrapose.randomness import permutation, sample_classes
 from contrapose.workers import TIMEOUT
 
 
@@ -36,13 +36,10 @@ def n_shot(labels: Tensor, shots: int, *, seed: int = 0, classes: Sequence[str] 
         raise ValueError(f"shots: expected at least 1, got {shots}")
     if labels.ndim == 2:
         return _multi_label_shots(labels, shots, seed, classes)
-    drawn = []
-    for c in range(int(labels.max()) + 1):
-        members = (labels == c).nonzero()[:, 0]
-        _check_enough(len(members), shots, c, classes)
-        # One permutation per class: fewer shots draw a subset of what more shots draw.
-        drawn.append(members[permutation(len(members), seed, c)[:shots].to(members.device)])
-    return torch.cat(drawn)
+    counts = labels.bincount().tolist()
+    for c, count in enumerate(counts):
+        _check_enough(count, shots, c, classes)
+    return sample_classes(labels, [shots] * len(counts), seed)
 
 
 def _multi_label_shots(labels: Tensor, shots: int, seed: int, classes: Sequence[str]) -> Tensor:

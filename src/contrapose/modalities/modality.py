@@ -133,11 +133,11 @@ class DataSettings:
     modality: str = "images"
     """The kind of data: images."""
     data: str = "digits"
-    """A data set's name (digits, cifar10, cifar100, svhn, stl10), a folder of images or an .npz file."""
+    """A data set's name (digits, cifar10, …; `contrapose data list` lists all), a folder of images or an .npz file."""
     stream: bool = False
     """Leave a folder's images on disk: workers decode and crop them. For data that does not fit in memory."""
     classes: str = ""
-    """Keep some class folders, whose labels then start at 0: imagenet100, or a text file with one name per line; empty: all."""
+    """Use some of the class folders, with labels from 0 on: imagenet100, or a text file with one name per line; empty: all."""
     limit: int = 0
     """Train on so many images only, with the share of each class, always the same ones; 0: all (for digits: 5000)."""
     hold_out: float = 0.2
@@ -150,7 +150,7 @@ class DataSettings:
     probe: str = "all"
     """What test images are classified by: all labelled training images, or those left by `imbalance` (train)."""
     probe_data: str = ""
-    """Evaluate on another data set, a name or a path: its training images classify its test images; empty: on --data."""
+    """Evaluate on another data set, by its name or path: its training images classify its test images; empty: on --data."""
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,8 @@ class Suggestion:
 class Modality(Protocol):
     """A kind of data."""
 
-    def check_data(self, name: str) -> None:
-        """Refuse a data set that does not exist, before anything is read."""
+    def check_data(self, name: str, argument: str = "data") -> None:
+        """Refuse a data set that does not exist, before anything is read; `argument` is what the message names."""
 
     def can_stream(self, name: str) -> bool:
         """Whether the samples of a data set can stay on disk."""

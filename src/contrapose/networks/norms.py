@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -58,13 +58,14 @@ class ReplacementBatchNorm(nn.Module, ABC):
 
 
 @torch.no_grad()
-def estimate_statistics(network: nn.Module, batches: Iterable[Tensor]) -> None:
+def estimate_statistics(network: nn.Module, batches: Iterable[Tensor | tuple[Any, ...]]) -> None:
     """Replace the running statistics of all batch norms by their means over batches, and leave the network in evaluation.
 
-    A network that was never trained has a mean of 0 and a variance of 1, which are those of no data.
+    A network that was never trained has a mean of 0 and a variance of 1, which are those of no data. After a training in small
+    batches they lag behind the weights.
 
     network   any network of the inputs
-    batches   inputs (B, …) of equal size
+    batches   inputs (B, …) of equal size; a tuple holds several arguments of the network
     """
     norms = [module for module in network.modules() if isinstance(module, _BatchNorm | ReplacementBatchNorm)]
     momenta = [norm.momentum for norm in norms]
@@ -72,7 +73,7 @@ def estimate_statistics(network: nn.Module, batches: Iterable[Tensor]) -> None:
     for count, batch in enumerate(batches, 1):
         for norm in norms:
             norm.momentum = 1 / count  # the mean of all batches so far; the first one replaces the initial values
-        network(batch)
+        network(*(batch if isinstance(batch, tuple) else (batch,)))
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
     network.eval()

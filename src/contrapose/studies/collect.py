@@ -11,8 +11,9 @@ from pathlib import Path
 from contrapose.report.document import Document, RunNote, Section
 from contrapose.studies.blocks import table
 from contrapose.studies.claims import UNDECIDED, Verdict
+from contrapose.studies.downstream import downstream_names
 from contrapose.studies.protocol import describe_quantities
-from contrapose.studies.results import Cell, Results, RunDirectory, downstream_name, error_name
+from contrapose.studies.results import Cell, Results, RunDirectory, error_name
 from contrapose.studies.study import SMOKE_PROBE_EPOCHS, Plan
 from contrapose.training import Run
 
@@ -44,11 +45,11 @@ def collect(plan: Plan, seeds: int, root: Path) -> Results:
 def _cell(directories: Sequence[RunDirectory], measure: str, epochs: int, plan: Plan) -> Cell:
     """Return the values of a measure, one per directory, and the reasons for those that are missing."""
     values, runs, missing_reasons, older_forms, errors = [], [], [], [], []
+    missing_data, needs_data = plan.missing_data(measure), bool(downstream_names(measure))
     for directory in directories:
-        trained, missing_data = directory.trained(epochs), plan.missing_data(measure)
+        trained = directory.trained(epochs)
         # A run may hold the same measure on other data, which the report must not show under this name.
-        other_data = downstream_name(measure) in plan.downstream and not directory.holds(measure, plan.downstream)
-        measured = trained and not missing_data and not other_data
+        measured = trained and not missing_data and (not needs_data or directory.holds(measure, plan.downstream))
         value, older_form = directory.value_and_form(measure) if measured else (None, "")
         if value is not None:
             values.append(value)

@@ -14,7 +14,7 @@ from typing import Any
 
 from contrapose.evaluation.detection import PROTOCOLS, Detection, draw_shapes, read_detection_data
 from contrapose.modalities import Split
-from contrapose.studies.study import MADE
+from contrapose.studies.downstream import MADE
 from contrapose.training import Model
 
 # In place of VOC and COCO at the smoke scale: seconds on a CPU, which is far too few iterations for a good detector.

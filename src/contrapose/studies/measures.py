@@ -20,7 +20,6 @@ query_weights, own_class_weight, query_map, positive_ratio, negative_variation  
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -29,17 +28,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
-from contrapose.evaluation import FINE_TUNING, KNN, PROBES, Measures, features, few_shot
+from contrapose.evaluation import FINE_TUNING, KNN, Measures, features, few_shot
 from contrapose.metrics import similarity_histograms
 from contrapose.modalities import Split
 from contrapose.report.embedding import project_to_plane
 from contrapose.studies.detection import detection
+from contrapose.studies.downstream import data_key, paths_of
 from contrapose.studies.embeddings import metric, start
 from contrapose.studies.queries import query_map, query_weights
-from contrapose.studies.results import data_key
 from contrapose.studies.transfer import transfer
 from contrapose.training import Model
-from contrapose.training.recording import PROBE_SCORES
 
 
 def is_evaluation(measure: str) -> bool:
@@ -62,7 +60,8 @@ def evaluate(
     kind, *options = measure.split(":")
     if kind in _ON_DOWNSTREAM_DATA:
         values = _ON_DOWNSTREAM_DATA[kind](model, split, *options, downstream=downstream, root=data_root)
-        return {**values, data_key(measure): downstream.get(options[0])}
+        # With its data beside each value: the same measure on other data is another number.
+        return values | {data_key(name): paths for name in values if (paths := paths_of(name, downstream))}
     return _EVALUATIONS[kind](model, split, *options)
 
 
@@ -70,21 +69,12 @@ def _labelled_features(model: Model, split: Split) -> Any:
     """Return training features and labels, then test features and labels."""
     labelled = model.labelled_features(split)
     if labelled is None:
-        raise _unlabelled(model)
+        raise ValueError(f"{model.run.data} has no labelled training and test images to score with")
     return labelled
 
 
-def _unlabelled(model: Model) -> ValueError:
-    return ValueError(f"{model.run.data} has no labelled training and test images to score with")
-
-
-def _linear(model: Model, split: Split, name: str, epochs: str = "") -> dict[str, Any]:
-    probe = replace(PROBES[name], best=True)
-    scores = model.linear_probe(split, probe.shortened(int(epochs)) if epochs else probe, seed=model.run.seed)
-    if not scores:
-        raise _unlabelled(model)
-    suffix = f"{name}:{epochs}" if epochs else name
-    return {f"{kind}:{suffix}": scores.get(score) for score, kind in PROBE_SCORES.items()}
+def _linear(model: Model, split: Split, *name: str) -> dict[str, Any]:
+    return model.probe_scores(split, ":".join(name))
 
 
 def fine_tuning_recipe(encoder: str) -> str:

@@ -11,6 +11,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from contrapose.modalities import AUGMENTATIONS
+from contrapose.studies.downstream import data_key, downstream_names, paths_of
 from contrapose.training.records import read_records
 
 
@@ -73,16 +74,6 @@ def older_names(measure: str, sample: str) -> dict[str, str]:
     return {f"{name}_whole": "" if images == "test" else "all test images", name: sample}
 
 
-def downstream_name(measure: str) -> str:
-    """Return the name of the data that an evaluation on other data names, "voc" in "detection:voc:AP50"; empty if none."""
-    return measure.removeprefix("-").split(":")[1] if ":" in measure else ""
-
-
-def data_key(measure: str) -> str:
-    """Return the name under which evaluations hold the path of the downstream data that a measure was computed on."""
-    return f"{measure.removeprefix('-').split(':')[0]}:{downstream_name(measure)}:data"
-
-
 @dataclass(frozen=True)
 class Results:
     """Results of a study: cells by (row, quantity, data set), and the records behind them by (row, data set)."""
@@ -139,9 +130,9 @@ class RunDirectory:
         return evaluations
 
     def holds(self, measure: str, downstream: Mapping[str, str]) -> bool:
-        """Return whether a measure was evaluated, and on this downstream data if it names any: {name: path}."""
-        evaluations, name = self.evaluations(), downstream_name(measure)
-        same_data = name not in downstream or evaluations.get(data_key(measure)) == downstream[name]
+        """Return whether a measure was evaluated, and on this downstream data if it needs any: {name: path}."""
+        evaluations = self.evaluations()
+        same_data = evaluations.get(data_key(measure), {}) == paths_of(measure, downstream)
         return measure.removeprefix("-") in evaluations and same_data
 
     def failure(self) -> str:
@@ -215,6 +206,8 @@ class RunDirectory:
             and self.value(f"metric:{options[0]}:projector:test") is not None
         ):
             return "recorded of the projector's output only; run the study again to measure the encoder's"
+        if downstream_names(measure):
+            return "not measured on this data yet; run the study again"
         return "there is no such number"
 
     def _read(self, name: str) -> dict[str, Any]:

@@ -20,8 +20,9 @@ from typing import Any
 
 from contrapose.report.document import Block
 from contrapose.studies.claims import Claim
-from contrapose.studies.results import Results, downstream_name
-from contrapose.studies.transfer import is_transfer, missing_data, needed_names, stand_in
+from contrapose.studies.downstream import MADE, downstream_names, missing_data
+from contrapose.studies.results import Results
+from contrapose.studies.transfer import is_transfer, stand_in
 from contrapose.training import PRESETS, Run
 from contrapose.training.run import CHOICES
 from contrapose.validate import check_known
@@ -34,7 +35,6 @@ PAPERS = {
     "balanced": "Lee: Understanding Self-supervised Contrastive Learning through Supervised Objectives",
 }
 Settings = Mapping[str, Any]  # fields of Run
-MADE = "made"  # in place of the path of downstream data: a small set is made for the evaluation
 
 # Smoke scale: seconds on a CPU. The built-in digits and a tiny network, trained with the study's own method.
 SMOKE: Settings = {
@@ -112,7 +112,6 @@ class Study:
     note: str = ""  # corrections of the paper, and choices where it is silent
     differences: tuple[str, ...] = ()  # what remains different from the paper at the paper scale, a sentence each
     missing: str = ""  # what is not implemented; a study with this set cannot run
-    downstream: tuple[str, ...] = ()  # names of data that is evaluated on after training, given as --data NAME=PATH
     diagram: bool = False  # a drawing, a taxonomy or a cross-reference: there is nothing to measure
     base: Settings = field(default_factory=dict)  # settings of its own, used instead of or on top of a preset
     # Values that fill the {placeholders} of a loss and of `record`, by data set: those that the paper tunes.
@@ -156,8 +155,10 @@ class Study:
         if self.missing:
             raise ValueError(f"{self.name}: {self.missing}")
         paths, replacements = self._parse_data(data)
-        downstream = {name: MADE for name in self.downstream if scale == "smoke"}
-        downstream |= {name: path for name, path in paths.items() if name in self.downstream_names}
+        known = self.downstream_names
+        # Detectors need boxes, which the digits do not have.
+        made = [name for name, measure in known.items() if scale == "smoke" and not is_transfer(measure)]
+        downstream = {**dict.fromkeys(made, MADE), **{name: path for name, path in paths.items() if name in known}}
         study = self._smoke_transfer(downstream) if scale == "smoke" else self
         own = {name: path for name, path in paths.items() if name in self._own_names}
         sets = self._sets_at(scale, own, replacements)
@@ -170,10 +171,10 @@ class Study:
         return {study_data.data for study_data in self.sets} | evaluated | {"cifar10"}
 
     @property
-    def downstream_names(self) -> tuple[str, ...]:
-        """Return the names of data that encoders are evaluated on after training, which a user gives as NAME=PATH."""
+    def downstream_names(self) -> dict[str, str]:
+        """Return the names of data that encoders are evaluated on after training, each with a measure that needs it."""
         measures = (fill(quantity.measure, row) for row in self.rows for quantity in self.quantities)
-        return (*self.downstream, *needed_names(measures))
+        return {name: measure for measure in measures for name in downstream_names(measure)}
 
     def _smoke_transfer(self, downstream: Mapping[str, str]) -> Study:
         """Return the study with the measures of transfer for which there is data; if there is none, with one on the digits."""
@@ -265,7 +266,7 @@ class Plan:
     scale: str
     sets: tuple[StudyData, ...]
     precision: str = ""  # replaces that of the scale
-    downstream: Mapping[str, str] = field(default_factory=dict)  # paths of the study's downstream data that are given
+    downstream: Mapping[str, str] = field(default_factory=dict)  # paths of the downstream data that is given
 
     def select_data_sets(self, names: Sequence[str]) -> Plan:
         """Return the plan with only these data sets. Without names, all are kept."""
@@ -335,10 +336,7 @@ class Plan:
 
     def missing_data(self, measure: str) -> str:
         """Return which option gives the downstream data of a measure; empty if it is given or none is needed."""
-        if is_transfer(measure):
-            return missing_data(measure, self.downstream)
-        name = downstream_name(measure)
-        return f"not given; --data {name}=PATH" if name in self.study.downstream and name not in self.downstream else ""
+        return missing_data(measure, self.downstream)
 
 
 def _short_probe(item: str) -> str:

@@ -8,38 +8,22 @@ transfer:SET:PROTOCOL:supervised  the same network with weights from a file, --d
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from contrapose.evaluation import PROTOCOLS, TRANSFER_SETS, transfer_score
 from contrapose.modalities import Split
 from contrapose.modalities.images.voc import load_voc
 from contrapose.networks.encoder import Encoder
-from contrapose.training import Model, build, prepare_other
+from contrapose.studies.downstream import STAND_IN, SUPERVISED
+from contrapose.studies.embeddings import start
+from contrapose.training import Model, prepare_other
 from contrapose.training.weights import initialise
-
-SUPERVISED = "supervised"  # the name of the weights file among the data that a user gives
-STAND_IN = "digits"  # what the smoke scale transfers to if no data is given
 
 
 def is_transfer(measure: str) -> bool:
-    """Return whether a measure needs data other than the run's."""
+    """Return whether a measure is of an encoder's transfer."""
     return measure.startswith("transfer:")
-
-
-def needed_names(measures: Iterable[str]) -> list[str]:
-    """Return the names of the data that these measures need, which a user gives as NAME=PATH."""
-    names: dict[str, None] = {}
-    for measure in filter(is_transfer, measures):
-        _, data_set, _, *weights = measure.split(":")
-        names |= dict.fromkeys([data_set, *(SUPERVISED for name in weights if name == SUPERVISED)])
-    return [name for name in names if name != STAND_IN]
-
-
-def missing_data(measure: str, given: Mapping[str, str]) -> str:
-    """Return why a measure cannot be taken with the data that is given; empty if it can."""
-    missing = [name for name in needed_names([measure]) if name not in given]
-    return "" if not missing else f"not given; --data {' '.join(f'{name}=PATH' for name in missing)}"
 
 
 def stand_in(measure: str) -> str:
@@ -99,8 +83,7 @@ def _encoder(model: Model, split: Split, weights: str, given: Mapping[str, str])
         encoder = copy.deepcopy(model.encoder)
         initialise(encoder, Path(given[SUPERVISED]))
         return encoder
-    # Building from the same seed reproduces the initial weights, so they need not be saved.
-    return build(model.run, len(split.train)).encoder.to(model.device)
+    return start(model, split).encoder
 
 
 def describe_transfer(measure: str) -> str:

@@ -120,6 +120,19 @@ class Model(Embedder):
             probe, self._encode, reader, labels[0], self.features(test), labels[1], views=views, seed=seed
         )
 
+    def probe_scores(self, split: Split, name: str) -> dict[str, float | None]:
+        """Return the accuracies of a linear probe by their names in records; None for the top-5 of fewer than five classes.
+
+        split   data sets with labels, such as `prepare(run)`
+        name    a name of `PROBES`; "cacr:5" trains that probe for 5 epochs
+        """
+        probe_name, _, epochs = name.partition(":")
+        probe = replace(PROBES[probe_name], best=True)
+        scores = self.linear_probe(split, probe.shortened(int(epochs)) if epochs else probe, seed=self.run.seed)
+        if not scores:
+            raise ValueError(f"{self.run.data} has no labelled training and test images to score with")
+        return {f"{kind}:{name}": scores.get(score) for score, kind in PROBE_SCORES.items()}
+
     def take(self, measure: RecordedMeasure, split: Split) -> dict[str, float]:
         """Return a measure of `Run.record` of the weights as they are now, by its names in the records.
 
@@ -128,12 +141,8 @@ class Model(Embedder):
         """
         if not measure.probe:
             return self._entropy(split.held_out, measure.t_neg, measure.batch or self.run.batch)
-        probe = replace(PROBES[measure.probe], best=True)
-        probe = probe.shortened(measure.probe_epochs) if measure.probe_epochs else probe
-        scores = self.linear_probe(split, probe, seed=self.run.seed)
-        if not scores:
-            raise ValueError(f"record: {measure.text} needs labelled training and test images, and the data has none")
-        return {f"{kind}:{measure.probe_name}": scores[name] for name, kind in PROBE_SCORES.items() if name in scores}
+        scores = self.probe_scores(split, measure.probe_name)
+        return {name: score for name, score in scores.items() if score is not None}
 
     def _entropy(self, source: Source, t_neg: float, batch: int) -> dict[str, float]:
         self.eval()

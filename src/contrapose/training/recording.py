@@ -24,10 +24,9 @@ PROBE_SCORES = {
     "best_top1": "linear_best",
     "best_top5": "linear_best_top5",
 }
-_ITEM = re.compile(
-    r"(?:linear:(?P<probe>[\w.-]+)(?::(?P<probe_epochs>[1-9]\d*))?|entropy:(?P<t_neg>\d+(?:\.\d+)?)(?::(?P<batch>[3-9]|[1-9]\d+))?)@(?P<every>[1-9]\d*)",
-    re.ASCII,
-)
+_LINEAR = r"linear:(?P<probe>[\w.-]+)(?::(?P<probe_epochs>[1-9]\d*))?"
+_ENTROPY = r"entropy:(?P<t_neg>\d+(?:\.\d+)?)(?::(?P<batch>[3-9]|[1-9]\d+))?"
+_ITEM = re.compile(rf"(?:{_LINEAR}|{_ENTROPY})@(?P<every>[1-9]\d*)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,8 @@ class RecordedMeasure:
 def recorded_measures(items: tuple[str, ...]) -> list[RecordedMeasure]:
     """Return the measures of a run's setting `record`; raise ValueError for an item that is not one."""
     measures = [_parse(item) for item in items]
-    names = [measure.probe or "entropy" for measure in measures]
-    # Their entries in the records have one name.
+    names = [measure.probe_name or "entropy" for measure in measures]
+    # Their entries in the records would have one name.
     repeated = next((m.text for m, name in zip(measures, names, strict=True) if names.count(name) > 1), None)
     if repeated is not None:
         raise ValueError(f"record: expected each measure once, got {repeated!r} beside another of its kind")
@@ -82,8 +81,8 @@ def _parse(item: object) -> RecordedMeasure:
     found = _ITEM.fullmatch(item) if isinstance(item, str) else None
     if found is None:
         raise ValueError(
-            "record: expected MEASURE@EPOCHS with linear:PROBE, entropy:T or entropy:T:M (M from 3 on), such as "
-            f"linear:cacr@10 or entropy:2:768@1, got {item!r}"
+            "record: expected MEASURE@EPOCHS with linear:PROBE, linear:PROBE:EPOCHS, entropy:T or entropy:T:M (M from 3 on), "
+            f"such as linear:cacr@10 or entropy:2:768@1, got {item!r}"
         )
     probe, t_neg, batch, every = found["probe"], found["t_neg"], found["batch"], int(found["every"])
     if probe is not None:

@@ -90,8 +90,8 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
     loss: str = "simclr(temperature=0.2)"
     """A method of the catalogue or an objective, with settings: nt_xent(temperature=cosine(0.07, 0.2))."""
     similarity: str = "cosine"
-    """SimCLR: what is compared: cosine, or of embeddings that are not normalised dot (the dot product) or neg_euclid (the
-    negative squared distance), as in Lee's Table 1."""
+    """SimCLR: similarity of two embeddings: cosine; or, without normalising them, dot (dot product) or neg_euclid (negative
+    squared distance), as in Lee's Table 1."""
     optimiser: str = "adamw"
     """sgd, adam, adamw, lars (as in lightly) or lars-moco."""
     lr: float = -1.0
@@ -129,13 +129,14 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
     """Images on which each evaluation measures the projector's output (uniformity, tolerance and the others) and, as
     encoder_NAME, the encoder's; 0: none."""
     metrics_on: str = "test"
-    """The images that --metrics counts: test, or train for those that the run is trained on."""
+    """Images that --metrics are drawn from: test, or train (those that the run is trained on)."""
     record: tuple[str, ...] = ()
-    """Further measures in the records, as MEASURE@EPOCHS: linear:PROBE@10 (a linear probe every 10 epochs and after the last),
-    entropy:T@1 (CACR's conditional entropy of all test images with t⁻ = T, after each epoch)."""
+    """Further measures in the records, as MEASURE@EPOCHS: linear:PROBE@10 (accuracy of a linear probe after every 10 epochs and
+    after the last; `evaluate --help` lists the probes), entropy:T@1 (CACR's conditional entropy with t⁻ = T, of all test
+    images, after each epoch)."""
     keep: tuple[int, ...] = ()
-    """Epochs after which the weights of encoder and projector are kept: --keep 1 20 200, then `contrapose.load(run, epoch=20)`
-    or --epoch 20 of other commands."""
+    """Epochs after which the weights of encoder and projector are kept, such as --keep 1 20 200. Load them with
+    `contrapose.load(run, epoch=20)`, or --epoch 20 of `evaluate`, `embed` and `export`."""
     seed: int = 0
     """Decides weights, order and augmentation."""
 
@@ -180,6 +181,10 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
         check_number("hold_out", self.hold_out, least=0)
         if self.hold_out >= 1:
             raise ValueError(f"hold_out: expected a share below 1, such as 0.2, got {self.hold_out!r}")
+        for name in _LISTS:
+            if not isinstance(getattr(self, name), list | tuple):
+                raise ValueError(f"{name}: expected a list, got {getattr(self, name)!r}")
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # so that a list gives the run the same name
         recorded_measures(self.record)  # refuses an unknown one
         last = math.inf if "epochs" in self.auto_settings else self.epochs
         for epoch in self.keep:

@@ -244,9 +244,10 @@ class Trainer:
         if is_time:
             scores = self.evaluate()
             record |= scores | self._measures()
+        # On all processes: a probe can take longer than the others would wait for rank 0 in their next collective.
+        for measure in due:
+            record |= self.model.take(measure, self.split)
         if self.rank == 0:
-            for measure in due:
-                record |= self.model.take(measure, self.split)
             append(self.folder, record)
         return scores
 

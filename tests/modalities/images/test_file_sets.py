@@ -74,6 +74,9 @@ def test_a_share_is_held_out_where_there_is_no_test_split(tmp_path: Path) -> Non
     assert split.test is not None
     assert (len(split.train), len(split.test)) == (16, 4)
     assert not set(split.train.paths) & set(split.test.paths)
+    assert "20 % of each class, 4 images, are held out" in split.notes[0]
+    whole = load("eurosat", root=tmp_path, hold_out=0.0)
+    assert (len(whole.train), whole.test) == (20, None)
 
 
 def test_what_cannot_be_downloaded_says_where_it_belongs(tmp_path: Path) -> None:
@@ -104,3 +107,25 @@ def test_an_image_of_voc_can_have_several_classes(tmp_path: Path) -> None:
         assert torch.equal(torch.as_tensor(split.test.labels), torch.tensor([[1, 0]]))
     with pytest.raises(ValueError, match="expected a folder of PASCAL VOC"):
         load_voc(tmp_path / "VOCdevkit" / "VOC2007" / "JPEGImages")
+
+
+def test_of_several_years_of_voc_the_first_is_read(tmp_path: Path) -> None:
+    for year in ("VOC2012", "VOC2007", "VOC2010"):
+        make_voc(tmp_path / year)
+    assert load_voc(tmp_path).train.name == "VOC2007 (trainval)"
+
+
+def test_lists_of_voc_that_do_not_agree_are_refused(tmp_path: Path) -> None:
+    """The labels of one list would go to the images of another."""
+    make_voc(tmp_path)
+    dogs = tmp_path / "ImageSets" / "Main" / "dog_trainval.txt"
+    for content in ("2 -1\n1 1\n3 0\n", "1 -1\n2 1\n", "1\n2\n3\n"):
+        dogs.write_text(content)
+        with pytest.raises(
+            ValueError, match=r"data: .*dog_trainval.txt: expected an image and 1, 0 or -1 in each line"
+        ):
+            load_voc(tmp_path)
+    make_voc(tmp_path)
+    (tmp_path / "ImageSets" / "Main" / "dog_test.txt").unlink()
+    with pytest.raises(ValueError, match=r"data: the lists of trainval and of test in .* are of different classes"):
+        load_voc(tmp_path)

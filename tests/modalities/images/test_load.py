@@ -69,6 +69,9 @@ def test_classes_that_are_missing_are_named(tmp_path: Path, capsys: pytest.Captu
     assert class_list(str(tmp_path / "names.txt")) == ("dog", "emu", "red fox", "gnu")
     message = error_message(capsys, "data", "check", str(tmp_path / "mine"), "--classes", str(tmp_path / "names.txt"))
     assert f"classes: 2 of 4 have no folder under {tmp_path / 'mine'}: emu, gnu" in message
+    (tmp_path / "names.txt").write_text("\n\n")
+    with pytest.raises(ValueError, match=r"classes: expected a text file with one name per line, but .* has none"):
+        load(str(tmp_path / "mine"), classes=str(tmp_path / "names.txt"))
     (tmp_path / "names.txt").write_text("dog\nred fox\n")
     with pytest.raises(ValueError, match=r"classes: 1 of 2 have no images in their folders under .*: red fox"):
         load(str(tmp_path / "mine"), classes=str(tmp_path / "names.txt"))

@@ -22,6 +22,7 @@ from contrapose.modalities.images.decoding import quiet_decoders
 from contrapose.modalities.images.views import Views
 from contrapose.modalities.progress import progress_bar
 from contrapose.networks.encoder import Encoder
+from contrapose.networks.norms import estimate_statistics
 from contrapose.randomness import permutation, uniform
 
 Key = TypeVar("Key")
@@ -114,9 +115,8 @@ class Detection:
                 loss.backward()
                 optimiser.step()
                 advance()
-        _compute_statistics(
-            detector, data, min(self.precise_batches, self.iterations), self.batch, device=device, seed=seed
-        )
+        batches = _batches(data, min(self.precise_batches, self.iterations), self.batch, seed=seed + 1)
+        estimate_statistics(detector, (_to_device(samples, device) for samples in batches))
 
     @torch.no_grad()
     def score(self, detector: nn.Module, data: BoxData, *, device: torch.device) -> dict[str, float]:
@@ -166,26 +166,6 @@ def _parameter_groups(detector: nn.Module) -> list[dict[str, Any]]:
         {"params": [p for p in parameters if id(p) not in norms], "weight_decay": 1e-4},
         {"params": [p for p in parameters if id(p) in norms], "weight_decay": 0.0},
     ]
-
-
-@torch.no_grad()
-def _compute_statistics(
-    detector: nn.Module, data: BoxData, batches: int, batch: int, *, device: torch.device, seed: int
-) -> None:
-    """Replace the running statistics of batch norms by means over batches, with weights that no longer change.
-
-    Those of the training lag behind the weights, which costs detectors of small batches some precision.
-    """
-    norms = [module for module in detector.modules() if isinstance(module, _BatchNorm)]
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # the mean over all batches since the reset
-    detector.train()
-    for samples in _batches(data, batches, batch, seed=seed + 1):
-        detector(*_to_device(samples, device))
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
 
 
 def _batches(data: BoxData, count: int, size: int, *, seed: int) -> Iterator[list[Sample]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from contrapose.modalities.images.sampling import hold_out as draw_held_out
+from contrapose.modalities.images.layout import with_held_out
 from contrapose.modalities.images.stream import Files
 from contrapose.modalities.modality import Split
 
@@ -58,10 +58,7 @@ def load_file_set(name: str, root: Path, *, hold_out: float) -> Split:
     train = files(file_set.train, name)
     if file_set.test:
         return Split(train, train, files((file_set.test,), f"{name} (test)"))
-    assert train.labels is not None
-    stays, held = draw_held_out(train.labels, hold_out)
-    rest = train.subset(stays)
-    return Split(rest, rest, train.subset(held))
+    return with_held_out(Split(train, None, None), hold_out)
 
 
 def _samples(dataset: Any) -> list[tuple[Any, int]]:

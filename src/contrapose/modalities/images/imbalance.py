@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contrapose.modalities.images.images import Images
 from contrapose.modalities.images.stream import Files
-from contrapose.randomness import permutation
+from contrapose.randomness import permutation, sample_classes
 
 RULES = "exponential:FACTOR, kukleva:SPLIT, pareto, pareto:IMAGES, uniform:IMAGES, cacr-linear, cacr-exponential or index:FILE"
 Source = TypeVar("Source", bound=Images | Files)
@@ -105,13 +105,7 @@ def thin(images: Source, counts: list[int], *, seed: int = 0) -> Source:
         if wanted > size:
             raise ValueError(f"counts: expected at most the {size} images of class {c}, got {wanted}")
     assert images.labels is not None
-    kept: list[Tensor] = []
-    # Sorted once: a search for the members of each of ImageNet's classes would take half a minute.
-    by_class = images.labels.argsort(stable=True).split(available)
-    for c, (wanted, members) in enumerate(zip(counts, by_class, strict=True)):
-        # One permutation per class: a smaller count keeps a subset of the images that a larger one keeps.
-        kept.append(members[permutation(len(members), seed, c)[:wanted]])
-    return cast(Source, images.subset(torch.cat(kept).sort().values))
+    return cast(Source, images.subset(sample_classes(images.labels, counts, seed).sort().values))
 
 
 def by_rule(images: Source, rule: str) -> Source:

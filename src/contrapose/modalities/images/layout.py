@@ -28,7 +28,7 @@ def split_folder(folder: Path, only: Sequence[str] = (), *, hold_out: float) -> 
     parts = _find_parts(folder)
     if "train" not in parts:
         listing = list_images(folder, only)
-        return _hold_out(Split(Files.listed(folder.name, listing), None, None, listing.notes), hold_out)
+        return with_held_out(Split(Files.listed(folder.name, listing), None, None, listing.notes), hold_out)
     listing = list_images(parts["train"], only)
     train = Files.listed(f"{folder.name} (train)", listing)
     notes = (*listing.notes, *_ignored(folder, parts))
@@ -39,7 +39,9 @@ def split_folder(folder: Path, only: Sequence[str] = (), *, hold_out: float) -> 
         return Split(train, None, None, (*notes, no_score))
     test, test_notes = _find_test(others, only, train)
     notes += test_notes
-    return _hold_out(Split(train, None, None, notes), hold_out) if test is None else Split(train, train, test, notes)
+    return (
+        with_held_out(Split(train, None, None, notes), hold_out) if test is None else Split(train, train, test, notes)
+    )
 
 
 def _find_test(folders: Sequence[Path], only: Sequence[str], train: Files) -> tuple[Files | None, tuple[str, ...]]:
@@ -103,8 +105,8 @@ def _names(folders: Sequence[Path]) -> str:
     return " and ".join(f"{path.name}/" for path in folders)
 
 
-def _hold_out(split: Split, share: float) -> Split:
-    """Move a share of each training class to the test images, and say so."""
+def with_held_out(split: Split, share: float) -> Split:
+    """Move a share of each training class to the test images, and say so; with a share of 0, nothing."""
     train = split.train
     if train.labels is None or not share:
         return split

@@ -69,17 +69,20 @@ def class_list(classes: str) -> tuple[str, ...]:
         return IMAGENET100
     if not Path(classes).is_file():
         raise ValueError(f"classes: expected imagenet100 or a text file with one name per line, got {classes!r}")
-    names = (line.strip() for line in Path(classes).read_text().splitlines())
-    return tuple(dict.fromkeys(name for name in names if name))
+    lines = (line.strip() for line in Path(classes).read_text().splitlines())
+    names = tuple(dict.fromkeys(name for name in lines if name))
+    if not names:  # no names would keep all classes
+        raise ValueError(f"classes: expected a text file with one name per line, but {classes} has none")
+    return names
 
 
-def check_name(name: str) -> None:
-    """Raise ValueError if `name` is neither a known data set nor an existing path; read nothing."""
+def check_name(name: str, argument: str = "data") -> None:
+    """Raise ValueError, which names the argument, if `name` is neither a known data set nor a path; read nothing."""
     if name in NAMED or Path(name).exists():
         return
     hint = nearest(name, NAMED)
     raise ValueError(
-        f"data: expected one of {', '.join(NAMED)}, a folder of images or an .npz file, got {name!r}{hint}"
+        f"{argument}: expected one of {', '.join(NAMED)}, a folder of images or an .npz file, got {name!r}{hint}"
         + ("" if hint else ", which does not exist (relative paths start at the working directory)")
     )
 

@@ -28,9 +28,9 @@ from contrapose.networks.encoder import Encoder
 class ImageModality:
     """Images in memory or on disk, augmented views, and convolutional networks or vision transformers."""
 
-    def check_data(self, name: str) -> None:
+    def check_data(self, name: str, argument: str = "data") -> None:
         """Refuse a name that is neither a known data set nor a path."""
-        check_name(name)
+        check_name(name, argument)
 
     def can_stream(self, name: str) -> bool:
         """Return whether the images are files, of a folder or of a data set of torchvision."""
@@ -45,6 +45,7 @@ class ImageModality:
         held_out = 0.0 if settings.probe_data else settings.hold_out
         split = load(settings.data, limit=settings.limit, root=root, classes=settings.classes, hold_out=held_out)
         if settings.probe_data:
+            check_name(settings.probe_data, "probe_data")
             other = load(settings.probe_data, root=root, hold_out=settings.hold_out)
             split = _evaluated_on(split, other, settings.probe_data)
         if settings.skip_broken:

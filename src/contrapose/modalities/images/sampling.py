@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from contrapose.randomness import permutation
+from contrapose.randomness import permutation, sample_classes
 
 # Fixed, and not the seed of a run: runs that differ in their seed are trained and evaluated on the same images.
 _LIMIT, _HOLD_OUT = 1, 2
@@ -20,9 +20,9 @@ def sample(labels: Tensor | None, total: int, count: int) -> Tensor:
     """
     if labels is None:
         return permutation(total, _LIMIT)[:count].sort().values
-    names, sizes = labels.unique(return_counts=True)
-    kept = _shares(sizes.tolist(), count)
-    return _draw(labels, dict(zip(names.tolist(), kept, strict=True)), _LIMIT)
+    sizes = labels.bincount().tolist()
+    shares = iter(_shares([size for size in sizes if size], count))
+    return sample_classes(labels, [next(shares) if size else 0 for size in sizes], _LIMIT).sort().values
 
 
 def hold_out(labels: Tensor, share: float) -> tuple[Tensor, Tensor]:
@@ -30,9 +30,8 @@ def hold_out(labels: Tensor, share: float) -> tuple[Tensor, Tensor]:
 
     A class of at least two samples has at least one of each; a single sample stays.
     """
-    names, sizes = labels.unique(return_counts=True)
-    counts = {c: min(n - 1, max(1, round(n * share))) for c, n in zip(names.tolist(), sizes.tolist(), strict=True)}
-    held = _draw(labels, counts, _HOLD_OUT)
+    counts = [max(0, min(size - 1, max(1, round(size * share)))) for size in labels.bincount().tolist()]
+    held = sample_classes(labels, counts, _HOLD_OUT).sort().values
     stays = torch.ones(len(labels), dtype=torch.bool)
     stays[held] = False
     return stays.nonzero()[:, 0], held
@@ -53,13 +52,3 @@ def _shares(sizes: list[int], count: int) -> list[int]:
     while sum(shares) > count:  # the small classes got more than their share, which the largest one gives
         shares[shares.index(max(shares))] -= 1
     return shares
-
-
-def _draw(labels: Tensor, counts: dict[int, int], seed: int) -> Tensor:
-    """Return the indices of a random sample with so many of each class, in ascending order."""
-    drawn = []
-    for c, count in counts.items():
-        members = (labels == c).nonzero()[:, 0]
-        # One permutation per class: a smaller count draws a subset of what a larger one draws.
-        drawn.append(members[permutation(len(members), seed, c)[:count]])
-    return torch.cat(drawn).sort().values

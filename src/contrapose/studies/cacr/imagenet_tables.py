@@ -92,7 +92,6 @@ IMAGENET_TABLES = (
         rows=method_rows(printed.TABLE7_COLUMNS, printed.TABLE7),
         quantities=DETECTION,
         sets=(imagenet(),),
-        downstream=("voc", "coco"),
         claims=tuple(
             is_best(CACR_K4, ("SimCLR", "MoCov2", AU_CL, CACR_K4), ap, of=f" of the contrastive methods in {ap}")
             for ap in ("VOC AP", "COCO AP", "COCO mask AP")

@@ -185,6 +185,14 @@ def method_rows(
     return tuple(rows)
 
 
+def transfer_rows(table: Mapping[str, Sequence[float | None]]) -> tuple[Row, ...]:
+    """Return the rows of Table 11. Those without pretraining share SimCLR's run, whose network they take."""
+    methods = {**IMAGENET_METHODS, **dict.fromkeys(("supervised", "scratch"), IMAGENET_METHODS["SimCLR"])}
+    weights = {"supervised": ":supervised", "scratch": ":start"}
+    rows = method_rows(methods, TRANSFER_TASKS, IMAGENET, table)
+    return tuple(replace(row, measure_values={"weights": weights.get(row.name, "")}) for row in rows)
+
+
 def published_dcl(*names: str) -> tuple[Row, ...]:
     """Return rows of DCL or DCLW as they were published, which the paper has no numbers of."""
     return tuple(Row(name=name, changes=DCL_METHODS[name]) for name in names)

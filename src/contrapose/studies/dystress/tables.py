@@ -39,17 +39,10 @@ from contrapose.studies.dystress.methods import (
     method_rows,
     published_dcl,
     row_names,
+    transfer_rows,
 )
 from contrapose.studies.results import Results, column
 from contrapose.studies.study import Row, Study
-
-
-def _transfer_rows() -> tuple[Row, ...]:
-    """Return the rows of Table 11. Those without pretraining share SimCLR's run, whose network they take."""
-    methods = {**IMAGENET_METHODS, **dict.fromkeys(("supervised", "scratch"), IMAGENET_METHODS["SimCLR"])}
-    weights = {"supervised": ":supervised", "scratch": ":start"}
-    rows = method_rows(methods, TRANSFER_TASKS, IMAGENET, printed.TABLE11)
-    return tuple(replace(row, measure_values={"weights": weights.get(row.name, "")}) for row in rows)
 
 
 def _is_above_printed(row: str, rows: Sequence[Row], quantity: str, scales: Sequence[str]) -> Claim:
@@ -190,7 +183,7 @@ TABLES = (
         title="Fine-tuning on medical and natural images",
         claim="DySTreSS is above SimCLR on all seven.",
         preset=IMAGENET_PRESET,
-        rows=_transfer_rows(),
+        rows=transfer_rows(printed.TABLE11),
         quantities=TRANSFER_TASKS,
         sets=IMAGENET,
         small_settings=SMALL_SCALE_IMAGENET,
