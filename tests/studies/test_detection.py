@@ -22,12 +22,10 @@ TABLE7 = find("cacr/table7")
 
 
 def run(plan: Plan, root: Path) -> RunDirectory:
-    """Execute the only run of a plan."""
+    """Execute the only run of a plan, with the measures of all of its rows."""
     (single,) = plan.runs(1).values()
-    assert (
-        run_tasks([Task(single, plan.measures(plan.sets[0], plan.study.rows[0]), root, downstream=plan.downstream)])
-        == {}
-    )
+    measures = tuple(measure for row in plan.study.rows for measure in plan.measures(plan.sets[0], row))
+    assert run_tasks([Task(single, measures, root, downstream=plan.downstream)]) == {}
     return RunDirectory(root / single.name)
 
 
@@ -37,14 +35,14 @@ def test_downstream_data_of_a_plan() -> None:
     paper = TABLE7.plan("paper", ["imagenet=here", "voc=there"])
     assert paper.downstream == {"voc": "there"}
     assert [study_data.data for study_data in paper.sets] == ["here"]
-    moco = next(row for row in TABLE7.rows if not row.missing)
+    moco = next(row for row in TABLE7.rows if row.name == "MoCov2")
     assert paper.measures(paper.sets[0], moco) == tuple(f"detection:voc:{score}" for score in ("AP50", "AP", "AP75"))
     assert paper.missing_data("detection:coco:AP") == "not given; --data coco=PATH"
     small = TABLE7.plan("small")
     assert small.measures(small.sets[0], moco) == ()
     # Data of other evaluations leaves the choice of training data alone.
     assert [s.name for s in TABLE7.plan("small", ["voc=there"]).sets] == ["CIFAR-10 for ImageNet-1K"]
-    with pytest.raises(ValueError, match=r"with a name of cifar10, coco, imagenet, voc, got 'vco=there'"):
+    with pytest.raises(ValueError, match=r"with a name of cifar10, coco, imagenet, supervised, voc, got 'vco=there'"):
         TABLE7.plan("paper", ["vco=there"])
 
 
@@ -52,14 +50,21 @@ def test_a_run_on_drawn_shapes_and_then_on_given_data(tmp_path: Path, monkeypatc
     """What was measured on other data is neither shown nor kept in place of the data that is given."""
     monkeypatch.setattr("contrapose.studies.study.SMOKE", TINY)
     study = replace(
-        TABLE7.select_rows(["MoCov2"]),
-        quantities=tuple(q for q in TABLE7.quantities if q.measure == "detection:voc:AP50"),
+        TABLE7.select_rows(["MoCov2", "scratch"]),
+        quantities=tuple(q for q in TABLE7.quantities if q.name == "VOC AP50"),
     )
     drawn = study.plan("smoke")
     directory = run(drawn, tmp_path)
     measured = directory.evaluations()
     assert measured["detection:voc:AP50:data"] == {"voc": MADE}
     assert 0 <= measured["detection:voc:AP50"] <= 100
+    # The same network before its training, in the same run.
+    scratch = collect(drawn, 1, tmp_path).cell("scratch", "VOC AP50").values
+    assert scratch == (measured["detection:voc:AP50:start"],)
+    supervised = next(row for row in TABLE7.rows if row.name == "supervised")
+    assert drawn.missing_data(drawn.measure(study.quantities[0], drawn.sets[0], supervised)) == (
+        "not given; --data supervised=PATH"
+    )
     assert collect(drawn, 1, tmp_path).cell("MoCov2", "VOC AP50").values == (measured["detection:voc:AP50"],)
 
     folder = draw_shapes(tmp_path / "voc", train=4, test=2, size=40)

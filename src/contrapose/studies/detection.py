@@ -2,6 +2,7 @@
 
 detection:voc:SCORE    Faster R-CNN on VOC; SCORE is AP, AP50 or AP75
 detection:coco:SCORE   Mask R-CNN on COCO; also mask_AP, mask_AP50 and mask_AP75
+detection:…:start, detection:…:supervised   with other weights of the encoder, as in `transfer`
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from contrapose.evaluation.detection import PROTOCOLS, Detection, draw_shapes, read_detection_data
 from contrapose.modalities import Split
 from contrapose.studies.downstream import MADE
+from contrapose.studies.transfer import chosen_encoder
 from contrapose.training import Model
 
 # In place of VOC and COCO at the smoke scale: seconds on a CPU, which is far too few iterations for a good detector.
@@ -25,9 +27,10 @@ _SMALL_SIZE = 128
 
 
 def detection(
-    model: Model, split: Split, name: str, score: str, *, downstream: Mapping[str, str], root: Path | None = None
-) -> dict[str, float]:
-    """Return all scores of a detector on the downstream data `name`. Neither the run's data nor downloads are used."""
+    model: Model, split: Split, name: str, score: str, weights: str = "", *, downstream: Mapping[str, str],
+    root: Path | None = None,
+) -> dict[str, float]:  # fmt: skip
+    """Return all scores of a detector on the downstream data `name`; downloads are not used."""
     protocol, path = PROTOCOLS[name], downstream[name]
     with tempfile.TemporaryDirectory() as folder:
         if path == MADE:
@@ -38,12 +41,14 @@ def detection(
         data = read_detection_data(folder if path == MADE else path, masks=protocol.masks)
         # Networks that a trainer has compiled would be compiled again for the sizes of these images.
         with model.evaluation_context():
-            scores = protocol(model.encoder, data, views=model.views, device=model.device, seed=model.run.seed)
-    return {f"detection:{name}:{key}": value for key, value in scores.items()}
+            encoder = chosen_encoder(model, split, weights, downstream)
+            scores = protocol(encoder, data, views=model.views, device=model.device, seed=model.run.seed)
+    suffix = f":{weights}" if weights else ""
+    return {f"detection:{name}:{key}{suffix}": value for key, value in scores.items()}
 
 
-def describe_detection(name: str, score: str) -> str:
-    """Return in words what is measured."""
+def describe_detection(name: str, score: str, weights: str = "") -> str:
+    """Return in words what is measured; the names of rows say with which weights."""
     protocol: Detection = PROTOCOLS[name]
     detector, what = ("Mask R-CNN", "COCO val2017") if protocol.masks else ("Faster R-CNN", "VOC 2007 test")
     of = "masks" if score.startswith("mask_") else "boxes"

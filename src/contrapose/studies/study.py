@@ -20,7 +20,7 @@ from typing import Any
 
 from contrapose.report.document import Block
 from contrapose.studies.claims import Claim
-from contrapose.studies.downstream import MADE, downstream_names, missing_data
+from contrapose.studies.downstream import MADE, SUPERVISED, downstream_names, missing_data
 from contrapose.studies.results import Results
 from contrapose.studies.transfer import is_transfer, stand_in
 from contrapose.training import PRESETS, Run
@@ -157,7 +157,11 @@ class Study:
         paths, replacements = self._parse_data(data)
         known = self.downstream_names
         # Detectors need boxes, which the digits do not have.
-        made = [name for name, measure in known.items() if scale == "smoke" and not is_transfer(measure)]
+        made = [
+            name
+            for name, measure in known.items()
+            if scale == "smoke" and name != SUPERVISED and not is_transfer(measure)
+        ]
         downstream = {**dict.fromkeys(made, MADE), **{name: path for name, path in paths.items() if name in known}}
         study = self._smoke_transfer(downstream) if scale == "smoke" else self
         own = {name: path for name, path in paths.items() if name in self._own_names}

@@ -50,7 +50,7 @@ def transfer(
     data = load_transfer_data(model, name, source, root)
     if data.probe is None or data.test is None:
         raise ValueError(f"data: {source} has no labelled training and test images to transfer to")
-    encoder = _encoder(model, split, weights, downstream)
+    encoder = chosen_encoder(model, split, weights, downstream)
     # Other batch sizes than the trainer's would compile its networks again.
     with model.evaluation_context():
         value = transfer_score(
@@ -75,8 +75,8 @@ def load_transfer_data(model: Model, name: str, data: str, root: Path | None) ->
     return prepare_other(model.run, data, root, stream=True)
 
 
-def _encoder(model: Model, split: Split, weights: str, given: Mapping[str, str]) -> Encoder:
-    """Return the encoder that a measure is about: trained, as it started, or with the user's weights."""
+def chosen_encoder(model: Model, split: Split, weights: str, given: Mapping[str, str]) -> Encoder:
+    """Return the encoder of a measure: trained, as it was at the "start", or "supervised", with the user's weights."""
     if not weights:
         return model.encoder
     if weights == SUPERVISED:

@@ -22,6 +22,7 @@ from contrapose.studies.cacr.methods import (
     STEP_SECONDS,
     VIT_PROBE,
     VIT_SETTINGS,
+    detection_rows,
     imagenet,
     method_rows,
     six_methods,
@@ -89,7 +90,7 @@ IMAGENET_TABLES = (
         title="Detection and segmentation on VOC and COCO",
         claim="CACR transfers best.",
         preset=MOCO_PRESET,
-        rows=method_rows(printed.TABLE7_COLUMNS, printed.TABLE7),
+        rows=detection_rows(printed.TABLE7_COLUMNS, printed.TABLE7),
         quantities=DETECTION,
         sets=(imagenet(),),
         claims=tuple(
@@ -98,7 +99,8 @@ IMAGENET_TABLES = (
         ),
         small_settings=SMALL_SCALE_IMAGENET,
         note="The epochs of pre-training are the 200 of §C.2. Below the paper scale, images of VOC and COCO have a "
-        "shorter side of 128 pixels, and detectors a tenth of the iterations; the smoke scale draws shapes in their place.",
+        "shorter side of 128 pixels, and detectors a tenth of the iterations; the smoke scale draws shapes in their place. "
+        "supervised takes weights from a file, --data supervised=FILE.safetensors, such as torchvision's.",
         differences=(
             "Detectors are torchvision's, and not detectron2's: they have a smooth L1 loss for L1, RoIAlign without the "
             "shift by half a pixel, and other initial weights of the new layers; `contrapose export RUN -o weights.pkl` "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -78,7 +79,7 @@ LINEAR_IMAGENET = (Quantity(name="", measure="linear:cacr-imagenet-crops"),)
 LINEAR_MOCO_V3 = (Quantity(name="", measure="linear:moco-v3-crops"),)
 VIT_PROBE = {"linear:moco-v3-crops": "linear:moco-v3-vit-crops"}
 DETECTION = tuple(
-    Quantity(name=f"{task} {ap}", measure=f"detection:{prefix}{ap}")
+    Quantity(name=f"{task} {ap}", measure=f"detection:{prefix}{ap}{{weights}}")
     for task, prefix in (("VOC", "voc:"), ("COCO", "coco:"), ("COCO mask", "coco:mask_"))
     for ap in ("AP50", "AP", "AP75")
 )
@@ -215,6 +216,15 @@ def method_rows(
             small_settings=SMALL_SCALE_IMAGENET if name == "SimCLR" or name in changes else {},
         )
         for name, values in table.items()
+    )
+
+
+def detection_rows(columns: Sequence[str], table: Mapping[str, Sequence[float | None]]) -> tuple[Row, ...]:
+    """Return a row for each method of Table 7. Those that are not pretrained share MoCo v2's run, for its network."""
+    weights = {"scratch": ":start", "supervised": ":supervised"}
+    rows = [replace(row, measure_values={"weights": weights.get(row.name, "")}) for row in method_rows(columns, table)]
+    return tuple(
+        replace(row, changes=_IMPLEMENTED["MoCov2"], missing="") if row.name in weights else row for row in rows
     )
 
 
