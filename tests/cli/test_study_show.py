@@ -111,7 +111,7 @@ def test_a_long_plan_is_estimated_from_recorded_runs(
 
 
 def test_the_data_to_give_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "data that you give with --data NAME=PATH: voc, coco." in " ".join(
+    assert "data that you give with --data NAME=PATH: voc, coco, supervised." in " ".join(
         show(capsys, "cacr/table7", tmp_path).split()
     )
     assert "--data NAME=PATH" not in show(capsys, "cacr/table3", tmp_path)
