@@ -13,6 +13,7 @@ from oracles import Oracle, Tau, constant, cosine_profile
 from torch import Tensor
 
 from contrapose import losses
+from contrapose.losses.objective import traits_of
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.negatives import hardest, other_views, same_view
 from contrapose.temperature import cosine, exponential, linear, monotonic_cosine
@@ -214,6 +215,8 @@ CASES = {
 
 # Methods of the catalogue that take views of the batch itself and nothing else.
 OF_VIEWS = {"dystress_dcl_authors"}
+# Methods of the catalogue that take embeddings or assignments in place of pairs.
+NOT_OF_PAIRS = {name for name, method in losses.CATALOGUE.items() if traits_of(method.objective).takes != "pairs"}
 
 
 def combinations(*, smooth: bool | None = None) -> list[tuple[Case, Kind]]:

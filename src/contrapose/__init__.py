@@ -27,7 +27,9 @@ if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name i
         CATALOGUE,
         Loss,
         align_uniform,
+        arb,
         balanced,
+        barlow_twins,
         cacr,
         clip,
         cmc,
@@ -45,6 +47,9 @@ if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name i
         supcon,
         tau,
         triplet,
+        vicreg,
+        w_mse,
+        zero_cl,
     )
     from contrapose.metrics import penalties
     from contrapose.pairs import (
@@ -83,8 +88,9 @@ _MODULES = {
     "embeddings": ("Embeddings",),
     "gradient_cache": ("large_batch",),
     "losses": (
-        "CATALOGUE", "Loss", "align_uniform", "balanced", "cacr", "clip", "cmc", "dcl", "dclw", "generalized_nt_xent",
-        "hard_negative", "isogclr", "macl", "moco_v3", "nt_xent", "siglip", "simple", "sogclr", "supcon", "tau", "triplet",
+        "CATALOGUE", "Loss", "align_uniform", "arb", "balanced", "barlow_twins", "cacr", "clip", "cmc", "dcl", "dclw",
+        "generalized_nt_xent", "hard_negative", "isogclr", "macl", "moco_v3", "nt_xent", "siglip", "simple", "sogclr", "supcon",
+        "tau", "triplet", "vicreg", "w_mse", "zero_cl",
     ),
     "metrics": ("penalties",),
     "report.loss": ("explain",),
@@ -110,8 +116,10 @@ __all__ = [
     "PerSample",
     "Profile",
     "align_uniform",
+    "arb",
     "balanced",
     "bank",
+    "barlow_twins",
     "batch_rows",
     "cacr",
     "clip",
@@ -151,7 +159,10 @@ __all__ = [
     "triplet",
     "two_views",
     "unit",
+    "vicreg",
     "views",
+    "w_mse",
+    "zero_cl",
 ]
 
 

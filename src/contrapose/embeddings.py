@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from contrapose.pairs import Pairs, bank, cross, queue, unit, views
 from contrapose.reduce.unit import matmul
+from contrapose.validate import check_embeddings, check_same_shape
 
 # What `Embeddings.provide` can add to an objective's arguments.
 PROVIDED = ("score", "labels", "stored_labels")
@@ -101,6 +102,14 @@ class Embeddings:
             return None
         ids = self.pairs.pool_id[: self.pairs.stored]
         return torch.where(ids >= 0, self.sample_labels[ids.clamp(min=0)], -1)
+
+
+def of_two_views(z1: Tensor, z2: Tensor) -> Embeddings:
+    """Return the embeddings (m, d) of two views as `Embeddings`."""
+    check_embeddings("z1", z1, 2)
+    check_embeddings("z2", z2, 2)
+    check_same_shape("z2", z2, "z1", z1)
+    return Embeddings(z=torch.stack([z1, z2]), compare=within_batch)
 
 
 def within_batch(embeddings: Embeddings, *, similarity: str = "cosine") -> Pairs:

@@ -51,7 +51,7 @@ def uniform(index: Tensor, count: int, *keys: int | Tensor) -> Tensor:
     return _shift(x, 40).float() * 2.0**-24  # float32 holds 24 bits exactly, so that 1 cannot be reached by rounding
 
 
-def permutation(size: int, *keys: int, device: torch.device | None = None) -> Tensor:
+def permutation(size: int, *keys: int | Tensor, device: torch.device | None = None) -> Tensor:
     """Return the numbers 0…size-1 in an order determined by the keys.
 
     >>> sorted(permutation(5, 0, 1).tolist())

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from cases import OF_VIEWS
+from cases import NOT_OF_PAIRS, OF_VIEWS
 from torch import nn
 
 from contrapose.embeddings import Embeddings
@@ -42,7 +42,7 @@ def settle(framework: Framework, embeddings: Embeddings) -> None:
 
 
 NAMES = ("simclr", "moco", "moco-v3", "memory-bank")
-METHODS = sorted(set(CATALOGUE) - {"isogclr", "supcon", "tau", "temperature_schedule"})
+METHODS = sorted(set(CATALOGUE) - {"isogclr", "supcon", "tau", "temperature_schedule"} - NOT_OF_PAIRS)
 
 
 @pytest.mark.parametrize("name", NAMES)

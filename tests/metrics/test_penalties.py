@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from cases import Case, combinations, named
+from cases import NOT_OF_PAIRS, Case, combinations, named
 from conftest import Promise
 from kinds import KINDS, Kind
 
@@ -43,7 +43,8 @@ def test_similarities_are_all_that_a_loss_sees(pair: tuple[Case, Kind], promise:
 
 def test_every_method_of_the_catalogue_has_penalties() -> None:
     pairs = two_views(torch.randn(16, 8), torch.randn(16, 8), ids=torch.arange(16))
-    for name, method in CATALOGUE.items():
+    for name in sorted(set(CATALOGUE) - NOT_OF_PAIRS):
+        method = CATALOGUE[name]
         if name == "isogclr":
             criterion = Loss(isogclr, state=PerSample(16)).eval()
         elif name == "tau":

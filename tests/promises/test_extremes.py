@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import CASES, OF_VIEWS, Case
+from cases import CASES, NOT_OF_PAIRS, OF_VIEWS, Case
 from conftest import Promise
 from kinds import KINDS
 from torch import Tensor
@@ -15,7 +15,7 @@ from contrapose.losses import CATALOGUE, nt_xent
 from contrapose.pairs import AnyPairs, queue, two_views
 from contrapose.temperature import cosine
 
-METHODS = sorted(set(CATALOGUE) - {"isogclr", "tau", "temperature_schedule"})
+METHODS = sorted(set(CATALOGUE) - {"isogclr", "tau", "temperature_schedule"} - NOT_OF_PAIRS)
 PROVIDED: dict[str, Any] = {"supcon": {"labels": torch.arange(8) // 2}}  # of 8 images
 
 

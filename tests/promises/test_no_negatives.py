@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases import OF_VIEWS
+from cases import NOT_OF_PAIRS, OF_VIEWS
 from conftest import Promise
 from kinds import KINDS
 from torch import Tensor
@@ -22,7 +22,7 @@ DEFINED = {
     "align_uniform", "clip", "contrastive", "dystress", "dystress_shifted", "generalized_nt_xent", "hard_contrastive",
     "moco_v3", "simclr", "supcon", "triplet",
 }  # fmt: skip
-METHODS = sorted(set(CATALOGUE) - {"isogclr", "tau", "temperature_schedule"} - OF_VIEWS)
+METHODS = sorted(set(CATALOGUE) - {"isogclr", "tau", "temperature_schedule"} - OF_VIEWS - NOT_OF_PAIRS)
 SAMPLES, WIDTH = 5, 4
 
 

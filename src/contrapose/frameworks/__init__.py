@@ -5,8 +5,8 @@
     moco-v3       a momentum encoder's keys of the same batch, and a predictor
     memory-bank   one stored embedding for every training image (Wu et al., Wang & Liu)
 
-Each yields `Embeddings`, so any objective runs on any of them. A new framework is a file in this folder with `ROWS`, which is
-found here without being listed.
+Each yields `Embeddings`, so any objective of pairs runs on any of them; objectives of embeddings run on simclr. A new framework
+is a file in this folder with `ROWS`, which is found here without being listed.
 """
 
 from __future__ import annotations

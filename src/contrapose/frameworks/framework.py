@@ -46,6 +46,7 @@ class FrameworkRow:
     check: Callable[[Any], None] = lambda run: None  # raises ValueError for settings that do not fit
     least_views: int = 2
     contrasts_whole: bool = False  # whether it has `compare`, which `--contrast whole` needs
+    offers: tuple[str, ...] = ("pairs",)  # what its `Embeddings` offer an objective: pairs, embeddings, assignments
 
 
 class Framework(State, ABC):

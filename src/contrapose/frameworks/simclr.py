@@ -45,5 +45,6 @@ ROWS = (
         negatives=other_views_of_batch,
         own_settings=("similarity",),
         contrasts_whole=True,
+        offers=("pairs", "embeddings"),
     ),
 )

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from contrapose.losses.align_uniform import align_uniform
 from contrapose.losses.cacr import cacr
+from contrapose.losses.redundancy import arb, barlow_twins, vicreg, w_mse, zero_cl
 from contrapose.losses.sigmoid import siglip
 from contrapose.losses.similarity import simple, triplet
 from contrapose.losses.softmax import (
@@ -47,13 +48,13 @@ class Method:
     """
 
     summary: str  # one line: what it does and which paper it is from
-    objective: Callable[..., Tensor]  # a function of pairs
+    objective: Callable[..., Tensor]  # a function of pairs or embeddings
     values: Settings  # the default settings
     by_data: Mapping[str, Settings] = field(default_factory=dict)  # settings that differ on a data set
     state: Callable[..., PerSample] | None = None  # called with the number of images, for `Loss(…, state=…)`
 
     def __call__(self, data: str | None = None, **overrides: Any) -> partial[Tensor]:
-        """Return the objective, a function of pairs; `overrides` replace the paper's values.
+        """Return the objective, a function of pairs or embeddings; `overrides` replace the paper's values.
 
         data        name of a data set in `DATA`; default: the default values
         overrides   settings that replace the paper's
@@ -242,6 +243,33 @@ _METHODS: dict[str, Method] = {
         "each pair classified on its own by a sigmoid, temperature and bias learned (Zhai et al., SigLIP)",
         siglip,
         {"temperature": learned(0.1), "bias": learned_number(-10.0)},
+    ),
+    "barlow_twins": Method(
+        "views agree in each feature, features are decorrelated (Zbontar et al., Barlow Twins)",
+        barlow_twins,
+        {"weight": 5e-3},
+    ),
+    "vicreg": Method(
+        "views agree, features vary and are decorrelated (Bardes et al., VICReg)",
+        vicreg,
+        {"invariance_weight": 25.0, "variance_weight": 25.0, "covariance_weight": 1.0},
+    ),
+    "w_mse": Method(
+        "views agree after each is whitened by a Cholesky factor (Ermolov et al., W-MSE)",
+        w_mse,
+        {"size": 128, "shrinkage": 0.0},
+    ),
+    "zero_cl": Method(
+        "whitened features and whitened instances of two views agree (Zhang et al., Zero-CL)", zero_cl, {"ridge": 0.01}
+    ),
+    "zero_fcl": Method(
+        "whitened features of two views agree (Zhang et al., Zero-FCL)", zero_cl, {"form": "feature", "ridge": 0.01}
+    ),
+    "zero_icl": Method(
+        "whitened instances of two views agree (Zhang et al., Zero-ICL)", zero_cl, {"form": "instance", "ridge": 0.01}
+    ),
+    "arb": Method(
+        "features are aligned with the other view's nearest orthonormal base (Zhang et al., ARB)", arb, {"ridge": 1e-5}
     ),
 }
 

@@ -75,7 +75,7 @@ class Loss(nn.Module):
         ids    data-set indices (m,), for a `state` or for duplicates in the batch
         more   settings for this call
         """
-        if self.state is not None and ids is None and isinstance(z, Tensor):
+        if self.state is not None and self.traits.takes == "pairs" and ids is None and isinstance(z, Tensor):
             raise ValueError("ids: expected the data-set index of each image, since the state is kept for each of them")
         batch = self._input(z, z2, ids)
         # Priority, highest first: arguments of this call, the state, scheduled values, what the network provides, the settings.
@@ -109,8 +109,8 @@ class Loss(nn.Module):
 
     @property
     def can_capture(self) -> bool:
-        """Whether a CUDA graph can follow its schedules: only temperatures that the objective takes as tensors."""
-        if self.state is not None and self.state.is_scheduled:
+        """Whether a CUDA graph can hold the objective, and follow its schedules: only temperatures that it takes as tensors."""
+        if not self.traits.can_capture or (self.state is not None and self.state.is_scheduled):
             return False
         scheduled = {name for name, s in self.settings.items() if isinstance(s, Schedule)}
         return not scheduled or (scheduled == {"temperature"} and self.traits.tensor_temperature)

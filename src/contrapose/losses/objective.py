@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from torch import Tensor
 
-from contrapose.embeddings import Assignments, Embeddings, State
+from contrapose.embeddings import Assignments, Embeddings, State, of_two_views
 from contrapose.pairs import AnyPairs, Pairs, Similarities
 from contrapose.temperature import Profile
 from contrapose.validate import check_choice
@@ -52,6 +52,7 @@ class Traits:
     make_pairs: Callable[..., Pairs] | None = None
     unit_vectors: bool = False  # whether the formula assumes that similarities are those of unit vectors
     tensor_temperature: bool = True  # whether a scheduled temperature may be a tensor, as a CUDA graph needs it
+    can_capture: bool = True  # whether a CUDA graph can hold it, as it cannot where cuSOLVER decomposes a matrix
 
 
 class TwoTensorObjective(Protocol[P]):
@@ -63,8 +64,21 @@ class TwoTensorObjective(Protocol[P]):
     def __call__(self, a: Tensor, b: Tensor, /, *args: P.args, **settings: P.kwargs) -> Tensor: ...
 
 
+class TwoViewObjective(Protocol[P]):
+    """An objective that takes `Embeddings`, or the embeddings (m, d) of two views."""
+
+    @overload
+    def __call__(self, embeddings: Embeddings, /, *args: P.args, **settings: P.kwargs) -> Tensor: ...
+    @overload
+    def __call__(self, z1: Tensor, z2: Tensor, /, *args: P.args, **settings: P.kwargs) -> Tensor: ...
+
+
 @overload
 def objective(function: F, /) -> F: ...
+@overload
+def objective(
+    *, takes: Literal["embeddings"], **traits: Any
+) -> Callable[[Callable[Concatenate[Embeddings, P], Tensor]], TwoViewObjective[P]]: ...
 @overload
 def objective(
     *, make_pairs: Callable[..., Pairs], **traits: Any
@@ -85,6 +99,8 @@ def _with_traits(function: F, described: Traits) -> F:
     def checked(batch: Any, *more: Any, **settings: Any) -> Tensor:
         if described.make_pairs is not None and len(more) == 1 and isinstance(batch, Tensor):
             batch, more = described.make_pairs(batch, more[0]), ()
+        elif described.takes == "embeddings" and len(more) == 1 and isinstance(batch, Tensor):
+            batch, more = of_two_views(batch, more[0]), ()
         if more or not isinstance(batch, _KINDS[described.takes]):
             raise ValueError(_refusal(function, described, batch, *more))
         if isinstance(batch, Pairs | Similarities) and batch.similarity != "cosine":
@@ -102,9 +118,10 @@ def _refusal(function: Callable[..., Tensor], described: Traits, *received: Any)
     if takes == "pairs" and isinstance(received[0], Embeddings):
         return f"pairs: expected pairs, got Embeddings; write {function.__name__}(embeddings.pairs)"
     if takes != "pairs":
-        return (
-            f"{takes}: {function.__name__} expected {takes.capitalize()}, got {names}; `Loss` makes them of two views"
-        )
+        what = ": it is not a loss of similarities" if isinstance(received[0], Pairs | Similarities) else ""
+        call = f"for two views write {function.__name__}(z1, z2)"
+        hint = call if takes == "embeddings" else "`Loss` makes them of two views"
+        return f"{takes}: {function.__name__} expected {takes.capitalize()}, got {names}{what}; {hint}"
     wanted = "the result of two_views, views, cross, queue, bank or from_similarities"
     arguments = "two_views(z1, z2)" if described.make_pairs is None else "z1, z2"
     two = isinstance(received[0], Tensor)

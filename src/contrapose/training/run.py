@@ -196,6 +196,7 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
         """Check the settings of the framework, and that it has as many negatives as the loss asks for."""
         row = FRAMEWORKS[self.framework]
         row.check(self)
+        self._check_takes()
         self._check_contrast()
         if self.view_count < row.least_views:
             raise ValueError(
@@ -216,6 +217,14 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
         negatives = row.negatives(self, views)
         if negatives is not None:
             self.check_hardest(negatives)
+
+    def _check_takes(self) -> None:
+        """Refuse a loss that is not one of pairs in a framework that offers nothing else."""
+        takes = traits_of(parse(self.loss).func).takes
+        supported = [row.name for row in FRAMEWORKS.values() if takes in row.offers]
+        if self.framework not in supported:
+            hint = f"use --framework {supported[0]}" if supported else "no framework offers them yet"
+            raise ValueError(f"loss: {self.loss} takes {takes}, and {self.framework} offers pairs only; {hint}")
 
     def _check_contrast(self) -> None:
         """Refuse to contrast a step as a whole where that is impossible, or where it would change nothing but the name."""
