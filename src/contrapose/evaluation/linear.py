@@ -37,8 +37,7 @@ class Probe:
     gamma: float = 0.1  # factor at each milestone
     best: bool = False  # whether to report the best epoch too
     augment: str = ""  # crops, flips or colours of the training samples; empty: none
-    # Smallest share of the area of an image that "crops" keeps; None: that of the views that the encoder was trained on.
-    smallest_crop: float | None = 0.08
+    smallest_crop: float | None = 0.08  # smallest share of an image's area in "crops"; None: as in training
 
     def __post_init__(self) -> None:
         if self.optimiser not in ("sgd", "adam", "lars"):
