@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from contrapose.evaluation import KNN
 from contrapose.modalities import Split
 from contrapose.modalities.images.images import Images
-from contrapose.training import Model, Run, build, prepare
+from contrapose.studies.embeddings import start
+from contrapose.training import Run, prepare
+from contrapose.training.model import load
 
 
 def train(folder: Path, *options: str) -> Path:
@@ -41,9 +42,8 @@ def accuracies(run: Path) -> tuple[float, float, float]:
     records = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
     settings = Run.load(run / "run.json")
     split = prepare(settings)
-    network = build(settings, len(split.train))
-    start = Model(settings, network.encoder, network.projector, torch.device("cpu"))
-    trained, untrained, raw = records[-1]["knn_top1"], start.evaluate(split)["knn_top1"], pixel_accuracy(split)
+    untrained = start(load(run, device="cpu"), split).evaluate(split)["knn_top1"]
+    trained, raw = records[-1]["knn_top1"], pixel_accuracy(split)
     seconds = sum(record["seconds"] for record in records)
     print(
         f"trained {trained:.2f}, untrained {untrained:.2f}, raw pixels {raw:.2f}; {seconds:.0f} s in {len(records)} epochs"
