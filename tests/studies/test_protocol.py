@@ -1,4 +1,4 @@
-"""What each study measures is said in words, and docs/studies.md is up to date."""
+"""Every study says in words what it measures, and docs/studies.md is up to date."""
 
 from __future__ import annotations
 

@@ -109,8 +109,10 @@ class _ViewLoss(torch.autograd.Function):
         ctx.inner.saved_tensors = ()
         d_factor = None
         if ctx.needs_input_grad[1]:
-            # The gradient of a log-sum-exp with respect to the factor is the expectation of s, kept as the second statistic.
-            d_factor = torch.dot(weight.view(-1), kept[3] - similarity.view(-1))
+            # The gradient of a log-sum-exp with respect to the factor is the expectation of s, its second statistic. Both
+            # functions of statistics save their operands, the log-sum-exp and the second statistic first.
+            _, _, _, expectation, *_ = kept
+            d_factor = torch.dot(weight.view(-1), expectation - similarity.view(-1))
         if d_anchor is None:
             return None, d_factor, *[None for _ in ctx.dtypes]
         views = anchor.view(2, -1, anchor.shape[1])

@@ -170,7 +170,7 @@ class Study:
 
     @property
     def _own_names(self) -> set[str]:
-        """Return the names of data that runs are trained on, or that evaluates them during training."""
+        """Return the names of data that runs are trained on, or evaluated on during training."""
         evaluated = {s.changes["probe_data"] for s in self.sets if "probe_data" in s.changes}
         return {study_data.data for study_data in self.sets} | evaluated | {"cifar10"}
 

@@ -48,8 +48,8 @@ def lost_weights(folder: Path, epochs: Iterable[int]) -> Iterator[str]:
     for epoch in epochs:
         if checkpoint.read(_path(folder, epoch)) is None:
             yield (
-                f"{_path(folder, epoch)} is missing or damaged, and its epoch has passed: the run goes on without it; "
-                "to have it, train again with another --out"
+                f"{_path(folder, epoch)} is missing or damaged, and its epoch has passed, so the run continues without it; "
+                "to get these weights, train again with another --out"
             )
 
 
