@@ -48,10 +48,14 @@ class State(nn.Module):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Assignments:
-    """Similarities of embeddings to prototypes, before any softmax."""
+    """Similarities of embeddings to prototypes, before any softmax. Only `scores` have a gradient."""
 
     scores: Tensor  # (V, m, p)
-    target: Tensor | None = None  # (W, m, p), without gradient
+    target: Tensor | None = None  # (W, m, p) of a teacher, for the first W views (DINO)
+    stored: Tensor | None = None  # (W, r, p) of earlier samples in a queue (SwAV)
+    stored_weight: Tensor | None = None  # () 1 if stored rows count, else 0: a tensor, since a captured step reads it
+    center: Tensor | None = None  # (p,) running mean of the teacher's scores, kept by the framework (DINO)
+    global_views: int = 0  # number of views of full size, which are the first ones; 0: all
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -64,6 +68,11 @@ class Embeddings:
     ids: Tensor | None = None  # (m,) data-set indices
     score: Tensor | None = None  # (V, m) extra output of the projector: the certainty of TaU
     prototypes: Tensor | None = None  # (p, d)
+    target_prototypes: Tensor | None = None  # (p, d) of a teacher; default: `prototypes`
+    stored: Tensor | None = None  # (W, r, d) embeddings of earlier samples, to be compared with the prototypes
+    stored_weight: Tensor | None = None  # () 1 if stored rows count, else 0
+    center: Tensor | None = None  # (p,) running mean of the teacher's similarities to its prototypes
+    global_views: int = 0  # number of views of full size, which are the first ones; 0: all
     sample_labels: Tensor | None = None  # (N,) labels of all samples of the data set, for supervised objectives
 
     @cached_property
@@ -78,9 +87,18 @@ class Embeddings:
         if self.prototypes is None:
             raise ValueError("prototypes: this loss assigns samples to prototypes, and the framework has none")
         rows = unit(self.prototypes).T
-        # Prototypes learn from the student's scores only.
-        target = None if self.target is None else matmul(unit(self.target.detach()), rows.detach())
-        return Assignments(scores=matmul(unit(self.z), rows), target=target)
+        with torch.no_grad():  # prototypes learn from the student's scores only
+            teacher = rows if self.target_prototypes is None else unit(self.target_prototypes).T
+            target = None if self.target is None else matmul(unit(self.target), teacher)
+            stored = None if self.stored is None else matmul(unit(self.stored), rows)
+        return Assignments(
+            scores=matmul(unit(self.z), rows),
+            target=target,
+            stored=stored,
+            stored_weight=self.stored_weight,
+            center=self.center,
+            global_views=self.global_views,
+        )
 
     def provide(self, name: str) -> Tensor | None:
         """Return one of `PROVIDED`: a score per anchor (V · m,), or labels of the batch (m,) or of the stored rows."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import log_softmax
+from torch.nn.functional import cosine_similarity, log_softmax
 
 from contrapose.embeddings import Assignments, Embeddings, between_towers, with_bank, with_queue, within_batch
 from contrapose.explanation.subject import Subject
@@ -52,6 +52,27 @@ def test_an_objective_of_assignments() -> None:
     assert torch.isfinite(prototypes.grad).all()
     with pytest.raises(ValueError, match="prototypes: this loss assigns samples to prototypes"):
         Loss(agreement)(Z)
+
+
+def test_only_scores_of_the_own_prototypes_have_a_gradient() -> None:
+    target, stored = torch.randn(2, 6, 4, requires_grad=True), torch.randn(2, 3, 4, requires_grad=True)
+    prototypes, teacher = (torch.randn(5, 4, requires_grad=True) for _ in range(2))
+    weight, center = torch.ones(()), torch.zeros(5)
+    given: dict[str, Any] = {"stored": stored, "stored_weight": weight, "center": center, "global_views": 2}
+    embeddings = partial(Embeddings, z=Z, target=target, prototypes=prototypes, compare=within_batch, **given)
+    made = embeddings(target_prototypes=teacher).assignments
+    for scores, one, other in (
+        (made.scores, Z, prototypes),
+        (made.target, target, teacher),
+        (embeddings().assignments.target, target, prototypes),
+        (made.stored, stored, prototypes),
+    ):
+        assert scores is not None
+        assert scores.requires_grad == (scores is made.scores)
+        torch.testing.assert_close(scores, cosine_similarity(one[:, :, None], other, dim=-1))
+    assert made.stored_weight is weight
+    assert made.center is center
+    assert made.global_views == 2
 
 
 def test_pairs_are_made_as_the_framework_compares() -> None:
