@@ -55,6 +55,13 @@ def head(name: str, width: int, out: int = 0) -> nn.Module:
     return HEADS[name](width, out)
 
 
-def predictor(width: int, *, last_norm: bool = False) -> nn.Module:
-    """Return MoCo v3's predictor: width → 4096 (batch norm, ReLU) → width, with a batch norm at its end for a ViT."""
-    return mlp((width, 4096, width), last_norm="plain" if last_norm else "none")
+def predictor(width: int, hidden: int = 4096, *, last_norm: bool = False, bias: bool = False) -> nn.Module:
+    """Return a predictor: width → hidden (batch norm, ReLU) → width.
+
+    last_norm   batch norm without scale and shift at the end, as MoCo v3 has it for a ViT
+    bias        whether the last layer has a bias, as in BYOL, SimSiam and NNCLR; the first is followed by a norm and needs none
+    """
+    layers = mlp((width, hidden, width), last_norm="plain" if last_norm else "none")
+    if bias:
+        layers[-1] = nn.Linear(hidden, width)
+    return layers

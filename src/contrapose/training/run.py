@@ -12,6 +12,8 @@ from typing import Any
 
 from contrapose.frameworks import FRAMEWORKS
 from contrapose.frameworks.momentum import MomentumSettings
+from contrapose.frameworks.predictors import PredictorSettings
+from contrapose.frameworks.prototypes import PrototypeSettings
 from contrapose.losses.objective import traits_of
 from contrapose.losses.parse import parse
 from contrapose.losses.trial import try_loss
@@ -49,6 +51,11 @@ ADDED: dict[str, Any] = {
     "similarity": "cosine",
     "record": (),
     "keep": (),
+    "predictor": 0,
+    "constant_predictor_lr": False,
+    "prototypes": 0,
+    "frozen_epochs": 1,
+    "queue_start": 0,
 }
 # A setting at this value is chosen by the data and the device (training/defaults.py) before the run has a name.
 AUTO: dict[str, Any] = {"views": "auto", "encoder": "auto", "epochs": 0, "batch": 0, "lr": -1.0}
@@ -60,12 +67,15 @@ _JSON_TYPES: dict[Any, Any] = {
 _LISTS = {"milestones": int, "record": str, "keep": int}  # settings that are lists in a run.json, and what they hold
 _AT_LEAST = {
     "limit": 0, "view_count": 1, "size": 0, "queue": 1, "width": 0, "epochs": 1, "batch": 2, "knn": 1, "knn_every": 1,
-    "metrics": 0, "accumulate": 1, "norm_splits": 1, "seed": 0,
+    "metrics": 0, "accumulate": 1, "norm_splits": 1, "seed": 0, "predictor": 0, "prototypes": 0, "frozen_epochs": 0,
+    "queue_start": 0,
 }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data first, as in --help
+class Run(
+    PrototypeSettings, PredictorSettings, MomentumSettings, DataSettings
+):  # fields come in reverse order: data first, as in --help
     """Everything that decides the outcome of a training. Two equal runs give equal weights on one machine."""
 
     views: str = "auto"
@@ -86,7 +96,7 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
     width: int = 0
     """Dimensions of the embedding, the projector's output; 0: the projector's default. 3 can be drawn on a sphere."""
     framework: str = "simclr"
-    """Where negatives come from: simclr, moco, moco-v3 or memory-bank."""
+    """What views are compared with: simclr, moco, moco-v3, byol, simsiam, nnclr, swav, dino or memory-bank."""
     loss: str = "simclr(temperature=0.2)"
     """A method of the catalogue or an objective, with settings: nt_xent(temperature=cosine(0.07, 0.2))."""
     similarity: str = "cosine"
@@ -205,9 +215,10 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
         defaults = {field.name: field.default for field in fields(self) if field.default is not MISSING}
         # A setting of another framework would be ignored silently, and would change the name of the run.
         for owner in FRAMEWORKS.values():
-            for name in owner.own_settings:
-                if owner is not row and getattr(self, name) != defaults[name]:
-                    raise ValueError(f"{name}: it is for {owner.name}; the framework is {self.framework}")
+            for name in set(owner.own_settings) - set(row.own_settings):
+                if getattr(self, name) != defaults[name]:
+                    owners = ", ".join(other.name for other in FRAMEWORKS.values() if name in other.own_settings)
+                    raise ValueError(f"{name}: it is for {owners}; the framework is {self.framework}")
         if "views" in self.auto_settings:
             return
         views = self.view_maker().count  # refuses an unknown recipe
@@ -219,12 +230,13 @@ class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data
             self.check_hardest(negatives)
 
     def _check_takes(self) -> None:
-        """Refuse a loss that is not one of pairs in a framework that offers nothing else."""
+        """Refuse a loss of what the framework does not offer."""
         takes = traits_of(parse(self.loss).func).takes
         supported = [row.name for row in FRAMEWORKS.values() if takes in row.offers]
         if self.framework not in supported:
             hint = f"use --framework {supported[0]}" if supported else "no framework offers them yet"
-            raise ValueError(f"loss: {self.loss} takes {takes}, and {self.framework} offers pairs only; {hint}")
+            offered = " and ".join(FRAMEWORKS[self.framework].offers)
+            raise ValueError(f"loss: {self.loss} takes {takes}, and {self.framework} offers {offered} only; {hint}")
 
     def _check_contrast(self) -> None:
         """Refuse to contrast a step as a whole where that is impossible, or where it would change nothing but the name."""
