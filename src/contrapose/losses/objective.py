@@ -52,7 +52,7 @@ class Traits:
     make_pairs: Callable[..., Pairs] | None = None
     unit_vectors: bool = False  # whether the formula assumes that similarities are those of unit vectors
     tensor_temperature: bool = True  # whether a scheduled temperature may be a tensor, as a CUDA graph needs it
-    can_capture: bool = True  # whether a CUDA graph can hold it, as it cannot where cuSOLVER decomposes a matrix
+    can_capture: bool = True  # whether a CUDA graph can hold it, as it cannot where eigenvectors are computed
 
 
 class TwoTensorObjective(Protocol[P]):

@@ -46,7 +46,7 @@ def graph_obstacle(context: StepContext) -> str:
     if context.scaler.is_enabled():
         return "fp16 loss scaling checks gradients on the host (--precision bf16 does not)"
     if not context.criterion.traits.can_capture:
-        return "the loss decomposes a matrix, which cuSOLVER does outside of graphs"
+        return "the loss computes eigenvectors, which waits for the GPU"
     if not context.criterion.can_capture:
         return "the loss has a scheduled setting that cannot be captured"
     return "" if find_spec("triton") is not None else "the compiler needs Triton"
