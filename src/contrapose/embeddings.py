@@ -85,7 +85,10 @@ class Embeddings:
     def assignments(self) -> Assignments:
         """Similarities to the prototypes."""
         if self.prototypes is None:
-            raise ValueError("prototypes: this loss assigns samples to prototypes, and the framework has none")
+            raise ValueError(
+                "prototypes: this loss assigns samples to prototypes, and these embeddings come without them; "
+                "pass Embeddings(…, prototypes=…) or Assignments(scores=…)"
+            )
         rows = unit(self.prototypes).T
         with torch.no_grad():  # prototypes learn from the student's scores only
             teacher = rows if self.target_prototypes is None else unit(self.target_prototypes).T

@@ -16,10 +16,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from contrapose import validate
 from contrapose.cuda.graphs import WARMUP_STEPS, GraphedStep
 from contrapose.cuda.streams import side_stream
-from contrapose.losses import CATALOGUE, Loss, balanced, macl, nt_xent
+from contrapose.losses import CATALOGUE, Loss, balanced, dino, macl, moco_v3, nt_xent
+from contrapose.losses.objective import traits_of
 from contrapose.optim.lars import LARS
 from contrapose.pairs import two_views
-from contrapose.temperature import CosineSchedule
+from contrapose.temperature import CosineSchedule, LinearWarmup
 from contrapose.training import Run, Trainer, drain
 from contrapose.training.eager import EagerSteps
 from contrapose.training.graphed import GraphedSteps, TensorStep, graph_obstacle
@@ -36,7 +37,8 @@ SETTINGS: dict[str, Any] = {
 }
 # Eigenvectors cannot be computed without waiting for the device.
 WAITING = {"arb", "zero_cl", "zero_fcl", "zero_icl"}
-LOSSES = [*sorted(set(CATALOGUE) - WAITING), "nt_xent(negatives=hardest(0.1))", "sogclr(gamma=0.9)"]
+ASSIGNMENTS = {name for name in CATALOGUE if traits_of(CATALOGUE[name].objective).takes == "assignments"}
+LOSSES = [*sorted(set(CATALOGUE) - WAITING - ASSIGNMENTS), "nt_xent(negatives=hardest(0.1))", "sogclr(gamma=0.9)"]
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
@@ -224,7 +226,9 @@ def test_a_schedule_is_held_in_a_tensor() -> None:
 def test_other_schedules_are_not_held() -> None:
     assert Loss(nt_xent, temperature=CosineSchedule()).can_capture
     assert Loss(nt_xent, temperature=0.2).can_capture
+    assert Loss(dino, temperature=CosineSchedule(), teacher_temperature=LinearWarmup()).can_capture
     assert not Loss(macl, temperature=CosineSchedule()).can_capture
+    assert not Loss(moco_v3, temperature=CosineSchedule()).can_capture
     assert not Loss(balanced, alpha=CosineSchedule()).can_capture
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from contrapose.embeddings import Embeddings, State
+from contrapose.losses.objective import Traits
 from contrapose.networks.encoder import Encoder
 from contrapose.networks.tower import Tower
 
@@ -46,8 +47,15 @@ class FrameworkRow:
     check: Callable[[Any], None] = lambda run: None  # raises ValueError for settings that do not fit
     least_views: int = 2
     contrasts_whole: bool = False  # whether it has `compare`, which `--contrast whole` needs
-    has_target: bool = False  # whether positives carry no gradient: a momentum encoder's, stored or detached embeddings
+    has_target: bool = False  # whether views predict a target without gradient: a teacher's embeddings, or their own
     offers: tuple[str, ...] = ("pairs",)  # what its `Embeddings` offer an objective: pairs, embeddings, assignments
+
+    def suits(self, traits: Traits) -> bool:
+        """Return whether an objective with these traits can be trained in the framework."""
+        if traits.takes not in self.offers or (traits.needs_target and not self.has_target):
+            return False
+        # Statistics of one network's features have no meaning for predictions and their target.
+        return traits.takes != "embeddings" or traits.needs_target == self.has_target
 
 
 class Framework(State, ABC):

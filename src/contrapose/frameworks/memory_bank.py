@@ -63,6 +63,4 @@ def _build(parts: Parts, run: Any) -> MemoryBank:
     return MemoryBank(tower.encoder, tower.projector, width=tower.width, size=parts.samples, has_score=parts.has_score)
 
 
-ROWS = (
-    FrameworkRow(name="memory-bank", build=_build, negatives=lambda run, views: None, least_views=1, has_target=True),
-)
+ROWS = (FrameworkRow(name="memory-bank", build=_build, negatives=lambda run, views: None, least_views=1),)

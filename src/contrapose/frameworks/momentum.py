@@ -206,6 +206,5 @@ ROWS = (
         negatives=_moco_negatives,
         own_settings=("symmetric", "batch_negatives"),
         check=_check_splits,
-        has_target=True,
     ),
 )

@@ -230,6 +230,7 @@ ROWS = (
         build=_build_dino,
         negatives=lambda run, views: 0,
         own_settings=(*_PROTOTYPES, "rising"),
+        has_target=True,
         offers=("assignments",),
     ),
 )

@@ -231,12 +231,18 @@ class Run(
 
     def _check_takes(self) -> None:
         """Refuse a loss of what the framework does not offer."""
-        takes = traits_of(parse(self.loss).func).takes
-        supported = [row.name for row in FRAMEWORKS.values() if takes in row.offers]
-        if self.framework not in supported:
-            hint = f"use --framework {supported[0]}" if supported else "no framework offers them yet"
-            offered = " and ".join(FRAMEWORKS[self.framework].offers)
-            raise ValueError(f"loss: {self.loss} takes {takes}, and {self.framework} offers {offered} only; {hint}")
+        row, traits = FRAMEWORKS[self.framework], traits_of(parse(self.loss).func)
+        if row.suits(traits):
+            return
+        suited = [other.name for other in FRAMEWORKS.values() if other.suits(traits)]
+        own = self.loss.split("(")[0].replace("_", "-")  # the framework of the method's name, if there is one
+        hint = f"use --framework {own if own in suited else suited[0]}"
+        if traits.takes not in row.offers:
+            offered = " and ".join(row.offers)
+            raise ValueError(f"loss: {self.loss} takes {traits.takes}, and {row.name} offers {offered} only; {hint}")
+        if traits.needs_target:
+            raise ValueError(f"loss: {self.loss} collapses in {row.name}, which has no target without gradient; {hint}")
+        raise ValueError(f"loss: {self.loss} takes the features of one network, and {row.name} has two outputs; {hint}")
 
     def _check_contrast(self) -> None:
         """Refuse to contrast a step as a whole where that is impossible, or where it would change nothing but the name."""
