@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from cases import NOT_OF_PAIRS, OF_VIEWS
+from cases import OF_VIEWS
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from contrapose import validate
 from contrapose.cuda.graphs import WARMUP_STEPS, GraphedStep
 from contrapose.cuda.streams import side_stream
+from contrapose.frameworks import FRAMEWORKS
 from contrapose.losses import CATALOGUE, Loss, balanced, dino, macl, moco_v3, nt_xent
 from contrapose.losses.objective import traits_of
+from contrapose.losses.parse import parse
 from contrapose.optim.lars import LARS
 from contrapose.pairs import two_views
 from contrapose.temperature import CosineSchedule, LinearWarmup
@@ -37,8 +39,15 @@ SETTINGS: dict[str, Any] = {
 }
 # Eigenvectors cannot be computed without waiting for the device.
 WAITING = {"arb", "zero_cl", "zero_fcl", "zero_icl"}
-ASSIGNMENTS = {name for name in CATALOGUE if traits_of(CATALOGUE[name].objective).takes == "assignments"}
-LOSSES = [*sorted(set(CATALOGUE) - WAITING - ASSIGNMENTS), "nt_xent(negatives=hardest(0.1))", "sogclr(gamma=0.9)"]
+LOSSES = [*sorted(set(CATALOGUE) - WAITING), "nt_xent(negatives=hardest(0.1))", "sogclr(gamma=0.9)"]
+# Methods with a framework of their own, and what it needs on few images.
+OWN_FRAMEWORKS: dict[str, dict[str, Any]] = {
+    "byol": {"framework": "byol", "loss": "byol", "rising": True},
+    "simsiam": {"framework": "simsiam", "loss": "simsiam", "constant_predictor_lr": True},
+    "nnclr": {"framework": "nnclr", "loss": "nnclr", "queue": 64},
+    "swav": {"framework": "swav", "loss": "swav", "prototypes": 20, "frozen_epochs": 0, "queue": 64, "queue_start": 1},
+    "dino": {"framework": "dino", "loss": "dino(teacher_temperature=warmup(0.04, 0.07, 3))", "prototypes": 20},
+}
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
@@ -58,13 +67,14 @@ def train_eagerly(run: Run, folder: Path, device: str = "cpu") -> tuple[list[flo
 
 @pytest.mark.parametrize(
     "framework",
-    ["simclr", "moco", "moco symmetric", "moco-v3", "memory-bank", "byol", "simsiam", "nnclr", "simclr isogclr"],
+    ["simclr", "moco", "moco symmetric", "moco-v3", "memory-bank", "simclr isogclr", *OWN_FRAMEWORKS],
 )
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_tensor_step_equals_the_eager_step(framework: str, accumulate: int, tmp_path: Path) -> None:
     name, *options = framework.split()
     symmetric, loss = "symmetric" in options, {"loss": "isogclr"} if "isogclr" in options else {}
-    run = Run(framework=name, symmetric=symmetric, batch_negatives=symmetric, accumulate=accumulate, **SETTINGS | loss)
+    chosen = OWN_FRAMEWORKS.get(name, {"framework": name, "symmetric": symmetric, "batch_negatives": symmetric})
+    run = Run(accumulate=accumulate, **SETTINGS | loss | chosen)
     losses, weights = train_eagerly(run, tmp_path / "eager")
     trainer = Trainer(run, tmp_path / "tensors", say=quiet, device=torch.device("cpu"))
     step = TensorStep(trainer.context, trainer.context.views.train)
@@ -85,6 +95,8 @@ def test_a_tensor_step_equals_the_eager_step(framework: str, accumulate: int, tm
         {"views": "digits+local2"},
         {"framework": "moco", "views": "digits+local2", "accumulate": 2},
         {"framework": "moco-v3"},
+        *OWN_FRAMEWORKS.values(),
+        OWN_FRAMEWORKS["swav"] | {"views": "digits+local2"},
     ],
     ids=lambda change: "-".join(map(str, change.values())),
 )
@@ -136,7 +148,7 @@ class _NoSynchronisation(TorchDispatchMode):
         (loss, framework)
         for loss in LOSSES
         for framework in ("simclr", "moco", "memory-bank")
-        if framework == "simclr" or loss not in OF_VIEWS | NOT_OF_PAIRS
+        if FRAMEWORKS[framework].suits(traits_of(parse(loss).func)) and (framework == "simclr" or loss not in OF_VIEWS)
     ],
 )
 def test_no_step_synchronises_with_the_device(
@@ -145,6 +157,11 @@ def test_no_step_synchronises_with_the_device(
     views = 3 if loss.startswith(("cmc", "cacr")) else 1 if framework == "memory-bank" else 2
     run = Run(framework=framework, loss=loss, view_count=views, **SETTINGS | {"limit": 64, "batch": 16})
     check_synchronisation(run, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("name", OWN_FRAMEWORKS)
+def test_no_step_of_another_framework_synchronises(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_synchronisation(Run(**SETTINGS | {"limit": 64, "batch": 16} | OWN_FRAMEWORKS[name]), tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("similarity", ["dot", "neg_euclid"])
@@ -283,9 +300,7 @@ def test_lars_with_its_learning_rate_in_a_tensor() -> None:
         {"framework": "moco", "norm_splits": 4, "symmetric": True, "batch_negatives": True},
         {"framework": "moco-v3"},
         {"framework": "memory-bank"},
-        {"framework": "byol", "rising": True},
-        {"framework": "simsiam", "constant_predictor_lr": True},
-        {"framework": "nnclr"},
+        *OWN_FRAMEWORKS.values(),
         {"loss": "isogclr"},
         {"loss": "w_mse(size=32)", "width": 16},
         {"loss": "barlow_twins"},

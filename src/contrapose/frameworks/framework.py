@@ -54,8 +54,8 @@ class FrameworkRow:
         """Return whether an objective with these traits can be trained in the framework."""
         if traits.takes not in self.offers or (traits.needs_target and not self.has_target):
             return False
-        # Statistics of one network's features have no meaning for predictions and their target.
-        return traits.takes != "embeddings" or traits.needs_target == self.has_target
+        # Contrastive losses do with a target or without one; statistics of features and codes are those of one network.
+        return traits.takes == "pairs" or traits.needs_target == self.has_target
 
 
 class Framework(State, ABC):

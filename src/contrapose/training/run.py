@@ -242,7 +242,7 @@ class Run(
             raise ValueError(f"loss: {self.loss} takes {traits.takes}, and {row.name} offers {offered} only; {hint}")
         if traits.needs_target:
             raise ValueError(f"loss: {self.loss} collapses in {row.name}, which has no target without gradient; {hint}")
-        raise ValueError(f"loss: {self.loss} takes the features of one network, and {row.name} has two outputs; {hint}")
+        raise ValueError(f"loss: {self.loss} takes the {traits.takes} of one network, and {row.name} has two; {hint}")
 
     def _check_contrast(self) -> None:
         """Refuse to contrast a step as a whole where that is impossible, or where it would change nothing but the name."""
