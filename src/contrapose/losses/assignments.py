@@ -72,22 +72,33 @@ def dino(
     True
     """
     scores = _scores("scores", assignments.scores, 3)
+    centred = _centred_target(assignments)
+    if isinstance(teacher_temperature, LearnedTemperature) or getattr(teacher_temperature, "requires_grad", False):
+        raise ValueError("teacher_temperature: expected a number, got a learned one, which would get no gradient")
+    codes = _logits(centred, teacher_temperature, "teacher_temperature").softmax(-1)
+    return _mean_cross_entropy(codes, scores, temperature)
+
+
+def _centred_target(assignments: Assignments) -> Tensor:
+    """Return the teacher's scores (W, m, p) minus their center, without gradient, once both are checked."""
     if assignments.target is None:
         raise ValueError(
             "target: dino needs the scores of a teacher: Assignments(scores=…, target=…), or --framework dino"
         )
     if assignments.stored is not None:
         raise ValueError("stored: dino reads no stored scores, and these assignments have some; use swav")
-    target, views = _scores("target", assignments.target, 3), _global_views(assignments)
-    if target.shape[1:] != scores.shape[1:] or len(target) > views or assignments.global_views not in (0, len(target)):
-        wanted = (views, *scores.shape[1:])
+    target, center = _scores("target", assignments.target.detach(), 3), assignments.center
+    views, (_, samples, prototypes) = _global_views(assignments), assignments.scores.shape
+    # Without a number of global views, the teacher's scores tell it.
+    wrong_views = len(target) != views if assignments.global_views else len(target) > views
+    if wrong_views or target.shape[1:] != (samples, prototypes):
+        wanted = (views, samples, prototypes)
         raise ValueError(f"target: expected scores of the first views, {wanted}, got shape {tuple(target.shape)}")
-    if isinstance(teacher_temperature, LearnedTemperature) or getattr(teacher_temperature, "requires_grad", False):
-        raise ValueError("teacher_temperature: expected a number, got a learned one, which would get no gradient")
-    with torch.no_grad():
-        centred = target if assignments.center is None else target - assignments.center
-        codes = _logits(centred, teacher_temperature, "teacher_temperature").softmax(-1)
-    return _mean_cross_entropy(codes, scores, temperature)
+    if center is None:
+        return target
+    if center.shape != (prototypes,):
+        raise ValueError(f"center: expected one number per prototype, ({prototypes},), got shape {tuple(center.shape)}")
+    return target - center.detach()
 
 
 @torch.no_grad()
