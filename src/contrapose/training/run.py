@@ -92,7 +92,9 @@ class Run(
     init: str = ""
     """Weights to start the encoder from: a .safetensors file of `export` or `import`."""
     head: str = "simclr"
-    """Projector: simclr, hcl, balanced, balanced-cifar, moco-v2, moco-v3, moco-v3-vit, linear or alexnet."""
+    """Projector, the layers between encoder and loss: simclr, simclr-v2, hcl, balanced, moco-v2, moco-v3, moco-v3-vit, linear,
+    alexnet, byol, simsiam, nnclr, barlow-twins, vicreg, w-mse, zero-cl, swav or dino; narrower ones for small images:
+    balanced-cifar, byol-cifar, simsiam-cifar, nnclr-cifar, barlow-twins-cifar, swav-cifar or dino-cifar."""
     width: int = 0
     """Dimensions of the embedding, the projector's output; 0: the projector's default. 3 can be drawn on a sphere."""
     framework: str = "simclr"
