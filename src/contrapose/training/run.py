@@ -23,6 +23,7 @@ from contrapose.networks.heads import HEADS
 from contrapose.pairs import Hardest
 from contrapose.pairs.comparison import SIMILARITIES
 from contrapose.training.recording import recorded_measures
+from contrapose.training.suited import SUITED, method_name
 from contrapose.validate import check_number
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -92,7 +93,9 @@ class Run(
     init: str = ""
     """Weights to start the encoder from: a .safetensors file of `export` or `import`."""
     head: str = "simclr"
-    """Projector: simclr, hcl, balanced, balanced-cifar, moco-v2, moco-v3, moco-v3-vit, linear or alexnet."""
+    """Projector, the layers between encoder and loss: simclr, simclr-v2, hcl, balanced, moco-v2, moco-v3, moco-v3-vit, linear,
+    alexnet, byol, simsiam, nnclr, barlow-twins, vicreg, w-mse, zero-cl, swav or dino; narrower ones for small images:
+    balanced-cifar, byol-cifar, simsiam-cifar, nnclr-cifar, barlow-twins-cifar, swav-cifar or dino-cifar."""
     width: int = 0
     """Dimensions of the embedding, the projector's output; 0: the projector's default. 3 can be drawn on a sphere."""
     framework: str = "simclr"
@@ -231,11 +234,13 @@ class Run(
 
     def _check_takes(self) -> None:
         """Refuse a loss of what the framework does not offer."""
-        row, traits = FRAMEWORKS[self.framework], traits_of(parse(self.loss).func)
+        row, traits, method = FRAMEWORKS[self.framework], traits_of(parse(self.loss).func), method_name(self.loss)
+        if method == "nnclr" != row.name:  # its loss is NT-Xent: the pairs of its framework make it NNCLR
+            raise ValueError(f"loss: nnclr pairs nearest neighbours, and {row.name} does not; use --framework nnclr")
         if row.suits(traits):
             return
         suited = [other.name for other in FRAMEWORKS.values() if other.suits(traits)]
-        own = self.loss.split("(")[0].replace("_", "-")  # the framework of the method's name, if there is one
+        own = SUITED.get(method, {}).get("framework")
         hint = f"use --framework {own if own in suited else suited[0]}"
         if traits.takes not in row.offers:
             offered = " and ".join(row.offers)
