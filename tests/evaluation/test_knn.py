@@ -64,6 +64,14 @@ def test_distance_weights_differ_from_a_majority() -> None:
     assert KNN(3, "uniform")(train, labels, x, right) == {"top1": 0.0}
 
 
+@pytest.mark.parametrize("weights", ["softmax", "uniform", "distance"])
+def test_collapsed_features_are_classified_by_chance(weights: str) -> None:
+    labels = torch.arange(60) % 3
+    for noise in (0.0, 1e-8):
+        features = torch.ones(60, 4) + noise * torch.randn(60, 4)
+        assert 0 <= KNN(5, weights)(features, labels, features, labels)["top1"] <= 50
+
+
 def test_top_five_and_invalid_settings() -> None:
     train, labels = torch.randn(50, 4), torch.arange(50) % 5
     assert KNN(50)(train, labels, train, labels)["top5"] == 100.0

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -50,6 +52,37 @@ def test_metrics_of_classes_need_labels_of_two_classes() -> None:
     assert "tolerance" not in values
     one = Images("one class", data.pixels, torch.zeros(60, dtype=torch.long))
     assert "tolerance" not in Measures(images=40)(embed, one, VIEWS, CPU)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-8])
+def test_a_collapsed_embedding_has_finite_metrics(noise: float) -> None:
+    torch.manual_seed(0)
+    values = Measures(images=80, drawn=20, draws=3)(
+        lambda x: torch.ones(6) + noise * torch.randn(len(x), 6), digits(200), VIEWS, CPU
+    )
+    assert "repulsion_gap" in values
+    assert all(map(math.isfinite, values.values()))
+    assert values["feature_std"] == pytest.approx(0, abs=1e-6)
+    assert values["effective_rank"] == pytest.approx(1, abs=1e-4)
+    assert values["uniformity"] == pytest.approx(0, abs=1e-5)
+    assert values["alignment"] == pytest.approx(0, abs=1e-12)
+    assert values["tolerance"] == pytest.approx(1, abs=1e-5)
+    assert values["separation_gap"] == pytest.approx(0, abs=1e-5)
+
+
+def test_a_collapse_to_opposite_points_or_to_the_origin() -> None:
+    data = digits(200)
+    # As many images of each class on either side: class means are zero, and the bound over their lengths is infinite.
+    opposite = Images("opposite", data.pixels, torch.arange(200) // 2 % 10)
+    values = Measures(images=0, drawn=20, draws=3)(
+        lambda x: (1.0 - 2 * (torch.arange(len(x)) % 2))[:, None] * torch.ones(6), opposite, VIEWS, CPU
+    )
+    assert "repulsion_gap" not in values
+    assert all(map(math.isfinite, values.values()))
+    assert values["effective_rank"] == pytest.approx(1)
+    assert values["feature_std"] == pytest.approx(1)
+    zero = Measures(images=80)(lambda x: torch.zeros(len(x), 6), data, VIEWS, CPU)
+    assert zero == {"effective_rank": 0.0, "feature_std": 0.0}
 
 
 def test_partners_are_others_of_the_class() -> None:

@@ -187,6 +187,23 @@ def test_known_values() -> None:
     assert metrics.feature_std(one_point) == pytest.approx(0, abs=1e-7)
 
 
+@pytest.mark.parametrize("noise", [0.0, 1e-8])
+def test_values_of_a_collapsed_embedding(noise: float) -> None:
+    torch.manual_seed(0)
+    y = torch.arange(30) % 3
+    z, other = torch.nn.functional.normalize(torch.ones(2, 30, 8) + noise * torch.randn(2, 30, 8), dim=2)
+    assert metrics.feature_std(z) == pytest.approx(0, abs=1e-6)
+    assert metrics.effective_rank(z) == pytest.approx(1, abs=1e-4)
+    for zero in (metrics.uniformity(z), metrics.interclass_uniformity(z, y), metrics.alignment(z, other)):
+        assert zero == pytest.approx(0, abs=1e-5)
+    assert metrics.tolerance(z, y) == pytest.approx(1, abs=1e-5)
+    assert metrics.conditional_entropy(z) == pytest.approx(log(29), abs=1e-5)
+    assert metrics.local_separation(z, other).gap == pytest.approx(0, abs=1e-5)
+    assert metrics.similarity_histograms(z, other, y).means == pytest.approx((1, 1, 1))
+    assert metrics.repulsion_gap(z, y, other, y).gap == pytest.approx(log(3) / 2, abs=1e-5)
+    assert metrics.attraction_gap(z, other[None]).gap == pytest.approx(0, abs=1e-5)
+
+
 @pytest.mark.parametrize("distance", [1e-1, 1e-2, 1e-3, 1e-4, 1e-5])
 def test_alignment_of_nearly_coincident_embeddings_is_exact(distance: float) -> None:
     centres = vectors(3, 8).repeat_interleave(4, 0)

@@ -119,6 +119,16 @@ def test_balance_and_hardness() -> None:
     assert float(penalties(partial(cacr, t_neg=2.0), AT).push.min()) < 0
 
 
+@pytest.mark.parametrize("noise", [0.0, 1e-8])
+def test_the_summary_of_a_collapsed_batch_is_finite(noise: float) -> None:
+    torch.manual_seed(0)
+    pairs = two_views(*(torch.ones(2, 8, 4) + noise * torch.randn(2, 8, 4)))
+    for objective in (nt_xent, dcl, cacr, balanced, simple, triplet):
+        summary = penalties(objective, pairs).summary()
+        assert all(value is None or math.isfinite(value) for value in summary.values())
+        assert summary["hardest_similarity"] == pytest.approx(1)
+
+
 def test_objective_must_return_a_scalar() -> None:
     with pytest.raises(ValueError, match="objective: expected a scalar"):
         penalties(partial(nt_xent, reduction="none"), KINDS["two_views"].make(KINDS["two_views"].draw()))

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from contrapose.explanation import Subject, relative_penalty
-from contrapose.report.embedding import LabelledEmbedding, map_figure
+from contrapose.report.embedding import LabelledEmbedding, map_figure, project_to_plane
 from contrapose.report.loss import explain_figure
 from contrapose.report.page import drawing, page, section
 from contrapose.report.style import save
@@ -53,6 +53,13 @@ def test_map_figure(method: str, d: int, tmp_path: Path) -> None:
     assert "tolerance" in embedding.caption
     save(figure, tmp_path / "map.png")
     assert (tmp_path / "map.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("method", ["tsne", "pca"])
+def test_the_map_of_a_collapsed_embedding_is_one_point(method: str, tmp_path: Path) -> None:
+    z = torch.eye(4)[0].expand(30, -1)
+    assert not project_to_plane(z, method, 0).any()
+    save(map_figure([LabelledEmbedding("collapsed", z, torch.arange(30) % 3)], method), tmp_path / "map.png")
 
 
 def test_bad_input_is_rejected() -> None:

@@ -44,22 +44,6 @@ def test_records_hold_the_penalties_of_the_loss(tmp_path: Path) -> None:
         assert (first["effective_temperature"] is None) == (loss == "simple")
 
 
-def test_a_collapsed_embedding_is_reported(tmp_path: Path) -> None:
-    messages: list[str] = []
-    trainer = Trainer(Run(**{**vars(RUN), "metrics": 20}), tmp_path, say=messages.append)
-    last = [m for m in trainer.context.network.projector.modules() if isinstance(m, torch.nn.BatchNorm1d)][-1]
-    with torch.no_grad():
-        last.weight.zero_()
-        last.bias.fill_(1.0)
-    trainer._measures()
-    assert "the embedding has collapsed" in messages[0]
-    with torch.no_grad():
-        last.bias.zero_()
-    assert trainer._measures() == {}
-    assert "no metrics" in messages[1]
-    assert "has no direction" in messages[1]
-
-
 def test_added_settings_do_not_rename_existing_runs() -> None:
     """They are omitted at their defaults, so that directories from before keep their names and can be resumed."""
     moco = replace(RUN, framework="moco")

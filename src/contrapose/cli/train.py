@@ -19,8 +19,10 @@ from contrapose.evaluation import FINE_TUNING, PROBES, FewShot, FineTune, Measur
 from contrapose.modalities import Source, Split
 from contrapose.modalities.progress import allow_progress_bars
 from contrapose.training import PRESETS, Model, Run, Trainer, load, prepare_other, preset, resolve
+from contrapose.training.collapse import MEANING, collapsed_outputs, describe_collapse
 from contrapose.training.locks import lock_directory
 from contrapose.training.processes import leave_process_group, own_device
+from contrapose.training.records import read_records
 from contrapose.training.sources import check_init, load_own_data
 from contrapose.training.stops import ignore_closed_output
 from contrapose.training.suited import describe_settings, suited_settings
@@ -93,6 +95,9 @@ class Train:
             if not scores:
                 say("no score: the data has no labelled training and test images (see `contrapose data check PATH`)")
             say(f"run        {folder}")
+            collapse = describe_collapse(trainer.run, read_records(folder))
+            if collapse:  # last, so that the scores are not taken for a success
+                say(collapse)
         leave_process_group()
 
 
@@ -140,8 +145,8 @@ class Evaluate:
     ELEVATER's protocol, learning rate and weight decay are chosen on the last of them, and the score is the mean of three
     samples."""
     metrics: bool = False
-    """Compute metrics on all test images: uniformity, tolerance, separation and others of the projector's output and, as
-    encoder_NAME, those of the encoder's features that need no augmentation."""
+    """Compute metrics on all test images: uniformity, tolerance, separation, signs of collapse (feature_std, effective_rank) and
+    others of the projector's output and, as encoder_NAME, those of the encoder's features that need no augmentation."""
     few_shot: bool = False
     """Train linear SVMs on a class-balanced subset and on all images (long-tail protocol of Kukleva et al.)."""
     skip_broken: bool = False
@@ -167,6 +172,8 @@ class Evaluate:
         scores = model.evaluate(split, self.knn or None)
         if self.metrics:
             scores |= model.measure_outputs(split.held_out, Measures(images=0, drawn=1000))
+            for line in (MEANING, *collapsed_outputs(scores, model.run)):
+                print(line, file=sys.stderr)  # stdout may be for other programs to read
         if "knn_top1" not in scores and (probe is not None or not scores):
             _labelled_features(model, split)  # raises an error that says what the data lacks
         if probe is not None:

@@ -50,6 +50,8 @@ class Measures:
         sample = self.sample(data, views) if self.augmented else self._subset(data)
         reader = sample.reader(views, device, workers=0, timeout=0.0)
         z = unit(features(embed, reader.plain()))
+        if not bool(z.any()):  # a collapse to the origin; nothing else is defined without a direction
+            return {"effective_rank": 0.0, "feature_std": 0.0}
         labels = None if sample.labels is None else sample.labels.to(device)
         values = _geometry(z, labels)
         if not self.augmented:
@@ -99,7 +101,8 @@ class Measures:
             "repulsion_gap_printed": repulsion.printed,
             "repulsion_outside": repulsion.outside,
         }
-        return {name: value for name, value in values.items() if not math.isnan(value)}
+        # Infinite if the mean of a class is zero, as in a collapse to two opposite points; NaN for one anchor
+        return {name: value for name, value in values.items() if math.isfinite(value)}
 
     def sample(self, data: Source, views: ViewMaker) -> Source:
         """Return the samples to measure, in memory; the same ones in each call."""

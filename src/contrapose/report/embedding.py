@@ -82,6 +82,8 @@ def project_to_plane(z: Tensor, method: str, seed: int) -> Tensor:
     """Project unit vectors (n, d) to (n, 2) by "tsne", "umap" or "pca"."""
     if len(z) < 10:
         raise ValueError(f"z: expected at least 10 embeddings to draw a map, got {len(z)}")
+    if bool((z == z[0]).all()):  # collapsed: one point, for which scikit-learn would divide by a deviation of 0
+        return torch.zeros(len(z), 2)
     rows = z.double().numpy()
     if method == "umap":
         try:

@@ -11,11 +11,13 @@ from pathlib import Path
 from contrapose.report.document import Document, RunNote, Section
 from contrapose.studies.blocks import table
 from contrapose.studies.claims import UNDECIDED, Verdict
+from contrapose.studies.collapse import collapse_section
 from contrapose.studies.downstream import downstream_names
 from contrapose.studies.protocol import describe_quantities
 from contrapose.studies.results import Cell, Results, RunDirectory, error_name
 from contrapose.studies.study import SMOKE_PROBE_EPOCHS, Plan
 from contrapose.training import Run
+from contrapose.training.collapse import collapse_in_words
 
 
 def collect(plan: Plan, seeds: int, root: Path) -> Results:
@@ -121,7 +123,9 @@ def document(plans: Sequence[Plan], seeds: int, root: Path, *, title: str = "", 
     sections: list[Section] = []
     runs: dict[str, Run] = {}
     for plan in plans:
-        sections.append(section(plan, collect(plan, seeds, root)))
+        results = collect(plan, seeds, root)
+        collapse = collapse_section(plan, results)
+        sections += [section(plan, results), *([collapse] if collapse is not None else [])]
         runs |= plan.runs(seeds)
     notes = [note for name in runs if (note := run_note(root / name)) is not None]
     title = title or ", ".join(plan.study.name for plan in plans)
@@ -139,6 +143,8 @@ def run_note(folder: Path) -> RunNote | None:
     seconds = sum(record["seconds"] for record in records)
     facts = [("seconds of training", f"{seconds:.0f}"), ("epochs recorded", str(len(records)))]
     facts += [("failed", directory.failure())] if directory.failure() else []
+    collapse = collapse_in_words(records)
+    facts += [("collapse", collapse)] if collapse else []
     facts.append(("settings", json.dumps(settings, ensure_ascii=False)))
     return RunNote(folder.name, tuple(facts))
 

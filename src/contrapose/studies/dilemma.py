@@ -15,6 +15,7 @@ from contrapose.modalities.images.sheet import contact_sheet
 from contrapose.modalities.images.views import Views
 from contrapose.report.document import Block, Chart, Number, Picture, Series, Table, Text
 from contrapose.studies.blocks import map_chart, table
+from contrapose.studies.collapse import collapse_sentences
 from contrapose.studies.differences import differences, in_words
 from contrapose.studies.results import Cell, Results
 from contrapose.studies.study import Plan, Quantity, Row, Study, StudyData
@@ -210,8 +211,13 @@ def _table_with_references(study: Study, results: Results) -> Block:
 
 
 def learned(study: Study, results: Results) -> tuple[str, ...]:
-    """Return what the accuracies say, in words: which losses are ahead, and what training is worth."""
-    return (compare_accuracies(study, results), *_compare_with_references(study, results))
+    """Return what the runs say, in words: which losses are ahead, what training is worth, and which runs collapsed."""
+    collapsed = " ".join(collapse_sentences(study, results))
+    return (
+        compare_accuracies(study, results),
+        *_compare_with_references(study, results),
+        *([collapsed] if collapsed else []),
+    )
 
 
 def compare_accuracies(study: Study, results: Results) -> str:

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from contrapose import __version__
+from contrapose.training.collapse import MEANING, collapse_in_words
 from contrapose.training.model import Model
-from contrapose.training.records import last_evaluation
+from contrapose.training.records import last_evaluation, read_records
 
-_METRICS = ("uniformity", "alignment", "tolerance", "effective_rank")
+_METRICS = ("uniformity", "alignment", "tolerance", "effective_rank", "feature_std")
 _SETTINGS = ("framework", "loss", "views", "batch", "epochs", "optimiser", "lr", "precision", "seed")
 
 
@@ -48,6 +49,8 @@ def model_card(model: Model, folder: Path, file: str) -> str:
     """
     run = model.run
     scores = _scores(last_evaluation(folder, model.step))
+    collapse = collapse_in_words([record for record in read_records(folder) if record["step"] <= model.step])
+    warning = ["", f"**The training {collapse}.**"] if collapse else []
     sections = {
         "Training": [
             f"- data: {Path(run.data).name}",
@@ -62,7 +65,7 @@ def model_card(model: Model, folder: Path, file: str) -> str:
         ],
     }
     body = [line for title, lines in sections.items() for line in ("", f"## {title}", "", *lines)]
-    return "\n".join([f"# {file}", "", summary(model), *body, ""])
+    return "\n".join([f"# {file}", "", summary(model), *warning, *body, ""])
 
 
 def _scores(evaluation: Mapping[str, float]) -> list[str]:
@@ -75,7 +78,7 @@ def _scores(evaluation: Mapping[str, float]) -> list[str]:
             lines.append(f"- {metric} of the {output}: {value:.6g}")
         elif name in ("epoch", "loss") or name.startswith("knn_"):
             lines.append(f"- {name}: {value:.6g}")
-    return lines
+    return lines + (["", f"{MEANING}."] if "feature_std" in evaluation else [])
 
 
 def _own_usage(file: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -14,8 +15,9 @@ from contrapose.embeddings import Embeddings
 from contrapose.frameworks import Framework
 from contrapose.gradient_cache import MicroBatch, encode_twice
 from contrapose.losses import Loss
-from contrapose.metrics import penalties
+from contrapose.metrics import feature_std, penalties
 from contrapose.modalities import Reader, ViewMaker
+from contrapose.pairs import unit
 from contrapose.training.precision import autocast
 from contrapose.training.run import Run
 
@@ -69,6 +71,20 @@ class StepContext:
         score = None if embeddings.score is None else embeddings.score.detach()
         self.latest = replace(embeddings, z=embeddings.z.detach(), score=score)
         return loss
+
+    def batch_metrics(self) -> dict[str, float | None]:
+        """Return metrics of the last batch: its deviation, as SimSiam's paper plots it, and what the loss did to it."""
+        return self._deviation() | self.penalties()
+
+    def _deviation(self) -> dict[str, float | None]:
+        if self.latest is None:
+            return {}
+        z = unit(self.latest.z.detach()).flatten(0, -2)
+        if not bool(z.any()):  # a collapse to the origin: all embeddings are equal
+            return {"batch_feature_std": 0.0}
+        with suppress(ValueError):  # an embedding that is zero or not finite has no direction
+            return {"batch_feature_std": feature_std(z)}
+        return {}
 
     def penalties(self) -> dict[str, float | None]:
         """Return what the loss did to the similarities of the last batch, if it is a loss of similarities and they are few."""

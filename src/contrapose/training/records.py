@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import platform
 from collections.abc import Iterator
@@ -40,8 +41,10 @@ def writing(path: Path) -> Iterator[None]:
 def append(folder: Path, record: dict[str, Any]) -> None:
     """Append a record to records.jsonl, and to the curves for TensorBoard if it is installed."""
     path = folder / "records.jsonl"
+    # NaN and infinity are not JSON: other programs could not read the file.
+    record = {name: None if _is_undefined(value) else value for name, value in record.items()}
     with writing(path), path.open("a") as file:
-        file.write(json.dumps(record) + "\n")
+        file.write(json.dumps(record, allow_nan=False) + "\n")
     if find_spec("tensorboard") is not None:
         from torch.utils.tensorboard import SummaryWriter
 
@@ -49,6 +52,10 @@ def append(folder: Path, record: dict[str, Any]) -> None:
             for name, value in record.items():
                 if name not in ("step", "epoch") and value is not None:
                     writer.add_scalar(name, value, record["step"])
+
+
+def _is_undefined(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def last_evaluation(folder: Path, step: int) -> dict[str, float]:

@@ -20,6 +20,7 @@ from contrapose.evaluation import Measures
 from contrapose.frameworks import FRAMEWORKS, Embed
 from contrapose.training import checkpoint
 from contrapose.training.build import build, build_loss, prepare
+from contrapose.training.collapse import follow_collapse
 from contrapose.training.context import StepContext
 from contrapose.training.continuation import continued_run, record_extension, recorded_run
 from contrapose.training.defaults import resolve
@@ -31,15 +32,14 @@ from contrapose.training.optimisers import optimiser
 from contrapose.training.precision import check_bf16
 from contrapose.training.processes import any_requested, join_process_group, own_device, synchronise_batch_norms
 from contrapose.training.recording import check_record, recorded_measures
-from contrapose.training.records import append, drop_records_after, environment, write_json_atomically
+from contrapose.training.records import append, drop_records_after, environment, read_records, write_json_atomically
 from contrapose.training.run import Run
 from contrapose.training.sources import check_init, check_same_data, describe_data, find_file
-from contrapose.training.stops import Stopped, StopRequests, signals
+from contrapose.training.stops import Diverged, Stopped, StopRequests, signals
 from contrapose.validate import check_directory
 from contrapose.workers import TIMEOUT, worker_failures
 
 T = TypeVar("T")
-COLLAPSED = 0.05  # feature deviation below this share of a uniform embedding's
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class Trainer:
             loss, seconds = yield from self._epoch(epoch)
             record: dict[str, Any] = {"epoch": epoch + 1, "step": self.step, "loss": loss, "seconds": seconds}
             record |= {"beside": self.concurrent_runs} if self.concurrent_runs else {}
-            record |= self.context.penalties() if self.rank == 0 else {}
+            record |= self.context.batch_metrics() if self.rank == 0 else {}
             self.record = record
             self._keep(epoch + 1)
             # Before the evaluation, which can take long. The checkpoint has the record: after a kill only the evaluation is
@@ -248,6 +248,9 @@ class Trainer:
         for measure in due:
             record |= self.model.take(measure, self.split)
         if self.rank == 0:
+            message = follow_collapse(record, read_records(self.folder), self.run, evaluated=is_time)
+            if message:
+                self.say(message)
             append(self.folder, record)
         return scores
 
@@ -310,7 +313,11 @@ class Trainer:
 
     def evaluate(self) -> dict[str, float]:
         """Return the kNN accuracy of the encoder's features, if there are labels."""
-        return self.model.evaluate(self.split)
+        try:
+            return self.model.evaluate(self.split)
+        except ValueError as error:  # features that are not finite: running statistics can diverge before the loss does
+            epoch = self.step // self.steps_per_epoch
+            raise Diverged(f"no accuracy after epoch {epoch}: {error}; start over with a lower --lr") from error
 
     def _measures(self) -> dict[str, float]:
         """Return the metrics of the embedding as it is now, and those of the encoder's features as `encoder_NAME`."""
@@ -319,16 +326,10 @@ class Trainer:
         epoch = self.step // self.steps_per_epoch
         source = self.split.train if self.run.metrics_on == "train" else self.split.held_out
         try:
-            values = self.model.measure_outputs(source, Measures(self.run.metrics))
+            return self.model.measure_outputs(source, Measures(self.run.metrics))
         except ValueError as error:
             self.say(f"no metrics after epoch {epoch}: {error}")
             return {}
-        if values["feature_std"] < COLLAPSED:
-            self.say(
-                f"the embedding has collapsed: its spread is {values['feature_std']:.3f} of a uniform one's "
-                f"(epoch {epoch}); a lower learning rate or a higher temperature may help"
-            )
-        return values
 
     def must_stop(self) -> bool:
         """Return whether a signal came, to this process or to another one of the run's."""
