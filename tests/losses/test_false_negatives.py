@@ -1,21 +1,16 @@
-"""FNC: plain loops with support views on every kind of pairs, identities, extremes, what is refused, several processes."""
+"""FNC: plain loops with support views on every kind of pairs, identities, extremes, what is refused."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from math import exp, log
-from pathlib import Path
 from typing import Any
 
 import oracles as plain
 import pytest
 import torch
-from processes import run_in_process_group
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
-from contrapose.distributed import gather
 from contrapose.embeddings import Embeddings, within_batch
 from contrapose.losses import CATALOGUE, Loss, fnc, nt_xent, supcon
 from contrapose.losses.parse import parse
@@ -284,54 +279,3 @@ def test_support_of_other_shapes_is_refused() -> None:
         fnc(from_similarities(torch.zeros(M), torch.zeros(M, 2)), support=draw(2, M, D))
     with pytest.raises(ValueError, match="fnc is a loss of unit vectors, got 'dot'"):
         fnc(two_views(*draw(2, M, D), similarity="dot"))
-
-
-SAMPLES, STEPS = 8, 4
-LOSSES: dict[str, Callable[[], Loss]] = {
-    form: lambda form=form: Loss(fnc, form=form, top=3, threshold=0.5, temperature=0.2)  # type: ignore[misc]
-    for form in FORMS
-}
-
-
-def train(net: nn.Module, rank: int, world: int, criterion: Loss, kind: str) -> dict[str, Tensor]:
-    own = slice(rank * SAMPLES // world, (rank + 1) * SAMPLES // world)
-    x = draw(1, SAMPLES, 6).expand(4, -1, -1) + 0.3 * draw(4, SAMPLES, 6, seed=1)
-    optimiser, record = torch.optim.SGD(net.parameters(), lr=0.03), dict[str, Tensor]()
-    for step in range(STEPS):
-        optimiser.zero_grad()
-        z, keys = gather(net(x[:2, own]), 1), gather(x[:, own, :4], 1)
-        pairs = views(z) if kind == "views" else queue(z, keys[:2], draw(9, 4, seed=2), keys=True)
-        loss = criterion(pairs.sharded(), support=keys)
-        loss.backward()
-        record |= {f"loss {step}": loss.detach()}
-        if step == 0:
-            record |= {f"gradient {i}": p.grad.clone() for i, p in enumerate(net.parameters()) if p.grad is not None}
-        optimiser.step()
-    return record | {f"weight {i}": p.detach() for i, p in enumerate(net.parameters())}
-
-
-def encoder() -> nn.Module:
-    torch.manual_seed(5)
-    return nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 4)).double()
-
-
-def work(rank: int, world: int, out: str) -> None:
-    records = {
-        f"{name} {kind}": train(DistributedDataParallel(encoder()), rank, world, criterion(), kind)
-        for name, criterion in LOSSES.items()
-        for kind in ("views", "queue")
-    }
-    if rank == world - 1:
-        torch.save(records, out)
-
-
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("world", [2, 4])
-def test_several_processes_equal_one(world: int, tmp_path: Path) -> None:
-    run_in_process_group(work, world, tmp_path / "records")
-    records = torch.load(tmp_path / "records", weights_only=True)
-    for name, criterion in LOSSES.items():
-        for kind in ("views", "queue"):
-            for what, expected in train(encoder(), 0, 1, criterion(), kind).items():
-                difference = (records[f"{name} {kind}"][what] - expected).abs().max()
-                assert float(difference) <= 1e-12 * max(1.0, float(expected.abs().max())), (name, kind, what)

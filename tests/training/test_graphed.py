@@ -54,11 +54,14 @@ def train_eagerly(run: Run, folder: Path, device: str = "cpu") -> tuple[list[flo
     return losses, [p.detach() for p in trainer.context.network.parameters()]
 
 
-@pytest.mark.parametrize("framework", ["simclr", "moco", "moco symmetric", "moco-v3", "memory-bank", "simclr isogclr"])
+@pytest.mark.parametrize(
+    "framework", ["simclr", "moco", "moco symmetric", "moco-v3", "memory-bank", "simclr isogclr", "fnc fnc"]
+)
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_tensor_step_equals_the_eager_step(framework: str, accumulate: int, tmp_path: Path) -> None:
     name, *options = framework.split()
-    symmetric, loss = "symmetric" in options, {"loss": "isogclr"} if "isogclr" in options else {}
+    symmetric = "symmetric" in options
+    loss = {"loss": options[0]} if options and not symmetric else {}
     run = Run(framework=name, symmetric=symmetric, batch_negatives=symmetric, accumulate=accumulate, **SETTINGS | loss)
     losses, weights = train_eagerly(run, tmp_path / "eager")
     trainer = Trainer(run, tmp_path / "tensors", say=quiet, device=torch.device("cpu"))
@@ -132,7 +135,8 @@ class _NoSynchronisation(TorchDispatchMode):
         for loss in LOSSES
         for framework in ("simclr", "moco", "memory-bank")
         if framework == "simclr" or loss not in OF_VIEWS | NOT_OF_PAIRS
-    ],
+    ]
+    + [("fnc", "fnc"), ("fnc_elimination", "fnc")],
 )
 def test_no_step_synchronises_with_the_device(
     loss: str, framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -276,6 +280,8 @@ def test_lars_with_its_learning_rate_in_a_tensor() -> None:
         {"framework": "moco", "norm_splits": 4, "symmetric": True, "batch_negatives": True},
         {"framework": "moco-v3"},
         {"framework": "memory-bank"},
+        {"framework": "fnc", "loss": "fnc", "view_count": 3},
+        {"framework": "fnc", "loss": "fnc_elimination", "anchor_views": 0},
         {"loss": "isogclr"},
     ],
     ids=lambda change: "-".join(map(str, change.values())),

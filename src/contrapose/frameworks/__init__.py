@@ -3,6 +3,7 @@
     simclr        the batch itself, in any number of views
     moco          a momentum encoder's keys and a queue of them (MoCo v2)
     moco-v3       a momentum encoder's keys of the same batch, and a predictor
+    fnc           a momentum encoder's keys of the batch and a queue of them, with false negatives among them (FNC)
     memory-bank   one stored embedding for every training image (Wu et al., Wang & Liu)
 
 Each yields `Embeddings`, so any objective of pairs runs on any of them; objectives of embeddings run on simclr. A new framework
@@ -15,6 +16,7 @@ import pkgutil
 from collections.abc import Mapping
 from importlib import import_module
 
+from contrapose.frameworks.false_negatives import FNC
 from contrapose.frameworks.framework import Embed, Framework, FrameworkRow, Parts
 from contrapose.frameworks.memory_bank import MemoryBank
 from contrapose.frameworks.momentum import MoCo, MoCoV3
@@ -27,4 +29,4 @@ _ROWS = [
 ]
 FRAMEWORKS: Mapping[str, FrameworkRow] = {row.name: row for row in sorted(_ROWS, key=lambda row: row.name != "simclr")}
 
-__all__ = ["FRAMEWORKS", "Embed", "Framework", "FrameworkRow", "MemoryBank", "MoCo", "MoCoV3", "Parts", "SimCLR"]
+__all__ = ["FNC", "FRAMEWORKS", "Embed", "Framework", "FrameworkRow", "MemoryBank", "MoCo", "MoCoV3", "Parts", "SimCLR"]

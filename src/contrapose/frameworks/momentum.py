@@ -26,7 +26,7 @@ class MomentumSettings:
     """Settings of a run that belong to these frameworks."""
 
     queue: int = 4096
-    """MoCo: rows of the queue."""
+    """MoCo, FNC: rows of the queue."""
     norm_splits: int = 1
     """MoCo: compute batch norms over this many parts of the batch, as on that many GPUs, with keys shuffled between them."""
     symmetric: bool = False
@@ -97,6 +97,16 @@ class MomentumFramework(Framework):
             self.ema_rate.fill_((1 - self.momentum) * (1 + math.cos(math.pi * progress)) / 2)
 
 
+@torch.no_grad()
+def replace_oldest(rows: Tensor, place: Tensor, fresh: Tensor) -> None:
+    """Overwrite the oldest rows of a queue, in place, by `fresh` ones; `place` () is the number of the oldest."""
+    fresh = fresh[-len(rows) :]
+    # The place stays a tensor, so that nothing waits for the device and a captured step follows it.
+    places = (place + torch.arange(len(fresh), device=fresh.device)) % len(rows)
+    rows[places] = fresh.to(rows.dtype)
+    place.copy_((place + len(fresh)) % len(rows))
+
+
 class MoCo(MomentumFramework):
     """MoCo v2. With two views, the first is the query and the second its key. If `symmetric`, or with more views, every view is
     a query, and the keys of the others are its positives (CACR, Alg. 3).
@@ -160,10 +170,7 @@ class MoCo(MomentumFramework):
     def update(self, batch: Embeddings, **settings: Any) -> None:
         """Replace the oldest rows by the last view's keys of a batch."""
         assert batch.target is not None
-        fresh = unit(batch.target[-1])[-len(self.rows) :]
-        places = (self.place + torch.arange(len(fresh), device=fresh.device)) % len(self.rows)
-        self.rows[places] = fresh.to(self.rows.dtype)
-        self.place.copy_((self.place + len(fresh)) % len(self.rows))
+        replace_oldest(self.rows, self.place, unit(batch.target[-1]))
 
 
 class MoCoV3(MomentumFramework):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from contrapose.frameworks import FRAMEWORKS
+from contrapose.frameworks.false_negatives import SupportSettings
 from contrapose.frameworks.momentum import MomentumSettings
 from contrapose.losses.objective import traits_of
 from contrapose.losses.parse import parse
@@ -49,6 +50,7 @@ ADDED: dict[str, Any] = {
     "similarity": "cosine",
     "record": (),
     "keep": (),
+    "anchor_views": 2,
 }
 # A setting at this value is chosen by the data and the device (training/defaults.py) before the run has a name.
 AUTO: dict[str, Any] = {"views": "auto", "encoder": "auto", "epochs": 0, "batch": 0, "lr": -1.0}
@@ -60,12 +62,12 @@ _JSON_TYPES: dict[Any, Any] = {
 _LISTS = {"milestones": int, "record": str, "keep": int}  # settings that are lists in a run.json, and what they hold
 _AT_LEAST = {
     "limit": 0, "view_count": 1, "size": 0, "queue": 1, "width": 0, "epochs": 1, "batch": 2, "knn": 1, "knn_every": 1,
-    "metrics": 0, "accumulate": 1, "norm_splits": 1, "seed": 0,
+    "metrics": 0, "accumulate": 1, "norm_splits": 1, "seed": 0, "anchor_views": 0,
 }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(MomentumSettings, DataSettings):  # fields come in reverse order: data first, as in --help
+class Run(SupportSettings, MomentumSettings, DataSettings):  # fields come in reverse order: data first, as in --help
     """Everything that decides the outcome of a training. Two equal runs give equal weights on one machine."""
 
     views: str = "auto"
