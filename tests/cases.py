@@ -92,6 +92,21 @@ def supcon_case(name: str, *filters: tuple[str, float], tau: Tau, smooth: bool =
     return Case(name, loss, oracles.supcon(tau, label, *filters, form=form), smooth, EVERY - {"similarities"})
 
 
+def fnc_case(name: str, form: str, *filters: tuple[str, float], tau: Tau, smooth: bool = True, **settings: Any) -> Case:
+    return case(
+        name,
+        losses.fnc,
+        oracles.fnc(tau, form, 2, 0.2, *filters),
+        smooth=smooth,
+        # The two sides of these have other candidates, so that a side's scores need rows that the oracle does not have.
+        kinds=EVERY - {"cross_symmetric", "cross_symmetric_negatives"},
+        form=form,
+        top=2,
+        threshold=0.2,
+        **settings,
+    )
+
+
 def case(
     name: str,
     objective: Callable[..., Tensor],
@@ -211,6 +226,11 @@ CASES = {
                     form="in"),
         supcon_case("supcon hardest", ("fraction", 0.4), tau=constant(0.3), temperature=0.3, negatives=hardest(0.4)),
         supcon_case("supcon other views", ("other", 0), tau=constant(0.3), temperature=0.3, negatives=other_views()),
+        *(fnc_case(f"fnc {form}", form, tau=constant(0.3), temperature=0.3) for form in ("attraction", "elimination")),
+        *(fnc_case(f"fnc {form} profile", form, tau=cosine_profile(0.1, 0.3), smooth=False, temperature=cosine(0.1, 0.3))
+          for form in ("attraction", "elimination")),
+        fnc_case("fnc attraction of some", "attraction", ("fraction", 0.5), tau=constant(0.3), temperature=0.3,
+                 negatives=hardest(0.5)),
         Case("sogclr moving", sogclr_moving, plain.sogclr(0.3, 0.4, 0.7), smooth=False),
     )
 }  # fmt: skip

@@ -410,6 +410,31 @@ def tau(scores: Callable[[int], list[float]], base: float) -> Oracle:
     return oracle
 
 
+def fnc(tau: Tau, form: str, top: int, threshold: float, *filters: tuple[str, float]) -> Oracle:
+    """The anchors of an image are its support views: the views of one row number are compared with the same candidates."""
+
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        values = []
+        samples = len(held.anchors) // held.views
+        for n, (a, h) in enumerate(_each(now, held)):
+            views = held.anchors[n % samples :: samples]
+            scores = [max(view.negatives[j].s for view in views) for j in range(len(h.negatives))]
+            best = sorted(range(len(scores)), key=lambda j: -scores[j])[:top]
+            found = [j for j in best if scores[j] > threshold]
+            other = [j for j in range(len(scores)) if j not in found]
+            kept = [other[j] for j in chosen(replace(h, negatives=[h.negatives[j] for j in other]), *filters)]
+
+            def logits(where: list[int], a: Anchor = a, h: Anchor = h) -> list[float]:
+                return _logits([a.negatives[j] for j in where], [h.negatives[j] for j in where], tau, True)
+
+            positive = _logits(a.positives, h.positives, tau, True)
+            positive += logits(found) if form == "attraction" else []
+            values.append(lse(positive + logits(kept)) - mean(positive))
+        return values
+
+    return oracle
+
+
 def supcon(
     tau: Tau, label: Callable[[Candidate | Anchor], int], *filters: tuple[str, float], form: str = "out"
 ) -> Oracle:

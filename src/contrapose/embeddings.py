@@ -24,7 +24,7 @@ from contrapose.reduce.unit import matmul
 from contrapose.validate import check_embeddings, check_same_shape
 
 # What `Embeddings.provide` can add to an objective's arguments.
-PROVIDED = ("score", "labels", "stored_labels")
+PROVIDED = ("score", "labels", "stored_labels", "support")
 
 
 class State(nn.Module):
@@ -66,6 +66,7 @@ class Embeddings:
     compare: Callable[[Embeddings], Pairs]  # how `pairs` are made: within_batch, with_queue(...), with_bank(...)
     target: Tensor | None = None  # (W, m, d) from a momentum encoder or another tower; W may differ from V
     ids: Tensor | None = None  # (m,) data-set indices
+    support: Tensor | None = None  # (S, m, d) views by which false negatives are recognised, without gradient (FNC)
     score: Tensor | None = None  # (V, m) extra output of the projector: the certainty of TaU
     prototypes: Tensor | None = None  # (p, d)
     target_prototypes: Tensor | None = None  # (p, d) of a teacher; default: `prototypes`
@@ -104,7 +105,9 @@ class Embeddings:
         )
 
     def provide(self, name: str) -> Tensor | None:
-        """Return one of `PROVIDED`: a score per anchor (V · m,), or labels of the batch (m,) or of the stored rows."""
+        """Return one of `PROVIDED`: a score per anchor (V · m,), labels of the batch (m,) or of stored rows, support views."""
+        if name == "support":  # None leaves it to the anchors themselves
+            return self.support
         if name in ("labels", "stored_labels"):
             return self._labels(stored=name == "stored_labels")
         if name != "score" or self.score is None:
@@ -138,14 +141,17 @@ def within_batch(embeddings: Embeddings, *, similarity: str = "cosine") -> Pairs
     return views(embeddings.z, keys=embeddings.target, similarity=similarity, ids=embeddings.ids)
 
 
-def with_queue(rows: Tensor, *, batch: bool = False) -> Callable[[Embeddings], Pairs]:
-    """Compare queries with the target's keys and with stored rows (r, d); with `batch`, with other queries too (MoCo)."""
+def with_queue(rows: Tensor, *, batch: bool = False, keys: bool = False) -> Callable[[Embeddings], Pairs]:
+    """Compare queries with the target's keys and with stored rows (r, d); with `batch`, with other queries too (MoCo).
+
+    With `keys`, the keys of other samples are negatives (FNC).
+    """
 
     def compare(embeddings: Embeddings) -> Pairs:
         assert embeddings.target is not None
         # A single view of queries has all keys as positives.
         query = embeddings.z if len(embeddings.z) > 1 else embeddings.z[0]
-        return queue(query, embeddings.target, rows, batch=batch, ids=embeddings.ids)
+        return queue(query, embeddings.target, rows, batch=batch, keys=keys, ids=embeddings.ids)
 
     return compare
 

@@ -110,6 +110,12 @@ def check_number(
         raise ValueError(f"{name}: expected a number of at most {most:g}, got {value!r}")
 
 
+def check_count(name: str, value: Any, *, least: int) -> None:
+    """Check that `value` is a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
+
+
 def _is_finite(value: Real) -> bool:
     try:
         return math.isfinite(value)

@@ -8,7 +8,7 @@ from cases import NOT_OF_PAIRS, OF_VIEWS
 from torch import nn
 
 from contrapose.embeddings import Embeddings
-from contrapose.frameworks import Framework, MemoryBank, MoCo, MomentumPredictor, SimCLR
+from contrapose.frameworks import FNC, Framework, MemoryBank, MoCo, MomentumPredictor, SimCLR
 from contrapose.losses import CATALOGUE, moco_v3, nt_xent
 from contrapose.modalities.images.encoders import encoder
 from contrapose.networks.heads import head, predictor
@@ -27,6 +27,8 @@ def make(name: str, **settings: float) -> Framework:
         return SimCLR(body, projector)
     if name == "moco":
         return MoCo(body, projector, width=128, size=20, **settings)  # type: ignore[arg-type]
+    if name == "fnc":
+        return FNC(body, projector, width=128, size=20, **settings)  # type: ignore[arg-type]
     if name == "moco-v3":
         return MomentumPredictor(body, projector, predictor(128), **settings)  # type: ignore[arg-type]
     return MemoryBank(body, projector, width=128, size=SIZE, **settings)  # type: ignore[arg-type]
@@ -41,7 +43,7 @@ def settle(framework: Framework, embeddings: Embeddings) -> None:
     framework.after_step()
 
 
-NAMES = ("simclr", "moco", "moco-v3", "memory-bank")
+NAMES = ("simclr", "moco", "moco-v3", "memory-bank", "fnc")
 METHODS = sorted(set(CATALOGUE) - {"isogclr", "supcon", "tau", "temperature_schedule"} - NOT_OF_PAIRS)
 
 

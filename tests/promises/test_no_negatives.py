@@ -19,8 +19,8 @@ from contrapose.reduce import Count
 
 # The sum over no negatives is 0 in these; the others divide by it or take its logarithm.
 DEFINED = {
-    "align_uniform", "clip", "contrastive", "dystress", "dystress_shifted", "generalized_nt_xent", "hard_contrastive",
-    "moco_v3", "nnclr", "simclr", "supcon", "triplet",
+    "align_uniform", "clip", "contrastive", "dystress", "dystress_shifted", "fnc", "fnc_elimination", "generalized_nt_xent",
+    "hard_contrastive", "moco_v3", "nnclr", "simclr", "supcon", "triplet",
 }  # fmt: skip
 METHODS = sorted(set(CATALOGUE) - {"isogclr", "tau", "temperature_schedule"} - OF_VIEWS - NOT_OF_PAIRS)
 SAMPLES, WIDTH = 5, 4
@@ -30,6 +30,8 @@ def objective(name: str, pairs: Pairs, **settings: Any) -> partial[Tensor]:
     if name == "supcon":  # every sample is a class of its own
         stored = torch.arange(pairs.stored) if pairs.stored and bool((pairs.pool_id >= 0).all()) else None
         settings |= {"labels": pairs.anchor_id, "stored_labels": stored}
+    if name.startswith("fnc"):  # no candidate is a false negative, and so a positive
+        settings |= {"threshold": 2.0}
     return CATALOGUE[name](**settings)
 
 

@@ -62,6 +62,7 @@ def output(folder: Path) -> str:
 
 @pytest.mark.parametrize("change", [{}, {"framework": "moco", "queue": 64}, {"framework": "memory-bank"},
                                     {"framework": "moco-v3", "rising": True}, {"loss": "isogclr"}, {"optimiser": "lars"}, {"loss": "arb(group_size=32)"},
+                                    {"framework": "fnc", "loss": "fnc", "queue": 64, "views": "digits+local1"},
                                     {"batch": 16, "accumulate": 2, "contrast": "whole", "loss": "isogclr"}],
                          ids=lambda c: "-".join(map(str, c.values())) or "plain")  # fmt: skip
 def test_stopped_anywhere_and_resumed(change: dict[str, object], tmp_path: Path, promise: Promise) -> None:

@@ -13,12 +13,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.frameworks import Embed
 from contrapose.gradient_cache import MicroBatch, encode_twice
-from contrapose.losses import dclw
+from contrapose.losses import Loss, dclw, fnc
 from contrapose.training import Run, build
 from contrapose.training.processes import synchronise_batch_norms
 
 IMAGES, STEPS = 16, 3
-FRAMEWORKS = ("simclr", "moco", "moco-v3", "memory-bank")
+FRAMEWORKS = ("simclr", "moco", "moco-v3", "memory-bank", "fnc")
 
 
 def train(framework: str, rank: int, world: int) -> list[torch.Tensor]:
@@ -29,10 +29,12 @@ def train(framework: str, rank: int, world: int) -> list[torch.Tensor]:
         learner = DistributedDataParallel(network, broadcast_buffers=False)
     optimiser = torch.optim.SGD(network.parameters(), 0.01, momentum=0.9)
     for step in range(STEPS):
-        x = torch.randn(2, IMAGES, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(step))
+        x = torch.randn(3, IMAGES, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(step))
+        x = x if framework == "fnc" else x[:2]
         own = torch.arange(IMAGES).view(world, -1)[rank]
         embeddings = learner([x[:, own]], own)
-        loss = dclw(embeddings.pairs)  # its weights are of the whole batch
+        # Weights of dclw and false negatives of fnc are of the whole batch.
+        loss = Loss(fnc if framework == "fnc" else dclw)(embeddings)
         optimiser.zero_grad()
         loss.backward()
         network.update(embeddings)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.distributed import gather
-from contrapose.losses import balanced, cacr, clip, dclw, nt_xent, siglip, sogclr, supcon
+from contrapose.losses import balanced, cacr, clip, dclw, fnc, nt_xent, siglip, sogclr, supcon
 from contrapose.pairs import Pairs, cross, guided, two_views, views
 from contrapose.pairs.negatives import hardest
 from contrapose.temperature import cosine, learned, learned_number
@@ -29,6 +29,12 @@ def guide() -> Pairs:
     return two_views(
         *torch.randn(2, IMAGES, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(8)), ids=data()[2]
     )
+
+
+def support(pairs: Pairs) -> Tensor:
+    """Further views of the samples."""
+    samples = len(pairs.anchor) // pairs.views
+    return torch.randn(3, samples, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
 
 
 LOSSES: dict[str, Callable[..., Tensor]] = {
@@ -52,6 +58,10 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
     "supcon": lambda pairs: supcon(pairs, labels=pairs.anchor_id % 3, temperature=0.2),
     "supcon in": lambda pairs: supcon(
         pairs, labels=pairs.anchor_id % 3, form="in", temperature=cosine(0.07, 0.2), negatives=hardest(0.5)
+    ),
+    "fnc": lambda pairs: fnc(pairs, support=support(pairs), top=3, threshold=0.3, temperature=0.2),
+    "fnc symmetric negatives": lambda pairs: fnc(
+        pairs, support=support(pairs), form="elimination", top=3, threshold=0.3, temperature=0.2
     ),
 }
 
@@ -119,7 +129,15 @@ def work(rank: int, world: int, out: str) -> None:
 
 # Ranks of the two groups of four processes: not in a row, so that a rank in the group is not the rank in the world.
 GROUPS = ((0, 2), (1, 3))
-IN_GROUPS = ("nt_xent", "sogclr per anchor", "cacr", "clip symmetric learned", "siglip joint learned", "supcon in")
+IN_GROUPS = (
+    "nt_xent",
+    "sogclr per anchor",
+    "cacr",
+    "clip symmetric learned",
+    "siglip joint learned",
+    "supcon in",
+    "fnc",
+)
 
 
 def rows_of(*ranks: int) -> Tensor:

@@ -46,6 +46,8 @@ OWN_FRAMEWORKS: dict[str, dict[str, Any]] = {
     "simsiam": {"framework": "simsiam", "loss": "simsiam", "constant_predictor_lr": True},
     "nnclr": {"framework": "nnclr", "loss": "nnclr", "queue": 64},
     "swav": {"framework": "swav", "loss": "swav", "prototypes": 20, "frozen_epochs": 0, "queue": 64, "queue_start": 1},
+    "fnc": {"framework": "fnc", "loss": "fnc", "view_count": 3, "queue": 64},
+    "fnc_elimination": {"framework": "fnc", "loss": "fnc_elimination", "anchor_views": 0, "queue": 64},
     "dino": {"framework": "dino", "loss": "dino(teacher_temperature=warmup(0.04, 0.07, 3))", "prototypes": 20},
 }
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

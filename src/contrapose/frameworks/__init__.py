@@ -8,6 +8,7 @@
     nnclr         nearest neighbours in a queue in place of one view, and a predictor for the other
     swav          prototypes, to which all views of a sample are assigned alike
     dino          prototypes, and a teacher whose assignments are predicted
+    fnc           a momentum encoder's keys of the batch and a queue of them, with false negatives among them (FNC)
     memory-bank   one stored embedding for every training image (Wu et al., Wang & Liu)
 
 Each yields `Embeddings` and says what these offer an objective: pairs, embeddings or assignments to prototypes. A new framework
@@ -20,6 +21,7 @@ import pkgutil
 from collections.abc import Mapping
 from importlib import import_module
 
+from contrapose.frameworks.false_negatives import FNC
 from contrapose.frameworks.framework import Embed, Framework, FrameworkRow, Parts
 from contrapose.frameworks.memory_bank import MemoryBank
 from contrapose.frameworks.momentum import MoCo
@@ -36,6 +38,7 @@ FRAMEWORKS: Mapping[str, FrameworkRow] = {row.name: row for row in sorted(_ROWS,
 
 __all__ = [
     "DINO",
+    "FNC",
     "FRAMEWORKS",
     "NNCLR",
     "Embed",

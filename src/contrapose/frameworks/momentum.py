@@ -33,7 +33,7 @@ class MomentumSettings:
     """Settings of a run that belong to these frameworks."""
 
     queue: int = 4096
-    """MoCo, NNCLR, SwAV: rows of the queue."""
+    """MoCo, FNC, NNCLR, SwAV: rows of the queue."""
     norm_splits: int = 1
     """MoCo: compute batch norms over this many parts of the batch, as on that many GPUs, with keys shuffled between them."""
     symmetric: bool = False

@@ -14,6 +14,7 @@ from contrapose.losses.align_uniform import align_uniform
 from contrapose.losses.assignments import dino, swav
 from contrapose.losses.attraction import byol, simsiam
 from contrapose.losses.cacr import cacr
+from contrapose.losses.false_negatives import fnc
 from contrapose.losses.redundancy import arb, barlow_twins, vicreg, w_mse, zero_cl
 from contrapose.losses.sigmoid import siglip
 from contrapose.losses.similarity import simple, triplet
@@ -171,6 +172,16 @@ _METHODS: dict[str, Method] = {
         "all samples of the anchor's class are positives (Khosla et al., SupCon, Eq. 2); needs `labels`",
         supcon,
         {"temperature": 0.1},
+    ),
+    "fnc": Method(
+        "candidates that look like the anchor's sample are positives too (Huynh et al., FNC, attraction)",
+        fnc,
+        {"top": 10, "threshold": 0.7, "temperature": 0.1},
+    ),
+    "fnc_elimination": Method(
+        "candidates that look like the anchor's sample are no negatives (Huynh et al., FNC, elimination)",
+        fnc,
+        {"form": "elimination", "top": 10, "threshold": 0.7, "temperature": 0.1},
     ),
     "simple": Method("all negatives weigh the same (Wang & Liu, Eq. 3)", simple, {}),
     "hard_contrastive": Method(

@@ -24,6 +24,12 @@ def finish(values: Tensor, reduction: str) -> Tensor:
     return per_anchor.sum() if reduction == "sum" else per_anchor
 
 
+def log_sum_exp(positives: Tensor, *totals: Tensor) -> Tensor:
+    """Add log-sum-exps (n,) to the positives (n, k); one of an anchor without such candidates is -inf."""
+    # All at once: the positives are finite, and a log-sum-exp of -inf alone would have a gradient of NaN.
+    return torch.cat([positives, *(total[:, None] for total in totals)], 1).logsumexp(1)
+
+
 def cross_entropy(pairs: AnyPairs, total: Tensor, logit: Logit, reduction: str) -> Tensor:
     """Reduce -log e^{φ(s⁺)} / (e^{φ(s⁺)} + e^total) = softplus(total - φ(s⁺)), with total (n,) the log-sum of negatives."""
     positives = pairs.positives()

@@ -22,7 +22,7 @@ from contrapose.losses.objective import Settings, objective
 from contrapose.pairs import unit
 from contrapose.randomness import permutation
 from contrapose.reduce.unit import full_precision
-from contrapose.validate import check_choice, check_embeddings, check_number
+from contrapose.validate import check_choice, check_count, check_embeddings, check_number
 
 __all__ = ["FeatureOrder", "arb", "barlow_twins", "vicreg", "w_mse", "zero_cl"]
 
@@ -108,7 +108,7 @@ def w_mse(embeddings: Embeddings, *, size: int = 128, shrinkage: float = 0.0) ->
     size         samples that are whitened together
     shrinkage    ε in [0, 1]: how far the covariance is moved towards the identity
     """
-    _check_count("size", size, least=2)
+    check_count("size", size, least=2)
     check_number("shrinkage", shrinkage, least=0.0, most=1.0)
 
     def whiten(z: Tensor) -> Tensor:
@@ -189,7 +189,7 @@ def arb(
     order        order of the features, a permutation (d,); default: as they are
     """
     if group_size is not None:
-        _check_count("group_size", group_size, least=1)
+        check_count("group_size", group_size, least=1)
     check_number("ridge", ridge, above=0.0)
 
     def features_and_base(z: Tensor) -> tuple[Tensor, Tensor]:
@@ -285,8 +285,3 @@ def _matrix_function(matrix: Tensor, ridge: float, function: Callable[[Tensor], 
 def _parts(count: int, size: int) -> int:
     """Return the number of equal parts of at least `size`; 1 if there are fewer in all."""
     return max(1, count // size)
-
-
-def _check_count(name: str, value: int, *, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")

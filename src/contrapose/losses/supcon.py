@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from contrapose.losses.objective import Settings, objective
-from contrapose.losses.reduction import finish
+from contrapose.losses.reduction import finish, log_sum_exp
 from contrapose.pairs import AnyPairs, Pairs
 from contrapose.pairs.labels import UNLABELLED, Labels, match_labels
 from contrapose.pairs.negatives import Negatives, steps
@@ -70,14 +70,8 @@ def supcon(
         attraction = (positives.sum(1) + _same_label_sum(pairs, matched, logit)) / count
     else:
         (same,) = pairs.reduce(LogSumExp(logit), negatives=matched.same(), may_be_empty=True)
-        attraction = _log_sum_exp(positives, same) - count.to(same.dtype).log()
-    return finish(_log_sum_exp(positives, *_log_totals(pairs, matched, logit, negatives)) - attraction, reduction)
-
-
-def _log_sum_exp(positives: Tensor, *totals: Tensor) -> Tensor:
-    """Add log-sum-exps (n,) to the positives (n, k); one of an anchor without such candidates is -inf."""
-    # All at once: the positives are finite, and a log-sum-exp of -inf alone would have a gradient of NaN.
-    return torch.cat([positives, *(total[:, None] for total in totals)], 1).logsumexp(1)
+        attraction = log_sum_exp(positives, same) - count.to(same.dtype).log()
+    return finish(log_sum_exp(positives, *_log_totals(pairs, matched, logit, negatives)) - attraction, reduction)
 
 
 def _log_totals(pairs: AnyPairs, labels: Labels, logit: Logit, negatives: Negatives) -> tuple[Tensor, ...]:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from contrapose.pairs.comparison import comparable_rows
-from contrapose.pairs.ids import sample_ids, stored_ids, views_in_order
+from contrapose.pairs.ids import sample_ids, stored_ids, views_by_count, views_in_order
+from contrapose.pairs.negatives import STORED
 from contrapose.pairs.pairs import Pairs, other_views_of
 from contrapose.reduce.hardware import is_half
 from contrapose.reduce.unit import matmul, unit_views, units
@@ -122,17 +123,21 @@ def within_raw_views(z: Tensor, *, similarity: str, ids: Tensor | None) -> Pairs
     )
 
 
-def queue(q: Tensor, k: Tensor, rows: Tensor, *, batch: bool = False, ids: Tensor | None = None) -> Pairs:
+def queue(
+    q: Tensor, k: Tensor, rows: Tensor, *, batch: bool = False, keys: bool = False, ids: Tensor | None = None
+) -> Pairs:
     """Compare queries with their keys, with stored rows as negatives. Keys and rows carry no gradient (MoCo).
 
     q (m, d) with k (m, d), or with k (K, m, d) for K positives each. q (V, m, d) with k (V, m, d): every view is a
     query and the keys of the other views are its positives. With `batch`, the other queries join the negatives
-    (of all views; `negatives=same_view()` keeps those of the query's own view, as CACR's MoCo form does).
+    (of all views; `negatives=same_view()` keeps those of the query's own view, as CACR's MoCo form does). With `keys`,
+    the keys of other samples join them too (FNC).
 
     q       queries (m, d) or (V, m, d)
     k       their keys (m, d), (K, m, d) or (V, m, d)
     rows    stored rows (r, d)
     batch   whether other queries are negatives too
+    keys    whether the keys of other samples are negatives too
     ids     data-set index of each sample, (m,): rows with the same id are never negatives of each other
     """
     check_embeddings("q", q, 2, 3)
@@ -152,9 +157,17 @@ def queue(q: Tensor, k: Tensor, rows: Tensor, *, batch: bool = False, ids: Tenso
     sample = sample_ids(ids, m, q.device, times=count, allow_single=True)
     anchor, pool = q.flatten(0, 1), rows
     pool_id = stored_ids(len(rows), sample)
+    query_views = [(view, m) for view in range(count)]
+    pool_views = [(STORED, len(rows))]
     if batch:
-        pool = torch.cat([rows, anchor])
+        pool = torch.cat([pool, anchor])
         pool_id = torch.cat([pool_id, sample])
+        pool_views += query_views
+    if keys:
+        pool = torch.cat([pool, k.flatten(0, 1)])
+        pool_id = torch.cat([pool_id, sample[:m].repeat(len(k))])
+        # The keys of a single view of queries are of other views.
+        pool_views += query_views if count > 1 else [(view, m) for view in range(1, len(k) + 1)]
     return Pairs(
         anchor=anchor,
         # A single view of queries takes all keys; with several views, each takes the keys of the others.
@@ -162,7 +175,7 @@ def queue(q: Tensor, k: Tensor, rows: Tensor, *, batch: bool = False, ids: Tenso
         pool=pool,
         anchor_id=sample,
         pool_id=pool_id,
-        view_ids=partial(views_in_order, count, m, q.device, stored=len(rows), batch=batch),
+        view_ids=partial(views_by_count, query_views, pool_views, q.device),
         views=count,
         stored=len(rows),
         detached=True,

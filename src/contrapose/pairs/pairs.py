@@ -232,6 +232,7 @@ class Pairs:
             same_id=no_negative,
             anchor_id=self.anchor_id,
             pool_id=self.pool_id,
+            pool=self.pool.detach(),
             anchor_view=self.anchor_view,
             pool_view=self.pool_view,
             views=self.views,

@@ -22,6 +22,7 @@ class Similarities:
     same_id: Tensor | None = None  # (n, m) bool: true where a candidate is not a negative; None if all are
     anchor_id: Tensor | None = None  # (n,)
     pool_id: Tensor | None = None  # (m,)
+    pool: Tensor | None = None  # (m, d): the candidates, if they are known, without gradient
     anchor_view: Tensor | None = None  # (n,); None if views are unknown
     pool_view: Tensor | None = None  # (m,)
     views: int = 1
@@ -90,6 +91,7 @@ class Similarities:
                             same_id=None if self.same_id is None else self.same_id[rows, columns],
                             anchor_id=None if self.anchor_id is None else self.anchor_id[rows],
                             pool_id=None if self.pool_id is None else self.pool_id[columns],
+                            pool=None if self.pool is None else self.pool[columns],
                             anchor_view=None if self.anchor_view is None else self.anchor_view[rows],
                             pool_view=None if self.pool_view is None else self.pool_view[columns],
                             detached=self.detached,

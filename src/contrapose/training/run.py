@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from contrapose.frameworks import FRAMEWORKS
+from contrapose.frameworks.false_negatives import SupportSettings
 from contrapose.frameworks.momentum import MomentumSettings
 from contrapose.frameworks.predictors import PredictorSettings
 from contrapose.frameworks.prototypes import PrototypeSettings
@@ -57,6 +58,7 @@ ADDED: dict[str, Any] = {
     "prototypes": 0,
     "frozen_epochs": 1,
     "queue_start": 0,
+    "anchor_views": 2,
 }
 # A setting at this value is chosen by the data and the device (training/defaults.py) before the run has a name.
 AUTO: dict[str, Any] = {"views": "auto", "encoder": "auto", "epochs": 0, "batch": 0, "lr": -1.0}
@@ -69,13 +71,13 @@ _LISTS = {"milestones": int, "record": str, "keep": int}  # settings that are li
 _AT_LEAST = {
     "limit": 0, "view_count": 1, "size": 0, "queue": 1, "width": 0, "epochs": 1, "batch": 2, "knn": 1, "knn_every": 1,
     "metrics": 0, "accumulate": 1, "norm_splits": 1, "seed": 0, "predictor": 0, "prototypes": 0, "frozen_epochs": 0,
-    "queue_start": 0,
+    "queue_start": 0, "anchor_views": 0,
 }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run(
-    PrototypeSettings, PredictorSettings, MomentumSettings, DataSettings
+    SupportSettings, PrototypeSettings, PredictorSettings, MomentumSettings, DataSettings
 ):  # fields come in reverse order: data first, as in --help
     """Everything that decides the outcome of a training. Two equal runs give equal weights on one machine."""
 
