@@ -196,7 +196,7 @@ def balanced(alpha: float, weight: float, *, generalized: bool = False, scaled: 
 
 def macl(base: float, alpha: float, center: float) -> Oracle:
     def oracle(now: Batch, held: Batch) -> list[float]:
-        average = mean([p.s for a in held.anchors for p in a.positives])
+        average = mean([mean([p.s for p in a.positives]) for a in held.anchors])
         tau = base * (1 + alpha * (average - center))
         values = []
         for a, h in _each(now, held):
@@ -276,9 +276,11 @@ def triplet(margin: float) -> Oracle:
 def align_uniform(alpha: float, t: float, w_a: float, w_u: float) -> Oracle:
     def oracle(now: Batch, held: Batch) -> list[float]:
         groups: dict[int, list[tuple[float, float]]] = {}  # (d², weight) of the pairs of each view
+        # Local crops have no keys of their own: then all views are compared with the keys of all global crops.
+        keys_of_every_view = {c.view for a in now.anchors for c in a.negatives} == {a.view for a in now.anchors}
         for a in now.anchors:
             for c in a.negatives:
-                if now.in_batch and c.view != a.view:
+                if now.in_batch and c.view != a.view and keys_of_every_view:
                     continue
                 mixed = not now.in_batch and any(x.stored for x in a.negatives)
                 if mixed and not c.stored and c.view != a.view:
@@ -354,7 +356,8 @@ def cacr(
         m = len(each) // now.views
         repel: list[float]
         if pairs and now.in_batch and not filters and margin is None:
-            orders = [(v, w) for v in range(now.views) for w in range(now.views) if v < w or (now.keyed and v != w)]
+            keys = {c.view for a in now.anchors for c in a.negatives}
+            orders = [(v, w) for v in range(now.views) for w in keys if v < w or (now.keyed and v != w)]
             rows = {(v, w): [row(a, h, chosen(h, ("view", w))) for a, h in each if a.view == v] for v, w in orders}
             if cost == "rbf":
                 repel = [mean([log(mean(r)) for r in rows.values()])] * len(each)
