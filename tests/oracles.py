@@ -376,6 +376,44 @@ def cacr(
     return oracle
 
 
+def cacr_moco_v3(tau: float, *filters: tuple[str, float], cost: str = "rbf") -> Oracle:
+    """From the authors' code: for each key view a weighted sum over the queries of the other views."""
+
+    def one(a: Anchor, h: Anchor, slot: int, in_batch: bool) -> float:
+        """The loss of a query with one of its keys, against the keys of that view."""
+        p = a.positives[slot]
+        candidates = [c for c in h.negatives if c.view == p.view or c.stored] if in_batch else h.negatives
+        keep = [h.negatives.index(candidates[j]) for j in chosen(replace(h, negatives=candidates), *filters)]
+        if cost == "euclidean":
+            weights = softmax([(h.negatives[j].s - 1) / tau for j in keep])
+            repelled = sum(w * (a.negatives[j].s - 1) for w, j in zip(weights, keep, strict=True))
+            return (1 - p.s) + repelled
+        return 2 * tau * (lse([a.negatives[j].s / tau for j in keep] + [p.s / tau]) - p.s / tau)
+
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        each = _each(now, held)
+        if not now.in_batch:
+            return [mean([one(a, h, slot, False) for slot in range(len(a.positives))]) for a, h in each]
+        m, values = len(each) // now.views, [0.0] * len(each)
+        keys = {p.view for a in now.anchors for p in a.positives}
+        for key in keys:
+            queries = [v for v in range(now.views) if v != key]
+            for i in range(m):
+                # (anchor's number, which of its positives the key is)
+                places = [v * m + i for v in queries]
+                slots = [[p.view for p in each[place][1].positives].index(key) for place in places]
+                distances = [
+                    2 - 2 * each[place][1].positives[slot].s for place, slot in zip(places, slots, strict=True)
+                ]
+                weights = softmax([d / tau for d in distances])
+                for place, slot, weight in zip(places, slots, weights, strict=True):
+                    values[place] += weight * one(*each[place], slot, True)
+        # The mean over anchors of these is the mean over keys of the sum over queries of the mean over images.
+        return [value * now.views / len(keys) for value in values]
+
+    return oracle
+
+
 def sogclr(tau: float, gamma: float, average: float | None) -> Oracle:
     def oracle(now: Batch, held: Batch) -> list[float]:
         values = []

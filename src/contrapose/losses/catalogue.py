@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from contrapose.losses.align_uniform import align_uniform
-from contrapose.losses.cacr import cacr
+from contrapose.losses.cacr import cacr, cacr_moco_v3
 from contrapose.losses.redundancy import arb, barlow_twins, vicreg, w_mse, zero_cl
 from contrapose.losses.sigmoid import siglip
 from contrapose.losses.similarity import simple, triplet
@@ -217,6 +217,11 @@ _METHODS: dict[str, Method] = {
         cacr,
         {"t_pos": 1.0, "t_neg": 2.0, "cost": "rbf", "t": 2.0},
         _CACR,
+    ),
+    "cacr_moco_v3": Method(
+        "MoCo v3's loss with more weight for the queries far from a key (Zheng et al., the authors' MoCo v3 code)",
+        cacr_moco_v3,
+        {"temperature": 1.0},
     ),
     "uaur": Method(
         "uniform attraction, uniform repulsion: CACR without its weights (Zheng et al., Table 11)",

@@ -52,8 +52,9 @@ class Pairs:
     positive_rows: Tensor | None = None
     positive_similarity: Tensor | None = None  # (n, k): similarities to the same sample's anchors in the views after it
     views: int = 1  # number of views the anchors are laid out in: n = views · samples
-    # Multi-crop: number of the first views, the global crops, whose keys are the positives of all views; 0: all views' are
-    global_views: int = 0
+    global_views: int = (
+        0  # multi-crop: number of global crops, the first views, whose keys are all positives; 0: no multi-crop
+    )
     between_views_only: bool = False  # whether no row of an anchor's own view is its negative, as in `cross`
     id_period: int = 1  # the id of each anchor and pool row is its number modulo this; 1 if ids are not known to be so
     stored: int = 0  # number of pool rows, the first ones, that come from a queue or a bank

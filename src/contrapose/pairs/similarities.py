@@ -25,7 +25,7 @@ class Similarities:
     anchor_view: Tensor | None = None  # (n,); None if views are unknown
     pool_view: Tensor | None = None  # (m,)
     views: int = 1
-    global_views: int = 0  # number of the first views whose keys are the positives; 0: all views' are
+    global_views: int = 0
     between_views_only: bool = False  # whether no candidate of an anchor's own view is its negative
     stored: int = 0
     detached: bool = False
@@ -80,11 +80,11 @@ class Similarities:
         if not self.has_views:
             yield 0, 1, self
             return
-        m = self.shape[0] // self.views
+        n, m = self.shape[0] // self.views, self.shape[1] // self.key_views
         for v in range(self.views):
             for w in range(self.key_views):
                 if v != w:
-                    rows, columns = slice(v * m, v * m + m), slice(w * m, w * m + m)
+                    rows, columns = slice(v * n, v * n + n), slice(w * m, w * m + m)
                     # Positives are ordered by the number of views after the anchor's, cyclically; those of a local crop,
                     # which is none of these views, begin with the first.
                     place = (w - v) % self.key_views - 1 if v < self.key_views else w
