@@ -9,7 +9,7 @@ from typing import Any
 
 import oracles
 import torch
-from kinds import EVERY, KINDS, WITH_SAME_VIEW, WITH_VIEWS, Kind
+from kinds import EVERY, KINDS, WITH_OWN_KEYS, WITH_SAME_VIEW, WITH_VIEWS, Kind
 from oracles import Oracle, Tau, constant, cosine_profile
 from torch import Tensor
 
@@ -120,6 +120,7 @@ def case(
 
 
 L, plain = losses, oracles
+WITH_SEVERAL_KEYS = frozenset({"queue_batch", "queue_views", "queue_global_keys", "views_global_keys"})
 CASES = {
     row.name: row
     for row in (
@@ -153,10 +154,10 @@ CASES = {
              temperature=monotonic_cosine(0.1, 0.3, detach=False)),
         case("dystress dcl", L.dcl, plain.dcl(cosine_profile(0.1, 0.3)), smooth=False, temperature=cosine(0.1, 0.3)),
         case("dystress dcl authors", L.dcl, plain.dcl(cosine_profile(0.1, 0.3), split=True, detach=False),
-             temperature=cosine(0.1, 0.3, detach=False), split_views=True, kinds=WITH_VIEWS),
+             temperature=cosine(0.1, 0.3, detach=False), split_views=True, kinds=WITH_OWN_KEYS),
         case("dcl", L.dcl, plain.dcl(constant(0.2)), temperature=0.2),
         case("dcl split", L.dcl, plain.dcl(constant(0.2), split=True), temperature=0.2, split_views=True,
-             kinds=WITH_VIEWS),
+             kinds=WITH_OWN_KEYS),
         case("nt_xent hardness", L.nt_xent, plain.nt_xent(constant(0.5), hardness=3.0), smooth=False, temperature=0.5,
              hardness=3.0),
         case("nt_xent hardness profile", L.nt_xent, plain.nt_xent(cosine_profile(0.1, 0.3), hardness=3.0), smooth=False,
@@ -165,7 +166,7 @@ CASES = {
              smooth=False, temperature=0.5, hardness=-1.0, negatives=hardest(2)),
         case("dcl hardness", L.dcl, plain.dcl(constant(0.2), hardness=9.0), smooth=False, temperature=0.2, hardness=9.0),
         case("dcl hardness split", L.dcl, plain.dcl(constant(0.2), split=True, hardness=2.0), smooth=False,
-             temperature=0.2, hardness=2.0, split_views=True, kinds=WITH_VIEWS),
+             temperature=0.2, hardness=2.0, split_views=True, kinds=WITH_OWN_KEYS),
         case("dclw", L.dclw, plain.dclw(0.2, 0.5), smooth=False, temperature=0.2, sigma=0.5),
         case("moco v3", L.moco_v3, plain.moco_v3(0.3), temperature=0.3, kinds=WITH_VIEWS),
         case("byol", L.byol, plain.byol()),
@@ -200,13 +201,13 @@ CASES = {
         case("align_uniform 1 3", L.align_uniform, plain.align_uniform(1.0, 3.0, 3.0, 0.5), alpha=1.0, t=3.0,
              align_weight=3.0, uniform_weight=0.5),
         case("cmc", L.cmc, plain.cmc(constant(0.2)), temperature=0.2),
-        case("cacr", L.cacr, plain.cacr(1.0, 2.0), t_pos=1.0, t_neg=2.0, kinds=EVERY - {"queue_batch", "queue_views"}),
+        case("cacr", L.cacr, plain.cacr(1.0, 2.0), t_pos=1.0, t_neg=2.0, kinds=EVERY - WITH_SEVERAL_KEYS),
         case("cacr moco", L.cacr, plain.cacr(1.0, 2.0), smooth=False, t_pos=1.0, t_neg=2.0,
-             kinds=frozenset({"queue_batch", "queue_views"})),
+             kinds=WITH_SEVERAL_KEYS),
         case("cacr moco detached queue", L.cacr, plain.cacr(1.0, 2.0, detach_queue=True), smooth=False,
-             detach_queue_weights=True, kinds=frozenset({"queue", "queue_batch", "queue_views", "bank"})),
+             detach_queue_weights=True, kinds=WITH_SEVERAL_KEYS - WITH_VIEWS | {"queue", "bank"}),
         case("cacr printed", L.cacr, plain.cacr(1.0, 2.0, ("same", 0)), negatives=same_view(),
-             stop_positive_weights=False, kinds=WITH_VIEWS),
+             stop_positive_weights=False, kinds=WITH_OWN_KEYS),
         case("cacr stopped", L.cacr, plain.cacr(1.5, 2.0, stop=True), smooth=False, t_pos=1.5,
              stop_positive_weights=True),
         case("cacr reversed", L.cacr, plain.cacr(1.0, 0.9, attraction="reversed", repulsion="reversed", stop=False),
@@ -218,6 +219,11 @@ CASES = {
              stop_positive_weights=False),
         case("uaur", L.cacr, plain.cacr(1.0, 2.0, attraction="uniform", repulsion="uniform"), attraction="uniform",
              repulsion="uniform"),
+        case("cacr moco v3", L.cacr_moco_v3, plain.cacr_moco_v3(0.3), smooth=False, temperature=0.3),
+        case("cacr moco v3 hardest", L.cacr_moco_v3, plain.cacr_moco_v3(0.5, ("hardest", 1)), smooth=False,
+             temperature=0.5, negatives=hardest(1)),
+        case("cacr moco v3 euclidean", L.cacr_moco_v3, plain.cacr_moco_v3(0.3, cost="euclidean"), smooth=False,
+             temperature=0.3, cost="euclidean"),
         case("sogclr", L.sogclr, plain.sogclr(0.3, 1.0, None), smooth=False, temperature=0.3),
         supcon_case("supcon", tau=constant(0.3), temperature=0.3),
         supcon_case("supcon in", tau=constant(0.3), temperature=0.3, form="in"),

@@ -50,6 +50,7 @@ def candidates(of: Rows, anchor: list[float], view: int, stored: bool = False) -
 def spell_views(
     z: list[Rows], keys: list[Rows] | None = None, ids: list[int] | None = None, compare: Compare = dot
 ) -> Batch:
+    """With keys of fewer views than z has, these are those of the first ones."""
     keyed, keys = keys is not None, keys or z
     m, count = len(z[0]), len(z)
     images = ids or list(range(m))
@@ -57,10 +58,10 @@ def spell_views(
     for v in range(count):
         for i in range(m):
             order = [(v + step) % count for step in range(1, count)]
-            positives = [Candidate(compare(z[v][i], keys[w][i]), w) for w in order]
+            positives = [Candidate(compare(z[v][i], keys[w][i]), w) for w in order if w < len(keys)]
             negatives = [
                 Candidate(compare(z[v][i], keys[w][j]), w, image=images[j])
-                for w in range(count)
+                for w in range(len(keys))
                 for j in range(m)
                 if images[j] != images[i]
             ]
@@ -124,7 +125,7 @@ def spell_queue(q: list[Rows], k: list[Rows], stored: Rows, batch: bool) -> Batc
     for v in range(count):
         for i in range(m):
             order = [(v + step) % count for step in range(1, count)] if count > 1 else list(range(len(k)))
-            positives = [Candidate(dot(q[v][i], k[w][i]), w) for w in order]
+            positives = [Candidate(dot(q[v][i], k[w][i]), w) for w in order if w < len(k)]
             negatives = candidates(stored, q[v][i], -1, True)
             if batch:
                 negatives += [
@@ -206,6 +207,17 @@ KINDS = {
             views=2,
         ),
         Kind(
+            "views_global_keys",
+            lambda m, d: {"z": (4, m, d), "keys": (2, m, d)},
+            lambda raw: views(raw["z"], keys=raw["keys"], ids=ids_of(raw["z"].shape[1])),
+            lambda raw: spell_views(
+                [rows(z) for z in raw["z"]], [rows(z) for z in raw["keys"]], ids=ids_of(raw["z"].shape[1]).tolist()
+            ),
+            ("z",),
+            in_batch=True,
+            views=4,
+        ),
+        Kind(
             "cross",
             lambda m, d: {"a": (m, d), "b": (m, d)},
             lambda raw: cross(raw["a"], raw["b"]),
@@ -269,6 +281,14 @@ KINDS = {
             views=3,
         ),
         Kind(
+            "queue_global_keys",
+            lambda m, d: {"q": (3, m, d), "k": (2, m, d), "rows": (2 * m, d)},
+            lambda raw: queue(raw["q"], raw["k"], raw["rows"], batch=True),
+            lambda raw: spell_queue([rows(q) for q in raw["q"]], [rows(k) for k in raw["k"]], rows(raw["rows"]), True),
+            ("q",),
+            views=3,
+        ),
+        Kind(
             "bank",
             lambda m, d: {"z": (m, d), "rows": (2 * m + 1, d)},
             lambda raw: bank(raw["z"], index_of(len(raw["z"])), raw["rows"]),
@@ -285,7 +305,9 @@ KINDS = {
     )
 }
 WITH_VIEWS = frozenset(name for name, kind in KINDS.items() if kind.in_batch)
+WITH_OWN_KEYS = WITH_VIEWS - {"views_global_keys"}  # each view has rows of its own in the pool
 WITH_SAME_VIEW = frozenset(KINDS) - {
+    "views_global_keys",
     "cross",
     "cross_negatives",
     "cross_symmetric",

@@ -196,7 +196,7 @@ def balanced(alpha: float, weight: float, *, generalized: bool = False, scaled: 
 
 def macl(base: float, alpha: float, center: float) -> Oracle:
     def oracle(now: Batch, held: Batch) -> list[float]:
-        average = mean([p.s for a in held.anchors for p in a.positives])
+        average = mean([mean([p.s for p in a.positives]) for a in held.anchors])
         tau = base * (1 + alpha * (average - center))
         values = []
         for a, h in _each(now, held):
@@ -287,9 +287,11 @@ def triplet(margin: float) -> Oracle:
 def align_uniform(alpha: float, t: float, w_a: float, w_u: float) -> Oracle:
     def oracle(now: Batch, held: Batch) -> list[float]:
         groups: dict[int, list[tuple[float, float]]] = {}  # (d², weight) of the pairs of each view
+        # Local crops have no keys of their own: then all views are compared with the keys of all global crops.
+        keys_of_every_view = {c.view for a in now.anchors for c in a.negatives} == {a.view for a in now.anchors}
         for a in now.anchors:
             for c in a.negatives:
-                if now.in_batch and c.view != a.view:
+                if now.in_batch and c.view != a.view and keys_of_every_view:
                     continue
                 mixed = not now.in_batch and any(x.stored for x in a.negatives)
                 if mixed and not c.stored and c.view != a.view:
@@ -365,7 +367,8 @@ def cacr(
         m = len(each) // now.views
         repel: list[float]
         if pairs and now.in_batch and not filters and margin is None:
-            orders = [(v, w) for v in range(now.views) for w in range(now.views) if v < w or (now.keyed and v != w)]
+            keys = {c.view for a in now.anchors for c in a.negatives}
+            orders = [(v, w) for v in range(now.views) for w in keys if v < w or (now.keyed and v != w)]
             rows = {(v, w): [row(a, h, chosen(h, ("view", w))) for a, h in each if a.view == v] for v, w in orders}
             if cost == "rbf":
                 repel = [mean([log(mean(r)) for r in rows.values()])] * len(each)
@@ -380,6 +383,44 @@ def cacr(
             repel = [mean([log(mean(x)) for x in by_view])] * len(each) if cost == "rbf" else [-x for x in of]
         values = [attract(a, h, now.keyed) + r for (a, h), r in zip(each, repel, strict=True)]
         return values if margin is None else [max(v + margin, 0.0) for v in values]
+
+    return oracle
+
+
+def cacr_moco_v3(tau: float, *filters: tuple[str, float], cost: str = "rbf") -> Oracle:
+    """From the authors' code: for each key view a weighted sum over the queries of the other views."""
+
+    def one(a: Anchor, h: Anchor, slot: int, in_batch: bool) -> float:
+        """The loss of a query with one of its keys, against the keys of that view."""
+        p = a.positives[slot]
+        candidates = [c for c in h.negatives if c.view == p.view or c.stored] if in_batch else h.negatives
+        keep = [h.negatives.index(candidates[j]) for j in chosen(replace(h, negatives=candidates), *filters)]
+        if cost == "euclidean":
+            weights = softmax([(h.negatives[j].s - 1) / tau for j in keep])
+            repelled = sum(w * (a.negatives[j].s - 1) for w, j in zip(weights, keep, strict=True))
+            return (1 - p.s) + repelled
+        return 2 * tau * (lse([a.negatives[j].s / tau for j in keep] + [p.s / tau]) - p.s / tau)
+
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        each = _each(now, held)
+        if not now.in_batch:
+            return [mean([one(a, h, slot, False) for slot in range(len(a.positives))]) for a, h in each]
+        m, values = len(each) // now.views, [0.0] * len(each)
+        keys = {p.view for a in now.anchors for p in a.positives}
+        for key in keys:
+            queries = [v for v in range(now.views) if v != key]
+            for i in range(m):
+                # (anchor's number, which of its positives the key is)
+                places = [v * m + i for v in queries]
+                slots = [[p.view for p in each[place][1].positives].index(key) for place in places]
+                distances = [
+                    2 - 2 * each[place][1].positives[slot].s for place, slot in zip(places, slots, strict=True)
+                ]
+                weights = softmax([d / tau for d in distances])
+                for place, slot, weight in zip(places, slots, weights, strict=True):
+                    values[place] += weight * one(*each[place], slot, True)
+        # The mean over anchors of these is the mean over keys of the sum over queries of the mean over images.
+        return [value * now.views / len(keys) for value in values]
 
     return oracle
 

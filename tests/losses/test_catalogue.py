@@ -39,6 +39,7 @@ NAMED = [
     "cmc",
     "cacr",
     "cacr_rbf",
+    "cacr_moco_v3",
     "uaur",
     "balanced",
     "generalized_nt_xent",

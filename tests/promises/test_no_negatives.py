@@ -62,7 +62,8 @@ def test_a_guide_may_leave_no_negatives(name: str, kind: str, promise: Promise) 
     some = next(margin for margin, count in counts.items() if count.min() == 0 and count.max() > 0)
     for margin in (some, 3.0):
         loss = objective(name, pairs, negatives=guided(guide, margin=margin))
-        if name in DEFINED or (name == "cmc" and not pairs.has_views):
+        # On views these two compare each pair of views on its own, which a guide of all views does not fit.
+        if name in DEFINED or (name in ("cmc", "cacr_moco_v3") and not pairs.has_views):
             push = check_finite(loss, pairs, *leaves)
             assert float(push[counts[margin] == 0].abs().max()) == 0
             promise.case()

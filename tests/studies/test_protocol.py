@@ -64,7 +64,7 @@ def test_what_remains_different_is_said() -> None:
         "dystress/table1": "in lightly to 0.1 % of its peak",
         "dystress/table4": "Kukleva et al. to 1e-6",
         "dystress/table6": "a random draw of ours",
-        "cacr/table6": "The ViT is torchvision's",
+        "cacr/table6": "AdamW does not decay biases",
         "cacr/table8": "105,000 in all",
         "cacr/table15": "the authors' code prints the best one",
         "balanced/table2": "115 or 116 images of each class",

@@ -82,6 +82,26 @@ def test_moco_on_imagenet() -> None:
     resnet, vit = (runs("cacr/table18")["MoCov3", encoder] for encoder in ("ResNet-50", "ViT-B/16"))
     assert resnet == replace(preset("cacr/moco-v3-resnet50-1000"), epochs=800, stream=True)
     assert vit == replace(preset("cacr/moco-v3-vit"), stream=True)
+    assert vit.encoder == "vit-b16-moco"
+
+
+def test_cacr_with_moco_v3_is_the_authors_code() -> None:
+    """Its own objective at MoCo v3's temperature, and eight local crops beside the two views with multi-crop."""
+    table = runs("cacr/table18")
+    for encoder, temperature in (("ResNet-50", 1.0), ("ViT-B/16", 0.2)):
+        base = table["MoCov3", encoder]
+        loss = f"cacr_moco_v3(temperature={temperature})"
+        assert table["CACR", encoder] == replace(base, loss=loss)
+        assert table["CACR (multi-crop)", encoder] == replace(base, loss=loss, views=f"{base.views}+local8")
+        assert table["CACR (multi-crop)", encoder].view_maker().count == 10
+    published = table["CACR (multi-crop)", "ViT-B/16"]
+    for way in ("fine-tuned", "linear"):
+        assert runs("cacr/table6")[f"CACR, {way}", "ImageNet-1K"] == published
+    smoke = find("cacr/table18").plan("smoke").runs(1).values()
+    assert {(run.views, run.loss) for run in smoke if "cacr" in run.loss} == {
+        ("digits", "cacr_moco_v3(temperature=1.0)"),
+        ("digits+local8", "cacr_moco_v3(temperature=1.0)"),
+    }
 
 
 def test_training_on_webvision_is_evaluated_on_imagenet(capsys: pytest.CaptureFixture[str]) -> None:

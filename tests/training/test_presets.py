@@ -67,10 +67,11 @@ SETTINGS: dict[str, tuple[tuple[str, float, str, float, int, int, float], dict[s
         ("lars-moco", 0.3 * 4096 / 256, "cosine", 10, 4096, 300, 1e-6), {"momentum": 0.99, "rising": True, "views": "moco-v3"}),
     "cacr/moco-v3-resnet50-1000": (
         ("lars-moco", 0.3 * 4096 / 256, "cosine", 10, 4096, 1000, 1.5e-6),
-        {"momentum": 0.996, "rising": True, "views": "moco-v3"}),
+        {"momentum": 0.996, "rising": True, "views": "moco-v3", "encoder": "resnet50-zero"}),
     "cacr/moco-v3-vit": (
         ("adamw", 1.5e-4 * 4096 / 256, "cosine", 40, 4096, 300, 0.1),
-        {"momentum": 0.99, "rising": True, "views": "byol", "head": "moco-v3-vit", "loss": "moco_v3(temperature=0.2)"}),
+        {"momentum": 0.99, "rising": True, "views": "byol", "head": "moco-v3-vit", "loss": "moco_v3(temperature=0.2)",
+         "encoder": "vit-b16-moco"}),
     "balanced/cifar10": (("sgd", 0.1, "cosine", 0, 512, 200, 1e-4), {"knn": 1, "head": "balanced-cifar"}),
     "balanced/imagenet": (
         ("sgd", 0.1, "cosine", 0, 512, 100, 1e-4), {"knn": 200, "head": "balanced", "encoder": "resnet50-zero"}),

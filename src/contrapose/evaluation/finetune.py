@@ -87,7 +87,8 @@ class FineTune:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             classifier = nn.Linear(encoder.width, self.outputs(labels))
-            network = nn.Sequential(copy.deepcopy(encoder), classifier).to(device)
+            # All of it is trained, also the patch projection that MoCo v3's ViT has kept fixed: its recipe is DeiT's.
+            network = nn.Sequential(copy.deepcopy(encoder).requires_grad_(), classifier).to(device)
         reader = train.reader(views.light(), device, workers=workers, timeout=timeout)
         with progress_bar("fine-tuning", self.epochs) as advance, without_progress_bars():
             batches = partial(self._read, reader, len(labels), seed)

@@ -182,7 +182,7 @@ class FewShot:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 classifier = nn.Linear(width, self.training.outputs(labels))
-            body = [copy.deepcopy(encoder)] if encoder is not None else []
+            body = [copy.deepcopy(encoder).requires_grad_()] if encoder is not None else []
             return nn.Sequential(*body, nn.BatchNorm1d(width, affine=False), classifier).to(device)
 
         return make

@@ -32,10 +32,10 @@ def align_uniform(
 
     Uniformity is taken over the pairs of different samples within each view and averaged over views. On `queue` and
     `bank` it is taken over all (query, stored row) pairs and, with `batch`, over the pairs of queries, each once; on
-    `cross` and on similarity values over all negatives. With several positives, alignment is the mean of their
-    distances. Uniformity is one number for the whole batch, so `reduction="none"` adds the same number to every
-    anchor's alignment. Distances of views that nearly coincide are exact; on similarity values they are 2 - 2s, which
-    in float32 is not.
+    `cross` and on similarity values over all negatives. Keys of global crops alone are compared with all views, since a
+    local crop has none of its own view. With several positives, alignment is the mean of their distances. Uniformity is
+    one number for the whole batch, so `reduction="none"` adds the same number to every anchor's alignment. Distances of
+    views that nearly coincide are exact; on similarity values they are 2 - 2s, which in float32 is not.
 
     pairs            the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
     alpha            α, the power of the distance of positives
@@ -63,7 +63,8 @@ def _uniformity(pairs: AnyPairs, t: float, negatives: Negatives) -> Tensor:
     """Return log mean e^{-t‖z - z'‖²}, averaged over views."""
     if 0 < pairs.stored < pairs.shape[1]:
         return _queue_uniformity(pairs, t, negatives)
-    chosen = (same_view(), *steps(negatives)) if pairs.has_views else steps(negatives)
+    within = pairs.has_views and not pairs.global_views
+    chosen = (same_view(), *steps(negatives)) if within else steps(negatives)
     empty = may_leave_none(negatives)
     total, count = pairs.reduce(LogSumExp(Scale(2 * t)), Count(), negatives=chosen, may_be_empty=empty)
     groups = (pairs.views if pairs.has_views else 1, -1)

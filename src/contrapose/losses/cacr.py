@@ -17,11 +17,19 @@ from torch import Tensor
 from contrapose.losses.objective import Settings, Softness, objective
 from contrapose.losses.reduction import finish
 from contrapose.pairs import AnyPairs
-from contrapose.pairs.negatives import Negatives, batch_rows, other_views, same_view, steps, stored_rows
-from contrapose.reduce import Expectation, LogSumExp, Scale
+from contrapose.pairs.negatives import (
+    Negatives,
+    batch_rows,
+    may_leave_none,
+    other_views,
+    same_view,
+    steps,
+    stored_rows,
+)
+from contrapose.reduce import Expectation, LogSumExp, Scale, softplus
 from contrapose.validate import check_choice, check_number
 
-__all__ = ["cacr"]
+__all__ = ["cacr", "cacr_moco_v3"]
 
 WEIGHTS = ("contrast", "uniform", "reversed")
 COSTS = ("euclidean", "inner", "rbf")
@@ -150,3 +158,63 @@ def _rbf_repulsion(pairs: AnyPairs, sharpness: float, t: float, negatives: Negat
     # Both sums are log-sum-exps of s: π⁻ e^{-t c} = e^{(κ + 2t) s - 2t} / Σ e^{κ s}.
     log_values = (weighted - total - 2 * t).reshape(pairs.views, -1)
     return log_values.logsumexp(1).mean() - math.log(log_values.shape[1])
+
+
+@objective(unit_vectors=True, tensor_temperature=False)
+def cacr_moco_v3(
+    pairs: AnyPairs,
+    *,
+    temperature: float = 1.0,
+    cost: str = "rbf",
+    negatives: Negatives = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """mean_k Σ_q p_q · 2τ CE(q, k) with p = sg[softmax_q(‖q - k‖²/τ)]: queries far from their key weigh more (CACR).
+
+    This is the objective of the authors' MoCo v3 code, and not that of their paper, which is `cacr`. The queries q of a key
+    k are those of all other views of its image; `views(z, keys=…)` has the keys, those of the global crops alone with
+    multi-crop. CE is NT-Xent against the keys of k's view. Two views leave one query for each key: p is 1, and the loss is
+    half of `moco_v3`, which adds up its two directions where the authors average them.
+
+    cost="euclidean" has Σ_j sg[π_j] s_j - s⁺ in place of 2τ CE, with π = softmax(s/τ) over the negatives. The authors sum
+    it over the images of one GPU, which depends on the number of GPUs. Here it is their mean, as of the other cost: multiply
+    by that number of images for the authors' scale.
+
+    Pairs without views of the batch (`cross`, `queue`, `bank`, similarity values) have the weight 1 for each query.
+
+    pairs         the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
+    temperature   τ, a number
+    cost          "rbf" or "euclidean"
+    negatives     which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
+    reduction     "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
+    """
+    check_number("temperature", temperature, above=0.0)
+    check_choice("cost", cost, "rbf", "euclidean")
+    if not pairs.has_views:
+        return finish(_query_losses(pairs, temperature, cost, negatives), reduction)
+    similarity: dict[tuple[int, int], Tensor] = {}
+    losses: dict[tuple[int, int], Tensor] = {}
+    for query, key, between in pairs.between_views():
+        similarity[query, key] = between.positives()[:, 0].detach()
+        losses[query, key] = _query_losses(between, temperature, cost, negatives)[:, 0]
+    values: list[list[Tensor]] = [[] for _ in range(pairs.views)]
+    for key in range(pairs.key_views):
+        queries = [view for view in range(pairs.views) if view != key]
+        # ‖q - k‖² is 2 - 2s, and a softmax does not see the constant.
+        weights = torch.stack([-2 / temperature * similarity[query, key] for query in queries]).softmax(0)
+        for query, weight in zip(queries, weights, strict=True):
+            values[query].append(weight * losses[query, key])
+    # The mean over all anchors, which `finish` takes, has one term for each view; the authors' has one for each key.
+    scale = pairs.views / pairs.key_views
+    return finish(scale * torch.cat([torch.stack(terms).sum(0) for terms in values]), reduction)
+
+
+def _query_losses(pairs: AnyPairs, temperature: float, cost: str, negatives: Negatives) -> Tensor:
+    """Return the loss of each anchor and positive, (n, k), before weights."""
+    logit, positives = Scale(1 / temperature), pairs.positives()
+    empty = may_leave_none(negatives)
+    if cost == "euclidean":
+        (repelled,) = pairs.reduce(Expectation(logit, detach=True), negatives=negatives, may_be_empty=empty)
+        return repelled[:, None] - positives
+    (total,) = pairs.reduce(LogSumExp(logit), negatives=negatives, may_be_empty=empty)
+    return 2 * temperature * softplus(total[:, None] - logit(positives))

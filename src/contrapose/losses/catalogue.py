@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from contrapose.losses.align_uniform import align_uniform
 from contrapose.losses.assignments import dino, swav
 from contrapose.losses.attraction import byol, simsiam
-from contrapose.losses.cacr import cacr
+from contrapose.losses.cacr import cacr, cacr_moco_v3
 from contrapose.losses.false_negatives import fnc
 from contrapose.losses.redundancy import arb, barlow_twins, vicreg, w_mse, zero_cl
 from contrapose.losses.sigmoid import siglip
@@ -230,6 +230,11 @@ _METHODS: dict[str, Method] = {
         cacr,
         {"t_pos": 1.0, "t_neg": 2.0, "cost": "rbf", "t": 2.0},
         _CACR,
+    ),
+    "cacr_moco_v3": Method(
+        "MoCo v3's loss with more weight for the queries far from a key (Zheng et al., the authors' MoCo v3 code)",
+        cacr_moco_v3,
+        {"temperature": 1.0},
     ),
     "uaur": Method(
         "uniform attraction, uniform repulsion: CACR without its weights (Zheng et al., Table 11)",

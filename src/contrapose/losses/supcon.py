@@ -12,6 +12,7 @@ from contrapose.losses.reduction import finish, log_sum_exp
 from contrapose.pairs import AnyPairs, Pairs
 from contrapose.pairs.labels import UNLABELLED, Labels, match_labels
 from contrapose.pairs.negatives import Negatives, steps
+from contrapose.pairs.pairs import repeated_positives
 from contrapose.reduce import Logit, LogSumExp, Scale, Sum, group_sums
 from contrapose.temperature import Temperature, temperature_logit
 from contrapose.validate import check_choice
@@ -65,9 +66,13 @@ def supcon(
     matched = match_labels(pairs, labels, stored_labels)
     logit = temperature_logit(temperature, pairs.shape[0])
     positives = logit(pairs.positives())
-    count = positives.shape[1] + matched.same_label_count
+    count, attracted = positives.shape[1] + matched.same_label_count, positives
+    repeated = repeated_positives(pairs, positives.device)
+    if repeated is not None:  # positives are added up here, so that each may be there only once
+        count, attracted = count - repeated.sum(1), positives.masked_fill(repeated, 0.0)
+        positives = positives.masked_fill(repeated, -torch.inf)
     if form == "out":
-        attraction = (positives.sum(1) + _same_label_sum(pairs, matched, logit)) / count
+        attraction = (attracted.sum(1) + _same_label_sum(pairs, matched, logit)) / count
     else:
         (same,) = pairs.reduce(LogSumExp(logit), negatives=matched.same(), may_be_empty=True)
         attraction = log_sum_exp(positives, same) - count.to(same.dtype).log()

@@ -10,7 +10,7 @@ from torch import Tensor
 from contrapose.pairs.comparison import comparable_rows
 from contrapose.pairs.ids import sample_ids, stored_ids, views_by_count, views_in_order
 from contrapose.pairs.negatives import STORED
-from contrapose.pairs.pairs import Pairs, other_views_of
+from contrapose.pairs.pairs import Pairs, keys_of_others, other_views_of
 from contrapose.reduce.hardware import is_half
 from contrapose.reduce.unit import matmul, unit_views, units
 from contrapose.validate import check_embeddings, check_index, check_same_shape, check_values, check_width
@@ -48,10 +48,12 @@ def views(
     """Compare V views of m samples, (V, m, d) or V times (m, d): every view is an anchor, the other V - 1 its positives.
 
     With `keys` (V, m, d) from a momentum encoder, positives and pool are the keys, without gradient (MoCo v3 with
-    `negatives=other_views()`). `similarity` is that of `two_views`.
+    `negatives=other_views()`). With multi-crop the first two views are global crops, the others local ones, and `keys`
+    (2, m, d) are those of the global crops: a global crop has the other one's key as its positive, a local crop both.
+    `similarity` is that of `two_views`.
 
     z            embeddings (V, m, d), or a list of V tensors (m, d)
-    keys         embeddings (V, m, d) of a momentum encoder
+    keys         embeddings of a momentum encoder, (V, m, d), or (2, m, d) of two global crops
     similarity   "cosine", "dot" or "neg_euclid"
     ids          data-set index of each sample, (m,): rows with the same id are never negatives of each other
     """
@@ -64,18 +66,19 @@ def views(
             return within_raw_views(z, similarity=similarity, ids=ids)
         return within_views(z, ids=ids)
     check_embeddings("keys", keys, 3)
-    check_same_shape("keys", keys, "z", z)
+    _check_keys("keys", keys, "z", z)
     half, (count, m, _) = is_half(z) and similarity == "cosine", z.shape
     sample = sample_ids(ids, m, z.device, times=count)
     z, keys = comparable_rows(similarity, z, keys.detach())
     return Pairs(
         anchor=z.flatten(0, 1),
-        positive_rows=other_views_of(keys),
+        positive_rows=keys_of_others(keys, count),
         pool=keys.flatten(0, 1),
         anchor_id=sample,
-        pool_id=sample,
-        view_ids=partial(views_in_order, count, m, z.device),
+        pool_id=sample[: len(keys) * m],
+        view_ids=partial(views_in_order, count, m, z.device, pool_views=len(keys)),
         views=count,
+        global_views=_global_views(keys, count),
         detached=True,
         half_precision=half,
         similarity=similarity,
@@ -129,12 +132,12 @@ def queue(
     """Compare queries with their keys, with stored rows as negatives. Keys and rows carry no gradient (MoCo).
 
     q (m, d) with k (m, d), or with k (K, m, d) for K positives each. q (V, m, d) with k (V, m, d): every view is a
-    query and the keys of the other views are its positives. With `batch`, the other queries join the negatives
-    (of all views; `negatives=same_view()` keeps those of the query's own view, as CACR's MoCo form does). With `keys`,
-    the keys of other samples join them too (FNC).
+    query and the keys of the other views are its positives; with k (2, m, d) the keys are those of two global crops, as
+    in `views`. With `batch`, the other queries join the negatives (of all views; `negatives=same_view()` keeps those of
+    the query's own view, as CACR's MoCo form does). With `keys`, the keys of other samples join them too (FNC).
 
     q       queries (m, d) or (V, m, d)
-    k       their keys (m, d), (K, m, d) or (V, m, d)
+    k       their keys (m, d), (K, m, d), (V, m, d) or, of two global crops, (2, m, d)
     rows    stored rows (r, d)
     batch   whether other queries are negatives too
     keys    whether the keys of other samples are negatives too
@@ -145,7 +148,9 @@ def queue(
     check_embeddings("rows", rows, 2)
     if q.ndim == 3 and len(q) < 2:
         raise ValueError(f"q: expected (m, d), or at least two views (V, m, d), got shape {tuple(q.shape)}")
-    if q.ndim == 3 or k.ndim == 2:
+    if q.ndim == 3:
+        _check_keys("k", k, "q", q)
+    elif k.ndim == 2:
         check_same_shape("k", k, "q", q)
     elif k.shape[1:] != q.shape:
         raise ValueError(f"k: expected (K, m, d) = (K, {q.shape[0]}, {q.shape[1]}), got {tuple(k.shape)}")
@@ -166,17 +171,18 @@ def queue(
     if keys:
         pool = torch.cat([pool, k.flatten(0, 1)])
         pool_id = torch.cat([pool_id, sample[:m].repeat(len(k))])
-        # The keys of a single view of queries are of other views.
-        pool_views += query_views if count > 1 else [(view, m) for view in range(1, len(k) + 1)]
+        first = 0 if count > 1 else 1  # the keys of a single view of queries are of other views
+        pool_views += [(first + view, m) for view in range(len(k))]
     return Pairs(
         anchor=anchor,
         # A single view of queries takes all keys; with several views, each takes the keys of the others.
-        positive_rows=other_views_of(k) if count > 1 else k.transpose(0, 1),
+        positive_rows=keys_of_others(k, count) if count > 1 else k.transpose(0, 1),
         pool=pool,
         anchor_id=sample,
         pool_id=pool_id,
         view_ids=partial(views_by_count, query_views, pool_views, q.device),
         views=count,
+        global_views=_global_views(k, count),
         stored=len(rows),
         detached=True,
         half_precision=half,
@@ -252,9 +258,22 @@ def bank(z: Tensor, index: Tensor, rows: Tensor) -> Pairs:
         pool=rows,
         anchor_id=index.repeat(count),
         pool_id=torch.arange(size, device=z.device),
-        view_ids=partial(views_in_order, count, m, z.device, stored=size, batch=False),
+        view_ids=partial(views_in_order, count, m, z.device, stored=size, pool_views=0),
         views=count,
         stored=size,
         detached=True,
         half_precision=half,
     )
+
+
+def _check_keys(name: str, keys: Tensor, other: str, z: Tensor) -> None:
+    """Check that keys are those of all views (V, m, d), or of the first two of more, the global crops of multi-crop."""
+    of_globals = keys.shape == (2, *z.shape[1:]) and len(z) > 2
+    if keys.shape != z.shape and not of_globals:
+        also = f", or that of its two global crops, {(2, *z.shape[1:])}" if len(z) > 2 else ""
+        raise ValueError(f"{name}: expected the shape of {other}, {tuple(z.shape)}{also}, got {tuple(keys.shape)}")
+
+
+def _global_views(keys: Tensor, views: int) -> int:
+    """Return the number of global crops if there are local ones beside them, otherwise 0."""
+    return len(keys) if len(keys) < views else 0

@@ -50,12 +50,15 @@ def _cached_sequence(m: int, times: int, device: torch.device) -> Tensor:
 
 
 def views_in_order(
-    views: int, samples: int, device: torch.device, *, stored: int = 0, batch: bool = True
+    views: int, samples: int, device: torch.device, *, stored: int = 0, pool_views: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the view of each anchor, ordered view by view, and of each pool row: stored rows and, with `batch`, the anchors."""
+    """Return the view of each anchor, ordered view by view, and of each pool row.
+
+    The pool is made of stored rows and of the first `pool_views` views of the samples; default: all.
+    """
     anchors = torch.arange(views, device=device).repeat_interleave(samples)
-    rows = anchors.new_full((stored,), STORED)
-    return anchors, torch.cat([rows, anchors]) if batch else rows
+    in_batch = anchors if pool_views is None else anchors[: pool_views * samples]
+    return anchors, torch.cat([anchors.new_full((stored,), STORED), in_batch])
 
 
 def opposite_views(samples: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -52,6 +52,9 @@ class Pairs:
     positive_rows: Tensor | None = None
     positive_similarity: Tensor | None = None  # (n, k): similarities to the same sample's anchors in the views after it
     views: int = 1  # number of views the anchors are laid out in: n = views · samples
+    global_views: int = (
+        0  # multi-crop: number of global crops, the first views, which alone have keys; 0: no multi-crop
+    )
     between_views_only: bool = False  # whether no row of an anchor's own view is its negative, as in `cross`
     id_period: int = 1  # the id of each anchor and pool row is its number modulo this; 1 if ids are not known to be so
     stored: int = 0  # number of pool rows, the first ones, that come from a queue or a bank
@@ -98,6 +101,11 @@ class Pairs:
     def has_views(self) -> bool:
         """Whether the pool is the batch itself, in several views, each compared with itself and the others."""
         return self.views > 1 and not self.stored and not self.between_views_only
+
+    @property
+    def key_views(self) -> int:
+        """Number of views that the keys, or other positives, are of."""
+        return self.global_views or self.views
 
     def positives(self) -> Tensor:
         """Return the similarities to the positives, (n, k)."""
@@ -166,6 +174,8 @@ class Pairs:
         pairs = self if share is None else self._slice_anchors(share)
         # One view against one other is a smaller matrix; with more than two other views it would be several.
         in_views = self.has_views or self._is_symmetric
+        # Local crops have no rows of their own view in the pool.
+        in_views = in_views and not self.global_views
         if chosen and isinstance(chosen[0], ViewChoice) and in_views and (chosen[0].same or self.views == 2):
             first, samples = 0 if share is None else share.start, self.shape[0] // self.views
             return _RowsViewByView(pairs, chosen[1:], may_be_empty, chosen[0].same, samples, first)
@@ -236,6 +246,7 @@ class Pairs:
             anchor_view=self.anchor_view,
             pool_view=self.pool_view,
             views=self.views,
+            global_views=self.global_views,
             between_views_only=self.between_views_only,
             stored=self.stored,
             detached=self.detached,
@@ -250,10 +261,10 @@ class Pairs:
         if not self.has_views:
             yield 0, 1, self
             return
-        anchors, pool = (z.reshape(self.views, -1, z.shape[1]) for z in (self.anchor, self.pool))
-        ids = self.anchor_id.reshape(self.views, -1)
+        anchors, pool = self.anchor.unflatten(0, (self.views, -1)), self.pool.unflatten(0, (self.key_views, -1))
+        ids = self.anchor_id.unflatten(0, (self.views, -1))
         for v in range(self.views):
-            for w in range(self.views):
+            for w in range(self.key_views):
                 if v != w:
                     yield (
                         v,
@@ -281,6 +292,28 @@ AnyPairs = Pairs | Similarities
 def other_views_of(z: Tensor) -> Tensor:
     """(V, m, d) -> (V · m, V - 1, d): for each row, the same sample's rows in the views after it, cyclically."""
     return torch.stack([z.roll(-step, 0) for step in range(1, len(z))], dim=2).flatten(0, 1)
+
+
+def keys_of_others(keys: Tensor, views: int) -> Tensor:
+    """(W, m, d) -> (views · m, k, d): for each row of `views` views, the same sample's keys of the other views.
+
+    With keys of two global crops and more views, a local crop has both as positives. A global crop has one, and has it
+    twice: all anchors then have equally many. That changes no mean over positives, and no mean weighted by a softmax of them;
+    an objective that adds up positives leaves out those of `repeated_positives`.
+    """
+    others = other_views_of(keys)
+    if len(keys) == views:
+        return others
+    return torch.cat([others.expand(-1, 2, -1), keys.transpose(0, 1).repeat(views - 2, 1, 1)])
+
+
+def repeated_positives(pairs: AnyPairs, device: torch.device) -> Tensor | None:
+    """Return which of the positives an anchor has a second time, (n, 2) bool; None if no anchor has one twice."""
+    if not pairs.global_views:
+        return None
+    n = pairs.shape[0]
+    is_global = torch.arange(n, device=device) < n // pairs.views * pairs.global_views
+    return is_global[:, None] & (torch.arange(2, device=device) > 0)
 
 
 @dataclass(frozen=True)

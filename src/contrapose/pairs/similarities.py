@@ -26,6 +26,7 @@ class Similarities:
     anchor_view: Tensor | None = None  # (n,); None if views are unknown
     pool_view: Tensor | None = None  # (m,)
     views: int = 1
+    global_views: int = 0
     between_views_only: bool = False  # whether no candidate of an anchor's own view is its negative
     stored: int = 0
     detached: bool = False
@@ -40,6 +41,11 @@ class Similarities:
     def has_views(self) -> bool:
         """Whether the pool is the batch itself, in several views, each compared with itself and the others."""
         return self.views > 1 and not self.stored and not self.between_views_only
+
+    @property
+    def key_views(self) -> int:
+        """Number of views that the keys, or other positives, are of."""
+        return self.global_views or self.views
 
     @property
     def candidate_runs(self) -> Runs:
@@ -75,13 +81,14 @@ class Similarities:
         if not self.has_views:
             yield 0, 1, self
             return
-        n, m = (size // self.views for size in self.shape)
+        n, m = self.shape[0] // self.views, self.shape[1] // self.key_views
         for v in range(self.views):
-            for w in range(self.views):
+            for w in range(self.key_views):
                 if v != w:
                     rows, columns = slice(v * n, v * n + n), slice(w * m, w * m + m)
-                    # Positives are ordered by the number of views after the anchor's, cyclically.
-                    place = (w - v) % self.views - 1
+                    # Positives are ordered by the number of views after the anchor's, cyclically; those of a local crop,
+                    # which is none of these views, begin with the first.
+                    place = (w - v) % self.key_views - 1 if v < self.key_views else w
                     yield (
                         v,
                         w,

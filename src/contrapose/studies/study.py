@@ -62,6 +62,7 @@ class Row:
     missing: str = ""  # what is not implemented; a row with this set cannot run
     small_settings: Settings = field(default_factory=dict)  # further changes at the small and the short scale
     short_settings: Settings = field(default_factory=dict)  # further changes at the short scale
+    local_crops: int = 0  # multi-crop: local crops beside the views of the data set, at every scale
     measures: tuple[str, ...] = ()  # evaluations that are not in the table, such as `map`
     measure_values: Mapping[str, str] = field(default_factory=dict)  # values that fill the {placeholders} of measures
 
@@ -294,6 +295,8 @@ class Plan:
             settings |= changes
         if self.precision:
             settings["precision"] = self.precision
+        if row.local_crops:
+            settings["views"] += f"+local{row.local_crops}"
         if study.loss_values:
             values = self._loss_values(study_data)
             settings["loss"] = settings["loss"].format(**values)

@@ -60,7 +60,7 @@ _SIMCLR: Settings = {
     "knn": 200,
 }  # fmt: skip
 _MOCO_V3: Settings = {
-    "data": "imagenet", "views": "moco-v3", "encoder": "resnet50", "head": "moco-v3", "framework": "moco-v3", "rising": True,
+    "data": "imagenet", "views": "moco-v3", "encoder": "resnet50-zero", "head": "moco-v3", "framework": "moco-v3", "rising": True,
     "loss": "moco_v3", "optimiser": "lars-moco", "warmup": 10.0, "batch": 4096, "precision": "bf16", "knn": 200,
 }  # fmt: skip
 # What MoCo v3 changes with the number of epochs; the learning rates are 0.6, 0.3 and 0.3 per 256 images.
@@ -124,7 +124,7 @@ PRESETS: Mapping[str, Settings] = {
     "cacr/moco-v3-resnet50": _MOCO_V3 | moco_v3_settings(300),
     "cacr/moco-v3-resnet50-1000": _MOCO_V3 | moco_v3_settings(1000),
     "cacr/moco-v3-vit": _MOCO_V3 | moco_v3_settings(300) | {
-        "views": "byol", "encoder": "vit-b16", "head": "moco-v3-vit", "loss": "moco_v3(temperature=0.2)",
+        "views": "byol", "encoder": "vit-b16-moco", "head": "moco-v3-vit", "loss": "moco_v3(temperature=0.2)",
         "optimiser": "adamw", "lr": 2.4e-3, "warmup": 40.0, "weight_decay": 0.1},
     "balanced/cifar10": _BALANCED | {"data": "cifar10", "loss": "balanced(alpha=2.0, weight=4.0)"},
     "balanced/imagenet": _BALANCED | {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from contrapose.modalities.images.encoders import NETWORKS
+from contrapose.modalities.images.encoders import NETWORKS, encoder
 from contrapose.modalities.images.inputs import InputDescription
 from contrapose.modalities.images.usage import usage
 from contrapose.modalities.images.views import Views
@@ -20,7 +20,7 @@ def test_parameters_have_the_same_names_and_shapes(name: str) -> None:
     names: dict[str, Any] = {}
     with torch.device("meta"):  # no weights are drawn
         exec(build_network, names)
-        expected = NETWORKS[name]().network.state_dict()
+        expected = encoder(name, 32).network.state_dict()
     shapes = {key: tensor.shape for key, tensor in names["network"].state_dict().items()}
     assert shapes == {key: tensor.shape for key, tensor in expected.items()}
 

@@ -105,17 +105,24 @@ def vit_b16(size: int = 224) -> Encoder:
     """Return torchvision's ViT-B/16 without its classifier, for images of one size, a multiple of 16."""
     import torchvision
 
-    if size % 16:
-        raise ValueError(
-            f"size: vit-b16 takes images of a multiple of 16 pixels, got {size} (--size {_multiple(size)})"
-        )
+    _check_patches("vit-b16", size)
     network = torchvision.models.vit_b_16(weights=None, image_size=size)
     network.heads = nn.Identity()
     return Encoder(network, 768)
 
 
-def _multiple(size: int, step: int = 16) -> int:
-    return max(step, round(size / step) * step)
+def _moco_vit(name: str, size: int, *, width: int) -> Encoder:
+    """Return MoCo v3's ViT, built for images of this size. It takes local crops of other multiples of 16 beside them."""
+    from contrapose.modalities.images.moco_vit import MoCoVisionTransformer
+
+    _check_patches(name, size)
+    return Encoder(MoCoVisionTransformer(size=size, width=width, heads=12), width)
+
+
+def _check_patches(name: str, size: int, step: int = 16) -> None:
+    if size % step:
+        nearest_size = max(step, round(size / step) * step)
+        raise ValueError(f"size: {name} takes images of a multiple of 16 pixels, got {size} (--size {nearest_size})")
 
 
 def from_timm(name: str, size: int = 0) -> Encoder:
@@ -156,16 +163,19 @@ NETWORKS: Mapping[str, Callable[..., Encoder]] = {
     "resnet50-cifar": lambda: _resnet("resnet50", 2048, cifar=True),
     "resnet18": lambda: _resnet("resnet18", 512, cifar=False),
     "resnet50": lambda: _resnet("resnet50", 2048, cifar=False),
-    # Lee: the last batch norm of each block starts at zero, so that blocks start as identities.
+    # Lee, MoCo v3: the last batch norm of each block starts at zero, so that blocks start as identities.
     "resnet50-zero": lambda: _resnet("resnet50", 2048, cifar=False, zero_init_residual=True),
     "alexnet": alexnet,
     "alexnet-64": lambda: alexnet(64),
     "vit-b16": vit_b16,
+    # MoCo v3: fixed positions, fixed patch projection, and its initial weights
+    "vit-b16-moco": lambda size=224: _moco_vit("vit-b16-moco", size, width=768),
+    "vit-s16-moco": lambda size=224: _moco_vit("vit-s16-moco", size, width=384),
 }
 
 
-# Built for one size of image; all others take any size.
-_ONE_SIZE = ("vit-b16",)
+# Built for a size of image; all others take any size.
+_BUILT_FOR_SIZE = ("vit-b16", "vit-b16-moco", "vit-s16-moco")
 
 
 def check_encoder(name: str) -> None:
@@ -191,7 +201,7 @@ def encoder(name: str, size: int = 0) -> Encoder:
     if name.startswith("timm:"):
         body = from_timm(name.removeprefix("timm:"), size)
     else:
-        body = NETWORKS[name](size) if size and name in _ONE_SIZE else NETWORKS[name]()
+        body = NETWORKS[name](size) if size and name in _BUILT_FOR_SIZE else NETWORKS[name]()
     speed_up_backward(body)
     return body
 
@@ -205,9 +215,10 @@ def check_sizes(name: str, sizes: Sequence[int]) -> None:
     accepted = [size for size in _COMMON_SIZES if _takes(built, size)] if refused else []
     # A model that refuses all sizes may need real numbers; the first step decides then.
     if refused and sizes[0] in accepted:
+        only, other_size = (" only", "") if len(accepted) == 1 else ("", "another --size ")
         raise ValueError(
-            f"views: {name} takes images of {sizes[0]} pixels only, and not local crops of {refused}; "
-            "use --views without +local, or another --encoder"
+            f"views: {name} takes images of {sizes[0]} pixels{only}, and not local crops of {refused}; "
+            f"use --views without +local, {other_size}or another --encoder"
         )
     if refused and accepted:
         raise ValueError(

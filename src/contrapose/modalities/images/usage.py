@@ -13,7 +13,10 @@ _CIFAR_STEM = """
 network.conv1 = torch.nn.Conv2d(3, 64, 3, 1, 1, bias=False)  # the stem for small images
 network.maxpool = torch.nn.Identity()"""
 _VIT = """\
-network = torchvision.models.vit_b_16()
+network = torchvision.models.vit_b_16(image_size={size})
+network.heads = torch.nn.Identity()"""
+_VIT_SMALL = """\
+network = torchvision.models.VisionTransformer({size}, 16, num_layers=12, num_heads=12, hidden_dim=384, mlp_dim=1536)
 network.heads = torch.nn.Identity()"""
 _TINY = """\
 from torch import nn
@@ -57,6 +60,8 @@ _NETWORKS = {
     "alexnet": _ALEXNET.format(inputs=192 * 3 * 3),
     "alexnet-64": _ALEXNET.format(inputs=192 * 7 * 7),
     "vit-b16": _VIT,
+    "vit-b16-moco": _VIT,
+    "vit-s16-moco": _VIT_SMALL,
 }
 _IMAGES = """\
 prepare = transforms.Compose([
@@ -125,5 +130,5 @@ def usage(encoder: str, width: int, inputs: InputDescription, file: str) -> str:
             f"network = timm.create_model({encoder.removeprefix('timm:')!r}, num_classes=0)",
         )
     else:
-        library, network = "import torchvision", _NETWORKS[encoder]
+        library, network = "import torchvision", _NETWORKS[encoder].replace("{size}", str(inputs.size))
     return _SAFETENSORS.format(library=library, network=network, file=quoted, images=images, width=width)

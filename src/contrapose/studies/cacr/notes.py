@@ -14,8 +14,15 @@ _STL = (
 )
 _LAST_EPOCH = "The probe's last epoch counts; the authors' code prints the best one."
 _SIMCLR = "SimCLR is trained with its own settings (LARS, batches of 4096), and evaluated as the other rows."
-_FORMULA = "CACR is the paper's formula with four positives; the authors' MoCo v3 code weighs InfoNCE instead."
-_VIT = "The ViT is torchvision's: it learns its patch projection and positions, which MoCo v3 keeps fixed."
+_MOCO_V3 = (
+    "With MoCo v3, CACR is the objective of the authors' code, cacr_moco_v3: InfoNCE with weights for the queries of a key. "
+    "The paper has no formula for it."
+)
+_LOCAL_CROPS = (
+    "Local crops are augmented as the first view, which is always blurred; the authors blur half of them, and interpolate "
+    "them by cubics."
+)
+_ADAMW = "AdamW does not decay biases and norms, which it does in MoCo v3's code."
 
 
 def with_notes(study: Study) -> Study:
@@ -27,12 +34,13 @@ def with_notes(study: Study) -> Study:
         _CMC: LOSSES["CMC (K=4)"] in losses,
         _HARD_NEGATIVE: any("hard_negative" in loss for loss in losses),
         _SCHEDULE: study.preset == MOCO_PRESET,
+        _MOCO_V3: moco_v3,
     }
     differences = {
         _STL: any(study_data.data == "stl10" for study_data in study.sets),
         _LAST_EPOCH: LINEAR_IMAGENET[0] in study.quantities,
         _SIMCLR: study.preset == MOCO_PRESET and any(row.name == "SimCLR" for row in study.rows),
-        _FORMULA: moco_v3,
-        _VIT: moco_v3 and any("vit" in encoder.lower() for encoder in encoders),
+        _LOCAL_CROPS: moco_v3 and any(row.local_crops for row in study.rows),
+        _ADAMW: moco_v3 and any("vit" in encoder.lower() for encoder in encoders),
     }
     return study.with_sentences(notes=notes, differences=differences)
