@@ -48,7 +48,7 @@ def test_barlow_twins_learns_digits(tmp_path: Path) -> None:
     [
         ("moco", "takes embeddings, and moco offers pairs only"),
         ("memory-bank", "takes embeddings, and memory-bank offers pairs only"),
-        ("moco-v3", "takes the embeddings of one network, and moco-v3 has two"),
+        ("moco-v3", "takes embeddings, and moco-v3 offers pairs only"),
         ("dino", "takes embeddings, and dino offers assignments only"),
     ],
 )

@@ -54,7 +54,7 @@ class FrameworkRow:
         """Return whether an objective with these traits can be trained in the framework."""
         if traits.takes not in self.offers or (traits.needs_target and not self.has_target):
             return False
-        # Contrastive losses do with a target or without one; statistics of features and codes are those of one network.
+        # Contrastive losses do with a target or without one; SwAV's codes are those of one network.
         return traits.takes == "pairs" or traits.needs_target == self.has_target
 
 

@@ -190,7 +190,6 @@ ROWS = (
         negatives=other_views_of_batch,
         own_settings=("rising", *_PREDICTOR),
         has_target=True,
-        offers=("pairs", "embeddings"),
     ),
     FrameworkRow(
         name="byol",
@@ -198,7 +197,6 @@ ROWS = (
         negatives=other_views_of_batch,
         own_settings=("rising", *_PREDICTOR),
         has_target=True,
-        offers=("pairs", "embeddings"),
     ),
     FrameworkRow(
         name="simsiam",

@@ -160,7 +160,7 @@ def _rbf_repulsion(pairs: AnyPairs, sharpness: float, t: float, negatives: Negat
     return log_values.logsumexp(1).mean() - math.log(log_values.shape[1])
 
 
-@objective(unit_vectors=True, tensor_temperature=False)
+@objective(unit_vectors=True, tensor_settings=())
 def cacr_moco_v3(
     pairs: AnyPairs,
     *,
