@@ -74,7 +74,7 @@ def test_healthy_runs_and_no_runs() -> None:
     section = collapse_section(plan("own"), Results(sets=("mine",), records=healthy))
     assert section is not None
     assert section.title == "Signs of collapse"
-    assert section.lead == "No run has collapsed."
+    assert section.lead == "No run was found to have collapsed."
     assert collapse_section(plan("own"), Results(sets=("mine",))) is None
     old = {("old", "mine"): results().records["old", "mine"]}
     section = collapse_section(plan("own"), Results(sets=("mine",), records=old))

@@ -55,7 +55,7 @@ def test_selected_rows_of_a_study(
     assert len([path for path in (tmp_path / "runs").iterdir() if path.is_dir()]) == 1
     (part,) = (tmp_path / "out").glob("behaviour-figure4-smoke-part-*")
     page = (part / "index.md").read_text()
-    assert page.count("| τ = ") == 1
+    assert page.count("| τ = ") == 2  # in the table of the study, and in that of signs of collapse
     assert "1 of its 12 rows alone, and judged by them." in page
     assert "did you mean 'τ = 0.2'?" in error_message(capsys, *arguments, "--rows", "τ = 0.21")
     other = ["study", "run", "behaviour/figure4", "behaviour/figure9", "--rows", "τ = 0.2"]

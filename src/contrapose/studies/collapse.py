@@ -36,7 +36,7 @@ def collapse_section(plan: Plan, results: Results) -> Section | None:
     blocks: list[Block] = [_table(results, cases)]
     if len(cases) <= _MOST_CURVES:
         blocks += _charts(results, cases)
-    sentences = collapse_sentences(study, results) or ("No run has collapsed.",)
+    sentences = collapse_sentences(study, results) or ("No run was found to have collapsed.",)
     return Section(
         title="Signs of collapse" if plan.scale == "own" else f"{study.name}: signs of collapse",
         lead=" ".join(sentences),
