@@ -63,6 +63,12 @@ def output(folder: Path) -> str:
 @pytest.mark.parametrize("change", [{}, {"framework": "moco", "queue": 64}, {"framework": "memory-bank"},
                                     {"framework": "moco-v3", "rising": True}, {"loss": "isogclr"}, {"optimiser": "lars"}, {"loss": "arb(group_size=32)"},
                                     {"framework": "fnc", "loss": "fnc", "queue": 64, "views": "digits+local1"},
+                                    {"framework": "byol", "loss": "byol", "rising": True, "predictor": 32},
+                                    {"framework": "simsiam", "loss": "simsiam", "constant_predictor_lr": True},
+                                    {"framework": "nnclr", "loss": "nnclr", "queue": 64, "predictor": 32},
+                                    {"framework": "swav", "loss": "swav", "prototypes": 20, "queue": 64, "queue_start": 2},
+                                    {"framework": "dino", "loss": "dino(teacher_temperature=warmup(0.04, 0.07, 3))",
+                                     "prototypes": 20, "rising": True, "views": "digits+local1"},
                                     {"batch": 16, "accumulate": 2, "contrast": "whole", "loss": "isogclr"}],
                          ids=lambda c: "-".join(map(str, c.values())) or "plain")  # fmt: skip
 def test_stopped_anywhere_and_resumed(change: dict[str, object], tmp_path: Path, promise: Promise) -> None:

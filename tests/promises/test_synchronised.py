@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,16 +14,31 @@ from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.frameworks import Embed
 from contrapose.gradient_cache import MicroBatch, encode_twice
-from contrapose.losses import Loss, dclw, fnc
+from contrapose.losses import dclw
 from contrapose.training import Run, build
+from contrapose.training.build import build_loss
 from contrapose.training.processes import synchronise_batch_norms
 
 IMAGES, STEPS = 16, 3
-FRAMEWORKS = ("simclr", "moco", "moco-v3", "memory-bank", "fnc")
+# Weights of dclw, false negatives of fnc, codes of SwAV and the center of DINO are of the whole batch.
+RUNS: dict[str, dict[str, Any]] = {
+    "simclr": {},
+    "moco": {},
+    "moco-v3": {},
+    "memory-bank": {},
+    "fnc": {"loss": "fnc", "view_count": 3},
+    "byol": {"loss": "byol", "predictor": 16},
+    "simsiam": {"loss": "simsiam", "predictor": 16},
+    "nnclr": {"loss": "nnclr", "predictor": 16},
+    "swav": {"loss": "swav", "prototypes": 10, "frozen_epochs": 0, "queue_start": 1},
+    "dino": {"loss": "dino", "prototypes": 10, "frozen_epochs": 0},
+}
 
 
 def train(framework: str, rank: int, world: int) -> list[torch.Tensor]:
-    network = build(Run(framework=framework, queue=24), IMAGES).double()
+    run = Run(framework=framework, **{"queue": 24, "loss": "dclw", **RUNS[framework]})
+    network, criterion = build(run, IMAGES).double(), build_loss(run, IMAGES)
+    network.begin_epoch(0, 1)
     learner: nn.Module = network
     if world > 1:
         synchronise_batch_norms(network, torch.device("cpu"))
@@ -30,11 +46,10 @@ def train(framework: str, rank: int, world: int) -> list[torch.Tensor]:
     optimiser = torch.optim.SGD(network.parameters(), 0.01, momentum=0.9)
     for step in range(STEPS):
         x = torch.randn(3, IMAGES, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(step))
-        x = x if framework == "fnc" else x[:2]
+        x = x[: run.view_count]
         own = torch.arange(IMAGES).view(world, -1)[rank]
         embeddings = learner([x[:, own]], own)
-        # Weights of dclw and false negatives of fnc are of the whole batch.
-        loss = Loss(fnc if framework == "fnc" else dclw)(embeddings)
+        loss = criterion(embeddings)
         optimiser.zero_grad()
         loss.backward()
         network.update(embeddings)
@@ -64,7 +79,7 @@ def train_whole(rank: int, world: int) -> list[torch.Tensor]:
 
 
 def work(rank: int, world: int, out: str) -> None:
-    records = {framework: train(framework, rank, world) for framework in FRAMEWORKS}
+    records = {framework: train(framework, rank, world) for framework in RUNS}
     records["whole"] = train_whole(rank, world)
     if rank == world - 1:  # the last rank: its queue and bank must hold the rows of all ranks
         torch.save(records, out)
@@ -75,7 +90,7 @@ def work(rank: int, world: int, out: str) -> None:
 def test_several_processes_take_the_same_steps(world: int, tmp_path: Path, promise: Promise) -> None:
     run_in_process_group(work, world, tmp_path / "out")
     records = torch.load(tmp_path / "out", weights_only=True)
-    for name in (*FRAMEWORKS, "whole"):
+    for name in (*RUNS, "whole"):
         alone = train_whole(0, 1) if name == "whole" else train(name, 0, 1)
         for ours, expected in zip(records[name], alone, strict=True):
             promise.case(float((ours.double() - expected.double()).abs().max()))

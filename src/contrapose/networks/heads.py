@@ -97,7 +97,4 @@ def predictor(width: int, hidden: int = 4096, *, last_norm: bool = False, bias: 
     last_norm   batch norm without scale and shift at the end, as MoCo v3 has it for a ViT
     bias        whether the last layer has a bias, as in BYOL, SimSiam and NNCLR; the first is followed by a norm and needs none
     """
-    layers = mlp((width, hidden, width), last_norm="plain" if last_norm else "none")
-    if bias:
-        layers[-1] = nn.Linear(hidden, width)
-    return layers
+    return mlp((width, hidden, width), last_norm="plain" if last_norm else "none", bias="last" if bias else "none")
