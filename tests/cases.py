@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import oracles
@@ -167,6 +168,8 @@ CASES = {
              temperature=0.2, hardness=2.0, split_views=True, kinds=WITH_VIEWS),
         case("dclw", L.dclw, plain.dclw(0.2, 0.5), smooth=False, temperature=0.2, sigma=0.5),
         case("moco v3", L.moco_v3, plain.moco_v3(0.3), temperature=0.3, kinds=WITH_VIEWS),
+        case("byol", L.byol, plain.byol()),
+        case("simsiam", L.simsiam, plain.simsiam()),
         Case("tau", tau_loss, plain.tau(scores, 0.3)),
         case("generalized", L.generalized_nt_xent, plain.balanced(2.0, 3.0, generalized=True), alpha=2.0, weight=3.0),
         case("balanced", L.balanced, plain.balanced(4.0, 2.0), alpha=4.0, weight=2.0),
@@ -237,6 +240,10 @@ CASES = {
 OF_VIEWS = {"dystress_dcl_authors"}
 # Methods of the catalogue that take embeddings or assignments in place of pairs.
 NOT_OF_PAIRS = {name for name, method in losses.CATALOGUE.items() if traits_of(method.objective).takes != "pairs"}
+# Methods of the catalogue that take pairs and ignore their negatives.
+WITHOUT_NEGATIVES = {
+    name for name, method in losses.CATALOGUE.items() if "negatives" not in signature(method.objective).parameters
+} - NOT_OF_PAIRS
 
 
 def combinations(*, smooth: bool | None = None) -> list[tuple[Case, Kind]]:

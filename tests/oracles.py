@@ -259,6 +259,17 @@ def simple(weight: float | None, *filters: tuple[str, float]) -> Oracle:
     return oracle
 
 
+def byol() -> Oracle:
+    def oracle(now: Batch, held: Batch) -> list[float]:
+        return [now.views * mean([2 - 2 * p.s for p in a.positives]) for a in now.anchors]
+
+    return oracle
+
+
+def simsiam() -> Oracle:
+    return lambda now, held: [-mean([p.s for p in a.positives]) for a in now.anchors]
+
+
 def moco_v3(tau: float) -> Oracle:
     one = nt_xent(constant(tau), ("other", 0.0))
     return lambda now, held: [2 * tau * now.views * value for value in one(now, held)]

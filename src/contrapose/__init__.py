@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name is imported when it is first used
     from contrapose.distributed import gather
-    from contrapose.embeddings import Embeddings
+    from contrapose.embeddings import Assignments, Embeddings
     from contrapose.gradient_cache import large_batch
     from contrapose.losses import (
         CATALOGUE,
@@ -30,11 +30,13 @@ if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name i
         arb,
         balanced,
         barlow_twins,
+        byol,
         cacr,
         clip,
         cmc,
         dcl,
         dclw,
+        dino,
         fnc,
         generalized_nt_xent,
         hard_negative,
@@ -44,8 +46,10 @@ if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name i
         nt_xent,
         siglip,
         simple,
+        simsiam,
         sogclr,
         supcon,
+        swav,
         tau,
         triplet,
         vicreg,
@@ -73,6 +77,7 @@ if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name i
     from contrapose.temperature import (
         CosineDecay,
         CosineSchedule,
+        LinearWarmup,
         PerSample,
         Profile,
         cosine,
@@ -86,12 +91,12 @@ if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name i
 
 _MODULES = {
     "distributed": ("gather",),
-    "embeddings": ("Embeddings",),
+    "embeddings": ("Assignments", "Embeddings"),
     "gradient_cache": ("large_batch",),
     "losses": (
-        "CATALOGUE", "Loss", "align_uniform", "arb", "balanced", "barlow_twins", "cacr", "clip", "cmc", "dcl", "dclw", "fnc",
-        "generalized_nt_xent", "hard_negative", "isogclr", "macl", "moco_v3", "nt_xent", "siglip", "simple", "sogclr", "supcon",
-        "tau", "triplet", "vicreg", "w_mse", "zero_cl",
+        "CATALOGUE", "Loss", "align_uniform", "arb", "balanced", "barlow_twins", "byol", "cacr", "clip", "cmc", "dcl",
+        "dclw", "dino", "fnc", "generalized_nt_xent", "hard_negative", "isogclr", "macl", "moco_v3", "nt_xent", "siglip",
+        "simple", "simsiam", "sogclr", "supcon", "swav", "tau", "triplet", "vicreg", "w_mse", "zero_cl",
     ),
     "metrics": ("penalties",),
     "report.loss": ("explain",),
@@ -100,8 +105,8 @@ _MODULES = {
         "stored_rows", "two_views", "unit", "views",
     ),
     "temperature": (
-        "CosineDecay", "CosineSchedule", "PerSample", "Profile", "cosine", "exponential", "learned", "learned_number", "linear",
-        "monotonic_cosine",
+        "CosineDecay", "CosineSchedule", "LinearWarmup", "PerSample", "Profile", "cosine", "exponential", "learned",
+        "learned_number", "linear", "monotonic_cosine",
     ),
     "training.exported": ("load",),
 }  # fmt: skip
@@ -109,9 +114,11 @@ _HOMES = {name: f"contrapose.{module}" for module, names in _MODULES.items() for
 
 __all__ = [
     "CATALOGUE",
+    "Assignments",
     "CosineDecay",
     "CosineSchedule",
     "Embeddings",
+    "LinearWarmup",
     "Loss",
     "Pairs",
     "PerSample",
@@ -122,6 +129,7 @@ __all__ = [
     "bank",
     "barlow_twins",
     "batch_rows",
+    "byol",
     "cacr",
     "clip",
     "cmc",
@@ -129,6 +137,7 @@ __all__ = [
     "cross",
     "dcl",
     "dclw",
+    "dino",
     "explain",
     "exponential",
     "fnc",
@@ -154,9 +163,11 @@ __all__ = [
     "same_view",
     "siglip",
     "simple",
+    "simsiam",
     "sogclr",
     "stored_rows",
     "supcon",
+    "swav",
     "tau",
     "triplet",
     "two_views",

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from contrapose.pairs import Pairs, bank, cross, queue, unit, views
+from contrapose.pairs import Pairs, bank, cross, neighbours, queue, unit, views
 from contrapose.reduce.unit import matmul
 from contrapose.validate import check_embeddings, check_same_shape
 
@@ -86,7 +86,10 @@ class Embeddings:
     def assignments(self) -> Assignments:
         """Similarities to the prototypes."""
         if self.prototypes is None:
-            raise ValueError("prototypes: this loss assigns samples to prototypes, and the framework has none")
+            raise ValueError(
+                "prototypes: this loss assigns samples to prototypes, and these embeddings come without them; "
+                "pass Embeddings(…, prototypes=…) or Assignments(scores=…)"
+            )
         rows = unit(self.prototypes).T
         with torch.no_grad():  # prototypes learn from the student's scores only
             teacher = rows if self.target_prototypes is None else unit(self.target_prototypes).T
@@ -149,6 +152,16 @@ def with_queue(rows: Tensor, *, batch: bool = False, keys: bool = False) -> Call
         # A single view of queries has all keys as positives.
         query = embeddings.z if len(embeddings.z) > 1 else embeddings.z[0]
         return queue(query, embeddings.target, rows, batch=batch, keys=keys, ids=embeddings.ids)
+
+    return compare
+
+
+def with_nearest_neighbours(rows: Tensor) -> Callable[[Embeddings], Pairs]:
+    """Compare the stored rows (r, d) nearest to the target with the predictions of the other views (NNCLR)."""
+
+    def compare(embeddings: Embeddings) -> Pairs:
+        assert embeddings.target is not None
+        return neighbours(embeddings.z, embeddings.target, rows, ids=embeddings.ids)
 
     return compare
 

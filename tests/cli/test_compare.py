@@ -151,3 +151,31 @@ def test_the_demo_fits_the_machine() -> None:
                 assert size == demo.SIZES[-1] or size.seconds(step, jobs) <= 60 * minutes
     # More seeds take more time, so that a smaller size fits.
     assert demo.largest_size(0.03, 2, 5.0, seeds=9).digits < demo.largest_size(0.03, 2, 5.0).digits
+
+
+def test_each_loss_has_its_own_framework(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Losses with and without negatives on one page, each in its framework; a head that is given is that of all."""
+    arguments = ["compare", "--limit", "64", "--epochs", "1", "--batch", "32", "--knn", "3", "--metrics", "20"]
+    arguments += ["--seeds", "1", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")]
+    main([*arguments, "--losses", "simclr,byol,barlow_twins,dino", "--head", "hcl"])
+    lines = (
+        "simclr, barlow_twins: framework simclr, head hcl.\n"
+        "byol: framework byol, head hcl, predictor 1024.\n"
+        "dino: framework dino, head hcl, prototypes 2048, frozen epochs 0.\n"
+    )
+    assert lines in capsys.readouterr().out
+    (folder,) = (tmp_path / "out").iterdir()
+    page = (folder / "index.md").read_text()
+    assert lines in page
+    for loss in ("simclr", "byol", "barlow_twins", "dino"):
+        cells = next(line for line in page.splitlines() if line.startswith(f"| {loss} |")).split("|")[2:-1]
+        assert all(float(cell) > 0 for cell in cells)
+
+
+def test_frameworks_of_losses() -> None:
+    run = Run(limit=40, batch=8)
+    plan = comparison(run, ["simclr", "simsiam", "w_mse"], prepare(run))
+    frameworks = {planned.loss: (planned.framework, planned.head) for planned in plan.runs(1).values()}
+    assert frameworks == {
+        "simclr": ("simclr", "simclr"), "simsiam": ("simsiam", "simsiam-cifar"), "w_mse": ("simclr", "w-mse"),
+    }  # fmt: skip

@@ -8,7 +8,7 @@ from cases import NOT_OF_PAIRS, OF_VIEWS
 from torch import nn
 
 from contrapose.embeddings import Embeddings
-from contrapose.frameworks import FNC, Framework, MemoryBank, MoCo, MoCoV3, SimCLR
+from contrapose.frameworks import FNC, Framework, MemoryBank, MoCo, MomentumPredictor, SimCLR
 from contrapose.losses import CATALOGUE, moco_v3, nt_xent
 from contrapose.modalities.images.encoders import encoder
 from contrapose.networks.heads import head, predictor
@@ -30,7 +30,7 @@ def make(name: str, **settings: float) -> Framework:
     if name == "fnc":
         return FNC(body, projector, width=128, size=20, **settings)  # type: ignore[arg-type]
     if name == "moco-v3":
-        return MoCoV3(body, projector, predictor(128), **settings)  # type: ignore[arg-type]
+        return MomentumPredictor(body, projector, predictor(128), **settings)  # type: ignore[arg-type]
     return MemoryBank(body, projector, width=128, size=SIZE, **settings)  # type: ignore[arg-type]
 
 
@@ -143,9 +143,9 @@ def test_the_key_encoder_is_an_exact_average() -> None:
 
 def test_a_momentum_that_rises_to_one() -> None:
     framework = make("moco-v3", momentum=0.9, rising=True)
-    assert isinstance(framework, MoCoV3)
-    for share, momentum in ((0.0, 0.9), (0.5, 0.95), (1.0, 1.0)):
-        framework.begin_epoch(share)
+    assert isinstance(framework, MomentumPredictor)
+    for epoch, momentum in ((0, 0.9), (5, 0.95), (10, 1.0)):
+        framework.begin_epoch(epoch, 10)
         key, query = next(framework.keys.parameters()), next(framework.encoder.parameters())
         with torch.no_grad():
             query.add_(0.1)
@@ -174,7 +174,7 @@ def test_the_bank_moves_the_rows_it_saw_and_no_other() -> None:
 def test_moco_v3_has_its_own_heads_for_a_vit(name: str, layers: int, last: type[nn.Module]) -> None:
     """A ViT has a projector of three layers, and a batch norm at the end of its predictor."""
     framework = build(Run(data="digits", framework="moco-v3", head=name, loss="moco_v3"), 10)
-    assert isinstance(framework, MoCoV3)
+    assert isinstance(framework, MomentumPredictor)
     assert isinstance(framework.projector, nn.Sequential)
     assert isinstance(framework.predictor, nn.Sequential)
     assert sum(isinstance(module, nn.Linear) for module in framework.projector) == layers
@@ -183,7 +183,7 @@ def test_moco_v3_has_its_own_heads_for_a_vit(name: str, layers: int, last: type[
 
 def test_moco_v3_is_symmetric_cross_entropy() -> None:
     framework = make("moco-v3").eval()
-    assert isinstance(framework, MoCoV3)
+    assert isinstance(framework, MomentumPredictor)
     (x,) = images()
     pairs = framework([x], torch.arange(6)).pairs
     query = nn.Sequential(framework.encoder, framework.projector, framework.predictor)

@@ -47,3 +47,10 @@ def test_choices_that_need_more_images_are_accepted(text: str) -> None:
 def test_a_run_refuses_settings_out_of_range(loss: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         Run(loss=loss)
+
+
+@pytest.mark.parametrize("loss", ["swav", "dino(teacher_temperature=warmup(0.04, 0.07))"])
+def test_a_loss_of_assignments_needs_a_framework_with_prototypes(loss: str) -> None:
+    try_loss(parse(loss))
+    with pytest.raises(ValueError, match=re.escape(f"loss: {loss} takes assignments, and simclr offers")):
+        Run(loss=loss, framework="simclr")

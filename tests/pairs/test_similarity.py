@@ -11,7 +11,18 @@ from kinds import Compare, Kind, Rows, spell_cross, spell_views
 from oracles import dot
 from torch import Tensor
 
-from contrapose.losses import CATALOGUE, align_uniform, balanced, cacr, fnc, hard_negative, nt_xent, supcon
+from contrapose.losses import (
+    CATALOGUE,
+    align_uniform,
+    balanced,
+    byol,
+    cacr,
+    fnc,
+    hard_negative,
+    nt_xent,
+    simsiam,
+    supcon,
+)
 from contrapose.metrics import penalties
 from contrapose.pairs import Pairs, cross, two_views, views
 from contrapose.reduce import memory
@@ -73,6 +84,8 @@ def kinds(similarity: str) -> list[Kind]:
 REFUSED = (
     "dystress",
     "align_uniform",
+    "byol",
+    "simsiam",
     "cacr",
     "uaur",
     "hard_negative",
@@ -121,7 +134,7 @@ def test_values_and_gradients_are_those_of_the_formula(case: Case, kind: Kind, s
 @pytest.mark.parametrize("similarity", COMPARE)
 def test_losses_of_unit_vectors_refuse(similarity: str) -> None:
     pairs = two_views(torch.randn(6, 4), torch.randn(6, 4), similarity=similarity)
-    for objective in (align_uniform, cacr, fnc, hard_negative):
+    for objective in (align_uniform, byol, cacr, fnc, hard_negative, simsiam):
         with pytest.raises(
             ValueError, match=rf"since {objective.__name__} is a loss of unit vectors, got '{similarity}'"
         ):

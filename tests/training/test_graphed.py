@@ -9,17 +9,20 @@ from typing import Any
 
 import pytest
 import torch
-from cases import NOT_OF_PAIRS, OF_VIEWS
+from cases import OF_VIEWS
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from contrapose import validate
 from contrapose.cuda.graphs import WARMUP_STEPS, GraphedStep
 from contrapose.cuda.streams import side_stream
-from contrapose.losses import CATALOGUE, Loss, balanced, macl, nt_xent
+from contrapose.frameworks import FRAMEWORKS
+from contrapose.losses import CATALOGUE, Loss, balanced, dino, macl, moco_v3, nt_xent
+from contrapose.losses.objective import traits_of
+from contrapose.losses.parse import parse
 from contrapose.optim.lars import LARS
 from contrapose.pairs import two_views
-from contrapose.temperature import CosineSchedule
+from contrapose.temperature import CosineSchedule, LinearWarmup
 from contrapose.training import Run, Trainer, drain
 from contrapose.training.eager import EagerSteps
 from contrapose.training.graphed import GraphedSteps, TensorStep, graph_obstacle
@@ -37,6 +40,15 @@ SETTINGS: dict[str, Any] = {
 # Eigenvectors cannot be computed without waiting for the device.
 WAITING = {"arb", "zero_cl", "zero_fcl", "zero_icl"}
 LOSSES = [*sorted(set(CATALOGUE) - WAITING), "nt_xent(negatives=hardest(0.1))", "sogclr(gamma=0.9)"]
+# Methods with a framework of their own, and what it needs on few images.
+OWN_FRAMEWORKS: dict[str, dict[str, Any]] = {
+    "byol": {"framework": "byol", "loss": "byol", "rising": True},
+    "simsiam": {"framework": "simsiam", "loss": "simsiam", "constant_predictor_lr": True},
+    "nnclr": {"framework": "nnclr", "loss": "nnclr", "queue": 64},
+    "swav": {"framework": "swav", "loss": "swav", "prototypes": 20, "frozen_epochs": 0, "queue": 64, "queue_start": 1},
+    "dino": {"framework": "dino", "loss": "dino(teacher_temperature=warmup(0.04, 0.07, 3))", "prototypes": 20},
+    "fnc": {"framework": "fnc", "loss": "fnc", "queue": 64, "view_count": 3},
+}
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
@@ -55,14 +67,15 @@ def train_eagerly(run: Run, folder: Path, device: str = "cpu") -> tuple[list[flo
 
 
 @pytest.mark.parametrize(
-    "framework", ["simclr", "moco", "moco symmetric", "moco-v3", "memory-bank", "simclr isogclr", "fnc fnc"]
+    "framework",
+    ["simclr", "moco", "moco symmetric", "moco-v3", "memory-bank", "simclr isogclr", *OWN_FRAMEWORKS],
 )
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_a_tensor_step_equals_the_eager_step(framework: str, accumulate: int, tmp_path: Path) -> None:
     name, *options = framework.split()
-    symmetric = "symmetric" in options
-    loss = {"loss": options[0]} if options and not symmetric else {}
-    run = Run(framework=name, symmetric=symmetric, batch_negatives=symmetric, accumulate=accumulate, **SETTINGS | loss)
+    symmetric, loss = "symmetric" in options, {"loss": "isogclr"} if "isogclr" in options else {}
+    chosen = OWN_FRAMEWORKS.get(name, {"framework": name, "symmetric": symmetric, "batch_negatives": symmetric})
+    run = Run(accumulate=accumulate, **SETTINGS | loss | chosen)
     losses, weights = train_eagerly(run, tmp_path / "eager")
     trainer = Trainer(run, tmp_path / "tensors", say=quiet, device=torch.device("cpu"))
     step = TensorStep(trainer.context, trainer.context.views.train)
@@ -83,6 +96,8 @@ def test_a_tensor_step_equals_the_eager_step(framework: str, accumulate: int, tm
         {"views": "digits+local2"},
         {"framework": "moco", "views": "digits+local2", "accumulate": 2},
         {"framework": "moco-v3"},
+        *OWN_FRAMEWORKS.values(),
+        OWN_FRAMEWORKS["swav"] | {"views": "digits+local2"},
     ],
     ids=lambda change: "-".join(map(str, change.values())),
 )
@@ -134,7 +149,7 @@ class _NoSynchronisation(TorchDispatchMode):
         (loss, framework)
         for loss in LOSSES
         for framework in ("simclr", "moco", "memory-bank")
-        if framework == "simclr" or loss not in OF_VIEWS | NOT_OF_PAIRS
+        if FRAMEWORKS[framework].suits(traits_of(parse(loss).func)) and (framework == "simclr" or loss not in OF_VIEWS)
     ]
     + [("fnc", "fnc"), ("fnc_elimination", "fnc")],
 )
@@ -144,6 +159,11 @@ def test_no_step_synchronises_with_the_device(
     views = 3 if loss.startswith(("cmc", "cacr")) else 1 if framework == "memory-bank" else 2
     run = Run(framework=framework, loss=loss, view_count=views, **SETTINGS | {"limit": 64, "batch": 16})
     check_synchronisation(run, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("name", OWN_FRAMEWORKS)
+def test_no_step_of_another_framework_synchronises(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_synchronisation(Run(**SETTINGS | {"limit": 64, "batch": 16} | OWN_FRAMEWORKS[name]), tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("similarity", ["dot", "neg_euclid"])
@@ -199,11 +219,11 @@ def test_steps_contrasted_as_a_whole_are_eager(tmp_path: Path) -> None:
     assert obstacle == "the batches of a step are contrasted as a whole, and encoded twice"
 
 
-@pytest.mark.parametrize("loss", ["w_mse", *sorted(WAITING)])
-def test_a_loss_that_decomposes_a_matrix_is_eager(loss: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("loss", sorted(WAITING))
+def test_a_loss_that_computes_eigenvectors_is_eager(loss: str, tmp_path: Path) -> None:
     context = Trainer(Run(**SETTINGS, loss=loss), tmp_path, say=quiet, device=torch.device("cpu")).context
     obstacle = graph_obstacle(replace(context, device=torch.device("cuda")))
-    assert obstacle == "the loss decomposes a matrix, which cuSOLVER does outside of graphs"
+    assert obstacle == "the loss computes eigenvectors, which waits for the GPU"
     assert not context.criterion.can_capture
 
 
@@ -225,7 +245,9 @@ def test_a_schedule_is_held_in_a_tensor() -> None:
 def test_other_schedules_are_not_held() -> None:
     assert Loss(nt_xent, temperature=CosineSchedule()).can_capture
     assert Loss(nt_xent, temperature=0.2).can_capture
+    assert Loss(dino, temperature=CosineSchedule(), teacher_temperature=LinearWarmup()).can_capture
     assert not Loss(macl, temperature=CosineSchedule()).can_capture
+    assert not Loss(moco_v3, temperature=CosineSchedule()).can_capture
     assert not Loss(balanced, alpha=CosineSchedule()).can_capture
 
 
@@ -280,9 +302,11 @@ def test_lars_with_its_learning_rate_in_a_tensor() -> None:
         {"framework": "moco", "norm_splits": 4, "symmetric": True, "batch_negatives": True},
         {"framework": "moco-v3"},
         {"framework": "memory-bank"},
-        {"framework": "fnc", "loss": "fnc", "view_count": 3},
-        {"framework": "fnc", "loss": "fnc_elimination", "anchor_views": 0},
+        *OWN_FRAMEWORKS.values(),
         {"loss": "isogclr"},
+        {"loss": "w_mse(size=32)", "width": 16},
+        {"loss": "barlow_twins"},
+        {"loss": "vicreg"},
     ],
     ids=lambda change: "-".join(map(str, change.values())),
 )

@@ -43,10 +43,17 @@ def test_barlow_twins_learns_digits(tmp_path: Path) -> None:
     assert after >= before + 5
 
 
-@pytest.mark.parametrize("framework", ["moco", "moco-v3", "memory-bank"])
-def test_other_frameworks_refuse(framework: str) -> None:
-    message = f"loss: vicreg takes embeddings, and {framework} offers pairs only; use --framework simclr"
-    with pytest.raises(ValueError, match=re.escape(message)):
+@pytest.mark.parametrize(
+    ("framework", "reason"),
+    [
+        ("moco", "takes embeddings, and moco offers pairs only"),
+        ("memory-bank", "takes embeddings, and memory-bank offers pairs only"),
+        ("moco-v3", "takes the embeddings of one network, and moco-v3 has two"),
+        ("dino", "takes embeddings, and dino offers assignments only"),
+    ],
+)
+def test_other_frameworks_refuse(framework: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"loss: vicreg {reason}; use --framework simclr")):
         Run(loss="vicreg", framework=framework)
 
 

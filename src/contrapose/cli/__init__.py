@@ -84,16 +84,18 @@ def _parse_and_run(name: str, arguments: list[str]) -> None:
     try:
         command = COMMANDS[name].load()
         if name == "train":
-            from contrapose.cli.train import expand_preset
+            from contrapose.cli.train import choose_framework, expand_preset
 
             # Before parsing, so that later options override the preset.
-            arguments = expand_preset([name, *arguments])[1:]
+            arguments = expand_preset(choose_framework([name, *arguments]))[1:]
         if name == "compare":
-            from contrapose.cli.compare import check_arguments
+            from contrapose.cli.compare import check_arguments, remember_given
 
             check_arguments(arguments)  # before parsing, because a parsed option does not say whether the user set it
         config = (tyro.conf.OmitArgPrefixes,)
         parsed = tyro.cli(command, args=arguments, prog=f"contrapose {name}", config=config)
+        if name == "compare":
+            parsed = remember_given(parsed, arguments)
         # A signal ends the command immediately, except inside a training, which saves its step first.
         with signals() as requests, requests.immediate():
             parsed()

@@ -5,22 +5,22 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import arg
+from tyro.conf import Suppress, arg
 
 from contrapose.cli import exits
 from contrapose.cli.progress import progress_display
 from contrapose.cli.study import check_seeds, run_plans
-from contrapose.cli.train import print_notes
+from contrapose.cli.train import given_options, print_notes
 from contrapose.modalities import Split
 from contrapose.report.render import write
 from contrapose.studies import Plan
 from contrapose.studies.collect import collect, document, verdicts
 from contrapose.studies.demo import INTRODUCTION, SIZES, Size, demo, largest_size, measure_step_seconds
-from contrapose.studies.dilemma import DEFINITIONS, comparison, learned, references
+from contrapose.studies.dilemma import DEFINITIONS, comparison, describe_frameworks, learned, references
 from contrapose.studies.execute import run_tasks
 from contrapose.studies.results import Cell, Results
 from contrapose.studies.task import Task
@@ -103,7 +103,8 @@ class Compare:
     """Train with several losses on your own images, and say which of them give a more accurate encoder.
 
     The folder needs a folder for each class, in train/ and test/ if there are both. Settings of the training are those of
-    `train`, except for --loss and --seed. Each comparison has a report of its own; run the same command again to resume.
+    `train`, except for --loss and --seed. Each loss is trained in the framework and with the head that it needs, unless these
+    are given. Each comparison has a report of its own; run the same command again to resume.
     """
 
     run: Annotated[Run, arg(name="")]
@@ -119,6 +120,8 @@ class Compare:
     """Directory of the report."""
     data_root: Path = Path("data")
     """Directory of downloaded data sets; missing ones are downloaded to it."""
+    given: Suppress[tuple[str, ...]] = ()
+    """Names of the settings that the user gave, which no loss replaces."""
 
     def __call__(self) -> None:
         """Run, compare and report."""
@@ -128,10 +131,11 @@ class Compare:
         self.run.kind.check_data(self.run.data)
         run = resolve(self.run, own_device())
         losses = split_losses(self.losses)
-        plan = comparison(run, losses, load_labelled(run, self.data_root))
+        plan = comparison(run, losses, load_labelled(run, self.data_root), given=self.given)
         folder, title = self.out / report_name(plan, self.seeds), f"Losses on {plan.sets[0].name}"
         seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
         print(f"{len(plan.runs(self.seeds))} runs: {len(losses)} losses with {seeds} (--seeds changes it)", flush=True)
+        print(*describe_frameworks(run, plan.study.rows), sep="\n", flush=True)
         failures = run_plans([plan], self.seeds, self.root, data_root=self.data_root, jobs=self.jobs)
         show_results(plan, self.seeds, self.root, folder=folder, title=title)
         if failures:
@@ -143,6 +147,11 @@ def check_arguments(arguments: Sequence[str]) -> None:
     for name, instead in _DECIDED.items():
         if any(argument.split("=")[0] == f"--{name}" for argument in arguments):
             raise ValueError(f"{name}: compare does not take --{name}; use {instead}")
+
+
+def remember_given(command: Compare, arguments: list[str]) -> Compare:
+    """Return the command with the names of the settings that its arguments give."""
+    return replace(command, given=tuple(given_options(arguments)))
 
 
 def report_name(plan: Plan, seeds: int) -> str:

@@ -23,6 +23,7 @@ from contrapose.training.locks import lock_directory
 from contrapose.training.processes import leave_process_group, own_device
 from contrapose.training.sources import check_init, load_own_data
 from contrapose.training.stops import ignore_closed_output
+from contrapose.training.suited import describe_settings, suited_settings
 from contrapose.validate import check_directory, check_known
 from contrapose.workers import TIMEOUT
 
@@ -31,8 +32,9 @@ from contrapose.workers import TIMEOUT
 class Train:
     """Train an encoder, by default on the built-in digits. Run the same command again to resume an interrupted training.
 
-    `--preset NAME` starts from the settings of a paper, such as dystress/cifar10, behaviour/cifar10, cacr/cifar10-k4 or
-    balanced/cifar10 (`contrapose presets` lists all). Other options override those of the preset.
+    `--preset NAME` starts from the settings of a paper, such as dystress/cifar10, behaviour/cifar10, cacr/cifar10-k4,
+    balanced/cifar10 or byol/cifar10 (`contrapose presets` lists all). Other options override those of the preset. `--loss`
+    chooses the framework and the head that it needs, unless these are given.
     """
 
     run: Annotated[Run, arg(name="")]
@@ -267,6 +269,36 @@ def expand_preset(arguments: list[str]) -> list[str]:
             # The last occurrence of an option counts, so those of the preset come first wherever --preset stands.
             return [arguments[0], *options, *arguments[1:position], *arguments[end:]]
     return arguments
+
+
+def given_options(arguments: list[str]) -> dict[str, str]:
+    """Return the options of a command line by name of the setting, with what follows each."""
+    following = [*arguments[1:], ""]
+    pairs = zip((argument.partition("=") for argument in arguments), following, strict=True)
+    return {
+        option[2:].replace("-", "_"): value if equals else next_one
+        for (option, equals, value), next_one in pairs
+        if option.startswith("--")
+    }
+
+
+def choose_framework(arguments: list[str]) -> list[str]:
+    """Insert the options that suit `--loss`, without those that the user or the preset gives, and say which in one line."""
+    given = given_options(arguments)
+    settings = {**PRESETS.get(given.get("preset", ""), {}), **given}
+    if "loss" not in given or {"-h", "--help"} & set(arguments):
+        return arguments
+    chosen = suited_settings(given["loss"], framework=str(settings.get("framework", "")), given=settings)
+    if not chosen:
+        return arguments
+    if not _rank():
+        say = ignore_closed_output(print)
+        say(f"{describe_settings(chosen)}: suits {given['loss']}; each can be set (contrapose train --help)")
+    return [
+        arguments[0],
+        *(text for key, value in chosen.items() for text in _as_arguments(key, value)),
+        *arguments[1:],
+    ]
 
 
 def _as_arguments(key: str, value: Any) -> list[str]:

@@ -102,7 +102,10 @@ def _hardness(subject: Subject) -> str:
 
 def _false_negative(subject: Subject) -> str:
     at = torch.tensor([0.3, 0.6, 0.9], dtype=torch.float64)
-    first, second, third = (_multiple(value) for value in false_negative_push(subject, at).tolist())
+    multiples = false_negative_push(subject, at).tolist()
+    if not any(multiples):
+        return "A false negative is not pushed either."
+    first, second, third = (_multiple(value) for value in multiples)
     return (
         f"Among {typical_negative_count(subject):,} negatives in random directions (128 dimensions), one false negative "
         f"receives {first} the mean push at s = 0.3, {second} at s = 0.6 and {third} at s = 0.9."
@@ -127,6 +130,8 @@ def _positive(subject: Subject) -> str:
             f"The pull on the positive weakens as it comes closer: {100 * near / strongest:.0f} % is left at s⁺ = 0.95"
         )
     ratio = float(push[1] / pull[1])
+    if ratio == 0:
+        return f"{trend}."
     balance = "equals" if abs(ratio - 1) < 0.01 else f"is {ratio:.2g} times"
     return f"{trend}. At s⁺ = {POSITIVE_SIMILARITY} the total push on the negatives {balance} the pull on the positive."
 
@@ -160,7 +165,10 @@ def _expectation(subject: Subject) -> str:
     # From here on, losses are compared with NT-Xent by their effective temperature; Wang & Liu's figures give the ranges.
     hardness = sweep(subject, torch.ones(1)).temperature[0]
     if math.isnan(hardness):
-        return "Expect a collapse: nothing keeps different images apart."
+        return (
+            "Expect a collapse, since the loss keeps no images apart, unless a predictor and positives without gradient "
+            "prevent it, as in BYOL and SimSiam."
+        )
     if hardness == 0:
         return "Expect poor features: the single hardest negative alone teaches very little (Wang & Liu, Sec. 3.2)."
     if hardness < 0.1:

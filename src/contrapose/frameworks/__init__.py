@@ -4,9 +4,14 @@
     moco          a momentum encoder's keys and a queue of them (MoCo v2)
     moco-v3       a momentum encoder's keys of the same batch, and a predictor
     fnc           a momentum encoder's keys of the batch and a queue of them, with false negatives among them (FNC)
+    byol          the same with other heads, for a loss without negatives: the momentum encoder is the teacher
+    simsiam       a predictor, and no teacher: the target is the same network's output, without gradient
+    nnclr         nearest neighbours in a queue in place of one view, and a predictor for the other
+    swav          prototypes, to which all views of a sample are assigned alike
+    dino          prototypes, and a teacher whose assignments are predicted
     memory-bank   one stored embedding for every training image (Wu et al., Wang & Liu)
 
-Each yields `Embeddings`, so any objective of pairs runs on any of them; objectives of embeddings run on simclr. A new framework
+Each yields `Embeddings` and says what these offer an objective: pairs, embeddings or assignments to prototypes. A new framework
 is a file in this folder with `ROWS`, which is found here without being listed.
 """
 
@@ -19,7 +24,9 @@ from importlib import import_module
 from contrapose.frameworks.false_negatives import FNC
 from contrapose.frameworks.framework import Embed, Framework, FrameworkRow, Parts
 from contrapose.frameworks.memory_bank import MemoryBank
-from contrapose.frameworks.momentum import MoCo, MoCoV3
+from contrapose.frameworks.momentum import MoCo
+from contrapose.frameworks.predictors import NNCLR, MomentumPredictor, SimSiam
+from contrapose.frameworks.prototypes import DINO, SwAV
 from contrapose.frameworks.simclr import SimCLR
 
 _ROWS = [
@@ -29,4 +36,19 @@ _ROWS = [
 ]
 FRAMEWORKS: Mapping[str, FrameworkRow] = {row.name: row for row in sorted(_ROWS, key=lambda row: row.name != "simclr")}
 
-__all__ = ["FNC", "FRAMEWORKS", "Embed", "Framework", "FrameworkRow", "MemoryBank", "MoCo", "MoCoV3", "Parts", "SimCLR"]
+__all__ = [
+    "DINO",
+    "FNC",
+    "FRAMEWORKS",
+    "NNCLR",
+    "Embed",
+    "Framework",
+    "FrameworkRow",
+    "MemoryBank",
+    "MoCo",
+    "MomentumPredictor",
+    "Parts",
+    "SimCLR",
+    "SimSiam",
+    "SwAV",
+]

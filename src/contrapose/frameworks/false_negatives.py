@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from contrapose.cuda.streams import side_stream
 from contrapose.distributed import gather
 from contrapose.embeddings import Embeddings, with_queue
-from contrapose.frameworks.framework import FrameworkRow, Parts, encode, other_views_of_batch
-from contrapose.frameworks.momentum import MomentumFramework, replace_oldest
+from contrapose.frameworks.framework import FrameworkRow, Parts, other_views_of_batch, replace_oldest
+from contrapose.frameworks.momentum import MomentumFramework
 from contrapose.networks.encoder import Encoder
 from contrapose.pairs import unit
 
@@ -60,7 +60,7 @@ class FNC(MomentumFramework):
         # All anchor views have one size: local crops come after them, in a group of their own.
         anchors = [views[0][: self.anchor_views]] if self.anchor_views else views
         with side_stream(views[0].device) as join:
-            keys = self._keys_of_all(views)
+            keys = self.make_keys(views)
         query, score = self.split_score(gather(self.embed(anchors), 1))
         join()
         keys = gather(keys, 1)
@@ -73,10 +73,6 @@ class FNC(MomentumFramework):
             # A copy: the backward pass must not see rows that have been replaced.
             compare=with_queue(self.rows.clone(), keys=True),
         )
-
-    @torch.no_grad()
-    def _keys_of_all(self, views: list[Tensor]) -> Tensor:
-        return self.split_score(encode(self.keys, views))[0]
 
     @torch.no_grad()
     def update(self, batch: Embeddings, **settings: Any) -> None:

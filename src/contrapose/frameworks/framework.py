@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from contrapose.embeddings import Embeddings, State
+from contrapose.losses.objective import Traits
 from contrapose.networks.encoder import Encoder
 from contrapose.networks.tower import Tower
 
@@ -42,11 +43,19 @@ class FrameworkRow:
     negatives: Callable[
         [Any, int], int | None
     ]  # (run, number of views) -> negatives of an anchor; None: depends on the data
-    own_settings: tuple[str, ...] = ()  # refused in other frameworks unless they are at their defaults
+    own_settings: tuple[str, ...] = ()  # refused, unless at their defaults, in frameworks that do not list them
     check: Callable[[Any], None] = lambda run: None  # raises ValueError for settings that do not fit
     least_views: int = 2
     contrasts_whole: bool = False  # whether it has `compare`, which `--contrast whole` needs
+    has_target: bool = False  # whether views predict a target without gradient: a teacher's embeddings, or their own
     offers: tuple[str, ...] = ("pairs",)  # what its `Embeddings` offer an objective: pairs, embeddings, assignments
+
+    def suits(self, traits: Traits) -> bool:
+        """Return whether an objective with these traits can be trained in the framework."""
+        if traits.takes not in self.offers or (traits.needs_target and not self.has_target):
+            return False
+        # Contrastive losses do with a target or without one; statistics of features and codes are those of one network.
+        return traits.takes == "pairs" or traits.needs_target == self.has_target
 
 
 class Framework(State, ABC):
@@ -64,8 +73,8 @@ class Framework(State, ABC):
         """Compare this process's embeddings (V, B, d), as `embed` returns them: the second half of `forward`."""
         raise NotImplementedError(f"{type(self).__name__} does not encode and compare in two parts")
 
-    def begin_epoch(self, progress: float) -> None:
-        """Set scheduled values before an epoch; `progress` is the part of the training that is done, in [0, 1]."""
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """Set scheduled values before an epoch, counted from 0, of a training of `epochs` epochs."""
         return
 
     @property
@@ -102,6 +111,21 @@ class Embed(nn.Module):
 def encode(network: nn.Module, views: list[Tensor]) -> Tensor:
     """Encode views, with one forward pass for each shape of input: list of (V_i, B, …) -> (V, B, d)."""
     return torch.cat([network(group.flatten(0, 1)).unflatten(0, group.shape[:2]) for group in views])
+
+
+def global_crops(views: list[Tensor]) -> list[Tensor]:
+    """Return the views of full size: the first group, which smaller local crops follow if there are any (multi-crop)."""
+    return views[:1]
+
+
+@torch.no_grad()
+def replace_oldest(rows: Tensor, place: Tensor, fresh: Tensor) -> None:
+    """Write new rows (b, d) over the oldest ones of a queue (r, d), in place; `place` is the number of the oldest row."""
+    fresh = fresh[-len(rows) :]
+    # The place stays a tensor, so that nothing waits for the device and a captured step can write here.
+    places = (place + torch.arange(len(fresh), device=rows.device)) % len(rows)
+    rows[places] = fresh.to(rows.dtype)
+    place.copy_((place + len(fresh)) % len(rows))
 
 
 def other_views_of_batch(run: Any, views: int) -> int:

@@ -1,4 +1,4 @@
-"""Frameworks with a momentum encoder: MoCo v2 with a queue, MoCo v3 with a predictor."""
+"""Frameworks with a momentum encoder, and MoCo v2, which keeps a queue of its keys."""
 
 from __future__ import annotations
 
@@ -12,10 +12,17 @@ from torch import Tensor, nn
 
 from contrapose.cuda.streams import side_stream
 from contrapose.distributed import gather
-from contrapose.embeddings import Embeddings, with_queue, within_batch
-from contrapose.frameworks.framework import Framework, FrameworkRow, Parts, encode, other_views_of_batch
+from contrapose.embeddings import Embeddings, with_queue
+from contrapose.frameworks.framework import (
+    Framework,
+    FrameworkRow,
+    Parts,
+    encode,
+    global_crops,
+    other_views_of_batch,
+    replace_oldest,
+)
 from contrapose.networks.encoder import Encoder
-from contrapose.networks.heads import predictor
 from contrapose.networks.norms import split_norms
 from contrapose.pairs import unit
 from contrapose.randomness import bits
@@ -26,7 +33,7 @@ class MomentumSettings:
     """Settings of a run that belong to these frameworks."""
 
     queue: int = 4096
-    """MoCo, FNC: rows of the queue."""
+    """MoCo, NNCLR, SwAV, FNC: rows of the queue."""
     norm_splits: int = 1
     """MoCo: compute batch norms over this many parts of the batch, as on that many GPUs, with keys shuffled between them."""
     symmetric: bool = False
@@ -34,9 +41,9 @@ class MomentumSettings:
     batch_negatives: bool = False
     """MoCo: the other queries of the batch are negatives too, beside the queue."""
     momentum: float = 0.99
-    """Momentum of MoCo's key encoder; the memory bank always uses 0.5."""
+    """Momentum of MoCo's key encoder, and of the teacher of BYOL and DINO; the memory bank always uses 0.5."""
     rising: bool = False
-    """MoCo v3: raise the momentum to 1 over the training, by half a cosine."""
+    """MoCo v3, BYOL, DINO: raise the momentum to 1 over the training, by half a cosine."""
 
 
 class MomentumFramework(Framework):
@@ -71,6 +78,10 @@ class MomentumFramework(Framework):
         """Return (V, B, d) by the momentum encoder."""
         return self.split_score(encode(self.keys, views))[0]
 
+    def averaged_parameters(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the parameters of the average, and those that they follow."""
+        return list(self.keys.parameters()), list(nn.Sequential(self.encoder, self.projector).parameters())
+
     def compile_encoders(self) -> None:
         """Compile the query encoder and the key encoder."""
         super().compile_encoders()
@@ -82,8 +93,7 @@ class MomentumFramework(Framework):
     def after_step(self) -> None:
         """Move the key network towards the query network; its running statistics are its own."""
         # All parameters in one kernel; buffers (running statistics) are not averaged.
-        keys: list[Tensor] = list(self.keys.parameters())
-        query: list[Tensor] = list(nn.Sequential(self.encoder, self.projector).parameters())
+        keys, query = self.averaged_parameters()
         if not self.rising:
             torch._foreach_lerp_(keys, query, 1 - self.momentum)
             return
@@ -91,25 +101,15 @@ class MomentumFramework(Framework):
         torch._foreach_mul_(ahead, self.ema_rate)
         torch._foreach_add_(keys, ahead)
 
-    def begin_epoch(self, progress: float) -> None:
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Let 1 - m fall to 0 as the training ends."""
         if self.rising:
-            self.ema_rate.fill_((1 - self.momentum) * (1 + math.cos(math.pi * progress)) / 2)
-
-
-@torch.no_grad()
-def replace_oldest(rows: Tensor, place: Tensor, fresh: Tensor) -> None:
-    """Overwrite the oldest rows of a queue, in place, by `fresh` ones; `place` () is the number of the oldest."""
-    fresh = fresh[-len(rows) :]
-    # The place stays a tensor, so that nothing waits for the device and a captured step follows it.
-    places = (place + torch.arange(len(fresh), device=fresh.device)) % len(rows)
-    rows[places] = fresh.to(rows.dtype)
-    place.copy_((place + len(fresh)) % len(rows))
+            self.ema_rate.fill_((1 - self.momentum) * (1 + math.cos(math.pi * epoch / epochs)) / 2)
 
 
 class MoCo(MomentumFramework):
     """MoCo v2. With two views, the first is the query and the second its key. If `symmetric`, or with more views, every view is
-    a query, and the keys of the others are its positives (CACR, Alg. 3).
+    a query, and the keys of the others are its positives (CACR, Alg. 3). Local crops have no keys.
 
     The last view's keys overwrite the oldest rows of the queue. With `norm_splits`, batch norm is computed per part of the batch,
     and keys are shuffled between parts, so that batch statistics do not leak which key belongs to which query (shuffled batch
@@ -150,8 +150,10 @@ class MoCo(MomentumFramework):
         # Each view has a pass of its own, and so its own batch statistics.
         each = [view[None] for group in views for view in group]
         one_query = len(each) == 2 and not self.symmetric
+        # Local crops are queries only.
+        key_views = each[: sum(len(group) for group in global_crops(views))]
         with side_stream(each[0].device) as join:
-            keys = self._shuffled_keys(each[1:] if one_query else each, index)
+            keys = self._shuffled_keys(key_views[1:] if one_query else key_views, index)
         query, score = self.split_score(gather(self.embed(each[:1] if one_query else each), 1))
         join()
         # A copy: the backward pass must not see rows that have been replaced.
@@ -173,46 +175,6 @@ class MoCo(MomentumFramework):
         replace_oldest(self.rows, self.place, unit(batch.target[-1]))
 
 
-class MoCoV3(MomentumFramework):
-    """MoCo v3: no queue; queries pass through a predictor and meet the keys of the other views of the batch.
-
-    Its loss is `moco_v3`, whose negatives are those of the other views alone.
-    """
-
-    def __init__(
-        self,
-        encoder: Encoder,
-        projector: nn.Module,
-        predictor: nn.Module,
-        *,
-        momentum: float = 0.99,
-        rising: bool = False,
-        has_score: bool = False,
-    ) -> None:
-        super().__init__(encoder, projector, momentum=momentum, rising=rising, has_score=has_score)
-        self.predictor = predictor
-
-    def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
-        """Compare the queries of every view with the keys of the others."""
-        with side_stream(views[0].device) as join:
-            keys = self.make_keys(views)
-        # Views of one shape pass through the predictor together, as through the encoder.
-        queries, scores = zip(*(self._queries(group) for group in views), strict=True)
-        join()
-        score = None if scores[0] is None else gather(torch.cat(scores), 1)
-        return Embeddings(
-            z=gather(torch.cat(queries), 1),
-            target=gather(keys, 1),
-            score=score,
-            ids=gather(index),
-            compare=within_batch,
-        )
-
-    def _queries(self, group: Tensor) -> tuple[Tensor, Tensor | None]:
-        z, score = self.split_score(self.embed([group]))
-        return self.predictor(z.flatten(0, 1)).unflatten(0, z.shape[:2]), score
-
-
 def _build_moco(parts: Parts, run: Any) -> MoCo:
     return MoCo(
         parts.tower.encoder,
@@ -223,17 +185,6 @@ def _build_moco(parts: Parts, run: Any) -> MoCo:
         norm_splits=run.norm_splits,
         symmetric=run.symmetric,
         batch_negatives=run.batch_negatives,
-        has_score=parts.has_score,
-    )
-
-
-def _build_moco_v3(parts: Parts, run: Any) -> MoCoV3:
-    return MoCoV3(
-        parts.tower.encoder,
-        parts.tower.projector,
-        predictor(parts.tower.width, last_norm=run.head == "moco-v3-vit"),
-        momentum=run.momentum,
-        rising=run.rising,
         has_score=parts.has_score,
     )
 
@@ -256,5 +207,4 @@ ROWS = (
         own_settings=("symmetric", "batch_negatives"),
         check=_check_splits,
     ),
-    FrameworkRow(name="moco-v3", build=_build_moco_v3, negatives=other_views_of_batch, own_settings=("rising",)),
 )

@@ -1,4 +1,4 @@
-"""The family of losses: pure functions of `Pairs` or `Embeddings`, and their named catalogue.
+"""The family of losses: pure functions of `Pairs`, `Embeddings` or `Assignments`, and their named catalogue.
 
 A module lists its objectives in `__all__`; they are offered here, to the parser and to `Loss` without being listed again.
 
@@ -9,6 +9,8 @@ A module lists its objectives in `__all__`; they are offered here, to the parser
 """
 
 from contrapose.losses.align_uniform import *  # noqa: F403
+from contrapose.losses.assignments import *  # noqa: F403
+from contrapose.losses.attraction import *  # noqa: F403
 from contrapose.losses.cacr import *  # noqa: F403
 from contrapose.losses.catalogue import CATALOGUE as CATALOGUE
 from contrapose.losses.catalogue import Method as Method

@@ -11,6 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from contrapose.losses.align_uniform import align_uniform
+from contrapose.losses.assignments import dino, swav
+from contrapose.losses.attraction import byol, simsiam
 from contrapose.losses.cacr import cacr
 from contrapose.losses.false_negatives import fnc
 from contrapose.losses.redundancy import arb, barlow_twins, vicreg, w_mse, zero_cl
@@ -281,6 +283,24 @@ _METHODS: dict[str, Method] = {
     ),
     "arb": Method(
         "features are aligned with the other view's nearest orthonormal base (Zhang et al., ARB)", arb, {"ridge": 1e-5}
+    ),
+    "byol": Method("predictions approach a teacher's embeddings of other views (Grill et al., BYOL)", byol, {}),
+    "simsiam": Method("predictions approach the other view's own embedding (Chen & He, SimSiam)", simsiam, {}),
+    "swav": Method(
+        "views predict each other's balanced assignment to prototypes (Caron et al., SwAV)",
+        swav,
+        {"temperature": 0.1, "epsilon": 0.05, "iterations": 3},
+    ),
+    "dino": Method(
+        "views predict a teacher's centred assignment of other views to prototypes (Caron et al., DINO)",
+        dino,
+        {"temperature": 0.1, "teacher_temperature": 0.04},
+    ),
+    # The loss is NT-Xent; the pairs that the framework makes are the method.
+    "nnclr": Method(
+        "NT-Xent of each view's nearest neighbour and the other view; needs the framework nnclr (Dwibedi et al., NNCLR)",
+        nt_xent,
+        {"temperature": 0.1},
     ),
 }
 

@@ -18,7 +18,7 @@ from contrapose.pairs import AnyPairs, Pairs, Similarities, two_views, views
 from contrapose.temperature import Learned, LearnedTemperature, Schedule
 from contrapose.validate import check_choice, nearest
 
-Batch = Tensor | AnyPairs | Embeddings
+Batch = Tensor | AnyPairs | Embeddings | Assignments
 
 
 class Loss(nn.Module):
@@ -109,11 +109,11 @@ class Loss(nn.Module):
 
     @property
     def can_capture(self) -> bool:
-        """Whether a CUDA graph can hold the objective, and follow its schedules: only temperatures that it takes as tensors."""
+        """Whether a CUDA graph can hold the objective, and follow its schedules: only of settings that it takes as tensors."""
         if not self.traits.can_capture or (self.state is not None and self.state.is_scheduled):
             return False
         scheduled = {name for name, s in self.settings.items() if isinstance(s, Schedule)}
-        return not scheduled or (scheduled == {"temperature"} and self.traits.tensor_temperature)
+        return scheduled <= set(self.traits.tensor_settings)
 
     def hold_schedules(self, device: torch.device) -> None:
         """Keep scheduled values in tensors on `device`, for a captured graph; `refresh_schedules` brings them up to date."""

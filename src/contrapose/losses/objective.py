@@ -41,6 +41,7 @@ class Traits:
     """What `Loss`, the parser and `explain` need to know of an objective."""
 
     takes: str = "pairs"  # pairs, embeddings or assignments
+    needs_target: bool = False  # whether views must predict a target without gradient, a teacher's or their own
     provided: tuple[str, ...] = ()  # arguments that the network or a state provides in each step, not the user
     # From the settings and the number of training samples to the settings that are left and the state, if one is needed
     make_state: Callable[[Settings, int], tuple[Settings, State | None]] | None = None
@@ -51,8 +52,9 @@ class Traits:
     # How two tensors of embeddings become pairs, if the objective may be called with them: clip(image, text)
     make_pairs: Callable[..., Pairs] | None = None
     unit_vectors: bool = False  # whether the formula assumes that similarities are those of unit vectors
-    tensor_temperature: bool = True  # whether a scheduled temperature may be a tensor, as a CUDA graph needs it
-    can_capture: bool = True  # whether a CUDA graph can hold it, as it cannot where cuSOLVER decomposes a matrix
+    # Settings that may be tensors (), as a CUDA graph needs them to follow a schedule
+    tensor_settings: tuple[str, ...] = ("temperature",)
+    can_capture: bool = True  # whether a CUDA graph can hold it, as it cannot where eigenvectors are computed
 
 
 class TwoTensorObjective(Protocol[P]):
@@ -120,7 +122,7 @@ def _refusal(function: Callable[..., Tensor], described: Traits, *received: Any)
     if takes != "pairs":
         what = ": it is not a loss of similarities" if isinstance(received[0], Pairs | Similarities) else ""
         call = f"for two views write {function.__name__}(z1, z2)"
-        hint = call if takes == "embeddings" else "`Loss` makes them of two views"
+        hint = call if takes == "embeddings" else "pass Assignments(scores=…), similarities (V, m, p) to prototypes"
         return f"{takes}: {function.__name__} expected {takes.capitalize()}, got {names}{what}; {hint}"
     wanted = "the result of two_views, views, cross, queue, bank or from_similarities"
     arguments = "two_views(z1, z2)" if described.make_pairs is None else "z1, z2"

@@ -27,6 +27,7 @@ _VALUE_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{name: getattr(temperature, name) for name in (*profile.__all__, "learned", "learned_number") if name.islower()},
     "schedule": temperature.CosineSchedule,
     "decay": temperature.CosineDecay,
+    "warmup": temperature.LinearWarmup,
 }
 _LONGEST = 1000  # characters; Python's parser takes seconds or fails in odd ways on very long lines
 _OBJECTIVES = {name: value for name, value in vars(losses).items() if hasattr(value, "traits")}

@@ -3,7 +3,7 @@
 They take `Embeddings`, or the embeddings (m, d) of two views: `barlow_twins(z1, z2)`. Their statistics are those of the
 batch, so that several processes gather it first: `barlow_twins(gather(z1), gather(z2))`. With more than two views, each
 is the mean over all pairs of views. They are computed in float32 or better, without waiting for a GPU, except `zero_cl` and
-`arb`: torch's eigendecomposition waits. Those that decompose a matrix, `w_mse` too, are not captured in a CUDA graph.
+`arb`: torch's eigendecomposition waits, so that a CUDA graph cannot capture them.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def vicreg(
     return _mean_over_view_pairs(embeddings, penalise, loss)
 
 
-@objective(takes="embeddings", can_capture=False)
+@objective(takes="embeddings")
 def w_mse(embeddings: Embeddings, *, size: int = 128, shrinkage: float = 0.0) -> Tensor:
     """mean (2 - 2 cos(L1⁻¹(z1 - z̄1), L2⁻¹(z2 - z̄2))) with LLᵀ = (1 - ε) Cov + ε I of each view (W-MSE, Ermolov et al.).
 

@@ -103,7 +103,7 @@ def _hardened(logit: Logit, hardness: float) -> Logit:
     return Hardened(logit, float(hardness)) if hardness else logit
 
 
-@objective
+@objective(tensor_settings=())
 def moco_v3(
     pairs: AnyPairs, *, temperature: float = 1.0, negatives: Negatives = None, reduction: str = "mean"
 ) -> Tensor:
@@ -291,7 +291,7 @@ def _adapted(temperature: float, settings: Settings, positive: float) -> float:
     return float(adaptive(torch.full((1, 1), positive, dtype=torch.float64), base=temperature, **keywords))
 
 
-@objective(tensor_temperature=False, softness=Softness(nominal=_adapted))
+@objective(tensor_settings=(), softness=Softness(nominal=_adapted))
 def macl(
     pairs: AnyPairs,
     *,

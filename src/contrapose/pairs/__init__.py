@@ -11,10 +11,11 @@ its own negative. Rows of a queue carry an id that no anchor has.
     cross(a, b, negatives=h)      explicit hard negatives join the pool
     queue(q, k, rows)    MoCo: a key as positive, stored rows as negatives
     bank(z, index, rows) Wu et al.: the sample's own entry as positive, all other entries as negatives
+    neighbours(p, z, rows)        NNCLR: the row nearest to a view as anchor, predictions of the other views as positives
     from_similarities(pos, neg)   similarity values in place of embeddings
 """
 
-from contrapose.pairs.build import bank, queue, two_views, views
+from contrapose.pairs.build import bank, neighbours, queue, two_views, views
 from contrapose.pairs.cross import cross
 from contrapose.pairs.guided import guided
 from contrapose.pairs.negatives import (
@@ -44,6 +45,7 @@ __all__ = [
     "from_similarities",
     "guided",
     "hardest",
+    "neighbours",
     "other_views",
     "queue",
     "same_view",

@@ -12,7 +12,7 @@ from contrapose.pairs.ids import sample_ids, stored_ids, views_by_count, views_i
 from contrapose.pairs.negatives import STORED
 from contrapose.pairs.pairs import Pairs, other_views_of
 from contrapose.reduce.hardware import is_half
-from contrapose.reduce.unit import unit_views, units
+from contrapose.reduce.unit import matmul, unit_views, units
 from contrapose.validate import check_embeddings, check_index, check_same_shape, check_values, check_width
 
 
@@ -179,6 +179,40 @@ def queue(
         views=count,
         stored=len(rows),
         detached=True,
+        half_precision=half,
+    )
+
+
+def neighbours(p: Tensor, z: Tensor, rows: Tensor, *, ids: Tensor | None = None) -> Pairs:
+    """Compare the nearest stored row of each embedding with the predictions of the sample's other views (NNCLR).
+
+    Anchors are the rows nearest to z. Their positives are the predictions of the other views; their negatives are the
+    predictions of other samples, with two views only those of the other view. The gradient reaches the predictions alone.
+
+    p      predictions (V, m, d)
+    z      embeddings (V, m, d), whose neighbours are looked up
+    rows   stored rows (r, d)
+    ids    data-set index of each sample, (m,): rows with the same id are never negatives of each other
+    """
+    check_embeddings("p", p, 3)
+    check_embeddings("rows", rows, 2)
+    check_same_shape("z", z, "p", p)
+    check_width("rows", rows, p)
+    if len(p) < 2:
+        raise ValueError(f"p: expected at least two views of each image, got shape {tuple(p.shape)}")
+    half, (count, m, _) = is_half(p), p.shape
+    p, z, rows = units(p, z.detach(), rows.detach())
+    nearest = matmul(z.flatten(0, 1), rows.T).argmax(1)
+    sample = sample_ids(ids, m, p.device, times=count)
+    return Pairs(
+        anchor=rows[nearest],
+        positive_rows=other_views_of(p),
+        pool=p.flatten(0, 1),
+        anchor_id=sample,
+        pool_id=sample,
+        view_ids=partial(views_in_order, count, m, p.device),
+        views=count,
+        between_views_only=count == 2,
         half_precision=half,
     )
 

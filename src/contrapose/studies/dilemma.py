@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from contrapose.studies.differences import differences, in_words
 from contrapose.studies.results import Cell, Results
 from contrapose.studies.study import Plan, Quantity, Row, Study, StudyData
 from contrapose.training import Run
+from contrapose.training.suited import describe_settings, suited_settings
 
 QUANTITIES = (
     Quantity(name="kNN", measure="knn_top1"),
@@ -36,11 +37,12 @@ PIXELS, START = "raw pixels", "before training"  # rows of the table without tra
 
 @dataclass(frozen=True)
 class Description:
-    """What a page says about its data and settings: two sentences, and a contact sheet."""
+    """What a page says about its data and settings: a few sentences, and a contact sheet."""
 
     data: str
     settings: str
     sheet: bytes = b""
+    frameworks: tuple[str, ...] = ()  # what each loss is trained with, where losses differ in it
 
 
 def describe(run: Run, split: Split) -> Description:
@@ -68,17 +70,36 @@ def rows_of(rows: Iterable[Row]) -> tuple[Row, ...]:
     )
 
 
-def comparison(base: Run, losses: Sequence[str], split: Split) -> Plan:
-    """Return the plan that compares losses on a user's data; `base` has all other settings."""
+def describe_frameworks(base: Run, rows: Iterable[Row]) -> tuple[str, ...]:
+    """Return which framework and head each loss is trained with, a line for all that have the same."""
+    groups: dict[str, list[str]] = {}
+    for row in rows:
+        changes = {name: value for name, value in row.changes.items() if name != "loss"}
+        words = describe_settings({"framework": base.framework, "head": base.head, **changes})
+        groups.setdefault(words, []).append(row.name)
+    return tuple(f"{', '.join(names)}: {words}." for words, names in groups.items())
+
+
+def comparison(base: Run, losses: Sequence[str], split: Split, *, given: Collection[str] = ()) -> Plan:
+    """Return the plan that compares losses on a user's data; `base` has all other settings.
+
+    Each loss has the framework and the head that suit it, apart from the settings whose names are `given`.
+    """
     study_data = StudyData(name=Path(base.data).name or base.data, data=base.data)
+    framework = base.framework if "framework" in given else ""
+    rows = rows_of(
+        Row(name=loss, changes={"loss": loss, **suited_settings(loss, framework=framework, given=given)})
+        for loss in losses
+    )
+    description = replace(describe(base, split), frameworks=describe_frameworks(base, rows))
     study = Study(
         name="compare",
         title="Accuracy, uniformity and tolerance",
         claim="Which loss suits this data?",
-        rows=rows_of(Row(name=loss, changes={"loss": loss}) for loss in losses),
+        rows=rows,
         quantities=QUANTITIES,
         sets=(study_data,),
-        show=partial(show_dilemma, description=describe(base, split)),
+        show=partial(show_dilemma, description=description),
         base={key: value for key, value in vars(base).items() if key not in ("loss", "data", "seed")},
     )
     return Plan(study=study, scale="own", sets=study.sets)
@@ -90,7 +111,7 @@ def show_dilemma(study: Study, results: Results, description: Description) -> li
     others = [row for row in study.rows if row.series != "NT-Xent"]
     seeds = "One seed" if results.seeds == 1 else f"{results.seeds} seeds"
     blocks: list[Block] = [
-        Text((description.data, f"{description.settings} {seeds} for each loss.")),
+        Text((description.data, f"{description.settings} {seeds} for each loss.", *description.frameworks)),
         Text(learned(study, results)),
         _table_with_references(study, results),
         Text(DEFINITIONS),

@@ -3,7 +3,7 @@
 0.5                          one for all
 tensor of shape (n,)         one for each anchor (`uncertainty`, `PerSample`)
 cosine(0.07, 0.2)            a function of similarity (DySTreSS)
-CosineSchedule(0.1, 1.0)     a number for each epoch: `.at(epoch)`; also CosineDecay(1.0, 0.2)
+CosineSchedule(0.1, 1.0)     a number for each epoch: `.at(epoch)`; also CosineDecay(1.0, 0.2), LinearWarmup(0.04, 0.07)
 learned(0.1)                 a parameter, in `Loss`; learned(0.07, low=0.01) stays at or above 0.01 (CLIP)
 """
 
@@ -20,6 +20,7 @@ from contrapose.temperature.per_sample import PerSample as PerSample
 from contrapose.temperature.profile import *  # noqa: F403
 from contrapose.temperature.schedule import CosineDecay as CosineDecay
 from contrapose.temperature.schedule import CosineSchedule as CosineSchedule
+from contrapose.temperature.schedule import LinearWarmup as LinearWarmup
 from contrapose.temperature.schedule import Schedule as Schedule
 from contrapose.temperature.to_logit import Temperature as Temperature
 from contrapose.temperature.to_logit import temperature_logit as temperature_logit

@@ -44,6 +44,31 @@ class CosineSchedule(Schedule):
 
 
 @dataclass(frozen=True)
+class LinearWarmup(Schedule):
+    """τ(e) = start + (end - start)(e - 1)/(E - 1): from `start` to `end` in E = `epochs` epochs, then constant (DINO).
+
+    Epochs count from 1, as `Loss.epoch` does in a training: τ(1) = start and τ(E) = end, as in the authors' code.
+
+    >>> [round(LinearWarmup(0.04, 0.07, epochs=4).at(epoch), 3) for epoch in (1, 2, 3, 4, 5)]
+    [0.04, 0.05, 0.06, 0.07, 0.07]
+    """
+
+    start: float = 0.04
+    end: float = 0.07
+    epochs: float = 30.0
+
+    def __post_init__(self) -> None:
+        check_number("start", self.start, above=0.0)
+        check_number("end", self.end, above=0.0)
+        check_number("epochs", self.epochs, above=1.0)
+
+    def at(self, epoch: float) -> float:
+        """Return the value in an epoch."""
+        part = min(max((epoch - 1) / (self.epochs - 1), 0.0), 1.0)
+        return self.start + (self.end - self.start) * part
+
+
+@dataclass(frozen=True)
 class CosineDecay(Schedule):
     """γ(e) = end + ½(start - end)(1 + cos(πe/E)): from `start` to `end` in E = `epochs` epochs, then constant (FastCLIP).
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from contrapose.randomness import permutation
 from contrapose.training.context import Batch, StepContext, StepWatch
-from contrapose.training.optimisers import gradient_norm, learning_rate
+from contrapose.training.optimisers import gradient_norm, learning_rate, set_learning_rate
 from contrapose.training.stops import Diverged
 
 
@@ -47,8 +47,7 @@ class EagerSteps:
         context, run, scaler = self.context, self.context.run, self.context.scaler
         number = epoch * context.steps_per_epoch + step
         context.network.train()
-        for group in context.optimiser.param_groups:
-            group["lr"] = learning_rate(run, number, context.steps_per_epoch)
+        set_learning_rate(context.optimiser, learning_rate(run, number, context.steps_per_epoch))
         context.optimiser.zero_grad()
         value, samples = self._whole(batches) if run.contrast == "whole" else self._separate(batches)
         self._average_criterion()

@@ -23,7 +23,7 @@ from contrapose.cuda.streams import side_stream
 from contrapose.optim import LARS
 from contrapose.randomness import permutation
 from contrapose.training.context import StepContext, StepWatch
-from contrapose.training.optimisers import gradient_norm, learning_rate
+from contrapose.training.optimisers import gradient_norm, learning_rate, set_learning_rate
 from contrapose.training.stops import Diverged
 
 # Steps queued before another run gets its turn: the GPU takes them in this order and overlaps neighbours. The step is captured
@@ -46,7 +46,7 @@ def graph_obstacle(context: StepContext) -> str:
     if context.scaler.is_enabled():
         return "fp16 loss scaling checks gradients on the host (--precision bf16 does not)"
     if not context.criterion.traits.can_capture:
-        return "the loss decomposes a matrix, which cuSOLVER does outside of graphs"
+        return "the loss computes eigenvectors, which waits for the GPU"
     if not context.criterion.can_capture:
         return "the loss has a scheduled setting that cannot be captured"
     return "" if find_spec("triton") is not None else "the compiler needs Triton"
@@ -64,8 +64,9 @@ class TensorStep:
         self.rate, self.failed = (torch.zeros((), device=device) for _ in range(2))
         self.seed = torch.tensor(run.seed, device=device)
         self.ready: list[Tensor] = []  # the views of the next batch
-        for group in context.optimiser.param_groups:
-            group["lr"] = self.rate
+        for group in context.optimiser.param_groups:  # a tensor too if constant: LARS masks a failed step only then
+            group["lr"] = torch.full((), group["lr"], device=device)
+        set_learning_rate(context.optimiser, self.rate)
         if context.optimiser.defaults.get("fused") or isinstance(context.optimiser, LARS):
             context.optimiser.found_inf = self.failed  # type: ignore[attr-defined]  # once it is 1, they do nothing
         context.criterion.hold_schedules(device)

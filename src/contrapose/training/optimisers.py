@@ -19,26 +19,46 @@ def optimiser(run: Run, network: nn.Module, criterion: nn.Module) -> Optimizer:
 
     What the criterion learns, a temperature, is never decayed.
     """
-    parameters = [p for p in network.parameters() if p.requires_grad]
-    learned = [p for p in criterion.parameters() if p.requires_grad]
-    more: list[dict[str, Any]] = [{"params": learned, "weight_decay": 0.0}] if learned else []
-    cuda = parameters[0].is_cuda  # a fused optimiser moves all weights in one kernel and waits for nothing
+    groups, learned = _groups(run, network), [p for p in criterion.parameters() if p.requires_grad]
+    groups += [{"params": learned, "weight_decay": 0.0}] if learned else []
+    cuda = groups[0]["params"][0].is_cuda  # a fused optimiser moves all weights in one kernel and waits for nothing
     if run.optimiser == "sgd":
         # In fp16, a first step that overflows would leave fused SGD with a momentum buffer that was never written.
         fused = (cuda and run.precision != "fp16") or None
-        groups: list[dict[str, Any]] = [{"params": parameters}, *more]
         return torch.optim.SGD(groups, run.lr, momentum=0.9, weight_decay=run.weight_decay, fused=fused)
     if run.optimiser == "adam":
-        groups = [{"params": parameters}, *more]
         return torch.optim.Adam(groups, run.lr, weight_decay=run.weight_decay, fused=cuda or None, capturable=cuda)
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": run.weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-        *more,
-    ]
     if run.optimiser == "adamw":
         return torch.optim.AdamW(groups, run.lr, fused=cuda or None, capturable=cuda)
     return LARS(groups, run.lr, form="moco" if run.optimiser == "lars-moco" else "lightly")
+
+
+def _groups(run: Run, network: nn.Module) -> list[dict[str, Any]]:
+    """Return the network's parameters in groups of one weight decay and one schedule."""
+    predictor = set(network.get_submodule("predictor").parameters()) if run.constant_predictor_lr else set()
+    learned = [p for p in network.parameters() if p.requires_grad]
+    groups = _by_weight_decay(run, [p for p in learned if p not in predictor])
+    if predictor:
+        constant = _by_weight_decay(run, [p for p in learned if p in predictor])
+        groups += [{**group, "constant_lr": True} for group in constant]
+    return groups
+
+
+def _by_weight_decay(run: Run, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
+    """Return one group for SGD and Adam; for the others, weights and, without decay, biases and norms."""
+    if run.optimiser in ("sgd", "adam"):
+        return [{"params": parameters}]
+    return [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": run.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+
+
+def set_learning_rate(optimiser: Optimizer, rate: float | Tensor) -> None:
+    """Set the learning rate of all groups that follow the schedule."""
+    for group in optimiser.param_groups:
+        if not group.get("constant_lr"):
+            group["lr"] = rate
 
 
 def gradient_norm(parameters: Sequence[nn.Parameter], clip: float) -> Tensor:

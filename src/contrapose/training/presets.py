@@ -1,18 +1,16 @@
 """The papers' training settings by name: `contrapose train --preset dystress/cifar10`.
 
 Presets for ImageNet hold the settings only: give the path of your copy of the data (`--data PATH`). Those for ImageNet-100 keep
-its classes of a folder that has all of ImageNet's.
+its classes of a folder that has all of ImageNet's. `baselines` has those of the methods that the papers compare with.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from contrapose.training.baselines import BASELINES, Settings
 from contrapose.training.run import Run
 from contrapose.validate import check_known
-
-Settings = dict[str, Any]
 
 _SGD: Settings = {"optimiser": "sgd", "warmup": 0.0, "schedule": "cosine"}
 _DYSTRESS: Settings = _SGD | {
@@ -131,6 +129,7 @@ PRESETS: Mapping[str, Settings] = {
     "balanced/cifar10": _BALANCED | {"data": "cifar10", "loss": "balanced(alpha=2.0, weight=4.0)"},
     "balanced/imagenet": _BALANCED | {
         "data": "imagenet", "views": "moco-v2", "encoder": "resnet50-zero", "head": "balanced", "epochs": 100, "knn": 200},
+    **BASELINES,
 }  # fmt: skip
 
 

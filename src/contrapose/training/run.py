@@ -13,6 +13,8 @@ from typing import Any
 from contrapose.frameworks import FRAMEWORKS
 from contrapose.frameworks.false_negatives import SupportSettings
 from contrapose.frameworks.momentum import MomentumSettings
+from contrapose.frameworks.predictors import PredictorSettings
+from contrapose.frameworks.prototypes import PrototypeSettings
 from contrapose.losses.objective import traits_of
 from contrapose.losses.parse import parse
 from contrapose.losses.trial import try_loss
@@ -22,6 +24,7 @@ from contrapose.networks.heads import HEADS
 from contrapose.pairs import Hardest
 from contrapose.pairs.comparison import SIMILARITIES
 from contrapose.training.recording import recorded_measures
+from contrapose.training.suited import SUITED, method_name
 from contrapose.validate import check_number
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -50,6 +53,11 @@ ADDED: dict[str, Any] = {
     "similarity": "cosine",
     "record": (),
     "keep": (),
+    "predictor": 0,
+    "constant_predictor_lr": False,
+    "prototypes": 0,
+    "frozen_epochs": 1,
+    "queue_start": 0,
     "anchor_views": 2,
 }
 # A setting at this value is chosen by the data and the device (training/defaults.py) before the run has a name.
@@ -62,12 +70,15 @@ _JSON_TYPES: dict[Any, Any] = {
 _LISTS = {"milestones": int, "record": str, "keep": int}  # settings that are lists in a run.json, and what they hold
 _AT_LEAST = {
     "limit": 0, "view_count": 1, "size": 0, "queue": 1, "width": 0, "epochs": 1, "batch": 2, "knn": 1, "knn_every": 1,
-    "metrics": 0, "accumulate": 1, "norm_splits": 1, "seed": 0, "anchor_views": 0,
+    "metrics": 0, "accumulate": 1, "norm_splits": 1, "seed": 0, "predictor": 0, "prototypes": 0, "frozen_epochs": 0,
+    "queue_start": 0, "anchor_views": 0,
 }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(SupportSettings, MomentumSettings, DataSettings):  # fields come in reverse order: data first, as in --help
+class Run(
+    SupportSettings, PrototypeSettings, PredictorSettings, MomentumSettings, DataSettings
+):  # fields come in reverse order: data first, as in --help
     """Everything that decides the outcome of a training. Two equal runs give equal weights on one machine."""
 
     views: str = "auto"
@@ -84,11 +95,13 @@ class Run(SupportSettings, MomentumSettings, DataSettings):  # fields come in re
     init: str = ""
     """Weights to start the encoder from: a .safetensors file of `export` or `import`."""
     head: str = "simclr"
-    """Projector: simclr, hcl, balanced, balanced-cifar, moco-v2, moco-v3, moco-v3-vit, linear or alexnet."""
+    """Projector, the layers between encoder and loss: simclr, simclr-v2, hcl, balanced, moco-v2, moco-v3, moco-v3-vit, linear,
+    alexnet, byol, simsiam, nnclr, barlow-twins, vicreg, w-mse, zero-cl, swav or dino; narrower ones for small images:
+    balanced-cifar, byol-cifar, simsiam-cifar, nnclr-cifar, barlow-twins-cifar, swav-cifar or dino-cifar."""
     width: int = 0
     """Dimensions of the embedding, the projector's output; 0: the projector's default. 3 can be drawn on a sphere."""
     framework: str = "simclr"
-    """Where negatives come from: simclr, moco, moco-v3 or memory-bank."""
+    """What views are compared with: simclr, moco, moco-v3, byol, simsiam, nnclr, swav, dino or memory-bank."""
     loss: str = "simclr(temperature=0.2)"
     """A method of the catalogue or an objective, with settings: nt_xent(temperature=cosine(0.07, 0.2))."""
     similarity: str = "cosine"
@@ -207,9 +220,10 @@ class Run(SupportSettings, MomentumSettings, DataSettings):  # fields come in re
         defaults = {field.name: field.default for field in fields(self) if field.default is not MISSING}
         # A setting of another framework would be ignored silently, and would change the name of the run.
         for owner in FRAMEWORKS.values():
-            for name in owner.own_settings:
-                if owner is not row and getattr(self, name) != defaults[name]:
-                    raise ValueError(f"{name}: it is for {owner.name}; the framework is {self.framework}")
+            for name in set(owner.own_settings) - set(row.own_settings):
+                if getattr(self, name) != defaults[name]:
+                    owners = ", ".join(other.name for other in FRAMEWORKS.values() if name in other.own_settings)
+                    raise ValueError(f"{name}: it is for {owners}; the framework is {self.framework}")
         if "views" in self.auto_settings:
             return
         views = self.view_maker().count  # refuses an unknown recipe
@@ -221,12 +235,21 @@ class Run(SupportSettings, MomentumSettings, DataSettings):  # fields come in re
             self.check_hardest(negatives)
 
     def _check_takes(self) -> None:
-        """Refuse a loss that is not one of pairs in a framework that offers nothing else."""
-        takes = traits_of(parse(self.loss).func).takes
-        supported = [row.name for row in FRAMEWORKS.values() if takes in row.offers]
-        if self.framework not in supported:
-            hint = f"use --framework {supported[0]}" if supported else "no framework offers them yet"
-            raise ValueError(f"loss: {self.loss} takes {takes}, and {self.framework} offers pairs only; {hint}")
+        """Refuse a loss of what the framework does not offer."""
+        row, traits, method = FRAMEWORKS[self.framework], traits_of(parse(self.loss).func), method_name(self.loss)
+        if method == "nnclr" != row.name:  # its loss is NT-Xent: the pairs of its framework make it NNCLR
+            raise ValueError(f"loss: nnclr pairs nearest neighbours, and {row.name} does not; use --framework nnclr")
+        if row.suits(traits):
+            return
+        suited = [other.name for other in FRAMEWORKS.values() if other.suits(traits)]
+        own = SUITED.get(method, {}).get("framework")
+        hint = f"use --framework {own if own in suited else suited[0]}"
+        if traits.takes not in row.offers:
+            offered = " and ".join(row.offers)
+            raise ValueError(f"loss: {self.loss} takes {traits.takes}, and {row.name} offers {offered} only; {hint}")
+        if traits.needs_target:
+            raise ValueError(f"loss: {self.loss} collapses in {row.name}, which has no target without gradient; {hint}")
+        raise ValueError(f"loss: {self.loss} takes the {traits.takes} of one network, and {row.name} has two; {hint}")
 
     def _check_contrast(self) -> None:
         """Refuse to contrast a step as a whole where that is impossible, or where it would change nothing but the name."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from contrapose.modalities.images.views.recipe import Recipe
-from contrapose.modalities.images.views.recipes import RECIPES
+from contrapose.modalities.images.views.recipes import LOCAL, RECIPES
 from contrapose.modalities.modality import AUGMENTATIONS
 from contrapose.validate import check_known
 
@@ -50,8 +50,8 @@ class Views:
             )
         cycle = [recipe if size is None else recipe.at(size) for recipe in RECIPES[name]]
         recipes = [replace(cycle[v % len(cycle)], **changes) for v in range(count)]  # type: ignore[arg-type]
-        # DINO's local crops: 96 pixels beside 224, with 5 % to 40 % of the area.
-        local = replace(recipes[0].at(round(recipes[0].size * 96 / 224)), scale=(0.05, 0.4))
+        # As in SwAV and DINO: 96 pixels beside 224
+        local = replace(recipes[0].at(round(recipes[0].size * 96 / 224)), **LOCAL.get(name, LOCAL[""]))
         return cls((*recipes, *[local] * int(local_count or 0)))
 
     @property

@@ -18,6 +18,10 @@ _INSDIS = Recipe(32, jitter=(0.4, 0.4, 0.4, 0.4), jitter_chance=1.0, **CIFAR10)
 _MOCO = Recipe(224, blur=0.5, **IMAGENET)
 _BYOL = replace(_MOCO, scale=(0.08, 1.0), jitter=(0.4, 0.4, 0.2, 0.1))
 _MOCO_V3 = replace(_BYOL, scale=(0.2, 1.0))
+# The global crops of SwAV. DINO has the same shares of the area for a ResNet, and BYOL's colours.
+_SWAV = Recipe(224, scale=(0.14, 1.0), jitter=(0.8, 0.8, 0.8, 0.2), blur=0.5, **IMAGENET)
+_DINO = replace(_BYOL, scale=(0.14, 1.0), cubic=True)
+_DINO_CIFAR = Recipe(32, scale=(0.4, 1.0), cubic=True, jitter=(0.4, 0.4, 0.2, 0.1), **CIFAR10)
 
 RECIPES: Mapping[str, tuple[Recipe, ...]] = {
     "insdis": (_INSDIS,),  # Wang & Liu on CIFAR; with the paper's flip, which their code lacks
@@ -34,6 +38,13 @@ RECIPES: Mapping[str, tuple[Recipe, ...]] = {
     "align-uniform-stl": (replace(_INSDIS, size=64, scale=(0.08, 1.0), shorter=70, **STL10),),  # CACR, STL-10
     "byol": (replace(_BYOL, blur=1.0), replace(_BYOL, blur=0.1, solarize=0.2)),  # BYOL; MoCo v3 with a ViT
     "moco-v3": (replace(_MOCO_V3, blur=1.0), replace(_MOCO_V3, blur=0.1, solarize=0.2)),  # with a ResNet; Barlow Twins
+    "swav": (_SWAV,),
+    "swav-cifar": (replace(_SWAV, size=32, blur=0.0, **CIFAR10),),  # lightly's benchmark on CIFAR-10
+    "dino": (replace(_DINO, blur=1.0), replace(_DINO, blur=0.1, solarize=0.2)),  # with a ResNet
+    "dino-cifar": (_DINO_CIFAR, replace(_DINO_CIFAR, solarize=0.2)),  # lightly's benchmark on CIFAR-10
+    "vicreg": (replace(_BYOL, solarize=0.1),),  # both views alike
+    "w-mse": (replace(_MOCO, gray=0.1),),  # Ermolov et al., as in lightly
+    "w-mse-cifar": (replace(_SIMCLR, scale=(0.2, 1.0), gray=0.1, cubic=True),),
     "kukleva": (Recipe(32, scale=(0.1, 1.0), cubic=True),),  # Kukleva et al., long-tailed runs; not normalised
     # Lee, §5.2: the effect of removing or adding an operation
     "moco-v2-no-blur": (replace(_MOCO, blur=0.0),),
@@ -57,4 +68,11 @@ RECIPES: Mapping[str, tuple[Recipe, ...]] = {
             std=(0.25, 0.25, 0.25),
         ),
     ),
+}
+
+# How the local crops of a recipe differ from its first view, beside their size. DINO's for a ViT, unless it says otherwise.
+LOCAL: Mapping[str, Mapping[str, Any]] = {
+    "": {"scale": (0.05, 0.4)},
+    "swav": {"scale": (0.05, 0.14)},
+    "dino": {"scale": (0.05, 0.14), "blur": 0.5},
 }

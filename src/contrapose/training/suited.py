@@ -1,0 +1,68 @@
+"""Which framework and head suit a loss, for data of the size that a command line is first tried on.
+
+A run says explicitly what it consists of. The command line fills in what its user leaves out: `train --loss byol` needs a
+predictor and a teacher, and `compare` gives each of its losses what it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+Settings = Mapping[str, Any]  # fields of Run
+
+_REDUNDANCY = {"framework": "simclr", "head": "barlow-twins-cifar"}
+_ZERO_CL = {"framework": "simclr", "head": "zero-cl"}
+_FNC = {"framework": "fnc"}
+# By name in the catalogue. Other losses run in any framework of pairs. The heads are those of the presets for CIFAR.
+SUITED: Mapping[str, Settings] = {
+    "byol": {"framework": "byol", "head": "byol-cifar", "predictor": 1024},
+    "simsiam": {"framework": "simsiam", "head": "simsiam-cifar", "predictor": 512},
+    "nnclr": {"framework": "nnclr", "head": "nnclr-cifar"},
+    "swav": {"framework": "swav", "head": "swav-cifar", "prototypes": 512, "frozen_epochs": 0},
+    "dino": {"framework": "dino", "head": "dino-cifar", "prototypes": 2048, "frozen_epochs": 0},
+    "fnc": _FNC,
+    "fnc_elimination": _FNC,
+    "cacr_moco_v3": {"framework": "moco-v3", "head": "moco-v3"},
+    "barlow_twins": _REDUNDANCY,
+    "vicreg": _REDUNDANCY,
+    "w_mse": {"framework": "simclr", "head": "w-mse"},
+    "zero_cl": _ZERO_CL,
+    "zero_fcl": _ZERO_CL,
+    "zero_icl": _ZERO_CL,
+    "arb": {**_ZERO_CL, "width": 256},
+}
+
+
+def method_name(loss: str) -> str:
+    """Return the name of a loss without its settings.
+
+    >>> method_name("dino(teacher_temperature=0.04)")
+    'dino'
+    """
+    return loss.split("(")[0].strip()
+
+
+def suited_settings(loss: str, *, framework: str = "", given: Collection[str] = ()) -> Settings:
+    """Return the settings that suit a loss, without those that are given.
+
+    loss        a loss as in `Run.loss`
+    framework   the framework that was given, if one was: if it is another, nothing else suits it
+    given       names of settings that were given
+
+    >>> suited_settings("byol", given=("head",))
+    {'framework': 'byol', 'predictor': 1024}
+    """
+    suited = SUITED.get(method_name(loss), {})
+    if framework and framework != suited.get("framework"):
+        return {}
+    return {name: value for name, value in suited.items() if name not in given}
+
+
+def describe_settings(settings: Settings) -> str:
+    """Return settings in words.
+
+    >>> describe_settings({"framework": "byol", "head": "byol-cifar"})
+    'framework byol, head byol-cifar'
+    """
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in settings.items())
