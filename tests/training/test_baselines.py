@@ -55,7 +55,7 @@ SETTINGS: dict[str, tuple[tuple[str, float, float, int, int, float], dict[str, A
     "nnclr/imagenet": (("lars", 0.3 * 4096 / 256, 10.0, 4096, 1000, 1e-6), {
         "queue": 98304, "loss": "nnclr(temperature=0.1)", "head": "nnclr"}),
     "fnc/imagenet": (("lars", 0.1 * 4096**0.5, 10.0, 4096, 100, 1e-4), {
-        **SIMCLR_V2, "view_count": 2 + 8, "queue": 16 * 4096, "momentum": 0.999}),
+        **SIMCLR_V2, "view_count": 2 + 8, "queue": 6 * 4096, "momentum": 0.999}),
     "simclr-v2/imagenet": (("lars", 6.4, 0.05 * 800, 4096, 800, 1e-4), {**SIMCLR_V2, "loss": "simclr(temperature=0.1)"}),
     # ImageNet-100: DySTreSS's Table 8, with the widths it prints
     "byol/imagenet100": (TABLE8, {"framework": "byol", "head": "byol", "predictor": 0}),
@@ -71,7 +71,7 @@ SETTINGS: dict[str, tuple[tuple[str, float, float, int, int, float], dict[str, A
     "simsiam/imagenet100": (("sgd", 0.1, 0.0, 512, 200, 1e-4), {"head": "simsiam", "encoder": "resnet50-zero"}),
     "swav/imagenet100": (("lars", 0.6, 0.0, 256, 200, 1e-6), {"queue_start": 16}),
     "nnclr/imagenet100": (("lars", 0.3, 10.0, 256, 200, 1e-6), {"queue": 65536}),
-    "fnc/imagenet100": (("lars", 1.6, 10.0, 256, 200, 1e-4), {"queue": 16 * 256}),
+    "fnc/imagenet100": (("lars", 1.6, 10.0, 256, 200, 1e-4), {"queue": 6 * 256, "anchor_views": 0}),
     "simclr-v2/imagenet100": (("lars", 1.6, 10.0, 256, 200, 1e-4), SIMCLR_V2),
 }  # fmt: skip
 

@@ -39,7 +39,8 @@ SETTINGS: dict[str, Any] = {
 }
 # Eigenvectors cannot be computed without waiting for the device.
 WAITING = {"arb", "zero_cl", "zero_fcl", "zero_icl"}
-LOSSES = [*sorted(set(CATALOGUE) - WAITING), "nt_xent(negatives=hardest(0.1))", "sogclr(gamma=0.9)"]
+# NNCLR's loss is NT-Xent: the pairs of its own framework make it NNCLR.
+LOSSES = [*sorted(set(CATALOGUE) - WAITING - {"nnclr"}), "nt_xent(negatives=hardest(0.1))", "sogclr(gamma=0.9)"]
 # Methods with a framework of their own, and what it needs on few images.
 OWN_FRAMEWORKS: dict[str, dict[str, Any]] = {
     "byol": {"framework": "byol", "loss": "byol", "rising": True},

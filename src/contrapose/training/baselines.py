@@ -93,8 +93,9 @@ _ON_IMAGENET: Mapping[str, Settings] = {
     "nnclr": {
         "framework": "nnclr", "head": "nnclr", "queue": 98304, "loss": "nnclr(temperature=0.1)", "views": "simclr",
         "batch": 4096, "lr": 4.8, "epochs": 1000},
-    # Huynh et al.: eight support views beside two anchors, and a queue of 16 batches
-    "fnc": _SIMCLR_V2 | {"framework": "fnc", "queue": 65536, "momentum": 0.999, "view_count": 10, "loss": "fnc"},
+    # Huynh et al., as in their code: ten views, all of them anchors, and a memory of 16 batches, ten of which are the current one
+    "fnc": _SIMCLR_V2 | {
+        "framework": "fnc", "queue": 6 * 4096, "momentum": 0.999, "view_count": 10, "anchor_views": 0, "loss": "fnc"},
     # Chen et al.: 800 epochs, of which the first 5 % warm up
     "simclr-v2": _SIMCLR_V2 | {"loss": "simclr(temperature=0.1)", "epochs": 800, "warmup": 40.0},
 }  # fmt: skip
@@ -117,7 +118,7 @@ _ON_IMAGENET100: Mapping[str, Settings] = {
     "zero-icl": _TABLE8 | {"width": 256},
     "arb": _TABLE8,
     "nnclr": _SMALL_BATCH | {"lr": 0.3, "queue": 65536},
-    "fnc": _SMALL_BATCH | {"lr": 0.1 * math.sqrt(256), "queue": 4096},
+    "fnc": _SMALL_BATCH | {"lr": 0.1 * math.sqrt(256), "queue": 6 * 256},
     "simclr-v2": _SMALL_BATCH | {"lr": 0.1 * math.sqrt(256)},
 }
 
