@@ -90,7 +90,9 @@ def _charts(results: Results, cases: Sequence[tuple[Row, str]]) -> Iterator[Char
     if any(results.curve(row.name, _BATCH, data_set) for row, data_set in cases):
         # Of every epoch and not only of evaluations; older records do not have it.
         del quantities["feature_std"]
-        quantities = {_BATCH: "feature deviation, projector, on the last batch of each epoch"} | quantities
+        quantities = {
+            _BATCH: "feature deviation of the embeddings that the loss takes, last batch of each epoch"
+        } | quantities
     for name, heading in quantities.items():
         curves = [(_name(results, row, data_set), results.curve(row.name, name, data_set)) for row, data_set in cases]
         if any(len(curve) > 1 for _, curve in curves):
