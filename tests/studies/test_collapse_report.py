@@ -54,7 +54,7 @@ def test_the_section_shows_both_outputs() -> None:
     assert cells["old"][2:] == ("–", "–")  # the encoder was not measured
     titles = [chart.title for chart in charts if isinstance(chart, Chart)]
     assert titles == [
-        "Feature deviation, projector, on the last batch of each epoch",
+        "Feature deviation of the embeddings that the loss takes, last batch of each epoch",
         "Effective rank, projector",
         "Feature deviation, encoder",
         "Effective rank, encoder",
