@@ -65,6 +65,22 @@ def test_a_scale_is_compared_with_the_paper(
     assert "the runs of --scale short" in show(capsys, "cacr/table16", tmp_path)
 
 
+def test_a_row_with_a_framework_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Settings of MoCo, the preset, are not listed as changes of other frameworks; those of a data set are."""
+    monkeypatch.chdir(tmp_path)
+    text = " ".join(show(capsys, "cacr/table16", tmp_path).split())
+    swav, moco = (re.search(rf" {name} ((?: ?[\w-]+=\S+)+)", text) for name in ("SwAV", "MoCov2"))
+    assert swav is not None
+    assert moco is not None
+    assert "framework=swav prototypes=3000" in swav[1]
+    assert not re.search(r"symmetric|batch_negatives|norm_splits|momentum|queue", swav[1])
+    assert moco[1] == "loss=simclr(temperature=0.2) symmetric=False batch_negatives=False"
+    assert "; 200 epochs: lr=4.8 weight_decay=1e-06 momentum=0.99; 400 epochs: lr=3.2" in text
+    assert "cacr_moco_v3(temperature=1) local_crops=8" in " ".join(show(capsys, "cacr/table18", tmp_path).split())
+
+
 def test_times_come_from_the_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,10 +11,12 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from contrapose.cli.progress import format_duration
+from contrapose.frameworks import FRAMEWORK_DEFAULTS
 from contrapose.studies import SCALES, Row, Study, find
 from contrapose.studies.durations import Durations, RecordedRun
 from contrapose.studies.protocol import describe_study
 from contrapose.studies.scales import describe_changes
+from contrapose.studies.study import Settings
 from contrapose.training import Run
 
 _WIDTH = 100
@@ -89,10 +91,20 @@ def _row_lines(study: Study) -> Iterable[str]:
 
 def _describe_row(study: Study, row: Row) -> str:
     """Return the settings of a row, with the values of the first data set in its loss."""
-    settings = " ".join(f"{k}={v}" for k, v in row.changes.items())
+    changes = {**row.changes, **({"local_crops": row.local_crops} if row.local_crops else {})}
+    if "framework" in changes:
+        # Settings of the preset's framework are reset to their defaults, which says nothing about this one.
+        reset = {name for name, default in FRAMEWORK_DEFAULTS.items() if changes.get(name) == default}
+        changes = {name: value for name, value in changes.items() if name not in reset}
+    further = [f"{data_set}: {_describe_settings(settings)}" for data_set, settings in row.changes_on.items()]
+    settings = "; ".join((_describe_settings(changes), *further))
     for name, value in next(iter(study.loss_values.values()), {}).items():
         settings = settings.replace(f"{{{name}}}", f"{value:g}")
     return settings
+
+
+def _describe_settings(settings: Settings) -> str:
+    return " ".join(f"{name}={value}" for name, value in settings.items())
 
 
 def _printed_tables(study: Study) -> Iterable[list[str]]:

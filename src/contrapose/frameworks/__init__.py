@@ -24,14 +24,16 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Mapping
+from dataclasses import fields
 from importlib import import_module
+from typing import Any
 
-from contrapose.frameworks.false_negatives import FNC
+from contrapose.frameworks.false_negatives import FNC, SupportSettings
 from contrapose.frameworks.framework import Embed, Framework, FrameworkRow, Parts
 from contrapose.frameworks.memory_bank import MemoryBank
-from contrapose.frameworks.momentum import MoCo
-from contrapose.frameworks.predictors import NNCLR, MomentumPredictor, SimSiam
-from contrapose.frameworks.prototypes import DINO, SwAV
+from contrapose.frameworks.momentum import MoCo, MomentumSettings
+from contrapose.frameworks.predictors import NNCLR, MomentumPredictor, PredictorSettings, SimSiam
+from contrapose.frameworks.prototypes import DINO, PrototypeSettings, SwAV
 from contrapose.frameworks.simclr import SimCLR
 
 _ROWS = [
@@ -40,11 +42,18 @@ _ROWS = [
     for row in getattr(import_module(f"{__name__}.{module.name}"), "ROWS", ())
 ]
 FRAMEWORKS: Mapping[str, FrameworkRow] = {row.name: row for row in sorted(_ROWS, key=lambda row: row.name != "simclr")}
+# The settings of a run that belong to frameworks, and their defaults.
+FRAMEWORK_DEFAULTS: Mapping[str, Any] = {
+    setting.name: setting.default
+    for owner in (MomentumSettings, PredictorSettings, PrototypeSettings, SupportSettings)
+    for setting in fields(owner)
+}
 
 __all__ = [
     "DINO",
     "FNC",
     "FRAMEWORKS",
+    "FRAMEWORK_DEFAULTS",
     "NNCLR",
     "Embed",
     "Framework",

@@ -86,6 +86,49 @@ def is_best(row: str, rows: Sequence[str], quantity: str = "", *, margin: float 
     return claim
 
 
+def is_above_most(row: str, others: Sequence[str], quantity: str = "", *, margin: float) -> Claim:
+    """Claim that row `row` has more of the quantity than most of the `others`, on each data set."""
+
+    def claim(results: Results) -> Verdict:
+        outcomes, evidence = [], []
+        for data_set in results.sets:
+            cells = {name: results.cell(name, quantity, data_set) for name in others if name in results.rows}
+            own = results.cell(row, quantity, data_set)
+            compared = [compare(own, cell, margin) for cell in cells.values()]
+            # Rows without a value count on neither side, but as others.
+            above, below = (compared.count(outcome) > len(compared) / 2 for outcome in (HOLDS, FAILS))
+            outcomes.append(HOLDS if above else FAILS if below else UNDECIDED)
+            missing = [name for name, cell in cells.items() if not cell.values]
+            rest = f"; nothing of {', '.join(missing)}" if missing else ""
+            count = f"{compared.count(HOLDS)} of {len(compared) - len(missing)}"
+            evidence.append(f"{data_set}: {describe_cell(own)} is above {count}{rest}")
+        statement = f"{row} is above most of the others"
+        return Verdict(statement, _on_all(outcomes), f"{'; '.join(evidence)} (margin {margin:g})")
+
+    return claim
+
+
+def is_near_best(row: str, others: Sequence[str], quantity: str = "", *, within: float, of: str) -> Claim:
+    """Claim that row `row` is above all `others` that can run, or at most `within` below the best; `of` names them."""
+
+    def claim(results: Results) -> Verdict:
+        outcomes, evidence = [], []
+        for data_set in results.sets:
+            own = results.cell(row, quantity, data_set)
+            measured = {name: cell for name in others if (cell := results.cell(name, quantity, data_set)).values}
+            raised = replace(own, values=tuple(value + within for value in own.values))
+            outcomes += [compare(raised, cell, 0.0) for cell in measured.values()]
+            # Rows still to run could only refute the claim.
+            outcomes += [UNDECIDED] * (not results.complete(others, quantity, data_set))
+            best = max(measured, key=lambda name: measured[name].mean, default="")
+            top = f"{best} {describe_cell(measured[best])}" if best else "nothing"
+            evidence.append(f"{data_set}: {describe_cell(own)} against {top}")
+        statement = f"{row} is at most {within:g} below the best of {of}"
+        return Verdict(statement, _on_all(outcomes), "; ".join(evidence))
+
+    return claim
+
+
 Points = Sequence[tuple[float, str]]  # (position on the axis, row)
 Decide = Callable[[list[tuple[float, Cell]]], tuple[str, str]]  # the points with values -> outcome, evidence
 

@@ -23,6 +23,7 @@ _WORDS = {
     "loss": "values in the loss",
     "keep": "kept epochs",
     "record": "recorded measures",
+    "constant_predictor_lr": "learning rate of the predictor",
 }
 # Settings that follow from the data or from the epochs, and how often a run is evaluated.
 _IGNORED = ("data", "classes", "probe_data", "stream", "milestones", "seed", "knn_every")
@@ -75,7 +76,7 @@ def _counterparts(paper: Plan, study_data: StudyData) -> Sequence[StudyData]:
 def _change(name: str, paper: Run, ours: Run) -> Change | None:
     """Return a setting of two runs if it differs and their framework uses it."""
     before, after = getattr(paper, name), getattr(ours, name)
-    unused = name == "queue" and ours.framework != "moco"
+    unused = name == "queue" and ours.framework not in ("moco", "fnc", "nnclr") and not ours.queue_start
     return None if before == after or unused else (before, after)
 
 

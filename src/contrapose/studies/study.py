@@ -56,6 +56,7 @@ class Row:
 
     name: str
     changes: Settings = field(default_factory=dict)  # settings that differ from the study's
+    changes_on: Mapping[str, Settings] = field(default_factory=dict)  # further ones on some data sets, by their names
     printed: Mapping[str, float] = field(default_factory=dict)  # the paper's numbers, by `column(quantity, data set)`
     x: float | tuple[float, float] | None = None  # position on one axis, or on two
     series: str = ""  # the curve that the point belongs to
@@ -281,7 +282,8 @@ class Plan:
 
     def run(self, row: Row, study_data: StudyData, seed: int = 0) -> Run:
         """Return the run behind a cell of the table."""
-        study, changes = self.study, {**study_data.changes, **row.changes}
+        study = self.study
+        changes = {**study_data.changes, **row.changes, **row.changes_on.get(study_data.name, {})}
         settings: dict[str, Any] = {**(PRESETS[study.preset] if study.preset else {}), **study.base}
         # Which classes and images are used belongs to the data set, and another one may stand in its place.
         settings = {key: value for key, value in settings.items() if key not in ("classes", "imbalance")}
@@ -369,4 +371,6 @@ def _smoke_changes(changes: Settings) -> dict[str, Any]:
         kept["batch"] = max(8, min(64, kept["batch"] // 16))
     if "view_count" in kept:
         kept["view_count"] = min(3, kept["view_count"])
+    if "prototypes" in kept:
+        kept["prototypes"] = min(64, kept["prototypes"])
     return kept

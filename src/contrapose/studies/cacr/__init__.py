@@ -12,6 +12,7 @@ Small data sets, long tails, MoCo, and variants of the objective. A new study is
     transfer          the study of Table 6
     steps             claims about the time of a step
     theorems          studies of the property and the lemmas, computed without training
+    baselines         settings of the methods that it is compared with on ImageNet
     notes             sentences that several studies share
 """
 

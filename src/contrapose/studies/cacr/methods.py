@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from contrapose.studies.cacr.baselines import BASELINES
 from contrapose.studies.cacr.printed import METHODS, T_VALUES, VARIANT_COLUMNS
 from contrapose.studies.claims import is_above, is_best
 from contrapose.studies.study import CIFAR10, Quantity, Row, Settings, StudyData
@@ -63,9 +64,9 @@ _SIMCLR: Settings = {
 CACR_MULTI_CROP = "CACR (multi-crop)"
 # As in the authors' code, which has MoCo v3 only: two views, and with multi-crop eight local ones.
 CACR_MOCO_V3: Settings = {"loss": "cacr_moco_v3(temperature={tau})"}
-LOCAL_CROPS = {CACR_MULTI_CROP: 8}
-# The methods of Tables 4, 5, 7, 16 and 18 that can run here.
-_IMPLEMENTED: Mapping[str, Settings] = {
+LOCAL_CROPS = {CACR_MULTI_CROP: 8, **{name: baseline.local_crops for name, baseline in BASELINES.items()}}
+# The methods of Tables 4, 5, 7, 16 and 18. What is not pretrained shares MoCo v2's run, for its network.
+_METHODS: Mapping[str, Settings] = {
     "SimCLR": _SIMCLR,
     "MoCov2": MOCO_METHODS[CL],
     AU_CL: MOCO_METHODS[AU_CL],
@@ -74,8 +75,13 @@ _IMPLEMENTED: Mapping[str, Settings] = {
     CACR_MULTI_CROP: CACR_MOCO_V3,
     CACR_K1: MOCO_METHODS[CACR_K1],
     CACR_K4: {**MOCO_METHODS[CACR_K4], **FIVE_VIEWS},
+    "scratch": MOCO_METHODS[CL],
+    "supervised": MOCO_METHODS[CL],
+    **{name: baseline.settings for name, baseline in BASELINES.items()},
 }
 VIT_SETTINGS = {name: value for name, value in PRESETS["cacr/moco-v3-vit"].items() if name != "data"}
+# What the ViT changes in methods other than MoCo v3, which have a projector, a loss and views of their own.
+VIT_TRAINING = {name: VIT_SETTINGS[name] for name in ("encoder", "optimiser", "lr", "weight_decay", "warmup", "batch")}
 
 # What is measured.
 # On small images the authors' code reports the probe's best epoch; the last one stands beside it.
@@ -209,32 +215,38 @@ def method_rows(
     columns: Sequence[str],
     table: Mapping[str, Sequence[float | None]],
     changes: Mapping[str, Settings] = MappingProxyType({}),
+    *,
+    changes_on: Mapping[str, Mapping[str, Settings]] = MappingProxyType({}),
 ) -> tuple[Row, ...]:
-    """Return a row for each method of a table, some of them with further changes.
-
-    Methods that are not implemented keep their printed numbers.
-    """
+    """Return a row for each method of a table, some of them with further changes, or with changes on some data sets."""
     return tuple(
         Row(
             name=name,
-            changes={**_IMPLEMENTED.get(name, {}), **changes.get(name, {})},
+            changes={**_METHODS[name], **changes.get(name, {})},
+            changes_on=changes_on.get(name, {}),
             printed=by_column(columns, values),
-            missing="" if name in _IMPLEMENTED else f"{name} is not built",
             local_crops=LOCAL_CROPS.get(name, 0),
-            # A row's own settings would win over those of the study at these scales.
-            small_settings=SMALL_SCALE_IMAGENET if name == "SimCLR" or name in changes else {},
+            small_settings=_small_settings(name, changed=name in changes),
         )
         for name, values in table.items()
     )
 
 
-def detection_rows(columns: Sequence[str], table: Mapping[str, Sequence[float | None]]) -> tuple[Row, ...]:
-    """Return a row for each method of Table 7. Those that are not pretrained share MoCo v2's run, for its network."""
+def _small_settings(name: str, *, changed: bool) -> Settings:
+    """Return what a method has on CIFAR-10 in place of ImageNet; without settings of its own, the study's are enough."""
+    if name in BASELINES:
+        return {**BASELINES[name].small_settings, "epochs": SMALL_SCALE_IMAGENET["epochs"]}
+    # A row's own settings would win over those of the study at these scales.
+    return SMALL_SCALE_IMAGENET if name == "SimCLR" or changed else {}
+
+
+def detection_rows(
+    columns: Sequence[str], table: Mapping[str, Sequence[float | None]], changes: Mapping[str, Settings]
+) -> tuple[Row, ...]:
+    """Return a row for each method of Table 7, some of them with further changes."""
     weights = {"scratch": ":start", "supervised": ":supervised"}
-    rows = [replace(row, measure_values={"weights": weights.get(row.name, "")}) for row in method_rows(columns, table)]
-    return tuple(
-        replace(row, changes=_IMPLEMENTED["MoCov2"], missing="") if row.name in weights else row for row in rows
-    )
+    rows = method_rows(columns, table, changes)
+    return tuple(replace(row, measure_values={"weights": weights.get(row.name, "")}) for row in rows)
 
 
 def printed_rows(columns: Sequence[str], table: Mapping[str, Sequence[float | None]]) -> tuple[Row, ...]:

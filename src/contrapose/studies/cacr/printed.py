@@ -35,7 +35,7 @@ TABLE15 = {
     "ImageNet-1K": (67.50, 67.69, 67.41, 68.40, 69.45, 70.35),
 }
 
-# Tables 4 to 7 and 16: a number for each column, by method. Transfer (6) cannot run here.
+# Tables 4 to 7 and 16: a number for each column, by method.
 TABLE4_COLUMNS = ("ImageNet-1K",)
 TABLE4 = {
     "Barlow Twins": (73.2,),
