@@ -369,4 +369,6 @@ def _smoke_changes(changes: Settings) -> dict[str, Any]:
         kept["batch"] = max(8, min(64, kept["batch"] // 16))
     if "view_count" in kept:
         kept["view_count"] = min(3, kept["view_count"])
+    if "prototypes" in kept:
+        kept["prototypes"] = min(64, kept["prototypes"])
     return kept
