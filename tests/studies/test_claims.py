@@ -214,6 +214,10 @@ def test_training_separates_the_histograms_of_figure_1() -> None:
     ("name", "better", "worse", "quantity", "data_set", "difference"),
     [
         ("dystress/section5.1", "DySTreSS + DCL", "DySTreSS", "top-1", "ImageNet-100", 0.14),
+        ("dystress/table1", "DySTreSS", "VICReg", "top-1", "ImageNet-100", 0.6),
+        ("dystress/table8", "DySTreSS (2048)", "BYOL (4096)", "top-1", "ImageNet-100", 0.3),
+        ("dystress/table9", "DySTreSS", "DINO", "", "CIFAR-100", 0.6),
+        ("dystress/table9", "DySTreSS", "W-MSE", "", "CIFAR-10", 0.16),
         ("dystress/figure7", "SMv2b", "SMv2a", "accuracy", "CIFAR-100", 0.5),
         ("cacr/figure8", "CACR (K=4), M = 64", "CMC (K=4), M = 64", "", "CIFAR-10", 0.4),
     ],

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from contrapose.studies.baselines import baseline_changes, settings_on_cifar
 from contrapose.studies.dystress.printed import TABLE11_TASKS, TABLE12_TASKS
 from contrapose.studies.results import column
 from contrapose.studies.study import CIFAR10, CIFAR100, Quantity, Row, Settings, StudyData
 from contrapose.training import PRESETS
 
 CIFAR_PRESET, IMAGENET100_PRESET, IMAGENET_PRESET = "dystress/cifar10", "dystress/imagenet100", "dystress/imagenet"
+TABLE8_PRESET = "dystress/table8-imagenet100"
 
 
 def cosine_loss(low: float, high: float, shift: float | None = None) -> str:
@@ -22,7 +24,30 @@ def cosine_loss(low: float, high: float, shift: float | None = None) -> str:
     return f"dystress(temperature=cosine({low:g}, {high:g}{shifted}))"
 
 
-# Methods that can run, by their name in the tables. A method that is missing here is not implemented.
+# Methods without negatives, by their name in the tables, with those of their presets. Table 8 prints widths in brackets.
+_LIGHTLY_BASELINES = {"BYOL": "byol", "Barlow Twins": "barlow-twins", "VICReg": "vicreg"}
+_TABLE8_BASELINES = {
+    "Barlow Twins (2048)": "barlow-twins",
+    "VICReg (2048)": "vicreg",
+    "ZeroICL (256)": "zero-icl",
+    "ZeroFCL (2048)": "zero-fcl",
+    "ZeroCL (2048)": "zero-cl",
+    "W-MSE (256)": "w-mse",
+    "ARB (2048)": "arb",
+    "DINO (256)": "dino",
+    "BYOL (4096)": "byol",
+}
+_TABLE9_BASELINES = {"DINO": "dino", "W-MSE": "w-mse"}
+# A quarter of the epochs, and W-MSE's milestones with them.
+_SHORT_SETTINGS: Mapping[str, Settings] = {"W-MSE (256)": {"milestones": (38, 44)}}
+_BASELINES = {**_LIGHTLY_BASELINES, **_TABLE8_BASELINES, **_TABLE9_BASELINES}
+
+
+def _changes(methods: Mapping[str, str], data: str, preset: str) -> dict[str, Settings]:
+    return {name: baseline_changes(method, data, preset=preset) for name, method in methods.items()}
+
+
+# Methods by their name in the tables.
 MOCO_V2: Settings = {
     "loss": "nt_xent(temperature=0.1)",
     "framework": "moco",
@@ -43,6 +68,7 @@ CIFAR_METHODS: Mapping[str, Settings] = {
     "SimCLR": {"loss": "simclr"},
     "MoCo v2": MOCO_V2,
     **DCL_METHODS,
+    **_changes(_TABLE9_BASELINES, "cifar10", CIFAR_PRESET),
     "MACL": {"loss": "macl"},
     "DySTreSS": {"loss": "dystress"},
     "DySTreSS*": {"loss": cosine_loss(0.1, 0.2)},
@@ -55,6 +81,8 @@ CIFAR_METHODS: Mapping[str, Settings] = {
 IMAGENET_METHODS: Mapping[str, Settings] = {
     "SimCLR": {"loss": "simclr(temperature=0.1)"},
     **DCL_METHODS,
+    **_changes(_LIGHTLY_BASELINES, "imagenet", IMAGENET_PRESET),
+    **_changes(_TABLE8_BASELINES, "imagenet100", TABLE8_PRESET),
     "MACL": {"loss": "macl"},
     "DySTreSS": {"loss": cosine_loss(0.1, 0.2)},
     "DySTreSS*": {"loss": cosine_loss(0.1, 0.2, -0.4)},
@@ -172,16 +200,17 @@ def method_rows(
     sets: Sequence[StudyData],
     table: Mapping[str, Sequence[float | None]],
 ) -> tuple[Row, ...]:
-    """Return a row for each method of a table. Its numbers go set by set, and within a set quantity by quantity.
-
-    Methods that are not implemented keep their printed numbers.
-    """
+    """Return a row for each method of a table. Its numbers go set by set, and within a set quantity by quantity."""
     columns = [column(quantity.name, study_data.name) for study_data in sets for quantity in quantities]
     rows = []
     for method, values in table.items():
         numbers = {name: value for name, value in zip(columns, values, strict=True) if value is not None}
-        missing = "" if method in methods else f"{method.split(' (')[0]} is not built"
-        rows.append(Row(name=method, changes=methods.get(method, {}), printed=numbers, missing=missing))
+        # A row's own settings would win over those of the study at these scales.
+        small = settings_on_cifar(_BASELINES[method], methods[method]) if method in _BASELINES else {}
+        short = _SHORT_SETTINGS.get(method, {})
+        rows.append(
+            Row(name=method, changes=methods[method], printed=numbers, small_settings=small, short_settings=short)
+        )
     return tuple(rows)
 
 

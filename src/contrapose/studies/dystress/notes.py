@@ -23,7 +23,7 @@ def with_notes(study: Study) -> Study:
     notes = {
         _PROBE: LINEAR[0].measure in measures,
         _SIMCLR: any(row.name == "SimCLR" for row in study.rows),
-        _RATE: settings["lr"] == 0.06 and not any("lr" in row.changes for row in study.rows),
+        _RATE: settings["lr"] == 0.06 and not all("lr" in row.changes for row in study.rows),
         _CIFAR100: settings["lr"] == 0.06 and any(study_data.data == "cifar100" for study_data in study.sets),
     }
     differences = {
