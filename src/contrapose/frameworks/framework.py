@@ -118,6 +118,11 @@ def global_crops(views: list[Tensor]) -> list[Tensor]:
     return views[:1]
 
 
+def one_by_one(views: list[Tensor]) -> list[Tensor]:
+    """Return every view as a group of its own, which has a forward pass and so batch statistics of its own."""
+    return [view[None] for group in views for view in group]
+
+
 @torch.no_grad()
 def replace_oldest(rows: Tensor, place: Tensor, fresh: Tensor) -> None:
     """Write new rows (b, d) over the oldest ones of a queue (r, d), in place; `place` is the number of the oldest row."""

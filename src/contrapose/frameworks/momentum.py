@@ -19,6 +19,7 @@ from contrapose.frameworks.framework import (
     Parts,
     encode,
     global_crops,
+    one_by_one,
     other_views_of_batch,
     replace_oldest,
 )
@@ -147,8 +148,7 @@ class MoCo(MomentumFramework):
 
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
         """Compare queries with keys and queue."""
-        # Each view has a pass of its own, and so its own batch statistics.
-        each = [view[None] for group in views for view in group]
+        each = one_by_one(views)
         one_query = len(each) == 2 and not self.symmetric
         # Local crops are queries only.
         key_views = each[: sum(len(group) for group in global_crops(views))]

@@ -1,4 +1,7 @@
-"""Frameworks with a predictor behind the projector: MoCo v3, BYOL, SimSiam and NNCLR."""
+"""Frameworks with a predictor behind the projector: MoCo v3, BYOL, SimSiam and NNCLR.
+
+Each view passes through the networks by itself, as in their authors' code, so that batch norms have the statistics of one view.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from contrapose.frameworks.framework import (
     FrameworkRow,
     Parts,
     global_crops,
+    one_by_one,
     other_views_of_batch,
     replace_oldest,
 )
@@ -58,8 +62,8 @@ class MomentumPredictor(MomentumFramework):
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
         """Compare the predictions of every view with the keys of the others."""
         with side_stream(views[0].device) as join:
-            keys = self.make_keys(global_crops(views))
-        _, predictions, score = project_and_predict(self, self.predictor, views)
+            keys = self.make_keys(one_by_one(global_crops(views)))
+        _, predictions, score = project_and_predict(self, self.predictor, one_by_one(views))
         join()
         return Embeddings(
             z=gather(predictions, 1),
@@ -81,10 +85,10 @@ class SimSiam(Framework):
 
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
         """Compare the predictions of every view with the embeddings of the others; those of local crops are no target."""
-        projections, predictions, score = project_and_predict(self, self.predictor, views)
+        projections, predictions, score = project_and_predict(self, self.predictor, one_by_one(views))
         return Embeddings(
             z=gather(predictions, 1),
-            target=gather(projections[0].detach(), 1),
+            target=gather(projections[: len(views[0])].detach(), 1),
             score=None if score is None else gather(score, 1),
             ids=gather(index),
             compare=within_batch,
@@ -119,10 +123,10 @@ class NNCLR(Framework):
 
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
         """Compare each view's nearest neighbour with the predictions of the others."""
-        projections, predictions, score = project_and_predict(self, self.predictor, views)
+        projections, predictions, score = project_and_predict(self, self.predictor, one_by_one(views))
         return Embeddings(
             z=gather(predictions, 1),
-            target=gather(torch.cat(projections).detach(), 1),
+            target=gather(projections.detach(), 1),
             score=None if score is None else gather(score, 1),
             ids=gather(index),
             # A copy: the backward pass must not see rows that have been replaced.
@@ -138,12 +142,10 @@ class NNCLR(Framework):
 
 def project_and_predict(
     framework: Framework, predictor: nn.Module, views: list[Tensor]
-) -> tuple[list[Tensor], Tensor, Tensor | None]:
-    """Return the projections (V_i, B, d) of each shape of view, the predictions (V, B, d) of all, and the scores (V, B)."""
-    # Views of one shape pass through the predictor together, as through the encoder.
-    projections, scores = zip(*(framework.split_score(framework.embed([group])) for group in views), strict=True)
-    predictions = torch.cat([predictor(z.flatten(0, 1)).unflatten(0, z.shape[:2]) for z in projections])
-    return list(projections), predictions, None if scores[0] is None else torch.cat(scores)
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the projections and the predictions of all views, (V, B, d) each, and the scores (V, B)."""
+    projections, score = framework.split_score(framework.embed(views))
+    return projections, torch.stack([predictor(z) for z in projections]), score
 
 
 def _build_momentum_predictor(parts: Parts, run: Any) -> MomentumPredictor:

@@ -10,6 +10,7 @@ from contrapose.losses.reduction import finish, log_sum_exp
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.false_negatives import find_false_negatives
 from contrapose.pairs.negatives import Negatives, steps
+from contrapose.pairs.pairs import repeated_positives
 from contrapose.reduce import LogSumExp
 from contrapose.temperature import Temperature, temperature_logit
 from contrapose.validate import check_choice, check_count, check_number
@@ -62,13 +63,16 @@ def fnc(
     logit = temperature_logit(temperature, pairs.shape[0])
     found = find_false_negatives(pairs, support, top=top, threshold=threshold)
     positives = logit(pairs.positives())
+    repeated = repeated_positives(pairs, positives.device)
+    once = positives if repeated is None else positives.masked_fill(repeated, -torch.inf)
     # All negatives at once where possible, which kernels can sum; a choice of them has to be made without the found ones.
     in_total = attracts and not chosen
     (total,) = pairs.reduce(LogSumExp(logit), negatives=None if in_total else (found, *chosen), may_be_empty=True)
     if not attracts:
-        return finish(log_sum_exp(positives, total) - positives.mean(1), reduction)
+        return finish(log_sum_exp(once, total) - positives.mean(1), reduction)
     extra = logit(found.similarities(pairs))
-    attraction = positives.sum(1) + torch.where(found.are_found, extra, 0.0).sum(1)
-    count = positives.shape[1] + found.are_found.sum(1)
-    terms = positives if in_total else torch.cat([positives, extra.masked_fill(~found.are_found, -torch.inf)], 1)
-    return finish(log_sum_exp(terms, total) - attraction / count, reduction)
+    # Their number times their mean: a mean is the same whether a positive is repeated or not.
+    own: int | Tensor = positives.shape[1] if repeated is None else (~repeated).sum(1)
+    attraction = own * positives.mean(1) + torch.where(found.are_found, extra, 0.0).sum(1)
+    terms = once if in_total else torch.cat([once, extra.masked_fill(~found.are_found, -torch.inf)], 1)
+    return finish(log_sum_exp(terms, total) - attraction / (own + found.are_found.sum(1)), reduction)
