@@ -29,6 +29,18 @@ class StopRequests(list[int]):
     """Signals received so far; checked between steps, where the state of a training is complete."""
 
     _immediate = False
+    _listens = False
+
+    def listen(self) -> None:
+        """Receive SIGTERM and SIGINT from now on; raise ValueError outside of the main thread, which alone receives signals."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self)
+        self._listens = True
+
+    def listen_again(self) -> None:
+        """Receive signals again if a library has taken over: compilers of GPU kernels install handlers that end the process."""
+        if self._listens:
+            self.listen()
 
     def __call__(self, number: int, frame: object = None) -> None:
         """Receive a signal. A second Ctrl-C ends everything immediately."""
@@ -57,15 +69,16 @@ class StopRequests(list[int]):
 @contextmanager
 def signals() -> Iterator[StopRequests]:
     """In this block SIGTERM and SIGINT are collected and do not end the process, so that a step can be finished and saved."""
-    requests = StopRequests()
+    requests, old = StopRequests(), {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)}
     try:
-        old = {s: signal.signal(s, requests) for s in (signal.SIGTERM, signal.SIGINT)}
-    except ValueError:  # not the main thread, which alone receives signals
+        requests.listen()
+    except ValueError:  # not the main thread
         yield requests
         return
     try:
         yield requests
     finally:
+        requests._listens = False
         for number, handler in old.items():
             signal.signal(number, handler)
     if requests:  # it came after the last check

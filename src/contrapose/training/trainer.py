@@ -333,6 +333,7 @@ class Trainer:
 
     def must_stop(self) -> bool:
         """Return whether a signal came, to this process or to another one of the run's."""
+        self.requests.listen_again()
         return any_requested(self.requests, self.device, self.world_size)
 
     def _stop(self) -> NoReturn:
