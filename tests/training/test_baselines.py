@@ -18,9 +18,11 @@ ZERO_CL = {"framework": "simclr", "head": "zero-cl", "views": "byol", "encoder":
 SETTINGS: dict[str, tuple[tuple[str, float, float, int, int, float], dict[str, Any]]] = {
     # CIFAR: lightly's benchmark on CIFAR-10
     "byol/cifar": (SGD, {"framework": "byol", "head": "byol-cifar", "predictor": 1024, "momentum": 0.99, "rising": False,
-                         "loss": "simsiam"}),
-    "simsiam/cifar": (SGD, {"framework": "simsiam", "head": "simsiam-cifar", "predictor": 512, "constant_predictor_lr": False}),
-    "barlow-twins/cifar": (SGD, {"framework": "simclr", "head": "barlow-twins-cifar", "loss": "barlow_twins"}),
+                         "loss": "simsiam", "views": "byol-cifar"}),
+    "simsiam/cifar": (SGD, {"framework": "simsiam", "head": "simsiam-cifar", "predictor": 512, "constant_predictor_lr": False,
+                            "views": "simsiam-cifar"}),
+    "barlow-twins/cifar": (SGD, {"framework": "simclr", "head": "barlow-twins-cifar", "loss": "barlow_twins",
+                                 "views": "byol-cifar"}),
     "swav/cifar": (ADAM, {"head": "swav-cifar", "views": "swav-cifar", "prototypes": 512, "queue_start": 0, "frozen_epochs": 0}),
     "dino/cifar": (SGD, {"head": "dino-cifar", "views": "dino-cifar", "prototypes": 2048, "momentum": 0.99, "rising": False,
                          "loss": "dino(teacher_temperature=0.04)", "frozen_epochs": 0}),

@@ -22,9 +22,12 @@ _CIFAR: Settings = {
 # a learning rate of their own, which ours does not have: SGD is our choice, as for VICReg, FNC and SimCLRv2.
 _ON_CIFAR: Mapping[str, Settings] = {
     # lightly averages the negative cosines of both directions, which is SimSiam's loss: a quarter of BYOL's gradient.
-    "byol": {"framework": "byol", "head": "byol-cifar", "predictor": 1024, "momentum": 0.99, "loss": "simsiam"},
-    "simsiam": {"framework": "simsiam", "head": "simsiam-cifar", "predictor": 512, "loss": "simsiam"},
-    "barlow-twins": {"head": "barlow-twins-cifar", "loss": "barlow_twins"},
+    "byol": {
+        "framework": "byol", "head": "byol-cifar", "predictor": 1024, "momentum": 0.99, "loss": "simsiam",
+        "views": "byol-cifar"},
+    "simsiam": {
+        "framework": "simsiam", "head": "simsiam-cifar", "predictor": 512, "loss": "simsiam", "views": "simsiam-cifar"},
+    "barlow-twins": {"head": "barlow-twins-cifar", "loss": "barlow_twins", "views": "byol-cifar"},
     "vicreg": {"head": "barlow-twins-cifar", "loss": "vicreg"},
     "swav": {
         "framework": "swav", "head": "swav-cifar", "prototypes": 512, "frozen_epochs": 0, "loss": "swav",

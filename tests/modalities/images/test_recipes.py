@@ -9,10 +9,12 @@ from lightly.transforms import (
     BYOLTransform,
     DINOTransform,
     SimCLRTransform,
+    SimSiamTransform,
     SwaVTransform,
     VICRegTransform,
     WMSETransform,
 )
+from lightly.transforms.byol_transform import BYOLView1Transform, BYOLView2Transform
 from lightly.transforms.gaussian_blur import GaussianBlur
 from lightly.transforms.solarize import RandomSolarization
 from torchvision.transforms import v2
@@ -27,7 +29,11 @@ TRANSFORMS: dict[str, Any] = {
     "vicreg": VICRegTransform(),
     "w-mse": WMSETransform(),
     "swav+local6": SwaVTransform(),
-    "swav-cifar": SwaVTransform((32,), (2,), (0.14,), (1.0,), gaussian_blur=0),
+    "byol-cifar": BYOLTransform(
+        BYOLView1Transform(input_size=32, gaussian_blur=0), BYOLView2Transform(input_size=32, gaussian_blur=0)
+    ),
+    "simsiam-cifar": SimSiamTransform(input_size=32, gaussian_blur=0),
+    "swav-cifar": SwaVTransform((32,), (2,), (0.14,), (1.0,), cj_strength=0.5, gaussian_blur=0),
     "dino+local6": DINOTransform(global_crop_scale=(0.14, 1), local_crop_scale=(0.05, 0.14)),
     "dino-cifar": DINOTransform(global_crop_size=32, n_local_views=0, gaussian_blur=(0, 0, 0)),
 }

@@ -21,6 +21,7 @@ _MOCO_V3 = replace(_BYOL, scale=(0.2, 1.0))
 # The global crops of SwAV. DINO has the same shares of the area for a ResNet, and BYOL's colours.
 _SWAV = Recipe(224, scale=(0.14, 1.0), jitter=(0.8, 0.8, 0.8, 0.2), blur=0.5, **IMAGENET)
 _DINO = replace(_BYOL, scale=(0.14, 1.0), cubic=True)
+_BYOL_CIFAR = replace(_BYOL, size=32, blur=0.0, **CIFAR10)
 _DINO_CIFAR = Recipe(32, scale=(0.4, 1.0), cubic=True, jitter=(0.4, 0.4, 0.2, 0.1), **CIFAR10)
 
 RECIPES: Mapping[str, tuple[Recipe, ...]] = {
@@ -39,9 +40,12 @@ RECIPES: Mapping[str, tuple[Recipe, ...]] = {
     "byol": (replace(_BYOL, blur=1.0), replace(_BYOL, blur=0.1, solarize=0.2)),  # BYOL; MoCo v3 with a ViT
     "moco-v3": (replace(_MOCO_V3, blur=1.0), replace(_MOCO_V3, blur=0.1, solarize=0.2)),  # with a ResNet; Barlow Twins
     "swav": (_SWAV,),
-    "swav-cifar": (replace(_SWAV, size=32, blur=0.0, **CIFAR10),),  # lightly's benchmark on CIFAR-10
+    # Without blur, as in lightly's benchmark on CIFAR-10
+    "byol-cifar": (_BYOL_CIFAR, replace(_BYOL_CIFAR, solarize=0.2)),  # Barlow Twins, too
+    "simsiam-cifar": (replace(_SIMCLR, scale=(0.2, 1.0)),),
+    "swav-cifar": (replace(_SIMCLR, scale=(0.14, 1.0)),),
     "dino": (replace(_DINO, blur=1.0), replace(_DINO, blur=0.1, solarize=0.2)),  # with a ResNet
-    "dino-cifar": (_DINO_CIFAR, replace(_DINO_CIFAR, solarize=0.2)),  # lightly's benchmark on CIFAR-10
+    "dino-cifar": (_DINO_CIFAR, replace(_DINO_CIFAR, solarize=0.2)),
     "vicreg": (replace(_BYOL, solarize=0.1),),  # both views alike
     "w-mse": (replace(_MOCO, gray=0.1),),  # Ermolov et al., as in lightly
     "w-mse-cifar": (replace(_SIMCLR, scale=(0.2, 1.0), gray=0.1, cubic=True),),
