@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -14,6 +15,7 @@ from contrapose.studies import find
 from contrapose.studies.results import RunDirectory, column
 from contrapose.studies.study import Row
 from contrapose.training import Run
+from contrapose.training.records import read_records
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "results" / "README.md").read_text()
@@ -86,6 +88,24 @@ def test_a_command_gives_its_verdicts(
     output = capsys.readouterr().out.split("\nreport ")[0]
     assert ": holds: " in output or ": does not hold: " in output  # runs were found, and something is decided
     assert "".join(f"    {line}\n" for line in output.splitlines()) in TEXT
+
+
+def test_methods_without_negatives_are_those_of_their_runs() -> None:
+    section = TEXT.split("## Methods without negatives on CIFAR-10")[1].split("\n## ")[0]
+    folders = sorted((ROOT / "results" / "baselines").iterdir())
+    assert len(folders) == section.count("| `cifar10.npz-")
+    for folder in folders:
+        directory, records = RunDirectory(folder), read_records(folder)
+        assert Run.read(directory.settings()).name == folder.name
+        accuracies = [record["knn_top1"] for record in records if "knn_top1" in record]
+        seconds = median(record["seconds"] for record in records)
+        (row,) = (line for line in section.splitlines() if f"`{folder.name}`" in line)
+        cells = row.strip("| ").split(" | ")
+        assert cells[1:3] == [f"{accuracies[-1]:.2f}", f"{max(accuracies):.2f}"]
+        assert cells[6] == f"{seconds:.2f}"
+        assert records[-1]["epoch"] == 200
+        assert records[-1]["feature_std"] >= 0.865
+        assert records[-1]["effective_rank"] >= 13.5
 
 
 def test_table13_is_that_of_its_runs() -> None:
