@@ -138,3 +138,22 @@ def test_keys_follow_the_whole_query_network() -> None:
     moved = [not torch.equal(a, b) for a, b in zip(before.parameters(), framework.keys.parameters(), strict=True)]
     assert moved[-1]
     assert not moved[0]
+
+
+@pytest.mark.parametrize("framework", ["moco", "moco-v3", "byol", "simsiam"])
+def test_local_crops_need_two_global_ones(framework: str) -> None:
+    loss = {"byol": "byol", "simsiam": "simsiam"}.get(framework, "nt_xent")
+    with pytest.raises(ValueError, match=r"view_count: local crops .* need two global crops, got 3"):
+        Run(framework=framework, loss=loss, views="digits+local2", view_count=3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "negatives"),
+    [({"framework": "nnclr", "loss": "nnclr({})"}, 15), ({"framework": "moco-v3", "views": "digits+local4"}, 30)],
+)
+def test_hardest_negatives_are_counted(settings: dict[str, str], negatives: int) -> None:
+    """A loss that asks for more of them than there are is refused before the first step."""
+    loss = settings.pop("loss", "nt_xent({})")
+    Run(batch=16, loss=loss.format(f"negatives=hardest({negatives})"), **settings)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=f"asks for more than the {negatives} negatives"):
+        Run(batch=16, loss=loss.format(f"negatives=hardest({negatives + 1})"), **settings)  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from contrapose.losses import dino, sinkhorn, swav
 from contrapose.modalities.images.encoders import encoder
 from contrapose.networks.heads import head
 from contrapose.pairs import unit
-from contrapose.training import Run
+from contrapose.training import Run, Trainer, drain
 
 WIDTH, PROTOTYPES = 16, 10
 
@@ -46,6 +47,21 @@ def test_prototypes_are_frozen_in_the_first_epochs(name: str) -> None:
         assert bool((gradient == 0).all()) == is_frozen
         assert all(p.grad is not None and bool(p.grad.any()) for p in framework.projector.parameters())
     assert "prototypes.is_trained" not in framework.state_dict()
+
+
+@pytest.mark.parametrize("name", ["swav", "dino"])
+@pytest.mark.parametrize("optimiser", ["sgd", "adam", "adamw", "lars"])
+def test_no_optimiser_moves_frozen_prototypes(name: str, optimiser: str, tmp_path: Path) -> None:
+    """Adam would, by weight decay alone, since it normalises whatever gradient there is."""
+    settings = {"limit": 64, "batch": 16, "epochs": 2, "metrics": 0, "knn": 3, "lr": 0.1, "weight_decay": 0.1}
+    run = Run(framework=name, loss=name, prototypes=10, optimiser=optimiser, **settings)  # type: ignore[arg-type]
+    trainer = Trainer(run, tmp_path, say=lambda text: None)
+    before = unit(trainer.context.network.get_parameter("prototypes.weight").detach().clone())
+    for epoch, is_same in ((0, True), (1, False)):
+        trainer.context.network.begin_epoch(epoch, 2)
+        drain(trainer._epoch(epoch))
+        after = unit(trainer.context.network.get_parameter("prototypes.weight").detach())
+        assert torch.allclose(before, after, atol=1e-6) == is_same
 
 
 @pytest.mark.parametrize("name", ["swav", "dino"])
@@ -134,15 +150,19 @@ def test_what_does_not_fit_is_refused() -> None:
         ValueError, match=r"loss: dino takes assignments, and simclr offers .* only; use --framework dino"
     ):
         Run(loss="dino")
-    with pytest.raises(ValueError, match=r"loss: dino collapses in swav, which has no target .*; use --framework dino"):
+    with pytest.raises(ValueError, match="loss: dino needs a teacher, which swav does not have; use --framework dino"):
         Run(loss="dino", framework="swav")
     with pytest.raises(ValueError, match="loss: swav takes the assignments of one network, and dino has two"):
         Run(loss="swav", framework="dino")
-    with pytest.raises(ValueError, match=r"loss: byol collapses in simclr, .*; use --framework byol"):
+    with pytest.raises(
+        ValueError, match=r"loss: byol needs a predictor and a target .* simclr does not have; use --framework byol"
+    ):
         Run(loss="byol")
     with pytest.raises(ValueError, match=r"loss: simclr.* takes pairs, and swav offers assignments only"):
         Run(framework="swav")
     with pytest.raises(ValueError, match="prototypes: expected at least 2, got 1"):
         SwAV(encoder("tiny"), head("simclr", 64), width=128, prototypes=1)
+    with pytest.raises(ValueError, match="prototypes: expected at least 2, or 0 for the method's own number, got 1"):
+        Run(loss="dino", framework="dino", prototypes=1)
     with pytest.raises(ValueError, match="queue_start: the queue holds two global crops"):
         Run(loss="swav", framework="swav", queue_start=1, view_count=3)

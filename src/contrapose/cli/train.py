@@ -21,11 +21,11 @@ from contrapose.modalities.progress import allow_progress_bars
 from contrapose.training import PRESETS, Model, Run, Trainer, load, prepare_other, preset, resolve
 from contrapose.training.collapse import MEANING, collapsed_outputs, describe_collapse
 from contrapose.training.locks import lock_directory
+from contrapose.training.method_settings import describe_settings, settings_for_loss
 from contrapose.training.processes import leave_process_group, own_device
 from contrapose.training.records import read_records
 from contrapose.training.sources import check_init, load_own_data
 from contrapose.training.stops import ignore_closed_output
-from contrapose.training.suited import describe_settings, suited_settings
 from contrapose.validate import check_directory, check_known
 from contrapose.workers import TIMEOUT
 
@@ -295,12 +295,12 @@ def choose_framework(arguments: list[str]) -> list[str]:
     settings = {**PRESETS.get(given.get("preset", ""), {}), **given}
     if "loss" not in given or {"-h", "--help"} & set(arguments):
         return arguments
-    chosen = suited_settings(given["loss"], framework=str(settings.get("framework", "")), given=settings)
+    chosen = settings_for_loss(given["loss"], framework=str(settings.get("framework", "")), given=settings)
     if not chosen:
         return arguments
     if not _rank():
         say = ignore_closed_output(print)
-        say(f"{describe_settings(chosen)}: suits {given['loss']}; each can be set (contrapose train --help)")
+        say(f"for --loss {given['loss']}: {describe_settings(chosen)}; each can be set (contrapose train --help)")
     return [
         arguments[0],
         *(text for key, value in chosen.items() for text in _as_arguments(key, value)),

@@ -9,11 +9,6 @@
     swav          prototypes, to which all views of a sample are assigned alike
     dino          prototypes, and a teacher whose assignments are predicted
     fnc           a momentum encoder's keys of the batch and a queue of them, with false negatives among them (FNC)
-    byol          the same with other heads, for a loss without negatives: the momentum encoder is the teacher
-    simsiam       a predictor, and no teacher: the target is the same network's output, without gradient
-    nnclr         nearest neighbours in a queue in place of one view, and a predictor for the other
-    swav          prototypes, to which all views of a sample are assigned alike
-    dino          prototypes, and a teacher whose assignments are predicted
     memory-bank   one stored embedding for every training image (Wu et al., Wang & Liu)
 
 Each yields `Embeddings` and says what these offer an objective: pairs, embeddings or assignments to prototypes. A new framework

@@ -22,8 +22,8 @@ class SupportSettings:
     """Settings of a run that belong to this framework."""
 
     anchor_views: int = 2
-    """FNC: the first views, so many, are anchors and positives; further views and local crops only help to find false
-    negatives. 0: all views are anchors, as in the authors' code."""
+    """FNC: number of views, the first ones, that are anchors and positives; the others and local crops only help to find
+    false negatives. 0: all views are anchors, as in the authors' code."""
 
 
 class FNC(MomentumFramework):
@@ -51,7 +51,7 @@ class FNC(MomentumFramework):
         if size < 1:
             raise ValueError(f"size: expected a queue of at least one row, got {size!r}")
         self.anchor_views = anchor_views
-        # Zeros, as in the authors' code: such a row is similar to nothing, and never a false negative.
+        # Zeros, as in the authors' code: such a row has a score of 0, below any sensible threshold.
         self.register_buffer("rows", torch.zeros(size, width))
         self.register_buffer("place", torch.zeros((), dtype=torch.long))
 
@@ -97,7 +97,9 @@ def _negatives(run: Any, views: int) -> int:
     return int(run.queue) + other_views_of_batch(run, run.anchor_views or views)
 
 
-def _check_anchors(run: Any) -> None:
+def _check(run: Any) -> None:
+    if run.loss.split("(")[0] == "align_uniform":
+        raise ValueError("loss: align_uniform spreads out queries, and fnc has keys as negatives; use --framework moco")
     # A single view is refused by the number that the framework needs.
     if run.anchor_views == 1 or run.anchor_views > max(2, run.view_count):
         raise ValueError(
@@ -106,6 +108,4 @@ def _check_anchors(run: Any) -> None:
         )
 
 
-ROWS = (
-    FrameworkRow(name="fnc", build=_build, negatives=_negatives, own_settings=("anchor_views",), check=_check_anchors),
-)
+ROWS = (FrameworkRow(name="fnc", build=_build, negatives=_negatives, own_settings=("anchor_views",), check=_check),)

@@ -118,7 +118,7 @@ def global_crops(views: list[Tensor]) -> list[Tensor]:
     return views[:1]
 
 
-def one_by_one(views: list[Tensor]) -> list[Tensor]:
+def separate_views(views: list[Tensor]) -> list[Tensor]:
     """Return every view as a group of its own, which has a forward pass and so batch statistics of its own."""
     return [view[None] for group in views for view in group]
 
@@ -131,6 +131,17 @@ def replace_oldest(rows: Tensor, place: Tensor, fresh: Tensor) -> None:
     places = (place + torch.arange(len(fresh), device=rows.device)) % len(rows)
     rows[places] = fresh.to(rows.dtype)
     place.copy_((place + len(fresh)) % len(rows))
+
+
+def check_global_crops(run: Any) -> None:
+    """Refuse local crops beside another number of global ones than two: anchors would have unequal numbers of positives."""
+    if "+local" in run.views and run.view_count != 2:
+        raise ValueError(f"view_count: local crops (--views {run.views}) need two global crops, got {run.view_count}")
+
+
+def keys_of_batch(run: Any, views: int) -> int:
+    """Negatives of an anchor that is compared with the keys of the batch; local crops have none."""
+    return other_views_of_batch(run, min(views, int(run.view_count)))
 
 
 def other_views_of_batch(run: Any, views: int) -> int:

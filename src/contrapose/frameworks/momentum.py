@@ -17,11 +17,12 @@ from contrapose.frameworks.framework import (
     Framework,
     FrameworkRow,
     Parts,
+    check_global_crops,
     encode,
     global_crops,
-    one_by_one,
     other_views_of_batch,
     replace_oldest,
+    separate_views,
 )
 from contrapose.networks.encoder import Encoder
 from contrapose.networks.norms import split_norms
@@ -42,7 +43,8 @@ class MomentumSettings:
     batch_negatives: bool = False
     """MoCo: the other queries of the batch are negatives too, beside the queue."""
     momentum: float = 0.99
-    """Momentum of MoCo's key encoder, and of the teacher of BYOL and DINO; the memory bank always uses 0.5."""
+    """Momentum of the key encoder of MoCo, MoCo v3 and FNC, and of the teacher of BYOL and DINO. The memory bank always uses
+    0.5."""
     rising: bool = False
     """MoCo v3, BYOL, DINO: raise the momentum to 1 over the training, by half a cosine."""
 
@@ -148,7 +150,7 @@ class MoCo(MomentumFramework):
 
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
         """Compare queries with keys and queue."""
-        each = one_by_one(views)
+        each = separate_views(views)
         one_query = len(each) == 2 and not self.symmetric
         # Local crops are queries only.
         key_views = each[: sum(len(group) for group in global_crops(views))]
@@ -194,7 +196,8 @@ def _moco_negatives(run: Any, views: int) -> int:
     return int(run.queue) + int(run.batch_negatives) * other_views_of_batch(run, queries)
 
 
-def _check_splits(run: Any) -> None:
+def _check_moco(run: Any) -> None:
+    check_global_crops(run)
     if run.batch % run.norm_splits:
         raise ValueError(f"norm_splits: a batch of {run.batch} cannot be split into {run.norm_splits} equal parts")
 
@@ -205,6 +208,6 @@ ROWS = (
         build=_build_moco,
         negatives=_moco_negatives,
         own_settings=("symmetric", "batch_negatives"),
-        check=_check_splits,
+        check=_check_moco,
     ),
 )

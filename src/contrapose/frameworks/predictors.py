@@ -18,10 +18,12 @@ from contrapose.frameworks.framework import (
     Framework,
     FrameworkRow,
     Parts,
+    check_global_crops,
     global_crops,
-    one_by_one,
+    keys_of_batch,
     other_views_of_batch,
     replace_oldest,
+    separate_views,
 )
 from contrapose.frameworks.momentum import MomentumFramework
 from contrapose.networks.encoder import Encoder
@@ -62,8 +64,8 @@ class MomentumPredictor(MomentumFramework):
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
         """Compare the predictions of every view with the keys of the others."""
         with side_stream(views[0].device) as join:
-            keys = self.make_keys(one_by_one(global_crops(views)))
-        _, predictions, score = project_and_predict(self, self.predictor, one_by_one(views))
+            keys = self.make_keys(separate_views(global_crops(views)))
+        _, predictions, score = project_and_predict(self, self.predictor, separate_views(views))
         join()
         return Embeddings(
             z=gather(predictions, 1),
@@ -85,7 +87,7 @@ class SimSiam(Framework):
 
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
         """Compare the predictions of every view with the embeddings of the others; those of local crops are no target."""
-        projections, predictions, score = project_and_predict(self, self.predictor, one_by_one(views))
+        projections, predictions, score = project_and_predict(self, self.predictor, separate_views(views))
         return Embeddings(
             z=gather(predictions, 1),
             target=gather(projections[: len(views[0])].detach(), 1),
@@ -123,7 +125,7 @@ class NNCLR(Framework):
 
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
         """Compare each view's nearest neighbour with the predictions of the others."""
-        projections, predictions, score = project_and_predict(self, self.predictor, one_by_one(views))
+        projections, predictions, score = project_and_predict(self, self.predictor, separate_views(views))
         return Embeddings(
             z=gather(predictions, 1),
             target=gather(projections.detach(), 1),
@@ -183,29 +185,37 @@ def _build_nnclr(parts: Parts, run: Any) -> NNCLR:
     )
 
 
+def _nnclr_negatives(run: Any, views: int) -> int:
+    # Of two views, only the predictions of the other one are compared.
+    return other_views_of_batch(run, 1 if views == 2 else views)
+
+
 _PREDICTOR = ("predictor", "constant_predictor_lr")
 
 ROWS = (
     FrameworkRow(
         name="moco-v3",
         build=_build_momentum_predictor,
-        negatives=other_views_of_batch,
+        negatives=keys_of_batch,
         own_settings=("rising", *_PREDICTOR),
+        check=check_global_crops,
         has_target=True,
     ),
     FrameworkRow(
         name="byol",
         build=_build_momentum_predictor,
-        negatives=other_views_of_batch,
+        negatives=keys_of_batch,
         own_settings=("rising", *_PREDICTOR),
+        check=check_global_crops,
         has_target=True,
     ),
     FrameworkRow(
         name="simsiam",
         build=_build_simsiam,
-        negatives=other_views_of_batch,
+        negatives=keys_of_batch,
         own_settings=_PREDICTOR,
+        check=check_global_crops,
         has_target=True,
     ),
-    FrameworkRow(name="nnclr", build=_build_nnclr, negatives=other_views_of_batch, own_settings=_PREDICTOR),
+    FrameworkRow(name="nnclr", build=_build_nnclr, negatives=_nnclr_negatives, own_settings=_PREDICTOR),
 )

@@ -42,6 +42,7 @@ class Prototypes(nn.Module):
             raise ValueError(f"prototypes: expected at least 2, got {count!r}")
         # As a linear layer without bias is initialised, which is what the authors' prototypes are.
         self.weight = nn.Parameter(nn.Linear(width, count, bias=False).weight.detach())
+        self.before_step = self.weight.detach()
         self.frozen_epochs = frozen_epochs
         # 0 or 1 in a tensor, since a captured step reads it
         self.register_buffer("is_trained", torch.tensor(float(frozen_epochs == 0)), persistent=False)
@@ -52,7 +53,13 @@ class Prototypes(nn.Module):
 
     def forward(self) -> Tensor:
         """Return the prototypes (p, d), with a gradient of zero while they are frozen."""
-        return torch.lerp(self.weight.detach(), self.weight, self.is_trained)
+        self.before_step = self.weight.detach().clone()
+        return torch.lerp(self.before_step, self.weight, self.is_trained)
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Undo what the optimiser did to frozen prototypes: Adam moves weights by their decay alone, without a gradient."""
+        self.weight.copy_(torch.lerp(self.before_step, self.weight, self.is_trained))
 
 
 class SwAV(Framework):
@@ -119,6 +126,7 @@ class SwAV(Framework):
     @torch.no_grad()
     def after_step(self) -> None:
         """Normalise the prototypes, so that their learning rate does not fall as they grow."""
+        self.prototypes.after_step()
         self.prototypes.weight.copy_(unit(self.prototypes.weight))
 
 
@@ -170,6 +178,11 @@ class DINO(MomentumFramework):
             compare=within_batch,
         )
 
+    def after_step(self) -> None:
+        """Move the teacher towards the student."""
+        self.prototypes.after_step()
+        super().after_step()
+
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Release the prototypes when it is time, and move the momentum."""
         super().begin_epoch(epoch, epochs)
@@ -207,7 +220,13 @@ def _build_dino(parts: Parts, run: Any) -> DINO:
     )
 
 
-def _check_two_global_crops(run: Any) -> None:
+def _check_prototypes(run: Any) -> None:
+    if run.prototypes == 1:
+        raise ValueError("prototypes: expected at least 2, or 0 for the method's own number, got 1")
+
+
+def _check_swav(run: Any) -> None:
+    _check_prototypes(run)
     if run.queue_start and run.view_count != 2:
         raise ValueError(
             f"queue_start: the queue holds two global crops of each image, got --view-count {run.view_count}"
@@ -222,7 +241,7 @@ ROWS = (
         build=_build_swav,
         negatives=lambda run, views: 0,
         own_settings=(*_PROTOTYPES, "queue_start"),
-        check=_check_two_global_crops,
+        check=_check_swav,
         offers=("assignments",),
     ),
     FrameworkRow(
@@ -231,6 +250,7 @@ ROWS = (
         negatives=lambda run, views: 0,
         own_settings=(*_PROTOTYPES, "rising"),
         has_target=True,
+        check=_check_prototypes,
         offers=("assignments",),
     ),
 )

@@ -61,6 +61,10 @@ def align_uniform(
 
 def _uniformity(pairs: AnyPairs, t: float, negatives: Negatives) -> Tensor:
     """Return log mean e^{-t‖z - z'‖²}, averaged over views."""
+    if pairs.has_keys:
+        raise ValueError(
+            "pairs: align_uniform spreads out queries, and these pairs have keys as negatives; expected a queue without keys"
+        )
     if 0 < pairs.stored < pairs.shape[1]:
         return _queue_uniformity(pairs, t, negatives)
     within = pairs.has_views and not pairs.global_views

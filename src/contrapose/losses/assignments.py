@@ -16,7 +16,7 @@ from torch.nn.functional import log_softmax
 from contrapose.embeddings import Assignments
 from contrapose.losses.objective import objective
 from contrapose.temperature import LearnedTemperature, Temperature, temperature_logit
-from contrapose.validate import check_number
+from contrapose.validate import check_count, check_number
 
 __all__ = ["dino", "sinkhorn", "swav"]
 
@@ -127,8 +127,7 @@ def sinkhorn(
             [0.2500, 0.2500, 0.2500, 0.2500]])
     """
     check_number("epsilon", epsilon, above=0.0)
-    if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
-        raise ValueError(f"iterations: expected a whole number of at least 1, got {iterations!r}")
+    check_count("iterations", iterations, least=1)
     batch = _scores("scores", scores, 2, 3) / epsilon
     if stored is None:
         for _ in range(iterations):

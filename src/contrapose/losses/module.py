@@ -22,7 +22,7 @@ Batch = Tensor | AnyPairs | Embeddings | Assignments
 
 
 class Loss(nn.Module):
-    """An objective with its settings, called with two views, with V views (V, m, d), with `Pairs` or with `Embeddings`.
+    """An objective with its settings, called with views, with `Pairs`, `Embeddings` or `Assignments`.
 
     objective   `nt_xent` or another objective, or a method: `CATALOGUE["dystress"]`
     state       `PerSample(number_of_images)`, for sogclr and isogclr
@@ -70,7 +70,7 @@ class Loss(nn.Module):
     def forward(self, z: Batch, z2: Tensor | None = None, *, ids: Tensor | None = None, **more: Any) -> Tensor:
         """Return the loss. `more` overrides settings for this call, such as a per-anchor temperature.
 
-        z      embeddings (m, d) of a view, or (V, m, d) of V views; or `Pairs` or `Embeddings`
+        z      embeddings (m, d) of a view, or (V, m, d) of V views; or `Pairs`, `Embeddings` or `Assignments`
         z2     embeddings (m, d) of the other view
         ids    data-set indices (m,), for a `state` or for duplicates in the batch
         more   settings for this call

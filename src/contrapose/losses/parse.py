@@ -60,7 +60,8 @@ def parse(text: str, data: str | None = None) -> partial[Tensor]:
     for setting in settings:
         if setting not in accepted:
             hint = nearest(setting, accepted)
-            raise ValueError(f"loss: {name} has the settings {', '.join(accepted)}, got {setting!r}{hint}")
+            known_settings = f"the settings {', '.join(accepted)}" if accepted else "no settings"
+            raise ValueError(f"loss: {name} has {known_settings}, got {setting!r}{hint}")
     return partial(base.func, **{**base.keywords, **settings})
 
 

@@ -184,6 +184,7 @@ def queue(
         views=count,
         global_views=_global_views(k, count),
         stored=len(rows),
+        has_keys=keys,
         detached=True,
         half_precision=half,
     )

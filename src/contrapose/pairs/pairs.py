@@ -58,6 +58,7 @@ class Pairs:
     between_views_only: bool = False  # whether no row of an anchor's own view is its negative, as in `cross`
     id_period: int = 1  # the id of each anchor and pool row is its number modulo this; 1 if ids are not known to be so
     stored: int = 0  # number of pool rows, the first ones, that come from a queue or a bank
+    has_keys: bool = False  # whether the pool has keys of the batch beside stored rows, as `queue(…, keys=True)` has
     detached: bool = False  # whether positives, and the pool's stored rows or keys, carry no gradient
     half_precision: bool = False  # whether the embeddings came in half precision
     bf16_anchor: Tensor | None = None  # (n, d): the anchors in bf16, if normalisation produced that too
@@ -249,6 +250,7 @@ class Pairs:
             global_views=self.global_views,
             between_views_only=self.between_views_only,
             stored=self.stored,
+            has_keys=self.has_keys,
             detached=self.detached,
             similarity=self.similarity,
         )

@@ -29,6 +29,7 @@ class Similarities:
     global_views: int = 0
     between_views_only: bool = False  # whether no candidate of an anchor's own view is its negative
     stored: int = 0
+    has_keys: bool = False
     detached: bool = False
     similarity: str = "cosine"  # which one the values are, as far as known
 

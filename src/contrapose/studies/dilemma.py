@@ -20,7 +20,7 @@ from contrapose.studies.differences import differences, in_words
 from contrapose.studies.results import Cell, Results
 from contrapose.studies.study import Plan, Quantity, Row, Study, StudyData
 from contrapose.training import Run
-from contrapose.training.suited import describe_settings, suited_settings
+from contrapose.training.method_settings import describe_settings, settings_for_loss
 
 QUANTITIES = (
     Quantity(name="kNN", measure="knn_top1"),
@@ -89,7 +89,7 @@ def comparison(base: Run, losses: Sequence[str], split: Split, *, given: Collect
     study_data = StudyData(name=Path(base.data).name or base.data, data=base.data)
     framework = base.framework if "framework" in given else ""
     rows = rows_of(
-        Row(name=loss, changes={"loss": loss, **suited_settings(loss, framework=framework, given=given)})
+        Row(name=loss, changes={"loss": loss, **settings_for_loss(loss, framework=framework, given=given)})
         for loss in losses
     )
     description = replace(describe(base, split), frameworks=describe_frameworks(base, rows))

@@ -13,14 +13,14 @@ from typing import Any
 from contrapose.losses.parse import parse
 from contrapose.training.run import Run
 
-# No evaluation of the 62 recorded runs is below 0.23 and 5.1; untrained networks of all kinds have at least 0.07 and 3.
+# No evaluation of the runs in results/ is below 0.23 and 5.1; untrained networks of all kinds have at least 0.07 and 3.
 DEVIATION = 0.05  # below this share of an evenly spread embedding's deviation, outputs are nearly equal
 RANK = 2.0  # below, outputs lie on little more than one line
 _LEAST_WIDTH = 8  # an embedding with fewer dimensions may have a low rank and be healthy
 # Before, running statistics of batch norms are those of the untrained network, and so is the evaluation: 0.9³² = 0.03.
 _SETTLED_STEPS = 32
 _OUTPUTS = {"": "the projector's outputs", "encoder_": "the encoder's outputs"}  # by the prefix of their metrics
-# What else may prevent a collapse, by objective; every training may need a lower learning rate.
+# What else may prevent a collapse, by framework or objective; every training may need a lower learning rate.
 _REMEDIES = {
     "byol": "a teacher that changes more slowly (--momentum closer to 1) or a --head with batch norms",
     "dino": "a teacher that changes more slowly (--momentum closer to 1) or more --frozen-epochs",
@@ -105,7 +105,8 @@ def describe_collapse(run: Run, records: Sequence[Mapping[str, Any]]) -> str:
 
 def _advice(run: Run) -> str:
     objective = parse(run.loss).func
-    remedy = _REMEDIES.get(getattr(objective, "__name__", ""), "")
+    # The framework first: lightly's form of BYOL has SimSiam's loss.
+    remedy = _REMEDIES.get(run.framework) or _REMEDIES.get(getattr(objective, "__name__", ""), "")
     if not remedy and "temperature" in signature(objective).parameters:
         remedy = "a higher temperature"
     return f"start over in another --out with a lower --lr ({run.lr / 3:.2g}{f'), or {remedy}' if remedy else ')'}"

@@ -23,8 +23,8 @@ from contrapose.modalities.modality import DataSettings
 from contrapose.networks.heads import HEADS
 from contrapose.pairs import Hardest
 from contrapose.pairs.comparison import SIMILARITIES
+from contrapose.training.method_settings import METHOD_SETTINGS, method_name
 from contrapose.training.recording import recorded_measures
-from contrapose.training.suited import SUITED, method_name
 from contrapose.validate import check_number
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -101,7 +101,8 @@ class Run(
     width: int = 0
     """Dimensions of the embedding, the projector's output; 0: the projector's default. 3 can be drawn on a sphere."""
     framework: str = "simclr"
-    """What views are compared with: simclr, moco, moco-v3, byol, simsiam, nnclr, swav, dino or memory-bank."""
+    """What views are compared with: simclr, moco, moco-v3, byol, simsiam, nnclr, swav, dino, fnc or
+    memory-bank."""
     loss: str = "simclr(temperature=0.2)"
     """A method of the catalogue or an objective, with settings: nt_xent(temperature=cosine(0.07, 0.2))."""
     similarity: str = "cosine"
@@ -242,13 +243,14 @@ class Run(
         if row.suits(traits):
             return
         suited = [other.name for other in FRAMEWORKS.values() if other.suits(traits)]
-        own = SUITED.get(method, {}).get("framework")
+        own = METHOD_SETTINGS.get(method, {}).get("framework")
         hint = f"use --framework {own if own in suited else suited[0]}"
         if traits.takes not in row.offers:
             offered = " and ".join(row.offers)
             raise ValueError(f"loss: {self.loss} takes {traits.takes}, and {row.name} offers {offered} only; {hint}")
         if traits.needs_target:
-            raise ValueError(f"loss: {self.loss} collapses in {row.name}, which has no target without gradient; {hint}")
+            what = "a teacher" if traits.takes == "assignments" else "a predictor and a target without gradient"
+            raise ValueError(f"loss: {self.loss} needs {what}, which {row.name} does not have; {hint}")
         raise ValueError(f"loss: {self.loss} takes the {traits.takes} of one network, and {row.name} has two; {hint}")
 
     def _check_contrast(self) -> None:

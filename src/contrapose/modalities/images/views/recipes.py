@@ -78,5 +78,6 @@ RECIPES: Mapping[str, tuple[Recipe, ...]] = {
 LOCAL: Mapping[str, Mapping[str, Any]] = {
     "": {"scale": (0.05, 0.4)},
     "swav": {"scale": (0.05, 0.14)},
+    "swav-cifar": {"scale": (0.05, 0.14)},
     "dino": {"scale": (0.05, 0.14), "blur": 0.5},
 }

@@ -7,41 +7,53 @@ import pytest
 from contrapose.losses import CATALOGUE
 from contrapose.training import Run
 from contrapose.training.build import build
-from contrapose.training.suited import SUITED, suited_settings
+from contrapose.training.method_settings import METHOD_SETTINGS, settings_for_loss
 
 
 @pytest.mark.parametrize("name", sorted(CATALOGUE))
 def test_every_method_has_a_framework(name: str) -> None:
-    run = Run(data="digits", loss=name, **suited_settings(name))
+    run = Run(data="digits", loss=name, **settings_for_loss(name))
     build(run, samples=20)
 
 
 def test_names_are_those_of_the_catalogue() -> None:
-    assert SUITED.keys() <= CATALOGUE.keys()
+    assert METHOD_SETTINGS.keys() <= CATALOGUE.keys()
 
 
 def test_what_is_given_stays() -> None:
-    assert suited_settings("dino", given=("prototypes", "head")) == {"framework": "dino", "frozen_epochs": 0}
-    assert suited_settings("dino", framework="moco") == {}  # DINO's prototypes would be refused there
-    assert suited_settings("dino", framework="dino", given=("framework",)).keys() == SUITED["dino"].keys() - {
-        "framework"
-    }
-    assert suited_settings("dystress(temperature=cosine(0.1, 0.2))") == {}
+    assert settings_for_loss("dino", given=("prototypes", "head")) == {"framework": "dino", "frozen_epochs": 0}
+    assert settings_for_loss("dino", framework="moco") == {}  # DINO's prototypes would be refused there
+    assert settings_for_loss("dino", framework="dino", given=("framework",)).keys() == METHOD_SETTINGS[
+        "dino"
+    ].keys() - {"framework"}
+    assert settings_for_loss("dystress(temperature=cosine(0.1, 0.2))") == {}
 
 
 @pytest.mark.parametrize(
     ("loss", "framework", "message"),
     [
-        ("byol", "simclr", "collapses in simclr, which has no target without gradient; use --framework byol"),
-        ("simsiam", "simclr", "collapses in simclr, which has no target without gradient; use --framework simsiam"),
-        ("byol", "nnclr", "collapses in nnclr, which has no target without gradient; use --framework byol"),
+        (
+            "byol",
+            "simclr",
+            "needs a predictor and a target without gradient, which simclr does not have; use --framework byol",
+        ),
+        (
+            "simsiam",
+            "simclr",
+            "needs a predictor and a target without gradient, which simclr does not have; use --framework simsiam",
+        ),
+        (
+            "byol",
+            "nnclr",
+            "needs a predictor and a target without gradient, which nnclr does not have; use --framework byol",
+        ),
         (
             "nnclr(temperature=0.5)",
             "simclr",
             "nnclr pairs nearest neighbours, and simclr does not; use --framework nnclr",
         ),
         ("dino", "moco", "dino takes assignments, and moco offers pairs only; use --framework dino"),
-        ("dino", "swav", "dino collapses in swav, which has no target without gradient; use --framework dino"),
+        ("dino", "swav", "dino needs a teacher, which swav does not have; use --framework dino"),
         ("vicreg", "moco", "vicreg takes embeddings, and moco offers pairs only; use --framework simclr"),
     ],
 )

@@ -15,7 +15,7 @@ _REDUNDANCY = {"framework": "simclr", "head": "barlow-twins-cifar"}
 _ZERO_CL = {"framework": "simclr", "head": "zero-cl"}
 _FNC = {"framework": "fnc"}
 # By name in the catalogue. Other losses run in any framework of pairs. The heads are those of the presets for CIFAR.
-SUITED: Mapping[str, Settings] = {
+METHOD_SETTINGS: Mapping[str, Settings] = {
     "byol": {"framework": "byol", "head": "byol-cifar", "predictor": 1024},
     "simsiam": {"framework": "simsiam", "head": "simsiam-cifar", "predictor": 512},
     "nnclr": {"framework": "nnclr", "head": "nnclr-cifar"},
@@ -43,17 +43,17 @@ def method_name(loss: str) -> str:
     return loss.split("(")[0].strip()
 
 
-def suited_settings(loss: str, *, framework: str = "", given: Collection[str] = ()) -> Settings:
+def settings_for_loss(loss: str, *, framework: str = "", given: Collection[str] = ()) -> Settings:
     """Return the settings that suit a loss, without those that are given.
 
     loss        a loss as in `Run.loss`
     framework   the framework that was given, if one was: if it is another, nothing else suits it
     given       names of settings that were given
 
-    >>> suited_settings("byol", given=("head",))
+    >>> settings_for_loss("byol", given=("head",))
     {'framework': 'byol', 'predictor': 1024}
     """
-    suited = SUITED.get(method_name(loss), {})
+    suited = METHOD_SETTINGS.get(method_name(loss), {})
     if framework and framework != suited.get("framework"):
         return {}
     return {name: value for name, value in suited.items() if name not in given}
