@@ -13,6 +13,8 @@ from difflib import get_close_matches
 TRAIN_PACKAGES = frozenset(
     {"PIL", "matplotlib", "numpy", "plotly", "rich", "safetensors", "sklearn", "torchvision", "tyro"}
 )
+# The same of the extra `text`. scikit-learn requires scipy, and transformers requires tokenizers.
+TEXT_PACKAGES = frozenset({"safetensors", "scipy", "sklearn", "tokenizers", "transformers"})
 
 
 class MissingPackage(ModuleNotFoundError):

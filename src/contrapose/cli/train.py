@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +15,7 @@ from tyro.conf import Positional, arg
 
 from contrapose.cli.display import training_display
 from contrapose.cli.progress import format_duration
+from contrapose.cli.sentences import PREFIX, SentenceOptions
 from contrapose.evaluation import FINE_TUNING, PROBES, FewShot, FineTune, Measures, Probe, few_shot
 from contrapose.modalities import Source, Split
 from contrapose.modalities.progress import allow_progress_bars
@@ -117,10 +118,13 @@ def _how_to_shorten(run: Run, seconds: float) -> str:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Evaluate a run's encoder: kNN accuracy and, on request, a linear probe, fine-tuning, few-shot SVMs and metrics."""
+    """Evaluate a run's encoder: kNN accuracy and, on request, a linear probe, fine-tuning, few-shot SVMs and metrics.
+
+    `contrapose evaluate hf:PATH --sts FILE` evaluates a sentence encoder in a local Hugging Face folder instead.
+    """
 
     run: Positional[Path]
-    """Directory of the run."""
+    """Directory of the run; or hf: and the folder of a sentence encoder, as in hf:models/minilm."""
     data: str = ""
     """Another data set to evaluate on: a name, a folder or an .npz file, with labelled training and test images."""
     epoch: int = 0
@@ -153,10 +157,34 @@ class Evaluate:
     """Leave out files of a folder that cannot be read; the default if the run was trained so."""
     data_root: Path = Path("data")
     """Directory of downloaded data sets."""
+    sentences: SentenceOptions = field(default_factory=SentenceOptions)
 
     @allow_progress_bars()
     def __call__(self) -> None:
         """Print the scores as JSON."""
+        sentence_encoder = str(self.run).startswith(PREFIX)
+        self._check_options(sentence_encoder)
+        if sentence_encoder:
+            self.sentences.evaluate(Path(str(self.run).removeprefix(PREFIX)).expanduser())
+        else:
+            self._evaluate_run()
+
+    def _check_options(self, sentence_encoder: bool) -> None:
+        """Refuse options that would have no effect: those for runs with a sentence encoder, and the other way round."""
+        options = self if sentence_encoder else self.sentences
+        for option in fields(options):
+            if option.name in ("run", "sentences") or getattr(options, option.name) == option.default:
+                continue
+            name = option.name.replace("_", "-")
+            if sentence_encoder:
+                raise ValueError(
+                    f"{name}: --{name} is for runs trained here; a sentence encoder takes --sts or --transfer"
+                )
+            raise ValueError(
+                f"{name}: --{name} is for sentence encoders; expected {PREFIX}FOLDER, got {str(self.run)!r}"
+            )
+
+    def _evaluate_run(self) -> None:
         probe = self._probe()
         if self.recipe:
             check_known("recipe", self.recipe, FINE_TUNING)

@@ -1,0 +1,121 @@
+"""Logistic regression by SentEval's protocol: Adam on mini-batches, stopped early by the accuracy on held-out rows.
+
+The protocol fits hundreds of small classifiers to the same features. They are trained side by side, as one tensor of weights,
+as each would be by itself, because Adam treats each weight separately. Only a fold with fewer training rows than others may take
+one step more in a pass, with the penalty alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+
+@dataclass(frozen=True)
+class Classifiers:
+    """Fitted classifiers of F folds and L penalties: weights (F, L, d + 1, C), bias last, and held-out accuracies (F, L)."""
+
+    weights: Tensor
+    accuracy: Tensor
+
+    def select(self, penalty: Tensor) -> Tensor:
+        """Return the weights (F, 1, d + 1, C) of one penalty per fold, given by index (F,)."""
+        return self.weights[torch.arange(len(penalty)), penalty][:, None]
+
+
+@dataclass(frozen=True)
+class LogisticRegression:
+    """SentEval's settings for the papers' tables."""
+
+    batch_size: int = 64
+    passes: int = 4  # passes over the training rows between two evaluations (SentEval's epoch_size)
+    patience: int = 5  # evaluations without a better accuracy before the training stops (SentEval's tenacity)
+    max_evaluations: int = 50  # 200 passes
+    lr: float = 1e-3
+
+    def fit(
+        self, features: Tensor, labels: Tensor, *, train: Tensor, held_out: Tensor, penalty: Tensor, seed: int
+    ) -> Classifiers:
+        """Fit one classifier for each fold and penalty, and keep the weights with the best held-out accuracy.
+
+        features   (n, d)
+        labels     class numbers (n,)
+        train      rows that each fold trains on, bool (F, n)
+        held_out   rows on which each fold is stopped, bool (F, n)
+        penalty    coefficients of the squared weights, (F, L)
+        """
+        classes = int(labels.max()) + 1
+        shape = (len(train), penalty.shape[1], features.shape[1] + 1, classes)
+        # The problem is convex, so that zeros are as good a start as random values.
+        weights = features.new_zeros(shape, requires_grad=True)
+        optimiser = torch.optim.Adam([weights], lr=self.lr)
+        # A generator of the CPU: the order is the same on every device.
+        generator = torch.Generator().manual_seed(seed)
+        best = Classifiers(torch.zeros_like(weights), torch.full(shape[:2], -1.0, device=features.device))
+        waited = torch.zeros(shape[:2], dtype=torch.long, device=features.device)
+        for _ in range(self.max_evaluations):
+            for _ in range(self.passes):
+                self._train_pass(weights, optimiser, features, labels, train, penalty, generator)
+            accuracy = held_out_accuracy(weights.detach(), features, labels, held_out)
+            better = (accuracy > best.accuracy) & (waited < self.patience)  # a classifier that stopped stays as it is
+            waited = torch.where(better, 0, waited + 1)
+            best = Classifiers(
+                torch.where(better[..., None, None], weights.detach(), best.weights),
+                torch.where(better, accuracy, best.accuracy),
+            )
+            if bool((waited >= self.patience).all()):
+                break
+        return best
+
+    def _train_pass(
+        self,
+        weights: Tensor,
+        optimiser: torch.optim.Optimizer,
+        features: Tensor,
+        labels: Tensor,
+        train: Tensor,
+        penalty: Tensor,
+        generator: torch.Generator,
+    ) -> None:
+        """Take one pass over the training rows of each fold, in an order of its own."""
+        for rows in _random_order(train, generator).split(self.batch_size, dim=1):
+            loss = _losses(weights, features[rows], labels[rows], train.gather(1, rows))
+            # Half the squares, with the bias: the gradient is that of Adam's weight_decay.
+            penalties = penalty * weights.square().sum((2, 3)) / 2
+            optimiser.zero_grad()
+            (loss + penalties).sum().backward()
+            optimiser.step()
+
+
+def held_out_accuracy(weights: Tensor, features: Tensor, labels: Tensor, held_out: Tensor) -> Tensor:
+    """Return the accuracy (F, L) of classifiers (F, L, d + 1, C) on each fold's rows, bool (F, n)."""
+    accuracies = []
+    for fold, rows in zip(weights, held_out, strict=True):
+        logits = features[rows] @ fold[:, :-1] + fold[:, -1:]
+        accuracies.append((logits.argmax(-1) == labels[rows]).double().mean(-1))
+    return torch.stack(accuracies).float()
+
+
+def _losses(weights: Tensor, batch: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
+    """Return the mean cross-entropy (F, L) of each classifier on its fold's batch (F, b, d), over the valid rows."""
+    folds, penalties, _, classes = weights.shape
+    # The penalties share a fold's batch, so that it is gathered once: (F, b, d) · (F, d, L · C).
+    flat = weights.transpose(1, 2).flatten(2)
+    logits = torch.baddbmm(flat[:, -1:], batch, flat[:, :-1]).unflatten(2, (penalties, classes))
+    each = cross_entropy(
+        logits.flatten(0, 2), labels[..., None].expand(-1, -1, penalties).flatten(), reduction="none"
+    ).view(folds, -1, penalties)
+    # The last batch of a fold with fewer rows than the others may have no valid row.
+    return (each * valid[..., None]).sum(1) / valid.sum(1, keepdim=True).clamp(min=1)
+
+
+def _random_order(train: Tensor, generator: torch.Generator) -> Tensor:
+    """Return a random order of each fold's training rows, (F, largest number of them).
+
+    A fold with fewer rows ends with rows that are not its own; `train` tells them apart.
+    """
+    keys = torch.rand(train.shape, generator=generator).to(train.device)
+    return keys.masked_fill(~train, 2.0).argsort(1)[:, : int(train.sum(1).max())]

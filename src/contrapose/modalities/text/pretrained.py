@@ -1,0 +1,161 @@
+"""Sentence encoders that others trained: local Hugging Face and sentence-transformers folders, through transformers.
+
+Nothing is downloaded, and no code of a folder is executed: weights are read from safetensors only, and `trust_remote_code`
+is off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contrapose.extras import TEXT_PACKAGES, needs_extra
+from contrapose.modalities.progress import progress_bar
+from contrapose.modalities.text.folder import EncoderFolder, read_folder
+from contrapose.pairs import unit
+from contrapose.validate import check_count, check_known
+
+DEFAULT_LENGTH = 128  # tokens, for a folder that names no length
+
+
+def _mean(states: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean of the states (B, T, d) over the tokens of each text, without padding."""
+    weights = mask[..., None].to(states.dtype)
+    return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+
+POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cls": lambda states, mask: states[:, 0],
+    "mean": _mean,
+}
+
+
+@dataclass(frozen=True)
+class SentenceEncoder:
+    """Map texts to embeddings (n, d): a transformer and the pooling of its last hidden states."""
+
+    model: Any
+    tokenizer: Any
+    pooling: str  # a name of POOLINGS
+    length: int  # tokens after which a text is truncated
+    normalise: bool  # whether embeddings are scaled to unit length
+    device: torch.device
+
+    @torch.no_grad()
+    def __call__(self, texts: Sequence[str], *, batch_size: int = 64) -> Tensor:
+        """Return the embeddings of the texts on the CPU, in their order; equal texts are encoded once."""
+        check_count("batch_size", batch_size, least=1)
+        # Texts of similar length share a batch, so that little is padding; the longest come first, which shows at once
+        # whether the memory suffices.
+        distinct = sorted(dict.fromkeys(texts), key=lambda text: (-len(text), text))
+        batches = [distinct[start : start + batch_size] for start in range(0, len(distinct), batch_size)]
+        with progress_bar("encode sentences", len(batches)) as advance:
+            rows = [self._encode(batch, advance) for batch in batches]
+        position = {text: row for row, text in enumerate(distinct)}
+        width = self.model.config.hidden_size
+        return torch.cat([torch.empty(0, width), *rows])[[position[text] for text in texts]]
+
+    def _encode(self, batch: list[str], advance: Callable[[], None]) -> Tensor:
+        options = {"padding": True, "truncation": True, "max_length": self.length, "return_tensors": "pt"}
+        inputs = self.tokenizer(batch, **options).to(self.device)
+        states = self.model(**inputs).last_hidden_state
+        embeddings = POOLINGS[self.pooling](states, inputs["attention_mask"]).float()
+        if not bool(embeddings.isfinite().all()):
+            row = int((~embeddings.isfinite().all(1)).nonzero()[0])
+            raise ValueError(f"encoder: the embedding of {batch[row][:60]!r} is not finite; check the weights")
+        advance()
+        return (unit(embeddings) if self.normalise else embeddings).cpu()
+
+
+def load_sentence_encoder(
+    path: Path, *, pooling: str = "", length: int = 0, device: torch.device | None = None
+) -> SentenceEncoder:
+    """Load an encoder from a local folder with config.json, a tokenizer and safetensors weights.
+
+    path      Hugging Face folder, or one that sentence-transformers saved
+    pooling   a name of `POOLINGS`; empty: as a sentence-transformers folder says
+    length    tokens after which a text is truncated; 0: the folder's length, or 128 if it names none
+    device    default: a GPU if there is one
+    """
+    folder = read_folder(path)
+    pooling = _choose_pooling(pooling, folder)
+    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with needs_extra("a sentence encoder", "text", TEXT_PACKAGES):
+        model, tokenizer = _load(folder.transformer)
+    if tokenizer.pad_token is None:
+        raise ValueError(
+            f"encoder: the tokenizer in {folder.transformer} has no padding token; add a pad_token to its "
+            "tokenizer_config.json"
+        )
+    tokenizer.padding_side = "right"  # with padding on the left, the first state would not be that of [CLS]
+    limit = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", math.inf))
+    if length:
+        check_count("length", length, least=3)  # one token between the two that mark start and end
+    if length > limit:
+        raise ValueError(f"length: expected at most {limit}, the longest input of this encoder, got {length}")
+    length = length or min(folder.length or DEFAULT_LENGTH, limit)
+    return SentenceEncoder(model.to(device), tokenizer, pooling, length, folder.normalise, device)
+
+
+def _choose_pooling(pooling: str, folder: EncoderFolder) -> str:
+    """Return the pooling that was asked for, or else the folder's own."""
+    if not pooling and not folder.pooling:
+        raise ValueError(
+            f"pooling: {folder.path} does not name its pooling (1_Pooling/config.json); choose --pooling cls or mean"
+        )
+    if not pooling and folder.pooling not in POOLINGS:
+        raise ValueError(
+            f"pooling: {folder.path} was trained with pooling {folder.pooling!r}, which is not available; expected one of "
+            f"{', '.join(POOLINGS)} (--pooling)"
+        )
+    check_known("pooling", pooling or folder.pooling, POOLINGS)
+    return pooling or folder.pooling
+
+
+def _load(path: Path) -> tuple[Any, Any]:
+    """Load the transformer in evaluation mode, and its tokenizer."""
+    from transformers import AutoModel, AutoTokenizer
+
+    safe = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        with _quiet():
+            tokenizer = AutoTokenizer.from_pretrained(path, **safe)
+            model, report = AutoModel.from_pretrained(
+                path, **safe, use_safetensors=True, dtype=torch.float32, output_loading_info=True
+            )
+    except ModuleNotFoundError:
+        raise
+    # Each architecture and tokenizer raises errors of its own for files that it cannot read.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(f"encoder: transformers cannot load {path}: {reason}") from error
+    # transformers gives random values to weights that the file lacks. BERT's pooler is not used here.
+    missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
+    if missing:
+        raise ValueError(
+            f"encoder: the weights in {path} lack {len(missing)} parameters of the model in config.json, such as {missing[0]}"
+        )
+    return model.eval(), tokenizer
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """In this block, transformers shows no progress bars and no warnings: what matters becomes an error above."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
