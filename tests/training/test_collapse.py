@@ -20,8 +20,8 @@ from contrapose.training.records import append, read_records
 # Nothing keeps embeddings apart: without its other terms VICReg only attracts, and the projector has no batch norm at its end.
 ATTRACTION = "vicreg(variance_weight=0, covariance_weight=0)"
 RUN = Run(
-    limit=128, batch=32, epochs=8, width=32, head="moco-v2", loss=ATTRACTION, lr=0.03, warmup=0.0, schedule="constant",
-    metrics=50, knn=5, knn_every=4,
+    limit=256, batch=32, epochs=8, width=32, head="moco-v2", loss=ATTRACTION, lr=0.03, warmup=0.0, schedule="constant",
+    metrics=50, knn=5, knn_every=8,
 )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def test_commands_on_a_collapsed_run(collapsed: tuple[Path, list[str]], capsys: 
     settings = {**vars(RUN), "epochs": 10}
     names = ("limit", "batch", "epochs", "width", "head", "loss", "lr", "warmup", "schedule", "metrics", "knn")
     options = [text for name in names for text in (f"--{name}", str(settings[name]))]
-    main(["train", *options, "--knn-every", "4", "--out", str(folder), "--extend"])
+    main(["train", *options, "--knn-every", "8", "--out", str(folder), "--extend"])
     lines = capsys.readouterr().out.splitlines()
     assert [number for number, line in enumerate(lines) if "collapsed" in line] == [len(lines) - 1]
     assert lines[-1].startswith(f"the training has collapsed since epoch {since}: the projector's outputs are nearly")

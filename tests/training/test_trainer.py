@@ -85,7 +85,10 @@ def test_nan_stops_before_the_weights_change(source: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"framework": "simclr2"}, "framework: expected one of simclr, memory-bank, moco, moco-v3"),
+        (
+            {"framework": "simclr2"},
+            "framework: expected one of simclr, fnc, memory-bank, moco, moco-v3, byol, simsiam, nnclr, swav, dino",
+        ),
         ({"batch": 1}, "batch: expected a whole number of at least 2"),
         ({"batch": 2.5}, "batch: expected a whole number"),
         ({"lr": float("nan")}, "lr: expected a finite number of at least 0"),
