@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from contrapose.cuda.streams import side_stream
 from contrapose.distributed import gather
 from contrapose.embeddings import Embeddings, with_queue
-from contrapose.frameworks.framework import FrameworkRow, Parts, other_views_of_batch, replace_oldest
+from contrapose.frameworks.framework import FrameworkRow, Parts, other_views_of_batch, register_queue, replace_oldest
 from contrapose.frameworks.momentum import MomentumFramework
 from contrapose.networks.encoder import Encoder
 from contrapose.pairs import unit
@@ -48,12 +48,9 @@ class FNC(MomentumFramework):
         has_score: bool = False,
     ) -> None:
         super().__init__(encoder, projector, momentum=momentum, has_score=has_score)
-        if size < 1:
-            raise ValueError(f"size: expected a queue of at least one row, got {size!r}")
         self.anchor_views = anchor_views
         # Zeros, as in the authors' code: such a row has a score of 0, below any sensible threshold.
-        self.register_buffer("rows", torch.zeros(size, width))
-        self.register_buffer("place", torch.zeros((), dtype=torch.long))
+        register_queue(self, torch.zeros(size, width))
 
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
         """Compare the queries of the anchor views with the keys of the batch and with the queue."""

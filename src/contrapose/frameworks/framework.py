@@ -119,8 +119,16 @@ def global_crops(views: list[Tensor]) -> list[Tensor]:
 
 
 def separate_views(views: list[Tensor]) -> list[Tensor]:
-    """Return every view as a group of its own, which has a forward pass and so batch statistics of its own."""
+    """Return one group for each view, so that each has its own forward pass and its own batch statistics."""
     return [view[None] for group in views for view in group]
+
+
+def register_queue(framework: nn.Module, rows: Tensor) -> None:
+    """Give a framework a queue that starts with these rows (r, d): the buffers `rows` and `place`, the number of the oldest."""
+    if not len(rows):
+        raise ValueError("size: expected a queue of at least one row, got 0")
+    framework.register_buffer("rows", rows)
+    framework.register_buffer("place", torch.zeros((), dtype=torch.long))
 
 
 @torch.no_grad()

@@ -21,6 +21,7 @@ from contrapose.frameworks.framework import (
     encode,
     global_crops,
     other_views_of_batch,
+    register_queue,
     replace_oldest,
     separate_views,
 )
@@ -142,11 +143,8 @@ class MoCo(MomentumFramework):
             split_norms(projector, norm_splits)
         super().__init__(encoder, projector, momentum=momentum, has_score=has_score)
         self.norm_splits = norm_splits
-        if size < 1:
-            raise ValueError(f"size: expected a queue of at least one row, got {size!r}")
         self.batch_negatives, self.symmetric = batch_negatives, symmetric
-        self.register_buffer("rows", unit(torch.randn(size, width)))
-        self.register_buffer("place", torch.zeros((), dtype=torch.long))
+        register_queue(self, unit(torch.randn(size, width)))
 
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
         """Compare queries with keys and queue."""

@@ -1,11 +1,11 @@
 """Frameworks with a predictor behind the projector: MoCo v3, BYOL, SimSiam and NNCLR.
 
-Each view passes through the networks by itself, as in their authors' code, so that batch norms have the statistics of one view.
+Views pass through the networks one at a time, as in the authors' code: batch norms have the statistics of a single view.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from contrapose.frameworks.framework import (
     global_crops,
     keys_of_batch,
     other_views_of_batch,
+    register_queue,
     replace_oldest,
     separate_views,
 )
@@ -117,11 +118,8 @@ class NNCLR(Framework):
         has_score: bool = False,
     ) -> None:
         super().__init__(encoder, projector, has_score=has_score)
-        if size < 1:
-            raise ValueError(f"size: expected a queue of at least one row, got {size!r}")
         self.predictor = predictor
-        self.register_buffer("rows", unit(torch.randn(size, width)))
-        self.register_buffer("place", torch.zeros((), dtype=torch.long))
+        register_queue(self, unit(torch.randn(size, width)))
 
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
         """Compare each view's nearest neighbour with the predictions of the others."""
@@ -192,30 +190,18 @@ def _nnclr_negatives(run: Any, views: int) -> int:
 
 _PREDICTOR = ("predictor", "constant_predictor_lr")
 
+_MOCO_V3 = FrameworkRow(
+    name="moco-v3",
+    build=_build_momentum_predictor,
+    negatives=keys_of_batch,
+    own_settings=("rising", *_PREDICTOR),
+    check=check_global_crops,
+    has_target=True,
+)
+
 ROWS = (
-    FrameworkRow(
-        name="moco-v3",
-        build=_build_momentum_predictor,
-        negatives=keys_of_batch,
-        own_settings=("rising", *_PREDICTOR),
-        check=check_global_crops,
-        has_target=True,
-    ),
-    FrameworkRow(
-        name="byol",
-        build=_build_momentum_predictor,
-        negatives=keys_of_batch,
-        own_settings=("rising", *_PREDICTOR),
-        check=check_global_crops,
-        has_target=True,
-    ),
-    FrameworkRow(
-        name="simsiam",
-        build=_build_simsiam,
-        negatives=keys_of_batch,
-        own_settings=_PREDICTOR,
-        check=check_global_crops,
-        has_target=True,
-    ),
+    _MOCO_V3,
+    replace(_MOCO_V3, name="byol"),
+    replace(_MOCO_V3, name="simsiam", build=_build_simsiam, own_settings=_PREDICTOR),
     FrameworkRow(name="nnclr", build=_build_nnclr, negatives=_nnclr_negatives, own_settings=_PREDICTOR),
 )

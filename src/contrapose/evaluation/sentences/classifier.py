@@ -1,8 +1,8 @@
 """Logistic regression by SentEval's protocol: Adam on mini-batches, stopped early by the accuracy on held-out rows.
 
-The protocol fits hundreds of small classifiers to the same features. They are trained side by side, as one tensor of weights,
-as each would be by itself, because Adam treats each weight separately. Only a fold with fewer training rows than others may take
-one step more in a pass, with the penalty alone.
+The protocol fits hundreds of small classifiers to the same features. They are trained together, as one tensor of weights. Adam
+treats each weight separately, so the result is that of training them one after the other, with one exception: a fold with fewer
+training rows than others may take one more step in a pass, with the penalty alone.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Without one of these, transformers makes a tokenizer for BERT that knows no word.
+# Without any of these files, transformers builds a BERT tokenizer with an empty vocabulary.
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 # Keys of 1_Pooling/config.json before sentence-transformers 6, which has one key, pooling_mode.
