@@ -141,6 +141,13 @@ def within_batch(embeddings: Embeddings, *, similarity: str = "cosine") -> Pairs
     return views(embeddings.z, keys=embeddings.target, similarity=similarity, ids=embeddings.ids)
 
 
+def first_to_second(embeddings: Embeddings) -> Pairs:
+    """Compare the first view of each sample with the second views of all; further views are negatives of every sample."""
+    first, second, *others = embeddings.z
+    hard = torch.stack(others, 1) if others else None
+    return cross(first, second, negatives=hard, ids=embeddings.ids)
+
+
 def with_queue(rows: Tensor, *, batch: bool = False, keys: bool = False) -> Callable[[Embeddings], Pairs]:
     """Compare queries with the target's keys and with stored rows (r, d); with `batch`, with other queries too (MoCo).
 

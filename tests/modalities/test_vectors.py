@@ -72,19 +72,21 @@ class Vectors:
 
 
 class VectorModality:
+    noun = "vectors"
+
     def check_data(self, name: str, argument: str = "data") -> None:
         assert name == "clusters"
 
     def can_stream(self, name: str) -> bool:
         return False
 
-    def load(self, settings: Any, root: Path | None, views: Any) -> Split:
+    def load(self, settings: Any, root: Path | None, views: Any, *, encoder: str) -> Split:
         centres, label = torch.randn(4, 8, generator=torch.Generator().manual_seed(0)), torch.arange(200) % 4
         rows = centres[label] + 0.1 * torch.randn(200, 8, generator=torch.Generator().manual_seed(1))
         train, test = Vectors(rows[:160], label[:160]), Vectors(rows[160:], label[160:])
         return Split(train, train, test)
 
-    def views(self, name: str, count: int, *, size: int = 0) -> NoisyVectors:
+    def views(self, name: str, count: int, *, size: int = 0, folder: Path | None = None) -> NoisyVectors:
         return NoisyVectors(count)
 
     def suggest(self, settings: Any, chosen: Any, device: torch.device) -> Suggestion:
@@ -98,6 +100,9 @@ class VectorModality:
 
     def prepare(self, network: nn.Module) -> nn.Module:
         return network
+
+    def keep(self, folder: Path, encoder: Encoder, split: Split, views: Any) -> None:
+        return
 
     def decode(self, samples: Any, views: Any) -> Tensor:
         return torch.as_tensor(samples)

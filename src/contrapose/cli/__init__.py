@@ -84,10 +84,10 @@ def _parse_and_run(name: str, arguments: list[str]) -> None:
     try:
         command = COMMANDS[name].load()
         if name == "train":
-            from contrapose.cli.train import choose_framework, expand_preset
+            from contrapose.cli.train import choose_framework, choose_modality, expand_preset
 
             # Before parsing, so that later options override the preset.
-            arguments = expand_preset(choose_framework([name, *arguments]))[1:]
+            arguments = expand_preset(choose_modality(choose_framework([name, *arguments])))[1:]
         if name == "compare":
             from contrapose.cli.compare import check_arguments, remember_given
 

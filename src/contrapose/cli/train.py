@@ -19,10 +19,12 @@ from contrapose.cli.sentences import PREFIX, SentenceOptions
 from contrapose.evaluation import FINE_TUNING, PROBES, FewShot, FineTune, Measures, Probe, few_shot
 from contrapose.modalities import Source, Split
 from contrapose.modalities.progress import allow_progress_bars
+from contrapose.modalities.text.load import is_text
 from contrapose.training import PRESETS, Model, Run, Trainer, load, prepare_other, preset, resolve
 from contrapose.training.collapse import MEANING, collapsed_outputs, describe_collapse
+from contrapose.training.kept import best_epoch
 from contrapose.training.locks import lock_directory
-from contrapose.training.method_settings import describe_settings, settings_for_loss
+from contrapose.training.method_settings import TEXT_SETTINGS, describe_settings, settings_for_loss
 from contrapose.training.processes import leave_process_group, own_device
 from contrapose.training.records import read_records
 from contrapose.training.sources import check_init, load_own_data
@@ -87,14 +89,22 @@ class Train:
                 )
             for note in trainer.split.notes:
                 say(note)
-            say(f"{len(trainer.split.train):,} images of {trainer.split.train.name} on {trainer.device}, into {folder}")
+            say(
+                f"{len(trainer.split.train):,} {run.kind.noun} of {trainer.split.train.name} on {trainer.device}, into {folder}"
+            )
             if trainer.device.type == "cpu":
                 display.on_estimate = lambda seconds: say(_how_to_shorten(run, seconds))
             scores = trainer.train()
             for name, score in scores.items():
-                say(f"{name:10} {score:6.2f} %   (last epoch, {run.knn} neighbours)")
-            if not scores:
+                how = f"last epoch, {run.knn} neighbours" if name.startswith("knn") else "last epoch"
+                say(f"{name:10} {score:6.2f} %   ({how})")
+            if not scores and run.modality == "images":
                 say("no score: the data has no labelled training and test images (see `contrapose data check PATH`)")
+            best = best_epoch(read_records(folder), run.keep_best)
+            if best is not None:
+                say(
+                    f"{run.keep_best:10} {best[1]:6.2f}     (best epoch, {best[0]}, whose weights are kept: --epoch {best[0]})"
+                )
             say(f"run        {folder}")
             collapse = describe_collapse(trainer.run, read_records(folder))
             if collapse:  # last, so that the scores are not taken for a success
@@ -253,7 +263,7 @@ def load_data(
     """Load `data` or, if that is empty, what the run in `folder` was trained on; print its notes to stderr."""
     run = replace(model.run, skip_broken=model.run.skip_broken or skip_broken)
     if data:
-        split = prepare_other(run, data, root, stream=stream)
+        split = prepare_other(run, data, root, folder=folder, stream=stream)
     else:
         split = load_own_data(run, folder, root, lambda text: print(f"contrapose: {text}", file=sys.stderr))
     print_notes(split)
@@ -304,6 +314,20 @@ def expand_preset(arguments: list[str]) -> list[str]:
             # The last occurrence of an option counts, so those of the preset come first wherever --preset stands.
             return [arguments[0], *options, *arguments[1:position], *arguments[end:]]
     return arguments
+
+
+def choose_modality(arguments: list[str]) -> list[str]:
+    """Insert the settings of texts if `--data` is a file of texts, without those that the user or the preset gives."""
+    given = given_options(arguments)
+    settings = {**PRESETS.get(given.get("preset", ""), {}), **given}
+    if "modality" in settings or not is_text(str(settings.get("data", ""))):
+        return arguments
+    chosen = {name: value for name, value in TEXT_SETTINGS.items() if name not in settings}
+    return [
+        arguments[0],
+        *(text for key, value in chosen.items() for text in _as_arguments(key, value)),
+        *arguments[1:],
+    ]
 
 
 def given_options(arguments: list[str]) -> dict[str, str]:

@@ -1,14 +1,15 @@
-"""SimCLR: every view of the batch is an anchor, and all the other images are its negatives."""
+"""SimCLR, where every view of a batch is an anchor, and SimCSE, where the first one is: other samples are negatives."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
 from contrapose.distributed import gather
-from contrapose.embeddings import Embeddings, within_batch
+from contrapose.embeddings import Embeddings, first_to_second, within_batch
 from contrapose.frameworks.framework import Framework, FrameworkRow, Parts, other_views_of_batch
 from contrapose.networks.encoder import Encoder
 
@@ -33,6 +34,23 @@ class SimCLR(Framework):
         return Embeddings(z=z, score=score, ids=gather(index), compare=compare)
 
 
+class SimCSE(SimCLR):
+    """Anchors are the first views, compared with the second ones of all samples; further views are negatives of all."""
+
+    def compare(self, z: Tensor, index: Tensor) -> Embeddings:
+        """Compare the first view with the others (V, B, d), and with those of other processes."""
+        return replace(super().compare(z, index), compare=first_to_second)
+
+
+def _build_simcse(parts: Parts, run: Any) -> SimCSE:
+    return SimCSE(parts.tower.encoder, parts.tower.projector, has_score=parts.has_score)
+
+
+def _second_and_further_views(run: Any, views: int) -> int:
+    """Negatives of a first view: the second ones of the other samples, and all further views."""
+    return int(run.contrast_size) - 1 + (views - 2) * int(run.contrast_size)
+
+
 def _build(parts: Parts, run: Any) -> SimCLR:
     tower = parts.tower
     return SimCLR(tower.encoder, tower.projector, similarity=run.similarity, has_score=parts.has_score)
@@ -46,5 +64,11 @@ ROWS = (
         own_settings=("similarity",),
         contrasts_whole=True,
         offers=("pairs", "embeddings"),
+    ),
+    FrameworkRow(
+        name="simcse",
+        build=_build_simcse,
+        negatives=_second_and_further_views,
+        contrasts_whole=True,
     ),
 )

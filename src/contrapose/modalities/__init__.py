@@ -12,6 +12,7 @@ __all__ = ["AUGMENTATIONS", "MODALITIES", "Modality", "Reader", "Source", "Split
 # Imported when they are used: each has dependencies of its own.
 MODALITIES: dict[str, str | Modality] = {
     "images": "contrapose.modalities.images.modality:IMAGES",
+    "text": "contrapose.modalities.text.modality:TEXT",
 }
 
 

@@ -111,6 +111,7 @@ class Split:
     probe: Source | None
     test: Source | None
     notes: tuple[str, ...] = ()  # what a user may not expect of the data, one sentence each
+    retrieval: tuple[Source, Source] | None = None  # held out: what to search with, and what belongs to it, row by row
 
     def map(self, change: Callable[[Source], Source]) -> Split:
         """Change each data set; `probe` stays the same object as `train` if it was."""
@@ -131,9 +132,13 @@ class DataSettings:
     """The settings of a run that say what it is trained on."""
 
     modality: str = "images"
-    """The kind of data: images."""
+    """The kind of data: images or text. `train` and `compare` recognise a file of texts by its ending."""
     data: str = "digits"
-    """A data set's name (digits, cifar10, …; `contrapose data list` lists all), a folder of images or an .npz file."""
+    """A data set's name (digits, cifar10, …; `contrapose data list` lists all), a folder of images or an .npz file; or a file of
+    texts, one per line or in columns (.txt, .tsv, .csv, .jsonl, .parquet), or manual, pairs of the Python manual."""
+    columns: tuple[str, ...] = ()
+    """Columns of a file of texts, by name, or by number from 1 on: one of sentences, two of pairs, more with negatives; by
+    default those with usual names (sentence1, anchor, positive, …), or all."""
     stream: bool = False
     """Leave a folder's images on disk: workers decode and crop them. For data that does not fit in memory."""
     classes: str = ""
@@ -165,17 +170,24 @@ class Suggestion:
 class Modality(Protocol):
     """A kind of data."""
 
+    @property
+    def noun(self) -> str:
+        """What samples are called in messages: images."""
+
     def check_data(self, name: str, argument: str = "data") -> None:
         """Refuse a data set that does not exist, before anything is read; `argument` is what the message names."""
 
     def can_stream(self, name: str) -> bool:
         """Whether the samples of a data set can stay on disk."""
 
-    def load(self, settings: DataSettings, root: Path | None, views: ViewMaker) -> Split:
-        """Load a run's data, prepared for these views; `root` is where downloads go."""
+    def load(self, settings: DataSettings, root: Path | None, views: ViewMaker, *, encoder: str) -> Split:
+        """Load a run's data, prepared for these views and the encoder of this name; `root` is where downloads go."""
 
-    def views(self, name: str, count: int, *, size: int = 0) -> ViewMaker:
-        """Make a view maker by name, with so many views of this size; 0: the size that belongs to the name."""
+    def views(self, name: str, count: int, *, size: int = 0, folder: Path | None = None) -> ViewMaker:
+        """Make a view maker by name, with so many views of this size; 0: the size that belongs to the name.
+
+        `folder` is the directory of a trained run, with what `keep` wrote.
+        """
 
     def suggest(self, settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
         """Choose views, size, encoder and batch for the data, but for those in `chosen`, without loading all of it."""
@@ -188,6 +200,9 @@ class Modality(Protocol):
 
     def prepare(self, network: nn.Module) -> nn.Module:
         """Lay out the weights as this modality's networks run fastest."""
+
+    def keep(self, folder: Path, encoder: Encoder, split: Split, views: ViewMaker) -> None:
+        """Write to a run's directory what its encoder and inputs need beside the weights, such as a tokenizer."""
 
     def decode(self, samples: Any, views: ViewMaker) -> Tensor:
         """Return raw samples (B, …): a tensor is checked, a list of files or objects is read as for these views."""

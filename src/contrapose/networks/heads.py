@@ -64,6 +64,8 @@ HEADS: Mapping[str, Callable[[int, int], nn.Module]] = {
     "moco-v3-vit": lambda d, out: mlp((d, 4096, 4096, out or 256), last_norm="plain"),
     "linear": lambda d, out: nn.Linear(d, out or 128),  # Wang & Liu
     "alexnet": lambda d, out: _fc8(d, out or 128),  # CACR
+    "simcse": lambda d, out: nn.Sequential(nn.Linear(d, out or d), nn.Tanh()),  # used in training only, as all heads
+    "none": lambda d, out: nn.Linear(d, out) if out else nn.Identity(),  # the loss sees the encoder's output
     # Methods beside the papers' own. Names with -cifar are those of lightly's benchmark on CIFAR-10.
     "simclr-v2": lambda d, out: mlp((d, d, d, out or 128), last_norm="affine"),
     "byol": lambda d, out: mlp((d, 4096, out or 256), bias="last"),

@@ -19,23 +19,31 @@ from contrapose.training.run import Run
 from contrapose.training.weights import initialise
 
 
-def prepare(run: Run, root: Path | None = None) -> Split:
+def prepare(run: Run, root: Path | None = None, *, folder: Path | None = None) -> Split:
     """Load the run's data, cut to its limit and thinned out.
 
-    run    description of the run
-    root   directory of downloads; default: data
+    run      description of the run
+    root     directory of downloads; default: data
+    folder   directory of the run, if it is trained: texts get the tokens of its vocabulary
     """
-    return run.kind.load(run, root, run.view_maker())
+    return run.kind.load(run, root, run.view_maker(folder), encoder=run.encoder)
 
 
 def prepare_other(
-    run: Run, data: str, root: Path | None = None, *, hold_out: float | None = None, stream: bool = False
+    run: Run,
+    data: str,
+    root: Path | None = None,
+    *,
+    folder: Path | None = None,
+    hold_out: float | None = None,
+    stream: bool = False,
 ) -> Split:
     """Load all of another data set, for the networks of a run.
 
     run        description of the run
     data       name of a data set, folder of images or .npz file
     root       directory of downloads; default: data
+    folder     directory of the run, if it is trained
     hold_out   share of each class to hold out of a folder without test images; default: that of the run
     stream     leave the images on disk if each is a file
     """
@@ -50,16 +58,17 @@ def prepare_other(
         probe_data="",
         hold_out=run.hold_out if hold_out is None else hold_out,
     )
-    return prepare(settings, root)
+    return prepare(settings, root, folder=folder)
 
 
-def build_towers(run: Run) -> dict[str, Tower]:
-    """Build the run's towers, by modality; weights are drawn from torch's generator."""
-    encoder = run.kind.encoder(run.encoder, run.view_maker())
+def build_towers(run: Run, folder: Path | None = None) -> dict[str, Tower]:
+    """Build the run's towers, by modality; weights are drawn from torch's generator. `folder` is that of a trained run."""
+    encoder = run.kind.encoder(run.encoder, run.view_maker(folder))
     if run.init:
         initialise(encoder, Path(run.init))
     projector = head(run.head, encoder.width, run.width)
-    width = [m for m in projector.modules() if isinstance(m, nn.Linear)][-1].out_features
+    layers = [m for m in projector.modules() if isinstance(m, nn.Linear)]
+    width = layers[-1].out_features if layers else encoder.width
     if run.needs_score:  # one more output than the embedding has dimensions
         projector = head(run.head, encoder.width, width + 1)
     return {run.modality: Tower(encoder, projector, width)}
@@ -75,5 +84,5 @@ def build(run: Run, samples: int) -> Framework:
 
 def build_loss(run: Run, samples: int) -> Loss:
     """Build the run's criterion, with the state that it keeps for each of so many samples."""
-    objective, state = with_state(parse(run.loss, run.data), samples)
+    objective, state = with_state(parse(run.loss, run.loss_data), samples)
     return Loss(objective, state=state)

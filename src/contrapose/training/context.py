@@ -18,6 +18,7 @@ from contrapose.losses import Loss
 from contrapose.metrics import feature_std, penalties
 from contrapose.modalities import Reader, ViewMaker
 from contrapose.pairs import unit
+from contrapose.randomness import permutation
 from contrapose.training.precision import autocast
 from contrapose.training.run import Run
 
@@ -59,6 +60,14 @@ class StepContext:
         loss: Tensor = self.criterion(embeddings)
         self.latest = embeddings
         return loss
+
+    def order(self, epoch: int) -> Tensor:
+        """Return the samples of an epoch, counted from 0, in their order; those that do not fill a step are left out."""
+        # With several parts, a pass over the data in one random order is divided into as many epochs.
+        passes, part = divmod(epoch, self.run.parts)
+        count = self.steps_per_epoch * self.run.accumulate * self.run.batch
+        order = permutation(self.samples, self.run.seed, passes, device=self.device)
+        return order[part * count : (part + 1) * count]
 
     def whole_loss(self, batches: list[Batch]) -> Tensor:
         """Return the loss of all batches of a step together. Its backward pass encodes each batch a second time."""

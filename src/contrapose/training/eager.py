@@ -9,7 +9,6 @@ from itertools import islice
 
 import torch.distributed as dist
 
-from contrapose.randomness import permutation
 from contrapose.training.context import Batch, StepContext, StepWatch
 from contrapose.training.optimisers import gradient_norm, learning_rate, set_learning_rate
 from contrapose.training.stops import Diverged
@@ -37,9 +36,7 @@ class EagerSteps:
         """Yield this process's share of each batch, from the epoch's step `first` on."""
         context, run = self.context, self.context.run
         count = context.steps_per_epoch * run.accumulate
-        order = permutation(context.samples, run.seed, epoch, device=context.device)[: count * run.batch]
-        # The last images of an epoch that do not fill a step are dropped; the order decides which.
-        shares = order.view(count, context.world_size, -1)[first * run.accumulate :, context.rank]
+        shares = context.order(epoch).view(count, context.world_size, -1)[first * run.accumulate :, context.rank]
         yield from zip(shares, context.reader.train(shares.tolist(), seed=run.seed, epoch=epoch), strict=True)
 
     def step(self, batches: Iterable[Batch], epoch: int, step: int) -> float:

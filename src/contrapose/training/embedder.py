@@ -59,6 +59,15 @@ class Embedder(nn.Module):
         raw = (self.kind.decode(part, self.views).to(self.device) for part in parts)
         return torch.cat([self._encode(self.views.plain(batch)).float() for batch in raw])
 
+    def embed_once(self, samples: Sequence[str]) -> Tensor:
+        """Return the features of texts on the CPU, (B, width): equal texts are encoded once, and similar lengths together.
+
+        samples   texts
+        """
+        distinct = sorted(dict.fromkeys(samples), key=lambda text: (len(text), text))
+        rows, place = self.embed(distinct).cpu(), {text: row for row, text in enumerate(distinct)}
+        return rows[[place[text] for text in samples]]
+
     def features(self, source: Source) -> Tensor:
         """Return the encoder's features of a whole data set, (N, width), without augmentation.
 

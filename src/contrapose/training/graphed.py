@@ -21,7 +21,6 @@ from torch import Tensor
 from contrapose.cuda.graphs import WARMUP_STEPS, GraphedStep
 from contrapose.cuda.streams import side_stream
 from contrapose.optim import LARS
-from contrapose.randomness import permutation
 from contrapose.training.context import StepContext, StepWatch
 from contrapose.training.optimisers import gradient_norm, learning_rate, set_learning_rate
 from contrapose.training.stops import Diverged
@@ -74,8 +73,7 @@ class TensorStep:
     def begin(self, epoch: int, first: int) -> None:
         """Set what differs between epochs; the next step is the epoch's `first`."""
         context, run, steps = self.context, self.context.run, self.context.steps_per_epoch
-        order = permutation(context.samples, run.seed, epoch, device=context.device)
-        self.order.copy_(order[: self.order.numel()].view_as(self.order))
+        self.order.copy_(context.order(epoch).view_as(self.order))
         rates = [learning_rate(run, epoch * steps + place, steps) for place in range(steps)]
         self.rates.copy_(torch.tensor(rates))
         self.place.fill_(first)

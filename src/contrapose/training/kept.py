@@ -7,13 +7,16 @@ They are written before the checkpoint of the same epoch: a run that resumes aft
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from contrapose.training import checkpoint
 from contrapose.training.checkpoint import Checkpoint
+from contrapose.training.records import read_records
 
 
 def keep(folder: Path, network: nn.Module, *, epoch: int, step: int) -> None:
@@ -22,6 +25,29 @@ def keep(folder: Path, network: nn.Module, *, epoch: int, step: int) -> None:
     # The names of a checkpoint, so that both are loaded alike.
     tensors = {f"state.network.{name}": t for name, t in network.state_dict().items() if name.startswith(parts)}
     checkpoint.write(_path(folder, epoch), Checkpoint(step, tensors, {"epoch": epoch}))
+
+
+def keep_best(
+    folder: Path, network: nn.Module, record: Mapping[str, Any], *, name: str, keep_always: Iterable[int]
+) -> None:
+    """Keep the weights after an epoch if a number in its record is the highest so far, in place of the best before it.
+
+    record        of the epoch, before it is appended to the others
+    name          of the number
+    keep_always   epochs whose weights stay, whatever their number
+    """
+    best = best_epoch(read_records(folder), name)
+    if name not in record or (best is not None and record[name] <= best[1]):
+        return
+    keep(folder, network, epoch=record["epoch"], step=record["step"])
+    if best is not None and best[0] not in keep_always:
+        shutil.rmtree(_path(folder, best[0]), ignore_errors=True)
+
+
+def best_epoch(records: Iterable[Mapping[str, Any]], name: str) -> tuple[int, float] | None:
+    """Return the first epoch in which a number of the records is highest, and the number; None if no record has it."""
+    numbers = [(-record[name], record["epoch"]) for record in records if name in record]
+    return (min(numbers)[1], -min(numbers)[0]) if numbers else None
 
 
 def read_kept(folder: Path, epoch: int) -> Checkpoint:

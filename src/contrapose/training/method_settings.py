@@ -34,6 +34,17 @@ METHOD_SETTINGS: Mapping[str, Settings] = {
 }
 
 
+# Of texts, unless the user chooses others: SimCSE's, with the catalogue's values for it.
+TEXT_SETTINGS: Settings = {
+    "modality": "text",
+    "framework": "simcse",
+    "head": "simcse",
+    "loss": "simclr",
+    "schedule": "linear",
+    "warmup": 0.0,
+}
+
+
 def method_name(loss: str) -> str:
     """Return the name of a loss without its settings.
 

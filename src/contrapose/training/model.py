@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from contrapose.evaluation import KNN, PROBES, Measures, Probe, features, probe_augmented
+from contrapose.evaluation.retrieval import recall_at
+from contrapose.evaluation.sentences import evaluate_sts, read_sts
 from contrapose.metrics import conditional_entropy
 from contrapose.modalities import Source, Split
 from contrapose.networks.encoder import Encoder
@@ -55,7 +57,7 @@ class Model(Embedder):
         bank: Tensor | None = None,
         folder: Path | None = None,
     ) -> None:
-        super().__init__(encoder, run.view_maker(), run.kind, device, precision=run.precision)
+        super().__init__(encoder, run.view_maker(folder), run.kind, device, precision=run.precision)
         self.run, self.projector, self.step, self.bank, self.folder = run, projector, step, bank, folder
 
     def at_epoch(self, epoch: int) -> Model:
@@ -86,11 +88,14 @@ class Model(Embedder):
         return self.features(probe), labels[0], self.features(test), labels[1]
 
     def evaluate(self, split: Split, neighbours: int | None = None) -> dict[str, float]:
-        """Return the kNN accuracy of the encoder's features in per cent; nothing without labels.
+        """Return the kNN accuracy of the encoder's features in per cent, or recall of pairs; nothing without either.
 
         split        data sets with labels, such as `prepare(run)`
         neighbours   number of neighbours; default: that of the run
         """
+        if split.retrieval is not None:
+            queries, documents = (self.features(source) for source in split.retrieval)
+            return recall_at(queries, documents)
         labelled = self.labelled_features(split)
         if labelled is None:
             return {}
@@ -139,6 +144,8 @@ class Model(Embedder):
         measure   one of `recorded_measures(run.record)`
         split     data sets, such as `prepare(run)`
         """
+        if measure.sts:
+            return evaluate_sts(self.embed_once, [pair for pair in read_sts(Path(measure.sts)) if pair.split == "dev"])
         if not measure.probe:
             return self._entropy(split.held_out, measure.t_neg, measure.batch or self.run.batch)
         scores = self.probe_scores(split, measure.probe_name)
@@ -222,7 +229,7 @@ def load(folder: str | Path, *, epoch: int | None = None, device: torch.device |
     # The weights that are drawn here are replaced at once; the caller's random numbers must not depend on that.
     with torch.random.fork_rng(devices=[]):
         # Without the weights that it started from, whose file may be gone.
-        tower = build_towers(replace(run, init=""))[run.modality]
+        tower = build_towers(replace(run, init=""), folder)[run.modality]
     # The rest of a checkpoint (queue, bank, momentum encoder, optimiser) belongs to the training.
     for name, module in (("encoder", tower.encoder), ("projector", tower.projector)):
         prefix = f"state.network.{name}."

@@ -69,12 +69,14 @@ def gradient_norm(parameters: Sequence[nn.Parameter], clip: float) -> Tensor:
 
 
 def learning_rate(run: Run, step: int, steps_per_epoch: int) -> float:
-    """Return the learning rate of a step: linear warm-up, then cosine to zero, drops at milestones, or constant."""
+    """Return the learning rate of a step: linear warm-up, then cosine or linear to zero, drops at milestones, or constant."""
     warm, total = run.warmup * steps_per_epoch, run.epochs * steps_per_epoch
     if step < warm:
         return run.lr * (step + 1) / warm
     if run.schedule == "cosine":
         return run.lr * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1.0, total - warm)))
+    if run.schedule == "linear":
+        return run.lr * max(0.0, (total - step) / max(1.0, total - warm))
     if run.schedule == "step":
         epoch = step // steps_per_epoch
         return run.lr * run.gamma ** sum(epoch >= milestone for milestone in run.milestones)

@@ -6,12 +6,15 @@ linear:PROBE@10     top-1 accuracy of a linear probe after its last epoch, as `l
 entropy:T@1         CACR's conditional entropy H(X⁻|X) with t⁻ = T, as `entropy`, and ln(M - 1) - H, what it lacks to its
                     maximum, as `entropy_deficit`: of the projector's output on all held-out samples, in mini-batches of
                     the run's batch size M; entropy:T:M@1 has an M of its own
+sts:FILE@1          100 · Spearman's correlation on the pairs of split dev in a file of scored sentence pairs, as `stsb_dev` for
+                    the data set stsb, with alignment and uniformity of STS-B; for texts
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from contrapose.evaluation import PROBES
 from contrapose.modalities import Split
@@ -26,7 +29,8 @@ PROBE_SCORES = {
 }
 _LINEAR = r"linear:(?P<probe>[\w.-]+)(?::(?P<probe_epochs>[1-9]\d*))?"
 _ENTROPY = r"entropy:(?P<t_neg>\d+(?:\.\d+)?)(?::(?P<batch>[3-9]|[1-9]\d+))?"
-_ITEM = re.compile(rf"(?:{_LINEAR}|{_ENTROPY})@(?P<every>[1-9]\d*)", re.ASCII)
+_STS = r"sts:(?P<sts>.+)"
+_ITEM = re.compile(rf"(?:{_LINEAR}|{_ENTROPY}|{_STS})@(?P<every>[1-9]\d*)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class RecordedMeasure:
     probe_epochs: int = 0  # of the probe; 0: its own
     t_neg: float = 0.0  # t⁻ of the entropy
     batch: int = 0  # M of the entropy; 0: the batch size of the run
+    sts: str = ""  # file of scored sentence pairs
 
     @property
     def probe_name(self) -> str:
@@ -53,7 +58,7 @@ class RecordedMeasure:
 def recorded_measures(items: tuple[str, ...]) -> list[RecordedMeasure]:
     """Return the measures of a run's setting `record`; raise ValueError for an item that is not one."""
     measures = [_parse(item) for item in items]
-    names = [measure.probe_name or "entropy" for measure in measures]
+    names = [measure.probe_name or (measure.sts and "sts") or "entropy" for measure in measures]
     # Their entries in the records would have one name.
     repeated = next((m.text for m, name in zip(measures, names, strict=True) if names.count(name) > 1), None)
     if repeated is not None:
@@ -69,7 +74,9 @@ def check_record(items: tuple[str, ...], split: Split, batch: int) -> None:
         size = measure.batch or batch
         if measure.probe and not labelled:
             raise ValueError(f"record: {measure.text} needs labelled training and test images, and the data has none")
-        if not measure.probe and not 3 <= size <= samples:
+        if measure.sts and not Path(measure.sts).is_file():
+            raise ValueError(f"record: {measure.sts} does not exist; expected a file of scored sentence pairs")
+        if not measure.probe and not measure.sts and not 3 <= size <= samples:
             raise ValueError(
                 f"record: {measure.text} has mini-batches of {size}, and there are {samples} held-out images "
                 f"(entropy:{measure.t_neg:g}:{max(3, samples // 2)}@{measure.every} would do)"
@@ -81,9 +88,11 @@ def _parse(item: object) -> RecordedMeasure:
     found = _ITEM.fullmatch(item) if isinstance(item, str) else None
     if found is None:
         raise ValueError(
-            "record: expected MEASURE@EPOCHS with linear:PROBE, linear:PROBE:EPOCHS, entropy:T or entropy:T:M (M from 3 on), "
-            f"such as linear:cacr@10 or entropy:2:768@1, got {item!r}"
+            "record: expected MEASURE@EPOCHS with linear:PROBE, linear:PROBE:EPOCHS, entropy:T, entropy:T:M (M from 3 on) or "
+            f"sts:FILE, such as linear:cacr@10 or entropy:2:768@1, got {item!r}"
         )
+    if found["sts"]:
+        return RecordedMeasure(text=found[0], every=int(found["every"]), sts=found["sts"])
     probe, t_neg, batch, every = found["probe"], found["t_neg"], found["batch"], int(found["every"])
     if probe is not None:
         check_known("record", probe, PROBES)

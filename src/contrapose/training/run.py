@@ -31,7 +31,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "framework": tuple(FRAMEWORKS),
     "head": tuple(HEADS),
     "optimiser": ("sgd", "adam", "adamw", "lars", "lars-moco"),
-    "schedule": ("cosine", "step", "constant"),
+    "schedule": ("cosine", "linear", "step", "constant"),
     "precision": ("fp32", "bf16", "fp16"),
     "contrast": ("separate", "whole"),
     "probe": ("all", "train"),
@@ -59,6 +59,9 @@ ADDED: dict[str, Any] = {
     "frozen_epochs": 1,
     "queue_start": 0,
     "anchor_views": 2,
+    "columns": (),
+    "parts": 1,
+    "keep_best": "",
 }
 # A setting at this value is chosen by the data and the device (training/defaults.py) before the run has a name.
 AUTO: dict[str, Any] = {"views": "auto", "encoder": "auto", "epochs": 0, "batch": 0, "lr": -1.0}
@@ -67,11 +70,16 @@ _DIGITS = {"views": "digits", "encoder": "tiny", "epochs": 16, "batch": 128, "lr
 _JSON_TYPES: dict[Any, Any] = {
     "str": str, "bool": bool, "int": int, "float": int | float, "tuple[int, ...]": list, "tuple[str, ...]": list,
 }  # fmt: skip
-_LISTS = {"milestones": int, "record": str, "keep": int}  # settings that are lists in a run.json, and what they hold
+_LISTS = {
+    "milestones": int,
+    "record": str,
+    "keep": int,
+    "columns": str,
+}  # settings that are lists in a run.json, and what they hold
 _AT_LEAST = {
     "limit": 0, "view_count": 1, "size": 0, "queue": 1, "width": 0, "epochs": 1, "batch": 2, "knn": 1, "knn_every": 1,
     "metrics": 0, "accumulate": 1, "norm_splits": 1, "seed": 0, "predictor": 0, "prototypes": 0, "frozen_epochs": 0,
-    "queue_start": 0, "anchor_views": 0,
+    "queue_start": 0, "anchor_views": 0, "parts": 1,
 }  # fmt: skip
 
 
@@ -97,12 +105,13 @@ class Run(
     head: str = "simclr"
     """Projector, the layers between encoder and loss: simclr, simclr-v2, hcl, balanced, moco-v2, moco-v3, moco-v3-vit, linear,
     alexnet, byol, simsiam, nnclr, barlow-twins, vicreg, w-mse, zero-cl, swav or dino; narrower ones for small images:
-    balanced-cifar, byol-cifar, simsiam-cifar, nnclr-cifar, barlow-twins-cifar, swav-cifar or dino-cifar."""
+    balanced-cifar, byol-cifar, simsiam-cifar, nnclr-cifar, barlow-twins-cifar, swav-cifar or dino-cifar. For texts: simcse, or
+    none: the loss sees the encoder's output."""
     width: int = 0
     """Dimensions of the embedding, the projector's output; 0: the projector's default. 3 can be drawn on a sphere."""
     framework: str = "simclr"
-    """What views are compared with: simclr, moco, moco-v3, byol, simsiam, nnclr, swav, dino, fnc or
-    memory-bank."""
+    """What views are compared with: simclr, simcse (the first view with the second one of all samples), moco, moco-v3, byol,
+    simsiam, nnclr, swav, dino, fnc or memory-bank."""
     loss: str = "simclr(temperature=0.2)"
     """A method of the catalogue or an objective, with settings: nt_xent(temperature=cosine(0.07, 0.2))."""
     similarity: str = "cosine"
@@ -115,7 +124,7 @@ class Run(
     weight_decay: float = 1e-4
     """Weight decay."""
     schedule: str = "cosine"
-    """cosine to zero, step (× gamma at milestones) or constant."""
+    """cosine or linear to zero, step (× gamma at milestones) or constant."""
     warmup: float = 1.0
     """Epochs of linear warm-up."""
     milestones: tuple[int, ...] = ()
@@ -124,6 +133,8 @@ class Run(
     """Factor of each drop."""
     epochs: int = 0
     """Passes over the data; 0: chosen for the number of images and the device."""
+    parts: int = 1
+    """Parts of a pass over the data, each of which counts as an epoch: large data is evaluated more often."""
     batch: int = 0
     """Images in a batch; 0: chosen for the data and the device."""
     accumulate: int = 1
@@ -149,10 +160,13 @@ class Run(
     record: tuple[str, ...] = ()
     """Further measures in the records, as MEASURE@EPOCHS: linear:PROBE@10 (accuracy of a linear probe after every 10 epochs and
     after the last; `evaluate --help` lists the probes), entropy:T@1 (CACR's conditional entropy with t⁻ = T, of all test
-    images, after each epoch)."""
+    images, after each epoch), sts:FILE@1 (for texts: Spearman's correlation on the pairs of split dev in a file as of
+    `evaluate --sts`)."""
     keep: tuple[int, ...] = ()
     """Epochs after which the weights of encoder and projector are kept, such as --keep 1 20 200. Load them with
     `contrapose.load(run, epoch=20)`, or --epoch 20 of `evaluate`, `embed` and `export`."""
+    keep_best: str = ""
+    """A number in the records, such as stsb_dev: the weights of the epoch in which it is highest are kept, as by --keep."""
     seed: int = 0
     """Decides weights, order and augmentation."""
 
@@ -173,7 +187,7 @@ class Run(
             raise ValueError(
                 "milestones: a step schedule drops at some epochs (--milestones 120 160); or --schedule constant"
             )
-        try_loss(parse(self.loss, self.data), similarity=self.similarity)
+        try_loss(parse(self.loss, self.loss_data), similarity=self.similarity)
         self._check_framework()
 
     def _check_values(self) -> None:
@@ -278,13 +292,18 @@ class Run(
         """The modality of the data."""
         return modality(self.modality)
 
-    def view_maker(self) -> ViewMaker:
-        """Make the views of the run."""
+    def view_maker(self, folder: Path | None = None) -> ViewMaker:
+        """Make the views of the run; `folder` is its directory once it is trained."""
         if "views" in self.auto_settings:
             raise ValueError(
                 "views: auto depends on the data; contrapose.training.resolve(run, device) chooses the views"
             )
-        return self.kind.views(self.views, self.view_count, size=self.size)
+        return self.kind.views(self.views, self.view_count, size=self.size, folder=folder)
+
+    @property
+    def loss_data(self) -> str:
+        """The data set whose values of the catalogue a method has: the run's own, or for texts those of SimCSE."""
+        return "simcse" if self.modality == "text" else self.data
 
     @property
     def needs_score(self) -> bool:
@@ -298,7 +317,7 @@ class Run(
 
     def check_hardest(self, negatives: int) -> None:
         """Refuse a loss that asks for more of an anchor's hardest negatives than the framework has."""
-        chosen = parse(self.loss, self.data).keywords.get("negatives")
+        chosen = parse(self.loss, self.loss_data).keywords.get("negatives")
         for choice in chosen if isinstance(chosen, tuple) else (chosen,):
             if isinstance(choice, Hardest) and choice.k is not None and choice.k > negatives:
                 raise ValueError(

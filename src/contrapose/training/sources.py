@@ -105,7 +105,7 @@ def load_own_data(run: Run, folder: Path, root: Path | None, say: Callable[[str]
     root = root and next((start / root for start in starts if (start / root).is_dir()), root)
     splits = []
     for path in paths or [run.data]:
-        splits.append(prepare(replace(run, data=path), root))
+        splits.append(prepare(replace(run, data=path), root, folder=folder))
         if same_data(splits[-1], recorded):
             return splits[-1]
     say(

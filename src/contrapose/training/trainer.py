@@ -26,7 +26,7 @@ from contrapose.training.continuation import continued_run, record_extension, re
 from contrapose.training.defaults import resolve
 from contrapose.training.eager import EagerSteps
 from contrapose.training.graphed import GraphedSteps, graph_obstacle
-from contrapose.training.kept import keep, lost_weights
+from contrapose.training.kept import keep, keep_best, lost_weights
 from contrapose.training.model import Model
 from contrapose.training.optimisers import optimiser
 from contrapose.training.precision import check_bf16
@@ -116,9 +116,9 @@ class Trainer:
     def _check_data(self) -> None:
         """Check the settings that depend on the number of samples."""
         run, size = self.run, len(self.split.train)
-        wanted = run.batch * run.accumulate
+        wanted = run.batch * run.accumulate * run.parts
         if wanted > size:
-            fits = 2 ** int(math.log2(max(2, size // run.accumulate)))
+            fits = 2 ** int(math.log2(max(2, size // (run.accumulate * run.parts))))
             raise ValueError(
                 f"batch: {wanted} images for a step are more than the {size} of the data set (--batch {fits} would do)"
             )
@@ -176,7 +176,7 @@ class Trainer:
             views=self.model.views,
             samples=samples,
             labels=labels.to(self.device) if run.needs_labels and labels is not None else None,
-            steps_per_epoch=samples // (run.batch * run.accumulate),
+            steps_per_epoch=samples // (run.batch * run.accumulate * run.parts),
             rank=self.rank,
             world_size=self.world_size,
             say=self.say,
@@ -248,6 +248,8 @@ class Trainer:
         for measure in due:
             record |= self.model.take(measure, self.split)
         if self.rank == 0:
+            if self.run.keep_best:
+                self._keep_best(record)
             message = follow_collapse(record, read_records(self.folder), self.run, evaluated=is_time)
             if message:
                 self.say(message)
@@ -259,6 +261,13 @@ class Trainer:
         if self.rank == 0 and epoch in self.run.keep:
             keep(self.folder, self.context.network, epoch=epoch, step=self.step)
 
+    def _keep_best(self, record: dict[str, Any]) -> None:
+        """Keep the weights if they are the best so far; the last record must have the number by which they are."""
+        name, network = self.run.keep_best, self.context.network
+        if self.complete and name not in record:
+            self.say(f"keep_best: the records have no {name!r}, so no weights were kept; they have {', '.join(record)}")
+        keep_best(self.folder, network, record, name=name, keep_always=self.run.keep)
+
     def _resume(self) -> None:
         """Load the newest checkpoint, if there is one, and make the records agree with it."""
         resumed = self.load_latest()
@@ -266,6 +275,7 @@ class Trainer:
             check_same_data(self.split, self.data_path, self.folder)
         if self.rank:
             return
+        self.run.kind.keep(self.folder, self.context.network.encoder, self.split, self.context.views)
         write_json_atomically(self.folder / "data.json", describe_data(self.split, self.data_path))
         if self.recorded is not None and self.recorded.epochs != self.run.epochs:
             self.say(record_extension(self.recorded, self.run, self.folder, self.step, self.steps_per_epoch))

@@ -28,6 +28,8 @@ from contrapose.networks.encoder import Encoder
 class ImageModality:
     """Images in memory or on disk, augmented views, and convolutional networks or vision transformers."""
 
+    noun: str = "images"
+
     def check_data(self, name: str, argument: str = "data") -> None:
         """Refuse a name that is neither a known data set nor a path."""
         check_name(name, argument)
@@ -36,7 +38,7 @@ class ImageModality:
         """Return whether the images are files, of a folder or of a data set of torchvision."""
         return can_stream(name)
 
-    def load(self, settings: DataSettings, root: Path | None, views: ViewMaker) -> Split:
+    def load(self, settings: DataSettings, root: Path | None, views: ViewMaker, *, encoder: str = "") -> Split:
         """Load a data set by name, from a folder or an .npz file; apply the limit and the class imbalance."""
         assert isinstance(views, Views)
         if settings.stream and not self.can_stream(settings.data):
@@ -60,7 +62,7 @@ class ImageModality:
         probe = train if settings.probe == "train" and split.probe is not None else split.probe
         return replace(split, train=train, probe=probe)
 
-    def views(self, name: str, count: int, *, size: int = 0) -> Views:
+    def views(self, name: str, count: int, *, size: int = 0, folder: Path | None = None) -> Views:
         """Return `count` views by the name of an augmentation recipe, at its own size unless `size` is another."""
         return Views.named(name, count, size=size or None)
 
@@ -82,6 +84,10 @@ class ImageModality:
     def prepare(self, network: nn.Module) -> nn.Module:
         """Convert weights to channels last, the layout in which convolutions run fastest."""
         return network.to(memory_format=torch.channels_last)
+
+    def keep(self, folder: Path, encoder: Encoder, split: Split, views: ViewMaker) -> None:
+        """Do nothing: images need no more than the weights and the settings of the run."""
+        return
 
     def decode(self, samples: Tensor | Sequence[Any], views: ViewMaker) -> Tensor:
         """Return uint8 images (B, 3, H, W) of such a tensor, or of a list of paths or PIL images."""

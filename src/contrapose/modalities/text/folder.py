@@ -25,14 +25,14 @@ class EncoderFolder:
     normalise: bool = False
 
 
-def read_folder(path: Path) -> EncoderFolder:
-    """Read the settings of a folder, and check that it has what an encoder needs."""
+def read_folder(path: Path, *, weights: bool = True) -> EncoderFolder:
+    """Read the settings of a folder, and check that it has what an encoder needs, with `weights` or without them."""
     if not path.is_dir():
         problem = "is a file" if path.exists() else "does not exist"
         raise ValueError(f"encoder: {path} {problem}; expected a folder with config.json, after hf:")
     modules = _read_modules(path)
     transformer = path / modules.get("Transformer", "")
-    _check_files(transformer)
+    _check_files(transformer, weights=weights)
     settings = _read_json(transformer / "sentence_bert_config.json")
     return EncoderFolder(
         path=path,
@@ -41,6 +41,33 @@ def read_folder(path: Path) -> EncoderFolder:
         length=int(settings.get("max_seq_length") or 0),
         normalise="Normalize" in modules,
     )
+
+
+def write_folder(folder: Path, encoder: Any, tokenizer: Any, *, length: int, weights: bool) -> None:
+    """Write an encoder as sentence-transformers saves it, with its weights or without them.
+
+    encoder   `Transformer`: its model, and the name of its pooling
+    length    tokens after which a text is cut
+    """
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    width = encoder.model.config.hidden_size
+    pooling = {key: name == encoder.pooling for key, name in _OLD_POOLINGS.items()}
+    files = {
+        "modules.json": modules,
+        "1_Pooling/config.json": {"word_embedding_dimension": width, **pooling},
+        "sentence_bert_config.json": {"max_seq_length": length, "do_lower_case": False},
+    }
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
+    tokenizer.save_pretrained(folder)
+    if weights:
+        encoder.model.save_pretrained(folder)
+    else:
+        encoder.model.config.save_pretrained(folder)
 
 
 def _read_modules(path: Path) -> dict[str, str]:
@@ -68,10 +95,10 @@ def _read_pooling(path: Path) -> str:
     return "+".join(names)  # several are concatenated
 
 
-def _check_files(path: Path) -> None:
+def _check_files(path: Path, *, weights: bool) -> None:
     if not (path / "config.json").exists():
         raise ValueError(f"encoder: {path} has no config.json; expected a folder that transformers saved")
-    if not any(path.glob("model*.safetensors")):
+    if weights and not any(path.glob("model*.safetensors")):
         pickles = sorted(file.name for pattern in _PICKLES for file in path.glob(pattern))
         if pickles:
             raise ValueError(

