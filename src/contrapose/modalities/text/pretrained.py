@@ -19,6 +19,7 @@ from torch import Tensor
 from contrapose.extras import TEXT_PACKAGES, needs_extra
 from contrapose.modalities.progress import progress_bar
 from contrapose.modalities.text.folder import EncoderFolder, read_folder
+from contrapose.modalities.text.vocabulary import pad_on_the_right
 from contrapose.pairs import unit
 from contrapose.validate import check_count, check_known
 
@@ -89,12 +90,7 @@ def load_sentence_encoder(
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with needs_extra("a sentence encoder", "text", TEXT_PACKAGES):
         model, tokenizer = _load(folder.transformer)
-    if tokenizer.pad_token is None:
-        raise ValueError(
-            f"encoder: the tokenizer in {folder.transformer} has no padding token; add a pad_token to its "
-            "tokenizer_config.json"
-        )
-    tokenizer.padding_side = "right"  # with padding on the left, the first state would not be that of [CLS]
+    pad_on_the_right(tokenizer, folder.transformer)
     limit = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", math.inf))
     if length:
         check_count("length", length, least=3)  # one token between the two that mark start and end
