@@ -78,7 +78,10 @@ def test_the_same_texts_give_the_same_vocabulary() -> None:
 
 def test_a_saved_tokenizer_is_the_same(tmp_path: Path) -> None:
     tokenizer = train_vocabulary(ENGLISH)
+    tokenizer(ENGLISH, padding="max_length", truncation=True, max_length=4)
     save_tokenizer(tokenizer, tmp_path)
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    assert (content["truncation"], content["padding"]) == (None, None)
     loaded = load_tokenizer(tmp_path)
     assert loaded(ENGLISH, padding=True)["input_ids"] == tokenizer(ENGLISH, padding=True)["input_ids"]
     assert (loaded.pad_token_id, loaded.padding_side) == (0, "right")

@@ -91,6 +91,9 @@ def _continues_a_word(character: str, tokenizer: Any) -> bool:
 
 def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     """Write tokenizer.json and tokenizer_config.json."""
+    # Left over from its last call; saved, they would be the defaults of whoever loads the file.
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
     tokenizer.save_pretrained(folder)
 
 
