@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from contrapose.modalities.text.vocabulary import save_tokenizer
+
 # Without any of these files, transformers builds a BERT tokenizer with an empty vocabulary.
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -63,7 +65,7 @@ def write_folder(folder: Path, encoder: Any, tokenizer: Any, *, length: int, wei
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)
     if weights:
         encoder.model.save_pretrained(folder)
     else:

@@ -15,11 +15,10 @@ from contrapose.modalities.modality import DataSettings, Split
 from contrapose.modalities.text.built_in import BUILT_IN, BuiltInTexts
 from contrapose.modalities.text.files import TextFile, is_text_file, open_texts
 from contrapose.modalities.text.sentences import Sentences
-from contrapose.modalities.text.tokens import tokenise
+from contrapose.modalities.text.tokens import Texts, tokenise
 from contrapose.modalities.text.vocabulary import train_vocabulary
 from contrapose.randomness import permutation
 
-Texts = TextFile | BuiltInTexts
 _MOST_HELD_OUT = 2000  # pairs to evaluate on; more would cost time and say little more
 _VOCABULARY_TEXTS = 200_000  # texts from which a vocabulary is learned; more change little
 _IMAGE_SETTINGS = ("classes", "imbalance", "probe_data")
@@ -62,6 +61,9 @@ def load(settings: DataSettings, tokenizer: Any, *, length: int, cache: Path | N
     tokens = tokenise(texts, tokenizer, length=length, cache=None if isinstance(texts, BuiltInTexts) else cache)
     rows = Sentences(Path(settings.data).name, tokens, tokenizer, stream=settings.stream, content=texts.fingerprint)
     split = _hold_out(rows, texts, settings.hold_out)
+    if isinstance(texts, TextFile) and texts.skipped:
+        note = f"{texts.skipped:,} rows of {settings.data} cannot be used and are left out (--skip-broken)"
+        split = replace(split, notes=(note, *split.notes))
     if 0 < settings.limit < len(split.train):
         split = replace(split, train=split.train.subset(_sample(len(split.train), settings.limit)))
     return split

@@ -20,6 +20,7 @@ from torch import Tensor
 from contrapose.extras import TEXT_PACKAGES, needs_extra
 from contrapose.modalities.progress import progress_bar
 from contrapose.modalities.text.folder import EncoderFolder, read_folder
+from contrapose.modalities.text.vocabulary import pad_on_the_right
 from contrapose.pairs import unit
 from contrapose.validate import check_count, check_known
 
@@ -123,11 +124,7 @@ def load_tokenizer(path: Path) -> Any:
 
     with _loading(path):
         tokenizer = AutoTokenizer.from_pretrained(path, **_SAFE)
-    if tokenizer.pad_token is None:
-        raise ValueError(
-            f"encoder: the tokenizer in {path} has no padding token; add a pad_token to its tokenizer_config.json"
-        )
-    tokenizer.padding_side = "right"  # with padding on the left, the first state would not be that of [CLS]
+    pad_on_the_right(tokenizer, path)
     return tokenizer
 
 

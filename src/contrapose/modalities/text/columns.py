@@ -1,0 +1,36 @@
+"""Columns of text by their names: which ones are texts, and in which order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from contrapose.validate import check_known
+
+# Anchors, positives and negatives, by the names that published data sets use.
+_ROLES = (
+    ("sentence", "sent", "text", "anchor", "query", "question", "premise", "source"),
+    ("positive", "pos", "document", "passage", "answer", "response", "paraphrase", "hypothesis", "target"),
+    ("negative", "neg", "hard_negative", "hard_neg"),
+)
+_RANK = {name: rank for rank, names in enumerate(_ROLES) for name in names}
+_NUMBERED = re.compile(r"(.*?)[_-]?(\d*)")  # sentence1, negative_2
+
+
+def known_order(name: str) -> tuple[int, int] | None:
+    """Return what a known column name is sorted by: role and number; None for another name."""
+    match = _NUMBERED.fullmatch(name.strip().lower())
+    if match is None or match[1] not in _RANK:
+        return None
+    return _RANK[match[1]], int(match[2] or 0)
+
+
+def choose_columns(names: Sequence[str], requested: Sequence[str], *, file: str) -> tuple[str, ...]:
+    """Return the requested columns, or else those with known names in the order of their roles, or else all."""
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise ValueError(f"data: {file} has two columns {twice[0]!r}; rename one of them")
+    for name in requested:
+        check_known("columns", name, names)
+    known = [name for name in names if known_order(name) is not None]
+    return tuple(requested or sorted(known, key=lambda name: known_order(name) or (0, 0)) or names)
