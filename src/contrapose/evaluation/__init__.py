@@ -7,6 +7,7 @@ from contrapose.evaluation.knn import KNN
 from contrapose.evaluation.linear import Probe, few_shot
 from contrapose.evaluation.measures import GEOMETRY, Measures, bias_values, partners, separation_values
 from contrapose.evaluation.probes import PROBES
+from contrapose.evaluation.retrieval import recall_at
 from contrapose.evaluation.scores import METRICS, score
 from contrapose.evaluation.shots import FewShot, FewShotResult, n_shot
 from contrapose.evaluation.transfer import PROTOCOLS, TRANSFER_SETS, TransferSet, transfer_score
@@ -31,6 +32,7 @@ __all__ = [
     "n_shot",
     "partners",
     "probe_augmented",
+    "recall_at",
     "score",
     "separation_values",
     "transfer_score",

@@ -1,0 +1,84 @@
+"""Retrieval: how often the document that belongs to a query is among the k most similar ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from contrapose.reduce.unit import full_precision, units
+from contrapose.validate import check_count, check_embeddings, check_index, check_same_shape, check_values
+
+_BLOCK = 2**24  # similarities held at a time: 64 MiB in float32
+_ROUNDING = 8  # cosines that differ by fewer units of rounding count as equal
+
+
+@torch.no_grad()
+def recall_at(
+    queries: Tensor, documents: Tensor, *, ks: Sequence[int] = (1, 5, 10), ids: Tensor | None = None
+) -> dict[str, float]:
+    """Return how many queries find their document among the k most similar ones, in per cent: {"recall@1": …}.
+
+    queries     embeddings (n, d)
+    documents   embeddings (n, d); document i belongs to query i
+    ks          a k that is larger than n is left out
+    ids         integers (n,): documents with equal ids, such as equal texts, are right for each other's queries, and one of
+                them is enough
+
+    Similarity is the cosine. Only documents are ranked, for each query, as is customary; for the other direction, exchange the
+    two. A wrong document that is exactly as similar as the right one is ranked before it: an encoder that maps all texts to
+    the same point finds nothing.
+
+    >>> z = torch.eye(4)
+    >>> recall_at(z, z.roll(1, 0), ks=(1, 4))
+    {'recall@1': 0.0, 'recall@4': 100.0}
+    """
+    _check(queries, documents, ks, ids)
+    queries, documents = units(queries, documents)
+    rows = max(1, _BLOCK // len(documents))
+    with full_precision(queries):
+        blocks = [
+            _wrong_documents_before(queries[start : start + rows], documents, start, ids)
+            for start in range(0, len(queries), rows)
+        ]
+    wrong = torch.cat(blocks)
+    return {f"recall@{k}": 100 * float((wrong < k).double().mean()) for k in ks if k <= len(documents)}
+
+
+def _wrong_documents_before(queries: Tensor, documents: Tensor, start: int, ids: Tensor | None) -> Tensor:
+    """Return the number of wrong documents ranked before the first right one, (b,), for the queries from row `start` on."""
+    similarity = queries @ documents.T
+    rows = torch.arange(start, start + len(queries), device=documents.device)
+    is_right = rows[:, None] == torch.arange(len(documents), device=documents.device)
+    if ids is not None:
+        ids = ids.to(documents.device)
+        is_right = ids[rows][:, None] == ids
+    best_right = similarity.masked_fill(~is_right, -torch.inf).amax(1, keepdim=True)
+    # A matrix product may round the cosines of equal documents differently.
+    tie = _ROUNDING * torch.finfo(similarity.dtype).eps
+    return ((similarity >= best_right - tie) & ~is_right).sum(1)
+
+
+def _check(queries: Tensor, documents: Tensor, ks: Sequence[int], ids: Tensor | None) -> None:
+    for name, z in (("queries", queries), ("documents", documents)):
+        check_embeddings(name, z, 2, shapes={2: "(n, d)"})
+    check_same_shape("documents", documents, "queries", queries)
+    if len(queries) < 2:
+        raise ValueError(
+            f"queries: expected at least two, got {len(queries)}: a document without rivals is always found"
+        )
+    for name, z in (("queries", queries), ("documents", documents)):
+        _check_finite(name, z)
+    for k in ks:
+        check_count("ks", k, least=1)
+    if not any(k <= len(documents) for k in ks):
+        raise ValueError(f"ks: expected a k of at most {len(documents)}, the number of documents, got {tuple(ks)}")
+    if ids is not None:
+        check_index("ids", ids, len(documents))
+
+
+def _check_finite(name: str, z: Tensor) -> None:
+    finite = z.isfinite().all(1)
+    # A NaN is less than nothing, so that no document would rank before it.
+    check_values(finite, lambda: f"{name}: the embedding of row {int((~finite).nonzero()[0])} is not finite")
