@@ -34,14 +34,14 @@ METHOD_SETTINGS: Mapping[str, Settings] = {
 }
 
 
-# Of texts, unless the user chooses others: SimCSE's, with the catalogue's values for it.
+# Of texts, unless the user chooses others: what SimCSE compares, with the catalogue's values for it.
 TEXT_SETTINGS: Settings = {
     "modality": "text",
     "framework": "simcse",
-    "head": "simcse",
+    "head": "none",
     "loss": "simclr",
     "schedule": "linear",
-    "warmup": 0.0,
+    "warmup": 0.25,
 }
 
 

@@ -15,8 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from contrapose.evaluation import KNN, PROBES, Measures, Probe, features, probe_augmented
-from contrapose.evaluation.retrieval import recall_at
+from contrapose.evaluation import KNN, PROBES, Measures, Probe, features, probe_augmented, recall_at
 from contrapose.evaluation.sentences import evaluate_sts, read_sts
 from contrapose.metrics import conditional_entropy
 from contrapose.modalities import Source, Split

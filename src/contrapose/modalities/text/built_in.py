@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from contrapose.modalities.text.manual import manual_pairs
+from contrapose.modalities.text.pydoc import pydoc_pairs
 
-BUILT_IN = ("manual",)
+BUILT_IN = ("pydoc",)
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class BuiltInTexts:
 
     @cached_property
     def _pairs(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        return manual_pairs()
+        return pydoc_pairs()
 
     @property
     def held_out(self) -> int:

@@ -19,7 +19,7 @@ from contrapose.networks.encoder import Encoder
 
 VOCABULARY = 8192  # tokens of an encoder made from scratch; its tokenizer may have fewer
 _SCRATCH = {  # layers, width, heads
-    "tiny": (2, 128, 2),
+    "tiny": (1, 128, 2),
     "small": (4, 256, 4),
     "medium": (6, 384, 6),
 }

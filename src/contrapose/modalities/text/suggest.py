@@ -12,9 +12,10 @@ from contrapose.modalities.modality import DataSettings, Suggestion
 from contrapose.modalities.text.encoders import EncoderName
 from contrapose.modalities.text.load import open_data
 
-_BATCH = 64  # SimCSE's
-_PRETRAINED_LR = 3e-5  # SimCSE's, at this batch
-_PRETRAINED_EPOCHS = 1
+_PRETRAINED = {"epochs": 1, "lr": 3e-5}  # SimCSE's
+_SCRATCH_LR = {"tiny": 2e-3, "small": 1e-3, "medium": 5e-4}
+_SCRATCH_STEPS = {"cpu": 200, "cuda": 20_000}
+_EPOCHS = (1, 100)
 
 
 def suggest(settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
@@ -26,9 +27,15 @@ def suggest(settings: DataSettings, chosen: Mapping[str, Any], device: torch.dev
     picked.setdefault("views", "dropout" if columns == 1 else "columns")
     picked.setdefault("encoder", _encoder(device))
     # A power of two that leaves at least four steps in an epoch.
-    picked.setdefault("batch", max(2, min(_BATCH, 2 ** max(1, (count // 4).bit_length() - 1))))
-    if EncoderName.parse(picked["encoder"]).folder is not None:
-        picked |= {"epochs": _PRETRAINED_EPOCHS, "lr": _PRETRAINED_LR}
+    name = EncoderName.parse(picked["encoder"])
+    largest = 128 if name.folder is None else 64
+    picked.setdefault("batch", max(2, min(largest, 2 ** max(1, (count // 4).bit_length() - 1))))
+    if name.folder is not None:
+        picked |= _PRETRAINED
+    else:
+        steps = _SCRATCH_STEPS["cpu" if device.type == "cpu" else "cuda"]
+        epochs = round(steps * picked["batch"] / max(1, count))
+        picked |= {"epochs": min(_EPOCHS[1], max(_EPOCHS[0], epochs)), "lr": _SCRATCH_LR[name.base]}
     new = {name: value for name, value in picked.items() if name not in chosen}
     what = "sentences" if columns == 1 else f"rows of {columns} texts"
     return Suggestion(new, count, f"{count:,} {what}")
