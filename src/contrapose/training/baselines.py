@@ -28,7 +28,9 @@ _ON_CIFAR: Mapping[str, Settings] = {
     "simsiam": {
         "framework": "simsiam", "head": "simsiam-cifar", "predictor": 512, "loss": "simsiam", "views": "simsiam-cifar"},
     "barlow-twins": {"head": "barlow-twins-cifar", "loss": "barlow_twins", "views": "byol-cifar"},
-    "vicreg": {"head": "barlow-twins-cifar", "loss": "vicreg"},
+    # Weights of 25 make its gradient large: at 0.06 without warm-up the loss is not finite after three steps. Its authors warm
+    # up for ten epochs.
+    "vicreg": {"head": "barlow-twins-cifar", "loss": "vicreg", "lr": 0.02, "warmup": 10.0},
     "swav": {
         "framework": "swav", "head": "swav-cifar", "prototypes": 512, "frozen_epochs": 0, "loss": "swav",
         "views": "swav-cifar", "optimiser": "adam", "lr": 1e-3, "weight_decay": 1e-6},
