@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from contrapose.training import Trainer, preset
-from contrapose.training.eager import EagerSteps
 from contrapose.training.baselines import BASELINES
+from contrapose.training.eager import EagerSteps
 
 SGD, ADAM = ("sgd", 0.06, 0.0, 128, 200, 5e-4), ("adam", 1e-3, 0.0, 128, 200, 1e-6)
 TABLE8 = ("lars", 0.3 * 128 / 256, 10.0, 128, 400, 1e-6)  # as Zero-CL and ARB

@@ -74,8 +74,12 @@ def register_attention() -> None:
     from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
     from transformers.modeling_utils import AttentionInterface
 
+    def mask(*sizes: int, **options: Any) -> Tensor | None:
+        # A mask that is left out where there is no padding would read the padding back from the GPU.
+        return sdpa_mask(*sizes, **options | {"allow_is_bidirectional_skip": False, "allow_is_causal_skip": False})
+
     AttentionInterface.register(ATTENTION, seeded_attention)
-    AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+    AttentionMaskInterface.register(ATTENTION, mask)
 
 
 def seeded_attention(
