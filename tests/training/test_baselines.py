@@ -103,7 +103,14 @@ def test_settings_of_the_sources(name: str) -> None:
 
 def test_vicreg_starts_with_finite_losses(tmp_path: Path) -> None:
     """Without warm-up, at the learning rate of the other methods, its loss was not finite after three steps."""
-    small = {"data": "digits", "limit": 600, "encoder": "tiny", "metrics": 0, "precision": "fp32", "batch": 128}
+    small: dict[str, Any] = {
+        "data": "digits",
+        "limit": 600,
+        "encoder": "tiny",
+        "metrics": 0,
+        "precision": "fp32",
+        "batch": 128,
+    }
     trainer = Trainer(
         replace(preset("vicreg/cifar10"), **small), tmp_path, say=lambda text: None, device=torch.device("cpu")
     )

@@ -76,7 +76,10 @@ def register_attention() -> None:
 
     def mask(*sizes: int, **options: Any) -> Tensor | None:
         # A mask that is left out where there is no padding would read the padding back from the GPU.
-        return sdpa_mask(*sizes, **options | {"allow_is_bidirectional_skip": False, "allow_is_causal_skip": False})
+        made: Tensor | None = sdpa_mask(
+            *sizes, **options | {"allow_is_bidirectional_skip": False, "allow_is_causal_skip": False}
+        )
+        return made
 
     AttentionInterface.register(ATTENTION, seeded_attention)
     AttentionMaskInterface.register(ATTENTION, mask)
