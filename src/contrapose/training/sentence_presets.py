@@ -1,8 +1,8 @@
 """Settings of DySTreSS's Table 12, SimCSE with three losses: `contrapose train --preset simcse/wiki1m`.
 
 Give your own files: `--data SENTENCES.txt --encoder hf:FOLDER --record sts:PAIRS.tsv@1`. The papers start from
-bert-base-uncased. The step that is best on STS-B's development pairs is kept; it is looked for every 125 steps of wiki1m's 15,625.
-With n sentences, n / 8000 `--parts` and as many `--epochs` keep that interval.
+bert-base-uncased. The weights that are best on STS-B's development pairs are kept, of an evaluation every 125 steps. For n
+sentences in place of wiki1m's million, set `--parts` and `--epochs` to n / 8000 to keep that interval.
 """
 
 from __future__ import annotations
