@@ -91,7 +91,8 @@ class _StudyOptions:
     (one GPU, CIFAR-10 and CIFAR-100, usually the printed epochs) or paper (the paper's settings)."""
     data: tuple[str, ...] = ()
     """Replace the data: a name or path for all data sets, or NAME=PATH for one, such as cifar10=cifar10.npz. Data on which
-    encoders are evaluated after training is given in the same way: voc=VOCdevkit; flowers102=flowers102 downloads it."""
+    encoders are evaluated after training is given in the same way: voc=VOCdevkit; flowers102=flowers102 downloads it. So are
+    the files of a study of sentences: encoder=FOLDER sts=PAIRS.tsv."""
     rows: tuple[str, ...] = ()
     """Use only these rows, such as "τ = 0.2". Claims are then judged by these rows alone."""
     sets: tuple[str, ...] = ()
