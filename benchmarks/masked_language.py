@@ -185,7 +185,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(arguments)
     check_directory("out", options.out)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.set_float32_matmul_precision("high")
     torch.manual_seed(options.seed)
     start = time.perf_counter()
     texts = open_texts(options.sentences)

@@ -190,22 +190,19 @@ def check_data_available(plans: Sequence[Plan], root: Path) -> None:
     _check_downstream_data(plans, root)
     for plan in plans:
         for study_data in plan.sets if plan.study.rows else ():
-            expected = _TEXTS if plan.study.is_text else _IMAGES
-            _check_source(study_data.data, study_data.name, root, expected)
-            for source, what in needed_files(study_data.changes).items():
-                _check_source(source, what.format(study_data.name), root, _FILES.get(what, expected))
+            texts = plan.study.is_text
+            sources = {study_data.data: study_data.name, **needed_files(study_data.changes)}
+            for source, what in sources.items():
+                if not _is_available(source, root):
+                    expected = _FILES.get(what, _TEXTS if texts else _IMAGES)
+                    raise ValueError(_describe_missing(plan, source, what.format(study_data.name), expected))
 
 
-def _check_source(source: str, name: str, root: Path, expected: str) -> None:
-    """Raise ValueError unless data is available; `name` says what it is for, `expected` what a path should lead to."""
-    if _is_available(source, root):
-        return
-    # Something that looks like a path is a mistyped one; a bare name is a data set that users must get themselves.
-    if len(Path(source).parts) > 1 or Path(source).suffix:
-        raise ValueError(f"data: {source} does not exist; expected {expected}")
-    raise ValueError(
-        f"data: {name} cannot be downloaded automatically; give its path with --data {source}=PATH: {expected}"
-    )
+def _describe_missing(plan: Plan, source: str, what: str, expected: str) -> str:
+    """Say that a path is wrong, or which option gives data that users must get themselves."""
+    if source not in plan.study.own_names:
+        return f"data: {source} does not exist; expected {expected}"
+    return f"data: {what} cannot be downloaded automatically; give its path with --data {source}=PATH: {expected}"
 
 
 def _is_available(source: str, root: Path) -> bool:

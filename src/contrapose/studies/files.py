@@ -10,8 +10,9 @@ record       sts:NAME@1      scored sentence pairs, by which the best step is ch
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
+
+from contrapose.modalities.text.encoders import EncoderName
 
 Settings = Mapping[str, Any]  # fields of Run
 # What the files are of a data set, in messages.
@@ -38,10 +39,9 @@ def with_paths(changes: Settings, paths: Mapping[str, str]) -> dict[str, Any]:
     filled = dict(changes)
     if "probe_data" in filled:
         filled["probe_data"] = paths.get(filled["probe_data"], filled["probe_data"])
-    folder = paths.get(str(filled.get("encoder", "")).removeprefix(_FOLDER))
-    if folder is not None:
-        # What is no folder is the name of an encoder, or a mistake that the run refuses.
-        filled["encoder"] = f"{_FOLDER}{folder}" if Path(folder).is_dir() else folder
+    path = paths.get(str(filled.get("encoder", "")).removeprefix(_FOLDER))
+    if path is not None:
+        filled["encoder"] = path if _is_encoder(path) else f"{_FOLDER}{path}"
     if "record" in filled:
         filled["record"] = tuple(
             _filled(item, paths) if item.startswith(_SCORED) else item for item in filled["record"]
@@ -59,6 +59,15 @@ def without_missing_files(changes: Settings, paths: Mapping[str, str]) -> dict[s
         del kept["record"]
         kept.pop("keep_best", None)  # it is a number of these records
     return kept
+
+
+def _is_encoder(path: str) -> bool:
+    """Return whether a path is an encoder's name, whether or not a folder exists: a report needs the names of runs alone."""
+    try:
+        EncoderName.parse(path)
+    except ValueError:
+        return False
+    return True
 
 
 def _filled(item: str, paths: Mapping[str, str]) -> str:

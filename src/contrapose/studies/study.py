@@ -173,12 +173,12 @@ class Study:
         ]
         downstream = {**dict.fromkeys(made, MADE), **{name: path for name, path in paths.items() if name in known}}
         study = self._smoke_transfer(downstream) if scale == "smoke" else self
-        own = {name: path for name, path in paths.items() if name in self._own_names}
+        own = {name: path for name, path in paths.items() if name in self.own_names}
         sets = self._sets_at(scale, own, replacements)
         return Plan(study=study, scale=scale, sets=sets, precision=precision, downstream=downstream)
 
     @property
-    def _own_names(self) -> set[str]:
+    def own_names(self) -> set[str]:
         """Return the names of data that runs are trained on, or evaluated on during training."""
         files = {name for study_data in self.sets for name in needed_files(study_data.changes)}
         return {study_data.data for study_data in self.sets} | files | (set() if self.is_text else {"cifar10"})
@@ -233,7 +233,7 @@ class Study:
 
     def _parse_data(self, data: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         """Split the user's words into {NAME: PATH} and those that stand alone and replace all data sets."""
-        known = self._own_names | {*self.downstream_names}
+        known = self.own_names | {*self.downstream_names}
         paths: dict[str, str] = {}
         replacements = []
         for text in data:
