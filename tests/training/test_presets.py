@@ -15,6 +15,7 @@ from contrapose.modalities.images.views import Views
 from contrapose.training import PRESETS, preset
 from contrapose.training.baselines import BASELINES
 from contrapose.training.presets import moco_v3_settings
+from contrapose.training.sentence_presets import SENTENCES
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
@@ -79,7 +80,7 @@ SETTINGS: dict[str, tuple[tuple[str, float, str, float, int, int, float], dict[s
 
 
 def test_the_table_has_every_preset() -> None:
-    assert SETTINGS.keys() == PRESETS.keys() - BASELINES.keys()
+    assert SETTINGS.keys() == PRESETS.keys() - BASELINES.keys() - SENTENCES.keys()
 
 
 @pytest.mark.parametrize("name", sorted(SETTINGS))

@@ -15,16 +15,26 @@ from contrapose.cli.progress import progress_display
 from contrapose.cli.study_show import describe_estimate, recorded_durations
 from contrapose.modalities.images.load import NAMED
 from contrapose.modalities.images.load import load as load_data
+from contrapose.modalities.text.built_in import BUILT_IN
 from contrapose.report.render import write
 from contrapose.studies import STUDIES, Plan, Study, find
 from contrapose.studies.collect import collect, document, verdicts
 from contrapose.studies.downstream import MADE
 from contrapose.studies.execute import run_tasks
+from contrapose.studies.files import ENCODER, PAIRS, needed_files
 from contrapose.studies.protocol import protocol_page
 from contrapose.studies.results import RunDirectory
 from contrapose.studies.scales import describe_changes
 from contrapose.studies.task import Task
 from contrapose.validate import check_directory, check_known, nearest
+
+# What a path should lead to, in messages.
+_IMAGES = "a folder with train/ and test/ (or val/), class folders inside, or an .npz file"
+_TEXTS = "a file with one sentence a line"
+_FILES = {
+    ENCODER: "a Hugging Face folder with config.json, or minilm",
+    PAIRS: "a tab-separated file of scored pairs, as for `contrapose evaluate --sts`",
+}
 
 
 @dataclass(frozen=True)
@@ -81,7 +91,8 @@ class _StudyOptions:
     (one GPU, CIFAR-10 and CIFAR-100, usually the printed epochs) or paper (the paper's settings)."""
     data: tuple[str, ...] = ()
     """Replace the data: a name or path for all data sets, or NAME=PATH for one, such as cifar10=cifar10.npz. Data on which
-    encoders are evaluated after training is given in the same way: voc=VOCdevkit; flowers102=flowers102 downloads it."""
+    encoders are evaluated after training is given in the same way: voc=VOCdevkit; flowers102=flowers102 downloads it. So are
+    the files of a study of sentences: encoder=FOLDER sts=PAIRS.tsv."""
     rows: tuple[str, ...] = ()
     """Use only these rows, such as "τ = 0.2". Claims are then judged by these rows alone."""
     sets: tuple[str, ...] = ()
@@ -177,23 +188,21 @@ def make_plans(
 def check_data_available(plans: Sequence[Plan], root: Path) -> None:
     """Download missing data sets that torchvision knows; raise ValueError if any other data is missing."""
     _check_downstream_data(plans, root)
-    sets = [study_data for plan in plans if plan.study.rows for study_data in plan.sets]
-    names_by_source = {study_data.data: study_data.name for study_data in sets}
-    for study_data in sets:
-        if "probe_data" in study_data.changes:
-            names_by_source.setdefault(
-                study_data.changes["probe_data"], f"the data that {study_data.name} is evaluated on"
-            )
-    for source, name in names_by_source.items():
-        if _is_available(source, root):
-            continue
-        expected = "a folder with train/ and test/ (or val/), class folders inside, or an .npz file"
-        # Something that looks like a path is a mistyped one; a bare name is a data set that users must get themselves.
-        if len(Path(source).parts) > 1 or Path(source).suffix:
-            raise ValueError(f"data: {source} does not exist; expected {expected}")
-        raise ValueError(
-            f"data: {name} cannot be downloaded automatically; give its path with --data {source}=PATH: {expected}"
-        )
+    for plan in plans:
+        for study_data in plan.sets if plan.study.rows else ():
+            texts = plan.study.is_text
+            sources = {study_data.data: study_data.name, **needed_files(study_data.changes)}
+            for source, what in sources.items():
+                if not _is_available(source, root):
+                    expected = _FILES.get(what, _TEXTS if texts else _IMAGES)
+                    raise ValueError(_describe_missing(plan, source, what.format(study_data.name), expected))
+
+
+def _describe_missing(plan: Plan, source: str, what: str, expected: str) -> str:
+    """Say that a path is wrong, or which option gives data that users must get themselves."""
+    if source not in plan.study.own_names:
+        return f"data: {source} does not exist; expected {expected}"
+    return f"data: {what} cannot be downloaded automatically; give its path with --data {source}=PATH: {expected}"
 
 
 def _is_available(source: str, root: Path) -> bool:
@@ -201,7 +210,7 @@ def _is_available(source: str, root: Path) -> bool:
     # Downloaded here, once, because concurrent runs would download the same files at the same time.
     if source in NAMED and source != "digits":
         load_data(source, root=root)
-    return source in NAMED or Path(source).exists()
+    return source in (*NAMED, *BUILT_IN) or Path(source).exists()
 
 
 def _check_downstream_data(plans: Sequence[Plan], root: Path) -> None:

@@ -214,6 +214,20 @@ def on_data_sets(names: Sequence[str], claim: Claim) -> Claim:
     return restricted
 
 
+def needs_seeds(least: int, claim: Claim) -> Claim:
+    """Leave a claim undecided until there are so many seeds, for runs that differ much from seed to seed."""
+
+    def cautious(results: Results) -> Verdict:
+        verdict = claim(results)
+        fewest = min((len(cell.values) for cell in results.cells.values() if cell.values), default=0)
+        if fewest >= least:
+            return verdict
+        evidence = f"{verdict.evidence}; {fewest} of at least {least} seeds"
+        return replace(verdict, outcome=UNDECIDED, evidence=evidence)
+
+    return cautious
+
+
 def computed_claim(statement: str, decide: Callable[[Results], tuple[bool | None, str]]) -> Claim:
     """Return a claim that is decided by any function of the results: True, False or None (undecided), and the evidence."""
 

@@ -1,7 +1,7 @@
 """Data that encoders are evaluated on after training: which names a measure needs, and which paths the user gave for them.
 
-The user gives it with --data NAME=PATH. "detection:voc:AP50" needs voc, and "transfer:mura:dystress:supervised" needs mura and
-supervised, a file of weights.
+The user gives it with --data NAME=PATH. "detection:voc:AP50" needs voc, "sentences:sts:sts12" needs sts, and
+"transfer:mura:dystress:supervised" needs mura and supervised, a file of weights.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 MADE = "made"  # in place of the path: a small set is made for the evaluation
 STAND_IN = "digits"  # what the smoke scale transfers to if no data is given; it is built in
 SUPERVISED = "supervised"  # the name of the weights file
-_KINDS = ("detection", "transfer")
+_KINDS = ("detection", "transfer", "sentences")
 
 
 def downstream_names(measure: str) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ metric:NAME:SPACE:IMAGES   a metric, such as uniformity, of the output of the en
 fine_tune              top-1 accuracy after fine-tuning, by the recipe of CACR's Table 18 for the encoder
 transfer:…             the encoder on other data: see studies/transfer.py
 detection:…            the encoder in a detector: see studies/detection.py
+sentences:…            the encoder on scored or labelled sentences: see studies/sentences.py
 map                    a t-SNE map of a sample
 start:MEASURE          another measure, of the model before its training
 knn_hits               a digit for each test image: 1 if the kNN of the records finds its class, else 0
@@ -36,6 +37,7 @@ from contrapose.studies.detection import detection
 from contrapose.studies.downstream import data_key, paths_of
 from contrapose.studies.embeddings import metric, start
 from contrapose.studies.queries import query_map, query_weights
+from contrapose.studies.sentences import sentences
 from contrapose.studies.transfer import transfer
 from contrapose.training import Model
 
@@ -199,4 +201,8 @@ _EVALUATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "negative_variation": query_map,
 }
 # Evaluations that are given the paths of downstream data too.
-_ON_DOWNSTREAM_DATA: dict[str, Callable[..., dict[str, Any]]] = {"detection": detection, "transfer": transfer}
+_ON_DOWNSTREAM_DATA: dict[str, Callable[..., dict[str, Any]]] = {
+    "detection": detection,
+    "transfer": transfer,
+    "sentences": sentences,
+}

@@ -12,6 +12,7 @@ from contrapose.evaluation import FINE_TUNING, PROBES
 from contrapose.studies.detection import describe_detection
 from contrapose.studies.differences import list_words
 from contrapose.studies.measures import fine_tuning_recipe
+from contrapose.studies.sentences import describe_sentences
 from contrapose.studies.study import PAPERS, Plan, Quantity, Row, Study, StudyData, data_name
 from contrapose.studies.transfer import describe_transfer
 from contrapose.training import Run
@@ -104,6 +105,7 @@ _DESCRIBED: Mapping[str, Callable[[str, Run], str]] = {
     ),
     "transfer": lambda measure, run: describe_transfer(measure),
     "detection": lambda measure, run: describe_detection(*measure.split(":")[1:]),
+    "sentences": describe_sentences,
 }
 
 

@@ -44,7 +44,8 @@ def describe_changes(plan: Plan) -> str:
     shown = [_describe_setting(name, changes[name]) for name in _SHOWN if name in changes]
     others = [_WORDS.get(name, name.replace("_", " ")) for name in changes if name not in _SHOWN]
     parts = (_describe_data_sets(plan, paper), ", ".join(shown), f"other {', '.join(others)}" if others else "")
-    return "; ".join(part for part in parts if part)
+    text = "; ".join(part for part in parts if part)
+    return text.replace("training images", "training sentences") if plan.study.is_text else text
 
 
 def _uses_sample(study: Study) -> bool:

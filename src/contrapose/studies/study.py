@@ -8,7 +8,7 @@
 
 Scales: `smoke` (seconds on a CPU, the built-in digits), `short` (one GPU, CIFAR-10, usually a quarter of the epochs),
 `small` (one GPU, CIFAR-10 and CIFAR-100, the printed epochs where a run then takes minutes) and `paper` (the printed
-settings).
+settings). A study of sentences has the built-in texts and the user's files in their place.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import Any
 from contrapose.report.document import Block
 from contrapose.studies.claims import Claim
 from contrapose.studies.downstream import MADE, SUPERVISED, downstream_names, missing_data
+from contrapose.studies.files import needed_files, with_paths, without_missing_files
+from contrapose.studies.made_sentences import SMOKE_TEXT
 from contrapose.studies.results import Results
 from contrapose.studies.transfer import is_transfer, stand_in
 from contrapose.training import PRESETS, Run
@@ -125,6 +127,11 @@ class Study:
         return PAPERS.get(self.name.split("/")[0], "")
 
     @property
+    def is_text(self) -> bool:
+        """Return whether its runs are of sentences."""
+        return {**PRESETS.get(self.preset, {}), **self.base}.get("modality") == "text"
+
+    @property
     def analytic(self) -> bool:
         """Return whether the study needs no training."""
         return not self.rows
@@ -166,15 +173,15 @@ class Study:
         ]
         downstream = {**dict.fromkeys(made, MADE), **{name: path for name, path in paths.items() if name in known}}
         study = self._smoke_transfer(downstream) if scale == "smoke" else self
-        own = {name: path for name, path in paths.items() if name in self._own_names}
+        own = {name: path for name, path in paths.items() if name in self.own_names}
         sets = self._sets_at(scale, own, replacements)
         return Plan(study=study, scale=scale, sets=sets, precision=precision, downstream=downstream)
 
     @property
-    def _own_names(self) -> set[str]:
+    def own_names(self) -> set[str]:
         """Return the names of data that runs are trained on, or evaluated on during training."""
-        evaluated = {s.changes["probe_data"] for s in self.sets if "probe_data" in s.changes}
-        return {study_data.data for study_data in self.sets} | evaluated | {"cifar10"}
+        files = {name for study_data in self.sets for name in needed_files(study_data.changes)}
+        return {study_data.data for study_data in self.sets} | files | (set() if self.is_text else {"cifar10"})
 
     @property
     def downstream_names(self) -> dict[str, str]:
@@ -195,6 +202,8 @@ class Study:
 
     def _sets_at(self, scale: str, paths: Mapping[str, str], replacements: Sequence[str]) -> tuple[StudyData, ...]:
         """Return the data sets that a scale uses, with the user's paths."""
+        if self.is_text:
+            return self._text_sets_at(scale, paths, replacements)
         imbalance = _imbalance(self.sets[0])
         if replacements:
             stems = {data_name(text): text for text in replacements}
@@ -212,9 +221,19 @@ class Study:
             sets = sets or (substitute,)
         return tuple(_located(known, paths) for known in sets)
 
+    def _text_sets_at(self, scale: str, paths: Mapping[str, str], replacements: Sequence[str]) -> tuple[StudyData, ...]:
+        """Return the same for sentences, of which nothing is downloaded: a scale beyond smoke needs the user's files."""
+        (known,) = self.sets
+        changes, sources = known.changes, {data_name(text): text for text in replacements}
+        if scale == "smoke":  # without its files, a run starts from scratch and ends with its last step
+            changes = without_missing_files(changes, paths)
+            sources = sources or ({} if known.data in paths else {"pydoc": "pydoc"})
+        sets = [replace(known, name=name, data=text) for name, text in sources.items()] or [known]
+        return tuple(_located(replace(study_data, changes=changes), paths) for study_data in sets)
+
     def _parse_data(self, data: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         """Split the user's words into {NAME: PATH} and those that stand alone and replace all data sets."""
-        known = self._own_names | {*self.downstream_names}
+        known = self.own_names | {*self.downstream_names}
         paths: dict[str, str] = {}
         replacements = []
         for text in data:
@@ -240,10 +259,8 @@ def fill(measure: str, row: Row) -> str:
 
 
 def _located(study_data: StudyData, paths: Mapping[str, str]) -> StudyData:
-    """Return a data set with the user's paths of its images and of those that it is evaluated on."""
-    changes = {**study_data.changes}
-    if "probe_data" in changes:
-        changes["probe_data"] = paths.get(changes["probe_data"], changes["probe_data"])
+    """Return a data set with the user's paths of its images and of the files that its runs need."""
+    changes = with_paths(study_data.changes, paths)
     return replace(study_data, data=paths.get(study_data.data, study_data.data), changes=changes)
 
 
@@ -288,7 +305,7 @@ class Plan:
         # Which classes and images are used belongs to the data set, and another one may stand in its place.
         settings = {key: value for key, value in settings.items() if key not in ("classes", "imbalance")}
         if self.scale == "smoke":
-            settings |= {**changes, **SMOKE, **_smoke_changes(changes)}
+            settings |= {**changes, **(SMOKE_TEXT if study.is_text else SMOKE), **_smoke_changes(changes)}
             settings["record"] = tuple(_short_probe(item) for item in settings.get("record", ()))
         elif self.scale in ("short", "small"):
             settings |= {**SMALL, **self.scale_settings, **changes, **self._settings_at_scale(row)}

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from contrapose.evaluation import KNN, PROBES, Measures, Probe, features, probe_augmented, recall_at
-from contrapose.evaluation.sentences import evaluate_sts, read_sts
+from contrapose.evaluation.sentences import SentencePair, evaluate_sts, read_sts
 from contrapose.metrics import conditional_entropy
 from contrapose.modalities import Source, Split
 from contrapose.networks.encoder import Encoder
@@ -144,7 +145,7 @@ class Model(Embedder):
         split     data sets, such as `prepare(run)`
         """
         if measure.sts:
-            return evaluate_sts(self.embed_once, [pair for pair in read_sts(Path(measure.sts)) if pair.split == "dev"])
+            return evaluate_sts(self.embed_once, _dev_pairs(measure.sts, Path(measure.sts).stat().st_mtime))
         if not measure.probe:
             return self._entropy(split.held_out, measure.t_neg, measure.batch or self.run.batch)
         scores = self.probe_scores(split, measure.probe_name)
@@ -189,6 +190,12 @@ class Model(Embedder):
         reader = sample.reader(self.views, self.device, workers=0, timeout=self.timeout)
         z = features(self.project, reader.plain())
         return unit(z), sample.labels, sample.classes
+
+
+@lru_cache(maxsize=1)
+def _dev_pairs(path: str, changed: float) -> list[SentencePair]:
+    """Return the pairs of split dev. Runs read them at every evaluation, which takes longer than their embeddings on a GPU."""
+    return [pair for pair in read_sts(Path(path)) if pair.split == "dev"]
 
 
 def _unfit_setting(run: Run, part: str, expected: dict[str, Tensor], weights: dict[str, Tensor]) -> str:

@@ -1,7 +1,8 @@
 """The papers' training settings by name: `contrapose train --preset dystress/cifar10`.
 
 Presets for ImageNet hold the settings only: give the path of your copy of the data (`--data PATH`). Those for ImageNet-100 keep
-its classes of a folder that has all of ImageNet's. `baselines` has those of the methods that the papers compare with.
+its classes of a folder that has all of ImageNet's. `baselines` has those of the methods that the papers compare with,
+`sentence_presets` those of sentences.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 
 from contrapose.training.baselines import BASELINES, Settings
 from contrapose.training.run import Run
+from contrapose.training.sentence_presets import SENTENCES
 from contrapose.validate import check_known
 
 _SGD: Settings = {"optimiser": "sgd", "warmup": 0.0, "schedule": "cosine"}
@@ -129,6 +131,7 @@ PRESETS: Mapping[str, Settings] = {
     "balanced/cifar10": _BALANCED | {"data": "cifar10", "loss": "balanced(alpha=2.0, weight=4.0)"},
     "balanced/imagenet": _BALANCED | {
         "data": "imagenet", "views": "moco-v2", "encoder": "resnet50-zero", "head": "balanced", "epochs": 100, "knn": 200},
+    **SENTENCES,
     **BASELINES,
 }  # fmt: skip
 

@@ -25,7 +25,7 @@ RECIPES = {
     "dropout": "none: views differ in dropout alone (SimCSE)",
     "deletion": "each token is deleted with probability 0.1",
     "cropping": "a random run of at least 60 % of the tokens is kept",
-    "columns": "none: the columns of a file of pairs are the views",
+    "columns": "none: the columns of a file are the views; other recipes use the first column",
 }
 _DELETED = 0.1
 _SMALLEST_CROP = 0.6
@@ -48,12 +48,13 @@ class TextViews:
 
     def train(self, raw: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
         """Return views of sentences (B, C, L) as one tensor (V, B, 2, L)."""
-        if raw.shape[1] > 1 and self.count != raw.shape[1]:
+        columns = raw.shape[1] if self.recipe == "columns" else 1
+        if self.recipe == "columns" and self.count != columns:
             raise ValueError(
                 f"view_count: expected {raw.shape[1]}, one view for each column of the data, got {self.count}"
             )
         views = [
-            self._view(raw[:, number % raw.shape[1]], index, number, seed=seed, epoch=epoch)
+            self._view(raw[:, number % columns], index, number, seed=seed, epoch=epoch)
             for number in range(self.count)
         ]
         return [torch.stack(views)]

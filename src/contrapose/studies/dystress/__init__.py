@@ -9,6 +9,7 @@ of its table.
     figures      studies of the other figures
     tables       studies of the tables
     long_tails   those of Tables 4 to 7
+    sentences    that of Table 12
     notes        sentences that several studies share
 """
 

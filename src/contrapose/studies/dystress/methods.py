@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from contrapose.studies.baselines import baseline_changes, settings_on_cifar
-from contrapose.studies.dystress.printed import TABLE11_TASKS, TABLE12_TASKS
+from contrapose.studies.dystress.printed import TABLE11_TASKS
 from contrapose.studies.results import column
 from contrapose.studies.study import CIFAR10, CIFAR100, Quantity, Row, Settings, StudyData
 from contrapose.training import PRESETS
@@ -114,7 +114,6 @@ IMAGENET = (StudyData(name="ImageNet-1K", data="imagenet", changes={"stream": Tr
 IMAGENET100_LT = (
     StudyData(name="ImageNet-100-LT", data="imagenet100", changes={**_IMAGENET100, "imbalance": "pareto:12205"}),
 )
-WIKI1M = (StudyData(name="Wiki1M", data="wiki1m"),)
 
 # What is measured. The paper's metrics are those of the encoder's normalised output on the test images.
 # The authors' code reports the best epoch of 200-NN and of the linear probe; the last epoch stands beside it.
@@ -164,7 +163,6 @@ FIGURE5_QUANTITIES = (KNN20[0], *UNIFORMITY_AND_TOLERANCE, INTERCLASS_UNIFORMITY
 TRANSFER_TASKS = tuple(
     Quantity(name=task, measure=f"transfer:{name}:dystress{{weights}}") for task, name in TABLE11_TASKS.items()
 )
-SENTENCE_TASKS = tuple(Quantity(name=task, measure=f"sentences:{task}", unit="") for task in TABLE12_TASKS)
 
 # Small and short scale. In place of ImageNet they have CIFAR-10 with CIFAR's settings, so that runs are shared with the
 # studies of CIFAR.

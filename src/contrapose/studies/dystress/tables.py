@@ -27,19 +27,18 @@ from contrapose.studies.dystress.methods import (
     OLD_DCL_NOTE,
     RANGE_METHODS,
     SELF_PAIRS,
-    SENTENCE_TASKS,
     SHIFT_METHODS,
     SHORT_SCALE,
     SMALL_SCALE_IMAGENET,
     TABLE8_PRESET,
     TABLE13_METRICS,
     TRANSFER_TASKS,
-    WIKI1M,
     method_rows,
     published_dcl,
     row_names,
     transfer_rows,
 )
+from contrapose.studies.dystress.sentences import SENTENCES
 from contrapose.studies.study import Row, Study
 
 # Rows that a claim or another study refers to.
@@ -190,21 +189,7 @@ TABLES = (
             "supervised is printed from other papers; ours needs weights, --data supervised=FILE, such as torchvision's.",
         ),
     ),
-    Study(
-        name="dystress/table12",
-        title="Sentences: STS and transfer tasks",
-        claim="DySTreSS is above SimCSE and MACL.",
-        rows=method_rows({name: {} for name in printed.TABLE12}, SENTENCE_TASKS, WIKI1M, printed.TABLE12),
-        quantities=SENTENCE_TASKS,
-        sets=WIKI1M,
-        claims=(
-            is_above("0.05–0.07, -0.4", "MACL", "STS-average"),
-            is_above("0.03–0.05, -0.6", "MACL", "transfer-average"),
-        ),
-        note="Rows are τ_min–τ_max and Δs. The STS averages 74.84 of MACL and 74.80 of 0.03–0.05 are misprints of "
-        "75.45 and 75.46. Transfer tasks are accuracies.",
-        missing="text encoders are not built, so that SimCSE cannot be trained",
-    ),
+    SENTENCES,
     Study(
         name="dystress/table13",
         title="Uniformity, alignment and inter-class uniformity",
