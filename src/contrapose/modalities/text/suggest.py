@@ -24,6 +24,8 @@ def suggest(settings: DataSettings, chosen: Mapping[str, Any], device: torch.dev
     count = min(count, settings.limit or count)
     picked = dict(chosen)
     picked.setdefault("views", "dropout" if columns == 1 else "columns")
+    if columns > 2:
+        picked.setdefault("view_count", columns)
     picked.setdefault("encoder", _encoder(device))
     # A power of two that leaves at least four steps in an epoch.
     picked.setdefault("batch", max(2, min(_BATCH, 2 ** max(1, (count // 4).bit_length() - 1))))

@@ -48,15 +48,24 @@ class TextViews:
 
     def train(self, raw: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
         """Return views of sentences (B, C, L) as one tensor (V, B, 2, L)."""
-        if raw.shape[1] > 1 and self.count != raw.shape[1]:
-            raise ValueError(
-                f"view_count: expected {raw.shape[1]}, one view for each column of the data, got {self.count}"
-            )
+        self.check_columns(raw.shape[1])
         views = [
             self._view(raw[:, number % raw.shape[1]], index, number, seed=seed, epoch=epoch)
             for number in range(self.count)
         ]
         return [torch.stack(views)]
+
+    def check_columns(self, columns: int) -> None:
+        """Refuse to train on texts with another number of columns than views, or with one if columns are the views."""
+        if columns == 1 and self.recipe == "columns":
+            raise ValueError(
+                "views: columns are the views of pairs, and the data has one column; use --views dropout, or a file of pairs"
+            )
+        if columns > 1 and self.count not in (1, columns):  # a single view is that of the first column
+            raise ValueError(
+                f"view_count: expected {columns}, one view for each column of the data, got {self.count}; use --view-count "
+                f"{columns}, or choose {self.count} columns with --columns"
+            )
 
     def draw(self, raw: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> Tensor:
         """Return one random view of the first column, (B, 2, L)."""
