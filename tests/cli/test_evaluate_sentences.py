@@ -43,8 +43,8 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path, capsys: pytest.Capt
     assert "linear: --linear is for runs trained here" in error_message(
         capsys, "evaluate", encoder, *sts, "--linear", "cacr"
     )
-    assert "sts: --sts is for sentence encoders; expected hf:FOLDER" in error_message(
-        capsys, "evaluate", str(tmp_path), *sts
+    assert "pooling: --pooling is for hf:FOLDER" in error_message(
+        capsys, "evaluate", str(tmp_path), *sts, "--pooling", "cls"
     )
     assert "batch: expected a whole number of at least 1" in error_message(
         capsys, "evaluate", encoder, *sts, "--batch", "0"

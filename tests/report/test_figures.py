@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,11 @@ import torch
 from PIL import Image
 
 from contrapose.explanation import Subject, relative_penalty
-from contrapose.report.embedding import LabelledEmbedding, map_figure, project_to_plane
+from contrapose.report.document import Chart
+from contrapose.report.embedding import NamedEmbedding, map_figure, map_page, map_points, project_to_plane
 from contrapose.report.loss import explain_figure
 from contrapose.report.page import drawing, page, section
+from contrapose.report.render import as_html
 from contrapose.report.style import save
 
 
@@ -37,15 +40,15 @@ def test_figure_and_page_of_a_loss(tmp_path: Path) -> None:
     assert 'src="http' not in html
 
 
-def random_embedding(d: int, n: int = 30) -> LabelledEmbedding:
+def random_embedding(d: int, n: int = 30) -> NamedEmbedding:
     z = torch.nn.functional.normalize(torch.randn(n, d), dim=1)
-    return LabelledEmbedding("random", z, torch.arange(n) % 3, ("a", "b", "c"), {"knn_top1": 50.0})
+    return NamedEmbedding("random", z, torch.arange(n) % 3, ("a", "b", "c"), {"knn_top1": 50.0})
 
 
 @pytest.mark.parametrize(("method", "d"), [("pca", 5), ("tsne", 5), ("sphere", 3)])
 def test_map_figure(method: str, d: int, tmp_path: Path) -> None:
     embedding = random_embedding(d)
-    figure = map_figure([embedding, embedding], method)
+    figure = map_figure([embedding, embedding], map_points([embedding, embedding], method))
     assert len(figure.axes) == 2
     drawn = [c for c in figure.axes[0].collections if c.get_label() in ("a", "b", "c")]
     assert [np.asarray(c.get_offsets()).shape for c in drawn] == [(10, 2)] * 3
@@ -59,16 +62,35 @@ def test_map_figure(method: str, d: int, tmp_path: Path) -> None:
 def test_the_map_of_a_collapsed_embedding_is_one_point(method: str, tmp_path: Path) -> None:
     z = torch.eye(4)[0].expand(30, -1)
     assert not project_to_plane(z, method, 0).any()
-    save(map_figure([LabelledEmbedding("collapsed", z, torch.arange(30) % 3)], method), tmp_path / "map.png")
+    collapsed = [NamedEmbedding("collapsed", z, torch.arange(30) % 3)]
+    save(map_figure(collapsed, map_points(collapsed, method)), tmp_path / "map.png")
+
+
+def test_a_map_of_texts_shows_each_text_of_its_points() -> None:
+    z = torch.nn.functional.normalize(torch.randn(12, 5), dim=1)
+    texts = tuple(f'if a < {i} & "b": </script> {"word " * 30}' for i in range(12))
+    embedding = NamedEmbedding("random", z, scores={"recall@1": 25.0}, texts=texts)
+    assert embedding.caption.endswith("; encoder recall@1 25.0 %")
+    points = map_points([embedding], "pca")
+    (chart,) = map_page("Texts", [embedding], points).sections[0].blocks
+    assert isinstance(chart, Chart)
+    (series,) = chart.series
+    torch.testing.assert_close(torch.tensor([series.x, series.y]).T, points[0].float())
+    lines = series.labels[3].split("<br>")
+    assert html.unescape(" ".join(lines)) == texts[3].strip()  # plotly would take a plain "<" for a tag
+    assert max(map(len, lines)) < 100
+    assert "</script> word" not in as_html(map_page("Texts", [embedding], points))
+    figure = map_figure([embedding], points)
+    assert np.asarray(figure.axes[0].collections[0].get_offsets()).shape == (12, 2)
 
 
 def test_bad_input_is_rejected() -> None:
     with pytest.raises(ValueError, match="a sphere shows embeddings of 3 dimensions, got 5"):
-        map_figure([random_embedding(5)], "sphere")
+        map_points([random_embedding(5)], "sphere")
     with pytest.raises(ValueError, match="method: expected one of tsne, umap, pca, sphere"):
-        map_figure([random_embedding(5)], "mds")
+        map_points([random_embedding(5)], "mds")
     with pytest.raises(ValueError, match="at least 10 embeddings"):
-        map_figure([random_embedding(5, 6)], "tsne")
+        map_points([random_embedding(5, 6)], "tsne")
 
 
 @pytest.mark.parametrize("name", ["demo.png", "explain.png"])

@@ -42,7 +42,7 @@ def test_several_seeds() -> None:
     assert few.startswith(
         "These runs cannot tell a, b and c apart (kNN accuracy on 24 test images, 3 seeds; here, diff"
     )
-    assert compare_accuracies(STUDY, results_of()).startswith("No run has an accuracy yet")
+    assert compare_accuracies(STUDY, results_of()).startswith("No run has a score yet")
     assert compare_accuracies(STUDY, results_of(seeds=3, a=80.0)).startswith("Too few runs are done")
     missing = compare_accuracies(STUDY, results_of(seeds=3, a=80.0, b=60.0))
     assert missing.endswith("Not compared, with fewer than two runs done: c.")
@@ -51,7 +51,7 @@ def test_several_seeds() -> None:
 def test_a_test_set_that_has_changed_is_refused() -> None:
     results = results_of(seeds=2, a=80.0, b=70.0, c=60.0)
     shorter = {**results.evaluations, ("b", "mine"): ({"knn_hits": "1" * 999},) * 2}
-    with pytest.raises(ValueError, match="data: the runs were tested on 999 to 1,000 images"):
+    with pytest.raises(ValueError, match="data: the runs were tested on 999 to 1,000 test images"):
         compare_accuracies(STUDY, Results(sets=("mine",), seeds=2, cells=results.cells, evaluations=shorter))
 
 

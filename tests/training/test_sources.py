@@ -126,3 +126,11 @@ def test_a_name_is_not_taken_for_a_directory(tmp_path: Path) -> None:
     assert find_file("imagenet100", tmp_path) == "imagenet100"
     assert find_file("names.txt", tmp_path) == str(tmp_path / "names.txt")
     assert find_file("", tmp_path) == ""
+
+
+def test_a_run_in_a_directory_with_the_name_of_its_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["train", "--limit", "40", *SMALL, "--out", "runs/digits"])
+    assert evaluate(capsys, "runs/digits")[1] == ""

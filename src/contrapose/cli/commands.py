@@ -28,7 +28,7 @@ COMMANDS = {
     "compare": Command(
         "compare",
         "Compare",
-        "Train with several losses on your own images, and say which of them give a more accurate encoder.",
+        "Train with several losses on your own data, and say which of them give a more accurate encoder.",
     ),
     "train": Command(
         "train",
@@ -36,7 +36,7 @@ COMMANDS = {
         "Train an encoder, by default on the built-in digits. Run the same command again to resume an interrupted training.",
     ),
     "evaluate": Command(
-        "train",
+        "evaluate",
         "Evaluate",
         "Evaluate a run's encoder: kNN accuracy and, on request, a linear probe, fine-tuning, few-shot SVMs and metrics.",
     ),

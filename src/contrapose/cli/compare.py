@@ -12,17 +12,18 @@ from typing import Annotated
 from tyro.conf import Suppress, arg
 
 from contrapose.cli import exits
+from contrapose.cli.evaluate import print_notes
 from contrapose.cli.progress import progress_display
 from contrapose.cli.study import check_seeds, run_plans
-from contrapose.cli.train import given_options, print_notes
-from contrapose.modalities import Split
+from contrapose.cli.train import given_options
 from contrapose.report.render import write
 from contrapose.studies import Plan
 from contrapose.studies.collect import collect, document, verdicts
 from contrapose.studies.demo import INTRODUCTION, SIZES, Size, demo, largest_size, measure_step_seconds
-from contrapose.studies.dilemma import DEFINITIONS, comparison, describe_frameworks, learned, references
+from contrapose.studies.dilemma import comparison, describe_frameworks, learned, references
 from contrapose.studies.execute import run_tasks
 from contrapose.studies.results import Cell, Results
+from contrapose.studies.scores import score_of
 from contrapose.studies.task import Task
 from contrapose.training import Run, load, resolve
 from contrapose.training.build import prepare
@@ -100,9 +101,10 @@ class Demo:
 
 @dataclass(frozen=True)
 class Compare:
-    """Train with several losses on your own images, and say which of them give a more accurate encoder.
+    """Train with several losses on your own data, and say which of them give a more accurate encoder.
 
-    The folder needs a folder for each class, in train/ and test/ if there are both. Settings of the training are those of
+    A folder of images needs a folder for each class, in train/ and test/ if there are both; losses are compared by kNN accuracy.
+    Those on a file of pairs of texts are compared by recall@1 of pairs that are held out. Settings of the training are those of
     `train`, except for --loss and --seed. Each loss is trained in the framework and with the head that it needs, unless these
     are given. Each comparison has a report of its own; run the same command again to resume.
     """
@@ -131,7 +133,9 @@ class Compare:
         self.run.kind.check_data(self.run.data)
         run = resolve(self.run, own_device())
         losses = split_losses(self.losses)
-        plan = comparison(run, losses, load_labelled(run, self.data_root), given=self.given)
+        split = prepare(run, self.data_root)
+        print_notes(split)
+        plan = comparison(run, losses, split, given=self.given)
         folder, title = self.out / report_name(plan, self.seeds), f"Losses on {plan.sets[0].name}"
         seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
         print(f"{len(plan.runs(self.seeds))} runs: {len(losses)} losses with {seeds} (--seeds changes it)", flush=True)
@@ -162,18 +166,6 @@ def report_name(plan: Plan, seeds: int) -> str:
     return f"{readable[:_NAME_LENGTH].rstrip('-')}-{hashlib.sha256(' '.join(runs).encode()).hexdigest()[:8]}"
 
 
-def load_labelled(run: Run, data_root: Path) -> Split:
-    """Load a run's data; raise ValueError if it has no labelled test images."""
-    split = prepare(run, data_root)
-    print_notes(split)
-    if split.probe is None or split.test is None:
-        raise ValueError(
-            f"data: {run.data} has no labelled test images to compare the losses on; a folder needs a folder for each class "
-            "(and --hold-out above 0, or train/ and test/)"
-        )
-    return split
-
-
 def split_losses(text: str) -> list[str]:
     """Split a list of losses at commas outside of brackets, and drop repetitions."""
     parts, depth = [""], 0
@@ -194,7 +186,7 @@ def show_results(plan: Plan, seeds: int, root: Path, *, folder: Path, title: str
     results = collect(plan, seeds, root)
     path = write(document([plan], seeds, root, title=title, lead=lead), folder)
     print(_table(plan, results, title), end="")
-    for line in DEFINITIONS:
+    for line in score_of(plan.study).definitions:
         print(line)
     for verdict in verdicts(plan, results):
         print(f"{verdict.outcome}: {verdict.statement} ({verdict.evidence})")
@@ -209,14 +201,15 @@ def _table(plan: Plan, results: Results, title: str) -> str:
     from rich.table import Table
 
     table = Table(title=title)
-    for heading in ("loss", "kNN, %", "-U (spread out)", "T (classes together)"):
+    headings = score_of(plan.study).headings
+    for heading in ("loss", *headings):
         table.add_column(heading, justify="left" if heading == "loss" else "right")
     for row in plan.study.rows:
         cells = [results.cell(row.name, quantity.name) for quantity in plan.study.quantities]
         reasons = "; ".join(dict.fromkeys(reason for cell in cells for reason in cell.missing_reasons))
         table.add_row(row.name if not reasons else f"{row.name} ({reasons})", *map(_cell_text, cells))
     for name, cell in references(plan.study, results).items():
-        table.add_row(name, _cell_text(cell), "–", "–", style="dim")
+        table.add_row(name, _cell_text(cell), *["–"] * (len(headings) - 1), style="dim")
     console = Console(highlight=False)
     with console.capture() as captured:  # printed by `print`, because rich exits the process if the output is closed
         console.print(table)

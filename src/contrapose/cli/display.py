@@ -51,8 +51,11 @@ class TrainingDisplay:
 
 
 @contextmanager
-def training_display(*, silent: bool = False) -> Iterator[TrainingDisplay]:
-    """Yield a display that suits the output: a live bar on a terminal, otherwise a line per epoch; nothing if silent."""
+def training_display(*, noun: str = "images", silent: bool = False) -> Iterator[TrainingDisplay]:
+    """Yield a display that suits the output: a live bar on a terminal, otherwise a line per epoch; nothing if silent.
+
+    `noun` is what samples are called.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -62,7 +65,7 @@ def training_display(*, silent: bool = False) -> Iterator[TrainingDisplay]:
         yield TrainingDisplay()
         return
     if not console.is_terminal:
-        yield TrainingDisplay(_epoch_lines(), print_line=lambda text: print(text, flush=True))
+        yield TrainingDisplay(_epoch_lines(noun), print_line=lambda text: print(text, flush=True))
         return
     columns = (TextColumn("epoch {task.fields[epoch]}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"),
                TextColumn("{task.fields[detail]}"), TimeRemainingColumn())  # fmt: skip
@@ -71,7 +74,7 @@ def training_display(*, silent: bool = False) -> Iterator[TrainingDisplay]:
 
     def show(p: Progress, left: float) -> None:
         bar.start()  # at the first step, because reading the images has a bar of its own
-        detail = f"loss {p.loss:.3f} {p.images_per_second:,.0f} images/s"
+        detail = f"loss {p.loss:.3f} {p.images_per_second:,.0f} {noun}/s"
         bar.update(task, completed=p.step, total=p.steps, epoch=p.epoch, detail=detail)
 
     try:
@@ -80,7 +83,7 @@ def training_display(*, silent: bool = False) -> Iterator[TrainingDisplay]:
         bar.stop()
 
 
-def _epoch_lines() -> Callable[[Progress, float], None]:
+def _epoch_lines(noun: str) -> Callable[[Progress, float], None]:
     """Return a function that prints a line after each epoch."""
     steps: list[Progress] = []  # of the current epoch
     left = float("inf")
@@ -88,7 +91,7 @@ def _epoch_lines() -> Callable[[Progress, float], None]:
     def print_epoch() -> None:
         last, loss = steps[-1], sum(p.loss for p in steps) / len(steps)
         rest = f"   about {format_duration(left)} left" if 0 < left < float("inf") else ""
-        print(f"epoch {last.epoch:4}   loss {loss:.3f}   {last.images_per_second:,.0f} images/s{rest}", flush=True)
+        print(f"epoch {last.epoch:4}   loss {loss:.3f}   {last.images_per_second:,.0f} {noun}/s{rest}", flush=True)
         steps.clear()
 
     def show(p: Progress, seconds_left: float) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
+
+if TYPE_CHECKING:
+    from contrapose.report.embedding import NamedEmbedding
 
 
 @dataclass(frozen=True)
@@ -55,39 +58,58 @@ class Explain:
 
 @dataclass(frozen=True)
 class Map:
-    """Draw the projector's outputs of runs side by side, coloured by class, with uniformity, tolerance and kNN accuracy."""
+    """Draw the projector's outputs of runs side by side, coloured by class, with uniformity, tolerance and kNN accuracy.
+
+    Of runs on text, a page is written beside the figure, on which a point shows its text.
+    """
 
     runs: Positional[tuple[Path, ...]]
     """Directories of the runs."""
     method: str = "tsne"
     """Projection: tsne, umap (needs umap-learn), pca, or sphere for embeddings of three dimensions."""
     images: int = 2000
-    """Number of images to draw."""
+    """Number of images or texts to draw."""
     out: Annotated[Path, arg(aliases=["-o"])] = Path("map.png")
-    """Figure to write: .png, .svg or .pdf."""
+    """Figure to write: .png, .svg or .pdf. The page of texts gets the same name with .html."""
     data: str = ""
-    """Another data set to draw: a name, a folder or an .npz file, with labelled images."""
+    """Another data set to draw: a name, a folder or an .npz file, with labelled images; or a file of texts."""
     data_root: Path = Path("data")
     """Directory of downloaded data sets."""
 
     def __call__(self) -> None:
         """Write the figure and print its captions."""
-        from contrapose.cli.train import load_data
-        from contrapose.report.embedding import LabelledEmbedding, map_figure
+        from contrapose.report.embedding import map_figure, map_page, map_points
+        from contrapose.report.render import as_html
         from contrapose.report.style import save
-        from contrapose.training import load
 
+        if self.out.suffix not in (".png", ".svg", ".pdf"):
+            raise ValueError(f"out: expected a name that ends in .png, .svg or .pdf, got {self.out}")
         if not self.runs:
             raise ValueError("runs: expected the directory of at least one run")
-        embeddings = []
-        for folder in self.runs:
-            model = load(folder)
-            split = load_data(model, folder, self.data, self.data_root)
-            z, labels, classes = model.sample_embeddings(split.held_out, self.images)
-            if labels is None:
-                raise ValueError(f"runs: the data of {folder} has no labels to colour by")
-            embeddings.append(LabelledEmbedding(model.run.loss, z.cpu(), labels, classes, model.evaluate(split)))
-        save(map_figure(embeddings, self.method), self.out)
+        embeddings = [self._embed(folder) for folder in self.runs]
+        points = map_points(embeddings, self.method)
+        save(map_figure(embeddings, points), self.out)
         for embedding in embeddings:
             print(embedding.caption)
         print(f"figure {self.out}")
+        if self.method != "sphere" and all(embedding.texts for embedding in embeddings):
+            page_path = self.out.with_suffix(".html")
+            page_path.write_text(as_html(map_page("Texts by similarity", embeddings, points)), encoding="utf-8")
+            print(f"page {page_path}")
+
+    def _embed(self, folder: Path) -> NamedEmbedding:
+        """Return the embedding of a sample of a run's data."""
+        from contrapose.cli.evaluate import load_data
+        from contrapose.evaluation import Measures
+        from contrapose.modalities.text.sentences import Sentences
+        from contrapose.report.embedding import NamedEmbedding
+        from contrapose.training import load
+
+        model = load(folder)
+        split = load_data(model, folder, self.data, self.data_root)
+        z, labels, classes = model.sample_embeddings(split.held_out, self.images)
+        sample = Measures(self.images).sample(split.held_out, model.views)
+        texts = tuple(sample.texts()) if isinstance(sample, Sentences) else ()
+        if labels is None and not texts:
+            raise ValueError(f"runs: the data of {folder} has no labels to colour by")
+        return NamedEmbedding(model.run.loss, z.cpu(), labels, classes, model.evaluate(split), texts)

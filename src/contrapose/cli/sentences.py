@@ -1,14 +1,25 @@
-"""`contrapose evaluate hf:PATH`: evaluate a sentence encoder of a local Hugging Face folder."""
+"""STS and transfer tasks of `contrapose evaluate`, for runs on text and for encoders of local Hugging Face folders."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from contrapose.evaluation.sentences import evaluate_sts, evaluate_transfer, read_sts, read_transfer
+import torch
+from torch import Tensor
+
+from contrapose.evaluation.sentences import (
+    SentencePair,
+    TransferText,
+    evaluate_sts,
+    evaluate_transfer,
+    read_sts,
+    read_transfer,
+)
 from contrapose.modalities.text.pretrained import load_sentence_encoder
 from contrapose.validate import check_count
 
@@ -22,8 +33,8 @@ _TRANSFER = "Transfer: accuracy in % of logistic regression on frozen embeddings
 
 @dataclass(frozen=True)
 class SentenceOptions:
-    """Options of `contrapose evaluate hf:PATH`, which evaluates a sentence encoder in a local Hugging Face folder. Its weights
-    must be safetensors; no code in the folder is executed."""
+    """Options for sentence encoders: a run on text, or hf: and a local Hugging Face folder, whose weights must be safetensors; no
+    code in the folder is executed."""
 
     sts: Path | None = None
     """File of scored sentence pairs: .tsv, .tsv.gz or .tsv.xz, with the columns dataset, subset, split, score, sentence1 and
@@ -31,35 +42,57 @@ class SentenceOptions:
     transfer: Path | None = None
     """File of classification tasks: .tsv, .tsv.gz or .tsv.xz, with the columns task, split, label, text and text2."""
     pooling: str = ""
-    """How the hidden states of the tokens become one vector: cls or mean; empty: as a sentence-transformers folder says."""
+    """Of hf:FOLDER: how the hidden states of the tokens become one vector, cls or mean; empty: as a sentence-transformers folder
+    says."""
     length: int = 0
-    """Number of tokens after which a text is truncated; 0: the folder's, or 128."""
+    """Of hf:FOLDER: number of tokens after which a text is truncated; 0: the folder's, or 128."""
     batch: int = 64
-    """Texts encoded at a time."""
+    """Of hf:FOLDER: texts encoded at a time."""
     seed: int = 0
     """Random seed of the folds of --transfer and of the order of its texts."""
 
     def evaluate(self, path: Path) -> None:
         """Print the scores of an encoder as JSON, and as tables on stderr."""
-        if self.sts is None and self.transfer is None:
+        if not self.name_tasks:
             raise ValueError("sts: there is nothing to evaluate; give a file with --sts or --transfer")
         check_count("batch", self.batch, least=1)
         # Files are read first, since a wrong one is found in less time than an encoder takes to load.
-        pairs = read_sts(self.sts) if self.sts else []
-        texts = read_transfer(self.transfer) if self.transfer else []
+        tasks = self.read()
         encoder = load_sentence_encoder(path, pooling=self.pooling, length=self.length)
-        encode = partial(encoder, batch_size=self.batch)
         settings = {"encoder": str(path), "pooling": encoder.pooling, "length": encoder.length}
+        scores = tasks.score(partial(encoder, batch_size=self.batch), encoder.device)
+        print(json.dumps({**settings, **scores}))
+
+    @property
+    def name_tasks(self) -> bool:
+        """Whether there is a file of tasks to evaluate."""
+        return self.sts is not None or self.transfer is not None
+
+    def read(self) -> SentenceTasks:
+        """Read the files of tasks."""
+        pairs = read_sts(self.sts) if self.sts else []
+        return SentenceTasks(pairs, read_transfer(self.transfer) if self.transfer else [], self.seed)
+
+
+@dataclass(frozen=True)
+class SentenceTasks:
+    """Scored pairs and classification tasks, as read from their files."""
+
+    pairs: list[SentencePair]
+    texts: list[TransferText]
+    seed: int
+
+    def score(self, encode: Callable[[Sequence[str]], Tensor], device: torch.device) -> dict[str, float]:
+        """Return the scores of an encoder of texts, and print them as tables on stderr; classifiers run on `device`."""
         scores: dict[str, float] = {}
-        if pairs:
-            scores |= _show(evaluate_sts(encode, pairs), _STS, _GEOMETRY)
-        if texts:
-            empty = sum(not text.text.strip() for text in texts)
+        if self.pairs:
+            scores |= _show(evaluate_sts(encode, self.pairs), _STS, _GEOMETRY)
+        if self.texts:
+            empty = sum(not text.text.strip() for text in self.texts)
             if empty:
                 print(f'transfer: {empty} empty text{" is" if empty == 1 else "s are"} encoded as "."', file=sys.stderr)
-            accuracies = evaluate_transfer(encode, texts, device=encoder.device, seed=self.seed)
-            scores |= _show(accuracies, _TRANSFER)
-        print(json.dumps({**settings, **scores}))
+            scores |= _show(evaluate_transfer(encode, self.texts, device=device, seed=self.seed), _TRANSFER)
+        return scores
 
 
 def _show(scores: dict[str, float], title: str, note: str = "") -> dict[str, float]:

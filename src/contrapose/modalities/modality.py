@@ -135,8 +135,8 @@ class DataSettings:
     """The kind of data: images or text. `train` and `compare` recognise a file of texts by its ending."""
     data: str = "digits"
     """A data set's name (digits, cifar10, …; `contrapose data list` lists all), a folder of images or an .npz file; or a file of
-    texts, one per line or in columns (.txt, .tsv, .csv, .jsonl, .parquet), or pydoc, neighbouring sentences of
-    Python's own documentation."""
+    texts, one per line or in columns (.txt, .tsv, .csv, .jsonl, .parquet; docs/text.md), or pydoc, neighbouring sentences
+    of Python's own documentation."""
     columns: tuple[str, ...] = ()
     """Columns of a file of texts, by name, or by number from 1 on: one of sentences, two of pairs, more with negatives; by
     default those with usual names (sentence1, anchor, positive, …), or all."""

@@ -68,6 +68,9 @@ def estimate_statistics(network: nn.Module, batches: Iterable[Tensor | tuple[Any
     batches   inputs (B, …) of equal size; a tuple holds several arguments of the network
     """
     norms = [module for module in network.modules() if isinstance(module, _BatchNorm | ReplacementBatchNorm)]
+    if not norms:
+        network.eval()
+        return
     momenta = [norm.momentum for norm in norms]
     network.train()
     for count, batch in enumerate(batches, 1):

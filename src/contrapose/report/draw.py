@@ -202,6 +202,8 @@ def _plotly_trace(series: Series, index: int, places: Sequence[str]) -> dict[str
         trace["error_y"] = {"type": "data", "array": series.spread}
     if series.labels:
         trace["hovertext"] = series.labels
+        if series.points:  # of a map, whose coordinates have no meaning
+            trace["hoverinfo"] = "text"
     if series.annotations:
         trace |= {"text": series.annotations, "mode": f"{trace['mode']}+text", "textposition": places}
         trace["cliponaxis"] = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor
 
 from contrapose.metrics import tolerance, uniformity
+from contrapose.report.document import Chart, Document, Section, Series
 from contrapose.report.style import COLOURS, MARKERS, figure_style, new_figure
 
 if TYPE_CHECKING:
@@ -20,43 +23,73 @@ _MAX_LEGEND_CLASSES = 60
 
 
 @dataclass(frozen=True)
-class LabelledEmbedding:
-    """A named embedding: unit vectors (n, d) of the projector's output, their labels (n,), and scores for the caption."""
+class NamedEmbedding:
+    """Unit vectors (n, d) of the projector's output, their labels (n,) or texts if known, and scores for the caption."""
 
     name: str
     z: Tensor
-    labels: Tensor
+    labels: Tensor | None = None
     classes: tuple[str, ...] = ()
     scores: Mapping[str, float] = field(default_factory=dict)
+    texts: tuple[str, ...] = ()
 
     @property
     def caption(self) -> str:
-        """Name, uniformity and tolerance of these vectors and, if known, the kNN accuracy of the features, in one line."""
+        """Name, uniformity and tolerance of these vectors and, if known, kNN accuracy or recall of the features, in one line."""
         return f"{self.name}: {self._metrics}"
 
     @property
     def _metrics(self) -> str:
-        texts = [f"projector -U {-uniformity(self.z):.2f}, tolerance {tolerance(self.z, self.labels):.2f}"]
-        texts += [f"encoder kNN {self.scores['knn_top1']:.1f} %"] if "knn_top1" in self.scores else []
-        return "; ".join(texts)
+        text = f"projector -U {-uniformity(self.z):.2f}"
+        if self.labels is not None:
+            text += f", tolerance {tolerance(self.z, self.labels):.2f}"
+        for name, words in {"knn_top1": "kNN", "recall@1": "recall@1"}.items():
+            if name in self.scores:
+                text += f"; encoder {words} {self.scores[name]:.1f} %"
+        return text
 
 
-def map_figure(embeddings: Sequence[LabelledEmbedding], method: str = "tsne", *, seed: int = 0) -> Figure:
-    """Draw embeddings side by side (Wang & Liu, Fig. 2). Each point is an image; colour and marker show its class.
+def map_points(embeddings: Sequence[NamedEmbedding], method: str = "tsne", *, seed: int = 0) -> list[Tensor]:
+    """Return where embeddings are drawn: points (n, 2) in the plane, or (n, 3) on a sphere.
 
     method   "tsne" or "pca" (scikit-learn), "umap" (umap-learn), or "sphere" for embeddings with three dimensions
     """
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
-    on_sphere = method == "sphere"
+    if method == "sphere":
+        return [_sphere_points(embedding.z) for embedding in embeddings]
+    return [project_to_plane(embedding.z, method, seed) for embedding in embeddings]
+
+
+def map_page(title: str, embeddings: Sequence[NamedEmbedding], points: Sequence[Tensor]) -> Document:
+    """Return a page of embeddings of texts, one chart each: a point shows its text when the pointer is on it."""
+    charts = []
+    for embedding, (x, y) in zip(embeddings, (rows.T.tolist() for rows in points), strict=True):
+        labels = tuple(_hover_text(text) for text in embedding.texts)
+        series = Series(name=embedding.name, x=tuple(x), y=tuple(y), points=True, labels=labels)
+        charts.append(Chart(title=embedding.caption, x="", y="", series=(series,), alt=f"A map of {len(x)} texts."))
+    return Document(title=title, lead="", sections=(Section(title="Maps", blocks=tuple(charts)),))
+
+
+def _hover_text(text: str) -> str:
+    """Return a text in lines of a readable length, as plotly takes it."""
+    # plotly takes "<" for the start of a tag, and shows &quot; as it is.
+    return "<br>".join(html.escape(line, quote=False) for line in textwrap.wrap(text, 60, max_lines=8))
+
+
+def map_figure(embeddings: Sequence[NamedEmbedding], points: Sequence[Tensor]) -> Figure:
+    """Draw embeddings side by side (Wang & Liu, Fig. 2). Each point is a sample; colour and marker show its class.
+
+    points   where, as `map_points` returns them
+    """
+    on_sphere = points[0].shape[1] == 3
     with figure_style():
         options = {"subplot_kw": {"projection": "3d"}} if on_sphere else {}
         figure, axes = new_figure(1, len(embeddings), (5.0 * len(embeddings) + 0.7, 5.4), **options)
-        for ax, embedding in zip(axes, embeddings, strict=True):
-            points = _sphere_points(embedding.z) if on_sphere else project_to_plane(embedding.z, method, seed)
+        for ax, embedding, rows in zip(axes, embeddings, points, strict=True):
             if on_sphere:
                 _draw_globe(ax)
-            _scatter(ax, points, embedding)
+            _scatter(ax, rows, embedding)
             ax.set_title(embedding.name)
             # In a 3D plot `text` expects a position in space; `text2D` is the one that takes a place on the page.
             text = ax.text2D if on_sphere else ax.text
@@ -69,7 +102,8 @@ def _add_legends(figure: Figure, axes: Sequence[Any]) -> None:
     """Add one legend if all axes show the same classes, otherwise one to each; none if there are too many classes."""
     entries = [ax.get_legend_handles_labels() for ax in axes]
     style: dict[str, Any] = {"fontsize": 8, "markerscale": 2}
-    if max(len(names) for _, names in entries) > _MAX_LEGEND_CLASSES:
+    most = max(len(names) for _, names in entries)
+    if not most or most > _MAX_LEGEND_CLASSES:
         return
     if all(names == entries[0][1] for _, names in entries):
         figure.legend(*entries[0], loc="outside right upper", ncols=1 + len(entries[0][1]) // 24, **style)
@@ -120,9 +154,12 @@ def _draw_globe(ax: Any) -> None:
     ax.set_axis_off()
 
 
-def _scatter(ax: Any, points: Tensor, embedding: LabelledEmbedding) -> None:
-    for index, label in enumerate(embedding.labels.unique().tolist()):
-        members = points[embedding.labels == label]
+def _scatter(ax: Any, points: Tensor, embedding: NamedEmbedding) -> None:
+    labels = embedding.labels
+    if labels is None:
+        ax.scatter(*points.T.numpy(), s=9, alpha=0.75, linewidths=0, color=COLOURS[0])
+    for index, label in enumerate([] if labels is None else labels.unique().tolist()):
+        members = points[labels == label]
         name = embedding.classes[label] if label < len(embedding.classes) else str(label)
         # There are as many colours as markers. Each time the colours start again, markers shift by one, so that no
         # combination repeats.

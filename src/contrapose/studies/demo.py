@@ -19,7 +19,8 @@ import torch
 
 from contrapose.modalities import Split
 from contrapose.studies.claims import is_monotonic
-from contrapose.studies.dilemma import QUANTITIES, count_epochs, describe, rows_of, show_dilemma
+from contrapose.studies.dilemma import count_epochs, describe, rows_of, show_dilemma
+from contrapose.studies.scores import KNN
 from contrapose.studies.study import Plan, Row, Study, StudyData
 from contrapose.training import Run, Trainer
 
@@ -119,7 +120,7 @@ def demo(weights: Path, size: Size, split: Split) -> Plan:
         title="Uniformity, tolerance and accuracy",
         claim="Low temperatures spread images, high temperatures keep classes together.",
         rows=rows_of(rows),
-        quantities=QUANTITIES,
+        quantities=KNN.quantities,
         sets=(StudyData(name="digits", data="digits"),),
         show=partial(show_dilemma, description=replace(description, settings=f"{description.settings} {start}")),
         claims=(

@@ -18,22 +18,10 @@ from contrapose.studies.blocks import map_chart, table
 from contrapose.studies.collapse import collapse_sentences
 from contrapose.studies.differences import differences, in_words
 from contrapose.studies.results import Cell, Results
-from contrapose.studies.study import Plan, Quantity, Row, Study, StudyData
+from contrapose.studies.scores import KNN, START, Score, choose_score, score_of
+from contrapose.studies.study import Plan, Row, Study, StudyData
 from contrapose.training import Run
 from contrapose.training.method_settings import describe_settings, settings_for_loss
-
-QUANTITIES = (
-    Quantity(name="kNN", measure="knn_top1"),
-    Quantity(name="-U", measure="-uniformity", unit=""),
-    Quantity(name="T", measure="tolerance", unit=""),
-)
-DEFINITIONS = (
-    "U, uniformity: the logarithm of the mean of exp(-2 · squared distance) over all pairs of embeddings; -U is larger if they"
-    " are spread more evenly.",
-    "T, tolerance: the mean cosine similarity of two embeddings of one class; it is larger if classes stay together.",
-    "Embeddings are the projector's output on a sample of test images; kNN uses the encoder's output on all of them.",
-)
-PIXELS, START = "raw pixels", "before training"  # rows of the table without training
 
 
 @dataclass(frozen=True)
@@ -46,14 +34,14 @@ class Description:
     frameworks: tuple[str, ...] = ()  # what each loss is trained with, where losses differ in it
 
 
-def describe(run: Run, split: Split) -> Description:
+def describe(run: Run, split: Split, score: Score = KNN) -> Description:
     """Describe the data and the settings that the runs of a comparison share."""
     views = run.view_maker()
-    test = f"{len(split.test):,} test images" if split.test is not None else "no test images"
+    test = f"{len(split.test):,} {score.test_samples}" if split.test is not None else f"no {score.test_samples}"
+    neighbours = f", {run.knn} neighbours in the kNN accuracy" if score is KNN else ""
     return Description(
-        data=f"Data: {run.data}, {len(split.train):,} training images and {test}.",
-        settings=f"Encoder {run.encoder}, {count_epochs(run.epochs)} in batches of {run.batch}, views {run.views}, "
-        f"{run.knn} neighbours in the kNN accuracy.",
+        data=f"Data: {run.data}, {len(split.train):,} {score.training_samples} and {test}.",
+        settings=f"Encoder {run.encoder}, {count_epochs(run.epochs)} in batches of {run.batch}, views {run.views}{neighbours}.",
         sheet=contact_sheet(split.train, views, seed=run.seed) if isinstance(views, Views) else b"",
     )
 
@@ -63,10 +51,10 @@ def count_epochs(epochs: int) -> str:
     return "1 epoch" if epochs == 1 else f"{epochs} epochs"
 
 
-def rows_of(rows: Iterable[Row]) -> tuple[Row, ...]:
-    """Return the rows with the evaluations that a comparison needs: the answer on each test image, and references once."""
+def rows_of(rows: Iterable[Row], score: Score = KNN) -> tuple[Row, ...]:
+    """Return the rows with the evaluations that a comparison needs: the answer on each test sample, and references once."""
     return tuple(
-        replace(row, measures=(*row.measures, "knn_hits", *(("references",) if number == 0 else ())))
+        replace(row, measures=(*row.measures, *(score.measures if number == 0 else score.measures[:1])))
         for number, row in enumerate(rows)
     )
 
@@ -84,21 +72,26 @@ def describe_frameworks(base: Run, rows: Iterable[Row]) -> tuple[str, ...]:
 def comparison(base: Run, losses: Sequence[str], split: Split, *, given: Collection[str] = ()) -> Plan:
     """Return the plan that compares losses on a user's data; `base` has all other settings.
 
+    Raises ValueError if the data has nothing to compare them by.
     Each loss has the framework and the head that suit it, apart from the settings whose names are `given`.
     """
+    score = choose_score(base, split)
     study_data = StudyData(name=Path(base.data).name or base.data, data=base.data)
     framework = base.framework if "framework" in given else ""
     rows = rows_of(
-        Row(name=loss, changes={"loss": loss, **settings_for_loss(loss, framework=framework, given=given)})
-        for loss in losses
+        (
+            Row(name=loss, changes={"loss": loss, **settings_for_loss(loss, framework=framework, given=given)})
+            for loss in losses
+        ),
+        score,
     )
-    description = replace(describe(base, split), frameworks=describe_frameworks(base, rows))
+    description = replace(describe(base, split, score), frameworks=describe_frameworks(base, rows))
     study = Study(
         name="compare",
-        title="Accuracy, uniformity and tolerance",
+        title=score.title,
         claim="Which loss suits this data?",
         rows=rows,
-        quantities=QUANTITIES,
+        quantities=score.quantities,
         sets=(study_data,),
         show=partial(show_dilemma, description=description),
         base={key: value for key, value in vars(base).items() if key not in ("loss", "data", "seed")},
@@ -115,7 +108,7 @@ def show_dilemma(study: Study, results: Results, description: Description) -> li
         Text((description.data, f"{description.settings} {seeds} for each loss.", *description.frameworks)),
         Text(learned(study, results)),
         _table_with_references(study, results),
-        Text(DEFINITIONS),
+        Text(score_of(study).definitions),
     ]
     plane = _plane(results, line, others)
     blocks += [plane] if plane.series else []
@@ -190,24 +183,32 @@ def _maps(study: Study, results: Results) -> Iterable[Chart]:
 
 
 def references(study: Study, results: Results) -> dict[str, Cell]:
-    """Return kNN accuracies without training, by name; empty if they were not measured."""
+    """Return scores without training, by name; empty if they were not measured."""
     evaluations = results.evaluations.get((study.rows[0].name, results.sets[0]), ()) if results.sets else ()
     measured = [evaluation["references"] for evaluation in evaluations if "references" in evaluation]
     if not measured:
         return {}
     # Pixels do not depend on the seed; the weights before training do.
-    return {PIXELS: Cell((measured[0]["pixels"],)), START: Cell(tuple(m["start"] for m in measured))}
+    return {
+        name: Cell(tuple(m[key] for m in (measured if name == START else measured[:1])))
+        for key, name in score_of(study).references.items()
+    }
 
 
 def _table_with_references(study: Study, results: Results) -> Block:
     (block,) = table(study, results)
     assert isinstance(block, Table)
+    score = score_of(study)
+    names = (score.words, *(quantity.name for quantity in score.quantities[1:]))
+    units = (f", {quantity.unit}" if quantity.unit else "" for quantity in score.quantities)
+    columns = tuple(f"{name}{unit}" for name, unit in zip(names, units, strict=True))
+    empty: tuple[Number | str, ...] = ("–",) * (len(columns) - 1)
     rows = tuple(
-        (name, (Number(ours=cell.mean, spread=cell.spread, count=len(cell.values)), "–", "–"))
+        (name, (Number(ours=cell.mean, spread=cell.spread, count=len(cell.values)), *empty))
         for name, cell in references(study, results).items()
     )
     title = "Mean ± standard deviation (number of seeds)" if results.seeds > 1 else "Results of one seed"
-    return replace(block, title=title, columns=("kNN accuracy, %", "-U", "T"), rows=block.rows + rows)
+    return replace(block, title=title, columns=columns, rows=block.rows + rows)
 
 
 def learned(study: Study, results: Results) -> tuple[str, ...]:
@@ -221,24 +222,29 @@ def learned(study: Study, results: Results) -> tuple[str, ...]:
 
 
 def compare_accuracies(study: Study, results: Results) -> str:
-    """Return which losses are ahead of which in kNN accuracy, as far as the runs can tell."""
-    cells = {row.name: results.cell(row.name, "kNN") for row in study.rows}
+    """Return which losses are ahead of which in the score, as far as the runs can tell."""
+    score = score_of(study)
+    cells = {row.name: results.cell(row.name, score.name) for row in study.rows}
     measured = sorted((name for name in cells if cells[name].values), key=lambda name: -cells[name].mean)
     if not measured:
-        return "No run has an accuracy yet: the data needs labelled test images, or no run is done."
+        return f"No run has a score yet: the data needs {score.test_samples}, or no run is done."
     if len(study.rows) == 1:
         return f"There is nothing to compare {measured[0]} with: --losses takes several losses, separated by commas."
     if results.seeds == 1:
         return (
-            "One seed cannot tell how much of a difference in accuracy is chance, so no loss is preferred here; "
+            f"One seed cannot tell how much of a difference in {score.short} is chance, so no loss is preferred here; "
             "--seeds 3 trains each loss with three seeds, and takes three times as long."
         )
-    hits = _hits(results, measured)
+    if not score.hits:
+        return (
+            f"{measured[0]} has the highest mean of {score.words}; whether a difference is chance is not tested for it."
+        )
+    hits = _hits(results, measured, score)
     if len(hits) < 2:
         return "Too few runs are done to compare the losses: each needs at least two seeds."
     found = differences(hits)
     text = in_words(list(hits), found)
-    evidence = f"kNN accuracy on {len(next(iter(hits.values()))[0]):,} test images, {results.seeds} seeds"
+    evidence = f"{score.words} on {len(next(iter(hits.values()))[0]):,} {score.test_samples}, {results.seeds} seeds"
     unclear = [difference.chance for difference in found if not difference.clear]
     if unclear:
         evidence += f"; here, differences of up to {max(unclear):.1f} points can be chance"
@@ -247,21 +253,21 @@ def compare_accuracies(study: Study, results: Results) -> str:
     return f"{text} Not compared, with fewer than two runs done: {', '.join(left_out)}." if left_out else text
 
 
-def _hits(results: Results, rows: Sequence[str]) -> dict[str, Tensor]:
-    """Return whether each test image was classified correctly, bool (seeds, images), for losses with at least two seeds."""
+def _hits(results: Results, rows: Sequence[str], score: Score) -> dict[str, Tensor]:
+    """Return whether each test sample was a hit, bool (seeds, samples), for losses with at least two seeds."""
     digits = {
         row: [
-            evaluation["knn_hits"]
+            evaluation[score.hits]
             for evaluation in results.evaluations[row, results.sets[0]]
-            if "knn_hits" in evaluation
+            if score.hits in evaluation
         ]
         for row in rows
     }
     lengths = sorted({len(text) for texts in digits.values() for text in texts})
     if len(lengths) > 1:
         raise ValueError(
-            f"data: the runs were tested on {lengths[0]:,} to {lengths[-1]:,} images, so the test set has changed between them;"
-            " use another --root to start over"
+            f"data: the runs were tested on {lengths[0]:,} to {lengths[-1]:,} {score.test_samples}, so the test set has changed "
+            "between them; use another --root to start over"
         )
     return {
         row: torch.tensor([[digit == "1" for digit in text] for text in texts])
@@ -271,16 +277,16 @@ def _hits(results: Results, rows: Sequence[str]) -> dict[str, Tensor]:
 
 
 def _compare_with_references(study: Study, results: Results) -> tuple[str, ...]:
-    """Return what training is worth: accuracies without it, and the range of the losses."""
-    without = references(study, results)
-    accuracies = [cell.mean for row in study.rows if (cell := results.cell(row.name, "kNN")).values]
-    if not without or not accuracies:
+    """Return what training is worth: scores without it, and the range of the losses."""
+    without, score = references(study, results), score_of(study)
+    scores = [cell.mean for row in study.rows if (cell := results.cell(row.name, score.name)).values]
+    if not without or not scores:
         return ()
-    pixels, start, low, high = without[PIXELS].mean, without[START].mean, min(accuracies), max(accuracies)
+    (simple, start), low, high = (cell.mean for cell in without.values()), min(scores), max(scores)
     text = (
-        f"kNN accuracy is {pixels:.1f} % on raw pixels, {start:.1f} % with the encoder before training, and {low:.1f} to "
+        f"{score.words} is {simple:.1f} % {score.baseline}, {start:.1f} % with the encoder before training, and {low:.1f} to "
         f"{high:.1f} % after it."
     )
-    if high <= max(pixels, start):
+    if high <= max(simple, start):
         text += " Training has gained nothing yet: use more --epochs, or other --views."
     return (text,)

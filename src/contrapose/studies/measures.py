@@ -13,7 +13,8 @@ sentences:…            the encoder on scored or labelled sentences: see studie
 map                    a t-SNE map of a sample
 start:MEASURE          another measure, of the model before its training
 knn_hits               a digit for each test image: 1 if the kNN of the records finds its class, else 0
-references             kNN accuracy of the pixels, and of the encoder that the training started from
+recall_hits            a digit for each held-out pair of texts: 1 if the second is nearest to the first, else 0
+references             kNN accuracy of the pixels, or recall of bags of words, and that of the encoder before training
 histograms             similarities of positives, false and true negatives, before and after training
 query_weights, own_class_weight, query_map, positive_ratio, negative_variation   see `studies.queries`
 """
@@ -37,6 +38,7 @@ from contrapose.studies.detection import detection
 from contrapose.studies.downstream import data_key, paths_of
 from contrapose.studies.embeddings import metric, start
 from contrapose.studies.queries import query_map, query_weights
+from contrapose.studies.retrieval import recall_hits, recall_references
 from contrapose.studies.sentences import sentences
 from contrapose.studies.transfer import transfer
 from contrapose.training import Model
@@ -114,7 +116,9 @@ def _knn_hits(model: Model, split: Split) -> dict[str, Any]:
 
 
 def _references(model: Model, split: Split) -> dict[str, Any]:
-    """Return the kNN accuracies of raw pixels and of the encoder before training, as a reference."""
+    """Return the kNN accuracies of raw pixels and of the encoder before training, as a reference; of pairs, their recall."""
+    if split.retrieval is not None:
+        return recall_references(model, split)
     train, labels, test, test_labels = _labelled_features(start(model, split), split)
     knn = KNN(model.run.knn)
     assert split.probe is not None
@@ -188,6 +192,7 @@ _EVALUATIONS: dict[str, Callable[..., dict[str, Any]]] = {
     "knn": _knn,
     "knn_top5": _knn,
     "knn_hits": _knn_hits,
+    "recall_hits": recall_hits,
     "references": _references,
     "start": _before_training,
     "few_shot": _few_shot,

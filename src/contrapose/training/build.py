@@ -37,19 +37,22 @@ def prepare_other(
     folder: Path | None = None,
     hold_out: float | None = None,
     stream: bool = False,
+    columns: tuple[str, ...] = (),
 ) -> Split:
     """Load all of another data set, for the networks of a run.
 
     run        description of the run
-    data       name of a data set, folder of images or .npz file
+    data       name of a data set, folder of images, .npz file or file of texts
     root       directory of downloads; default: data
     folder     directory of the run, if it is trained
     hold_out   share of each class to hold out of a folder without test images; default: that of the run
     stream     leave the images on disk if each is a file
+    columns    of a file of texts; default: those with usual names, or all
     """
     settings = replace(
         run,
         data=data,
+        columns=columns,
         stream=stream and run.kind.can_stream(data),
         classes="",
         limit=0,

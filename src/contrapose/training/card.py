@@ -76,7 +76,7 @@ def _scores(evaluation: Mapping[str, float]) -> list[str]:
         output = "encoder's features" if metric != name else "projector's output"
         if metric in _METRICS:
             lines.append(f"- {metric} of the {output}: {value:.6g}")
-        elif name in ("epoch", "loss") or name.startswith("knn_"):
+        elif name in ("epoch", "loss") or name.startswith(("knn_", "recall@", "sts", "sickr")):
             lines.append(f"- {name}: {value:.6g}")
     return lines + (["", f"{MEANING}."] if "feature_std" in evaluation else [])
 

@@ -18,7 +18,7 @@ _EPOCHS = {"cpu": (5, 60), "cuda": (20, 400)}
 # Learning rates at a batch of 256: SimSiam's for SGD, SimCLR's for LARS.
 _RATES = {"sgd": 0.05, "lars": 0.3, "lars-moco": 0.3, "adam": 1e-3, "adamw": 1e-3}
 _SMALL = 500_000  # parameters, below which Adam bears a learning rate six times as high
-_ORDER = ("encoder", "size", "views", "batch", "epochs", "lr")  # in messages
+_ORDER = ("encoder", "size", "views", "view_count", "batch", "epochs", "lr")  # in messages
 
 
 def resolve(
@@ -67,8 +67,15 @@ def parameter_count(run: Run) -> int:
 
 
 def _names(run: Run) -> list[str]:
-    """Return the names of the settings to choose; the size is one of them if it is not fixed by the recipe of the views."""
-    names = set(run.auto_settings) | ({"size"} if "views" in run.auto_settings and not run.size else set())
+    """Return the names of the settings to choose.
+
+    The size is one of them if it is not fixed by the recipe of the views, and so is the number of views of texts, which may be
+    that of their columns.
+    """
+    names = set(run.auto_settings)
+    if "views" in run.auto_settings:
+        names |= {"size"} if not run.size else set()
+        names |= {"view_count"} if run.modality == "text" and run.view_count == Run.view_count else set()
     return [name for name in _ORDER if name in names]
 
 
@@ -115,7 +122,8 @@ def _learning_rate(run: Run) -> float:
 
 def _describe(run: Run, chosen: dict[str, Any]) -> str:
     words = {
-        name: f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in chosen.items()
+        name: f"{name.replace('_', ' ')} {value:g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"
+        for name, value in chosen.items()
     }
     if "encoder" in words:
         words["encoder"] += f" ({parameter_count(run) / 1e6:.2g} M parameters)"

@@ -55,7 +55,7 @@ class EagerSteps:
             what = "loss" if not math.isfinite(value) else "gradient"
             raise Diverged(
                 f"the {what} of step {number + 1} (epoch {epoch + 1}) is not finite; the weights are those before it. "
-                f"Its images are {samples} …"
+                f"Its {run.kind.noun} are {samples} …"
             )
         scaler.step(context.optimiser)
         scaler.update()

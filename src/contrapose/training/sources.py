@@ -48,13 +48,13 @@ def same_data(split: Split, recorded: dict[str, Any]) -> bool:
     return not recorded or current == (recorded["images"], recorded["fingerprint"])
 
 
-def check_same_data(split: Split, data: str, folder: Path) -> None:
+def check_same_data(split: Split, run: Run, folder: Path) -> None:
     """Refuse to resume with other data than the run was started with, which its data.json describes."""
     recorded = recorded_data(folder)
     if not same_data(split, recorded):
         raise ValueError(
-            f"data: the {len(split.train)} images in {data} are not the {recorded['images']} that {folder} was trained on; "
-            "use another --out to start over"
+            f"data: the {len(split.train)} {run.kind.noun} in {run.data} are not the {recorded['images']} that {folder} was "
+            "trained on; use another --out to start over"
         )
 
 
@@ -93,7 +93,10 @@ def load_own_data(run: Run, folder: Path, root: Path | None, say: Callable[[str]
     recorded, starts = recorded_data(folder), starting_points(folder)
     here, *others = [start / run.data for start in starts]
     known = [Path(path)] if isinstance(path := recorded.get("path"), str) else []
-    paths = list(dict.fromkeys(str(path) for path in (here, *known, *others) if path.exists()))
+    # The run's own directory may have the name of a data set, such as runs/digits.
+    own = os.path.realpath(folder)
+    existing = (path for path in (here, *known, *others) if path.exists() and os.path.realpath(path) != own)
+    paths = list(dict.fromkeys(map(str, existing)))
     if not paths:
         _check_named(run, folder, starts)
     rule, _, file = run.imbalance.rpartition(":")
@@ -109,7 +112,7 @@ def load_own_data(run: Run, folder: Path, root: Path | None, say: Callable[[str]
         if same_data(splits[-1], recorded):
             return splits[-1]
     say(
-        f"data: the {len(splits[0].train)} images in {(paths or [run.data])[0]} are not the {recorded['images']} that "
+        f"data: the {len(splits[0].train)} {run.kind.noun} in {(paths or [run.data])[0]} are not the {recorded['images']} that "
         f"{folder} was trained on; --data PATH evaluates on other data"
     )
     return splits[0]

@@ -86,7 +86,7 @@ class Trainer:
         check_bf16(self.device, self.run.precision, self.say)
         self.split = prepare(requested, self.data_root)
         if requested.data != self.run.data:
-            check_same_data(self.split, requested.data, self.folder)
+            check_same_data(self.split, requested, self.folder)
         self._check_data()
         self.context = self._build()
         # Only now is anything written: a run with bad settings leaves no directory behind.
@@ -101,7 +101,9 @@ class Trainer:
     def _check_settings(self) -> None:
         run = self.run
         if run.batch % self.world_size:
-            raise ValueError(f"batch: {run.batch} images cannot be shared equally by {self.world_size} processes")
+            raise ValueError(
+                f"batch: {run.batch} {run.kind.noun} cannot be shared equally by {self.world_size} processes"
+            )
         if self.world_size > 1 and run.norm_splits > 1:
             raise ValueError(f"norm_splits: {self.world_size} processes synchronise their batch norms; leave it at 1")
         check_directory("out", self.folder)
@@ -120,10 +122,10 @@ class Trainer:
         if wanted > size:
             fits = 2 ** int(math.log2(max(2, size // (run.accumulate * run.parts))))
             raise ValueError(
-                f"batch: {wanted} images for a step are more than the {size} of the data set (--batch {fits} would do)"
+                f"batch: {wanted} {run.kind.noun} for a step are more than the {size} of the data set (--batch {fits} would do)"
             )
         if run.needs_labels and self.split.train.labels is None:
-            raise ValueError(f"loss: {run.loss} needs labels, and the training images of {run.data} have none")
+            raise ValueError(f"loss: {run.loss} needs labels, and the training {run.kind.noun} of {run.data} have none")
         if self.split.probe is not None and run.knn > len(self.split.probe):
             labelled = len(self.split.probe)
             raise ValueError(
@@ -272,7 +274,7 @@ class Trainer:
         """Load the newest checkpoint, if there is one, and make the records agree with it."""
         resumed = self.load_latest()
         if resumed:
-            check_same_data(self.split, self.data_path, self.folder)
+            check_same_data(self.split, replace(self.run, data=self.data_path), self.folder)
         if self.rank:
             return
         self.run.kind.keep(self.folder, self.context.network.encoder, self.split, self.context.views)

@@ -59,7 +59,9 @@ def load(settings: DataSettings, tokenizer: Any, *, length: int, cache: Path | N
     texts = open_data(settings)
     # The built-in set is small: its tokens are made in less time than it takes to look for them.
     tokens = tokenise(texts, tokenizer, length=length, cache=None if isinstance(texts, BuiltInTexts) else cache)
-    rows = Sentences(Path(settings.data).name, tokens, tokenizer, stream=settings.stream, content=texts.fingerprint)
+    rows = Sentences(
+        Path(settings.data).name, tokens, tokenizer, stream=settings.stream, content=texts.fingerprint, origin=texts
+    )
     split = _hold_out(rows, texts, settings.hold_out)
     if isinstance(texts, TextFile) and texts.skipped:
         note = f"{texts.skipped:,} rows of {settings.data} cannot be used and are left out (--skip-broken)"
@@ -82,6 +84,14 @@ def _hold_out(rows: Sentences, texts: Texts, share: float) -> Split:
     test = rows.subset(held_out)
     train = rows.subset(trained.nonzero()[:, 0])
     return Split(train, None, test, retrieval=(test.column(0), test.column(1)), notes=(note,))
+
+
+def all_pairs(split: Split) -> Split:
+    """Return pairs of which none are held out as data to measure retrieval with; other data unchanged."""
+    rows = split.train
+    if not isinstance(rows, Sentences) or rows.columns == 1 or split.retrieval is not None:
+        return split
+    return replace(split, retrieval=(rows.column(0), rows.column(1)))
 
 
 def _sample(size: int, count: int) -> Tensor:

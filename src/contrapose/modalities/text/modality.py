@@ -15,7 +15,7 @@ from contrapose.modalities.modality import DataSettings, Split, Suggestion, View
 from contrapose.modalities.text.encoders import VOCABULARY, EncoderName, Transformer, encoder
 from contrapose.modalities.text.folder import write_folder
 from contrapose.modalities.text.load import learn_tokenizer, load, open_data
-from contrapose.modalities.text.pretrained import load_tokenizer
+from contrapose.modalities.text.pretrained import load_tokenizer, quiet
 from contrapose.modalities.text.sentences import Sentences
 from contrapose.modalities.text.suggest import suggest
 from contrapose.modalities.text.usage import usage
@@ -46,7 +46,11 @@ class TextModality:
         """Load the texts as tokens of the encoder, which are cached in `root`."""
         assert isinstance(views, TextViews)
         cache = (root or Path("data")) / "tokens"
-        return load(settings, self._tokenizer(encoder, views, settings), length=views.length, cache=cache)
+        split = load(settings, self._tokenizer(encoder, views, settings), length=views.length, cache=cache)
+        if views.folder is None:  # of a run that is not trained yet; other data may have other columns
+            assert isinstance(split.train, Sentences)
+            views.check_columns(split.train.columns)
+        return split
 
     def _tokenizer(self, encoder: str, views: TextViews, settings: DataSettings) -> Any:
         """Return the tokenizer that a run keeps, that of the encoder's folder, or one that is learned from the data."""
@@ -93,7 +97,8 @@ class TextModality:
         assert isinstance(encoder.network, Transformer)
         assert isinstance(views, TextViews)
         assert views.folder is not None
-        write_folder(folder, encoder.network, load_tokenizer(views.folder), length=views.length, weights=True)
+        with quiet():
+            write_folder(folder, encoder.network, load_tokenizer(views.folder), length=views.length, weights=True)
 
     def decode(self, samples: Tensor | Sequence[Any], views: ViewMaker) -> Tensor:
         """Return token ids (B, 1, L) of texts; a tensor of such ids is returned unchanged."""

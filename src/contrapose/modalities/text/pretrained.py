@@ -162,7 +162,7 @@ def package_folder(package: str) -> Path:
 def _loading(path: Path) -> Iterator[None]:
     """In this block, whatever transformers cannot read becomes a ValueError that names the folder."""
     try:
-        with _quiet():
+        with quiet():
             yield
     except ModuleNotFoundError:
         raise
@@ -173,7 +173,7 @@ def _loading(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """In this block, transformers shows no progress bars and no warnings: what matters becomes an error above."""
     from transformers.utils import logging
 

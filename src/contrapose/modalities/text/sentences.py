@@ -12,18 +12,22 @@ import torch
 from torch import Tensor
 
 from contrapose.modalities.modality import ViewMaker
+from contrapose.modalities.text.tokens import Texts
 from contrapose.modalities.text.views import NO_TOKEN
 
 
 @dataclass(frozen=True, eq=False)
 class Sentences:
-    """Rows of one or more columns of text, as token ids; the tokenizer turns them back into text."""
+    """Rows of one or more columns of text, as token ids."""
 
     name: str
     tokens: Tensor  # int32 (N, C, L), padded with the tokenizer's padding
     tokenizer: Any
     stream: bool = False  # whether tokens stay where they are, such as in a file, and are moved batch by batch
     content: str = ""  # a checksum of the texts, if they are known as a file
+    origin: Texts | None = None  # where the texts themselves are read again, if they are known
+    rows: Tensor | None = None  # (N,) rows of the origin; None: all of them
+    first_column: int = 0  # of the origin's columns
     labels: Tensor | None = None
     classes: tuple[str, ...] = ()
     paths: Sequence[Path] = ()  # a sample is a line, and not a file
@@ -47,21 +51,28 @@ class Sentences:
 
     def subset(self, index: Tensor | Sequence[int]) -> Sentences:
         """Return the rows at these indices, in this order."""
+        index = torch.as_tensor(index, dtype=torch.long)
+        rows = index if self.rows is None else self.rows[index]
         # Another content: a part of a file is not the file.
-        return replace(self, tokens=self.tokens[torch.as_tensor(index, dtype=torch.long)], content="")
+        return replace(self, tokens=self.tokens[index], rows=rows, content="")
 
     def column(self, number: int) -> Sentences:
         """Return one column, as a data set of sentences."""
-        return replace(self, tokens=self.tokens[:, number : number + 1], content="")
+        tokens = self.tokens[:, number : number + 1]
+        return replace(self, tokens=tokens, first_column=self.first_column + number, content="")
 
     def in_memory(self, views: ViewMaker) -> Sentences:
         """Return the rows, to be resident on the device."""
         return replace(self, stream=False)
 
-    def texts(self, index: Sequence[int], column: int = 0) -> list[str]:
-        """Return the texts of rows, as the tokenizer restores them."""
-        rows = self.tokens[torch.as_tensor(index, dtype=torch.long), column]
-        return list(self.tokenizer.batch_decode(rows, skip_special_tokens=True))
+    def texts(self) -> list[str]:
+        """Return the texts of the first column: read again from their origin, or else as the tokenizer restores them."""
+        if self.origin is None:
+            return list(self.tokenizer.batch_decode(self.tokens[:, 0], skip_special_tokens=True))
+        rows = range(len(self)) if self.rows is None else self.rows.tolist()
+        wanted = set(rows)
+        read = {number: row[self.first_column] for number, row in enumerate(self.origin.rows()) if number in wanted}
+        return [read[row] for row in rows]
 
     def reader(self, views: ViewMaker, device: torch.device, *, workers: int, timeout: float) -> TokenReader:
         """Move the tokens to the device, unless they are streamed, and return their reader."""

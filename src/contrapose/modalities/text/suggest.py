@@ -25,6 +25,8 @@ def suggest(settings: DataSettings, chosen: Mapping[str, Any], device: torch.dev
     count = min(count, settings.limit or count)
     picked = dict(chosen)
     picked.setdefault("views", "dropout" if columns == 1 else "columns")
+    if columns > 2:
+        picked.setdefault("view_count", columns)
     picked.setdefault("encoder", _encoder(device))
     # A power of two that leaves at least four steps in an epoch.
     name = EncoderName.parse(picked["encoder"])

@@ -48,16 +48,26 @@ class TextViews:
 
     def train(self, raw: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
         """Return views of sentences (B, C, L) as one tensor (V, B, 2, L)."""
+        self.check_columns(raw.shape[1])
         columns = raw.shape[1] if self.recipe == "columns" else 1
-        if self.recipe == "columns" and self.count != columns:
-            raise ValueError(
-                f"view_count: expected {raw.shape[1]}, one view for each column of the data, got {self.count}"
-            )
         views = [
-            self._view(raw[:, number % columns], index, number, seed=seed, epoch=epoch)
-            for number in range(self.count)
+            self._view(raw[:, number % columns], index, number, seed=seed, epoch=epoch) for number in range(self.count)
         ]
         return [torch.stack(views)]
+
+    def check_columns(self, columns: int) -> None:
+        """Refuse another number of columns than views, or a single one, if columns are the views."""
+        if self.recipe != "columns":
+            return
+        if columns == 1:
+            raise ValueError(
+                "views: columns are the views of pairs, and the data has one column; use --views dropout, or a file of pairs"
+            )
+        if self.count not in (1, columns):  # a single view is that of the first column
+            raise ValueError(
+                f"view_count: expected {columns}, one view for each column of the data, got {self.count}; use --view-count "
+                f"{columns}, or choose {self.count} columns with --columns"
+            )
 
     def draw(self, raw: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> Tensor:
         """Return one random view of the first column, (B, 2, L)."""

@@ -1,0 +1,52 @@
+"""Retrieval of the held-out pairs of a run: each pair's answer, and references without training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contrapose.evaluation.retrieval import recall_at
+from contrapose.modalities import Source, Split
+from contrapose.modalities.text.sentences import Sentences
+from contrapose.pairs import unit
+from contrapose.studies.embeddings import start
+from contrapose.training import Model
+
+
+def recall_hits(model: Model, split: Split) -> dict[str, Any]:
+    """Return a digit for each held-out pair: 1 if its second text is the one nearest to its first, else 0."""
+    queries, documents = (unit(model.features(source)) for source in _held_out(model, split))
+    similarity = queries @ documents.T
+    # As in `recall_at`, a wrong text that is as similar as the right one comes first.
+    hit = (similarity >= similarity.diagonal()[:, None]).sum(1) == 1
+    return {"recall_hits": "".join(str(int(right)) for right in hit.tolist())}
+
+
+def recall_references(model: Model, split: Split) -> dict[str, Any]:
+    """Return recall@1 of bags of words, and of the encoder before training, as a reference."""
+    words = recall_at(*_bags_of_words(*_held_out(model, split)), ks=(1,))
+    return {
+        "references": {
+            "words": words["recall@1"],
+            "start": start(model, split).evaluate(split)["recall@1"],
+        }
+    }
+
+
+def _held_out(model: Model, split: Split) -> tuple[Source, Source]:
+    if split.retrieval is None:
+        raise ValueError(f"{model.run.data} has no held-out pairs to score with")
+    return split.retrieval
+
+
+def _bags_of_words(*sources: Source) -> list[Tensor]:
+    """Return how often each token is in each text, (N, V), where V counts the tokens that are in any text."""
+    tokens = [source.tokens[:, 0] for source in sources if isinstance(source, Sentences)]
+    assert isinstance(sources[0], Sentences)
+    padding = sources[0].tokenizer.pad_token_id
+    vocabulary, rows = torch.unique(torch.cat(tokens), return_inverse=True)
+    counts = torch.zeros(len(rows), len(vocabulary)).scatter_add_(1, rows, torch.ones(rows.shape))
+    counts[:, vocabulary == padding] = 0
+    return list(counts.split([len(part) for part in tokens]))
