@@ -76,7 +76,7 @@ def _best(model: Model) -> Model:
 
 def _texts(split: Split) -> list[str]:
     assert isinstance(split.train, Sentences)
-    return split.train.texts(range(min(len(split.train), TRIAL_TEXTS)))
+    return split.train.subset(range(min(len(split.train), TRIAL_TEXTS))).texts()
 
 
 def describe_sentences(measure: str, run: Run) -> str:
