@@ -135,7 +135,7 @@ def test_compare_by_recall_of_held_out_pairs(folder: Path, tmp_path: Path, capsy
     arguments += ["-o", str(tmp_path / "out")]
     main([*arguments, "--data", str(folder / "pairs.tsv"), "--seeds", "2"])
     output = capsys.readouterr().out
-    assert "simclr, dystress: framework simcse, head simcse." in output
+    assert "simclr, dystress: framework simcse, head none." in output
     assert "(recall@1 on 8 held-out pairs, 2 seeds" in output
     assert "images" not in output
     (report,) = (tmp_path / "out").iterdir()

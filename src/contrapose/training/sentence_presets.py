@@ -19,7 +19,8 @@ DYSTRESS_ROWS: tuple[tuple[float, float, float | None], ...] = (
 )  # fmt: skip
 # SimCSE's settings, which DySTreSS follows. bf16 in place of fp16 is our choice: it needs no scaling of the loss.
 _SIMCSE: Settings = {
-    **TEXT_SETTINGS, "data": "wiki1m_for_simcse.txt", "encoder": "hf:bert-base-uncased", "views": "dropout", "size": 32,
+    **TEXT_SETTINGS, "head": "simcse", "warmup": 0.0, "data": "wiki1m_for_simcse.txt", "encoder": "hf:bert-base-uncased",
+    "views": "dropout", "size": 32,
     "optimiser": "adamw", "lr": 3e-5, "weight_decay": 0.0, "batch": 64, "epochs": 125, "parts": 125, "knn_every": 125,
     "precision": "bf16", "record": ("sts:sts.tsv@1",), "keep_best": "stsb_dev",
 }  # fmt: skip
