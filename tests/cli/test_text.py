@@ -168,7 +168,7 @@ def test_the_map_of_texts_shows_them(folder: Path, tmp_path: Path, capsys: pytes
 def test_held_out_texts_are_those_of_the_file(folder: Path) -> None:
     split = prepare(Run.load(folder / "run" / "run.json"), folder / "data", folder=folder / "run")
     assert split.retrieval is not None
-    first, second = split.retrieval
+    first, second = split.retrieval.queries, split.retrieval.documents
     assert isinstance(split.train, Sentences)
     assert isinstance(first, Sentences)
     assert isinstance(second, Sentences)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torchmetrics.functional.retrieval import retrieval_recall
 
 from contrapose.evaluation import recall_at, retrieval
+from contrapose.evaluation.retrieval import wrong_before
 
 
 def recall_oracle(queries: Tensor, documents: Tensor, k: int, ids: list[int]) -> float:
@@ -110,3 +111,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
 def test_messages(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         recall_at(**({"queries": torch.eye(4), "documents": torch.eye(4)} | arguments))
+
+
+def test_wrong_documents_are_counted_before_the_right_one() -> None:
+    queries = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    documents = torch.tensor([[0.0, 1.0], [0.1, 1.0], [1.0, 0.9]])
+    assert wrong_before(queries, documents).tolist() == [2, 1, 0]
+    assert wrong_before(queries, documents, ids=torch.tensor([7, 7, 8])).tolist() == [1, 0, 0]

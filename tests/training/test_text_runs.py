@@ -170,7 +170,9 @@ def test_texts_of_a_run_are_embedded_as_sentence_transformers_does(tmp_path: Pat
     torch.testing.assert_close(theirs, features, rtol=1e-4, atol=1e-5)
     # And the other way round: a folder of sentence-transformers is the start of a run.
     again = trainer_of(replace(run, encoder=f"hf:{tmp_path / 'exported'}"), tmp_path / "again")
-    torch.testing.assert_close(again.model.features(again.split.retrieval[0]), model.features(again.split.retrieval[0]))  # type: ignore[index]
+    assert again.split.retrieval is not None
+    queries = again.split.retrieval.queries
+    torch.testing.assert_close(again.model.features(queries), model.features(queries))
 
 
 def test_the_best_weights_by_sts_are_kept(tmp_path: Path) -> None:
@@ -194,6 +196,24 @@ def test_parts_of_a_pass_have_each_sample_once(tmp_path: Path) -> None:
     for order in passes:
         assert sorted(order.tolist()) == list(range(48))
     assert not torch.equal(*passes)
+
+
+def test_equal_documents_are_right_for_each_other_s_queries(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("".join(f"question number {i}\t{'yes' if i % 2 else 'no'}\n" for i in range(20)))
+    split = prepare(run_of(path, views="columns", hold_out=0.5), tmp_path / "cache")
+    assert split.retrieval is not None
+    answers = split.retrieval.documents.texts()  # type: ignore[attr-defined]
+    ids = split.retrieval.ids.tolist()
+    assert len(set(ids)) == len(set(answers)) == 2
+    assert len(set(zip(ids, answers, strict=True))) == 2
+
+
+def test_too_many_parts_are_refused(tmp_path: Path) -> None:
+    run = run_of(write_sentences(tmp_path / "a.txt"), parts=7)
+    message = r"parts: 7 parts of 48 sentences are too small for a step of 8 \(--parts 6 would do\)"
+    with pytest.raises(ValueError, match=message):
+        trainer_of(run, tmp_path / "run")
 
 
 def test_evaluation_of_a_run_has_the_run_s_own_tokens(tmp_path: Path) -> None:

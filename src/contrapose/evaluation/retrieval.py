@@ -34,7 +34,21 @@ def recall_at(
     >>> recall_at(z, z.roll(1, 0), ks=(1, 4))
     {'recall@1': 0.0, 'recall@4': 100.0}
     """
-    _check(queries, documents, ks, ids)
+    for k in ks:
+        check_count("ks", k, least=1)
+    wrong = wrong_before(queries, documents, ids=ids)
+    if not any(k <= len(documents) for k in ks):
+        raise ValueError(f"ks: expected a k of at most {len(documents)}, the number of documents, got {tuple(ks)}")
+    return {f"recall@{k}": 100 * float((wrong < k).double().mean()) for k in ks if k <= len(documents)}
+
+
+@torch.no_grad()
+def wrong_before(queries: Tensor, documents: Tensor, *, ids: Tensor | None = None) -> Tensor:
+    """Return the number of wrong documents that each query ranks before its own, (n,): 0 if it finds it at once.
+
+    The arguments are those of `recall_at`.
+    """
+    _check(queries, documents, ids)
     queries, documents = units(queries, documents)
     rows = max(1, _BLOCK // len(documents))
     with full_precision(queries):
@@ -42,8 +56,7 @@ def recall_at(
             _wrong_documents_before(queries[start : start + rows], documents, start, ids)
             for start in range(0, len(queries), rows)
         ]
-    wrong = torch.cat(blocks)
-    return {f"recall@{k}": 100 * float((wrong < k).double().mean()) for k in ks if k <= len(documents)}
+    return torch.cat(blocks)
 
 
 def _wrong_documents_before(queries: Tensor, documents: Tensor, start: int, ids: Tensor | None) -> Tensor:
@@ -60,7 +73,7 @@ def _wrong_documents_before(queries: Tensor, documents: Tensor, start: int, ids:
     return ((similarity >= best_right - tie) & ~is_right).sum(1)
 
 
-def _check(queries: Tensor, documents: Tensor, ks: Sequence[int], ids: Tensor | None) -> None:
+def _check(queries: Tensor, documents: Tensor, ids: Tensor | None) -> None:
     for name, z in (("queries", queries), ("documents", documents)):
         check_embeddings(name, z, 2, shapes={2: "(n, d)"})
     check_same_shape("documents", documents, "queries", queries)
@@ -70,10 +83,6 @@ def _check(queries: Tensor, documents: Tensor, ks: Sequence[int], ids: Tensor | 
         )
     for name, z in (("queries", queries), ("documents", documents)):
         _check_finite(name, z)
-    for k in ks:
-        check_count("ks", k, least=1)
-    if not any(k <= len(documents) for k in ks):
-        raise ValueError(f"ks: expected a k of at most {len(documents)}, the number of documents, got {tuple(ks)}")
     if ids is not None:
         check_index("ids", ids, len(documents))
 

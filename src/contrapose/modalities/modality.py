@@ -104,6 +104,15 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
+class Retrieval:
+    """Held-out pairs: document i belongs to query i."""
+
+    queries: Source
+    documents: Source
+    ids: Tensor  # (n,) equal documents have equal ids: any of them is right
+
+
+@dataclass(frozen=True)
 class Split:
     """What is trained on, and what is evaluated: features of `probe` classify those of `test`, if there are labels."""
 
@@ -111,7 +120,7 @@ class Split:
     probe: Source | None
     test: Source | None
     notes: tuple[str, ...] = ()  # what a user may not expect of the data, one sentence each
-    retrieval: tuple[Source, Source] | None = None  # held out: what to search with, and what belongs to it, row by row
+    retrieval: Retrieval | None = None  # pairs to evaluate on
 
     def map(self, change: Callable[[Source], Source]) -> Split:
         """Change each data set; `probe` stays the same object as `train` if it was."""

@@ -10,7 +10,7 @@ from contrapose.evaluation.sentences.classifier import LogisticRegression
 from contrapose.evaluation.sentences.sts import STS_TASKS
 from contrapose.evaluation.sentences.transfer import TRANSFER_TASKS
 
-# Seconds on a CPU: first sentences of the built-in pairs, and the last step, unless the user gives the pairs that choose the best one.
+# Seconds on a CPU: first sentences of the built-in pairs, and the last step, unless the user gives pairs that choose the best.
 SMOKE_TEXT: Mapping[str, Any] = {
     "limit": 128, "views": "dropout", "encoder": "tiny", "optimiser": "adamw", "lr": 5e-4, "schedule": "cosine", "warmup": 0.0,
     "weight_decay": 0.0, "epochs": 2, "parts": 1, "batch": 32, "precision": "fp32", "knn_every": 2, "metrics": 48,

@@ -7,26 +7,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contrapose.evaluation.retrieval import recall_at
+from contrapose.evaluation.retrieval import recall_at, wrong_before
 from contrapose.modalities import Source, Split
+from contrapose.modalities.modality import Retrieval
 from contrapose.modalities.text.sentences import Sentences
-from contrapose.pairs import unit
 from contrapose.studies.embeddings import start
 from contrapose.training import Model
 
 
 def recall_hits(model: Model, split: Split) -> dict[str, Any]:
     """Return a digit for each held-out pair: 1 if its second text is the one nearest to its first, else 0."""
-    queries, documents = (unit(model.features(source)) for source in _held_out(model, split))
-    similarity = queries @ documents.T
-    # As in `recall_at`, a wrong text that is as similar as the right one comes first.
-    hit = (similarity >= similarity.diagonal()[:, None]).sum(1) == 1
-    return {"recall_hits": "".join(str(int(right)) for right in hit.tolist())}
+    pairs = _held_out(model, split)
+    wrong = wrong_before(model.features(pairs.queries), model.features(pairs.documents), ids=pairs.ids)
+    return {"recall_hits": "".join(str(int(right)) for right in (wrong == 0).tolist())}
 
 
 def recall_references(model: Model, split: Split) -> dict[str, Any]:
     """Return recall@1 of bags of words, and of the encoder before training, as a reference."""
-    words = recall_at(*_bags_of_words(*_held_out(model, split)), ks=(1,))
+    pairs = _held_out(model, split)
+    words = recall_at(*_bags_of_words(pairs.queries, pairs.documents), ks=(1,), ids=pairs.ids)
     return {
         "references": {
             "words": words["recall@1"],
@@ -35,7 +34,7 @@ def recall_references(model: Model, split: Split) -> dict[str, Any]:
     }
 
 
-def _held_out(model: Model, split: Split) -> tuple[Source, Source]:
+def _held_out(model: Model, split: Split) -> Retrieval:
     if split.retrieval is None:
         raise ValueError(f"{model.run.data} has no held-out pairs to score with")
     return split.retrieval

@@ -94,8 +94,8 @@ class Model(Embedder):
         neighbours   number of neighbours; default: that of the run
         """
         if split.retrieval is not None:
-            queries, documents = (self.features(source) for source in split.retrieval)
-            return recall_at(queries, documents)
+            pairs = split.retrieval
+            return recall_at(self.features(pairs.queries), self.features(pairs.documents), ids=pairs.ids)
         labelled = self.labelled_features(split)
         if labelled is None:
             return {}

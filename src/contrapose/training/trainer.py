@@ -17,9 +17,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.evaluation import Measures
-from contrapose.frameworks import FRAMEWORKS, Embed
+from contrapose.frameworks import Embed
 from contrapose.training import checkpoint
 from contrapose.training.build import build, build_loss, prepare
+from contrapose.training.checks import check_samples
 from contrapose.training.collapse import follow_collapse
 from contrapose.training.context import StepContext
 from contrapose.training.continuation import continued_run, record_extension, recorded_run
@@ -31,7 +32,7 @@ from contrapose.training.model import Model
 from contrapose.training.optimisers import optimiser
 from contrapose.training.precision import check_bf16
 from contrapose.training.processes import any_requested, join_process_group, own_device, synchronise_batch_norms
-from contrapose.training.recording import check_record, recorded_measures
+from contrapose.training.recording import recorded_measures
 from contrapose.training.records import append, drop_records_after, environment, read_records, write_json_atomically
 from contrapose.training.run import Run
 from contrapose.training.sources import check_init, check_same_data, describe_data, find_file
@@ -87,7 +88,7 @@ class Trainer:
         self.split = prepare(requested, self.data_root)
         if requested.data != self.run.data:
             check_same_data(self.split, requested, self.folder)
-        self._check_data()
+        check_samples(self.run, self.split)
         self.context = self._build()
         # Only now is anything written: a run with bad settings leaves no directory behind.
         self._claim_folder()
@@ -114,27 +115,6 @@ class Trainer:
         self.recorded = recorded_run(self.folder)
         if self.recorded is not None:
             self.run = continued_run(self.run, self.recorded, self.folder, extend=self.extend)
-
-    def _check_data(self) -> None:
-        """Check the settings that depend on the number of samples."""
-        run, size = self.run, len(self.split.train)
-        wanted = run.batch * run.accumulate * run.parts
-        if wanted > size:
-            fits = 2 ** int(math.log2(max(2, size // (run.accumulate * run.parts))))
-            raise ValueError(
-                f"batch: {wanted} {run.kind.noun} for a step are more than the {size} of the data set (--batch {fits} would do)"
-            )
-        if run.needs_labels and self.split.train.labels is None:
-            raise ValueError(f"loss: {run.loss} needs labels, and the training {run.kind.noun} of {run.data} have none")
-        if self.split.probe is not None and run.knn > len(self.split.probe):
-            labelled = len(self.split.probe)
-            raise ValueError(
-                f"knn: {run.knn} neighbours are more than the {labelled} labelled images (--knn {max(1, labelled // 4)} would do)"
-            )
-        check_record(run.record, self.split, run.batch)
-        # The bank is as large as the data set, so the run alone could not check this.
-        if FRAMEWORKS[run.framework].negatives(run, run.view_maker().count) is None:
-            run.check_hardest(size - 1)
 
     def _claim_folder(self) -> None:
         """Write the settings: from here on the directory holds this run."""

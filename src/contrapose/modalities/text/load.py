@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contrapose.modalities.modality import DataSettings, Split
+from contrapose.modalities.modality import DataSettings, Retrieval, Split
 from contrapose.modalities.text.built_in import BUILT_IN, BuiltInTexts
 from contrapose.modalities.text.files import TextFile, is_text_file, open_texts
 from contrapose.modalities.text.sentences import Sentences
@@ -83,7 +83,7 @@ def _hold_out(rows: Sentences, texts: Texts, share: float) -> Split:
     note = f"{len(held_out):,} of {len(rows):,} pairs are held out, to measure retrieval (--hold-out)"
     test = rows.subset(held_out)
     train = rows.subset(trained.nonzero()[:, 0])
-    return Split(train, None, test, retrieval=(test.column(0), test.column(1)), notes=(note,))
+    return Split(train, None, test, retrieval=_retrieval(test), notes=(note,))
 
 
 def all_pairs(split: Split) -> Split:
@@ -91,7 +91,14 @@ def all_pairs(split: Split) -> Split:
     rows = split.train
     if not isinstance(rows, Sentences) or rows.columns == 1 or split.retrieval is not None:
         return split
-    return replace(split, retrieval=(rows.column(0), rows.column(1)))
+    return replace(split, retrieval=_retrieval(rows))
+
+
+def _retrieval(pairs: Sentences) -> Retrieval:
+    """Return the first column as queries and the second as their documents."""
+    documents = pairs.column(1)
+    ids = documents.tokens[:, 0].unique(dim=0, return_inverse=True)[1]
+    return Retrieval(pairs.column(0), documents, ids)
 
 
 def _sample(size: int, count: int) -> Tensor:

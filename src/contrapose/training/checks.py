@@ -1,0 +1,40 @@
+"""Settings of a run that depend on its data: how many samples there are, and whether they have labels."""
+
+from __future__ import annotations
+
+import math
+
+from contrapose.frameworks import FRAMEWORKS
+from contrapose.modalities import Split
+from contrapose.training.recording import check_record
+from contrapose.training.run import Run
+
+
+def check_samples(run: Run, split: Split) -> None:
+    """Refuse a batch, a number of neighbours or of negatives for which there are too few samples, and losses without labels."""
+    size, noun = len(split.train), run.kind.noun
+    _check_batch(run, size)
+    if run.needs_labels and split.train.labels is None:
+        raise ValueError(f"loss: {run.loss} needs labels, and the training {noun} of {run.data} have none")
+    if split.probe is not None and run.knn > len(split.probe):
+        labelled = len(split.probe)
+        raise ValueError(
+            f"knn: {run.knn} neighbours are more than the {labelled} labelled {noun} (--knn {max(1, labelled // 4)} would do)"
+        )
+    check_record(run.record, split, run.batch)
+    # The bank is as large as the data set, so the run alone could not check this.
+    if FRAMEWORKS[run.framework].negatives(run, run.view_maker().count) is None:
+        run.check_hardest(size - 1)
+
+
+def _check_batch(run: Run, size: int) -> None:
+    step, noun = run.batch * run.accumulate, run.kind.noun
+    if step > size:
+        fits = 2 ** int(math.log2(max(2, size // run.accumulate)))
+        raise ValueError(
+            f"batch: {step} {noun} for a step are more than the {size} of the data set (--batch {fits} would do)"
+        )
+    if step * run.parts > size:
+        raise ValueError(
+            f"parts: {run.parts} parts of {size} {noun} are too small for a step of {step} (--parts {size // step} would do)"
+        )
