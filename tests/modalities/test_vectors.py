@@ -46,7 +46,7 @@ class Vectors:
     resident: Tensor
     labels: Tensor
     views: Any = None
-    name, classes, paths, fingerprint = "vectors", (), (), "vectors"
+    name, classes, paths, ids, fingerprint = "vectors", (), (), None, "vectors"
 
     def __len__(self) -> int:
         return len(self.resident)

@@ -18,9 +18,9 @@ from torch import Tensor
 
 import contrapose
 from contrapose.modalities.text.modality import TEXT
-from contrapose.training import Run, Trainer, prepare
+from contrapose.training import Run, Trainer, drain, prepare
 from contrapose.training.eager import EagerSteps
-from contrapose.training.graphed import TensorStep
+from contrapose.training.graphed import GraphedSteps, TensorStep
 from contrapose.training.kept import kept_epochs
 from contrapose.training.method_settings import TEXT_SETTINGS
 from contrapose.training.records import read_records
@@ -207,6 +207,39 @@ def test_equal_documents_are_right_for_each_other_s_queries(tmp_path: Path) -> N
     ids = split.retrieval.ids.tolist()
     assert len(set(ids)) == len(set(answers)) == 2
     assert len(set(zip(ids, answers, strict=True))) == 2
+
+
+@pytest.mark.parametrize("ending", ["txt", "tsv"])
+def test_equal_texts_are_never_negatives(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{ending}"
+    lines = [f"the {NOUNS[i % 4]}" if ending == "txt" else f"question {i}\tthe {NOUNS[i % 4]}" for i in range(16)]
+    path.write_text("\n".join(lines) + "\n")
+    views = "dropout" if ending == "txt" else "columns"
+    trainer = trainer_of(
+        run_of(path, views=views, batch=16, hold_out=0.0, loss="nt_xent(temperature=0.5)"), tmp_path / "run"
+    )
+    index, inputs = next(iter(EagerSteps(trainer.context).batches(0, 0)))
+    loss = float(trainer.context.loss(inputs, index).detach())
+    first, second = trainer.context.network.embed(inputs).detach()
+    kinds, total = [i % 4 for i in index.tolist()], 0.0
+    for i in range(16):
+        similarity = torch.cosine_similarity(first[i], second, 1) / 0.5
+        others = [float(similarity[j].exp()) for j in range(16) if kinds[j] != kinds[i]]
+        total += math.log(float(similarity[i].exp()) + sum(others)) - float(similarity[i])
+    assert loss == pytest.approx(total / 16, rel=1e-4)
+    assert trainer_of(run_of(write_sentences(tmp_path / "other.txt")), tmp_path / "other").split.train.ids is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("views", ["dropout", "cropping"])
+def test_a_graph_on_texts_has_the_losses_of_the_eager_steps(views: str, tmp_path: Path) -> None:
+    run = run_of(write_sentences(tmp_path / "a.txt", 160), views=views, precision="bf16", lr=1e-4, optimiser="sgd")
+    eager = Trainer(run, tmp_path / "eager", say=quiet, data_root=tmp_path / "cache")
+    steps = EagerSteps(eager.context)
+    losses = [steps.step([batch], 0, place) for place, batch in enumerate(steps.batches(0, 0))]
+    trainer = Trainer(run, tmp_path / "graph", say=quiet, data_root=tmp_path / "cache")
+    graph_losses = drain(GraphedSteps(trainer.context).epoch(0, 0, lambda *progress: None))
+    torch.testing.assert_close(torch.tensor(graph_losses), torch.tensor(losses), rtol=0.02, atol=0.02)
 
 
 def test_too_many_parts_are_refused(tmp_path: Path) -> None:

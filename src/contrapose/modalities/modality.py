@@ -85,6 +85,10 @@ class Source(Protocol):
         """The file of each sample, if each is a file; else empty."""
 
     @property
+    def ids(self) -> Tensor | None:
+        """(N,) numbers below N, equal for samples that are no negatives of each other, such as equal texts; None: all differ."""
+
+    @property
     def fingerprint(self) -> str:
         """Changes when the samples change."""
 

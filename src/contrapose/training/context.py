@@ -47,6 +47,7 @@ class StepContext:
     world_size: int = 1
     say: Callable[[str], None] = print
     must_stop: Callable[[], bool] = field(default=lambda: False)  # whether a signal has asked for an end
+    ids: Tensor | None = None  # (N,) on the device; samples with equal ids are never negatives of each other
     labels: Tensor | None = None  # (N,) on the device, for a supervised loss
     latest: Embeddings | None = None
 
@@ -54,7 +55,7 @@ class StepContext:
         """Return the loss of a batch. Low precision ends with the embeddings: the loss is computed in float32."""
         # The criterion is outside: in bf16 a log-sum-exp at a low temperature would multiply the rounding error.
         with autocast(self.device, self.run.precision):
-            embeddings = self.learner(views, index)
+            embeddings = self._identified(self.learner(views, index))
         if self.labels is not None:
             embeddings = replace(embeddings, sample_labels=self.labels)
         loss: Tensor = self.criterion(embeddings)
@@ -74,12 +75,18 @@ class StepContext:
         with autocast(self.device, self.run.precision):
             parts = encode_twice([MicroBatch(self.learner, views) for _, views in batches])
         index = torch.cat([index for index, _ in batches])
-        embeddings = self.network.compare(torch.cat(parts, 1), index)
+        embeddings = self._identified(self.network.compare(torch.cat(parts, 1), index))
         loss: Tensor = self.criterion(embeddings)
         # Without its graph, which would keep the views of the whole step in memory.
         score = None if embeddings.score is None else embeddings.score.detach()
         self.latest = replace(embeddings, z=embeddings.z.detach(), score=score)
         return loss
+
+    def _identified(self, embeddings: Embeddings) -> Embeddings:
+        """Give samples with equal content one id: they are no negatives of each other."""
+        if self.ids is None or embeddings.ids is None:
+            return embeddings
+        return replace(embeddings, ids=self.ids[embeddings.ids])
 
     def batch_metrics(self) -> dict[str, float | None]:
         """Return metrics of the last batch: its deviation, as SimSiam's paper plots it, and what the loss did to it."""

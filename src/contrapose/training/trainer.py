@@ -130,7 +130,8 @@ class Trainer:
 
     def _build(self) -> StepContext:
         """Build the networks, the loss and the optimiser."""
-        run, samples, labels = self.run, len(self.split.train), self.split.train.labels
+        run, samples = self.run, len(self.split.train)
+        labels, ids = self.split.train.labels, self.split.train.ids
         # The weights are drawn on the CPU, so that a seed gives the same ones on any device.
         network = build(replace(run, init=find_file(run.init, self.folder)), samples).to(self.device)
         run.kind.prepare(network)
@@ -157,6 +158,7 @@ class Trainer:
             reader=self.model.reader(self.split.train),  # evaluation shares it: one copy of the data on the device
             views=self.model.views,
             samples=samples,
+            ids=None if ids is None else ids.to(self.device),
             labels=labels.to(self.device) if run.needs_labels and labels is not None else None,
             steps_per_epoch=samples // (run.batch * run.accumulate * run.parts),
             rank=self.rank,

@@ -22,6 +22,7 @@ class Images:
     labels: Tensor | None  # int64 (N,)
     classes: tuple[str, ...] = ()
     paths: tuple[Path, ...] = ()  # the file of each image, if each was read from its own file
+    ids: Tensor | None = None  # (N,) equal for images that are never negatives of each other
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4 or self.pixels.shape[1] != 3:

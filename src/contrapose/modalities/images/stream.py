@@ -35,6 +35,7 @@ class Files:
     paths: tuple[Path, ...]
     labels: Tensor | None
     classes: tuple[str, ...] = ()
+    ids: Tensor | None = None  # (N,) equal for images that are never negatives of each other
 
     @classmethod
     def of(cls, folder: Path, only: Sequence[str] = ()) -> Files:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from torch import Tensor
 from contrapose.modalities.modality import ViewMaker
 from contrapose.modalities.text.tokens import Texts
 from contrapose.modalities.text.views import NO_TOKEN
+from contrapose.randomness import bits
+
+_HASHED = 2**16  # rows at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +43,15 @@ class Sentences:
     def columns(self) -> int:
         """Number of texts of a row: 1 for sentences, 2 for pairs, more with negatives."""
         return int(self.tokens.shape[1])
+
+    @cached_property
+    def ids(self) -> Tensor | None:
+        """Numbers that are equal for rows with equal sentences, or equal second texts of pairs; None if all differ."""
+        texts, position = self.tokens[:, min(1, self.columns - 1)], torch.arange(self.tokens.shape[2])
+        # Integers wrap around: sums of hashes are a hash of the sentence.
+        hashes = torch.cat([bits(part, position).sum(1) for part in texts.split(_HASHED)])
+        unique, ids = hashes.unique(return_inverse=True)
+        return None if len(unique) == len(self) else ids
 
     @property
     def fingerprint(self) -> str:
