@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,10 @@ def test_texts_of_a_run_are_embedded_as_sentence_transformers_does(tmp_path: Pat
     assert again.split.retrieval is not None
     queries = again.split.retrieval.queries
     torch.testing.assert_close(again.model.features(queries), model.features(queries))
+    again.train()
+    shutil.rmtree(tmp_path / "exported")  # a trained run needs no more than its own directory
+    loaded = contrapose.load(tmp_path / "again", device="cpu")
+    torch.testing.assert_close(loaded.embed(texts), again.model.embed(texts))
 
 
 def test_the_best_weights_by_sts_are_kept(tmp_path: Path) -> None:

@@ -87,11 +87,12 @@ def encoder(name: str, kept: Path | None = None) -> Encoder:
     parsed = EncoderName.parse(name)
     with needs_extra("an encoder of sentences", "text", TEXT_PACKAGES):
         register_attention()
-        if parsed.folder is None:
+        if parsed.base in _SCRATCH:
             model, pooling = _from_scratch(*_SCRATCH[parsed.base]), parsed.pooling or "mean"
-        elif kept is not None:
+        elif kept is not None:  # the folder that the run started from may be gone
             model, pooling = _from_config(kept), choose_pooling(parsed.pooling, read_folder(kept, weights=False), "cls")
         else:
+            assert parsed.folder is not None
             folder = read_folder(parsed.folder)
             # On the meta device, parameters are counted and not filled.
             meta = torch.get_default_device().type == "meta"
