@@ -80,6 +80,7 @@ def seconds_of_theirs(texts: list[str], options: argparse.Namespace, device: tor
             max_steps=warm + options.steps,
             bf16=options.precision == "bf16",
             learning_rate=3e-5,
+            max_grad_norm=0,  # as ours
             save_strategy="no",
             logging_strategy="no",
             report_to="none",
@@ -108,6 +109,10 @@ def main() -> None:
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     file = open_texts(options.sentences)
+    if len(file) < options.batch * options.steps:
+        parser.error(
+            f"--steps: {options.steps} steps of {options.batch} sentences are more than the {len(file):,} of the file"
+        )
     texts = [row[0] for row, _ in zip(file.rows(), range(2 * options.batch * options.steps), strict=False)]
     tokenizer = load_tokenizer(options.encoder)
     lengths = text_lengths(tokenise(file, tokenizer, length=options.length, cache=None), tokenizer.pad_token_id)

@@ -62,7 +62,7 @@ def test_runs_are_measured_at_their_best_step(tmp_path: Path, capsys: pytest.Cap
     assert "data: senteval=missing does not exist" in error_message(capsys, *arguments, "--data", *data)
     main([*arguments, "--data", *data[:2]])
     (folder,) = (path for path in (tmp_path / "runs").iterdir() if path.is_dir())  # both rows share one run
-    best = best_epoch(read_records(folder), "stsb_dev")
+    best = best_epoch(folder, "stsb_dev")
     assert best is not None
     assert kept_epochs(folder) == [best[0]]
     values = json.loads((folder / "evaluations.json").read_text())

@@ -247,6 +247,45 @@ def test_a_graph_on_texts_has_the_losses_of_the_eager_steps(views: str, tmp_path
     torch.testing.assert_close(torch.tensor(graph_losses), torch.tensor(losses), rtol=0.02, atol=0.02)
 
 
+@pytest.mark.parametrize(
+    ("columns", "changes", "message"),
+    [
+        (1, {"view_count": 3}, "view_count: simcse compares two views, got 3; use --framework simclr"),
+        (3, {"view_count": 3, "framework": "simclr"}, "framework: simclr would take the negatives of .* for positives"),
+        (1, {"init": "weights.safetensors"}, "init: texts start from a folder; use --encoder hf:FOLDER"),
+    ],
+)
+def test_settings_that_texts_do_not_bear_are_refused(
+    columns: int, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    data = write_sentences(tmp_path / "a.txt") if columns == 1 else write_pairs(tmp_path / "a.tsv", columns=columns)
+    views = "dropout" if columns == 1 else "columns"
+    with pytest.raises(ValueError, match=message):
+        trainer_of(run_of(data, views=views, **changes), tmp_path / "run")
+
+
+def test_columns_may_leave_out_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("".join(f"question {i}\tanswer {i}\t{i}\n" for i in range(20)))
+    TEXT.check_data(str(path))
+    assert prepare(run_of(path, views="columns", columns=("1", "2")), tmp_path / "cache").train.tokens.shape[1] == 2  # type: ignore[attr-defined]
+
+
+def test_a_resumed_run_keeps_its_tokenizer(tmp_path: Path) -> None:
+    run = run_of(write_sentences(tmp_path / "a.txt"), epochs=2)
+    stopped = trainer_of(run, tmp_path / "run")
+    for _ in stopped.training(stopped.requests):
+        break
+    kept = tmp_path / "run" / "encoder" / "tokenizer.json"
+    other = json.loads(kept.read_text())
+    other["model"]["vocab"] = {token: number for number, token in enumerate(sorted(other["model"]["vocab"], key=len))}
+    kept.write_text(json.dumps(other))
+    resumed = trainer_of(run, tmp_path / "run")
+    assert resumed.split.train.tokenizer.get_vocab() == other["model"]["vocab"]  # type: ignore[attr-defined]
+    resumed._resume()
+    assert json.loads(kept.read_text()) == other
+
+
 def test_too_many_parts_are_refused(tmp_path: Path) -> None:
     run = run_of(write_sentences(tmp_path / "a.txt"), parts=7)
     message = r"parts: 7 parts of 48 sentences are too small for a step of 8 \(--parts 6 would do\)"

@@ -94,7 +94,7 @@ class Train:
                 say(f"{name:10} {score:6.2f} %   ({how})")
             if not scores and run.modality == "images":
                 say("no score: the data has no labelled training and test images (see `contrapose data check PATH`)")
-            best = best_epoch(read_records(folder), run.keep_best)
+            best = best_epoch(folder, run.keep_best)
             if best is not None:
                 say(
                     f"{run.keep_best:10} {best[1]:6.2f}     (best epoch, {best[0]}, whose weights are kept: --epoch {best[0]})"

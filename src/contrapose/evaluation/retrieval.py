@@ -89,5 +89,5 @@ def _check(queries: Tensor, documents: Tensor, ids: Tensor | None) -> None:
 
 def _check_finite(name: str, z: Tensor) -> None:
     finite = z.isfinite().all(1)
-    # A NaN is less than nothing, so that no document would rank before it.
+    # Comparisons with NaN are false, so that no document would rank before it.
     check_values(finite, lambda: f"{name}: the embedding of row {int((~finite).nonzero()[0])} is not finite")

@@ -46,6 +46,14 @@ def _build_simcse(parts: Parts, run: Any) -> SimCSE:
     return SimCSE(parts.tower.encoder, parts.tower.projector, has_score=parts.has_score)
 
 
+def _check_two_views(run: Any) -> None:
+    """Refuse further views of a sample: they would be its own negatives. Further columns of texts are meant as negatives."""
+    if run.view_count > 2 and run.views not in ("columns", "auto"):
+        raise ValueError(
+            f"view_count: simcse compares two views, got {run.view_count}; use --framework simclr for more views of a sample"
+        )
+
+
 def _second_and_further_views(run: Any, views: int) -> int:
     """Negatives of a first view: the second ones of the other samples, and all further views."""
     return int(run.contrast_size) - 1 + (views - 2) * int(run.contrast_size)
@@ -69,6 +77,7 @@ ROWS = (
         name="simcse",
         build=_build_simcse,
         negatives=_second_and_further_views,
+        check=_check_two_views,
         contrasts_whole=True,
     ),
 )

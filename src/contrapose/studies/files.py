@@ -15,7 +15,7 @@ from typing import Any
 from contrapose.modalities.text.encoders import EncoderName
 
 Settings = Mapping[str, Any]  # fields of Run
-# What the files are of a data set, in messages.
+# Descriptions of the files in messages; {} is the data set.
 IMAGES, ENCODER = "the data that {} is evaluated on", "the encoder that is trained on {}"
 PAIRS = "the file of pairs that choose the best step on {}"
 _FOLDER, _SCORED = "hf:", "sts:"

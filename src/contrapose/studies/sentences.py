@@ -17,6 +17,7 @@ from pathlib import Path
 from contrapose.evaluation.sentences import evaluate_sts, evaluate_transfer, read_sts, read_transfer
 from contrapose.modalities import Split
 from contrapose.modalities.text.encoders import Transformer
+from contrapose.modalities.text.pretrained import longest_input
 from contrapose.modalities.text.sentences import Sentences
 from contrapose.modalities.text.views import TextViews
 from contrapose.studies.downstream import MADE
@@ -24,7 +25,6 @@ from contrapose.studies.made_sentences import TRIAL_CLASSIFIER, TRIAL_TEXTS, mad
 from contrapose.training import Model, Run, build
 from contrapose.training.embedder import Embedder
 from contrapose.training.kept import best_epoch
-from contrapose.training.records import read_records
 
 _LONGEST = 128  # tokens: SentEval's sentences are not cut to the length of the training
 
@@ -59,8 +59,7 @@ def _embedder(model: Model, split: Split, weights: str) -> Embedder:
     encoder = build(model.run, len(split.train)).encoder.to(model.device) if weights else _best(model).encoder
     assert isinstance(encoder.network, Transformer)
     assert isinstance(model.views, TextViews)
-    limit = getattr(encoder.network.model.config, "max_position_embeddings", _LONGEST)
-    views = replace(model.views, length=min(_LONGEST, limit))
+    views = replace(model.views, length=int(min(_LONGEST, longest_input(encoder.network.model))))
     embedder = Embedder(encoder, views, model.kind, model.device)
     embedder.evaluation_context = model.evaluation_context
     return embedder
@@ -70,7 +69,7 @@ def _best(model: Model) -> Model:
     """Return the model at the step by which its run is judged: the best one if the run keeps it, else the last one."""
     if not model.run.keep_best or model.folder is None:
         return model
-    best = best_epoch(read_records(model.folder), model.run.keep_best)
+    best = best_epoch(model.folder, model.run.keep_best)
     return model if best is None else model.at_epoch(best[0])
 
 

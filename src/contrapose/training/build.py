@@ -49,6 +49,8 @@ def prepare_other(
     stream     leave the images on disk if each is a file
     columns    of a file of texts; default: those with usual names, or all
     """
+    if run.modality == "text" and folder is None:
+        raise ValueError("folder: other texts need the tokenizer of the run; expected its directory, got None")
     settings = replace(
         run,
         data=data,

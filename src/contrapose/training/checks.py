@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
+from contrapose.evaluation.sentences import read_sts
 from contrapose.frameworks import FRAMEWORKS
 from contrapose.modalities import Split
-from contrapose.training.recording import check_record
+from contrapose.training.recording import check_record, recorded_measures
 from contrapose.training.run import Run
 
 
@@ -21,10 +23,25 @@ def check_samples(run: Run, split: Split) -> None:
         raise ValueError(
             f"knn: {run.knn} neighbours are more than the {labelled} labelled {noun} (--knn {max(1, labelled // 4)} would do)"
         )
+    if run.views == "columns" and run.view_count > 2 and run.framework != "simcse":
+        raise ValueError(
+            f"framework: {run.framework} would take the negatives of {run.data} for positives; use --framework simcse, or two "
+            "--columns"
+        )
     check_record(run.record, split, run.batch)
+    _check_scored_pairs(run)
     # The bank is as large as the data set, so the run alone could not check this.
     if FRAMEWORKS[run.framework].negatives(run, run.view_maker().count) is None:
         run.check_hardest(size - 1)
+
+
+def _check_scored_pairs(run: Run) -> None:
+    """Refuse STS during a training on images, or a file without pairs of split dev, before the first epoch."""
+    for measure in recorded_measures(run.record):
+        if measure.sts and run.modality != "text":
+            raise ValueError(f"record: {measure.text} scores texts, and {run.data} is {run.kind.noun}")
+        if measure.sts and not any(pair.split == "dev" for pair in read_sts(Path(measure.sts))):
+            raise ValueError(f"record: {measure.sts} has no pairs of split dev, which are scored during a training")
 
 
 def _check_batch(run: Run, size: int) -> None:

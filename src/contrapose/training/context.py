@@ -83,8 +83,8 @@ class StepContext:
         return loss
 
     def _identified(self, embeddings: Embeddings) -> Embeddings:
-        """Give samples with equal content one id: they are no negatives of each other."""
-        if self.ids is None or embeddings.ids is None:
+        """Give samples with equal content one id: they are no negatives of each other. A bank has a row for each sample."""
+        if self.ids is None or embeddings.ids is None or self.network.bank is not None:
             return embeddings
         return replace(embeddings, ids=self.ids[embeddings.ids])
 

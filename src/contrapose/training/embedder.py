@@ -46,10 +46,10 @@ class Embedder(nn.Module):
     def embed(self, samples: Tensor | Sequence[Any]) -> Tensor:
         """Return the encoder's features of samples, (B, width) in float32.
 
-        samples   a tensor, such as uint8 images (B, 3, H, W) of any size; or a list of paths or PIL images
+        samples   a tensor, such as uint8 images (B, 3, H, W) of any size; or a list of paths, PIL images or texts
         """
         if isinstance(samples, str | Path):
-            raise ValueError(f"samples: expected a list of paths, got one path; write embed([{str(samples)!r}])")
+            raise ValueError(f"samples: expected a list, got one text or path; write embed([{str(samples)!r}])")
         if not len(samples):
             raise ValueError("samples: expected at least one sample, got none")
         self.eval()

@@ -41,7 +41,7 @@ def graph_obstacle(context: StepContext) -> str:
     if context.world_size > 1:
         return f"{context.world_size} processes exchange embeddings within a step"
     if context.reader.resident is None:
-        return "images are streamed from disk"
+        return "samples are streamed from disk"
     if context.scaler.is_enabled():
         return "fp16 loss scaling checks gradients on the host (--precision bf16 does not)"
     if not context.criterion.traits.can_capture:

@@ -2,7 +2,8 @@
 
     kept/epoch-20/      written and verified as a checkpoint is; of encoder and projector alone
 
-They are written before the checkpoint of the same epoch: a run that resumes after an epoch has its weights.
+They are written before the checkpoint of the same epoch: a run that resumes after an epoch has its weights. Those of
+`--keep-best` are written after the evaluation.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def keep_best(
     name          of the number
     keep_always   epochs whose weights stay, whatever their number
     """
-    best = best_epoch(read_records(folder), name)
+    best = best_epoch(folder, name)
     if name not in record or (best is not None and record[name] <= best[1]):
         return
     keep(folder, network, epoch=record["epoch"], step=record["step"])
@@ -44,9 +45,13 @@ def keep_best(
         shutil.rmtree(_path(folder, best[0]), ignore_errors=True)
 
 
-def best_epoch(records: Iterable[Mapping[str, Any]], name: str) -> tuple[int, float] | None:
-    """Return the first epoch in which a number of the records is highest, and the number; None if no record has it."""
-    numbers = [(-record[name], record["epoch"]) for record in records if name in record]
+def best_epoch(folder: Path, name: str) -> tuple[int, float] | None:
+    """Return the kept epoch in which a number of the records is highest, and the number; None if there is none.
+
+    Only epochs whose weights are kept count: a run that was killed may have lost those of a better one.
+    """
+    kept = set(kept_epochs(folder))
+    numbers = [(-r[name], r["epoch"]) for r in read_records(folder) if name in r and r["epoch"] in kept]
     return (min(numbers)[1], -min(numbers)[0]) if numbers else None
 
 

@@ -39,7 +39,7 @@ class RecordedMeasure:
 
     text: str  # as in the run's settings
     every: int
-    probe: str = ""  # of a linear probe; empty for the entropy
+    probe: str = ""  # of a linear probe; empty for other measures
     probe_epochs: int = 0  # of the probe; 0: its own
     t_neg: float = 0.0  # t⁻ of the entropy
     batch: int = 0  # M of the entropy; 0: the batch size of the run

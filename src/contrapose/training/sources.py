@@ -81,6 +81,8 @@ def find_file(path: str, folder: Path) -> str:
 
 def check_init(run: Run, folder: Path) -> None:
     """Refuse a run whose initial weights do not exist."""
+    if run.init and run.modality == "text":
+        raise ValueError("init: texts start from a folder; use --encoder hf:FOLDER, such as `contrapose export` writes")
     if run.init and not Path(find_file(run.init, folder)).is_file():
         raise ValueError(f"init: {run.init} is not a file (relative paths start at the working directory)")
 
@@ -93,9 +95,8 @@ def load_own_data(run: Run, folder: Path, root: Path | None, say: Callable[[str]
     recorded, starts = recorded_data(folder), starting_points(folder)
     here, *others = [start / run.data for start in starts]
     known = [Path(path)] if isinstance(path := recorded.get("path"), str) else []
-    # The run's own directory may have the name of a data set, such as runs/digits.
-    own = os.path.realpath(folder)
-    existing = (path for path in (here, *known, *others) if path.exists() and os.path.realpath(path) != own)
+    # The directory of a run may have the name of a data set, such as runs/digits.
+    existing = (path for path in (here, *known, *others) if path.exists() and not (path / "run.json").exists())
     paths = list(dict.fromkeys(map(str, existing)))
     if not paths:
         _check_named(run, folder, starts)

@@ -32,7 +32,7 @@ from contrapose.training.model import Model
 from contrapose.training.optimisers import optimiser
 from contrapose.training.precision import check_bf16
 from contrapose.training.processes import any_requested, join_process_group, own_device, synchronise_batch_norms
-from contrapose.training.recording import recorded_measures
+from contrapose.training.recording import RecordedMeasure, recorded_measures
 from contrapose.training.records import append, drop_records_after, environment, read_records, write_json_atomically
 from contrapose.training.run import Run
 from contrapose.training.sources import check_init, check_same_data, describe_data, find_file
@@ -85,7 +85,8 @@ class Trainer:
         self.data_path = requested.data  # run.json keeps the path with which the run was started
         self._continue_run()
         check_bf16(self.device, self.run.precision, self.say)
-        self.split = prepare(requested, self.data_root)
+        # A run that is resumed keeps its tokenizer: another one would give its weights other tokens.
+        self.split = prepare(requested, self.data_root, folder=self.folder if self.recorded is not None else None)
         if requested.data != self.run.data:
             check_same_data(self.split, requested, self.folder)
         check_samples(self.run, self.split)
@@ -230,7 +231,7 @@ class Trainer:
             record |= scores | self._measures()
         # On all processes: a probe can take longer than the others would wait for rank 0 in their next collective.
         for measure in due:
-            record |= self.model.take(measure, self.split)
+            record |= self._take(measure)
         if self.rank == 0:
             if self.run.keep_best:
                 self._keep_best(record)
@@ -240,13 +241,23 @@ class Trainer:
             append(self.folder, record)
         return scores
 
+    def _take(self, measure: RecordedMeasure) -> dict[str, float]:
+        """Take a measure of the weights as they are now; equal embeddings of all texts have no STS, which is said."""
+        try:
+            return self.model.take(measure, self.split)
+        except ValueError as error:
+            if not measure.sts:
+                raise
+            self.say(f"no {measure.text.rpartition('@')[0]} after step {self.step}: {error}")
+            return {}
+
     def _keep(self, epoch: int) -> None:
         """Keep the weights of encoder and projector if the run's settings name this epoch."""
         if self.rank == 0 and epoch in self.run.keep:
             keep(self.folder, self.context.network, epoch=epoch, step=self.step)
 
     def _keep_best(self, record: dict[str, Any]) -> None:
-        """Keep the weights if they are the best so far; the last record must have the number by which they are."""
+        """Keep the weights if they are the best so far; say at the end if the records lack the number."""
         name, network = self.run.keep_best, self.context.network
         if self.complete and name not in record:
             self.say(f"keep_best: the records have no {name!r}, so no weights were kept; they have {', '.join(record)}")

@@ -92,7 +92,7 @@ def test_attention_without_keys_is_torch_s_and_with_keys_drops_weights() -> None
             for t in range(5):
                 scores = torch.stack([query[b, h, t] @ key[b, h, s] * 0.5 for s in range(5)])
                 scores[~allowed[b, 0, t]] = -torch.inf
-                weights = scores.softmax(0) * mask[b, t].view(2, 5)[h]
+                weights = scores.softmax(0) * mask[b, t].view(5, 2)[:, h]
                 torch.testing.assert_close(dropped[b, t, h], weights @ value[b, h], rtol=1e-6, atol=1e-6)
     module.dropout.keys.tokens = None
     plain, _ = seeded_attention(module, query, key, value, allowed, scaling=0.5)
@@ -106,3 +106,14 @@ def test_a_dropout_that_cannot_be_seeded_is_refused() -> None:
         ValueError, match="encoder: the dropout of Linear cannot be a function of the sample; set it to 0"
     ):
         seeded_attention(nn.Linear(1, 1), query, query, query, None, dropout=0.1)
+
+
+def test_attention_masks_do_not_depend_on_the_length_of_the_batch() -> None:
+    drop = dropout(0.5, batch=3, tokens=8)
+    weights = torch.ones(3, 2, 8, 8)
+    whole = drop.attention(weights)
+    assert drop.keys.tokens is not None
+    drop.keys.tokens = drop.keys.tokens[:, :5]
+    torch.testing.assert_close(drop.attention(weights[:, :, :5, :5]), whole[:, :, :5, :5], rtol=0, atol=0)
+    # MPNet computes its attention itself, and drops the weights as if they were states.
+    torch.testing.assert_close(drop(weights[:, :, :5, :5]), whole[:, :, :5, :5], rtol=0, atol=0)

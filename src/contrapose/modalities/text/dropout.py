@@ -38,17 +38,21 @@ class SampleDropout(nn.Module):
         return f"p={self.p}, layer={self.layer}"
 
     def forward(self, states: Tensor) -> Tensor:
-        """Drop elements of the states (B, T, d) of tokens."""
+        """Drop elements of the states (B, T, d) of tokens, or of attention weights (B, H, T, T)."""
+        if states.ndim == 4:  # of a model that computes its attention itself
+            return self.attention(states)
         mask = self.mask(states.shape[-1])
         return states if mask is None else states * mask.to(states.dtype)
 
     def attention(self, weights: Tensor) -> Tensor:
         """Drop elements of attention weights (B, H, T, T), by the keys of the tokens that attend."""
         _, heads, _, width = weights.shape
-        mask = self.mask(heads * width)
-        return (
-            weights if mask is None else weights * mask.unflatten(-1, (heads, width)).transpose(1, 2).to(weights.dtype)
-        )
+        mask = self.mask(width * heads)
+        if mask is None:
+            return weights
+        # Positions before heads: a longer batch appends numbers, and changes none.
+        factors: Tensor = mask.unflatten(-1, (width, heads)).permute(0, 3, 1, 2)
+        return weights * factors.to(weights.dtype)
 
     def mask(self, count: int) -> Tensor | None:
         """Return the factors (B, T, count) of elements: 0 with probability p, else 1 / (1 - p); None: nothing is dropped."""

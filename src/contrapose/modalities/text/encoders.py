@@ -42,7 +42,7 @@ class EncoderName:
         if base not in _SCRATCH and base != "minilm" and not (base.startswith("hf:") and len(base) > 3):
             known = ", ".join((*_SCRATCH, *_FOLDERS))
             raise ValueError(
-                f"encoder: expected one of {known}, with +cls or +mean for a pooling of its own, got {name!r}"
+                f"encoder: expected one of {known}, optionally with +cls or +mean to choose the pooling, got {name!r}"
             )
         return EncoderName(base, found[1] if found else "")
 

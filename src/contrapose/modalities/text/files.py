@@ -121,7 +121,7 @@ def open_texts(path: Path, *, columns: Sequence[str] = (), skip_broken: bool = F
                   names, anchors first and negatives last, or else all
     skip_broken   leave out rows that cannot be used (empty, damaged, too long); by default the first one is an error
     """
-    _check_path(path)
+    check_path(path)
     first = _first_record(path)
     header = False
     if isinstance(first, dict):
@@ -142,7 +142,8 @@ def open_texts(path: Path, *, columns: Sequence[str] = (), skip_broken: bool = F
     return opened
 
 
-def _check_path(path: Path) -> None:
+def check_path(path: Path) -> None:
+    """Refuse a path that is not a file with the ending of a known format."""
     if path.is_dir():
         raise ValueError(f"data: {path} is a folder; expected a file of texts")
     if not is_text_file(path):

@@ -77,7 +77,7 @@ def _hold_out(rows: Sentences, texts: Texts, share: float) -> Split:
     if isinstance(texts, BuiltInTexts):  # its last rows: no sentence of theirs is trained on
         held_out = torch.arange(len(rows) - texts.held_out, len(rows))
     else:
-        held_out = _sample(len(rows), max(1, min(_MOST_HELD_OUT, round(share * len(rows)))))
+        held_out = _sample(len(rows), max(2, min(_MOST_HELD_OUT, round(share * len(rows)))))
     trained = torch.ones(len(rows), dtype=torch.bool)
     trained[held_out] = False
     note = f"{len(held_out):,} of {len(rows):,} pairs are held out, to measure retrieval (--hold-out)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from contrapose.modalities.modality import DataSettings, Split, Suggestion, ViewMaker
+from contrapose.modalities.text.built_in import BUILT_IN
 from contrapose.modalities.text.encoders import VOCABULARY, EncoderName, Transformer, encoder
+from contrapose.modalities.text.files import check_path
 from contrapose.modalities.text.folder import write_folder
 from contrapose.modalities.text.load import learn_tokenizer, load, open_data
-from contrapose.modalities.text.pretrained import load_tokenizer, quiet
+from contrapose.modalities.text.pretrained import load_tokenizer, longest_input, quiet
 from contrapose.modalities.text.sentences import Sentences
 from contrapose.modalities.text.suggest import suggest
 from contrapose.modalities.text.usage import usage
@@ -33,13 +35,15 @@ class TextModality:
 
     def check_data(self, name: str, argument: str = "data") -> None:
         """Refuse a name that is neither the built-in set nor a file of texts."""
+        if name in BUILT_IN:
+            return
         try:
-            open_data(DataSettings(modality="text", data=name))
+            check_path(Path(name))
         except ValueError as error:
             raise ValueError(f"{argument}: {str(error).removeprefix('data: ')}") from error
 
     def can_stream(self, name: str) -> bool:
-        """Return True: the tokens of any file can stay on disk."""
+        """Return True: tokens of any file can be moved to the device batch by batch."""
         return True
 
     def load(self, settings: DataSettings, root: Path | None, views: ViewMaker, *, encoder: str) -> Split:
@@ -47,14 +51,15 @@ class TextModality:
         assert isinstance(views, TextViews)
         cache = (root or Path("data")) / "tokens"
         split = load(settings, self._tokenizer(encoder, views, settings), length=views.length, cache=cache)
-        if views.folder is None:  # of a run that is not trained yet; other data may have other columns
-            assert isinstance(split.train, Sentences)
+        assert isinstance(split.train, Sentences)
+        if views.kept is None:  # of a run that is not trained yet; other data may have other columns
             views.check_columns(split.train.columns)
-        return split
+        # Only the columns of a pair are compared with each other; other recipes compare first texts.
+        return replace(split, train=replace(split.train, compared=1 if views.recipe == "columns" else 0))
 
     def _tokenizer(self, encoder: str, views: TextViews, settings: DataSettings) -> Any:
         """Return the tokenizer that a run keeps, that of the encoder's folder, or one that is learned from the data."""
-        folder = views.folder or EncoderName.parse(encoder).folder
+        folder = views.kept or EncoderName.parse(encoder).folder
         if folder is not None:
             return load_tokenizer(folder)
         return learn_tokenizer(open_data(settings), size=VOCABULARY)
@@ -76,7 +81,7 @@ class TextModality:
         assert isinstance(views, TextViews)
         made = encoder(name, views.folder)
         assert isinstance(made.network, Transformer)
-        longest = getattr(made.network.model.config, "max_position_embeddings", views.length)
+        longest = longest_input(made.network.model)
         if views.length > longest:
             raise ValueError(f"size: expected at most {longest} tokens for the encoder {name}, got {views.length}")
         return made
@@ -90,7 +95,12 @@ class TextModality:
         assert isinstance(split.train, Sentences)
         assert isinstance(views, TextViews)
         assert isinstance(encoder.network, Transformer)
-        write_folder(folder / KEPT, encoder.network, split.train.tokenizer, length=views.length, weights=False)
+        if views.kept is not None:  # the tokens that the weights have learned
+            return
+        # Complete or not there at all: the folder is what a resumed run reads its tokenizer from.
+        unfinished = folder / f".{KEPT}"
+        write_folder(unfinished, encoder.network, split.train.tokenizer, length=views.length, weights=False)
+        unfinished.replace(folder / KEPT)
 
     def export(self, folder: Path, encoder: Encoder, views: ViewMaker) -> None:
         """Write a folder that SentenceTransformer and transformers load."""
@@ -110,7 +120,7 @@ class TextModality:
         for number, text in enumerate(samples):
             if not isinstance(text, str):
                 raise ValueError(f"samples: expected texts, got {type(text).__name__} at position {number}")
-        tokenizer = _kept_tokenizer(views.folder)
+        tokenizer = _kept_tokenizer(views.folder, (views.folder / "tokenizer.json").stat().st_mtime_ns)
         options = {"padding": True, "truncation": True, "max_length": views.length, "return_tensors": "pt"}
         ids: Tensor = tokenizer(list(samples), **options)["input_ids"]
         return torch.where(ids == tokenizer.pad_token_id, NO_TOKEN, ids)[:, None]
@@ -135,8 +145,8 @@ class TextModality:
 
 
 @lru_cache(maxsize=4)
-def _kept_tokenizer(folder: Path) -> Any:
-    """Return the tokenizer that a run keeps; batch after batch needs it."""
+def _kept_tokenizer(folder: Path, changed: int) -> Any:
+    """Return the tokenizer that a run keeps; batch after batch needs it. `changed` is the time of its last change."""
     return load_tokenizer(folder)
 
 

@@ -92,7 +92,7 @@ def load_sentence_encoder(
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with needs_extra("a sentence encoder", "text", TEXT_PACKAGES):
         tokenizer, model = load_tokenizer(folder.transformer), load_transformer(folder.transformer)
-    limit = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", math.inf))
+    limit = min(tokenizer.model_max_length, longest_input(model))
     if length:
         check_count("length", length, least=3)  # one token between the two that mark start and end
     if length > limit:
@@ -148,6 +148,15 @@ def load_transformer(path: Path, *, attention: str | None = None) -> Any:
             f"encoder: the weights in {path} lack {len(missing)} parameters of the model in config.json, such as {missing[0]}"
         )
     return model.eval()
+
+
+def longest_input(model: Any) -> float:
+    """Return the number of tokens that a transformer has positions for; infinite if it has no limit."""
+    positions = getattr(model.config, "max_position_embeddings", math.inf)
+    embedding = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
+    # RoBERTa counts positions from the padding's number on.
+    first = getattr(embedding, "padding_idx", None)
+    return positions if first is None else positions - first - 1
 
 
 def package_folder(package: str) -> Path:

@@ -32,6 +32,7 @@ class Sentences:
     origin: Texts | None = None  # where the texts themselves are read again, if they are known
     rows: Tensor | None = None  # (N,) rows of the origin; None: all of them
     first_column: int = 0  # of the origin's columns
+    compared: int = 1  # column whose equal texts are no negatives of each other, if there are so many
     labels: Tensor | None = None
     classes: tuple[str, ...] = ()
     paths: Sequence[Path] = ()  # a sample is a line, and not a file
@@ -46,8 +47,8 @@ class Sentences:
 
     @cached_property
     def ids(self) -> Tensor | None:
-        """Numbers that are equal for rows with equal sentences, or equal second texts of pairs; None if all differ."""
-        texts, position = self.tokens[:, min(1, self.columns - 1)], torch.arange(self.tokens.shape[2])
+        """Numbers that are equal for rows with equal texts in the compared column; None if all differ."""
+        texts, position = self.tokens[:, min(self.compared, self.columns - 1)], torch.arange(self.tokens.shape[2])
         # Integers wrap around: sums of hashes are a hash of the sentence.
         hashes = torch.cat([bits(part, position).sum(1) for part in texts.split(_HASHED)])
         unique, ids = hashes.unique(return_inverse=True)

@@ -28,7 +28,7 @@ def suggest(settings: DataSettings, chosen: Mapping[str, Any], device: torch.dev
     if columns > 2:
         picked.setdefault("view_count", columns)
     picked.setdefault("encoder", _encoder(device))
-    # A power of two that leaves at least four steps in an epoch.
+    # A power of two that leaves about four steps in an epoch of few texts.
     name = EncoderName.parse(picked["encoder"])
     largest = 128 if name.folder is None else 64
     picked.setdefault("batch", max(2, min(largest, 2 ** max(1, (count // 4).bit_length() - 1))))

@@ -46,6 +46,11 @@ class TextViews:
         if self.length < 3:
             raise ValueError(f"size: expected at least 3 tokens, of which two mark start and end, got {self.length}")
 
+    @property
+    def kept(self) -> Path | None:
+        """The folder, once the run has written it."""
+        return self.folder if self.folder is not None and self.folder.is_dir() else None
+
     def train(self, raw: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
         """Return views of sentences (B, C, L) as one tensor (V, B, 2, L)."""
         self.check_columns(raw.shape[1])
