@@ -133,11 +133,11 @@ def test_a_hostile_pth_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_the_source_has_no_unsafe_calls() -> None:
     unsafe = ("import pickle", "eval(", "exec(", "yaml.load", "shell=True", "torch.load(", "allow_pickle=True")
     for path in SOURCE.rglob("*.py"):
-        text = path.read_text().replace("literal_eval(", "").replace(".eval()", "").replace("COCOeval(", "")
+        text = path.read_text().replace(".eval()", "")
         if path.name == "weights.py":  # the only command that reads foreign files, with weights_only=True
             assert text.count("torch.load(") == text.count("weights_only=True") == 1
             # It also writes pickles for detectron2, which reads nothing else, and reads none.
             assert re.findall(r"\bpickle\.\w+", text) == ["pickle.dump"]
             text = text.replace("torch.load(", "").replace("import pickle", "")
         for word in unsafe:
-            assert word not in text, f"{path.name}: {word}"
+            assert not re.search(rf"(?<!\w){re.escape(word)}", text), f"{path.name}: {word}"

@@ -105,6 +105,7 @@ def test_a_half_done_grid_decides_nothing() -> None:
 def printed_results(study: Study, factor: float = 1.0) -> Results:
     """Return the paper's own numbers as if they had been measured, times a factor."""
     cells = {}
+    seeds = 5 if study.name == "dystress/table12" else 1  # its claims need five
     for row in study.rows:
         for study_data in study.sets:
             for quantity in study.quantities:
@@ -112,7 +113,7 @@ def printed_results(study: Study, factor: float = 1.0) -> Results:
                 name = study.quantities[0].name if quantity.extra else quantity.name
                 number = row.printed.get(column(name, study_data.name))
                 if number is not None:
-                    cells[row.name, quantity.name, study_data.name] = Cell((factor * number,))
+                    cells[row.name, quantity.name, study_data.name] = Cell(seeds * (factor * number,))
     sets = tuple(study_data.name for study_data in study.sets if any(key[2] == study_data.name for key in cells))
     return Results(scale="paper", sets=sets, rows=frozenset(key[0] for key in cells), cells=cells)
 
@@ -147,7 +148,9 @@ def test_a_claim_fails_on_the_opposite_numbers(name: str) -> None:
     """With the sign of every number flipped and all differences ten times as large, no claim of the paper holds."""
     study = find(name)
     for claim in study.claims:
-        assert claim(printed_results(study, -10.0)).outcome != HOLDS
+        verdict = claim(printed_results(study, -10.0))
+        # Two rows that the paper prints as equal stay close.
+        assert verdict.outcome != HOLDS or "stays within" in verdict.statement
 
 
 def outcomes(name: str, cells: dict[tuple[str, str], float], data_set: str = "CIFAR-10") -> list[str]:
