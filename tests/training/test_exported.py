@@ -199,7 +199,7 @@ def test_embed_takes_tensors_files_and_images(tmp_path: Path) -> None:
     close(model.embed([tmp_path / "turned.png", paths[1]]), features[:2])
     (tmp_path / "broken.png").write_bytes(b"no image")
     for samples, message in (
-        ("image.png", "got one path; write embed(['image.png'])"),
+        ("image.png", "got one text or path; write embed(['image.png'])"),
         ([], "expected at least one sample"),
         ([tmp_path / "broken.png"], "broken.png cannot be read"),
         ([3], "got a list with int"),
