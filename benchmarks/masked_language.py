@@ -4,7 +4,7 @@
     contrapose train --data sentences.txt --encoder hf:models/small-bert
 
 The vocabulary is learned from the sentences too. 15 % of the tokens are predicted, of which 80 % are replaced by [MASK], 10 % by
-a random token and 10 % by themselves (Devlin et al., 2019), drawn anew in each step as a function of seed, step and sentence.
+a random token, and 10 % are kept (Devlin et al., 2019), drawn anew in each step as a function of seed, step and sentence.
 The sentences stay on the device, in buckets of similar length; nothing in a pass waits for the GPU.
 """
 
