@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,11 +160,7 @@ def choose_modality(arguments: list[str]) -> list[str]:
     if "modality" in base or not text:
         return arguments
     chosen = {name: value for name, value in TEXT_SETTINGS.items() if name not in settings}
-    return [
-        arguments[0],
-        *(text for key, value in chosen.items() for text in _as_arguments(key, value)),
-        *arguments[1:],
-    ]
+    return _insert(chosen, arguments)
 
 
 def given_options(arguments: list[str]) -> dict[str, str]:
@@ -189,11 +186,13 @@ def choose_framework(arguments: list[str]) -> list[str]:
     if not _rank():
         say = ignore_closed_output(print)
         say(f"for --loss {given['loss']}: {describe_settings(chosen)}; each can be set (contrapose train --help)")
-    return [
-        arguments[0],
-        *(text for key, value in chosen.items() for text in _as_arguments(key, value)),
-        *arguments[1:],
-    ]
+    return _insert(chosen, arguments)
+
+
+def _insert(settings: Mapping[str, Any], arguments: list[str]) -> list[str]:
+    """Insert settings as options after the command's name, so that options of the user, which follow, override them."""
+    options = [text for key, value in settings.items() for text in _as_arguments(key, value)]
+    return [arguments[0], *options, *arguments[1:]]
 
 
 def _as_arguments(key: str, value: Any) -> list[str]:

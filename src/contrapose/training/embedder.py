@@ -65,8 +65,8 @@ class Embedder(nn.Module):
         samples   texts
         """
         distinct = sorted(dict.fromkeys(samples), key=lambda text: (len(text), text))
-        rows, place = self.embed(distinct).cpu(), {text: row for row, text in enumerate(distinct)}
-        return rows[[place[text] for text in samples]]
+        rows, row_of = self.embed(distinct).cpu(), {text: row for row, text in enumerate(distinct)}
+        return rows[[row_of[text] for text in samples]]
 
     def features(self, source: Source) -> Tensor:
         """Return the encoder's features of a whole data set, (N, width), without augmentation.

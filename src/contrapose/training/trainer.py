@@ -242,7 +242,7 @@ class Trainer:
         return scores
 
     def _take(self, measure: RecordedMeasure) -> dict[str, float]:
-        """Take a measure of the current weights; report an STS that is not defined, as for equal embeddings, and go on."""
+        """Take a measure of the current weights. STS is not defined if all embeddings are equal: say so and go on."""
         try:
             return self.model.take(measure, self.split)
         except ValueError as error:
