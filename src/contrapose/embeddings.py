@@ -184,6 +184,6 @@ def with_bank(rows: Tensor) -> Callable[[Embeddings], Pairs]:
 
 
 def between_towers(embeddings: Embeddings) -> Pairs:
-    """Compare the first tower with the second, in one direction (CLIP)."""
-    assert embeddings.target is not None
-    return cross(embeddings.z[0], embeddings.target[0], ids=embeddings.ids)
+    """Compare the first view of each sample, such as an image, with the second of all, a caption, and vice versa (CLIP)."""
+    first, second = embeddings.z
+    return cross(first, second, symmetric=True, ids=embeddings.ids)

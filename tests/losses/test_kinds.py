@@ -82,7 +82,7 @@ def test_pairs_are_made_as_the_framework_compares() -> None:
         (within_batch, keys, views(Z, keys=keys, ids=ids)),
         (with_queue(rows, batch=True), keys, queue(Z, keys, rows, batch=True, ids=ids)),
         (with_bank(rows), None, bank(Z, ids, rows)),
-        (between_towers, keys, cross(Z[0], keys[0], ids=ids)),
+        (between_towers, None, cross(*Z[:2], symmetric=True, ids=ids)),
     ):
         embeddings = Embeddings(z=Z, target=target, ids=ids, compare=compare)
         torch.testing.assert_close(nt_xent(embeddings.pairs), nt_xent(wanted))

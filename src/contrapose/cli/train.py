@@ -13,19 +13,22 @@ from tyro.conf import arg
 
 from contrapose.cli.display import training_display
 from contrapose.cli.progress import format_duration
+from contrapose.modalities.captions.files import is_captions
 from contrapose.modalities.progress import allow_progress_bars
 from contrapose.modalities.text.load import is_text
 from contrapose.training import PRESETS, Run, Trainer, preset, resolve
 from contrapose.training.collapse import describe_collapse
 from contrapose.training.kept import best_epoch
 from contrapose.training.locks import lock_directory
-from contrapose.training.method_settings import TEXT_SETTINGS, describe_settings, settings_for_loss
+from contrapose.training.method_settings import CAPTION_SETTINGS, TEXT_SETTINGS, describe_settings, settings_for_loss
 from contrapose.training.processes import leave_process_group, own_device
 from contrapose.training.records import read_records
 from contrapose.training.sources import check_init
 from contrapose.training.stops import ignore_closed_output
 from contrapose.validate import check_directory
 from contrapose.workers import TIMEOUT
+
+_MODALITY_SETTINGS = {"text": TEXT_SETTINGS, "captions": CAPTION_SETTINGS}
 
 
 @dataclass(frozen=True)
@@ -152,15 +155,21 @@ def expand_preset(arguments: list[str]) -> list[str]:
 
 
 def choose_modality(arguments: list[str]) -> list[str]:
-    """Insert the settings of texts if `--data` is a file of texts, without those that the user or the preset gives."""
+    """Insert the settings of texts or captions if `--data` is such, without those that the user or the preset gives."""
     given = given_options(arguments)
     base = PRESETS.get(given.get("preset", ""), {})
     settings = {**base, **given}
-    text = settings["modality"] == "text" if "modality" in settings else is_text(str(settings.get("data", "")))
-    if "modality" in base or not text:
+    suited = _MODALITY_SETTINGS.get(settings.get("modality") or recognise(str(settings.get("data", ""))), {})
+    if "modality" in base or not suited:
         return arguments
-    chosen = {name: value for name, value in TEXT_SETTINGS.items() if name not in settings}
-    return _insert(chosen, arguments)
+    return _insert({name: value for name, value in suited.items() if name not in settings}, arguments)
+
+
+def recognise(data: str) -> str:
+    """Return the modality of a data set by its name or its files."""
+    if is_text(data):
+        return "text"
+    return "captions" if data and is_captions(Path(data)) else "images"
 
 
 def given_options(arguments: list[str]) -> dict[str, str]:

@@ -47,7 +47,7 @@ class Measures:
     ) -> dict[str, float]:
         """Return every metric; those that need labels only if there are at least two classes."""
         # Only random views need the images in memory: without them a data set of any size is streamed.
-        sample = self.sample(data, views) if self.augmented else self._subset(data)
+        sample = self.sample(data, views) if self.augmented else self.subset(data)
         reader = sample.reader(views, device, workers=0, timeout=0.0)
         z = unit(features(embed, reader.plain()))
         if not bool(z.any()):  # a collapse to the origin; nothing else is defined without a direction
@@ -106,9 +106,10 @@ class Measures:
 
     def sample(self, data: Source, views: ViewMaker) -> Source:
         """Return the samples to measure, in memory; the same ones in each call."""
-        return self._subset(data).in_memory(views)
+        return self.subset(data).in_memory(views)
 
-    def _subset(self, data: Source) -> Source:
+    def subset(self, data: Source) -> Source:
+        """Return the samples to measure, where they are; the same ones in each call."""
         if not self.images or self.images >= len(data):
             return data
         return data.subset(permutation(len(data), self.seed)[: self.images].sort().values)

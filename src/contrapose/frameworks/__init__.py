@@ -9,6 +9,7 @@
     swav          prototypes, to which all views of a sample are assigned alike
     dino          prototypes, and a teacher whose assignments are predicted
     fnc           a momentum encoder's keys of the batch and a queue of them, with false negatives among them (FNC)
+    two_towers    two encoders, of images and of their captions, in one space (CLIP)
     memory-bank   one stored embedding for every training image (Wu et al., Wang & Liu)
 
 Each yields `Embeddings` and says what these offer an objective: pairs, embeddings or assignments to prototypes. A new framework
@@ -30,6 +31,8 @@ from contrapose.frameworks.momentum import MoCo, MomentumSettings
 from contrapose.frameworks.predictors import NNCLR, MomentumPredictor, PredictorSettings, SimSiam
 from contrapose.frameworks.prototypes import DINO, PrototypeSettings, SwAV
 from contrapose.frameworks.simclr import SimCLR
+from contrapose.frameworks.two_towers import TwoTowers
+from contrapose.modalities.captions.settings import CaptionSettings
 
 _ROWS = [
     row
@@ -40,7 +43,7 @@ FRAMEWORKS: Mapping[str, FrameworkRow] = {row.name: row for row in sorted(_ROWS,
 # The settings of a run that belong to frameworks, and their defaults.
 FRAMEWORK_DEFAULTS: Mapping[str, Any] = {
     setting.name: setting.default
-    for owner in (MomentumSettings, PredictorSettings, PrototypeSettings, SupportSettings)
+    for owner in (MomentumSettings, PredictorSettings, PrototypeSettings, SupportSettings, CaptionSettings)
     for setting in fields(owner)
 }
 
@@ -60,4 +63,5 @@ __all__ = [
     "SimCLR",
     "SimSiam",
     "SwAV",
+    "TwoTowers",
 ]

@@ -13,6 +13,7 @@ __all__ = ["AUGMENTATIONS", "MODALITIES", "Modality", "Reader", "Source", "Split
 MODALITIES: dict[str, str | Modality] = {
     "images": "contrapose.modalities.images.modality:IMAGES",
     "text": "contrapose.modalities.text.modality:TEXT",
+    "captions": "contrapose.modalities.captions.modality:CAPTIONS",
 }
 
 

@@ -145,14 +145,14 @@ class DataSettings:
     """The settings of a run that say what it is trained on."""
 
     modality: str = "images"
-    """The kind of data: images or text. `train` and `compare` recognise a file of texts by its ending."""
+    """The kind of data: images, text, or captions (images with captions). `train` recognises the latter two by their files."""
     data: str = "digits"
-    """A data set's name (digits, cifar10, …; `contrapose data list` lists all), a folder of images or an .npz file; or a file of
+    """A data set's name (digits, cifar10, …; `contrapose data list` lists all), a folder of images or an .npz file; a file of
     texts, one per line or in columns (.txt, .tsv, .csv, .jsonl, .parquet; docs/text.md), or pydoc, neighbouring sentences
-    of Python's own documentation."""
+    of Python's own documentation; or a folder or tars of images with captions (docs/captions.md)."""
     columns: tuple[str, ...] = ()
     """Columns of a file of texts, by name, or by number from 1 on: one of sentences, two of pairs, more with negatives; by
-    default those with usual names (sentence1, anchor, positive, …), or all."""
+    default those with usual names (sentence1, anchor, positive, …), or all. Of a file of captions: the image and its caption."""
     stream: bool = False
     """Leave a folder's images on disk: workers decode and crop them. For data that does not fit in memory."""
     classes: str = ""
@@ -197,10 +197,10 @@ class Modality(Protocol):
     def load(self, settings: DataSettings, root: Path | None, views: ViewMaker, *, encoder: str) -> Split:
         """Load a run's data, prepared for these views and the encoder of this name; `root` is where downloads go."""
 
-    def views(self, name: str, count: int, *, size: int = 0, folder: Path | None = None) -> ViewMaker:
+    def views(self, name: str, count: int, *, size: int = 0, length: int = 0, folder: Path | None = None) -> ViewMaker:
         """Make a view maker by name, with so many views of this size; 0: the size that belongs to the name.
 
-        `folder` is the directory of a trained run, with what `keep` wrote.
+        `length` is that of captions, in tokens. `folder` is the directory of a trained run, with what `keep` wrote.
         """
 
     def suggest(self, settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
@@ -209,14 +209,20 @@ class Modality(Protocol):
     def check_encoder(self, name: str) -> None:
         """Refuse an encoder that does not exist."""
 
-    def encoder(self, name: str, views: ViewMaker) -> Encoder:
-        """Build an encoder by name; refuse one that cannot take the inputs that these views make."""
+    def encoders(self, settings: Any, views: ViewMaker) -> Mapping[str, Encoder]:
+        """Build the encoders of a run, by the kind of their input; refuse one that cannot take what these views make.
+
+        `settings` is the description of the run, in which the names of encoders are fields.
+        """
 
     def prepare(self, network: nn.Module) -> nn.Module:
         """Lay out the weights as this modality's networks run fastest."""
 
-    def keep(self, folder: Path, encoder: Encoder, split: Split, views: ViewMaker) -> None:
-        """Write to a run's directory what its encoder and inputs need beside the weights, such as a tokenizer."""
+    def keep(self, folder: Path, encoder: Any, split: Split, views: ViewMaker) -> None:
+        """Write to a run's directory what its encoder and inputs need beside the weights, such as a tokenizer.
+
+        `encoder` is that of the framework: one, or several by the kind of their input.
+        """
 
     def decode(self, samples: Any, views: ViewMaker) -> Tensor:
         """Return raw samples (B, …): a tensor is checked, a list of files or objects is read as for these views."""

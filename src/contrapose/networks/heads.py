@@ -65,6 +65,7 @@ HEADS: Mapping[str, Callable[[int, int], nn.Module]] = {
     "linear": lambda d, out: nn.Linear(d, out or 128),  # Wang & Liu
     "alexnet": lambda d, out: _fc8(d, out or 128),  # CACR
     "simcse": lambda d, out: nn.Sequential(nn.Linear(d, out or d), nn.Tanh()),  # used in training only, as all heads
+    "clip": lambda d, out: nn.Linear(d, out or 512, bias=False),  # of both towers
     "none": lambda d, out: nn.Linear(d, out) if out else nn.Identity(),  # the loss sees the encoder's output
     # Methods beside the papers' own. Names with -cifar are those of lightly's benchmark on CIFAR-10.
     "simclr-v2": lambda d, out: mlp((d, d, d, out or 128), last_norm="affine"),

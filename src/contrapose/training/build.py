@@ -6,15 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from contrapose.frameworks import FRAMEWORKS, Framework, Parts
 from contrapose.losses import Loss
 from contrapose.losses.objective import with_state
 from contrapose.losses.parse import parse
 from contrapose.modalities import Split
+from contrapose.networks.encoder import Encoder
 from contrapose.networks.heads import head
-from contrapose.networks.tower import Tower
+from contrapose.networks.tower import Tower, embedding_width
 from contrapose.training.run import Run
 from contrapose.training.weights import initialise
 
@@ -49,7 +49,7 @@ def prepare_other(
     stream     leave the images on disk if each is a file
     columns    of a file of texts; default: those with usual names, or all
     """
-    if run.modality == "text" and folder is None:
+    if run.modality in ("text", "captions") and folder is None:
         raise ValueError("folder: other texts need the tokenizer of the run; expected its directory, got None")
     settings = replace(
         run,
@@ -68,15 +68,26 @@ def prepare_other(
 
 def build_towers(run: Run, folder: Path | None = None) -> dict[str, Tower]:
     """Build the run's towers, by modality; weights are drawn from torch's generator. `folder` is that of a trained run."""
-    encoder = run.kind.encoder(run.encoder, run.view_maker(folder))
+    encoders = run.kind.encoders(run, run.view_maker(folder))
     if run.init:
-        initialise(encoder, Path(run.init))
+        initialise(next(iter(encoders.values())), Path(run.init))  # of images, which come before their captions
+    towers = {name: _tower(run, encoder) for name, encoder in encoders.items()}
+    widths = {name: tower.width for name, tower in towers.items()}
+    if len(set(widths.values())) > 1:
+        described = " and ".join(f"{width} of {name}" for name, width in widths.items())
+        raise ValueError(
+            f"head: {run.head} gives embeddings of unequal widths, {described}; use --head clip, or set --width"
+        )
+    return towers
+
+
+def _tower(run: Run, encoder: Encoder) -> Tower:
+    """Return an encoder with its projector."""
     projector = head(run.head, encoder.width, run.width)
-    layers = [m for m in projector.modules() if isinstance(m, nn.Linear)]
-    width = layers[-1].out_features if layers else encoder.width
+    width = embedding_width(encoder, projector)
     if run.needs_score:  # one more output than the embedding has dimensions
         projector = head(run.head, encoder.width, width + 1)
-    return {run.modality: Tower(encoder, projector, width)}
+    return Tower(encoder, projector, width)
 
 
 def build(run: Run, samples: int) -> Framework:

@@ -28,6 +28,8 @@ def check_samples(run: Run, split: Split) -> None:
             f"framework: {run.framework} would take the negatives of {run.data} for positives; use --framework simcse, or two "
             "--columns"
         )
+    if run.record and run.modality == "captions":
+        raise ValueError(f"record: {run.record[0]} is for runs on images or on text, and {run.data} has captions")
     check_record(run.record, split, run.batch)
     _check_scored_pairs(run)
     # The bank is as large as the data set, so the run alone could not check this.

@@ -18,7 +18,7 @@ _EPOCHS = {"cpu": (5, 60), "cuda": (20, 400)}
 # Learning rates at a batch of 256: SimSiam's for SGD, SimCLR's for LARS.
 _RATES = {"sgd": 0.05, "lars": 0.3, "lars-moco": 0.3, "adam": 1e-3, "adamw": 1e-3}
 _SMALL = 500_000  # parameters, below which Adam bears a learning rate six times as high
-_ORDER = ("encoder", "size", "views", "view_count", "batch", "epochs", "lr")  # in messages
+_ORDER = ("encoder", "text_encoder", "size", "views", "view_count", "batch", "epochs", "lr")  # in messages
 
 
 def resolve(
@@ -60,10 +60,10 @@ def _check_warmup(run: Run) -> None:
 
 
 def parameter_count(run: Run) -> int:
-    """Return the number of parameters of the run's encoder, without memory for them."""
+    """Return the number of parameters of the run's encoders, without memory for them."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        encoder = run.kind.encoder(run.encoder, run.view_maker())
-    return sum(parameter.numel() for parameter in encoder.parameters())
+        encoders = run.kind.encoders(run, run.view_maker())
+    return sum(parameter.numel() for encoder in encoders.values() for parameter in encoder.parameters())
 
 
 def _names(run: Run) -> list[str]:
@@ -91,7 +91,7 @@ def _stored_run(run: Run, folder: Path | None) -> Run | None:
 def _choose(run: Run, device: torch.device, world_size: int) -> tuple[dict[str, Any], str]:
     """Return values for the settings to choose, and a description of the data that they were chosen for."""
     names = _names(run)
-    given = ("views", "size", "encoder", "batch", "view_count", "accumulate")
+    given = ("views", "size", "encoder", "text_encoder", "batch", "view_count", "accumulate")
     suggestion = run.kind.suggest(run, {name: getattr(run, name) for name in given if name not in names}, device)
     chosen = {name: suggestion.settings[name] for name in names if name in suggestion.settings}
     if "batch" in chosen and chosen["batch"] > world_size:

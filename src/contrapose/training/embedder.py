@@ -37,6 +37,14 @@ class Embedder(nn.Module):
         self.evaluation_context: Callable[[], AbstractContextManager[None]] = nullcontext
         self._readers: dict[int, tuple[Source, Reader]] = {}
 
+    def use_workers(self, workers: int, *, timeout: float) -> None:
+        """Let processes decode data that is on disk, and wait for them at most so many seconds."""
+        self.workers, self.timeout = workers, timeout
+
+    def evaluate_in(self, context: Callable[[], AbstractContextManager[None]]) -> None:
+        """Run the networks inside this context in evaluation."""
+        self.evaluation_context = context
+
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the encoder's features (B, width) of `inputs`, as `views.plain` makes them."""
         output: Tensor = self.encoder(inputs)

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
 from contrapose.extras import train_extra
 from contrapose.modalities import modality
 from contrapose.training import model
+from contrapose.training.caption_model import CaptionModel
 from contrapose.training.embedder import Embedder
 from contrapose.training.processes import own_device
 from contrapose.training.weights import initialise, read_metadata
 
 
 @train_extra("contrapose.load")
-def load(path: str | Path, *, epoch: int | None = None, device: torch.device | str | None = None) -> Embedder:
+def load(
+    path: str | Path, *, epoch: int | None = None, device: torch.device | str | None = None
+) -> Embedder | CaptionModel:
     """Load a trained encoder: a `Model` from the directory of a run, an `Embedder` from an exported file.
+
+    A run on images with captions has two encoders, and is a `CaptionModel`: `.images.embed(…)` and `.text.embed(…)`.
 
     path     directory of a run, or a .safetensors file of `contrapose export`
     epoch    an epoch after which the run kept its weights (`train --keep`); default: the newest weights
@@ -29,7 +35,7 @@ def load(path: str | Path, *, epoch: int | None = None, device: torch.device | s
         if epoch is not None:
             raise ValueError(f"epoch: {path} is an exported file, and has one set of weights; give the run's directory")
         return load_exported(Path(path), device=device)
-    return model.load(path, epoch=epoch, device=device)
+    return model.load_any(path, epoch=epoch, device=device)
 
 
 def load_exported(path: Path, *, device: torch.device | str | None = None) -> Embedder:
@@ -43,7 +49,7 @@ def load_exported(path: Path, *, device: torch.device | str | None = None) -> Em
         views = kind.described_views(metadata)
         # The weights that are drawn here are replaced at once; the caller's random numbers must not depend on that.
         with torch.random.fork_rng(devices=[]):
-            encoder = kind.encoder(metadata["encoder"], views)
+            (encoder,) = kind.encoders(SimpleNamespace(encoder=metadata["encoder"]), views).values()
     except ValueError as error:
         raise ValueError(
             f"path: expected a file of `contrapose export`, but {path} cannot be loaded: {error}; "

@@ -45,6 +45,16 @@ TEXT_SETTINGS: Settings = {
 }
 
 
+# Of images with captions, unless the user chooses others: CLIP, with open_clip's weight decay.
+CAPTION_SETTINGS: Settings = {
+    "modality": "captions",
+    "framework": "two_towers",
+    "head": "clip",
+    "loss": "clip",
+    "weight_decay": 0.1,
+}
+
+
 def method_name(loss: str) -> str:
     """Return the name of a loss without its settings.
 

@@ -12,19 +12,23 @@ import sys
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from contrapose.evaluation import KNN, PROBES, Measures, Probe, features, probe_augmented, recall_at
 from contrapose.evaluation.sentences import SentencePair, evaluate_sts, read_sts
+from contrapose.frameworks import Framework, TwoTowers
 from contrapose.metrics import conditional_entropy
 from contrapose.modalities import Source, Split
 from contrapose.networks.encoder import Encoder
+from contrapose.networks.tower import encoder_of, projector_of
 from contrapose.pairs import unit
 from contrapose.randomness import permutation
 from contrapose.training import checkpoint
 from contrapose.training.build import build_towers
+from contrapose.training.caption_model import CaptionModel
 from contrapose.training.embedder import Embedder
 from contrapose.training.kept import read_kept
 from contrapose.training.processes import own_device
@@ -212,13 +216,35 @@ def _unfit_setting(run: Run, part: str, expected: dict[str, Tensor], weights: di
     return f"head is {run.head!r}"
 
 
+def model_of(
+    run: Run, network: Framework, device: torch.device, *, step: int = 0, folder: Path | None = None
+) -> Model | CaptionModel:
+    """Return the model of a framework's networks, which it shares: one with two towers for images with captions."""
+    if isinstance(network, TwoTowers):
+        return CaptionModel(run, network.encoder, network.projector, device, step=step, folder=folder)
+    return Model(run, network.encoder, network.projector, device, step=step, bank=network.bank, folder=folder)
+
+
 def load(folder: str | Path, *, epoch: int | None = None, device: torch.device | str | None = None) -> Model:
-    """Load the trained networks of a run's directory, without its data: the newest checkpoint that can be read.
+    """Load the trained networks of a run with one encoder, without its data: the newest checkpoint that can be read.
 
     folder   directory of the run
     epoch    an epoch whose weights were kept (`Run.keep`), to load them in place of the newest
     device   where it computes; default: a GPU if there is one, else the CPU
     """
+    loaded = load_any(folder, epoch=epoch, device=device)
+    if isinstance(loaded, CaptionModel):
+        raise ValueError(
+            f"run: {folder} was trained on images with captions and has two encoders, and this is for runs with one; see "
+            "docs/captions.md for what can be done with it"
+        )
+    return loaded
+
+
+def load_any(
+    folder: str | Path, *, epoch: int | None = None, device: torch.device | str | None = None
+) -> Model | CaptionModel:
+    """Load the trained networks of a run. The arguments are those of `load`."""
     folder = Path(folder)
     path = folder / "run.json"
     if not path.exists():
@@ -235,9 +261,10 @@ def load(folder: str | Path, *, epoch: int | None = None, device: torch.device |
     # The weights that are drawn here are replaced at once; the caller's random numbers must not depend on that.
     with torch.random.fork_rng(devices=[]):
         # Without the weights that it started from, whose file may be gone.
-        tower = build_towers(replace(run, init=""), folder)[run.modality]
+        towers = build_towers(replace(run, init=""), folder)
     # The rest of a checkpoint (queue, bank, momentum encoder, optimiser) belongs to the training.
-    for name, module in (("encoder", tower.encoder), ("projector", tower.projector)):
+    encoder, projector = encoder_of(towers), projector_of(towers)
+    for name, module in (("encoder", encoder), ("projector", projector)):
         prefix = f"state.network.{name}."
         weights = {key.removeprefix(prefix): tensor for key, tensor in saved.tensors.items() if key.startswith(prefix)}
         obstacle = difference(module.state_dict(), weights)
@@ -246,6 +273,7 @@ def load(folder: str | Path, *, epoch: int | None = None, device: torch.device |
             raise ValueError(f"run: {path} does not fit the weights of step {saved.step}: {setting}: {obstacle}")
         module.load_state_dict(weights)
     target = torch.device(device) if device is not None else own_device()
-    model = Model(run, tower.encoder, tower.projector, target, step=saved.step, folder=folder)
+    kind: Any = CaptionModel if len(towers) > 1 else Model
+    model: Model | CaptionModel = kind(run, encoder, projector, target, step=saved.step, folder=folder)
     run.kind.prepare(model.to(target))
     return model.eval()

@@ -19,6 +19,7 @@ from contrapose.losses.objective import traits_of
 from contrapose.losses.parse import parse
 from contrapose.losses.trial import try_loss
 from contrapose.modalities import MODALITIES, Modality, ViewMaker, modality
+from contrapose.modalities.captions.settings import CaptionSettings, check_tower
 from contrapose.modalities.modality import DataSettings
 from contrapose.networks.heads import HEADS
 from contrapose.pairs import Hardest
@@ -62,6 +63,9 @@ ADDED: dict[str, Any] = {
     "columns": (),
     "parts": 1,
     "keep_best": "",
+    "text_encoder": "",
+    "text_length": 0,
+    "frozen_tower": "",
 }
 # A setting at this value is chosen by the data and the device (training/defaults.py) before the run has a name.
 AUTO: dict[str, Any] = {"views": "auto", "encoder": "auto", "epochs": 0, "batch": 0, "lr": -1.0}
@@ -79,13 +83,13 @@ _LISTS = {
 _AT_LEAST = {
     "limit": 0, "view_count": 1, "size": 0, "queue": 1, "width": 0, "epochs": 1, "batch": 2, "knn": 1, "knn_every": 1,
     "metrics": 0, "accumulate": 1, "norm_splits": 1, "seed": 0, "predictor": 0, "prototypes": 0, "frozen_epochs": 0,
-    "queue_start": 0, "anchor_views": 0, "parts": 1,
+    "queue_start": 0, "anchor_views": 0, "parts": 1, "text_length": 0,
 }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run(
-    SupportSettings, PrototypeSettings, PredictorSettings, MomentumSettings, DataSettings
+    CaptionSettings, SupportSettings, PrototypeSettings, PredictorSettings, MomentumSettings, DataSettings
 ):  # fields come in reverse order: data first, as in --help
     """Everything that decides the outcome of a training. Two equal runs give equal weights on one machine."""
 
@@ -106,12 +110,12 @@ class Run(
     """Projector, the layers between encoder and loss: simclr, simclr-v2, hcl, balanced, moco-v2, moco-v3, moco-v3-vit, linear,
     alexnet, byol, simsiam, nnclr, barlow-twins, vicreg, w-mse, zero-cl, swav or dino; narrower ones for small images:
     balanced-cifar, byol-cifar, simsiam-cifar, nnclr-cifar, barlow-twins-cifar, swav-cifar or dino-cifar. For texts: simcse, or
-    none: the loss sees the encoder's output."""
+    none: the loss sees the encoder's output. For images with captions: clip."""
     width: int = 0
     """Dimensions of the embedding, the projector's output; 0: the projector's default. 3 can be drawn on a sphere."""
     framework: str = "simclr"
     """What views are compared with: simclr, simcse (the first view with the second one of all samples), moco, moco-v3, byol,
-    simsiam, nnclr, swav, dino, fnc or memory-bank."""
+    simsiam, nnclr, swav, dino, fnc, memory-bank or, for images with captions, two_towers."""
     loss: str = "simclr(temperature=0.2)"
     """A method of the catalogue or an objective, with settings: nt_xent(temperature=cosine(0.07, 0.2))."""
     similarity: str = "cosine"
@@ -215,6 +219,7 @@ class Run(
             if not isinstance(getattr(self, name), list | tuple):
                 raise ValueError(f"{name}: expected a list, got {getattr(self, name)!r}")
             object.__setattr__(self, name, tuple(getattr(self, name)))  # so that a list gives the run the same name
+        check_tower(self.frozen_tower)
         recorded_measures(self.record)  # refuses an unknown one
         last = math.inf if "epochs" in self.auto_settings else self.epochs
         for epoch in self.keep:
@@ -225,6 +230,12 @@ class Run(
     def _check_framework(self) -> None:
         """Check the settings of the framework, and that it has as many negatives as the loss asks for."""
         row = FRAMEWORKS[self.framework]
+        if self.modality not in row.modalities:
+            suited = next(other.name for other in FRAMEWORKS.values() if self.modality in other.modalities)
+            raise ValueError(
+                f"framework: {row.name} is for {' and '.join(row.modalities)}, and the data is {self.modality}; use --framework "
+                f"{suited}"
+            )
         row.check(self)
         self._check_takes()
         self._check_contrast()
@@ -280,7 +291,8 @@ class Run(
     @property
     def auto_settings(self) -> tuple[str, ...]:
         """Names of the settings that are still to be chosen by the data and the device."""
-        return tuple(name for name, value in AUTO.items() if getattr(self, name) == value)
+        names = [name for name, value in AUTO.items() if getattr(self, name) == value]
+        return (*names, "text_encoder") if self.modality == "captions" and not self.text_encoder else tuple(names)
 
     @property
     def contrast_size(self) -> int:
@@ -298,7 +310,7 @@ class Run(
             raise ValueError(
                 "views: auto depends on the data; contrapose.training.resolve(run, device) chooses the views"
             )
-        return self.kind.views(self.views, self.view_count, size=self.size, folder=folder)
+        return self.kind.views(self.views, self.view_count, size=self.size, length=self.text_length, folder=folder)
 
     @property
     def loss_data(self) -> str:

@@ -28,7 +28,7 @@ from contrapose.training.defaults import resolve
 from contrapose.training.eager import EagerSteps
 from contrapose.training.graphed import GraphedSteps, graph_obstacle
 from contrapose.training.kept import keep, keep_best, lost_weights
-from contrapose.training.model import Model
+from contrapose.training.model import model_of
 from contrapose.training.optimisers import optimiser
 from contrapose.training.precision import check_bf16
 from contrapose.training.processes import any_requested, join_process_group, own_device, synchronise_batch_norms
@@ -144,8 +144,8 @@ class Trainer:
                 warnings.simplefilter("ignore", FutureWarning)
                 learner = DistributedDataParallel(learner, broadcast_buffers=False)
         criterion = build_loss(run, samples).to(self.device)
-        self.model = Model(run, network.encoder, network.projector, self.device, bank=network.bank, folder=self.folder)
-        self.model.workers, self.model.timeout = self.workers, self.worker_timeout
+        self.model = model_of(run, network, self.device, folder=self.folder)
+        self.model.use_workers(self.workers, timeout=self.worker_timeout)
         # One module for all that a checkpoint holds beside the optimiser: its names are the keys of the checkpoint.
         self.saved_state = nn.ModuleDict({"network": network, "criterion": criterion})
         return StepContext(
@@ -295,7 +295,7 @@ class Trainer:
         self.say("using one CUDA graph for the whole step; the first steps compile it")
         self.steps = GraphedSteps(self.context)
         # Networks are compiled for the batch size of training; evaluation must not compile them again for its own.
-        self.model.evaluation_context = lambda: torch.compiler.set_stance("force_eager")
+        self.model.evaluate_in(lambda: torch.compiler.set_stance("force_eager"))
 
     def _epoch(self, epoch: int) -> Generator[None, None, tuple[float, float]]:
         """Take the rest of an epoch's steps and return the epoch's mean loss and its seconds."""

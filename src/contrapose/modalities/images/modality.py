@@ -62,7 +62,7 @@ class ImageModality:
         probe = train if settings.probe == "train" and split.probe is not None else split.probe
         return replace(split, train=train, probe=probe)
 
-    def views(self, name: str, count: int, *, size: int = 0, folder: Path | None = None) -> Views:
+    def views(self, name: str, count: int, *, size: int = 0, length: int = 0, folder: Path | None = None) -> Views:
         """Return `count` views by the name of an augmentation recipe, at its own size unless `size` is another."""
         return Views.named(name, count, size=size or None)
 
@@ -73,6 +73,10 @@ class ImageModality:
     def check_encoder(self, name: str) -> None:
         """Raise ValueError if no encoder has this name."""
         check_encoder(name)
+
+    def encoders(self, settings: Any, views: ViewMaker) -> dict[str, Encoder]:
+        """Build the encoder of a run."""
+        return {"images": self.encoder(settings.encoder, views)}
 
     def encoder(self, name: str, views: ViewMaker) -> Encoder:
         """Build an encoder; raise ValueError if it cannot take the size of these views."""

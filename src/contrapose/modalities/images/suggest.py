@@ -33,7 +33,7 @@ _OWN_SIZES = {"alexnet": 32, "alexnet-64": 64}
 
 
 @dataclass(frozen=True)
-class _ImageFacts:
+class ImageFacts:
     """Number of training images, and the median of their shorter sides in pixels."""
 
     images: int
@@ -42,21 +42,32 @@ class _ImageFacts:
 
 def suggest(settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
     """Choose views, size, encoder and batch; `chosen` has those that the user has set, and `view_count` and `accumulate`."""
-    facts, gpu = _look(settings), device.type != "cpu"
-    picked = dict(chosen)
+    facts = _look(settings)
+    # How many images an imbalance leaves depends on the classes; the rules leave about a tenth or more.
+    fewest = facts.images // (10 if settings.imbalance else 1)
+    new = suggest_for(facts, chosen, device, fewest=fewest)
+    return Suggestion(new, facts.images, f"{facts.images:,} images of {facts.side} pixels")
+
+
+def suggest_for(
+    facts: ImageFacts, chosen: Mapping[str, Any], device: torch.device, *, fewest: int = 0
+) -> dict[str, Any]:
+    """Return the settings that are not chosen yet, for images of this number and size.
+
+    fewest   images that may be left to train on; default: all
+    """
+    gpu, picked = device.type != "cpu", dict(chosen)
     # In this order, since each depends on those before it.
     if "views" not in picked:
         picked.setdefault("size", _OWN_SIZES.get(picked.get("encoder", "")) or _size(facts, gpu))
         picked["views"] = _views(picked["size"])
     size = picked.get("size") or Views.named(picked["views"]).recipes[0].size
     picked.setdefault("encoder", _encoder(facts, size, gpu))
-    # How many images an imbalance leaves depends on the classes; the rules leave about a tenth or more.
-    picked.setdefault("batch", _batch(facts.images // (10 if settings.imbalance else 1), picked, size, device))
-    new = {name: value for name, value in picked.items() if name not in chosen}
-    return Suggestion(new, facts.images, f"{facts.images:,} images of {facts.side} pixels")
+    picked.setdefault("batch", _batch(fewest or facts.images, picked, size, device))
+    return {name: value for name, value in picked.items() if name not in chosen}
 
 
-def _look(settings: DataSettings) -> _ImageFacts:
+def _look(settings: DataSettings) -> ImageFacts:
     """Return the facts of a run's training images, reading headers only."""
     path = Path(settings.data)
     if settings.data in _KNOWN:
@@ -65,8 +76,8 @@ def _look(settings: DataSettings) -> _ImageFacts:
         side, images = _npz_shape(path)
     else:
         files = split_folder(path, class_list(settings.classes), hold_out=settings.hold_out).train
-        side, images = _median_side(files.paths), len(files)
-    return _ImageFacts(min(images, settings.limit or images), side)
+        side, images = median_side(files.paths), len(files)
+    return ImageFacts(min(images, settings.limit or images), side)
 
 
 def _npz_shape(path: Path) -> tuple[int, int]:
@@ -84,7 +95,7 @@ def _npz_shape(path: Path) -> tuple[int, int]:
         return min(images.pixels.shape[2:]), len(images)
 
 
-def _median_side(paths: Sequence[Path]) -> int:
+def median_side(paths: Sequence[Path]) -> int:
     """Return the median of the shorter sides of a sample of files."""
     sides = []
     for path in paths[:: max(1, len(paths) // _SAMPLED)]:
@@ -96,7 +107,7 @@ def _median_side(paths: Sequence[Path]) -> int:
     return round(median(sides or [64]))
 
 
-def _size(facts: _ImageFacts, gpu: bool) -> int:
+def _size(facts: ImageFacts, gpu: bool) -> int:
     """Return the width of the views: near the images' own, as far as the device and the number of images allow."""
     if not gpu:  # a step takes four times as long at twice the size, and more steps at a small size learn more
         return 32 if facts.side <= 80 else 48
@@ -110,7 +121,7 @@ def _views(size: int) -> str:
     return "simclr-cifar" if size <= 64 else "simclr"
 
 
-def _encoder(facts: _ImageFacts, size: int, gpu: bool) -> str:
+def _encoder(facts: ImageFacts, size: int, gpu: bool) -> str:
     if not gpu:
         return "small"
     if size <= 64:

@@ -23,6 +23,10 @@ _SCRATCH = {  # layers, width, heads
     "small": (4, 256, 4),
     "medium": (6, 384, 6),
 }
+_CAUSAL = {  # CLIP's text encoder: layers, width, heads
+    "clip-small": (4, 256, 4),
+    "clip": (12, 512, 8),
+}
 _FOLDERS = ("hf:PATH", "minilm")
 _POOLING = re.compile(rf"\+({'|'.join(POOLINGS)})$")
 
@@ -39,10 +43,15 @@ class EncoderName:
         """Split a name such as tiny+mean; raise ValueError if there is no such encoder."""
         found = _POOLING.search(name)
         base = name[: found.start()] if found else name
-        if base not in _SCRATCH and base != "minilm" and not (base.startswith("hf:") and len(base) > 3):
-            known = ", ".join((*_SCRATCH, *_FOLDERS))
+        if (
+            base not in _SCRATCH
+            and base not in _CAUSAL
+            and base != "minilm"
+            and not (base.startswith("hf:") and len(base) > 3)
+        ):
+            known = ", ".join((*_SCRATCH, *_CAUSAL, *_FOLDERS))
             raise ValueError(
-                f"encoder: expected one of {known}, optionally with +cls or +mean to choose the pooling, got {name!r}"
+                f"encoder: expected one of {known}, optionally with +cls, +mean or +last to choose the pooling, got {name!r}"
             )
         return EncoderName(base, found[1] if found else "")
 
@@ -89,6 +98,8 @@ def encoder(name: str, kept: Path | None = None) -> Encoder:
         register_attention()
         if parsed.base in _SCRATCH:
             model, pooling = _from_scratch(*_SCRATCH[parsed.base]), parsed.pooling or "mean"
+        elif parsed.base in _CAUSAL:
+            model, pooling = _causal(*_CAUSAL[parsed.base]), parsed.pooling or "last"
         elif kept is not None:  # the folder that the run started from may be gone
             model, pooling = _from_config(kept), choose_pooling(parsed.pooling, read_folder(kept, weights=False), "cls")
         else:
@@ -119,6 +130,23 @@ def _from_scratch(layers: int, width: int, heads: int) -> Any:
         attn_implementation=ATTENTION,
     )
     return BertModel(config, add_pooling_layer=False)
+
+
+def _causal(layers: int, width: int, heads: int) -> Any:
+    """Return the text encoder of CLIP: each token attends to those before it."""
+    from transformers import CLIPTextConfig, CLIPTextModel
+
+    config = CLIPTextConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=width,
+        intermediate_size=4 * width,
+        projection_dim=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        pad_token_id=0,
+        attn_implementation=ATTENTION,
+    )
+    return CLIPTextModel(config)
 
 
 def _from_config(folder: Path) -> Any:

@@ -13,7 +13,11 @@ from contrapose.modalities.text.vocabulary import save_tokenizer
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 # Keys of 1_Pooling/config.json before sentence-transformers 6, which has one key, pooling_mode.
-_OLD_POOLINGS = {"pooling_mode_cls_token": "cls", "pooling_mode_mean_tokens": "mean"}
+_OLD_POOLINGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_lasttoken": "last",
+}
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class TextModality:
             return load_tokenizer(folder)
         return learn_tokenizer(open_data(settings), size=VOCABULARY)
 
-    def views(self, name: str, count: int, *, size: int = 0, folder: Path | None = None) -> TextViews:
+    def views(self, name: str, count: int, *, size: int = 0, length: int = 0, folder: Path | None = None) -> TextViews:
         """Return `count` views by the name of a recipe, of at most `size` tokens."""
         return TextViews(name, count, size or DEFAULT_LENGTH, folder=None if folder is None else folder / KEPT)
 
@@ -75,6 +75,10 @@ class TextModality:
     def check_encoder(self, name: str) -> None:
         """Raise ValueError if no encoder has this name."""
         EncoderName.parse(name)
+
+    def encoders(self, settings: Any, views: ViewMaker) -> dict[str, Encoder]:
+        """Build the encoder of a run."""
+        return {"text": self.encoder(settings.encoder, views)}
 
     def encoder(self, name: str, views: ViewMaker) -> Encoder:
         """Build an encoder; with the folder of a run, by its configuration and without the weights that it started from."""
@@ -94,12 +98,16 @@ class TextModality:
         """Write tokenizer, pooling and configuration of the encoder to a run's directory."""
         assert isinstance(split.train, Sentences)
         assert isinstance(views, TextViews)
+        self.keep_tokenizer(folder, encoder, split.train.tokenizer, views)
+
+    def keep_tokenizer(self, folder: Path, encoder: Encoder, tokenizer: Any, views: TextViews) -> None:
+        """Write tokenizer, pooling and configuration of an encoder to a run's directory, unless they are there."""
         assert isinstance(encoder.network, Transformer)
         if views.kept is not None:  # the tokens that the weights have learned
             return
         # Complete or not there at all: the folder is what a resumed run reads its tokenizer from.
         unfinished = folder / f".{KEPT}"
-        write_folder(unfinished, encoder.network, split.train.tokenizer, length=views.length, weights=False)
+        write_folder(unfinished, encoder.network, tokenizer, length=views.length, weights=False)
         unfinished.replace(folder / KEPT)
 
     def export(self, folder: Path, encoder: Encoder, views: ViewMaker) -> None:

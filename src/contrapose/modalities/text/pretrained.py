@@ -34,9 +34,16 @@ def _mean(states: Tensor, mask: Tensor) -> Tensor:
     return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
 
 
+def _last(states: Tensor, mask: Tensor) -> Tensor:
+    """Return the state (B, T, d) of the last token of each text: with causal attention, the one that has seen all others."""
+    places = (mask.sum(1) - 1).clamp(min=0)
+    return states.gather(1, places[:, None, None].expand(-1, 1, states.shape[-1]))[:, 0]
+
+
 POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cls": lambda states, mask: states[:, 0],
     "mean": _mean,
+    "last": _last,
 }
 
 

@@ -11,6 +11,7 @@ from contrapose.modalities.images.views.recipe import Recipe
 CIFAR10: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010)}
 CIFAR100: dict[str, Any] = {"mean": (0.5071, 0.4867, 0.4408), "std": (0.2675, 0.2565, 0.2761)}
 STL10: dict[str, Any] = {"mean": (0.4409, 0.4279, 0.3868), "std": (0.2683, 0.2610, 0.2687)}
+CLIP: dict[str, Any] = {"mean": (0.4815, 0.4578, 0.4082), "std": (0.2686, 0.2613, 0.2758)}
 IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 _SIMCLR = Recipe(32, scale=(0.08, 1.0), **CIFAR10)
@@ -49,6 +50,9 @@ RECIPES: Mapping[str, tuple[Recipe, ...]] = {
     "vicreg": (replace(_BYOL, solarize=0.1),),  # both views alike
     "w-mse": (replace(_MOCO, gray=0.1),),  # Ermolov et al., as in lightly
     "w-mse-cifar": (replace(_SIMCLR, scale=(0.2, 1.0), gray=0.1, cubic=True),),
+    # Without changes of colour, which a caption may name
+    "clip": (Recipe(224, scale=(0.9, 1.0), cubic=True, flip=0.0, jitter=None, gray=0.0, **CLIP),),  # open_clip
+    "captions": (Recipe(224, scale=(0.5, 1.0), jitter=None, gray=0.0, **IMAGENET),),  # for few images
     "kukleva": (Recipe(32, scale=(0.1, 1.0), cubic=True),),  # Kukleva et al., long-tailed runs; not normalised
     # Lee, §5.2: the effect of removing or adding an operation
     "moco-v2-no-blur": (replace(_MOCO, blur=0.0),),
