@@ -121,6 +121,8 @@ def choose_part_columns(names: Sequence[str], first: Mapping[str, Any], *, file:
 
 def are_names(cells: Sequence[Any], requested: Collection[str]) -> bool:
     """Return whether a first row has the names of the columns: one is usual, or was asked for."""
+    if any(name in cells for name in requested if not name.isdigit()):
+        return True
+    # A row with the name of an image has a caption beside it, even if that is a single word such as "text".
     usual = {*IMAGE, *CAPTION, *PART}
-    chosen = {name for name in requested if not name.isdigit()}
-    return any(cell in chosen or str(cell).strip().lower() in usual for cell in cells)
+    return not any(map(_is_image, cells)) and any(str(cell).strip().lower() in usual for cell in cells)

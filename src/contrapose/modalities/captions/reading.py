@@ -68,7 +68,7 @@ class Reading:
 
     def leave_out_without_part(self) -> None:
         """Leave out images without a part if others have one: they may be test images as well as training images."""
-        self._note(self._without_part(), "images are in no part (train, val or test) and are left out")
+        self._note("images in no part (train, val or test) are left out", self._without_part())
         if self.parts:
             self.captions = {image: texts for image, texts in self.captions.items() if image in self.parts}
 
@@ -87,18 +87,19 @@ class Reading:
     def all_notes(self) -> tuple[str, ...]:
         """Return a sentence on each kind of thing that was left out, or that a user may not expect."""
         repeated = [printable(image.name) for image, texts in self.captions.items() if len(set(texts)) < len(texts)]
-        self._note(self.without_image, f"of {self.count:,} captions have no image and are left out")
         images = len(self.captions) + len(self.without_caption)
-        self._note(self.without_caption, f"of {images:,} images have no caption and are left out")
-        self._note(self.empty, "captions are empty and are left out")
-        self._note(self.broken, "rows or members cannot be used and are left out (--skip-broken)")
-        self._note(self.long, f"captions have more than {_LONG:,} characters; all but their first tokens are cut off")
-        self._note(repeated, "images have the same caption twice; both are kept")
+        self._note("captions without an image are left out", self.without_image, self.count)
+        self._note("images without a caption are left out", self.without_caption, images)
+        self._note("empty captions are left out", self.empty)
+        self._note("rows or members that cannot be used are left out (--skip-broken)", self.broken)
+        self._note(f"captions of more than {_LONG:,} characters are cut to their first tokens", self.long)
+        self._note("images with the same caption twice keep both", repeated)
         return tuple(self.notes)
 
-    def _note(self, names: Sequence[str], predicate: str) -> None:
+    def _note(self, sentence: str, names: Sequence[str], total: int = 0) -> None:
         if names:
-            self.notes.append(f"data: {len(names):,} {predicate}: {some(names)}")
+            of = f" of {total:,}" if total else ""
+            self.notes.append(f"data: {sentence}: {len(names):,}{of} ({some(names)})")
 
 
 def some(names: Sequence[str]) -> str:

@@ -172,9 +172,12 @@ def _json(member: TarMember, file: BinaryIO) -> dict[str, Any] | Broken:
 
 def _parts_by_name(tars: Sequence[Path]) -> dict[Path, str]:
     """Return the part of each tar if all names tell one, such as cc3m-train-0000.tar, and they differ; else none."""
-    words = {tar: re.split(r"[^a-z]+", f"{tar.parent.name}/{tar.name}".lower()) for tar in tars}
-    named = {tar: {PARTS[word] for word in parts if word in PARTS} for tar, parts in words.items()}
+    named = {tar: _parts_in(tar.name) or _parts_in(tar.parent.name) for tar in tars}
     different = set().union(*named.values())
     if len(different) < 2 or any(len(parts) != 1 for parts in named.values()):
         return {}
     return {tar: next(iter(parts)) for tar, parts in named.items()}
+
+
+def _parts_in(name: str) -> set[str]:
+    return {PARTS[word] for word in re.split(r"[^a-z]+", name.lower()) if word in PARTS}
