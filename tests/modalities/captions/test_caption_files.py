@@ -158,6 +158,8 @@ def test_parts_of_a_file_beside_the_captions(tmp_path: Path) -> None:
     assert "split.tsv, line 2 has the part 'holdout', expected train, val or test" in refusal(folder)
     (folder / "split.tsv").write_text("a.jpg\ttrain\nimages/a.jpg\ttest\n")
     assert "line 2 has a.jpg in test, but it is in train already" in refusal(folder)
+    (folder / "split.tsv").write_text("image\tsplit\na\ttrain\nb\ttest\n")
+    assert "split.tsv names no image of" in refusal(folder)
     (folder / "split.tsv").write_text("a.jpg\ttrain\n")
     assert "2 of 3 images of" in refusal(folder)
     assert open_captions(folder, skip_broken=True).parts == ("train",)
@@ -334,10 +336,10 @@ def test_samples_that_lack_something(tmp_path: Path) -> None:
     assert "4 of 5 images of" in refusal(path)  # are in no part
     notes = open_captions(path, skip_broken=True).notes
     assert notes == (
-        "data: images in no part (train, val or test) are left out: 4 (0000.jpg, 0001.jpg, 0002.jpg and 1 more)",
         f"data: captions without an image are left out: 1 of 6 ({path}/5.txt)",
-        f"data: images without a caption are left out: 1 of 2 ({path}/6.jpg)",
+        f"data: images without a caption are left out: 1 of 6 ({path}/6.jpg)",
         f"data: empty captions are left out: 1 ({path}/0.txt)",
+        "data: images in no part (train, val or test) are left out: 4 (0000.jpg, 0001.jpg, 0002.jpg and 1 more)",
     )
     assert "has 1.jpg and 1.png, expected one image for each key" in refusal(
         write_tar(tmp_path / "b.tar", [("1.jpg", b"a"), ("1.png", b"b")])

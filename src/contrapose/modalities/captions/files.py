@@ -98,6 +98,7 @@ def _complete(reading: Reading, name: str, skip_broken: bool) -> CaptionList:
     """Check what was read, and return it with notes on what is left out."""
     if not skip_broken:
         reading.check_shares()
+    reading.make_notes()
     reading.leave_out_without_part()
     reading.check_not_empty()
     images = tuple(reading.captions)
@@ -108,7 +109,7 @@ def _complete(reading: Reading, name: str, skip_broken: bool) -> CaptionList:
         # Names without the folders above them, so that a data set keeps its fingerprint when it is moved.
         row = [f"{image.parent.name}/{image.name}", captions[number], parts[number] if parts else ""]
         digest.update(json.dumps(row).encode())
-    return CaptionList(name, images, captions, parts, reading.all_notes(), digest.hexdigest())
+    return CaptionList(name, images, captions, parts, tuple(reading.notes), digest.hexdigest())
 
 
 def _name(path: Path) -> str:

@@ -67,6 +67,12 @@ def _read_parts(folder: Path, images: _ImageIndex, reading: Reading, skip_broken
         return None if image is None else reading.assign(image, str(row.get(part_column) or ""))
 
     _each_row(table, assign, reading, skip_broken)
+    if not reading.parts:
+        # Without this, all images would be trained on, test images too.
+        raise ValueError(
+            f"data: {files[0]} names no image of {folder}; expected the names that the captions have, such as "
+            f"{printable(next(iter(images.paths), 'a.jpg'))}"
+        )
 
 
 def _each_row(

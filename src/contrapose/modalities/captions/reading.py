@@ -84,8 +84,8 @@ class Reading:
             )
             raise ValueError(f"data: {self.source} has no image with a caption ({counts}); {self.advice}")
 
-    def all_notes(self) -> tuple[str, ...]:
-        """Return a sentence on each kind of thing that was left out, or that a user may not expect."""
+    def make_notes(self) -> None:
+        """Add a sentence on each kind of thing that was left out, or that a user may not expect."""
         repeated = [printable(image.name) for image, texts in self.captions.items() if len(set(texts)) < len(texts)]
         images = len(self.captions) + len(self.without_caption)
         self._note("captions without an image are left out", self.without_image, self.count)
@@ -94,7 +94,6 @@ class Reading:
         self._note("rows or members that cannot be used are left out (--skip-broken)", self.broken)
         self._note(f"captions of more than {_LONG:,} characters are cut to their first tokens", self.long)
         self._note("images with the same caption twice keep both", repeated)
-        return tuple(self.notes)
 
     def _note(self, sentence: str, names: Sequence[str], total: int = 0) -> None:
         if names:
