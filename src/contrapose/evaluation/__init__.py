@@ -1,6 +1,7 @@
 """What an encoder is worth: accuracies from (train, test) features and labels, and the geometry of its embeddings."""
 
 from contrapose.evaluation.augmented import probe_augmented
+from contrapose.evaluation.captions import CaptionIndex, caption_chance, caption_recall
 from contrapose.evaluation.features import features
 from contrapose.evaluation.finetune import FINE_TUNING, FineTune
 from contrapose.evaluation.knn import KNN
@@ -20,6 +21,7 @@ __all__ = [
     "PROBES",
     "PROTOCOLS",
     "TRANSFER_SETS",
+    "CaptionIndex",
     "FewShot",
     "FewShotResult",
     "FineTune",
@@ -27,6 +29,8 @@ __all__ = [
     "Probe",
     "TransferSet",
     "bias_values",
+    "caption_chance",
+    "caption_recall",
     "features",
     "few_shot",
     "n_shot",
