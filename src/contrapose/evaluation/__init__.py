@@ -12,6 +12,7 @@ from contrapose.evaluation.retrieval import recall_at
 from contrapose.evaluation.scores import METRICS, score
 from contrapose.evaluation.shots import FewShot, FewShotResult, n_shot
 from contrapose.evaluation.transfer import PROTOCOLS, TRANSFER_SETS, TransferSet, transfer_score
+from contrapose.evaluation.zero_shot import TEMPLATES, class_embeddings, zero_shot_chance, zero_shot_scores
 
 __all__ = [
     "FINE_TUNING",
@@ -20,6 +21,7 @@ __all__ = [
     "METRICS",
     "PROBES",
     "PROTOCOLS",
+    "TEMPLATES",
     "TRANSFER_SETS",
     "CaptionIndex",
     "FewShot",
@@ -31,6 +33,7 @@ __all__ = [
     "bias_values",
     "caption_chance",
     "caption_recall",
+    "class_embeddings",
     "features",
     "few_shot",
     "n_shot",
@@ -40,4 +43,6 @@ __all__ = [
     "score",
     "separation_values",
     "transfer_score",
+    "zero_shot_chance",
+    "zero_shot_scores",
 ]
