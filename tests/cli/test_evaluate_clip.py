@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def test_zero_shot_on_a_class_folder(clip: Path, tmp_path: Path, capsys: pytest.
 def test_zero_shot_on_an_npz(clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The test images are classified; without names in the file, they are given."""
     images = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 3), dtype=np.uint8)
-    arrays = {"train_images": images, "train_labels": np.arange(30) % 10}
+    arrays: dict[str, Any] = {"train_images": images, "train_labels": np.arange(30) % 10}
     arrays |= {"test_images": images[:20], "test_labels": np.arange(20) % 10}
     np.savez(tmp_path / "set.npz", **arrays)
     arguments = ["evaluate", f"clip:{clip}", "--zero-shot", str(tmp_path / "set.npz")]

@@ -41,7 +41,12 @@ def test_a_class_is_the_mean_of_its_prompts() -> None:
 
 def test_braces_in_names_and_prompts_stay() -> None:
     seen: list[str] = []
-    class_embeddings(lambda texts: (seen.extend(texts), letters(texts))[1], ["{x}"], ["{a} {} {b}"])
+
+    def embed(texts: list[str]) -> Tensor:
+        seen.extend(texts)
+        return letters(texts)
+
+    class_embeddings(embed, ["{x}"], ["{a} {} {b}"])
     assert seen == ["{a} {x} {b}"]
 
 
