@@ -80,11 +80,11 @@ def check_width(name: str, rows: Tensor, z: Tensor) -> None:
         raise ValueError(f"{name}: expected rows of the embeddings' width {z.shape[-1]}, got shape {tuple(rows.shape)}")
 
 
-def check_index(name: str, index: Tensor, length: int) -> None:
-    """Check that `index` has one integer per image, (length,)."""
+def check_index(name: str, index: Tensor, length: int, *, of: str = "image") -> None:
+    """Check that `index` has one integer per image, or per what `of` says, (length,)."""
     if not isinstance(index, Tensor) or index.shape != (length,):
         received = tuple(index.shape) if isinstance(index, Tensor) else type(index).__name__
-        raise ValueError(f"{name}: expected one integer per image, shape ({length},), got {received}")
+        raise ValueError(f"{name}: expected one integer per {of}, shape ({length},), got {received}")
     if index.is_floating_point() or index.dtype in (torch.bool, torch.complex64, torch.complex128):
         raise ValueError(f"{name}: expected integers, got {index.dtype}")
 

@@ -126,7 +126,9 @@ def test_evaluate_a_run_on_pairs_and_on_sts(folder: Path, capsys: pytest.Capture
     assert "recall@1" not in scores
     main([*evaluate, *sts, "--data", str(folder / "pairs.tsv")])
     assert json.loads(capsys.readouterr().out) == scores | every
-    assert "columns: they are those of --data, which is not given" in error_message(capsys, *evaluate, "--columns", "a")
+    assert "columns: they are those of --data or --captions, and neither is given" in error_message(
+        capsys, *evaluate, "--columns", "a"
+    )
     assert "expected labelled training and test images" in error_message(capsys, *evaluate, "--shots", "5")
 
 

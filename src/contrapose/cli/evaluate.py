@@ -1,16 +1,18 @@
-"""`contrapose evaluate`: scores of a run's encoder, or of a sentence encoder that was trained elsewhere."""
+"""`contrapose evaluate`: scores of a run's encoder, or of a model of sentences or of images and texts from elsewhere."""
 
 from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 from tyro.conf import Positional
 
+from contrapose.cli.image_text import CLIP_PREFIX, ImageTextOptions
 from contrapose.cli.sentences import PREFIX, SentenceOptions
 from contrapose.evaluation import FINE_TUNING, PROBES, FewShot, FineTune, Measures, Probe, few_shot
 from contrapose.modalities import Source, Split
@@ -27,16 +29,18 @@ class Evaluate:
     """Evaluate a run's encoder: kNN accuracy and, on request, a linear probe, fine-tuning, few-shot SVMs and metrics.
 
     A run on pairs of texts has recall@k of the pairs that are held out, and --sts and --transfer evaluate it on other tasks.
-    `contrapose evaluate hf:PATH --sts FILE` evaluates a sentence encoder in a local Hugging Face folder.
+    `contrapose evaluate hf:PATH --sts FILE` evaluates a sentence encoder in a local Hugging Face folder, and
+    `contrapose evaluate clip:PATH --zero-shot DATA` a model of images and texts.
     """
 
     run: Positional[Path]
-    """Directory of the run; or hf: and the folder of a sentence encoder, as in hf:models/minilm."""
+    """Directory of the run; or hf: and the folder of a sentence encoder, as in hf:models/minilm; or clip: and that of a model of
+    images and texts."""
     data: str = ""
     """Another data set to evaluate on: a name, a folder or an .npz file, with labelled training and test images; or a file of
     pairs of texts, whose recall is that among all of its pairs."""
     columns: tuple[str, ...] = ()
-    """Columns of --data, as in `train`."""
+    """Columns of --data or --captions, as in `train`."""
     epoch: int = 0
     """Use the weights kept after this epoch (see `train --keep`); 0: the newest."""
     knn: int = 0
@@ -68,35 +72,44 @@ class Evaluate:
     data_root: Path = Path("data")
     """Directory of downloaded data sets."""
     sentences: SentenceOptions = field(default_factory=SentenceOptions)
+    image_text: ImageTextOptions = field(default_factory=ImageTextOptions)
 
     @allow_progress_bars()
     def __call__(self) -> None:
         """Print the scores as JSON."""
-        sentence_encoder = str(self.run).startswith(PREFIX)
-        self._check_options(sentence_encoder)
-        if sentence_encoder:
-            self.sentences.evaluate(Path(str(self.run).removeprefix(PREFIX)).expanduser())
+        name = str(self.run)
+        self._check_options(name)
+        if name.startswith(PREFIX):
+            self.sentences.evaluate(Path(name.removeprefix(PREFIX)).expanduser())
+        elif name.startswith(CLIP_PREFIX):
+            path = Path(name.removeprefix(CLIP_PREFIX)).expanduser()
+            self.image_text.evaluate(path, columns=self.columns, root=self.data_root, skip_broken=self.skip_broken)
         else:
             self._evaluate_run()
 
-    def _check_options(self, sentence_encoder: bool) -> None:
-        """Refuse options that would have no effect: those for runs with a sentence encoder, and the other way round."""
-        if sentence_encoder:
-            for name in _given(self, "run", "sentences"):
-                raise ValueError(
-                    f"{name}: --{name} is for runs trained here; a sentence encoder takes --sts or --transfer"
-                )
+    def _check_options(self, name: str) -> None:
+        """Refuse options that would have no effect: those of a run, of a sentence encoder, or of a model of images and texts."""
+        if name.startswith(PREFIX):
+            _refuse(_given(self, "run"), "runs trained here", "a sentence encoder takes --sts or --transfer")
+            _refuse(_given(self.image_text), f"{CLIP_PREFIX}FOLDER", "a sentence encoder takes --sts or --transfer")
+        elif name.startswith(CLIP_PREFIX):
+            takes = "a model of images and texts takes --zero-shot or --captions"
+            _refuse(_given(self, "run", "columns", "data_root", "skip_broken"), "runs trained here", takes)
+            _refuse(_given(self.sentences), "sentence encoders", takes)
         else:
-            for name in _given(self.sentences, "sts", "transfer", "seed"):
-                raise ValueError(
-                    f"{name}: --{name} is for {PREFIX}FOLDER, and {self.run} is the directory of a run, which has its own"
-                )
-        if self.columns and not self.data:
-            raise ValueError("columns: they are those of --data, which is not given")
+            rest = f"{name} is the directory of a run, which has its own"
+            _refuse(_given(self.sentences, "sts", "transfer", "seed"), f"{PREFIX}FOLDER", rest)
+        if self.columns and not self.data and self.image_text.captions is None:
+            raise ValueError("columns: they are those of --data or --captions, and neither is given")
 
     def _evaluate_run(self) -> None:
         tasks = self.sentences.read() if self.sentences.name_tasks else None
         model = load(self.run, epoch=self.epoch or None)
+        _refuse(
+            _given(self.image_text),
+            f"models of images and texts, as in {CLIP_PREFIX}FOLDER",
+            f"{self.run} was trained on {model.run.kind.noun}",
+        )
         scores = {}
         if tasks is not None:
             if model.run.modality != "text":
@@ -105,7 +118,7 @@ class Evaluate:
                     f"{option}: --{option} is for sentence encoders, and {self.run} was trained on {model.run.kind.noun}"
                 )
             scores = tasks.score(model.embed_once, model.device)
-        if tasks is None or _given(self, "run", "sentences", "epoch", "data_root", "skip_broken"):
+        if tasks is None or _given(self, "run", "epoch", "data_root", "skip_broken"):
             scores |= self._evaluate_on_data(model)
         print(json.dumps({"step": model.step, **scores}))
 
@@ -174,9 +187,16 @@ class Evaluate:
 
 
 def _given(options: Any, *without: str) -> list[str]:
-    """Return the names of options that are not at their defaults, as they are typed, except for some."""
-    changed = (option for option in fields(options) if getattr(options, option.name) != option.default)
+    """Return the names of options that are not at their defaults, as they are typed, except for some and for nested ones."""
+    plain = (option for option in fields(options) if option.default_factory is MISSING)
+    changed = (option for option in plain if getattr(options, option.name) != option.default)
     return [option.name.replace("_", "-") for option in changed if option.name not in without]
+
+
+def _refuse(names: Sequence[str], purpose: str, instead: str) -> None:
+    """Raise ValueError if there are options that are for something else than what is evaluated."""
+    for name in names:
+        raise ValueError(f"{name}: --{name} is for {purpose}; {instead}")
 
 
 def print_notes(split: Split) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -49,24 +49,31 @@ def wrong_before(queries: Tensor, documents: Tensor, *, ids: Tensor | None = Non
     The arguments are those of `recall_at`.
     """
     _check(queries, documents, ids)
+    keys = torch.arange(len(documents)) if ids is None else ids
+    keys = keys.to(documents.device)
+    return wrong_before_right(queries, documents, lambda rows: keys[rows][:, None] == keys)
+
+
+@torch.no_grad()
+def wrong_before_right(queries: Tensor, documents: Tensor, is_right: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the number of wrong documents that each query (q, d) ranks before its first right one, (q,).
+
+    `is_right` maps indices of queries (b,) to whether each document is right for them, bool (b, documents). A wrong document
+    that is exactly as similar as the right one is ranked before it.
+    """
     queries, documents = units(queries, documents)
-    rows = max(1, _BLOCK // len(documents))
+    indices = torch.arange(len(queries), device=documents.device)
+    # In blocks of queries, so that the matrix of all similarities is never stored.
     with full_precision(queries):
         blocks = [
-            _wrong_documents_before(queries[start : start + rows], documents, start, ids)
-            for start in range(0, len(queries), rows)
+            _wrong_documents_before(queries[rows], documents, is_right(rows))
+            for rows in indices.split(max(1, _BLOCK // len(documents)))
         ]
     return torch.cat(blocks)
 
 
-def _wrong_documents_before(queries: Tensor, documents: Tensor, start: int, ids: Tensor | None) -> Tensor:
-    """Return the number of wrong documents ranked before the first right one, (b,), for the queries from row `start` on."""
+def _wrong_documents_before(queries: Tensor, documents: Tensor, is_right: Tensor) -> Tensor:
     similarity = queries @ documents.T
-    rows = torch.arange(start, start + len(queries), device=documents.device)
-    is_right = rows[:, None] == torch.arange(len(documents), device=documents.device)
-    if ids is not None:
-        ids = ids.to(documents.device)
-        is_right = ids[rows][:, None] == ids
     best_right = similarity.masked_fill(~is_right, -torch.inf).amax(1, keepdim=True)
     # A matrix product may round the cosines of equal documents differently.
     tie = _ROUNDING * torch.finfo(similarity.dtype).eps
@@ -82,12 +89,13 @@ def _check(queries: Tensor, documents: Tensor, ids: Tensor | None) -> None:
             f"queries: expected at least two, got {len(queries)}: a document without rivals is always found"
         )
     for name, z in (("queries", queries), ("documents", documents)):
-        _check_finite(name, z)
+        check_finite(name, z)
     if ids is not None:
         check_index("ids", ids, len(documents))
 
 
-def _check_finite(name: str, z: Tensor) -> None:
+def check_finite(name: str, z: Tensor) -> None:
+    """Check that all embeddings (n, d) are finite."""
     finite = z.isfinite().all(1)
     # Comparisons with NaN are false, so that no document would rank before it.
     check_values(finite, lambda: f"{name}: the embedding of row {int((~finite).nonzero()[0])} is not finite")

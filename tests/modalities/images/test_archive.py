@@ -118,3 +118,22 @@ def test_an_archive_that_expands_to_more_than_memory(tmp_path: Path) -> None:
     last = result.stderr.strip().splitlines()[-1]
     assert "ValueError: data: the train_images of" in last
     assert "need 16,000.0 GB of memory" in last
+
+
+@pytest.mark.parametrize(
+    ("classes", "expected"),
+    [
+        (np.array(["cat", "dog"]), ("cat", "dog")),
+        (np.array(["cat", "dog", "ship"]), ("cat", "dog", "ship")),
+        (np.array(["cat"]), ()),
+        (np.array([7, 8]), ()),
+        (np.array([Dangerous(), None], dtype=object), ()),
+    ],
+)
+def test_names_of_classes(classes: Any, expected: tuple[str, ...], tmp_path: Path) -> None:
+    labels = serialised(np.array([0, 1, 1, 0]))
+    images = {f"{part}_images": serialised(GOOD) for part in ("train", "test")}
+    path = archive(tmp_path / "x.npz", **images, train_labels=labels, test_labels=labels, classes=serialised(classes))
+    split = read_archive(path)
+    assert split.test is not None
+    assert split.train.classes == split.test.classes == expected

@@ -18,7 +18,10 @@ _MOST_CLASSES = 1_000_000  # counting the images of each class takes memory for 
 
 
 def read_archive(path: Path) -> Split:
-    """Load the arrays train_images, train_labels, test_images and test_labels; all but the first may be missing."""
+    """Load the arrays train_images, train_labels, test_images and test_labels; all but the first may be missing.
+
+    An array of strings, `classes`, has the names of the classes in the order of their labels.
+    """
     try:
         archive = zipfile.ZipFile(path)
     except (OSError, zipfile.BadZipFile) as error:
@@ -44,7 +47,21 @@ def _part(archive: zipfile.ZipFile, path: Path, part: str) -> Images:
             f"{path}: {name}: expected uint8 of shape (N, H, W) or (N, H, W, 3), channels last, got {dtype} {shape}"
         )
     labels = _labels(archive, path, f"{part}_labels", shape[0]) if f"{part}_labels.npy" in archive.namelist() else None
-    return Images(f"{path.name} ({part})", channels_first(torch.from_numpy(_array(archive, path, name))), labels)
+    pixels = channels_first(torch.from_numpy(_array(archive, path, name)))
+    return Images(f"{path.name} ({part})", pixels, labels, _classes(archive, path, labels))
+
+
+def _classes(archive: zipfile.ZipFile, path: Path, labels: Tensor | None) -> tuple[str, ...]:
+    """Read the names of the classes; empty if there are none, or fewer than labels."""
+    if labels is None or "classes.npy" not in archive.namelist():
+        return ()
+    try:
+        shape, dtype = _header(archive, path, "classes")
+    except ValueError:  # images and labels can be used without names
+        return ()
+    if dtype.kind != "U" or len(shape) != 1 or shape[0] <= int(labels.max()):
+        return ()  # another array of that name, which does not name these labels
+    return tuple(_array(archive, path, "classes").tolist())
 
 
 def _labels(archive: zipfile.ZipFile, path: Path, name: str, count: int) -> Tensor:

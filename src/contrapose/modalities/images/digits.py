@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
+from contrapose.modalities.images.class_names import CLASS_NAMES
 from contrapose.modalities.images.images import Images
 from contrapose.randomness import uniform
 
@@ -35,8 +36,7 @@ def digits(count: int = 10_000, *, train: bool = True, seed: int = 0) -> Images:
     # In chunks, to bound the memory of the intermediate float images.
     chunks = zip(digit_index.split(2000), u.split(2000), strict=True)
     pixels = torch.cat([_draw(strokes[chunk], chunk_u) for chunk, chunk_u in chunks])
-    classes = tuple(str(digit) for digit in range(10))
-    return Images("digits" if train else "digits (test)", pixels, labels[digit_index], classes)
+    return Images("digits" if train else "digits (test)", pixels, labels[digit_index], CLASS_NAMES["digits"])
 
 
 def _draw(strokes: Tensor, u: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from contrapose.modalities.images.archive import read_archive
+from contrapose.modalities.images.class_names import CLASS_NAMES
 from contrapose.modalities.images.digits import digits
 from contrapose.modalities.images.file_sets import FILE_SETS, load_file_set
 from contrapose.modalities.images.imagenet100 import IMAGENET100
@@ -100,7 +101,8 @@ def _torchvision(name: str, root: Path, *, hold_out: float) -> Split:
         pixels = torch.as_tensor(data)
         # SVHN and STL-10 have channels first in torchvision, CIFAR has them last.
         pixels = pixels if pixels.shape[1] == 3 else channels_first(pixels)
-        return Images(title, pixels, None if labels is None else torch.as_tensor(labels, dtype=torch.long))
+        labels = None if labels is None else torch.as_tensor(labels, dtype=torch.long)
+        return Images(title, pixels, labels, CLASS_NAMES[name])
 
     try:
         if name in FILE_SETS:

@@ -11,7 +11,7 @@ from contrapose.modalities.text.vocabulary import save_tokenizer
 
 # Without any of these files, transformers builds a BERT tokenizer with an empty vocabulary.
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 # Keys of 1_Pooling/config.json before sentence-transformers 6, which has one key, pooling_mode.
 _OLD_POOLINGS = {
     "pooling_mode_cls_token": "cls",
@@ -38,7 +38,7 @@ def read_folder(path: Path, *, weights: bool = True) -> EncoderFolder:
         raise ValueError(f"encoder: {path} {problem}; expected a folder with config.json, after hf:")
     modules = _read_modules(path)
     transformer = path / modules.get("Transformer", "")
-    _check_files(transformer, weights=weights)
+    check_files(transformer, weights=weights)
     settings = _read_json(transformer / "sentence_bert_config.json")
     return EncoderFolder(
         path=path,
@@ -101,11 +101,12 @@ def _read_pooling(path: Path) -> str:
     return "+".join(names)  # several are concatenated
 
 
-def _check_files(path: Path, *, weights: bool) -> None:
+def check_files(path: Path, *, weights: bool = True) -> None:
+    """Refuse a folder without config.json, a tokenizer or, unless they are not needed, weights in safetensors."""
     if not (path / "config.json").exists():
         raise ValueError(f"encoder: {path} has no config.json; expected a folder that transformers saved")
     if weights and not any(path.glob("model*.safetensors")):
-        pickles = sorted(file.name for pattern in _PICKLES for file in path.glob(pattern))
+        pickles = sorted(file.name for pattern in PICKLES for file in path.glob(pattern))
         if pickles:
             raise ValueError(
                 f"encoder: {path} has weights only in {pickles[0]}, a pickle, which can execute code when it is read; convert "

@@ -129,7 +129,7 @@ def load_tokenizer(path: Path) -> Any:
     """Load the tokenizer of a folder; raise ValueError if it has no padding token."""
     from transformers import AutoTokenizer
 
-    with _loading(path):
+    with loading(path):
         tokenizer = AutoTokenizer.from_pretrained(path, **_SAFE)
     pad_on_the_right(tokenizer, path)
     return tokenizer
@@ -139,7 +139,7 @@ def load_transformer(path: Path, *, attention: str | None = None) -> Any:
     """Load the transformer of a folder in evaluation mode; `attention` is one of transformers' attention functions."""
     from transformers import AutoModel
 
-    with _loading(path):
+    with loading(path):
         model, report = AutoModel.from_pretrained(
             path,
             **_SAFE,
@@ -175,8 +175,8 @@ def package_folder(package: str) -> Path:
 
 
 @contextmanager
-def _loading(path: Path) -> Iterator[None]:
-    """In this block, whatever transformers cannot read becomes a ValueError that names the folder."""
+def loading(path: Path, library: str = "transformers") -> Iterator[None]:
+    """In this block, whatever the library cannot read becomes a ValueError that names the folder."""
     try:
         with quiet():
             yield
@@ -185,7 +185,7 @@ def _loading(path: Path) -> Iterator[None]:
     # Each architecture and tokenizer raises errors of its own for files that it cannot read.
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
-        raise ValueError(f"encoder: transformers cannot load {path}: {reason}") from error
+        raise ValueError(f"encoder: {library} cannot load {path}: {reason}") from error
 
 
 @contextmanager
