@@ -22,6 +22,7 @@ from contrapose.evaluation import (
 from contrapose.evaluation.zero_shot import choose_templates, class_name_notes, find_class_names
 from contrapose.metrics import two_tower_measures
 from contrapose.modalities import Source
+from contrapose.modalities.captions.files import open_captions
 from contrapose.modalities.captions.pretrained import load_image_text_model
 from contrapose.modalities.images.images import Images
 from contrapose.modalities.images.load import check_name, load
@@ -109,8 +110,6 @@ class ImageTextOptions:
             raise ValueError("class-names: they are those of --zero-shot, which is not given")
         captions: Captions | None = None
         if self.captions is not None:
-            from contrapose.modalities.captions.files import open_captions  # type: ignore[import-not-found]
-
             captions = open_captions(self.captions, columns=columns, skip_broken=skip_broken)
         return ImageTextTasks(images, names, templates, captions)
 

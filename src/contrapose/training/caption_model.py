@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from contrapose.evaluation import Measures
-from contrapose.evaluation.captions import caption_recall, two_tower_measures
+from contrapose.evaluation.captions import CaptionIndex, caption_recall
+from contrapose.metrics import two_tower_measures
 from contrapose.modalities import Reader, Source, Split, ViewMaker, modality
 from contrapose.modalities.captions.captions import Captions
 from contrapose.modalities.captions.views import CaptionViews
@@ -74,12 +75,12 @@ class CaptionModel(nn.Module):
             self._training = source, made
         return self._training[1]
 
-    def embed_both(self, source: Captions) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the embeddings of images (n, d) and of all their captions (t, d), and the image of each caption (t,).
+    def embed_both(self, source: Captions) -> tuple[Tensor, Tensor]:
+        """Return the embeddings of images (n, d) and of all their captions (t, d), image by image.
 
         source   images with captions, such as `prepare(run).test`
         """
-        return self.images.features(source.images), self.text.features(source.texts), source.image_of_text
+        return self.images.features(source.images), self.text.features(source.texts)
 
     def evaluate(self, split: Split) -> dict[str, float]:
         """Return recall at 1, 5 and 10 of test images and captions in both directions, in per cent; nothing without any.
@@ -89,18 +90,18 @@ class CaptionModel(nn.Module):
         if split.test is None:
             return {}
         assert isinstance(split.test, Captions)
-        images, texts, image_of_text = self.embed_both(split.test)
-        return caption_recall(images, texts, image_of_text, ids=split.test.ids)
+        index = CaptionIndex.of(split.test.written)
+        return caption_recall(*self.embed_both(split.test), index.image_of_text, ids=index.ids)
 
     def measure_outputs(self, source: Source, how: Measures) -> dict[str, float]:
-        """Return uniformity, deviation and effective rank of each tower, the alignment of pairs and the modality gap.
+        """Return the uniformity of each tower, the alignment of captions with their images, and the modality gap.
 
         source   images with captions
         how      on how many samples
         """
         sample = how.subset(source)
         assert isinstance(sample, Captions)
-        return two_tower_measures(*self.embed_both(sample))
+        return two_tower_measures(*self.embed_both(sample), CaptionIndex.of(sample.written).image_of_text)
 
     def take(self, measure: RecordedMeasure, split: Split) -> dict[str, float]:
         """Raise ValueError: measures of `Run.record` are of one tower."""

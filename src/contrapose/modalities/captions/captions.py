@@ -6,7 +6,6 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import torch
@@ -48,11 +47,6 @@ class Captions:
     def fingerprint(self) -> str:
         """A checksum of the images' names and of the captions."""
         return f"{zlib.crc32(repr(self.written).encode(), int(self.images.fingerprint, 16)):08x}"
-
-    @property
-    def image_of_text(self) -> Tensor:
-        """(T,) the image of each caption."""
-        return torch.arange(len(self)).repeat_interleave(self.number)
 
     @cached_property
     def ids(self) -> Tensor | None:
@@ -101,10 +95,6 @@ class Captions:
             number=self.number.to(device),
             views=views,
         )
-
-    def all_texts(self) -> list[str]:
-        """Return all captions, image by image."""
-        return list(chain.from_iterable(self.written))
 
 
 def _root(parent: list[int], image: int) -> int:
