@@ -54,10 +54,9 @@ def _draw_thumbnails(block: Thumbnails) -> Figure:
                 if image.mark:
                     _draw_frame(ax, image.mark)
                 ax.text(0.5, -0.04, image.caption, ha="center", va="top", fontsize=7, transform=ax.transAxes)
-            # A caption is not mathematics: "$" must stay as it is.
-            row[0].set_title(
-                fill(name, _NAME_LENGTH * columns), loc="left", fontsize=8, fontweight="normal", parse_math=False
-            )
+            # Above the cell and not above its image, which may be lower than others. A caption is not mathematics: "$" stays.
+            cell, lines = row[0].get_position(original=True), fill(name, _NAME_LENGTH * columns)
+            fig.text(cell.x0, cell.y1 + 0.06 / height, lines, va="bottom", fontsize=8, parse_math=False)
         fig.suptitle(fill(block.title, _TITLE_LENGTH), x=0.01, ha="left", fontsize=10, fontweight="bold")
         return fig
 
