@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from contrapose.modalities.tars import TarMember
 from contrapose.networks.encoder import Encoder
 
 AUGMENTATIONS = ("crops", "flips", "colours")  # of supervised training, see `ViewMaker.light`
@@ -81,8 +82,8 @@ class Source(Protocol):
         """Names of the classes, if they are known."""
 
     @property
-    def paths(self) -> Sequence[Path]:
-        """The file of each sample, if each is a file; else empty."""
+    def paths(self) -> Sequence[Path | TarMember]:
+        """The file of each sample, or its member of a tar, if each has one; else empty."""
 
     @property
     def ids(self) -> Tensor | None:

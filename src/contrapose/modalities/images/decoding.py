@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from contrapose.modalities.images.views.operations import centre_start, resized_shape
 from contrapose.modalities.progress import progress_bar
+from contrapose.modalities.tars import TarMember
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -33,24 +35,25 @@ _MAX_PIXELS = 2**27  # of a resized image, before the crop: 384 MiB
 _CHUNK = 256  # files that are submitted to the threads at a time, which bounds the memory of decoded images
 
 T = TypeVar("T")
+ImagePath = Path | TarMember  # where an image is stored: a file of its own, or a member of a tar
 
 
 @dataclass(frozen=True)
 class Problem:
     """A file that cannot be read as an image, and the reason."""
 
-    path: Path
+    path: ImagePath
     why: str
 
 
-def open_image(path: Path) -> Image:
+def open_image(path: ImagePath) -> Image:
     """Open an image file in one of `FORMATS`; its pixels are not decoded yet."""
     from PIL import Image, UnidentifiedImageError
 
-    if path.stat().st_size == 0:
+    if (path.size if isinstance(path, TarMember) else path.stat().st_size) == 0:
         raise ValueError("the file is empty")
     try:
-        return Image.open(path, formats=FORMATS)
+        return Image.open(BytesIO(path.read()) if isinstance(path, TarMember) else path, formats=FORMATS)
     except UnidentifiedImageError:  # its message repeats the path
         raise ValueError(f"its content is none of {', '.join(FORMATS)}") from None
 
@@ -85,13 +88,13 @@ def _eight_bits(image: Image) -> Image:
     return Image.fromarray((values.clip(0) * (255 / white)).round().astype(np.uint8))
 
 
-def decode(path: Path) -> Tensor:
+def decode(path: ImagePath) -> Tensor:
     """Decode an image at its own size, as uint8 (3, H, W)."""
     with open_image(path) as file:
         return _tensor(as_rgb(file))
 
 
-def decode_square(path: Path, *, size: int, resized: int) -> Tensor:
+def decode_square(path: ImagePath, *, size: int, resized: int) -> Tensor:
     """Decode an image to the square that evaluation uses, uint8 (3, resized, resized): see `crop_square`."""
     with open_image(path) as file:
         return crop_square(as_rgb(file), size=size, resized=resized)
@@ -129,7 +132,7 @@ def quiet_decoders() -> Iterator[None]:
         yield
 
 
-def attempt(read: Callable[[Path], T], path: Path) -> T | Problem:
+def attempt(read: Callable[[ImagePath], T], path: ImagePath) -> T | Problem:
     """Read a file; return the problem if it is broken."""
     try:
         return read(path)
@@ -138,7 +141,9 @@ def attempt(read: Callable[[Path], T], path: Path) -> T | Problem:
         return Problem(path, why if type(error) is ValueError else f"{type(error).__name__}: {why}")
 
 
-def read_all(paths: Sequence[Path], read: Callable[[Path], T], description: str) -> Generator[T | Problem, None, None]:
+def read_all(
+    paths: Sequence[ImagePath], read: Callable[[ImagePath], T], description: str
+) -> Generator[T | Problem, None, None]:
     """Yield the result of `read` for each file in order, or its problem; several threads read at the same time."""
     # Threads are enough, because Pillow decodes and resizes without holding the interpreter's lock. Warnings are silenced
     # here and not in each thread, because their filters are shared by all threads.

@@ -55,6 +55,14 @@ def loose_images(folder: Path) -> list[Path]:
     return _with_endings([path for path in folder.iterdir() if not path.is_dir()], ENDINGS)
 
 
+def all_images(folder: Path) -> list[Path]:
+    """Return the images in the folder itself and in all its subfolders, without hidden ones."""
+    # A subfolder may be a link to another place, which `os.walk` follows only where it starts.
+    return _with_endings(
+        [*folder.iterdir(), *(path for part in visible_folders(folder) for path in _walk(part))], ENDINGS
+    )
+
+
 def list_images(folder: Path, only: Sequence[str] = ()) -> Listing:
     """List the images of a folder, whose subfolders are the classes; `only` keeps the images of these classes."""
     if not folder.is_dir():

@@ -5,11 +5,11 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from contrapose.modalities.images.decoding import ImagePath
 from contrapose.modalities.modality import ViewMaker
 
 
@@ -21,7 +21,7 @@ class Images:
     pixels: Tensor  # uint8 (N, 3, H, W)
     labels: Tensor | None  # int64 (N,)
     classes: tuple[str, ...] = ()
-    paths: tuple[Path, ...] = ()  # the file of each image, if each was read from its own file
+    paths: tuple[ImagePath, ...] = ()  # the file of each image, if each was read from its own file
     ids: Tensor | None = None  # (N,) equal for images that are never negatives of each other
 
     def __post_init__(self) -> None:
@@ -87,8 +87,8 @@ class ResidentImages:
             yield self.views.plain(part)
 
 
-def fingerprint(paths: Sequence[Path]) -> str:
-    """Return a checksum of the names of files and of their parent folders."""
+def fingerprint(paths: Sequence[ImagePath]) -> str:
+    """Return a checksum of the names of files and of their parent folders or tars."""
     # Not of whole paths, so that a data set keeps its fingerprint when it is moved.
     names = "\n".join(f"{path.parent.name}/{path.name}" for path in paths)
     return f"{zlib.crc32(names.encode()):08x}"

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from contrapose.modalities.images.decoding import Problem, as_rgb, attempt, crop_square, decode_square
 from contrapose.modalities.images.views import Recipe, Views
+from contrapose.modalities.tars import TarMember
 
 _EXPECTED = "expected uint8 images (B, 3, H, W), or a list of paths or PIL images"
 
@@ -84,9 +85,9 @@ def _decode(sample: Any, recipe: Recipe) -> Tensor:
     """Return one file or PIL image as the square that evaluation uses, which `views.plain` crops to its size."""
     from PIL import Image
 
-    if isinstance(sample, str | Path):
+    if isinstance(sample, str | Path | TarMember):
         read = partial(decode_square, size=recipe.size, resized=recipe.resized)
-        decoded = attempt(read, Path(sample))
+        decoded = attempt(read, Path(sample) if isinstance(sample, str) else sample)
         if isinstance(decoded, Problem):
             raise ValueError(f"samples: {sample} cannot be read: {decoded.why}")
         return decoded

@@ -6,13 +6,13 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from contrapose.modalities.images.decoding import Problem, as_rgb, open_image, read_all
+from contrapose.modalities.images.decoding import ImagePath, Problem, as_rgb, open_image, read_all
 from contrapose.modalities.images.stream import Files
 from contrapose.modalities.modality import Source, Split
+from contrapose.modalities.tars import TarMember
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,7 +27,7 @@ _FEW_SHARE = 1 / 10  # of the median class
 class ImageFile:
     """What a readable file contains."""
 
-    path: Path
+    path: ImagePath
     format: str
     kind: str  # RGB, gray, palette, alpha, CMYK, 16-bit
     width: int
@@ -63,7 +63,7 @@ def inspect(split: Split) -> Inspection:
     return Inspection(files, problems, warnings)
 
 
-def _examine(path: Path) -> ImageFile:
+def _examine(path: ImagePath) -> ImageFile:
     """Decode a file and return what it contains."""
     with open_image(path) as file:
         # Read before decoding, which may convert the image.
@@ -71,7 +71,8 @@ def _examine(path: Path) -> ImageFile:
         rotated = file.getexif().get(0x0112, 1) != 1
         image = as_rgb(file)
         name = file.format or ""
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    content = path.read() if isinstance(path, TarMember) else path.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
     return ImageFile(path, name, kind, image.width, image.height, rotated, animated, digest)
 
 
@@ -123,9 +124,9 @@ def _small_classes(train: Source) -> Iterator[str]:
         yield f"{len(few):,} classes have very few training images, for example {smallest} with {counts[smallest]:,}"
 
 
-def _duplicates(files: Sequence[ImageFile], label_of: dict[Path, str]) -> Iterator[str]:
+def _duplicates(files: Sequence[ImageFile], label_of: dict[ImagePath, str]) -> Iterator[str]:
     """Yield warnings about files with the same content; `label_of` has the class of each training image."""
-    copies: dict[str, list[Path]] = defaultdict(list)
+    copies: dict[str, list[ImagePath]] = defaultdict(list)
     for file in files:
         copies[file.digest].append(file.path)
     repeated = [paths for paths in copies.values() if len(paths) > 1]

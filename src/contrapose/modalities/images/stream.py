@@ -13,7 +13,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from contrapose.modalities.images.decoding import Problem, attempt, decode, decode_square, quiet_decoders, read_all
+from contrapose.modalities.images.decoding import (
+    ImagePath,
+    Problem,
+    attempt,
+    decode,
+    decode_square,
+    quiet_decoders,
+    read_all,
+)
 from contrapose.modalities.images.folder import Listing, list_images
 from contrapose.modalities.images.images import Images, class_counts, fingerprint
 from contrapose.modalities.images.memory import check_memory
@@ -24,15 +32,15 @@ from contrapose.workers import TIMEOUT, LoadingFailed, process_context, start_lo
 _POLL = 2.0  # seconds between two checks for dead workers
 _BATCH = 256  # images that are decoded at a time
 
-IndexedPath = tuple[int, Path]  # an image's index in its data set, and its file
+IndexedPath = tuple[int, ImagePath]  # an image's index in its data set, and its file
 
 
 @dataclass(frozen=True, eq=False)
 class Files:
-    """Image files on disk, decoded on demand, with their folders as labels if there are any."""
+    """Image files on disk or in tars, decoded on demand, with their folders as labels if there are any."""
 
     name: str
-    paths: tuple[Path, ...]
+    paths: tuple[ImagePath, ...]
     labels: Tensor | None
     classes: tuple[str, ...] = ()
     ids: Tensor | None = None  # (N,) equal for images that are never negatives of each other
@@ -165,7 +173,7 @@ class _Squares(Dataset[Tensor]):
         with quiet_decoders():
             return _readable(image[0], attempt(self.decode, image[1]))
 
-    def decode(self, path: Path) -> Tensor:
+    def decode(self, path: ImagePath) -> Tensor:
         return decode_square(path, size=self.recipe.size, resized=self.recipe.resized)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from contrapose.modalities.images.decoding import open_image
+from contrapose.modalities.images.decoding import ImagePath, open_image
 from contrapose.modalities.images.encoders import encoder
 from contrapose.modalities.images.images import Images
 from contrapose.modalities.images.layout import split_folder
@@ -84,7 +84,7 @@ def _npz_shape(path: Path) -> tuple[int, int]:
         return min(images.pixels.shape[2:]), len(images)
 
 
-def _median_side(paths: Sequence[Path]) -> int:
+def _median_side(paths: Sequence[ImagePath]) -> int:
     """Return the median of the shorter sides of a sample of files."""
     sides = []
     for path in paths[:: max(1, len(paths) // _SAMPLED)]:

@@ -10,11 +10,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import NoReturn
 
 from contrapose.modalities.text.columns import choose_columns, known_order
 from contrapose.modalities.text.lines import COMPRESSIONS, LONGEST, TOO_LONG, Broken
-from contrapose.modalities.text.records import FORMATS, Record, format_of, read_records
+from contrapose.modalities.text.records import (
+    FORMATS,
+    Record,
+    by_name,
+    first_record,
+    format_of,
+    is_number,
+    read_records,
+    row_error,
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,7 @@ class TextFile:
                 empty = False
                 yield row
             elif not self.skip_broken:
-                self._refuse(number, row, others=sum(isinstance(other, Broken) for _, other in rows))
+                raise row_error(self.path, number, row, others=sum(isinstance(other, Broken) for _, other in rows))
         if empty:
             raise ValueError(f"data: {self.path} has no row that can be used; expected at least one row of text")
 
@@ -77,12 +85,11 @@ class TextFile:
 
     def _choose(self, record: Record) -> tuple[str, ...] | Broken:
         """Return the texts of the columns."""
-        if isinstance(record, list):
-            if len(record) != len(self.names):
-                return Broken(f"has {_count(len(record), 'column')}, expected {len(self.names)} as in the first row")
-            record = dict(zip(self.names, record, strict=True))
+        values = by_name(record, self.names)
+        if isinstance(values, Broken):
+            return values
         for column in self.columns:
-            text = record.get(column)
+            text = values.get(column)
             if not isinstance(text, str):
                 value = "no text" if text is None else f"{type(text).__name__} instead of a text"
                 return Broken(f"has {value} in column {column!r}")
@@ -90,15 +97,7 @@ class TextFile:
                 return Broken(f"has an empty text in column {column!r}")
             if len(text) > LONGEST:
                 return TOO_LONG
-        return tuple(record[column] for column in self.columns)
-
-    def _refuse(self, number: int, broken: Broken, *, others: int) -> NoReturn:
-        line = "row" if format_of(self.path) == ".parquet" else "line"
-        also = f", and {_count(others, f'more {line}')} cannot be used either" if others else ""
-        them = "them" if others else "it"
-        raise ValueError(
-            f"data: {self.path}, {line} {number:,} {broken.reason}{also}; correct {them}, or leave {them} out with --skip-broken"
-        )
+        return tuple(values[column] for column in self.columns)
 
 
 def is_text_file(path: Path) -> bool:
@@ -122,7 +121,7 @@ def open_texts(path: Path, *, columns: Sequence[str] = (), skip_broken: bool = F
     skip_broken   leave out rows that cannot be used (empty, damaged, too long); by default the first one is an error
     """
     check_path(path)
-    first = _first_record(path)
+    first = first_record(path, read_records(path))
     header = False
     if isinstance(first, dict):
         # A column of strings in a Parquet file may begin without one.
@@ -155,16 +154,6 @@ def check_path(path: Path) -> None:
         raise ValueError(f"data: {path} does not exist; expected a file of texts")
 
 
-def _first_record(path: Path) -> Record:
-    """Return the first record that can be read: it tells the columns."""
-    problem = ""
-    for number, record in read_records(path):
-        if not isinstance(record, Broken):
-            return record
-        problem = problem or f"has no line that can be read: line {number:,} {record.reason}"
-    raise ValueError(f"data: {path} {problem or 'is empty'}; expected at least one row of text")
-
-
 def _are_names(cells: Sequence[str], columns: Sequence[str]) -> bool:
     """Return whether the first row has the names of the columns: one is usual, or was asked for."""
     requested = {column for column in columns if not column.isdigit()}
@@ -177,7 +166,7 @@ def _check_numbers(texts: TextFile) -> None:
     rows = (row for _, row in islice(texts._read(), 2) if not isinstance(row, Broken))
     for row in rows:
         for column, cell in zip(texts.columns, row, strict=True):
-            if len(row) > 1 and _is_number(cell):
+            if len(row) > 1 and is_number(cell):
                 others = " ".join(name for name in texts.columns if name != column)
                 raise ValueError(
                     f"data: column {column!r} of {texts.path} has numbers such as {cell!r}; name the columns of text, for "
@@ -185,17 +174,5 @@ def _check_numbers(texts: TextFile) -> None:
                 )
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _listed(names: Sequence[str] | dict[str, object]) -> str:
     return f", only {', '.join(names)}" if names else ""
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,0 +1,1 @@
+"""Images with captions: data sets of one or more captions for each image."""

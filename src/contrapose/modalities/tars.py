@@ -1,0 +1,103 @@
+"""Members of tar files, read in place. Nothing is extracted, so the name of a member never becomes the path of a file."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+# What `tarfile` raises for damaged headers: its own errors, and those of numbers and texts that it cannot convert.
+_DAMAGES = (tarfile.TarError, ValueError, OverflowError, EOFError)
+
+
+@dataclass(frozen=True, slots=True)
+class TarMember:
+    """A file inside a tar that is read on demand; `list_tar` returns them. It has no open file, so it pickles small."""
+
+    tar: Path
+    offset: int  # of its first byte in the tar
+    size: int
+    name: str  # for messages: characters that cannot be printed are escaped
+
+    @property
+    def parent(self) -> Path:
+        """The tar, as `Path.parent` is the folder of a file."""
+        return self.tar
+
+    def read(self) -> bytes:
+        """Return the content."""
+        with self.tar.open("rb") as file:
+            return self.read_from(file)
+
+    def read_from(self, file: BinaryIO) -> bytes:
+        """Return the content from the open tar: reading many members this way opens it once."""
+        file.seek(self.offset)
+        content = file.read(self.size)
+        if len(content) < self.size:
+            raise ValueError(f"{self.tar} has changed since it was listed: it ends inside {self.name}")
+        return content
+
+    def __str__(self) -> str:
+        return f"{self.tar}/{self.name}"
+
+
+@dataclass(frozen=True)
+class TarListing:
+    """The complete files in a tar, and why there may be more of them."""
+
+    members: tuple[TarMember, ...]
+    problem: str  # a predicate for a message, such as "is cut off after a.jpg"; empty if the tar is complete
+
+
+def list_tar(path: Path) -> TarListing:
+    """List the files of an uncompressed tar by reading its headers alone."""
+    members, size, problem = [], os.path.getsize(path), ""
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for info in _increasing(tar):
+                # A sparse file is stored in pieces, and links have no content of their own.
+                if info.isreg() and not info.issparse() and info.offset_data + info.size <= size:
+                    members.append(TarMember(path, info.offset_data, info.size, printable(info.name)))
+            problem = "" if _ends_at(path, tar.offset) else "is cut off or damaged"
+    except _DAMAGES as error:
+        if not members:
+            raise ValueError(f"data: {path} cannot be read as an uncompressed tar: {error}; {_advice(path)}") from None
+        problem = "is cut off or damaged"
+    last = f" after {members[-1].name}, its last complete file" if problem and members else ""
+    return TarListing(tuple(members), problem + last)
+
+
+def _increasing(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """Yield the members; stop at a header that points back, which would be read again without end."""
+    end = 0
+    for info in tar:
+        if info.offset < end or info.size < 0:
+            raise tarfile.ReadError("a header has a negative size")
+        end = info.offset_data
+        yield info
+
+
+def _ends_at(path: Path, offset: int) -> bool:
+    """Return whether a tar has its end mark at an offset: a block of zeros."""
+    # `tarfile` takes a damaged header, or none, for the end of the tar without an error.
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(tarfile.BLOCKSIZE) == bytes(tarfile.BLOCKSIZE)
+
+
+def _advice(path: Path) -> str:
+    with path.open("rb") as file:
+        start = file.read(6)
+    if start.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")):
+        return "it is compressed: decompress it first, or unpack it"
+    return "copy or download it again"
+
+
+def printable(name: str) -> str:
+    """Return a name with line ends, control characters and undecodable bytes escaped, for messages."""
+    if name.isprintable():
+        return name
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in name)
