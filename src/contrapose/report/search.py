@@ -6,13 +6,12 @@ import html
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
 
-from contrapose.modalities.images.decoding import as_rgb, open_image, quiet_decoders
+from contrapose.modalities.images.decoding import ImagePath, as_rgb, open_image, quiet_decoders
 from contrapose.report.document import Thumbnail, Thumbnails
 from contrapose.report.page import image_element, page
 from contrapose.validate import check_count
@@ -20,18 +19,22 @@ from contrapose.validate import check_count
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+# An image that is decoded already, or where it is stored
+Picture: TypeAlias = "ImagePath | Image"
+
 _SIDE = 240  # longest side of a thumbnail, in pixels
 _ROUNDING = 8  # scores that differ by fewer units of rounding count as equal
 # Portraits and landscapes get cells of one height, so that the rows of the grid align. Names and captions are in <bdi>: text
 # from right to left must not change the order of what is beside it.
 _STYLE = """
+body { overflow-wrap: anywhere }
 ol.pictures { list-style: none; padding: 0; display: grid; gap: 1.4rem 1rem;
   grid-template-columns: repeat(auto-fill, minmax(min(13rem, 100%), 1fr)) }
-ol.pictures li { min-width: 0; overflow-wrap: anywhere; break-inside: avoid }
+ol.pictures li { min-width: 0; break-inside: avoid }
 ol.pictures img { width: 100%; height: 12rem; object-fit: contain; background: #8882; border-radius: .3rem; display: block }
 ol.pictures p { margin: .3rem 0 0; font-size: .9rem; line-height: 1.4 }
 ol.pictures small, ol.pictures details { display: block; font-size: .8rem; opacity: .8 }
-ol.pictures details ul { margin: .2rem 0; padding-left: 1.1rem } nav li { overflow-wrap: anywhere }
+ol.pictures details ul { margin: .2rem 0; padding-left: 1.1rem }
 section > p img { max-width: 100%; border-radius: .3rem }
 @media (max-width: 30rem) { ol.pictures { grid-template-columns: 1fr 1fr; gap: 1rem .7rem } ol.pictures img { height: 9rem } }
 """
@@ -41,7 +44,7 @@ section > p img { max-width: 100%; border-radius: .3rem }
 class Match:
     """A picture that was found, and how similar its embedding is to the query's."""
 
-    image: Path | Image
+    image: Picture
     score: float  # cosine
     name: str  # of its file
     captions: tuple[str, ...] = ()
@@ -53,7 +56,7 @@ class SearchResult:
 
     query: str  # a text, or the name of the picture
     matches: tuple[Match, ...]
-    image: Path | Image | None = None  # the query, if it is a picture
+    image: Picture | None = None  # the query, if it is a picture
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class RetrievalRow:
     rank: int  # from 1 on
 
 
-def thumbnail(image: Path | Image, *, side: int = _SIDE) -> bytes:
+def thumbnail(image: Picture, *, side: int = _SIDE) -> bytes:
     """Return an image as a JPEG file whose longest side has at most `side` pixels.
 
     It has no metadata: a page must not tell where a photograph was taken.
@@ -134,7 +137,7 @@ def _html_match(rank: int, match: Match) -> str:
 
 
 def retrieval_rows(
-    queries: Sequence[str], scores: Tensor, right: Sequence[int], pictures: Sequence[Path | Image], *, top: int = 5
+    queries: Sequence[str], scores: Tensor, right: Sequence[int], pictures: Sequence[Picture], *, top: int = 5
 ) -> list[RetrievalRow]:
     """Return the `top` pictures of each query, and the rank of the right one among all.
 
@@ -164,9 +167,9 @@ def retrieval_rows(
     return rows
 
 
-def _name(picture: Path | Image) -> str:
+def _name(picture: Picture) -> str:
     """Return the name of a picture's file; empty for one that has none."""
-    return picture.name if isinstance(picture, Path) else ""
+    return str(getattr(picture, "name", ""))
 
 
 def retrieval_sheet(
