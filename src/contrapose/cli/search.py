@@ -6,6 +6,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -220,7 +221,8 @@ def _keep(path: Path, index: list[int], embeddings: Tensor) -> None:
     except OSError as error:  # a run that may only be read can be searched all the same
         print(f"the next search computes the embeddings again: {path}: {error.strerror}", file=sys.stderr)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def _names_image(query: str) -> bool:
