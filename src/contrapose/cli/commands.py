@@ -60,6 +60,11 @@ COMMANDS = {
         "Embed",
         "Write the features that a run's encoder computes for a data set to an .npz or .parquet file.",
     ),
+    "search": Command(
+        "search",
+        "Search",
+        "Find the pictures that are nearest to a text or to another picture, with a run on images with captions.",
+    ),
     "export": Command(
         "files",
         "Export",

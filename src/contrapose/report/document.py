@@ -96,9 +96,10 @@ class Picture:
 class Thumbnail:
     """A small image with a caption, such as its weight."""
 
-    png: bytes
+    image: bytes  # a PNG or JPEG file
     caption: str
     alt: str  # description for screen readers
+    mark: str = ""  # "hit" or "miss": a frame of this meaning, which the caption says in words as well
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from contrapose.report.document import Chart, Heat, Series, Thumbnails
 from contrapose.report.labels import label_places
+from contrapose.report.page import JPEG_START
 from contrapose.report.style import COLOURS, MARKERS, curve_style, figure_style, new_figure
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 
 _TITLE_LENGTH = 75  # characters; matplotlib cuts off what does not fit
+_NAME_LENGTH = 22  # characters in a line of a group's name, for each of its thumbnails
 _PLOTLY_DASHES = ("solid", "dash", "dashdot", "dot", "longdash", "longdashdot")
 _PLOTLY_SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
 
@@ -31,22 +33,40 @@ def _draw_thumbnails(block: Thumbnails) -> Figure:
     """Draw each group as a line of images above their captions."""
     from matplotlib.image import imread
 
-    columns = max((len(images) for _, images in block.groups), default=1)
+    columns, rows = max((len(images) for _, images in block.groups), default=1), max(1, len(block.groups))
+    width, height = 1.2 * columns + 0.6, 1.75 * rows + 0.5
     with figure_style():
-        fig, axes = new_figure(
-            max(1, len(block.groups)), columns, (1.2 * columns + 0.6, 1.55 * len(block.groups) + 0.5)
+        fig, axes = new_figure(rows, columns, (width, height))
+        # Measured in inches: a layout engine would make room for a long name by widening the first column.
+        fig.set_layout_engine(None)
+        fig.subplots_adjust(
+            left=0.1 / width, right=1 - 0.1 / width, top=1 - 0.75 / height, bottom=0.3 / height, hspace=0.65 / 1.1
         )
         for ax in axes:
             ax.set_axis_off()
         for line, (name, images) in enumerate(block.groups):
             row = axes[line * columns : (line + 1) * columns]
             for ax, image in zip(row, images, strict=False):  # a shorter group leaves the rest of its line empty
-                ax.imshow(imread(io.BytesIO(image.png)))
+                # Without a name, matplotlib takes a file for PNG.
+                kind = "jpeg" if image.image.startswith(JPEG_START) else "png"
+                ax.imshow(imread(io.BytesIO(image.image), format=kind))
+                ax.set_anchor("S")  # images of other shapes stand on one line
+                if image.mark:
+                    _draw_frame(ax, image.mark)
                 ax.text(0.5, -0.04, image.caption, ha="center", va="top", fontsize=7, transform=ax.transAxes)
-            row[0].set_title(name, loc="left", fontsize=8)
+            # Above the cell and not above its image, which may be lower than others. A caption is not mathematics: "$" stays.
+            cell, lines = row[0].get_position(original=True), fill(name, _NAME_LENGTH * columns)
+            fig.text(cell.x0, cell.y1 + 0.06 / height, lines, va="bottom", fontsize=8, parse_math=False)
         fig.suptitle(fill(block.title, _TITLE_LENGTH), x=0.01, ha="left", fontsize=10, fontweight="bold")
-        fig.set_layout_engine("constrained", hspace=0.12)  # room for captions below and names above
         return fig
+
+
+def _draw_frame(ax: Any, mark: str) -> None:
+    """Frame an image: green for a hit, dashed gray for a miss."""
+    style = {"color": COLOURS[2], "linewidth": 3} if mark == "hit" else {"color": "0.6", "linestyle": "--"}
+    left, right = ax.get_xlim()
+    bottom, top = ax.get_ylim()
+    ax.plot([left, right, right, left, left], [bottom, bottom, top, top, bottom], clip_on=False, **style)
 
 
 def _draw_chart(chart: Chart) -> Figure:

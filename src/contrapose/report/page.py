@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import io
 from collections.abc import Iterable
@@ -12,6 +13,7 @@ from contrapose.report.style import figure_style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+JPEG_START = b"\xff\xd8"
 # figure keeps a white background in dark mode, since the drawings have black text. Wide figures and tables scroll on
 # their own, so that the page itself never scrolls sideways.
 _STYLE = """
@@ -25,6 +27,9 @@ figure > p { color: #222; margin: .5rem .8rem 0 }
 .thumbnails { display: flex; flex-wrap: wrap; gap: .6rem; padding: .3rem .8rem }
 .thumbnails figure { margin: 0; width: 6rem; overflow: visible }
 .thumbnails figcaption { font-weight: 400; font-size: .8rem; padding: 0 }
+.thumbnails .hit, .thumbnails .miss { box-sizing: border-box; width: 9rem; padding: .25rem; border: .2rem solid #009E73 }
+.thumbnails .miss { border: .2rem dashed #8888 }
+.hit > img, .miss > img { width: 100%; height: 7rem; object-fit: contain }
 .wide { overflow-x: auto } div.plot { width: 100%; height: 26rem }
 table { border-collapse: collapse; margin: 1rem 0; font-size: .95rem }
 caption { text-align: left; font-weight: 600; padding: .3rem 0 }
@@ -42,12 +47,12 @@ footer { margin-top: 3rem; font-size: .85rem; opacity: .75 }
 """
 
 
-def page(title: str, parts: Iterable[str]) -> str:
-    """Return an HTML document with this title; `parts` are HTML and are not escaped."""
+def page(title: str, parts: Iterable[str], *, style: str = "") -> str:
+    """Return an HTML document with this title; `parts` are HTML and are not escaped. `style` is more CSS."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{_STYLE}</style></head>\n<body>\n<h1>{html.escape(title)}</h1>\n"
+        f"<style>{_STYLE}{style}</style></head>\n<body>\n<h1>{html.escape(title)}</h1>\n"
         + "\n".join(parts)
         + "\n</body></html>\n"
     )
@@ -57,6 +62,12 @@ def section(title: str, sentences: Iterable[str]) -> str:
     """Return a heading and a bulleted list of sentences as HTML."""
     items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
     return f"<h2>{html.escape(title)}</h2>\n<ul>{items}</ul>"
+
+
+def image_element(image: bytes, alt: str) -> str:
+    """Return a PNG or JPEG file as an image inside the page; `alt` is its description for screen readers."""
+    kind = "jpeg" if image.startswith(JPEG_START) else "png"
+    return f'<img src="data:image/{kind};base64,{base64.b64encode(image).decode()}" alt="{html.escape(alt)}">'
 
 
 def drawing(figure: Figure, alt: str) -> str:

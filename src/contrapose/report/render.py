@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import json
 import re
@@ -23,7 +22,7 @@ from contrapose.report.document import (
     Thumbnails,
 )
 from contrapose.report.draw import figure, plotly
-from contrapose.report.page import drawing, page
+from contrapose.report.page import drawing, image_element, page
 from contrapose.report.style import save
 
 _VERDICT_MARKS = {"holds": "✓", "does not hold": "✗", "undecided": "?"}
@@ -136,7 +135,7 @@ def _html_block(block: Block, *, interactive: bool) -> str:
     # Outside of the drawing, because a title wraps there, and plotly would cut it off on a phone.
     caption = f"<figcaption>{html.escape(block.title)}</figcaption>"
     if isinstance(block, Picture):
-        return f"<figure>{_html_image(block.png, block.alt or block.title)}{caption}</figure>"
+        return f"<figure>{image_element(block.png, block.alt or block.title)}{caption}</figure>"
     if isinstance(block, Thumbnails):
         return f"<figure>{caption}{_html_thumbnails(block)}</figure>"
     alt = block.alt or f"{block.title}: {block.y} against {block.x}"
@@ -150,16 +149,13 @@ def _html_block(block: Block, *, interactive: bool) -> str:
     )
 
 
-def _html_image(png: bytes, alt: str) -> str:
-    return f'<img src="data:image/png;base64,{base64.b64encode(png).decode()}" alt="{html.escape(alt)}">'
-
-
 def _html_thumbnails(block: Thumbnails) -> str:
     """Return the groups, each with its name and its images above their captions."""
     groups = []
     for name, images in block.groups:
         cells = "".join(
-            f"<figure>{_html_image(image.png, image.alt)}<figcaption>{html.escape(image.caption)}</figcaption></figure>"
+            f"<figure{f' class={image.mark}' if image.mark else ''}>{image_element(image.image, image.alt)}"
+            f"<figcaption>{html.escape(image.caption)}</figcaption></figure>"
             for image in images
         )
         groups.append(f'<p>{html.escape(name)}</p><div class="thumbnails">{cells}</div>')

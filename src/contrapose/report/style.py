@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,12 +34,14 @@ def figure_style() -> Iterator[None]:
         import matplotlib as mpl
     except ImportError as error:
         raise ValueError("figures need matplotlib; install it with: pip install 'contrapose[figures]'") from error
+    # A text in a script that the font lacks is drawn as boxes, without a warning for each letter.
     # svg.hashsalt fixes the ids of SVG elements, which are random by default; fonttype "none" keeps text searchable.
-    with mpl.rc_context({
+    with warnings.catch_warnings(), mpl.rc_context({
         "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "font.size": 10,
         "axes.titlesize": 11, "axes.titleweight": "bold", "axes.titlelocation": "left", "legend.frameon": False,
         "figure.dpi": 110, "svg.fonttype": "none", "svg.hashsalt": "contrapose",
     }):  # fmt: skip
+        warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from")
         yield
 
 

@@ -87,19 +87,25 @@ def check_init(run: Run, folder: Path) -> None:
         raise ValueError(f"init: {run.init} is not a file (relative paths start at the working directory)")
 
 
-def load_own_data(run: Run, folder: Path, root: Path | None, say: Callable[[str], None]) -> Split:
-    """Load the data that a run was trained on, from the first starting point that has the same images.
-
-    Another data set of the same name is loaded if there is no better one, and `say` is told.
-    """
-    recorded, starts = recorded_data(folder), starting_points(folder)
+def find_data(run: Run, folder: Path) -> list[str]:
+    """Return the paths at which a run's data may be, in the order in which they are tried; none if it has a known name."""
+    starts = starting_points(folder)
     here, *others = [start / run.data for start in starts]
-    known = [Path(path)] if isinstance(path := recorded.get("path"), str) else []
+    known = [Path(path)] if isinstance(path := recorded_data(folder).get("path"), str) else []
     # The directory of a run may have the name of a data set, such as runs/digits.
     existing = (path for path in (here, *known, *others) if path.exists() and not (path / "run.json").exists())
     paths = list(dict.fromkeys(map(str, existing)))
     if not paths:
         _check_named(run, folder, starts)
+    return paths
+
+
+def load_own_data(run: Run, folder: Path, root: Path | None, say: Callable[[str], None]) -> Split:
+    """Load the data that a run was trained on, from the first starting point that has the same images.
+
+    Another data set of the same name is loaded if there is no better one, and `say` is told.
+    """
+    recorded, starts, paths = recorded_data(folder), starting_points(folder), find_data(run, folder)
     rule, _, file = run.imbalance.rpartition(":")
     imbalance = f"index:{find_file(file, folder)}" if rule == "index" else run.imbalance
     other = run.probe_data and next(

@@ -66,7 +66,7 @@ def _negatives(entries: list[Mapping[str, Any]], picture: str) -> tuple[Thumbnai
 
 
 def _thumbnail(png: str, caption: str, alt: str) -> Thumbnail:
-    return Thumbnail(png=base64.b64decode(png), caption=caption, alt=alt)
+    return Thumbnail(image=base64.b64decode(png), caption=caption, alt=alt)
 
 
 def _weight_chart(weights: list[float]) -> Chart:
