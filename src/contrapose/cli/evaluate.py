@@ -12,15 +12,17 @@ from typing import Any
 from torch import Tensor
 from tyro.conf import Positional
 
-from contrapose.cli.image_text import CLIP_PREFIX, ImageTextOptions
+from contrapose.cli.image_text import CLIP_PREFIX, ImageTextOptions, towers_of
 from contrapose.cli.sentences import PREFIX, SentenceOptions
 from contrapose.evaluation import FINE_TUNING, PROBES, FewShot, FineTune, Measures, Probe, few_shot
 from contrapose.modalities import Source, Split
 from contrapose.modalities.progress import allow_progress_bars
 from contrapose.modalities.text.load import all_pairs
-from contrapose.training import Model, load, prepare_other
+from contrapose.training import Model, prepare_other
+from contrapose.training.caption_model import CaptionModel
 from contrapose.training.collapse import MEANING, collapsed_outputs
-from contrapose.training.sources import load_own_data
+from contrapose.training.model import load_any
+from contrapose.training.sources import find_data, load_own_data
 from contrapose.validate import check_known
 
 
@@ -104,7 +106,10 @@ class Evaluate:
 
     def _evaluate_run(self) -> None:
         tasks = self.sentences.read() if self.sentences.name_tasks else None
-        model = load(self.run, epoch=self.epoch or None)
+        model = load_any(self.run, epoch=self.epoch or None)
+        if isinstance(model, CaptionModel):
+            self._evaluate_towers(model)
+            return
         _refuse(
             _given(self.image_text),
             f"models of images and texts, as in {CLIP_PREFIX}FOLDER",
@@ -121,6 +126,19 @@ class Evaluate:
         if tasks is None or _given(self, "run", "epoch", "data_root", "skip_broken"):
             scores |= self._evaluate_on_data(model)
         print(json.dumps({"step": model.step, **scores}))
+
+    def _evaluate_towers(self, model: CaptionModel) -> None:
+        """Score a run on images with captions: on its own test images unless other data is given."""
+        takes = f"{self.run} was trained on images with captions and takes --zero-shot, --captions or --sheet"
+        others = _given(self, "run", "epoch", "columns", "data_root", "skip_broken") + _given(self.sentences)
+        _refuse(others, "runs on images or on text", takes)
+        options = self.image_text
+        if options.captions is None and (options.sheet is not None or not options.zero_shot):
+            path = next(iter(find_data(model.run, self.run)), model.run.data)
+            options = replace(options, captions=Path(path))
+        columns = self.columns or model.run.columns
+        tasks = options.read(columns=columns, root=self.data_root, skip_broken=self.skip_broken)
+        print(json.dumps({"step": model.step, **tasks.score(towers_of(model))}))
 
     def _evaluate_on_data(self, model: Model) -> dict[str, float]:
         probe = self._probe()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from contrapose.evaluation import (
@@ -28,8 +29,16 @@ from contrapose.modalities.images.images import Images
 from contrapose.modalities.images.load import check_name, load
 from contrapose.modalities.images.stream import without_broken
 from contrapose.modalities.images.views import Recipe
+from contrapose.pairs import unit
+from contrapose.randomness import permutation
+from contrapose.report.document import Document, Section
+from contrapose.report.render import as_html
+from contrapose.report.search import retrieval_rows, retrieval_sheet
+from contrapose.training.caption_model import CaptionModel
+from contrapose.validate import check_directory
 
 CLIP_PREFIX = "clip:"
+_QUERIES = 12  # captions of a sheet
 _PARTS = ("test", "val")  # of images with captions, in order of preference; without them, all images are used
 
 
@@ -81,7 +90,9 @@ class ImageTextOptions:
     authors); several are averaged."""
     captions: Path | None = None
     """Images with captions, to measure recall@1, 5 and 10 both ways: a folder with captions.tsv, or WebDataset tars. Of data
-    with parts, the images of the test set count."""
+    with parts, the images of the test set count. A run on captions has its own by default."""
+    sheet: Path | None = None
+    """Page to write: some of the captions with the five images that are nearest to each, and which of them is right."""
 
     @property
     def name_tasks(self) -> bool:
@@ -101,6 +112,12 @@ class ImageTextOptions:
     def read(self, *, columns: tuple[str, ...], root: Path, skip_broken: bool) -> ImageTextTasks:
         """List the data of both tasks; its images stay on disk."""
         templates = choose_templates(self.templates)
+        if self.sheet is not None:
+            _check_sheet(self.sheet)
+            if self.captions is None:
+                raise ValueError(
+                    "sheet: it shows captions, and there are none; give images with captions with --captions"
+                )
         images: Source | None = None
         names: tuple[str, ...] = ()
         if self.zero_shot:
@@ -111,7 +128,7 @@ class ImageTextOptions:
         captions: Captions | None = None
         if self.captions is not None:
             captions = open_captions(self.captions, columns=columns, skip_broken=skip_broken)
-        return ImageTextTasks(images, names, templates, captions)
+        return ImageTextTasks(images, names, templates, captions, self.sheet)
 
 
 @dataclass(frozen=True)
@@ -122,6 +139,7 @@ class ImageTextTasks:
     class_names: tuple[str, ...]
     templates: tuple[str, ...]
     captions: Captions | None
+    sheet: Path | None = None
 
     def score(self, towers: Towers) -> dict[str, float]:
         """Return the scores of a model, each beside that of chance."""
@@ -130,7 +148,7 @@ class ImageTextTasks:
             scores |= self._score_zero_shot(self.images, towers)
         if self.captions is not None:
             _print_notes(self.captions.notes)
-            scores |= score_captions(self.captions, towers)
+            scores |= score_captions(self.captions, towers, sheet=self.sheet)
         return scores
 
     def _score_zero_shot(self, images: Source, towers: Towers) -> dict[str, float]:
@@ -147,8 +165,22 @@ class ImageTextTasks:
         return _beside_chance(scores, zero_shot_chance(len(classes)), "zero_shot_")
 
 
-def score_captions(data: Captions, towers: Towers) -> dict[str, float]:
-    """Return recall both ways beside chance, the modality gap, and alignment and uniformity of the towers."""
+def towers_of(model: CaptionModel) -> Towers:
+    """Return how the model of a run embeds images and texts."""
+
+    def embed_images(samples: Any) -> Tensor:
+        # A tensor of images would otherwise be one batch, and a data set does not fit in one.
+        size = model.views.evaluation_batch(model.device)
+        return torch.cat([model.images.embed(samples[first : first + size]) for first in range(0, len(samples), size)])
+
+    return Towers(embed_images, model.text.embed)
+
+
+def score_captions(data: Captions, towers: Towers, *, sheet: Path | None = None) -> dict[str, float]:
+    """Return recall both ways beside chance, the modality gap, and alignment and uniformity of the towers.
+
+    sheet   page to write: some captions with the images that are nearest to each
+    """
     part = next((part for part in _PARTS if part in data.parts), "")
     chosen = [i for i in range(len(data.images)) if not part or data.parts[i] == part]
     index = CaptionIndex.of([data.captions[i] for i in chosen])
@@ -156,9 +188,32 @@ def score_captions(data: Captions, towers: Towers) -> dict[str, float]:
     print(f"captions: {len(chosen):,} images with {len(index.texts):,} captions of {where}", file=sys.stderr)
     images = towers.embed_images([data.images[i] for i in chosen])
     texts = towers.embed_texts(index.texts).to(images.device)
+    if sheet is not None:
+        _write_sheet(sheet, [data.images[i] for i in chosen], index, images, texts)
     recall = caption_recall(images, texts, index.image_of_text, ids=index.ids)
     chance = caption_chance(index.image_of_text, ids=index.ids)
     return _beside_chance(recall, chance) | two_tower_measures(images, texts, index.image_of_text)
+
+
+def _check_sheet(path: Path) -> None:
+    if path.suffix != ".html":
+        raise ValueError(f"sheet: expected a name that ends in .html, got {path}")
+    check_directory("sheet", path.parent)
+
+
+def _write_sheet(path: Path, pictures: Sequence[Any], index: CaptionIndex, images: Tensor, texts: Tensor) -> None:
+    """Write a page of captions, always the same ones, with the images that are nearest to each."""
+    chosen = permutation(len(index.texts), 0)[:_QUERIES]
+    scores = (unit(texts[chosen.to(texts.device)]) @ unit(images).T).cpu()
+    queries, right = [index.texts[i] for i in chosen.tolist()], index.image_of_text[chosen].tolist()
+    block = retrieval_sheet(retrieval_rows(queries, scores, right, pictures), pictures=len(pictures))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    section = Section("Images by their captions", blocks=(block,))
+    text = as_html(
+        Document("Retrieval", "Some captions of the test set, and the images that are nearest to each.", (section,))
+    )
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    print(f"sheet {path}", file=sys.stderr)
 
 
 def _labelled_images(data: str, root: Path, *, skip_broken: bool) -> Source:

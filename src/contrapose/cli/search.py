@@ -26,7 +26,8 @@ from contrapose.modalities.progress import allow_progress_bars
 from contrapose.modalities.tars import printable
 from contrapose.pairs import unit
 from contrapose.report.search import Match, SearchResult, search_page
-from contrapose.training import Embedder, Model, Run, load
+from contrapose.training import Embedder, Model, Run
+from contrapose.training.model import load_any
 from contrapose.training.sources import find_data
 from contrapose.validate import check_count, check_directory
 
@@ -66,7 +67,7 @@ class Search:
     def __call__(self) -> None:
         """Write the page and print the pictures."""
         self._check_options()
-        model = load(self.run)
+        model = load_any(self.run)
         if isinstance(model, Model):
             raise ValueError(
                 f"run: {self.run} was trained on {model.run.kind.noun} alone; a search needs a run on images with captions "

@@ -167,9 +167,9 @@ def choose_modality(arguments: list[str]) -> list[str]:
 
 def recognise(data: str) -> str:
     """Return the modality of a data set by its name or its files."""
-    if is_text(data):
-        return "text"
-    return "captions" if data and is_captions(Path(data)) else "images"
+    if data and is_captions(Path(data)):  # before texts: a file of captions may have their ending
+        return "captions"
+    return "text" if is_text(data) else "images"
 
 
 def given_options(arguments: list[str]) -> dict[str, str]:
