@@ -43,7 +43,7 @@ class ColourModel:
     step: int = 7
 
 
-def colour_model(data: Path) -> ColourModel:
+def colour_model(data: Path) -> Any:
     encoder = Encoder(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), 3)
     views, cpu = Views((Recipe(16, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),)), torch.device("cpu")
     towers = (Embedder(encoder, views, IMAGES, cpu), ColourWords(encoder, views, IMAGES, cpu))
@@ -70,7 +70,7 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def printed(capsys: pytest.CaptureFixture[str], command: Search, model: ColourModel) -> list[str]:
+def printed(capsys: pytest.CaptureFixture[str], command: Search, model: Any) -> list[str]:
     command.search(model)
     return capsys.readouterr().out.splitlines()
 
@@ -113,7 +113,7 @@ def test_embeddings_are_kept_until_step_or_pictures_change(
     Image.new("RGB", (20, 16), PURE["blue"]).save(changed)
     os.utime(changed, ns=(0, 1))
     assert "1.000" not in printed(capsys, command, model)[1]
-    printed(capsys, command, ColourModel(model.images, model.text, model.run, step=8))
+    printed(capsys, command, replace(model, step=8))
     assert len(list((run / "search").iterdir())) == 3
 
 

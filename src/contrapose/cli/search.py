@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -26,19 +26,11 @@ from contrapose.modalities.progress import allow_progress_bars
 from contrapose.modalities.tars import printable
 from contrapose.pairs import unit
 from contrapose.report.search import Match, SearchResult, search_page
-from contrapose.training import Embedder, Model, Run
+from contrapose.training import Model, Run
+from contrapose.training.caption_model import CaptionModel
 from contrapose.training.model import load_any
 from contrapose.training.sources import find_data
 from contrapose.validate import check_count, check_directory
-
-
-class TwoTowers(Protocol):
-    """What a search needs of a model: two embedders into one space."""
-
-    images: Embedder
-    text: Embedder
-    run: Run
-    step: int
 
 
 @dataclass(frozen=True)
@@ -75,7 +67,7 @@ class Search:
             )
         self.search(model)
 
-    def search(self, model: TwoTowers) -> None:
+    def search(self, model: CaptionModel) -> None:
         """Write the page and print the pictures, by the towers of a model."""
         pictures = list_pictures(model.run, self.run, self.data, skip_broken=self.skip_broken)
         for note in pictures.notes:
@@ -166,7 +158,7 @@ def list_pictures(run: Run, folder: Path, data: Path | None, *, skip_broken: boo
     return Pictures(listed.name, listed.images, listed.captions, listed.notes, skip_broken)
 
 
-def embed_pictures(model: TwoTowers, pictures: Pictures, folder: Path) -> tuple[Pictures, Tensor]:
+def embed_pictures(model: CaptionModel, pictures: Pictures, folder: Path) -> tuple[Pictures, Tensor]:
     """Return the pictures that can be read and their embeddings (N, d), which are kept in `folder` for the next search."""
     path = folder / f"step-{model.step:08d}-{pictures.fingerprint()}.safetensors"
     kept = _read_kept(path, len(pictures.images))
@@ -178,7 +170,7 @@ def embed_pictures(model: TwoTowers, pictures: Pictures, folder: Path) -> tuple[
     return pictures.subset(index), embeddings
 
 
-def _compute(model: TwoTowers, pictures: Pictures) -> tuple[list[int], Tensor]:
+def _compute(model: CaptionModel, pictures: Pictures) -> tuple[list[int], Tensor]:
     """Return the numbers of the pictures that can be read, and their embeddings."""
     source = Files(pictures.name, pictures.images, None)
     if pictures.skip_broken:
@@ -230,7 +222,7 @@ def _names_image(query: str) -> bool:
     return Path(query).suffix.lower() in ENDINGS
 
 
-def _embed_queries(model: TwoTowers, queries: Sequence[str]) -> Tensor:
+def _embed_queries(model: CaptionModel, queries: Sequence[str]) -> Tensor:
     """Return the embeddings of texts and image files, (Q, d)."""
     rows = [
         model.images.embed([Path(query)]) if _names_image(query) else model.text.embed([query]) for query in queries

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 
 from contrapose.extras import train_extra
 from contrapose.modalities import modality
 from contrapose.training import model
-from contrapose.training.caption_model import CaptionModel
 from contrapose.training.embedder import Embedder
 from contrapose.training.processes import own_device
 from contrapose.training.weights import initialise, read_metadata
 
 
 @train_extra("contrapose.load")
-def load(
-    path: str | Path, *, epoch: int | None = None, device: torch.device | str | None = None
-) -> Embedder | CaptionModel:
+def load(path: str | Path, *, epoch: int | None = None, device: torch.device | str | None = None) -> Any:
     """Load a trained encoder: a `Model` from the directory of a run, an `Embedder` from an exported file.
 
     A run on images with captions has two encoders, and is a `CaptionModel`: `.images.embed(…)` and `.text.embed(…)`.

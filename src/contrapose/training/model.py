@@ -218,8 +218,8 @@ def _unfit_setting(run: Run, part: str, expected: dict[str, Tensor], weights: di
 
 def model_of(
     run: Run, network: Framework, device: torch.device, *, step: int = 0, folder: Path | None = None
-) -> Model | CaptionModel:
-    """Return the model of a framework's networks, which it shares: one with two towers for images with captions."""
+) -> Any:  # a union would have to be taken apart wherever the kind of the run is known
+    """Return the `Model` of a framework's networks, which it shares; for images with captions a `CaptionModel`."""
     if isinstance(network, TwoTowers):
         return CaptionModel(run, network.encoder, network.projector, device, step=step, folder=folder)
     return Model(run, network.encoder, network.projector, device, step=step, bank=network.bank, folder=folder)

@@ -28,7 +28,7 @@ from contrapose.training.defaults import resolve
 from contrapose.training.eager import EagerSteps
 from contrapose.training.graphed import GraphedSteps, graph_obstacle
 from contrapose.training.kept import keep, keep_best, lost_weights
-from contrapose.training.model import model_of
+from contrapose.training.model import Model, model_of
 from contrapose.training.optimisers import optimiser
 from contrapose.training.precision import check_bf16
 from contrapose.training.processes import any_requested, join_process_group, own_device, synchronise_batch_norms
@@ -144,7 +144,8 @@ class Trainer:
                 warnings.simplefilter("ignore", FutureWarning)
                 learner = DistributedDataParallel(learner, broadcast_buffers=False)
         criterion = build_loss(run, samples).to(self.device)
-        self.model = model_of(run, network, self.device, folder=self.folder)
+        # Of images with captions it is a `CaptionModel`, which has the methods that a training needs.
+        self.model: Model = model_of(run, network, self.device, folder=self.folder)
         self.model.use_workers(self.workers, timeout=self.worker_timeout)
         # One module for all that a checkpoint holds beside the optimiser: its names are the keys of the checkpoint.
         self.saved_state = nn.ModuleDict({"network": network, "criterion": criterion})

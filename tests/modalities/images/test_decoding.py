@@ -56,7 +56,7 @@ def test_evaluation_inputs_are_those_of_torchvision(folder: Path, name: str, siz
             transforms.Normalize(recipe.mean, recipe.std),
         ]
     )
-    expected = torch.stack([theirs(Image.open(path).convert("RGB")) for path in files.paths])
+    expected = torch.stack([theirs(Image.open(str(path)).convert("RGB")) for path in files.paths])
     in_memory = torch.cat(list(files.in_memory(views).reader(views, CPU, workers=0, timeout=60).plain()))
     streamed = torch.cat(list(files.reader(views, CPU, workers=0, timeout=60).plain()))
     torch.testing.assert_close(in_memory, expected, rtol=0, atol=1e-6)

@@ -104,7 +104,7 @@ def test_a_share_of_each_class_is_held_out(tmp_path: Path) -> None:
     assert labelled(found.test) == {"cat": 4, "cow": 1, "dog": 2}
     assert found.test is not None
     assert not set(found.train.paths) & set(found.test.paths)
-    assert [Path(path).name for path in found.test.paths] != [
+    assert [path.name for path in found.test.paths] != [
         "0.png",
         "1.png",
         "2.png",
