@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 JOBS   ?= 2
 READY  := $(VENV)/ready
 
-.PHONY: demo test lint test-slow benchmark format clean
+.PHONY: demo test lint test-slow benchmark audit format clean
 
 demo: $(VENV)/demo  ## the uniformity-tolerance dilemma on the built-in digits, in a few minutes
 	$(BIN)/contrapose demo
@@ -28,6 +28,10 @@ format: $(READY)
 benchmark: $(READY)  ## our losses beside lightly and pytorch-metric-learning
 	$(BIN)/pip install --quiet -e '.[benchmark]'
 	$(BIN)/python benchmarks/losses.py
+
+audit: $(READY)  ## known vulnerabilities of the installed packages; needs a network
+	$(BIN)/pip install --quiet 'pip-audit>=2.9'
+	$(BIN)/pip-audit --skip-editable
 
 $(VENV)/demo: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

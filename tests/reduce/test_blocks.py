@@ -80,7 +80,7 @@ def test_a_learned_temperature_gets_the_gradient_of_plain_autograd(
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("name", ["nt_xent", "dystress", "cacr", "hard_negative", "align_uniform"])
+@pytest.mark.parametrize("name", ["nt_xent", "dystress", "cacr", "hard_negative", "align_uniform", "macl"])
 def test_compiled_losses_are_the_same(name: str) -> None:
     objective = losses.CATALOGUE[name]() if name == "dystress" else getattr(losses, name)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from PIL import Image
 
 from contrapose.explanation import Subject, relative_penalty
 from contrapose.report.document import Chart
+from contrapose.report.draw import plotly
 from contrapose.report.embedding import NamedEmbedding, map_figure, map_page, map_points, project_to_plane
 from contrapose.report.loss import explain_figure
 from contrapose.report.page import drawing, page, section
@@ -76,7 +78,8 @@ def test_a_map_of_texts_shows_each_text_of_its_points() -> None:
     assert isinstance(chart, Chart)
     (series,) = chart.series
     torch.testing.assert_close(torch.tensor([series.x, series.y]).T, points[0].float())
-    lines = series.labels[3].split("<br>")
+    (trace,) = cast("list[dict[str, Any]]", plotly(chart)["data"])
+    lines = trace["hovertext"][3].split("<br>")
     assert html.unescape(" ".join(lines)) == texts[3].strip()  # plotly would take a plain "<" for a tag
     assert max(map(len, lines)) < 100
     assert "</script> word" not in as_html(map_page("Texts", [embedding], points))

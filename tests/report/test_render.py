@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+import html
+import io
+import json
+import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from matplotlib.figure import Figure
 
-from contrapose.report.document import Chart, Document, Heat, Number, Picture, RunNote, Section, Series, Table, words
+from contrapose.explanation import Subject
+from contrapose.modalities.images.digits import digits
+from contrapose.modalities.images.sheet import contact_sheet
+from contrapose.modalities.images.views import Views
+from contrapose.report.document import (
+    Chart,
+    Document,
+    Heat,
+    Number,
+    Picture,
+    RunNote,
+    Section,
+    Series,
+    Table,
+    Thumbnail,
+    Thumbnails,
+    words,
+)
+from contrapose.report.embedding import NamedEmbedding, map_figure, map_points
+from contrapose.report.loss import explain_figure
 from contrapose.report.render import as_html, as_markdown, write
+from contrapose.report.style import figure_style
 
 TABLE = Table(
     "Accuracy",
@@ -62,7 +90,76 @@ def test_a_picture_is_in_the_page_and_beside_it(tmp_path: Path) -> None:
     page = write(document, tmp_path).read_text()
     assert '<img src="data:image/png;base64,cG5n" alt="Views &lt;of digits&gt;">' in page
     assert (tmp_path / "part.png").read_bytes() == b"png"
-    assert "![Views <of digits>](part.png)" in (tmp_path / "index.md").read_text()
+    assert "![Views &lt;of digits>](part.png)" in (tmp_path / "index.md").read_text()
+
+
+HOSTILE = r"<!--<script>$\frac{$</script><b>"
+
+
+def hostile_document() -> Document:
+    """A document with a hostile text in every place, and a harmless section at its end."""
+    chart = Chart(HOSTILE, HOSTILE, HOSTILE, (
+        Series(HOSTILE, (1.0, 2.0), (1.0, 2.0), labels=(HOSTILE, HOSTILE), annotations=(HOSTILE, HOSTILE)),
+        Series(HOSTILE, (1.0,), (1.0,), printed=True), Series(HOSTILE, (1.0,), (1.0,), points=True),
+    ), alt=HOSTILE)  # fmt: skip
+    heat = Heat(HOSTILE, HOSTILE, HOSTILE, (1.0,), (1.0,), ((1.0,),), HOSTILE)
+    png = contact_sheet(digits(2), Views.named("digits"))
+    thumbnails = Thumbnails(HOSTILE, ((HOSTILE, (Thumbnail(png, HOSTILE, HOSTILE),)),))
+    cells = (Number(1.0, runs=(HOSTILE,), note=HOSTILE), Number(why=HOSTILE), HOSTILE)
+    table = Table(HOSTILE, (HOSTILE, "b", "c"), ((HOSTILE, cells),))
+    blocks = (chart, heat, thumbnails, table, words(HOSTILE))
+    section = Section(HOSTILE, HOSTILE, ((HOSTILE, "holds", HOSTILE),), blocks, (HOSTILE,), "part")
+    runs = (RunNote(HOSTILE, ((HOSTILE, HOSTILE),)),)
+    return Document(HOSTILE, HOSTILE, (section, Section("The end")), runs, (HOSTILE,))
+
+
+class Elements(HTMLParser):
+    """Collects the tags and the texts of a page; a comment or a script that swallows the rest loses some of them."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags, self.texts, self.comments = list[str](), list[str](), list[str]()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def handle_comment(self, data: str) -> None:
+        self.comments.append(data)
+
+
+def test_a_hostile_name_is_text_everywhere(tmp_path: Path) -> None:
+    page = write(hostile_document(), tmp_path).read_text()
+    head = page[: page.rindex("<footer>")]  # plotly's own source follows
+    elements = Elements(head)
+    assert elements.comments == []
+    assert elements.tags.count("b") == 1  # that of the verdict
+    assert "The end" in elements.texts
+    charts = re.findall(r'<script type="application/json">(.*?)</script>', head)
+    assert len(charts) == 2
+    for chart in charts:
+        assert "<" not in chart  # a browser that has seen "<!--<script" ignores the next "</script>"
+        assert "<" not in str(json.loads(chart))  # plotly takes tags in its texts for formatting
+    markdown = (tmp_path / "index.md").read_text()
+    assert not re.search("<[a-zA-Z!/?]", markdown)  # what starts HTML in Markdown
+    assert "## The end" in markdown
+
+
+def test_a_hostile_name_is_text_in_figures() -> None:
+    for figure in (hostile_figure(), explain_figure([replace(Subject.of("simclr"), name=HOSTILE)])):
+        drawn = io.StringIO()
+        with figure_style():  # texts as texts and not as outlines
+            figure.savefig(drawn, format="svg")
+        assert html.unescape(drawn.getvalue()).count(HOSTILE) >= 1
+
+
+def hostile_figure() -> Figure:
+    z = torch.nn.functional.normalize(torch.randn(12, 3, generator=torch.Generator().manual_seed(0)), dim=1)
+    embedding = NamedEmbedding(HOSTILE, z, torch.arange(12) % 2, (HOSTILE, HOSTILE))
+    return map_figure([embedding], map_points([embedding], "pca"))
 
 
 CHROMIUM = next(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -206,3 +207,14 @@ def test_damaged_results_of_a_study(tmp_path: Path) -> None:
         directory.evaluations()
     assert directory.failure() == "failure.json cannot be read"
     assert directory.environment() == directory.settings() == {}
+
+
+def test_what_a_killed_write_left_is_swept(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also in a finished run, which writes no further checkpoint."""
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    for name in ("checkpoints/.step-00000004.123", "kept/.epoch-1.123"):
+        (run / name).mkdir(parents=True)
+        (run / name / "tensors.safetensors").write_bytes(b"half")
+    Trainer(Run.load(run / "run.json"), run).train()
+    assert not [path for path in run.rglob(".*") if path.is_dir()]

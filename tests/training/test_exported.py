@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 
 import contrapose
 from contrapose.cli import main
+from contrapose.networks.encoder import Encoder
 from contrapose.training import Model, Run, build, checkpoint
 from contrapose.training.weights import export
 
@@ -247,3 +248,19 @@ def test_detectron2_has_no_counterpart_of_a_small_stem(tmp_path: Path, capsys: p
     message = error_message(capsys, "export", str(folder), "-o", str(tmp_path / "weights.pkl"))
     assert "detectron2, which has resnet18, resnet50, resnet50-zero" in message
     assert "is resnet18-cifar; use .safetensors" in message
+
+
+def test_tied_weights_can_be_imported_and_exported(tmp_path: Path) -> None:
+    """Two names of one tensor become two tensors: a .safetensors file cannot share memory between names."""
+    first, second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    second.weight = first.weight
+    tied = torch.nn.Sequential(first, second)
+    rows = torch.arange(8.0).reshape(2, 4)  # a part of another tensor is tied too
+    torch.save({**tied.state_dict(), "rows": rows, "row": rows[1]}, tmp_path / "tied.pth")
+    main(["import", str(tmp_path / "tied.pth"), "-o", str(tmp_path / "tied.safetensors")])
+    imported = load_file(tmp_path / "tied.safetensors")
+    assert torch.equal(imported["0.weight"], first.weight)
+    assert torch.equal(imported["1.weight"], first.weight)
+    assert imported["row"].tolist() == [4, 5, 6, 7]
+    export(Encoder(tied, 4), tmp_path / "encoder.safetensors")
+    assert load_file(tmp_path / "encoder.safetensors").keys() == tied.state_dict().keys()

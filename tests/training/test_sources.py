@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import error_message
+from PIL import Image
 
 from contrapose.cli import main
 from contrapose.training.sources import find_file
@@ -134,3 +135,41 @@ def test_a_run_in_a_directory_with_the_name_of_its_data(
     monkeypatch.chdir(tmp_path)
     main(["train", "--limit", "40", *SMALL, "--out", "runs/digits"])
     assert evaluate(capsys, "runs/digits")[1] == ""
+
+
+@pytest.mark.parametrize("stream", [(), ("--stream", "--workers", "0")])
+def test_images_replaced_under_their_names(
+    stream: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    for i in range(40):
+        path = tmp_path / "mine" / f"{'ab'[i % 2]}" / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(path)
+    command = [
+        "train",
+        "--data",
+        str(tmp_path / "mine"),
+        *SMALL,
+        "--views",
+        "simclr-cifar",
+        "--encoder",
+        "tiny",
+        *stream,
+    ]
+    command += ["--lr", "0.01", "--hold-out", "0.5", "--out", str(tmp_path / "run")]
+    main(command)
+    shutil.move(tmp_path / "mine", tmp_path / "moved")
+    command[2] = str(tmp_path / "moved")
+    main(command)  # the same files elsewhere
+    assert "finished at step 1" in capsys.readouterr().out
+    folder = tmp_path / "moved" / "a"
+    for path in folder.glob("*.png"):
+        path.write_bytes(next((tmp_path / "moved" / "b").glob("*.png")).read_bytes())
+    message = error_message(capsys, *command)
+    assert f"{folder}/" in message
+    assert f"is not the file of this name that {tmp_path / 'run'} was trained on" in message
+    described = json.loads((tmp_path / "run" / "data.json").read_text())
+    del described["sample"]  # as an earlier version wrote it
+    (tmp_path / "run" / "data.json").write_text(json.dumps(described))
+    main(command)

@@ -10,7 +10,9 @@ from tyro.conf import Positional
 
 from contrapose.cli import exits
 from contrapose.modalities import Source
+from contrapose.modalities.modality import LARGEST_MEGAPIXELS, DataSettings
 from contrapose.modalities.progress import allow_progress_bars
+from contrapose.validate import check_number
 
 if TYPE_CHECKING:
     from contrapose.modalities.images.inspection import Inspection
@@ -45,14 +47,18 @@ class DataCheck:
     """A folder of images, or an .npz file."""
     classes: str = ""
     """Check some class folders: imagenet100, or a text file with one name per line; empty: all."""
+    max_megapixels: float = DataSettings.max_megapixels
+    """Largest image file that is read, in millions of pixels, up to 178."""
 
     @allow_progress_bars()
     def __call__(self) -> None:
         """Print the contents, the warnings and the broken files; exit with 1 if any file is broken."""
         from contrapose.modalities.images.inspection import inspect
         from contrapose.modalities.images.load import load
+        from contrapose.modalities.images.stream import with_limit
 
-        split = load(str(self.path), classes=self.classes)
+        check_number("max_megapixels", self.max_megapixels, above=0, most=LARGEST_MEGAPIXELS)
+        split = with_limit(load(str(self.path), classes=self.classes), self.max_megapixels)
         for note in split.notes:
             print(note)
         print(f"train: {_contents(split.train)}")

@@ -171,7 +171,7 @@ class Import:
         """Write the tensors under their own names, without prefixes such as module."""
         from safetensors.torch import save_file
 
-        from contrapose.training.weights import convert
+        from contrapose.training.weights import convert, untied
 
         if not self.file.is_file():
             raise ValueError(f"file: {self.file} does not exist")
@@ -179,7 +179,7 @@ class Import:
             raise ValueError(f"out: expected a name that ends in .safetensors, got {self.out}")
         tensors = convert(self.file)
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, str(self.out))
+        save_file(untied(tensors), str(self.out))
         print(f"{len(tensors)} tensors, the first one {next(iter(tensors))}, written to {self.out}")
 
 

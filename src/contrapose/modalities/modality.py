@@ -141,6 +141,9 @@ class Split:
         return self.test if self.test is not None else self.train
 
 
+LARGEST_MEGAPIXELS = 178  # Pillow refuses larger images by itself
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
     """The settings of a run that say what it is trained on."""
@@ -164,6 +167,8 @@ class DataSettings:
     """Share of each class that is held out for evaluation if a folder of images has no labelled test images; 0: none."""
     skip_broken: bool = False
     """Leave out files of a folder that cannot be read. By default the first one ends the command."""
+    max_megapixels: float = 100.0
+    """Largest image file that is read, in millions of pixels, up to 178; a larger one counts as broken and is not decoded."""
     imbalance: str = ""
     """Thin out the classes: exponential:100, kukleva:0, pareto, pareto:12205, uniform:12406, cacr-linear, cacr-exponential or
     index:FILE (docs/images.md); empty: as it is."""

@@ -40,6 +40,8 @@ class Scale:
     """φ(s) = factor · s, with one factor for all anchors or one per anchor."""
 
     factor: float | Tensor  # a number, a tensor without dimensions, or (n,)
+    # torch.compile asks a callable for its hash while it traces the constructor, when there is no factor to hash yet.
+    __hash__ = None  # type: ignore[assignment]
 
     def __call__(self, s: Tensor, rows: slice = ALL) -> Tensor:
         """Return factor · s."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 from collections.abc import Sequence
 from textwrap import fill
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from contrapose.report.document import Chart, Heat, Series, Thumbnails
 from contrapose.report.labels import label_places
 from contrapose.report.page import JPEG_START
-from contrapose.report.style import COLOURS, MARKERS, curve_style, figure_style, new_figure
+from contrapose.report.style import COLOURS, MARKERS, curve_style, figure_style, literal, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,11 +54,11 @@ def _draw_thumbnails(block: Thumbnails) -> Figure:
                 ax.set_anchor("S")  # images of other shapes stand on one line
                 if image.mark:
                     _draw_frame(ax, image.mark)
-                ax.text(0.5, -0.04, image.caption, ha="center", va="top", fontsize=7, transform=ax.transAxes)
+                ax.text(0.5, -0.04, literal(image.caption), ha="center", va="top", fontsize=7, transform=ax.transAxes)
             # Above the cell and not above its image, which may be lower than others. A caption is not mathematics: "$" stays.
             cell, lines = row[0].get_position(original=True), fill(name, _NAME_LENGTH * columns)
             fig.text(cell.x0, cell.y1 + 0.06 / height, lines, va="bottom", fontsize=8, parse_math=False)
-        fig.suptitle(fill(block.title, _TITLE_LENGTH), x=0.01, ha="left", fontsize=10, fontweight="bold")
+        fig.suptitle(literal(fill(block.title, _TITLE_LENGTH)), x=0.01, ha="left", fontsize=10, fontweight="bold")
         return fig
 
 
@@ -81,9 +82,9 @@ def _draw_chart(chart: Chart) -> Figure:
             else:
                 _draw_measured(ax, series, measured_count, places)
                 measured_count += 1
-        ax.set_title(fill(chart.title, _TITLE_LENGTH))
-        ax.set_xlabel(chart.x)
-        ax.set_ylabel(chart.y)
+        ax.set_title(literal(fill(chart.title, _TITLE_LENGTH)))
+        ax.set_xlabel(literal(chart.x))
+        ax.set_ylabel(literal(chart.y))
         if chart.log_x:
             ax.set_xscale("log")
             ticks = _ticks(chart)
@@ -113,26 +114,26 @@ def _hide_axes(ax: Any) -> None:
 
 def _draw_printed(ax: Any, series: Series, index: int) -> None:
     style = {"color": "0.55", "linewidth": 1, "linestyle": (0, (2, 2)), "markersize": 4, "markerfacecolor": "none"}
-    ax.plot(series.x, series.y, label=series.name, marker=MARKERS[index % len(MARKERS)], **style)
+    ax.plot(series.x, series.y, label=literal(series.name), marker=MARKERS[index % len(MARKERS)], **style)
 
 
 def _draw_measured(ax: Any, series: Series, index: int, places: Sequence[str]) -> None:
-    style, marker = curve_style(index), MARKERS[index % len(MARKERS)]
+    style, marker, name = curve_style(index), MARKERS[index % len(MARKERS)], literal(series.name)
     if len(series.x) == 1:
         style["linestyle"] = "none"  # the legend would show a line that is not there
     if series.points:
-        ax.scatter(series.x, series.y, s=12, color=style["color"], marker=marker, label=series.name, linewidths=0)
+        ax.scatter(series.x, series.y, s=12, color=style["color"], marker=marker, label=name, linewidths=0)
         return
     marker = marker if len(series.x) <= 30 else ""  # markers of a long curve would merge into a band
     if any(series.spread):
-        ax.errorbar(series.x, series.y, series.spread, label=series.name, marker=marker, capsize=3, **style)
+        ax.errorbar(series.x, series.y, series.spread, label=name, marker=marker, capsize=3, **style)
     else:
-        ax.plot(series.x, series.y, label=series.name, marker=marker, markersize=5, **style)
+        ax.plot(series.x, series.y, label=name, marker=marker, markersize=5, **style)
     # strict=False: most series have no annotations.
     for x, y, text, place in zip(series.x, series.y, series.annotations, places, strict=False):
         right, top = place.endswith("right"), place.startswith("top")
         ax.annotate(
-            text, (x, y), xytext=(6 if right else -6, 4 if top else -4), textcoords="offset points", fontsize=8,
+            literal(text), (x, y), xytext=(6 if right else -6, 4 if top else -4), textcoords="offset points", fontsize=8,
             color=style["color"], ha="left" if right else "right", va="bottom" if top else "top",
         )  # fmt: skip
 
@@ -151,9 +152,9 @@ def _draw_heat_map(heat: Heat) -> Figure:
                     ax.text(i, j, f"{value:.1f}", ha="center", va="center", color=colour)
         ax.set_xticks(range(len(heat.xs)), [f"{x:g}" for x in heat.xs])
         ax.set_yticks(range(len(heat.ys)), [f"{y:g}" for y in heat.ys])
-        ax.set_title(heat.title)
-        ax.set_xlabel(heat.x)
-        ax.set_ylabel(heat.y)
+        ax.set_title(literal(heat.title))
+        ax.set_xlabel(literal(heat.x))
+        ax.set_ylabel(literal(heat.y))
         ax.grid(visible=False)
         if measured:  # matplotlib warns about the colour bar of an empty range
             fig.colorbar(image)
@@ -171,20 +172,21 @@ def _ticks(chart: Chart) -> dict[str, object]:
 
 def plotly(block: Chart | Heat) -> dict[str, object]:
     """Return the same drawing as plotly JSON, with zoom, hover texts and a legend that hides series; without its title."""
+    x, y = ({"text": _plotly_text(title)} for title in (block.x, block.y))
     layout: dict[str, object] = {
-        "xaxis": {"title": {"text": block.x}, "automargin": True},
-        "yaxis": {"title": {"text": block.y}}, "margin": {"l": 60, "r": 20, "t": 30, "b": 50}, "template": "none",
+        "xaxis": {"title": x, "automargin": True},
+        "yaxis": {"title": y}, "margin": {"l": 60, "r": 20, "t": 30, "b": 50}, "template": "none",
         "font": {"family": "system-ui, sans-serif"}, "hovermode": "closest",
         # At the bottom of the container: below a narrow chart it has several lines, and plotly makes room for them.
         "legend": {"font": {"size": 11}, "orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom"},
     }  # fmt: skip
     if isinstance(block, Heat):
         # Categories, not numbers: cells of equal size, as in the PNG.
-        layout["xaxis"] = {"title": {"text": block.x}, "type": "category"}
-        layout["yaxis"] = {"title": {"text": block.y}, "type": "category"}
+        layout["xaxis"] = {"title": x, "type": "category"}
+        layout["yaxis"] = {"title": y, "type": "category"}
         return {"data": [_plotly_heat_map(block)], "layout": layout}
     if block.log_x:
-        layout["xaxis"] = {"title": {"text": block.x}, "automargin": True, "type": "log", **_ticks(block)}
+        layout["xaxis"] = {"title": x, "automargin": True, "type": "log", **_ticks(block)}
     if _is_map(block):
         layout |= {"xaxis": {"visible": False}, "yaxis": {"visible": False, "scaleanchor": "x"}}
     data, measured_count, printed_count = [], 0, 0
@@ -193,6 +195,11 @@ def plotly(block: Chart | Heat) -> dict[str, object]:
         printed_count += series.printed
         measured_count += not series.printed
     return {"data": data, "layout": layout}
+
+
+def _plotly_text(text: str) -> str:
+    """Return a text, in one or several lines, as plotly shows it: "<" would start a tag there."""
+    return html.escape(text, quote=False).replace("\n", "<br>")  # plotly shows &quot; as it is
 
 
 def _plotly_heat_map(heat: Heat) -> dict[str, object]:
@@ -208,7 +215,7 @@ def _plotly_heat_map(heat: Heat) -> dict[str, object]:
 
 
 def _plotly_trace(series: Series, index: int, places: Sequence[str]) -> dict[str, object]:
-    trace: dict[str, object] = {"name": series.name, "x": series.x, "y": series.y}
+    trace: dict[str, object] = {"name": _plotly_text(series.name), "x": series.x, "y": series.y}
     symbol = _PLOTLY_SYMBOLS[index % len(_PLOTLY_SYMBOLS)]
     if series.printed:
         trace |= {"mode": "lines+markers", "line": {"color": "#888", "dash": "dot", "width": 1.5}}
@@ -221,10 +228,14 @@ def _plotly_trace(series: Series, index: int, places: Sequence[str]) -> dict[str
     if any(series.spread):
         trace["error_y"] = {"type": "data", "array": series.spread}
     if series.labels:
-        trace["hovertext"] = series.labels
+        trace["hovertext"] = [_plotly_text(label) for label in series.labels]
         if series.points:  # of a map, whose coordinates have no meaning
             trace["hoverinfo"] = "text"
     if series.annotations:
-        trace |= {"text": series.annotations, "mode": f"{trace['mode']}+text", "textposition": places}
+        trace |= {
+            "text": [_plotly_text(text) for text in series.annotations],
+            "mode": f"{trace['mode']}+text",
+            "textposition": places,
+        }
         trace["cliponaxis"] = False
     return trace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from contrapose.metrics import tolerance, uniformity
 from contrapose.report.document import Chart, Document, Section, Series
-from contrapose.report.style import COLOURS, MARKERS, figure_style, new_figure
+from contrapose.report.style import COLOURS, MARKERS, figure_style, literal, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,9 +71,8 @@ def map_page(title: str, embeddings: Sequence[NamedEmbedding], points: Sequence[
 
 
 def _hover_text(text: str) -> str:
-    """Return a text in lines of a readable length, as plotly takes it."""
-    # plotly takes "<" for the start of a tag, and shows &quot; as it is.
-    return "<br>".join(html.escape(line, quote=False) for line in textwrap.wrap(text, 60, max_lines=8))
+    """Return a text in lines of a readable length."""
+    return "\n".join(textwrap.wrap(text, 60, max_lines=8))
 
 
 def map_figure(embeddings: Sequence[NamedEmbedding], points: Sequence[Tensor]) -> Figure:
@@ -90,7 +88,7 @@ def map_figure(embeddings: Sequence[NamedEmbedding], points: Sequence[Tensor]) -
             if on_sphere:
                 _draw_globe(ax)
             _scatter(ax, rows, embedding)
-            ax.set_title(embedding.name)
+            ax.set_title(literal(embedding.name))
             # In a 3D plot `text` expects a position in space; `text2D` is the one that takes a place on the page.
             text = ax.text2D if on_sphere else ax.text
             text(x=0.5, y=-0.04, s=embedding._metrics, ha="center", va="top", transform=ax.transAxes)
@@ -168,7 +166,7 @@ def _scatter(ax: Any, points: Tensor, embedding: NamedEmbedding) -> None:
             "color": COLOURS[index % len(COLOURS)],
             "marker": MARKERS[(index + marker_shift) % len(MARKERS)],
         }
-        ax.scatter(*members.T.numpy(), s=9, alpha=0.75, linewidths=0, label=name, **style)
+        ax.scatter(*members.T.numpy(), s=9, alpha=0.75, linewidths=0, label=literal(name), **style)
     if points.shape[1] == 2:
         # Coordinates of a projection have no meaning, only distances do.
         ax.set_xticks([])

@@ -20,7 +20,7 @@ from contrapose.explanation import (
     words,
 )
 from contrapose.report.page import drawing, section
-from contrapose.report.style import curve_style, figure_style, new_figure
+from contrapose.report.style import curve_style, figure_style, literal, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,7 +98,7 @@ def explain_figure(losses: Sequence[Subject | str], *, ode: bool = False) -> Fig
             _draw_ode(axes[0], subjects)
         # Empty curves for the legend: a loss without a temperature has no curve in the first panel.
         handles = [axes[1].plot([], [], **curve_style(index))[0] for index in range(len(subjects))]
-        names = [subject.name for subject in subjects]
+        names = [literal(subject.name) for subject in subjects]
         figure.legend(handles, names, loc="outside upper left", ncols=min(4, len(subjects)), fontsize=10)
         return figure
 

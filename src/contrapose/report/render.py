@@ -141,8 +141,9 @@ def _html_block(block: Block, *, interactive: bool) -> str:
     alt = block.alt or f"{block.title}: {block.y} against {block.x}"
     if not interactive:  # inline SVG: no file that could get lost beside the page
         return drawing(figure(block), alt)
-    # A "</" inside the JSON could close the script element early; "<\/" is the same string to JSON.
-    data = json.dumps(plotly(block), ensure_ascii=False).replace("</", "<\\/")
+    # "</script>" would end the element early, and "<!--<script" would let it go on to the end of the page; to JSON,
+    # "\u003c" is the same character.
+    data = json.dumps(plotly(block), ensure_ascii=False).replace("<", "\\u003c")
     return (
         f'<figure role="img" aria-label="{html.escape(alt)}">{caption}<div class="plot">'
         f'<script type="application/json">{data}</script></div></figure>'
@@ -207,6 +208,11 @@ def _html_run(run: RunNote) -> str:
 
 def as_markdown(document: Document) -> str:
     """Return the document as Markdown; its figures are the PNG files that `write` puts in the same directory."""
+    # Escaped as a whole: nothing that is written here is HTML, and texts come from users.
+    return re.sub(r"<(?=[a-zA-Z!/?])", "&lt;", _markdown(document))
+
+
+def _markdown(document: Document) -> str:
     lines = [f"# {document.title}", ""]
     lines += [document.lead, ""] if document.lead else []
     # The same names, in the same order, as the files that `write` creates.

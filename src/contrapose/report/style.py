@@ -45,6 +45,11 @@ def figure_style() -> Iterator[None]:
         yield
 
 
+def literal(text: str) -> str:
+    """Return a text that matplotlib shows as it is: what is between two dollar signs would be parsed as a formula."""
+    return text.replace("$", r"\$")
+
+
 def new_figure(rows: int, columns: int, size: tuple[float, float], **options: Any) -> tuple[Figure, Sequence[Any]]:
     """Return a figure of `size` inches and its rows · columns axes, as a flat list; `options` go to `subplots`."""
     # Not pyplot: it would keep every figure in a global list and might open a window.

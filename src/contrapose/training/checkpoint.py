@@ -54,7 +54,7 @@ def write(target: Path, checkpoint: Checkpoint) -> None:
     folder = target.parent
     with writing(target):
         folder.mkdir(parents=True, exist_ok=True)
-        _remove_unfinished(folder)
+        remove_unfinished(folder)
         temporary = folder / f".{target.name}.{os.getpid()}"
         try:
             _write_files(temporary, checkpoint)
@@ -80,7 +80,7 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
     _flush(folder)  # before it is renamed: after a power failure the new name must not point to missing data
 
 
-def _remove_unfinished(folder: Path) -> None:
+def remove_unfinished(folder: Path) -> None:
     """Remove what earlier processes left when they were killed while writing; only one process at a time writes here."""
     for unfinished in (*folder.glob(".step-*"), *folder.glob(".epoch-*")):
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import platform
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -46,12 +47,27 @@ def append(folder: Path, record: dict[str, Any]) -> None:
     with writing(path), path.open("a") as file:
         file.write(json.dumps(record, allow_nan=False) + "\n")
     if find_spec("tensorboard") is not None:
-        from torch.utils.tensorboard import SummaryWriter
+        numbers = {n: value for n, value in record.items() if n not in ("step", "epoch") and value is not None}
+        _append_curves(folder / "tensorboard", numbers, record["step"])
 
-        with writing(folder / "tensorboard"), SummaryWriter(str(folder / "tensorboard")) as writer:
-            for name, value in record.items():
-                if name not in ("step", "epoch") and value is not None:
-                    writer.add_scalar(name, value, record["step"])
+
+def _append_curves(folder: Path, numbers: dict[str, float], step: int) -> None:
+    """Append one point to each curve, in the only event file of the folder: a SummaryWriter would start another one."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.record_writer import RecordWriter
+    from torch.utils.tensorboard.summary import scalar
+
+    path = folder / "events.out.tfevents.contrapose"
+    now = time.time()
+    events = [Event(wall_time=now, step=step, summary=scalar(name, value)) for name, value in numbers.items()]
+    if not path.exists():
+        events.insert(0, Event(wall_time=now, file_version="brain.Event:2"))
+    with writing(folder):
+        folder.mkdir(exist_ok=True)
+        with path.open("ab") as file:
+            writer = RecordWriter(file)
+            for event in events:
+                writer.write(event.SerializeToString())
 
 
 def _is_undefined(value: Any) -> bool:

@@ -20,7 +20,7 @@ from contrapose.losses.parse import parse
 from contrapose.losses.trial import try_loss
 from contrapose.modalities import MODALITIES, Modality, ViewMaker, modality
 from contrapose.modalities.captions.settings import CaptionSettings, check_tower
-from contrapose.modalities.modality import DataSettings
+from contrapose.modalities.modality import LARGEST_MEGAPIXELS, DataSettings
 from contrapose.networks.heads import HEADS
 from contrapose.pairs import Hardest
 from contrapose.pairs.comparison import SIMILARITIES
@@ -49,6 +49,7 @@ ADDED: dict[str, Any] = {
     "size": 0,
     "hold_out": 0.2,
     "skip_broken": False,
+    "max_megapixels": 100.0,
     "metrics_on": "test",
     "probe_data": "",
     "similarity": "cosine",
@@ -212,6 +213,7 @@ class Run(
             raise ValueError(
                 f"probe: train learns from the training images, but probe_data is {self.probe_data}; use one"
             )
+        check_number("max_megapixels", self.max_megapixels, above=0, most=LARGEST_MEGAPIXELS)
         check_number("hold_out", self.hold_out, least=0)
         if self.hold_out >= 1:
             raise ValueError(f"hold_out: expected a share below 1, such as 0.2, got {self.hold_out!r}")

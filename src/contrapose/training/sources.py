@@ -1,27 +1,32 @@
 """Where the files of a run are: its data and initial weights, found from any working directory and after a move.
 
-data.json in the run's directory keeps the number of training images, their fingerprint, where they were, and the working
-directory, from which the relative paths of run.json start. They are no part of run.json, so that names of runs do not depend
-on them.
+data.json in the run's directory keeps the number of training images, their fingerprint, sizes and hashes of a sample of the
+files, where they were, and the working directory, from which the relative paths of run.json start. They are no part of
+run.json, so that names of runs do not depend on them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from contrapose.modalities import Split
+from contrapose.modalities.tars import TarMember
 from contrapose.training.build import prepare
 from contrapose.training.run import Run
+
+_SAMPLED = 100  # files whose content is compared when a run is resumed; all of them could be terabytes
 
 
 def describe_data(split: Split, data: str) -> dict[str, Any]:
     """Return what identifies the training data, which was loaded from `data`, and where it is, for data.json."""
     described = {"images": len(split.train), "fingerprint": split.train.fingerprint, "directory": os.getcwd()}
+    described |= {"sample": _describe_files(split.train.paths)} if split.train.paths else {}
     return described | ({"path": os.path.abspath(data)} if os.path.exists(data) else {})
 
 
@@ -44,14 +49,43 @@ def recorded_data(folder: Path) -> dict[str, Any]:
 
 def same_data(split: Split, recorded: dict[str, Any]) -> bool:
     """Return whether the training images are those of a data.json; True if it is empty."""
+    if not recorded:
+        return True
     current = (len(split.train), split.train.fingerprint)
-    return not recorded or current == (recorded["images"], recorded["fingerprint"])
+    return current == (recorded["images"], recorded["fingerprint"]) and replaced_file(split, recorded) is None
+
+
+def replaced_file(split: Split, recorded: dict[str, Any]) -> Path | TarMember | None:
+    """Return a file with another content than that of its name in a data.json; None if there is none in the sample."""
+    known, paths = recorded.get("sample"), split.train.paths
+    if not isinstance(known, dict):  # written before files were sampled, or the samples are no files
+        return None
+    current = _describe_files(paths)
+    return next((paths[int(i)] for i in current if i in known and known[i] != current[i]), None)
+
+
+def _describe_files(paths: Sequence[Path | TarMember]) -> dict[str, list[int | str]]:
+    """Return the size and the hash of files at regular distances, by their index."""
+    step = max(1, -(-len(paths) // _SAMPLED))
+    return {str(index): _describe_file(paths[index]) for index in range(0, len(paths), step)}
+
+
+def _describe_file(path: Path | TarMember) -> list[int | str]:
+    content = path.read() if isinstance(path, TarMember) else path.read_bytes()
+    return [len(content), hashlib.sha256(content).hexdigest()]
 
 
 def check_same_data(split: Split, run: Run, folder: Path) -> None:
     """Refuse to resume with other data than the run was started with, which its data.json describes."""
     recorded = recorded_data(folder)
     if not same_data(split, recorded):
+        same_names = split.train.fingerprint == recorded["fingerprint"]
+        replaced = replaced_file(split, recorded) if same_names else None
+        if replaced is not None:
+            raise ValueError(
+                f"data: {replaced} is not the file of this name that {folder} was trained on; restore the files, or use "
+                "another --out to start over"
+            )
         raise ValueError(
             f"data: the {len(split.train)} {run.kind.noun} in {run.data} are not the {recorded['images']} that {folder} was "
             "trained on; use another --out to start over"

@@ -271,6 +271,8 @@ class Trainer:
             check_same_data(self.split, replace(self.run, data=self.data_path), self.folder)
         if self.rank:
             return
+        for name in ("checkpoints", "kept"):  # a finished run writes no further one, which would sweep them
+            checkpoint.remove_unfinished(self.folder / name)
         self.run.kind.keep(self.folder, self.context.network.encoder, self.split, self.context.views)
         write_json_atomically(self.folder / "data.json", describe_data(self.split, self.data_path))
         if self.recorded is not None and self.recorded.epochs != self.run.epochs:

@@ -17,8 +17,14 @@ def export(encoder: Encoder, path: Path, metadata: Mapping[str, str] | None = No
     """Write the encoder's weights, without its head, under the names of the library that it comes from."""
     from safetensors.torch import save_file
 
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.network.state_dict().items()}
-    save_file(tensors, str(path), metadata=dict(metadata or {}))
+    save_file(untied(encoder.network.state_dict()), str(path), metadata=dict(metadata or {}))
+
+
+def untied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies on the CPU that share no memory: safetensors refuses tied weights, which have several names."""
+    return {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+    }
 
 
 # Encoders whose layers have a counterpart in detectron2; its stem is that for large images.

@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
+from contrapose.cli import main
 from contrapose.modalities.images.decoding import Problem, attempt, decode, decode_square, quiet_decoders
 from contrapose.modalities.images.stream import Files
 from contrapose.modalities.images.views import RECIPES, Views
@@ -174,14 +175,42 @@ def test_16_bits_are_scaled_and_not_clipped(ending: str, tmp_path: Path) -> None
     assert decoded(Image.fromarray(values), tmp_path / f"x.{ending}")[0, :, 1].tolist() == [0, 1, 128, 255]
 
 
-def test_32_bits_are_scaled(tmp_path: Path) -> None:
-    integers = Image.fromarray(np.array([[0, 257, 32896, 65535]], dtype=np.int32))
-    assert decoded(integers, tmp_path / "i.tif")[0, :, 0].tolist() == [0, 1, 128, 255]
-    for white in (1.0, 255.0, 65535.0):
-        numbers = Image.fromarray((np.array([[0, 0.2, 1]]) * white).astype(np.float32))
-        assert decoded(numbers, tmp_path / "f.tif")[0, :, 0].tolist() == [0, 51, 255]
-    Image.fromarray(np.array([[0, np.nan]], dtype=np.float32)).save(tmp_path / "nan.tif")
-    assert isinstance(attempt(decode, tmp_path / "nan.tif"), Problem)
+@pytest.mark.parametrize("bits", ["int32", "float32"])
+def test_32_bits_are_read_by_one_rule_for_all_images(bits: str, tmp_path: Path) -> None:
+    """White is 65,535 or 1.0 whatever else is in the image: a white of its own would make a dark image bright."""
+    white = 65535 if bits == "int32" else 1.0
+    for top, expected in ((1.0, [0, 51, 255]), (0.12, [0, 6, 31])):
+        values = (np.array([[0, 0.2, 1]]) * top * white).astype(bits)
+        assert decoded(Image.fromarray(values), tmp_path / "x.tif")[0, :, 0].tolist() == expected
+
+
+@pytest.mark.parametrize("ending", ["png", "tif", "pgm"])
+def test_a_16_bit_ramp_keeps_all_its_shades(ending: str, tmp_path: Path) -> None:
+    ramp = np.arange(65536, dtype=np.uint16).reshape(256, 256)
+    if ending == "pgm":
+        (tmp_path / "x.pgm").write_bytes(b"P5 256 256 65535\n" + ramp.astype(">u2").tobytes())
+        pixels = decode(tmp_path / "x.pgm").permute(1, 2, 0).numpy()
+    else:
+        pixels = decoded(Image.fromarray(ramp), tmp_path / f"x.{ending}")
+    assert (pixels == (ramp / 257).round()[..., None]).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (np.array([[0, 131_070]], np.int32), "32-bit integers from 0 to 65,535, got 0 to 131070"),
+        (np.array([[-1, 9]], np.int32), "32-bit integers from 0 to 65,535, got -1 to 9"),
+        (np.array([[0, 1.5]], np.float32), "floating-point numbers from 0 to 1, got 0 to 1.5"),
+        (np.array([[-1, 1]], np.float32), "floating-point numbers from 0 to 1, got -1 to 1"),
+        (np.array([[0, 255]], np.float32), "floating-point numbers from 0 to 1, got 0 to 255"),
+        (np.array([[0, np.nan]], np.float32), "floating-point numbers from 0 to 1, got nan to nan"),
+    ],
+)
+def test_values_without_a_known_white_are_refused(values: Any, reason: str, tmp_path: Path) -> None:
+    Image.fromarray(values).save(tmp_path / "x.tif")
+    problem = attempt(decode, tmp_path / "x.tif")
+    assert isinstance(problem, Problem)
+    assert problem.why == f"expected {reason}; convert the file to 8 or 16 bits"
 
 
 def test_the_first_frame_of_an_animation(tmp_path: Path) -> None:
@@ -225,11 +254,11 @@ def test_no_program_is_started(tmp_path: Path) -> None:
     assert mark.exists()  # so the test would notice
 
 
-def bomb(path: Path) -> None:
-    """Write a PNG header that declares 30,000 × 30,000 pixels."""
+def bomb(path: Path, side: int = 30_000) -> None:
+    """Write a PNG header that declares so many pixels on each side, and no more than 8 × 8 of them."""
     Image.new("1", (8, 8)).save(path)
     content = bytearray(path.read_bytes())
-    content[16:24] = (30_000).to_bytes(4, "big") * 2
+    content[16:24] = side.to_bytes(4, "big") * 2
     content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
     path.write_bytes(content)
 
@@ -242,12 +271,49 @@ def test_broken_files(tmp_path: Path) -> None:
     bomb(tmp_path / "bomb.png")
     noise(40_000, 1).save(tmp_path / "line.png")
     reasons = {"cut.jpg": "truncated", "empty.png": "the file is empty", "text.jpg": "its content is none of",
-               "bomb.png": "DecompressionBombError", "line.png": "40000 × 1 pixels are too elongated"}  # fmt: skip
+               "bomb.png": "more than 178 megapixels", "line.png": "40000 × 1 pixels are too elongated"}  # fmt: skip
     for name, why in reasons.items():
         problem = attempt(lambda path: decode_square(path, size=224, resized=256), tmp_path / name)
         assert isinstance(problem, Problem)
         assert why in problem.why
         assert "\n" not in problem.why
+
+
+@pytest.mark.parametrize("side", [10_001, 13_000])
+def test_a_large_image_is_refused_before_it_is_decoded(side: int, tmp_path: Path) -> None:
+    """The header is enough: decoding this file would end with another reason, that it is truncated."""
+    bomb(tmp_path / "x.png", side)
+    with quiet_decoders():
+        problem = attempt(decode, tmp_path / "x.png")
+        raised = attempt(lambda path: decode(path, max_megapixels=178), tmp_path / "x.png")
+    assert isinstance(problem, Problem)
+    assert problem.why == f"{side} × {side} pixels are more than 100 megapixels (the setting max_megapixels)"
+    assert isinstance(raised, Problem)
+    assert "truncated" in raised.why
+
+
+def test_the_limit_is_a_setting_of_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for part in ("train", "test"):
+        for name in ("cat", "dog"):
+            (tmp_path / "mine" / part / name).mkdir(parents=True)
+            for i in range(4):
+                noise(30, 30 + i).save(tmp_path / "mine" / part / name / f"{i}.png")
+    noise(60, 50).save(tmp_path / "mine" / "train" / "cat" / "large.png")
+    limit = ("--max-megapixels", "0.001")
+    command = ["--data", str(tmp_path / "mine"), "--views", "simclr-cifar", "--encoder", "tiny", "--batch", "4"]
+    command = ["train", *command, "--epochs", "1", "--lr", "0.01", "--metrics", "0", "--knn", "2"]
+    command += ["--out", str(tmp_path / "run")]
+    for stream in ((), ("--stream", "--workers", "0")):
+        with pytest.raises(SystemExit):
+            main([*command, *stream, *limit])
+        message = "large.png, cannot be read: 60 × 50 pixels are more than 0.001 megapixels"
+        assert message in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["data", "check", str(tmp_path / "mine"), *limit])
+    assert "large.png: 60 × 50 pixels are more than 0.001 megapixels" in capsys.readouterr().out
+    main(["data", "check", str(tmp_path / "mine")])
+    main([*command, *limit, "--skip-broken"])
+    assert "1 broken files are left out" in capsys.readouterr().out
 
 
 def test_damaged_metadata_is_no_reason_to_refuse(tmp_path: Path) -> None:

@@ -102,7 +102,8 @@ def load(
     settings: DataSettings, listed: Listed, tokenizer: Any, views: CaptionViews, *, cache: Path | None = None
 ) -> Split:
     """Load a run's images, in memory unless they are streamed, and the tokens of their captions."""
-    everything = _captions(listed.listing, tokenizer, length=views.texts.length, cache=cache)
+    images = Files(listed.listing.name, listed.listing.images, None, max_megapixels=settings.max_megapixels)
+    everything = _captions(images, listed.listing, tokenizer, length=views.texts.length, cache=cache)
     train = everything.subset(listed.train)
     test = everything.subset(listed.test) if len(listed.test) else None
     split = Split(train, None, test, notes=listed.notes)
@@ -111,11 +112,11 @@ def load(
     return split if settings.stream else split.map(lambda source: source.in_memory(views))
 
 
-def _captions(listing: CaptionList, tokenizer: Any, *, length: int, cache: Path | None) -> Captions:
+def _captions(images: Files, listing: CaptionList, tokenizer: Any, *, length: int, cache: Path | None) -> Captions:
     lines = Lines(Path(listing.name), tuple(text for captions in listing.captions for text in captions))
     number = torch.tensor([len(captions) for captions in listing.captions])
     return Captions(
-        images=Files(listing.name, listing.images, None),
+        images=images,
         texts=Sentences(listing.name, tokenise(lines, tokenizer, length=length, cache=cache), tokenizer),
         first=number.cumsum(0) - number,
         number=number,

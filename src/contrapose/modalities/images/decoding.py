@@ -1,7 +1,8 @@
 """Decode image files as a viewer shows them, and to the square that evaluation uses.
 
 EXIF rotation is applied, transparent pixels are drawn on white, CMYK becomes RGB, and 16 bits are scaled to 8. Of an
-animation, the first frame is read.
+animation, the first frame is read. The same rule applies to every image: white is 65,535 for integers of 16 and 32 bits and
+1.0 for floating-point numbers, and values outside of that range are refused.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from contrapose.modalities.images.views.operations import centre_start, resized_shape
+from contrapose.modalities.modality import LARGEST_MEGAPIXELS, DataSettings
 from contrapose.modalities.progress import progress_bar
 from contrapose.modalities.tars import TarMember
 
@@ -46,16 +48,24 @@ class Problem:
     why: str
 
 
-def open_image(path: ImagePath) -> Image:
-    """Open an image file in one of `FORMATS`; its pixels are not decoded yet."""
+def open_image(path: ImagePath, *, max_megapixels: float = DataSettings.max_megapixels) -> Image:
+    """Open an image file in one of `FORMATS`; its pixels are not decoded yet. Refuse one that has too many."""
     from PIL import Image, UnidentifiedImageError
 
     if (path.size if isinstance(path, TarMember) else path.stat().st_size) == 0:
         raise ValueError("the file is empty")
     try:
-        return Image.open(BytesIO(path.read()) if isinstance(path, TarMember) else path, formats=FORMATS)
+        image = Image.open(BytesIO(path.read()) if isinstance(path, TarMember) else path, formats=FORMATS)
     except UnidentifiedImageError:  # its message repeats the path
         raise ValueError(f"its content is none of {', '.join(FORMATS)}") from None
+    except Image.DecompressionBombError:  # Pillow's own limit, which the setting cannot exceed
+        raise ValueError(f"it has more than {LARGEST_MEGAPIXELS} megapixels") from None
+    # A file of some kilobytes can declare pixels that take gigabytes, so the header decides.
+    if image.width * image.height > max_megapixels * 1e6:
+        image.close()
+        size = f"{image.width} × {image.height}"
+        raise ValueError(f"{size} pixels are more than {max_megapixels:g} megapixels (the setting max_megapixels)")
+    return image
 
 
 def as_rgb(image: Image) -> Image:
@@ -73,30 +83,33 @@ def as_rgb(image: Image) -> Image:
 
 
 def _eight_bits(image: Image) -> Image:
-    """Scale a gray image of 16 or 32 bits or of floating-point numbers to 8 bits."""
+    """Scale a gray image of 16 or 32 bits or of floating-point numbers to 8 bits; refuse values without a known white."""
     import numpy as np
     from PIL import Image
 
     # Pillow's own conversion clips at 255, which makes most of a 16-bit image white.
-    values = np.asarray(image).astype(np.float64)
-    top = float(values.max())
-    # Floating-point numbers have no fixed white: the smallest usual one that no value exceeds is taken.
-    whites = (1.0, 255.0, 65535.0) if image.mode == "F" else (65535.0, 2.0**31 - 1)
-    white = next((white for white in whites if top <= white), None)
-    if white is None or not np.isfinite(values).all():
-        raise ValueError(f"expected values up to {whites[-1]:g}, got {top:g}")
-    return Image.fromarray((values.clip(0) * (255 / white)).round().astype(np.uint8))
+    values = np.asarray(image)
+    low, high = float(values.min()), float(values.max())
+    kind, white = ("floating-point numbers", 1.0) if image.mode == "F" else ("32-bit integers", 65535.0)
+    # A white chosen for each image by its values would make a dark image as bright as any other.
+    if not 0 <= low <= high <= white:  # NaN fails this too
+        raise ValueError(
+            f"expected {kind} from 0 to {white:,g}, got {low:.9g} to {high:.9g}; convert the file to 8 or 16 bits"
+        )
+    return Image.fromarray((values.astype(np.float32) * (255 / white)).round().astype(np.uint8))
 
 
-def decode(path: ImagePath) -> Tensor:
+def decode(path: ImagePath, *, max_megapixels: float = DataSettings.max_megapixels) -> Tensor:
     """Decode an image at its own size, as uint8 (3, H, W)."""
-    with open_image(path) as file:
+    with open_image(path, max_megapixels=max_megapixels) as file:
         return _tensor(as_rgb(file))
 
 
-def decode_square(path: ImagePath, *, size: int, resized: int) -> Tensor:
+def decode_square(
+    path: ImagePath, *, size: int, resized: int, max_megapixels: float = DataSettings.max_megapixels
+) -> Tensor:
     """Decode an image to the square that evaluation uses, uint8 (3, resized, resized): see `crop_square`."""
-    with open_image(path) as file:
+    with open_image(path, max_megapixels=max_megapixels) as file:
         return crop_square(as_rgb(file), size=size, resized=resized)
 
 

@@ -6,12 +6,13 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
 from contrapose.modalities.images.decoding import ImagePath, Problem, as_rgb, open_image, read_all
 from contrapose.modalities.images.stream import Files
-from contrapose.modalities.modality import Source, Split
+from contrapose.modalities.modality import DataSettings, Source, Split
 from contrapose.modalities.tars import TarMember
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def inspect(split: Split) -> Inspection:
     """Decode every file of the training and test images."""
     parts = [source for source in (split.train, split.test) if isinstance(source, Files)]
     paths = [path for part in parts for path in part.paths]
-    results = list(read_all(paths, _examine, "reading images"))
+    limit = min((part.max_megapixels for part in parts), default=DataSettings.max_megapixels)
+    results = list(read_all(paths, partial(_examine, max_megapixels=limit), "reading images"))
     files = tuple(result for result in results if isinstance(result, ImageFile))
     problems = tuple(result for result in results if isinstance(result, Problem))
     label_of = dict(zip(split.train.paths, _class_names(split.train), strict=True))
@@ -63,9 +65,9 @@ def inspect(split: Split) -> Inspection:
     return Inspection(files, problems, warnings)
 
 
-def _examine(path: ImagePath) -> ImageFile:
+def _examine(path: ImagePath, *, max_megapixels: float) -> ImageFile:
     """Decode a file and return what it contains."""
-    with open_image(path) as file:
+    with open_image(path, max_megapixels=max_megapixels) as file:
         # Read before decoding, which may convert the image.
         kind, animated = _kind(file), getattr(file, "is_animated", False)
         rotated = file.getexif().get(0x0112, 1) != 1

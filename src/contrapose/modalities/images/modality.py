@@ -16,7 +16,7 @@ from contrapose.modalities.images.imbalance import by_rule
 from contrapose.modalities.images.inputs import InputDescription, decode
 from contrapose.modalities.images.layout import NO_SCORE
 from contrapose.modalities.images.load import can_stream, check_name, load
-from contrapose.modalities.images.stream import Files, without_broken
+from contrapose.modalities.images.stream import Files, with_limit, without_broken
 from contrapose.modalities.images.suggest import suggest
 from contrapose.modalities.images.usage import usage
 from contrapose.modalities.images.views import Views
@@ -50,6 +50,7 @@ class ImageModality:
             check_name(settings.probe_data, "probe_data")
             other = load(settings.probe_data, root=root, hold_out=settings.hold_out)
             split = _evaluated_on(split, other, settings.probe_data)
+        split = with_limit(split, settings.max_megapixels)
         if settings.skip_broken:
             split = without_broken(split, views.recipes[0])
         if not settings.stream:

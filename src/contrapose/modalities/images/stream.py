@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +27,7 @@ from contrapose.modalities.images.folder import Listing, list_images
 from contrapose.modalities.images.images import Images, class_counts, fingerprint
 from contrapose.modalities.images.memory import check_memory
 from contrapose.modalities.images.views import Recipe, Views
-from contrapose.modalities.modality import Source, Split, ViewMaker
+from contrapose.modalities.modality import DataSettings, Source, Split, ViewMaker
 from contrapose.workers import TIMEOUT, LoadingFailed, process_context, start_loading
 
 _POLL = 2.0  # seconds between two checks for dead workers
@@ -44,6 +45,7 @@ class Files:
     labels: Tensor | None
     classes: tuple[str, ...] = ()
     ids: Tensor | None = None  # (N,) equal for images that are never negatives of each other
+    max_megapixels: float = DataSettings.max_megapixels  # a larger image is refused before it is decoded
 
     @classmethod
     def of(cls, folder: Path, only: Sequence[str] = ()) -> Files:
@@ -76,7 +78,8 @@ class Files:
 
     def read(self, index: int) -> Tensor:
         """Decode one image as uint8 (1, 3, H, W)."""
-        return _readable(index, attempt(decode, self.paths[index]))[None]
+        read = partial(decode, max_megapixels=self.max_megapixels)
+        return _readable(index, attempt(read, self.paths[index]))[None]
 
     def indexed_paths(self, indices: Sequence[int]) -> list[IndexedPath]:
         """Return the index and the path of each of these images, which is all that a worker needs."""
@@ -156,10 +159,12 @@ class _Crops(Dataset[list[Tensor]]):
     views: Views
     seed: int
     epoch: int
+    max_megapixels: float
 
     def __getitem__(self, image: IndexedPath) -> list[Tensor]:
+        read = partial(decode, max_megapixels=self.max_megapixels)
         with quiet_decoders():
-            pixels, index = _readable(image[0], attempt(decode, image[1]))[None], torch.tensor([image[0]])
+            pixels, index = _readable(image[0], attempt(read, image[1]))[None], torch.tensor([image[0]])
         return [crop[0] for crop in self.views.crop(pixels, index, seed=self.seed, epoch=self.epoch)]
 
 
@@ -168,13 +173,15 @@ class _Squares(Dataset[Tensor]):
     """One image, as the square that evaluation uses."""
 
     recipe: Recipe
+    max_megapixels: float
 
     def __getitem__(self, image: IndexedPath) -> Tensor:
         with quiet_decoders():
             return _readable(image[0], attempt(self.decode, image[1]))
 
     def decode(self, path: ImagePath) -> Tensor:
-        return decode_square(path, size=self.recipe.size, resized=self.recipe.resized)
+        size, resized = self.recipe.size, self.recipe.resized
+        return decode_square(path, size=size, resized=resized, max_megapixels=self.max_megapixels)
 
 
 def crops(
@@ -188,7 +195,8 @@ def crops(
     timeout: float = TIMEOUT,
 ) -> Iterator[list[Tensor]]:
     """Yield, for each batch of indices, one tensor of crops (B, 3, size, size) per view."""
-    yield from _load(_Crops(views, seed, epoch), source, batches, workers=workers, timeout=timeout)
+    cropped = _Crops(views, seed, epoch, source.max_megapixels)
+    yield from _load(cropped, source, batches, workers=workers, timeout=timeout)
 
 
 def whole(source: Files, recipe: Recipe, *, batch: int, workers: int, timeout: float = TIMEOUT) -> Iterator[Tensor]:
@@ -196,7 +204,7 @@ def whole(source: Files, recipe: Recipe, *, batch: int, workers: int, timeout: f
 
     With `workers=0`, threads of this process decode them.
     """
-    squares = _Squares(recipe)
+    squares = _Squares(recipe, source.max_megapixels)
     batches = [list(range(first, min(first + batch, len(source)))) for first in range(0, len(source), batch)]
     if workers:
         yield from _load(squares, source, batches, workers=workers, timeout=timeout)
@@ -207,6 +215,11 @@ def whole(source: Files, recipe: Recipe, *, batch: int, workers: int, timeout: f
             yield torch.stack([_readable(index, next(images)) for index in indices])
 
 
+def with_limit(split: Split, max_megapixels: float) -> Split:
+    """Set the size of the largest image that is read; images that are in memory already have none."""
+    return split.map(lambda s: replace(s, max_megapixels=max_megapixels) if isinstance(s, Files) else s)
+
+
 def without_broken(split: Split, recipe: Recipe) -> Split:
     """Leave out the files that cannot be read, and list them in a note. All files are decoded once to find them."""
     problems: list[Problem] = []
@@ -214,7 +227,8 @@ def without_broken(split: Split, recipe: Recipe) -> Split:
     def keep_readable(source: Source) -> Source:
         if not isinstance(source, Files):
             return source
-        images = enumerate(read_all(source.paths, _Squares(recipe).decode, "looking for broken files"))
+        squares = _Squares(recipe, source.max_megapixels)
+        images = enumerate(read_all(source.paths, squares.decode, "looking for broken files"))
         broken = {index: image for index, image in images if isinstance(image, Problem)}
         problems.extend(broken.values())
         if len(broken) == len(source):

@@ -68,7 +68,7 @@ prepare = transforms.Compose([
     transforms.Resize({resize}), transforms.CenterCrop({size}), transforms.ToTensor(),
     transforms.Normalize({mean}, {std}),
 ])
-paths = ["image.jpg"]
+paths = ["image.jpg"]  # with 8 bits per channel: convert("RGB") turns deeper images white
 images = torch.stack([prepare(ImageOps.exif_transpose(Image.open(path)).convert("RGB")) for path in paths])"""
 _SAFETENSORS = """\
 import torch
