@@ -37,6 +37,7 @@ from contrapose.training.records import append, drop_records_after, environment,
 from contrapose.training.run import Run
 from contrapose.training.sources import check_init, check_same_data, describe_data, find_file
 from contrapose.training.stops import Diverged, Stopped, StopRequests, signals
+from contrapose.training.threads import choose_threads, fixed_threads, with_fixed_threads
 from contrapose.validate import check_directory
 from contrapose.workers import TIMEOUT, worker_failures
 
@@ -84,13 +85,15 @@ class Trainer:
         requested = self.run
         self.data_path = requested.data  # run.json keeps the path with which the run was started
         self._continue_run()
+        self.threads = choose_threads(self.folder, self.run.threads, self.world_size)
         check_bf16(self.device, self.run.precision, self.say)
         # A run that is resumed keeps its tokenizer: another one would give its weights other tokens.
         self.split = prepare(requested, self.data_root, folder=self.folder if self.recorded is not None else None)
         if requested.data != self.run.data:
             check_same_data(self.split, requested, self.folder)
         check_samples(self.run, self.split)
-        self.context = self._build()
+        with fixed_threads(self.threads):
+            self.context = self._build()
         # Only now is anything written: a run with bad settings leaves no directory behind.
         self._claim_folder()
         self.steps: EagerSteps | GraphedSteps = EagerSteps(self.context)
@@ -126,7 +129,7 @@ class Trainer:
             if json.loads(path.read_text()) == self.run.describe():
                 return
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json_atomically(self.folder / "environment.json", environment(self.device))
+        write_json_atomically(self.folder / "environment.json", environment(self.device) | {"threads": self.threads})
         write_json_atomically(path, self.run.describe())
 
     def _build(self) -> StepContext:
@@ -194,6 +197,9 @@ class Trainer:
         Several runs can take turns this way. `requests` collects the signals that ask for an end.
         """
         self.requests = requests
+        return with_fixed_threads(self._training(), self.threads)
+
+    def _training(self) -> Generator[None, None, dict[str, float]]:
         self._resume()
         self._choose_steps()
         network, criterion, scores = self.context.network, self.context.criterion, dict[str, float]()
