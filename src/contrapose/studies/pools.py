@@ -18,7 +18,7 @@ from typing import Any
 from contrapose.studies.task import ProgressDisplay, Task, run_task, task_steps
 from contrapose.training import Stopped, signals
 from contrapose.training.stops import StopRequests
-from contrapose.workers import exit_with_parent, process_context
+from contrapose.workers import exit_with_parent, process_context, receive_signals
 
 SILENCE_LIMIT = 7200.0  # seconds without a step or an evaluation after which a run's process is killed
 POOLS = 3  # pools that a run may break before it counts as failed
@@ -53,7 +53,7 @@ def _run_in_pool(
     context, lost, last_heard = process_context(), set(), dict[str, float]()
     with _start_manager(context) as manager:
         messages, stop, workers = manager.Queue(), manager.Event(), min(jobs, len(tasks))
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=exit_with_parent) as pool:
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
             pool_tasks = [replace(task, concurrent_runs=workers - 1) for task in tasks]
             running = {pool.submit(_run_and_report, task, messages, stop): task.name for task in pool_tasks}
             try:
@@ -112,6 +112,12 @@ def _send_signal(pool: ProcessPoolExecutor, number: int) -> None:
 def _ignore_lost_manager() -> suppress:
     """Ignore a manager that is gone: a signal to the whole process group ends it too, and reaches the workers directly."""
     return suppress(OSError, EOFError)
+
+
+def _start_worker() -> None:
+    """Initialise a worker process: a signal stops its run, and it ends with the process that started it."""
+    receive_signals()
+    exit_with_parent()
 
 
 def _run_and_report(task: Task, messages: Any, stop: Any) -> str:
