@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+# Read when torch is loaded: runs have a thread per core, and test processes that share the cores must not spin while they wait.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import torch
 from hypothesis import settings
 

@@ -14,10 +14,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 
 TIMEOUT = 300.0  # seconds without a batch from data-loading workers after which they are given up
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 START_METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 
@@ -25,8 +27,31 @@ def process_context() -> BaseContext:
     """Return the multiprocessing context that every process of this package is started with."""
     context = multiprocessing.get_context(START_METHOD)
     # Importing torch takes seconds. The server does it once, so that a child starts in a tenth of one.
-    context.set_forkserver_preload(["torch", "PIL.Image", __name__])
+    context.set_forkserver_preload([__name__, "torch", "PIL.Image"])
+    if START_METHOD == "forkserver":
+        resource_tracker.ensure_running()  # first: its start unblocks the signals
+        with _blocked_signals():
+            forkserver.ensure_running()
     return context
+
+
+@contextmanager
+def _blocked_signals() -> Iterator[None]:
+    """In this block SIGTERM and SIGINT wait. Processes that are started in it never receive them, nor do their children.
+
+    Job schedulers and service managers signal every process of a job. The one that trains saves its step, and needs its
+    helpers until then.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def receive_signals() -> None:
+    """In a child: receive SIGTERM and SIGINT, which the fork server and its children ignore by default."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
 
 
 def _leave_process_group() -> None:
@@ -59,8 +84,9 @@ def exit_with_parent() -> None:
 
 
 def start_loading(worker: int) -> None:
-    """Set up a data-loading worker: it ends with the training, and Ctrl-C is the training's to handle."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Set up a data-loading worker: it ends with the training, and signals are the training's to handle."""
+    for number in _STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     exit_with_parent()
 
 

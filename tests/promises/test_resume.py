@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,32 @@ def test_kill_nine_during_an_evaluation(tmp_path: Path, promise: Promise) -> Non
     assert weights(folder) == weights(tmp_path / "whole")
     assert records(folder) == records(tmp_path / "whole")
     assert [sorted(record) for record in records(folder)] == 2 * [sorted(records(folder)[1])]
+
+
+def test_a_signal_during_an_evaluation(tmp_path: Path, promise: Promise) -> None:
+    """The weights are saved before it, it ends without waiting for its results, and it is repeated after the next start."""
+    run = Run(**{**vars(RUN), "knn_every": 1})
+    whole = Trainer(run, tmp_path / "whole", say=lambda text: None)
+    saved: list[bool] = []
+    whole.on_evaluation = lambda: saved.append(whole.step in steps_saved(tmp_path / "whole"))
+    whole.train()
+    assert saved == [True] * run.epochs
+    for epoch in (2, 4):  # in the middle, and after the last step
+        folder, calls = tmp_path / str(epoch), list[int]()
+
+        def interrupt(calls: list[int] = calls, epoch: int = epoch) -> None:
+            calls.append(len(calls))
+            if len(calls) == epoch:
+                # From another thread, a moment later: the signal arrives inside the evaluation.
+                threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+        with pytest.raises(Stopped, match=f"after step {4 * epoch};"):
+            Trainer(run, folder, say=lambda text: None, on_evaluation=interrupt).train()
+        assert epochs_done(folder) == epoch - 1
+        Trainer(run, folder, say=lambda text: None).train()
+        assert weights(folder) == weights(tmp_path / "whole")
+        assert records(folder) == records(tmp_path / "whole")
+        promise.case()
 
 
 @pytest.mark.parametrize(("signal_number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

@@ -19,6 +19,7 @@ from contrapose.studies import find
 from contrapose.studies.collect import collect, document
 from contrapose.studies.results import RunDirectory
 from contrapose.studies.task import Task
+from contrapose.training.locks import lock_directory
 
 STUDY = "behaviour/figure2"
 
@@ -50,6 +51,34 @@ def test_signal_to_the_process_group(tmp_path: Path) -> None:
     assert running.returncode == 143
     assert b"stopped by signal 15" in stderr
     assert b"Traceback" not in stderr
+
+
+def descendants(process: int) -> list[int]:
+    """Return the ids of the children of a process, of their children, and so on."""
+    path = Path(f"/proc/{process}/task/{process}/children")
+    direct = [int(child) for child in path.read_text().split()] if path.exists() else []
+    return direct + [other for child in direct for other in descendants(child)]
+
+
+def test_a_killed_study_leaves_no_process(tmp_path: Path) -> None:
+    """Not the manager, the fork server or a worker; and the locks of the runs are free."""
+    study = start(tmp_path, "--jobs", "2")
+    while not list((tmp_path / "runs").glob("*/run.json")):
+        assert study.poll() is None
+        time.sleep(0.05)
+    helpers = descendants(study.pid)
+    assert len(helpers) >= 4  # resource tracker or fork server, manager, two workers
+    for helper in helpers:  # as a service manager does before it kills: only the runs listen to it
+        os.kill(helper, signal.SIGINT)
+    study.kill()
+    study.wait()
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{helper}").exists() for helper in helpers):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    for path in (tmp_path / "runs").glob("*/run.json"):
+        with lock_directory(path.parent) as acquired:
+            assert acquired
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, 6))])

@@ -15,14 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from contrapose.modalities import Split
 from contrapose.studies.claims import is_monotonic
 from contrapose.studies.dilemma import count_epochs, describe, rows_of, show_dilemma
 from contrapose.studies.scores import KNN
 from contrapose.studies.study import Plan, Row, Study, StudyData
 from contrapose.training import Run, Trainer
+from contrapose.training.threads import available_cores
 
 TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 1.0)
 OTHER_LOSSES = {
@@ -72,16 +71,13 @@ SIZES = (
 
 
 def measure_step_seconds(jobs: int) -> float:
-    """Measure the seconds of a training step with the threads that each of `jobs` runs has, in about a second."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(max(1, threads // jobs))
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            run = Run(**{**PRETRAINING, "limit": 256, "epochs": 2, "knn_every": 2, "metrics": 0})
-            Trainer(run, Path(folder), say=lambda text: None, fast=False).train()
-            records = [json.loads(line) for line in (Path(folder) / "records.jsonl").read_text().splitlines()]
-    finally:
-        torch.set_num_threads(threads)
+    """Measure the seconds of a training step of each of `jobs` concurrent runs, in about a second."""
+    # With one thread per core divided by the jobs, one run is as fast here as each of them will be beside the others.
+    threads = max(1, available_cores() // jobs)
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(**{**PRETRAINING, "limit": 256, "epochs": 2, "knn_every": 2, "metrics": 0, "threads": threads})
+        Trainer(run, Path(folder), say=lambda text: None, fast=False).train()
+        records = [json.loads(line) for line in (Path(folder) / "records.jsonl").read_text().splitlines()]
     return float(records[-1]["seconds"]) / (256 // int(PRETRAINING["batch"]))  # the first epoch is a warm-up
 
 

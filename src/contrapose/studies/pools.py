@@ -18,7 +18,7 @@ from typing import Any
 from contrapose.studies.task import ProgressDisplay, Task, run_task, task_steps
 from contrapose.training import Stopped, signals
 from contrapose.training.stops import StopRequests
-from contrapose.workers import exit_with_parent, process_context
+from contrapose.workers import exit_with_parent, process_context, receive_signals
 
 SILENCE_LIMIT = 7200.0  # seconds without a step or an evaluation after which a run's process is killed
 POOLS = 3  # pools that a run may break before it counts as failed
@@ -48,10 +48,12 @@ def _run_in_pool(
     tasks: Sequence[Task], display: ProgressDisplay, jobs: int, *, failures: dict[str, str], requests: StopRequests
 ) -> set[str]:
     """Execute tasks in one pool and add to `failures`; return the names of runs that were lost with a killed process."""
+    # Each run has one thread per core, whatever else runs: threads that spin while they wait would take the others' cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     context, lost, last_heard = process_context(), set(), dict[str, float]()
     with _start_manager(context) as manager:
         messages, stop, workers = manager.Queue(), manager.Event(), min(jobs, len(tasks))
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(workers,)) as pool:
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
             pool_tasks = [replace(task, concurrent_runs=workers - 1) for task in tasks]
             running = {pool.submit(_run_and_report, task, messages, stop): task.name for task in pool_tasks}
             try:
@@ -112,11 +114,9 @@ def _ignore_lost_manager() -> suppress:
     return suppress(OSError, EOFError)
 
 
-def _start_worker(workers: int) -> None:
-    """Initialise a worker process: it uses its share of the cores, and ends with the process that started it."""
-    import torch
-
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+def _start_worker() -> None:
+    """Initialise a worker process: a signal stops its run, and it ends with the process that started it."""
+    receive_signals()
     exit_with_parent()
 
 

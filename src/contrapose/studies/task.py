@@ -16,6 +16,7 @@ from contrapose.training import Progress, Run, Trainer, drain, signals
 from contrapose.training.locks import lock_directory
 from contrapose.training.records import WriteFailed, write_json_atomically
 from contrapose.training.stops import StopRequests, ignore_closed_output
+from contrapose.training.threads import fixed_threads
 from contrapose.workers import worker_failures
 
 BUSY = "busy"
@@ -117,7 +118,7 @@ def _train_and_evaluate(
     for measure in task.open_measures():
         directory = RunDirectory(task.folder)
         if not directory.holds(measure, task.downstream):  # an earlier evaluation of this loop may have included it
-            with requests.immediate():
+            with requests.immediate(), fixed_threads(trainer.threads):
                 values = evaluate(trainer.model, trainer.split, measure, task.downstream, task.data_root)
             evaluations = directory.evaluations()
             write_json_atomically(task.folder / "evaluations.json", evaluations | values)

@@ -67,6 +67,7 @@ ADDED: dict[str, Any] = {
     "text_encoder": "",
     "text_length": 0,
     "frozen_tower": "",
+    "threads": 0,
 }
 # A setting at this value is chosen by the data and the device (training/defaults.py) before the run has a name.
 AUTO: dict[str, Any] = {"views": "auto", "encoder": "auto", "epochs": 0, "batch": 0, "lr": -1.0}
@@ -84,7 +85,7 @@ _LISTS = {
 _AT_LEAST = {
     "limit": 0, "view_count": 1, "size": 0, "queue": 1, "width": 0, "epochs": 1, "batch": 2, "knn": 1, "knn_every": 1,
     "metrics": 0, "accumulate": 1, "norm_splits": 1, "seed": 0, "predictor": 0, "prototypes": 0, "frozen_epochs": 0,
-    "queue_start": 0, "anchor_views": 0, "parts": 1, "text_length": 0,
+    "queue_start": 0, "anchor_views": 0, "parts": 1, "text_length": 0, "threads": 0,
 }  # fmt: skip
 
 
@@ -172,6 +173,9 @@ class Run(
     `contrapose.load(run, epoch=20)`, or --epoch 20 of `evaluate`, `embed` and `export`."""
     keep_best: str = ""
     """A number in the records, such as stsb_dev: the weights of the epoch in which it is highest are kept, as by --keep."""
+    threads: int = 0
+    """Threads that compute on the CPU; 0: one for each core of the machine on which the run starts. The last digits of a result
+    depend on it, so it is recorded and kept, and OMP_NUM_THREADS is ignored."""
     seed: int = 0
     """Decides weights, order and augmentation."""
 

@@ -6,8 +6,8 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Callable, Generator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -37,6 +37,7 @@ from contrapose.training.records import append, drop_records_after, environment,
 from contrapose.training.run import Run
 from contrapose.training.sources import check_init, check_same_data, describe_data, find_file
 from contrapose.training.stops import Diverged, Stopped, StopRequests, signals
+from contrapose.training.threads import choose_threads, fixed_threads, with_fixed_threads
 from contrapose.validate import check_directory
 from contrapose.workers import TIMEOUT, worker_failures
 
@@ -84,13 +85,15 @@ class Trainer:
         requested = self.run
         self.data_path = requested.data  # run.json keeps the path with which the run was started
         self._continue_run()
+        self.threads = choose_threads(self.folder, self.run.threads, self.world_size)
         check_bf16(self.device, self.run.precision, self.say)
         # A run that is resumed keeps its tokenizer: another one would give its weights other tokens.
         self.split = prepare(requested, self.data_root, folder=self.folder if self.recorded is not None else None)
         if requested.data != self.run.data:
             check_same_data(self.split, requested, self.folder)
         check_samples(self.run, self.split)
-        self.context = self._build()
+        with fixed_threads(self.threads):
+            self.context = self._build()
         # Only now is anything written: a run with bad settings leaves no directory behind.
         self._claim_folder()
         self.steps: EagerSteps | GraphedSteps = EagerSteps(self.context)
@@ -126,7 +129,7 @@ class Trainer:
             if json.loads(path.read_text()) == self.run.describe():
                 return
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_json_atomically(self.folder / "environment.json", environment(self.device))
+        write_json_atomically(self.folder / "environment.json", environment(self.device) | {"threads": self.threads})
         write_json_atomically(path, self.run.describe())
 
     def _build(self) -> StepContext:
@@ -195,6 +198,9 @@ class Trainer:
         Several runs can take turns this way. `requests` collects the signals that ask for an end.
         """
         self.requests = requests
+        return with_fixed_threads(self._training(), self.threads)
+
+    def _training(self) -> Generator[None, None, dict[str, float]]:
         self._resume()
         self._choose_steps()
         network, criterion, scores = self.context.network, self.context.criterion, dict[str, float]()
@@ -210,29 +216,43 @@ class Trainer:
             record |= self.context.batch_metrics() if self.rank == 0 else {}
             self.record = record
             self._keep(epoch + 1)
-            # Before the evaluation, which can take long. The checkpoint has the record: after a kill only the evaluation is
-            # repeated.
-            if self.complete or self._checkpoint_is_due():
+            # Before the evaluation, which can take long. The checkpoint has the record: after a signal or a kill only the
+            # evaluation is repeated.
+            if any(self._due_evaluations(epoch + 1)) or self._checkpoint_is_due():
                 self._save()
             scores = self._evaluate_and_append(record)
             if self.must_stop():
                 self._stop()
             yield
-        return scores or self.evaluate()
+        with self._stops_immediately():
+            return scores or self.evaluate()
+
+    @contextmanager
+    def _stops_immediately(self) -> Iterator[None]:
+        """In this block, which changes no weights, a signal ends the training; with several processes, after the block.
+
+        One process that ended alone would leave the others waiting for it.
+        """
+        with nullcontext() if self.world_size > 1 else self.requests.immediate():
+            yield
 
     def _evaluate_and_append(self, record: dict[str, Any]) -> dict[str, float]:
         """Evaluate if it is time, and append the record of the epoch; return the scores."""
-        scores, measures = dict[str, float](), recorded_measures(self.run.record)
-        is_time = record["epoch"] % self.run.knn_every == 0 or self.complete
-        due = [measure for measure in measures if measure.is_due(record["epoch"], self.run.epochs)]
-        if self.rank == 0 and (is_time or due):
-            self.on_evaluation()
-        if is_time:
-            scores = self.evaluate()
-            record |= scores | self._measures()
-        # On all processes: a probe can take longer than the others would wait for rank 0 in their next collective.
-        for measure in due:
-            record |= self._take(measure)
+        scores, (is_time, due) = dict[str, float](), self._due_evaluations(record["epoch"])
+        if is_time or due:
+            try:
+                with self._stops_immediately():
+                    if self.rank == 0:
+                        self.on_evaluation()
+                    if is_time:
+                        scores = self.evaluate()
+                        record |= scores | self._measures()
+                    # On all processes: a probe can take longer than the others would wait for rank 0 in their next
+                    # collective.
+                    for measure in due:
+                        record |= self._take(measure)
+            except Stopped:
+                self._stop()  # the weights are saved: the message names their step
         if self.rank == 0:
             if self.run.keep_best:
                 self._keep_best(record)
@@ -241,6 +261,11 @@ class Trainer:
                 self.say(message)
             append(self.folder, record)
         return scores
+
+    def _due_evaluations(self, epoch: int) -> tuple[bool, list[RecordedMeasure]]:
+        """Return whether the weights after an epoch are evaluated, and the further measures of its record."""
+        measures = [m for m in recorded_measures(self.run.record) if m.is_due(epoch, self.run.epochs)]
+        return epoch % self.run.knn_every == 0 or epoch == self.run.epochs, measures
 
     def _take(self, measure: RecordedMeasure) -> dict[str, float]:
         """Take a measure of the current weights. STS is not defined if all embeddings are equal: say so and go on."""

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from contrapose.modalities.images.load import load
 from contrapose.modalities.images.stream import Files, crops, whole
 from contrapose.modalities.images.views import Recipe, Views
 from contrapose.training import Run, Trainer, checkpoint
+from contrapose.training.locks import lock_directory
 from contrapose.workers import START_METHOD, process_context
 
 
@@ -112,6 +114,9 @@ def test_no_process_is_forked_from_one_with_threads(folder: Path, tmp_path: Path
     assert process_context().get_start_method() == START_METHOD
     main, workers = start_training(folder, tmp_path)
     try:
+        for process in (*children(main.pid), *workers):
+            with suppress(FileNotFoundError):  # the workers of an epoch end with it
+                assert not any("lock" in os.readlink(file) for file in Path(f"/proc/{process}/fd").iterdir())
         for worker in workers:  # each was forked by the fork server, not by the training process
             parent = int(Path(f"/proc/{worker}/stat").read_text().rsplit(")", 1)[1].split()[1])
             assert parent != main.pid
@@ -119,6 +124,8 @@ def test_no_process_is_forked_from_one_with_threads(folder: Path, tmp_path: Path
     finally:
         main.kill()
         main.wait()
+    with lock_directory(tmp_path / "run") as acquired:  # dying workers do not keep the lock
+        assert acquired
     assert all_exit(workers)  # workers exit when the training process has died
 
 
@@ -174,6 +181,21 @@ def test_a_signal_to_the_group_saves_the_step(folder: Path, tmp_path: Path, numb
     assert main.wait(timeout=60) == 128 + number, (tmp_path / "log").read_text()
     assert f"stopped by signal {int(number)} after step" in (tmp_path / "log").read_text()
     assert all_exit(workers)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_every_process_saves_the_step(folder: Path, tmp_path: Path, number: int) -> None:
+    """As job schedulers and service managers send it: helpers outlive it, and end with the training."""
+    main, workers = start_training(folder, tmp_path)
+    helpers = children(main.pid)
+    for process in (*workers, *helpers):
+        with suppress(ProcessLookupError):  # the workers of an epoch end with it
+            os.kill(process, number)
+    time.sleep(1)
+    main.send_signal(number)
+    assert main.wait(timeout=60) == 128 + number, (tmp_path / "log").read_text()
+    assert f"stopped by signal {int(number)} after step" in (tmp_path / "log").read_text()
+    assert all_exit([*workers, *helpers])
 
 
 def test_only_folders_stream(tmp_path: Path) -> None:

@@ -265,6 +265,7 @@ def _load(
     )
     loader = DataLoader(dataset, batch_sampler=_BatchSampler(source, batches), num_workers=workers, **worker_options)
     iterator, waited = iter(loader), 0.0
+    processes = getattr(iterator, "_workers", [])
     try:
         while True:
             try:
@@ -289,6 +290,9 @@ def _load(
     finally:
         # Ends the workers now: an exception's traceback keeps this frame, and with it the iterator and its workers.
         del iterator
+        for process in processes:  # one that is stuck: it ignores the SIGTERM that DataLoader sends after five seconds
+            if process.is_alive():
+                process.kill()
 
 
 def _kill_workers(iterator: Any, workers: int, timeout: float) -> LoadingFailed:

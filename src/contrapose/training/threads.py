@@ -1,0 +1,87 @@
+"""The number of threads that a run computes with.
+
+The sum of floating-point numbers depends on the order of its terms, and the order on the number of threads. Each run
+therefore has a number of its own: one thread per core of the machine that it starts on, or `Run.threads`, whatever
+OMP_NUM_THREADS and the number of concurrent runs are. It is recorded in environment.json and kept when the run resumes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+def available_cores() -> int:
+    """Return the number of physical cores that this process may use."""
+    from joblib import cpu_count  # respects the limits of containers and of `taskset`
+
+    siblings = Path("/sys/devices/system/cpu").glob("cpu*/topology/thread_siblings_list")
+    # Two threads on one core share its arithmetic units and only wait for each other.
+    physical = {path.read_text() for path in siblings}
+    return min(int(cpu_count()), len(physical) or int(cpu_count()))
+
+
+def choose_threads(folder: Path, requested: int, world_size: int) -> int:
+    """Return the number of threads of each process of a run; raise ValueError if OpenMP would use fewer.
+
+    folder       directory of the run, whose environment.json has the number with which the run was started
+    requested    setting of the run; 0: one for each core
+    world_size   processes that share the cores
+    """
+    threads = requested or _recorded_threads(folder) or max(1, available_cores() // world_size)
+    # libgomp reads these itself and may then start fewer threads than torch asks for.
+    limit, dynamic = os.environ.get("OMP_THREAD_LIMIT", ""), os.environ.get("OMP_DYNAMIC", "")
+    if limit.isdecimal() and int(limit) < threads:
+        raise ValueError(f"threads: OMP_THREAD_LIMIT={limit} is below the {threads} threads of this run; unset it")
+    if dynamic.lower() == "true":
+        raise ValueError(f"threads: OMP_DYNAMIC={dynamic} changes the number of threads during a run; unset it")
+    return threads
+
+
+def _recorded_threads(folder: Path) -> int | None:
+    """Return the number of threads with which a run was started; None if it is new, or older than this record."""
+    path = folder / "environment.json"
+    if not path.exists():
+        return None
+    try:
+        threads = json.loads(path.read_bytes()).get("threads", None)
+    except (ValueError, AttributeError):
+        threads = 0
+    if threads is not None and (type(threads) is not int or threads < 1):
+        raise ValueError(
+            f"out: {path} does not say how many threads the run was started with; restore it from a copy, or delete it to "
+            "continue with one thread per core, which can change the last digits"
+        )
+    return threads
+
+
+@contextmanager
+def fixed_threads(count: int) -> Iterator[None]:
+    """In this block torch computes with `count` threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def with_fixed_threads(work: Generator[None, None, T], count: int) -> Generator[None, None, T]:
+    """Yield as `work` does, whose parts compute with `count` threads; between them the caller's number applies."""
+    with closing(work):
+        while True:
+            with fixed_threads(count):
+                try:
+                    next(work)
+                except StopIteration as end:
+                    value: T = end.value
+                    return value
+            yield
