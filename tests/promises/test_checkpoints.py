@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import random
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from conftest import Promise
 
 from contrapose.training import checkpoint
-from contrapose.training.checkpoint import Checkpoint, latest, save
+from contrapose.training.checkpoint import Checkpoint, latest, read, save, write
 from contrapose.training.weights import convert
 
 SOURCE = Path(checkpoint.__file__).parents[1]
 
 
 def state(step: int) -> Checkpoint:
-    return Checkpoint(step, {"a": torch.full((50,), float(step)), "b": torch.tensor(step)})
+    tensors = {"a": torch.full((50,), float(step)), "b": torch.tensor(step)}
+    return Checkpoint(step, tensors, {"epoch": step, "step": step, "seconds": 0.5})
 
 
 def quiet(text: str) -> None:
@@ -95,11 +98,64 @@ def test_a_damaged_checkpoint_is_detected_and_the_previous_one_used(tmp_path: Pa
             path.write_bytes(bytes(damaged))
             loaded = latest(tmp_path, quiet)
             assert loaded is not None
-            # A changed byte of the JSON may leave its meaning intact; any other damage is detected.
-            assert loaded.step in (1, 2) if name.endswith("json") else loaded.step == 1
+            assert loaded.step == 1
+            assert loaded.record == {"epoch": 1, "step": 1, "seconds": 0.5}
             assert float(loaded.tensors["a"][0]) == loaded.tensors["b"].item()
             promise.case()
         path.write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": 3},
+        {"step": 2.0},
+        {"record": {"epoch": 2, "step": 2, "seconds": 0.0}},
+        {"record": None},
+        {"format": 1},
+        {"format": None},
+        {"format": 3},
+        {"comment": "another key"},
+    ],
+    ids=str,
+)
+def test_everything_in_a_checkpoint_is_inside_its_hash(
+    change: dict[str, Any], tmp_path: Path, promise: Promise
+) -> None:
+    """A changed value is detected, even if the directory is renamed with it; None removes the value."""
+    save(tmp_path, state(1))
+    folder = save(tmp_path, state(2))
+    description = json.loads((folder / "checkpoint.json").read_bytes()) | change
+    kept = {name: value for name, value in description.items() if value is not None}
+    (folder / "checkpoint.json").write_text(json.dumps(kept))
+    folder.rename(tmp_path / f"step-{int(kept['step']):08d}")
+    loaded = latest(tmp_path, quiet)
+    assert loaded is not None
+    assert loaded.step == 1
+    promise.case()
+
+
+def test_the_name_of_a_directory_must_agree(tmp_path: Path) -> None:
+    save(tmp_path, state(1))
+    save(tmp_path, state(2)).rename(tmp_path / "step-00000005")
+    loaded = latest(tmp_path, quiet)
+    assert loaded is not None
+    assert loaded.step == 1
+    write(tmp_path / "kept" / "epoch-3", Checkpoint(6, {"a": torch.zeros(1)}, {"epoch": 3}))
+    assert read(tmp_path / "kept" / "epoch-3") is not None
+    (tmp_path / "kept" / "epoch-3").rename(tmp_path / "kept" / "epoch-4")
+    assert read(tmp_path / "kept" / "epoch-4") is None
+
+
+def test_a_checkpoint_of_a_newer_version(tmp_path: Path) -> None:
+    """Training must not start over beside weights that another version can read."""
+    folder = save(tmp_path, state(1))
+    description = json.loads((folder / "checkpoint.json").read_bytes())
+    (folder / "checkpoint.json").write_text(json.dumps(description | {"format": 9}))
+    with pytest.raises(
+        ValueError, match=r"step-00000001 has the format 9, .* reads formats up to 2; upgrade contrapose"
+    ):
+        latest(tmp_path, quiet)
 
 
 class Hostile:

@@ -203,8 +203,11 @@ def test_damaged_results_of_a_study(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     for name in ("evaluations.json", "failure.json", "environment.json", "run.json"):
         (tmp_path / name).write_bytes(b'{"half')
-    with pytest.raises(ValueError, match=r"evaluations.json is damaged; delete it and run the study again"):
-        directory.evaluations()
+    assert directory.evaluations() == {}  # evaluated again
+    assert "evaluations.json is damaged: it is not JSON; run the study again" in directory.missing_reason("linear:cacr")
+    assert [Path(text.split(" is ")[0]).name for text in directory.damaged_files()] == [
+        "run.json", "environment.json", "evaluations.json", "failure.json",
+    ]  # fmt: skip
     assert directory.failure() == "failure.json cannot be read"
     assert directory.environment() == directory.settings() == {}
 

@@ -27,6 +27,7 @@ from contrapose.studies.scores import score_of
 from contrapose.studies.task import Task
 from contrapose.training import Run, load, resolve
 from contrapose.training.build import prepare
+from contrapose.training.method_settings import method_name
 from contrapose.training.processes import own_device
 from contrapose.training.sources import check_init
 from contrapose.training.weights import export
@@ -161,7 +162,7 @@ def remember_given(command: Compare, arguments: list[str]) -> Compare:
 def report_name(plan: Plan, seeds: int) -> str:
     """Return the name of a comparison's folder: its data and losses, and a hash of its runs."""
     runs = plan.runs(seeds)
-    methods = dict.fromkeys(run.loss.split("(")[0] for run in runs.values())
+    methods = dict.fromkeys(method_name(run.loss) for run in runs.values())
     readable = re.sub(r"[^\w.-]+", "-", "-".join(["compare", plan.sets[0].name, *methods]))
     return f"{readable[:_NAME_LENGTH].rstrip('-')}-{hashlib.sha256(' '.join(runs).encode()).hexdigest()[:8]}"
 

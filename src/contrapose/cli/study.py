@@ -155,7 +155,8 @@ class StudyReport(_StudyOptions):
         if run_names and not any((self.root / name).is_dir() for name in run_names):
             # Naming the data of the runs that do exist shows at once if --scale or --data is wrong.
             existing_data = sorted(
-                {RunDirectory(path).settings().get("data", "") for path in self.root.glob("*/") if path.is_dir()} - {""}
+                {str(RunDirectory(path).settings().get("data", "")) for path in self.root.glob("*/") if path.is_dir()}
+                - {""}
             )
             raise ValueError(
                 f"root: none of the {len(run_names)} runs is in {self.root}; use the --scale and --data of `study run`"

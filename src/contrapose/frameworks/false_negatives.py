@@ -13,6 +13,7 @@ from contrapose.distributed import gather
 from contrapose.embeddings import Embeddings, with_queue
 from contrapose.frameworks.framework import FrameworkRow, Parts, other_views_of_batch, register_queue, replace_oldest
 from contrapose.frameworks.momentum import MomentumFramework
+from contrapose.losses.parse import loss_name
 from contrapose.networks.encoder import Encoder
 from contrapose.pairs import unit
 
@@ -95,7 +96,7 @@ def _negatives(run: Any, views: int) -> int:
 
 
 def _check(run: Any) -> None:
-    if run.loss.split("(")[0] == "align_uniform":
+    if loss_name(run.loss) == "align_uniform":
         raise ValueError("loss: align_uniform spreads out queries, and fnc has keys as negatives; use --framework moco")
     # A single view is refused by the number that the framework needs.
     if run.anchor_views == 1 or run.anchor_views > max(2, run.view_count):

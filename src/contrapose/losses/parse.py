@@ -39,16 +39,7 @@ def parse(text: str, data: str | None = None) -> partial[Tensor]:
     >>> parse("nt_xent(temperature=cosine(0.07, 0.2))").keywords
     {'temperature': Cosine(low=0.07, high=0.2, detach=True)}
     """
-    if len(text) > _LONGEST:
-        raise ValueError(
-            f"loss: expected name or name(setting=value, …) of at most {_LONGEST} characters, "
-            f"got {len(text)}, from {text[:40]!r}"
-        )
-    try:
-        name, settings = _name_and_settings(ast.parse(text.strip(), mode="eval").body, text)
-    # Deep nesting exhausts the parser's or Python's stack; half a surrogate pair cannot be encoded.
-    except (SyntaxError, RecursionError, MemoryError, UnicodeEncodeError) as error:
-        raise ValueError(f"loss: expected name or name(setting=value, …), got {text!r}") from error
+    name, settings = _read(text)
     known = {**_OBJECTIVES, **CATALOGUE}
     check_known("loss", name, sorted(known))
     # A folder or a file is not in DATA; it gets the method's default values.
@@ -57,12 +48,40 @@ def parse(text: str, data: str | None = None) -> partial[Tensor]:
     # All parameters but the pairs, and those that the training loop passes itself.
     accepted = [p for p in list(signature(base.func).parameters)[1:] if p not in ("reduction", *traits.provided)]
     accepted += [p for p in traits.state_settings if p not in accepted]
-    for setting in settings:
+    annotations = {p.name: p.annotation for p in signature(base.func).parameters.values()}
+    for setting, value in settings.items():
+        # Any other value would silently count as True or False.
+        switch = {"bool": (True, False), "bool | None": (True, False, None)}.get(annotations.get(setting, ""))
+        if switch is not None and not any(value is allowed for allowed in switch):
+            raise ValueError(f"loss: {setting}: expected {' or '.join(map(str, switch))}, got {value!r}")
         if setting not in accepted:
             hint = nearest(setting, accepted)
             known_settings = f"the settings {', '.join(accepted)}" if accepted else "no settings"
             raise ValueError(f"loss: {name} has {known_settings}, got {setting!r}{hint}")
     return partial(base.func, **{**base.keywords, **settings})
+
+
+def loss_name(text: str) -> str:
+    """Return the name of a loss without its settings, and without anything that the parser skips, such as a comment.
+
+    >>> loss_name("dino(teacher_temperature=0.04)  # as in the paper")
+    'dino'
+    """
+    return _read(text)[0]
+
+
+def _read(text: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and the settings of a loss."""
+    if len(text) > _LONGEST:
+        raise ValueError(
+            f"loss: expected name or name(setting=value, …) of at most {_LONGEST} characters, "
+            f"got {len(text)}, from {text[:40]!r}"
+        )
+    try:
+        return _name_and_settings(ast.parse(text.strip(), mode="eval").body, text)
+    # Deep nesting exhausts the parser's or Python's stack; half a surrogate pair cannot be encoded.
+    except (SyntaxError, RecursionError, MemoryError, UnicodeEncodeError) as error:
+        raise ValueError(f"loss: expected name or name(setting=value, …), got {text!r}") from error
 
 
 def _name_and_settings(node: ast.expr, text: str) -> tuple[str, dict[str, Any]]:

@@ -137,12 +137,13 @@ def document(plans: Sequence[Plan], seeds: int, root: Path, *, title: str = "", 
 def run_note(folder: Path) -> RunNote | None:
     """Return what a reader needs to repeat the run; None if it has not started."""
     directory = RunDirectory(folder)
-    settings, records = directory.settings(), directory.records()
-    if not settings:
+    settings, records, damaged = directory.settings(), directory.records(), directory.damaged_files()
+    if not settings and not damaged:
         return None
     seconds = sum(record["seconds"] for record in records)
     facts = [("seconds of training", f"{seconds:.0f}"), ("epochs recorded", str(len(records)))]
     facts += [("failed", directory.failure())] if directory.failure() else []
+    facts += [("damaged", "; ".join(damaged))] if damaged else []
     collapse = collapse_in_words(records)
     facts += [("collapse", collapse)] if collapse else []
     facts.append(("settings", json.dumps(settings, ensure_ascii=False)))

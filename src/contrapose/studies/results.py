@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +11,9 @@ from typing import Any
 
 from contrapose.modalities import AUGMENTATIONS
 from contrapose.studies.downstream import data_key, downstream_names, paths_of
-from contrapose.training.records import read_records
+from contrapose.training.records import read_object, read_records
+
+_FILES = ("run.json", "environment.json", "evaluations.json", "failure.json")
 
 
 @dataclass(frozen=True)
@@ -122,12 +123,18 @@ class RunDirectory:
         return read_records(self.folder)
 
     def evaluations(self) -> dict[str, Any]:
-        """Return what was evaluated after training, by name; empty if nothing was."""
-        path = self.folder / "evaluations.json"
-        evaluations = self._read(path.name)
-        if path.exists() and not evaluations:
-            raise ValueError(f"root: {path} is damaged; delete it and run the study again to evaluate the run again")
-        return evaluations
+        """Return what was evaluated after training, by name; empty if nothing was, so that it is evaluated again."""
+        return self._read("evaluations.json")
+
+    def damaged_files(self) -> list[str]:
+        """Return a message for each file that cannot be read, which the other methods take for missing."""
+        messages = []
+        for name in _FILES:
+            try:
+                read_object(self.folder / name)
+            except ValueError as error:
+                messages.append(str(error))
+        return messages
 
     def holds(self, measure: str, downstream: Mapping[str, str]) -> bool:
         """Return whether a measure was evaluated, and on this downstream data if it needs any: {name: path}."""
@@ -193,7 +200,8 @@ class RunDirectory:
         """Return the images on which the records measure, in words."""
         settings = self.settings()
         kind = "training" if settings.get("metrics_on") == "train" else "test"
-        return f"a sample of {settings.get('metrics', 0):,} {kind} images"
+        count = settings.get("metrics", 0)
+        return f"a sample of {count:,} {kind} images" if isinstance(count, int) else f"a sample of {kind} images"
 
     def missing_reason(self, measure: str) -> str:
         """Return why a trained run has no value of a measure, in words."""
@@ -206,18 +214,19 @@ class RunDirectory:
             and self.value(f"metric:{options[0]}:projector:test") is not None
         ):
             return "recorded of the projector's output only; run the study again to measure the encoder's"
+        damaged = [text for text in self.damaged_files() if "evaluations.json" in text]
+        if damaged:
+            return f"{damaged[0]}; run the study again to evaluate the run again"
         if downstream_names(measure):
             return "not measured on this data yet; run the study again"
         return "there is no such number"
 
     def _read(self, name: str) -> dict[str, Any]:
-        """Return the content of a JSON file; empty if it does not exist or is damaged."""
-        path = self.folder / name
+        """Return the content of a JSON file; empty if it does not exist or is damaged (see `damaged_files`)."""
         try:
-            content = json.loads(path.read_bytes()) if path.exists() else {}
+            return read_object(self.folder / name)
         except ValueError:
             return {}
-        return content if isinstance(content, dict) else {}
 
 
 def _step_seconds(records: list[dict[str, Any]]) -> float | None:

@@ -2,7 +2,8 @@
 
     step-00000120/
         tensors.safetensors     weights, running statistics, queues, banks, optimiser state
-        checkpoint.json         the step, the sha256 of the tensors and, at the end of an epoch, its record before evaluation
+        checkpoint.json         the format, the step, at the end of an epoch its record before evaluation, and the sha256 of
+                                all that and the tensors
 
 A checkpoint is written under a temporary name, flushed to the disk and renamed, so that a directory with its final name is
 complete. The newest one that verifies is loaded; a damaged one is skipped with a message.
@@ -19,13 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
 from contrapose.training.records import writing
-from contrapose.training.weights import difference
 
+FORMAT = 2  # of checkpoint.json; the first one, of version 0.1.0, has no number, and a hash of the tensors alone
 CHECKPOINTS_KEPT = 2  # the newest, and one to fall back on
 
 
@@ -41,7 +40,7 @@ class Checkpoint:
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write a checkpoint, then delete all but the newest two; return its directory."""
     target = folder / f"step-{checkpoint.step:08d}"
-    if target.exists() and _read_step(target) is not None:
+    if target.exists() and read(target) is not None:
         return target
     write(target, checkpoint)
     for old in _newest_first(folder)[CHECKPOINTS_KEPT:]:
@@ -72,9 +71,10 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
 
     folder.mkdir()
     payload = to_bytes({name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()})
-    description = {"step": checkpoint.step, "sha256": hashlib.sha256(payload).hexdigest()}
+    description: dict[str, Any] = {"format": FORMAT, "step": checkpoint.step}
     if checkpoint.record is not None:
         description["record"] = dict(checkpoint.record)
+    description["sha256"] = _digest(description, payload)
     _write(folder / "tensors.safetensors", payload)
     _write(folder / "checkpoint.json", json.dumps(description).encode())
     _flush(folder)  # before it is renamed: after a power failure the new name must not point to missing data
@@ -87,12 +87,19 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def latest(folder: Path, say: Any = print) -> Checkpoint | None:
-    """Return the newest checkpoint that verifies, or None if there is none."""
+    """Return the newest checkpoint that verifies, or None if there is none.
+
+    Raises ValueError if there are only checkpoints of a newer version: to start over would waste the training.
+    """
+    newer = ""
     for path in _newest_first(folder):
-        checkpoint = _read_step(path)
+        checkpoint = read(path)
         if checkpoint is not None:
             return checkpoint
-        say(f"{path} is damaged; trying the checkpoint before it")
+        newer = newer or _newer_format(path)
+        say(f"{path} {_newer_format(path) or 'is damaged'}; trying the checkpoint before it")
+    if newer:
+        raise ValueError(f"out: {_newest_first(folder)[0]} {newer}; upgrade contrapose, or use another --out")
     return None
 
 
@@ -102,29 +109,56 @@ def _newest_first(folder: Path) -> list[Path]:
     return sorted(named, key=lambda path: int(path.name[5:]), reverse=True)
 
 
-def _read_step(path: Path) -> Checkpoint | None:
-    """Return the checkpoint of a directory named by its step; None if it is damaged, or of another step."""
-    checkpoint = read(path)
-    return checkpoint if checkpoint is not None and checkpoint.step == int(path.name[5:]) else None
-
-
 def read(path: Path) -> Checkpoint | None:
-    """Return a checkpoint, or None if any part of it is missing or damaged."""
+    """Return the checkpoint of a directory; None if a part of it is missing or damaged, or if its name does not agree."""
     from safetensors.torch import load as from_bytes
 
     try:
         description = json.loads((path / "checkpoint.json").read_bytes())
         payload = (path / "tensors.safetensors").read_bytes()
-        if hashlib.sha256(payload).hexdigest() != description["sha256"]:
+        digest = description.pop("sha256")
+        if digest != (_digest(description, payload) if "format" in description else _first_digest(payload)):
             return None
-        step, record = int(description["step"]), description.get("record")
-        if not (record is None or isinstance(record, dict)):
+        if description.pop("format", FORMAT) != FORMAT:
             return None
-        return Checkpoint(step, from_bytes(payload), record)
+        checkpoint = Checkpoint(tensors=from_bytes(payload), **description)
+        return checkpoint if _agrees(path.name, checkpoint) else None
     except MemoryError:
         raise
     except Exception:  # a hostile or broken file can fail in any way
         return None
+
+
+def _digest(description: Mapping[str, Any], payload: bytes) -> str:
+    """Return the sha256 of a description, without its own hash, and of the tensors' file."""
+    digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode() + b"\n")
+    digest.update(payload)
+    return digest.hexdigest()
+
+
+def _first_digest(payload: bytes) -> str:
+    """Return the hash of the first format, which covers the tensors alone."""
+    return hashlib.sha256(payload).hexdigest()
+
+
+def _agrees(name: str, checkpoint: Checkpoint) -> bool:
+    """Return whether a directory's name and the record are of the checkpoint's step: step-00000120, or epoch-20 if kept."""
+    kind, _, number = name.partition("-")
+    step, record = checkpoint.step, checkpoint.record
+    if type(step) is not int or not (record is None or isinstance(record, dict)):
+        return False
+    record = record or {}
+    return record.get("step", step) == step and int(number) == (record.get("epoch") if kind == "epoch" else step)
+
+
+def _newer_format(path: Path) -> str:
+    """Say that a checkpoint has a format of a newer version; empty if it has not."""
+    try:
+        number = json.loads((path / "checkpoint.json").read_bytes())["format"]
+        is_newer = type(number) is int and number > FORMAT
+    except Exception:  # damaged
+        return ""
+    return f"has the format {number}, and this version reads formats up to {FORMAT}" if is_newer else ""
 
 
 def _write(path: Path, payload: bytes) -> None:
@@ -141,37 +175,3 @@ def _flush(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def collect(network: nn.Module, optimiser: Optimizer) -> dict[str, Tensor]:
-    """Return the state of a network and its optimiser as one flat dictionary of tensors."""
-    tensors = {f"state.{name}": tensor for name, tensor in network.state_dict().items()}
-    for position, state in optimiser.state_dict()["state"].items():
-        for name, value in state.items():
-            tensors[f"optimiser.{position}.{name}"] = torch.as_tensor(value)
-    return tensors
-
-
-def restore(network: nn.Module, optimiser: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Load the state that `collect` returned; raise ValueError if names, shapes or types are not the same."""
-    own = {name.removeprefix("state."): t for name, t in tensors.items() if name.startswith("state.")}
-    obstacle = difference(network.state_dict(), own)
-    if obstacle:
-        raise ValueError(obstacle)
-    groups = optimiser.state_dict()["param_groups"]
-    parameters = {position for group in groups for position in group["params"]}
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("optimiser."):
-            _, position, key = name.split(".", 2)
-            if not position.isdecimal() or int(position) not in parameters:
-                raise ValueError(f"unexpected {name}")
-            state.setdefault(int(position), {})[key] = tensor
-    network.load_state_dict(own)
-    # The groups hold settings, which come from the run and not from the checkpoint.
-    optimiser.load_state_dict({"state": state, "param_groups": groups})
-    # Files do not keep a memory layout, and fused optimisers require that of the parameter (channels_last, for example).
-    for parameter, entries in optimiser.state.items():
-        for name, value in entries.items():
-            if value.shape == parameter.shape and value.stride() != parameter.stride():
-                entries[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)

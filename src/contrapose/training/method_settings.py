@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from contrapose.losses.parse import loss_name
+
 Settings = Mapping[str, Any]  # fields of Run
 
 _REDUNDANCY = {"framework": "simclr", "head": "barlow-twins-cifar"}
@@ -56,12 +58,15 @@ CAPTION_SETTINGS: Settings = {
 
 
 def method_name(loss: str) -> str:
-    """Return the name of a loss without its settings.
+    """Return the name of a loss without its settings; empty if it is not one.
 
     >>> method_name("dino(teacher_temperature=0.04)")
     'dino'
     """
-    return loss.split("(")[0].strip()
+    try:
+        return loss_name(loss)
+    except ValueError:  # `Run` refuses it, with a message
+        return ""
 
 
 def settings_for_loss(loss: str, *, framework: str = "", given: Collection[str] = ()) -> Settings:

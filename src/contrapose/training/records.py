@@ -87,16 +87,31 @@ def parse_record(line: str) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
         complete = isinstance(record["epoch"], int) and isinstance(record["step"], int) and record["seconds"] >= 0
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return record if complete else None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object of a JSON file, empty if there is no file; raise ValueError, which names it, if it is damaged."""
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: it is not JSON") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is damaged: expected an object, got {type(content).__name__}")
+    return content
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
     """Return the records of records.jsonl; a line that is not a record is skipped, such as the half that a kill leaves."""
     path = folder / "records.jsonl"
     # Bytes that are not text make a line that is not a record.
-    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
     return [record for line in lines if (record := parse_record(line)) is not None]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -87,6 +88,8 @@ _AT_LEAST = {
     "metrics": 0, "accumulate": 1, "norm_splits": 1, "seed": 0, "predictor": 0, "prototypes": 0, "frozen_epochs": 0,
     "queue_start": 0, "anchor_views": 0, "parts": 1, "text_length": 0, "threads": 0,
 }  # fmt: skip
+_LARGEST = 2**31 - 1  # of whole numbers: indices of CUDA kernels have 32 bits
+_AT_MOST = {"view_count": 256, "seed": 2**63 - 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +211,10 @@ class Run(
             wrong = not isinstance(value, int) or isinstance(value, bool) or value < least
             if wrong and name not in self.auto_settings:
                 raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
+            if value > _AT_MOST.get(name, _LARGEST):
+                raise ValueError(
+                    f"{name}: expected a whole number of at most {_AT_MOST.get(name, _LARGEST)}, got {value!r}"
+                )
         for name in ("lr", "weight_decay", "warmup", "clip", "gamma", "momentum"):
             value = getattr(self, name)
             number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -394,5 +401,6 @@ class Run(
     def name(self) -> str:
         """A name made of the settings: equal runs have equal names."""
         text = json.dumps(self.describe(), sort_keys=True)
-        method = self.loss.split("(")[0]
-        return f"{self.data.strip('/').split('/')[-1]}-{method}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        # The name becomes a directory: neither the data's name nor the loss may lead out of it, or break a line.
+        readable = re.sub(r"[^\w.-]", "-", f"{self.data.strip('/').split('/')[-1]}-{method_name(self.loss)}")
+        return f"{readable}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

@@ -36,6 +36,7 @@ from contrapose.training.recording import RecordedMeasure, recorded_measures
 from contrapose.training.records import append, drop_records_after, environment, read_records, write_json_atomically
 from contrapose.training.run import Run
 from contrapose.training.sources import check_init, check_same_data, describe_data, find_file
+from contrapose.training.state import collect, restore
 from contrapose.training.stops import Diverged, Stopped, StopRequests, signals
 from contrapose.training.threads import choose_threads, fixed_threads, with_fixed_threads
 from contrapose.validate import check_directory
@@ -292,8 +293,6 @@ class Trainer:
     def _resume(self) -> None:
         """Load the newest checkpoint, if there is one, and make the records agree with it."""
         resumed = self.load_latest()
-        if resumed:
-            check_same_data(self.split, replace(self.run, data=self.data_path), self.folder)
         if self.rank:
             return
         for name in ("checkpoints", "kept"):  # a finished run writes no further one, which would sweep them
@@ -385,27 +384,32 @@ class Trainer:
     def _save(self) -> None:
         if self.rank:
             return
-        start, scaler = time.perf_counter(), self.context.scaler
+        start = time.perf_counter()
         # Rank 0 alone writes: parameters and buffers are equal on all processes.
-        tensors = checkpoint.collect(self.saved_state, self.context.optimiser)
-        if scaler.is_enabled():
-            state = scaler.state_dict()
-            tensors |= {f"scaler.{name}": torch.tensor(state[name]) for name in ("scale", "_growth_tracker")}
-        inside_epoch = self.step % self.steps_per_epoch > 0
-        if inside_epoch:
-            tensors["part"] = torch.tensor(self.partial_epoch, dtype=torch.float64)
-        record = None if inside_epoch else self.record
+        tensors = collect(self.saved_state, self.context.optimiser) | self._other_tensors(self.step)
+        record = None if self.step % self.steps_per_epoch else self.record
         checkpoint.save(self.folder / "checkpoints", checkpoint.Checkpoint(self.step, tensors, record))
         self.saved_at, self.saved_step = time.perf_counter(), self.step
         self.saving_seconds = self.saved_at - start
+
+    def _other_tensors(self, step: int) -> dict[str, torch.Tensor]:
+        """Return what a checkpoint of a step holds beside the state: the gradients' scale, and the part of an epoch."""
+        scaler = self.context.scaler.state_dict()  # empty unless it is enabled
+        tensors = {f"scaler.{name}": torch.tensor(scaler[name]) for name in ("scale", "_growth_tracker") if scaler}
+        if step % self.steps_per_epoch:
+            tensors["part"] = torch.tensor(self.partial_epoch, dtype=torch.float64)
+        return tensors
 
     def load_latest(self) -> bool:
         """Load the newest checkpoint that verifies; return False if there is none."""
         saved = checkpoint.latest(self.folder / "checkpoints", self.say)
         if saved is None:
             return False
+        check_same_data(self.split, replace(self.run, data=self.data_path), self.folder)
         try:
-            checkpoint.restore(self.saved_state, self.context.optimiser, saved.tensors)
+            if saved.step > self.total_steps:
+                raise ValueError(f"the run has {self.total_steps} steps")
+            restore(self.saved_state, self.context.optimiser, saved.tensors, self._other_tensors(saved.step))
         except ValueError as error:
             raise ValueError(
                 f"out: the checkpoint of step {saved.step} in {self.folder} does not fit the run's settings: {error}; "

@@ -1,0 +1,77 @@
+"""The name of a run is the name of a directory: it leads nowhere else, whatever the settings."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from commands import error_message
+
+from contrapose.cli import main
+from contrapose.training import Run
+
+SMALL = ["--limit", "64", "--batch", "32", "--epochs", "1", "--knn", "3", "--metrics", "0"]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        "simclr#/../../../x",
+        "simclr(temperature=0.2)#/../x",
+        "(simclr)",
+        "# /..\nsimclr",
+        "simclr\t",
+    ],
+)
+def test_a_loss_with_a_path_in_a_comment(loss: str) -> None:
+    assert re.fullmatch(r"digits-simclr-[0-9a-f]{8}", Run(loss=loss).name)
+
+
+@pytest.mark.parametrize("data", ["../..", "a b\nc", "x/..", "-", "…/\u202e$(x)", "/"])
+def test_data_with_odd_names(data: str) -> None:
+    run = Run(data=data, views="digits", encoder="tiny", epochs=1, batch=2, lr=0.1)
+    assert re.fullmatch(r"[\w.-]+-simclr-[0-9a-f]{8}|-simclr-[0-9a-f]{8}", run.name)
+
+
+def test_names_of_runs_stay() -> None:
+    assert Run().name == "digits-simclr-a8d7e8b6"
+    assert Run(loss="nt_xent(temperature=0.3, negatives=hardest(64))").name == "digits-nt_xent-a0c86c09"
+
+
+def test_nothing_is_written_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "a" / "b")
+    main(["train", *SMALL, "--loss", "simclr#/../../../x"])
+    (run,) = (path for path in Path("runs").iterdir() if path.is_dir())
+    assert run.name.startswith("digits-simclr-")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--view-count", "1000000"], "view_count: expected a whole number of at most 256, got 1000000"),
+        (["--batch", str(2**31)], f"batch: expected a whole number of at most {2**31 - 1}, got {2**31}"),
+        (["--limit", str(2**63)], f"limit: expected a whole number of at most {2**31 - 1}, got {2**63}"),
+        (["--seed", str(2**64)], f"seed: expected a whole number of at most {2**63 - 1}, got {2**64}"),
+        (["--out", "/"], "out: / is the root of the file system; choose a directory below it with --out"),
+        (["--out", "/tmp/.."], "out: /tmp/.. is the root of the file system"),
+        (
+            ["--loss", "cacr(stop_positive_weights='x')"],
+            "stop_positive_weights: expected True or False or None, got 'x'",
+        ),
+        (["--loss", "dcl(split_views=1)"], "loss: split_views: expected True or False, got 1"),
+    ],
+)
+def test_settings_that_no_machine_can_train(
+    options: list[str],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert expected in error_message(capsys, "train", *SMALL, *options)
+    assert list(tmp_path.iterdir()) == []
