@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tarfile
 from collections.abc import Sequence
@@ -187,3 +188,43 @@ def test_a_run_on_images_alone_is_refused(tmp_path: Path, capsys: pytest.Capture
     main(["train", "--limit", "32", "--batch", "16", "--epochs", "1", "--knn", "3", "--metrics", "0", "--out", run])
     message = error_message(capsys, "search", run, "a dog")
     assert f"run: {run} was trained on images alone; a search needs a run on images with captions" in message
+
+
+def test_a_trained_run_is_evaluated_and_searched(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = "--encoder tiny --text-encoder tiny --size 32 --batch 3 --epochs 60 --lr 0.003 --warmup 0 --knn-every 60"
+    main(["train", "--data", str(data), "--hold-out", "0", "--metrics", "0", "--out", "run", *settings.split()])
+    capsys.readouterr()
+    main(
+        [
+            "evaluate",
+            "run",
+            "--sheet",
+            "sheet.html",
+            "--zero-shot",
+            str(_class_folder(tmp_path)),
+            "--templates",
+            "a {} thing",
+        ]
+    )
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["image_to_text_recall_1"] == scores["text_to_image_recall_1"] == 100
+    assert scores["chance_text_to_image_recall_1"] < 50
+    assert scores["zero_shot_top1"] == 100
+    assert (tmp_path / "sheet.html").read_text().count("hit") >= 6
+    main(["search", "run", "something blue", "--top", "1"])
+    assert "blue.png" in capsys.readouterr().out
+    message = error_message(capsys, "evaluate", "run", "--linear", "cacr")
+    assert "linear: --linear is for runs on images or on text; run was trained on images with captions" in message
+    assert "has two encoders" in error_message(capsys, "export", "run", "-o", "encoder.safetensors")
+
+
+def _class_folder(tmp_path: Path) -> Path:
+    """Make a folder with one image of each colour, as its class."""
+    folder = tmp_path / "classes"
+    for name, colour in PURE.items():
+        (folder / name).mkdir(parents=True)
+        Image.new("RGB", (20, 16), colour).save(folder / name / "0.png")
+    return folder
