@@ -119,3 +119,30 @@ def test_table13_is_that_of_its_runs() -> None:
         paper = [f"{value:.3f}" for column, value in row.printed.items() if column.endswith("CIFAR-10")][:3]
         cells = [text for pair in zip(ours, paper, strict=True) for text in pair]
         assert f"| {row.name} | {' | '.join(cells)} | {directory.value('knn_top1'):.2f} |" in section
+
+
+def test_table12_is_that_of_its_runs() -> None:
+    section = TEXT.split("## DySTreSS: sentences")[1].split("\n## ")[0]
+    tasks = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr", "sts_mean")
+    folders = sorted((ROOT / "results" / "table12").iterdir())
+    assert len(folders) == section.count("| `enwiki_sentences_418k.txt.xz-")
+    files = {"wiki1m": "enwiki_sentences_418k.txt.xz", "sts": "sts12-16_stsb_sickr.tsv.xz"}
+    paths = ["encoder=models/small-bert", *(f"{name}=data/{file}" for name, file in files.items())]
+    names = {
+        run.name: row.name for row, _, run in find("dystress/table12").plan("small", paths).cells(5) if row.printed
+    }
+    for folder in folders:
+        directory, records = RunDirectory(folder), read_records(folder)
+        run = Run.read(directory.settings())
+        assert run.name == folder.name
+        assert directory.trained(run.epochs)
+        dev = [record["stsb_dev"] for record in records]
+        assert dev[0] == max(dev)
+        numbers = [directory.value(f"sentences:sts:{task}") for task in tasks]
+        cells = [f"{value:.2f}" for value in (*numbers, dev[0], dev[-1])]
+        seconds = sum(record["seconds"] for record in records)
+        row = f"| {names[run.name]}, {run.seed} | {' | '.join(cells)} | {seconds:.0f} | `{run.name}` |"
+        assert row in section
+        if names[run.name] == "SimCSE":
+            start = [f"{directory.value(f'sentences:sts:{task}:start'):.2f}" for task in tasks]
+            assert f"| before training | {' | '.join(start)} |" in section
