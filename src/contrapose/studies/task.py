@@ -14,7 +14,6 @@ from contrapose.studies.measures import evaluate, is_evaluation
 from contrapose.studies.results import RunDirectory
 from contrapose.training import Progress, Run, Trainer, drain, signals
 from contrapose.training.locks import lock_directory
-from contrapose.training.model import Model
 from contrapose.training.records import WriteFailed, write_json_atomically
 from contrapose.training.stops import StopRequests, ignore_closed_output
 from contrapose.workers import worker_failures
@@ -119,7 +118,6 @@ def _train_and_evaluate(
         directory = RunDirectory(task.folder)
         if not directory.holds(measure, task.downstream):  # an earlier evaluation of this loop may have included it
             with requests.immediate():
-                assert isinstance(trainer.model, Model)
                 values = evaluate(trainer.model, trainer.split, measure, task.downstream, task.data_root)
             evaluations = directory.evaluations()
             write_json_atomically(task.folder / "evaluations.json", evaluations | values)
