@@ -15,7 +15,7 @@ from contrapose.studies import find
 from contrapose.training import Run
 
 ROOT = Path(__file__).parents[2]
-# Analytic, a drawing, sentences, not built, a grid of 32 rows, many printed numbers, ImageNet alone, and rows with many settings.
+# Analytic, a drawing, sentences, captions, a grid of 32 rows, many printed numbers, ImageNet alone, and rows with many settings.
 KINDS = (
     "behaviour/figure1", "cacr/figure1", "dystress/table12", "cacr/table19", "balanced/figure5", "behaviour/table1",
     "cacr/table15", "dystress/table8",

@@ -21,12 +21,11 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert len([line for line in lines if not line.startswith("#")]) == 97
     assert "# Wang, Liu: Understanding the Behaviour of Contrastive Loss" in lines
     assert "dystress/table12" in listing
-    assert "[cannot run: training on image-text pairs is not built" in listing
+    assert "[cannot run" not in listing
 
 
 def test_invalid_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean 'dystress/table3'" in error_message(capsys, "study", "run", "dystress/tabl3")
-    assert "image-text pairs is not built" in error_message(capsys, "study", "run", "cacr/table19")
     assert "did you mean 'small'" in error_message(capsys, "study", "run", "dystress/table3", "--scale", "smal")
     assert "cannot be downloaded automatically; give its path with --data imagenet100=PATH" in error_message(
         capsys, "study", "run", "dystress/table14", "--scale", "paper"

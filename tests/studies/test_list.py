@@ -45,7 +45,7 @@ def test_every_study_can_be_planned_or_says_why_not(name: str) -> None:
         plan = study.plan(scale)
         assert all(run.seed < 2 for run in plan.runs(2).values())
         assert bool(plan.runs(1)) == bool(study.rows)
-        built_in = all(run.data in ("digits", "pydoc") and run.epochs <= 3 for run in plan.runs(1).values())
+        built_in = all(run.data in ("digits", "pydoc", "shapes") and run.epochs <= 3 for run in plan.runs(1).values())
         assert built_in or scale != "smoke"
     for claim in study.claims:  # with nothing run, nothing about runs is decided
         verdict = claim(Results())

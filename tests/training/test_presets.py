@@ -73,6 +73,10 @@ SETTINGS: dict[str, tuple[tuple[str, float, str, float, int, int, float], dict[s
         ("adamw", 1.5e-4 * 4096 / 256, "cosine", 40, 4096, 300, 0.1),
         {"momentum": 0.99, "rising": True, "views": "byol", "head": "moco-v3-vit", "loss": "moco_v3(temperature=0.2)",
          "encoder": "vit-b16-moco"}),
+    "clip/cc3m": (
+        ("adamw", 5e-4, "cosine", 1, 2048, 32, 0.1),
+        {"encoder": "resnet50", "text_encoder": "clip", "width": 1024, "loss": "clip", "views": "clip"}),
+    "cacr/cc3m": (("adamw", 5e-4, "cosine", 1, 2048, 32, 0.1), {"loss": "cacr(t_pos=1.0, t_neg=2.0)", "views": "clip"}),
     "balanced/cifar10": (("sgd", 0.1, "cosine", 0, 512, 200, 1e-4), {"knn": 1, "head": "balanced-cifar"}),
     "balanced/imagenet": (
         ("sgd", 0.1, "cosine", 0, 512, 100, 1e-4), {"knn": 200, "head": "balanced", "encoder": "resnet50-zero"}),

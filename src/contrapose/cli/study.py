@@ -13,6 +13,7 @@ from tyro.conf import Positional, arg
 from contrapose.cli import exits
 from contrapose.cli.progress import progress_display
 from contrapose.cli.study_show import describe_estimate, recorded_durations
+from contrapose.modalities.captions.files import is_captions
 from contrapose.modalities.images.load import NAMED
 from contrapose.modalities.images.load import load as load_data
 from contrapose.modalities.text.built_in import BUILT_IN
@@ -30,7 +31,10 @@ from contrapose.validate import check_directory, check_known, nearest
 
 # What a path should lead to, in messages.
 _IMAGES = "a folder with train/ and test/ (or val/), class folders inside, or an .npz file"
-_TEXTS = "a file with one sentence a line"
+_EXPECTED = {
+    "text": "a file with one sentence a line",
+    "captions": "a folder with captions.tsv and images, or tars of both (docs/captions.md)",
+}
 _FILES = {
     ENCODER: "a Hugging Face folder with config.json, or minilm",
     PAIRS: "a tab-separated file of scored pairs, as for `contrapose evaluate --sts`",
@@ -92,7 +96,7 @@ class _StudyOptions:
     data: tuple[str, ...] = ()
     """Replace the data: a name or path for all data sets, or NAME=PATH for one, such as cifar10=cifar10.npz. Data on which
     encoders are evaluated after training is given in the same way: voc=VOCdevkit; flowers102=flowers102 downloads it. So are
-    the files of a study of sentences: encoder=FOLDER sts=PAIRS.tsv."""
+    the files of a study of sentences: encoder=FOLDER sts=PAIRS.tsv; and the names of classes: class_names=NAMES.txt."""
     rows: tuple[str, ...] = ()
     """Use only these rows, such as "τ = 0.2". Claims are then judged by these rows alone."""
     sets: tuple[str, ...] = ()
@@ -191,11 +195,10 @@ def check_data_available(plans: Sequence[Plan], root: Path) -> None:
     _check_downstream_data(plans, root)
     for plan in plans:
         for study_data in plan.sets if plan.study.rows else ():
-            texts = plan.study.is_text
             sources = {study_data.data: study_data.name, **needed_files(study_data.changes)}
             for source, what in sources.items():
                 if not _is_available(source, root):
-                    expected = _FILES.get(what, _TEXTS if texts else _IMAGES)
+                    expected = _FILES.get(what) or _EXPECTED.get(plan.study.modality, _IMAGES)
                     raise ValueError(_describe_missing(plan, source, what.format(study_data.name), expected))
 
 
@@ -211,7 +214,7 @@ def _is_available(source: str, root: Path) -> bool:
     # Downloaded here, once, because concurrent runs would download the same files at the same time.
     if source in NAMED and source != "digits":
         load_data(source, root=root)
-    return source in (*NAMED, *BUILT_IN) or Path(source).exists()
+    return source in (*NAMED, *BUILT_IN) or Path(source).exists() or is_captions(Path(source))
 
 
 def _check_downstream_data(plans: Sequence[Plan], root: Path) -> None:

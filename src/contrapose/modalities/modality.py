@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from contrapose.modalities.tars import TarMember
+from contrapose.modalities.tars import StoredFile
 from contrapose.networks.encoder import Encoder
 
 AUGMENTATIONS = ("crops", "flips", "colours")  # of supervised training, see `ViewMaker.light`
@@ -82,7 +82,7 @@ class Source(Protocol):
         """Names of the classes, if they are known."""
 
     @property
-    def paths(self) -> Sequence[Path | TarMember]:
+    def paths(self) -> Sequence[Path | StoredFile]:
         """The file of each sample, or its member of a tar, if each has one; else empty."""
 
     @property
@@ -153,7 +153,7 @@ class DataSettings:
     data: str = "digits"
     """A data set's name (digits, cifar10, …; `contrapose data list` lists all), a folder of images or an .npz file; a file of
     texts, one per line or in columns (.txt, .tsv, .csv, .jsonl, .parquet; docs/text.md), or pydoc, neighbouring sentences
-    of Python's own documentation; or a folder or tars of images with captions (docs/captions.md)."""
+    of Python's own documentation; a folder or tars of images with captions (docs/captions.md), or shapes, drawn ones."""
     columns: tuple[str, ...] = ()
     """Columns of a file of texts, by name, or by number from 1 on: one of sentences, two of pairs, more with negatives; by
     default those with usual names (sentence1, anchor, positive, …), or all. Of a file of captions: the image and its caption."""

@@ -7,10 +7,26 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol, runtime_checkable
 
 # What `tarfile` raises for damaged headers: its own errors, and those of numbers and texts that it cannot convert.
 _DAMAGES = (tarfile.TarError, ValueError, OverflowError, EOFError)
+
+
+@runtime_checkable
+class StoredFile(Protocol):
+    """A file without a path of its own, such as `TarMember`."""
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+
+    @property
+    def parent(self) -> Path:
+        """What it is stored in."""
+
+    def read(self) -> bytes:
+        """Return the content."""
 
 
 @dataclass(frozen=True, slots=True)

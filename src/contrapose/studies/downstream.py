@@ -1,7 +1,8 @@
 """Data that encoders are evaluated on after training: which names a measure needs, and which paths the user gave for them.
 
-The user gives it with --data NAME=PATH. "detection:voc:AP50" needs voc, "sentences:sts:sts12" needs sts, and
-"transfer:mura:dystress:supervised" needs mura and supervised, a file of weights.
+The user gives it with --data NAME=PATH. "detection:voc:AP50" needs voc, "sentences:sts:sts12" needs sts,
+"transfer:mura:dystress:supervised" needs mura and supervised, a file of weights, and "zero_shot:imagenet:class_names" needs
+imagenet and class_names, a text file.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from collections.abc import Mapping
 MADE = "made"  # in place of the path: a small set is made for the evaluation
 STAND_IN = "digits"  # what the smoke scale transfers to if no data is given; it is built in
 SUPERVISED = "supervised"  # the name of the weights file
-_KINDS = ("detection", "transfer", "sentences")
+CLASS_NAMES_FILE = "class_names"
+_KINDS = ("detection", "transfer", "sentences", "zero_shot")
+_FILES = (SUPERVISED, CLASS_NAMES_FILE)  # which a measure needs beside its data
 
 
 def downstream_names(measure: str) -> tuple[str, ...]:
@@ -24,7 +27,7 @@ def downstream_names(measure: str) -> tuple[str, ...]:
     if kind not in _KINDS:
         return ()
     data_set, *others = options
-    return tuple(name for name in (data_set, *(o for o in others if o == SUPERVISED)) if name != STAND_IN)
+    return tuple(name for name in (data_set, *(o for o in others if o in _FILES)) if name != STAND_IN)
 
 
 def missing_data(measure: str, given: Mapping[str, str]) -> str:

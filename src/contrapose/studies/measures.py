@@ -10,6 +10,7 @@ fine_tune              top-1 accuracy after fine-tuning, by the recipe of CACR's
 transfer:…             the encoder on other data: see studies/transfer.py
 detection:…            the encoder in a detector: see studies/detection.py
 sentences:…            the encoder on scored or labelled sentences: see studies/sentences.py
+zero_shot:…            two towers on labelled images: see studies/captions.py
 map                    a t-SNE map of a sample
 start:MEASURE          another measure, of the model before its training
 knn_hits               a digit for each test image: 1 if the kNN of the records finds its class, else 0
@@ -34,6 +35,7 @@ from contrapose.evaluation import FINE_TUNING, KNN, Measures, features, few_shot
 from contrapose.metrics import similarity_histograms
 from contrapose.modalities import Split
 from contrapose.report.embedding import project_to_plane
+from contrapose.studies.captions import zero_shot
 from contrapose.studies.detection import detection
 from contrapose.studies.downstream import data_key, paths_of
 from contrapose.studies.embeddings import metric, start
@@ -42,6 +44,7 @@ from contrapose.studies.retrieval import recall_hits, recall_references
 from contrapose.studies.sentences import sentences
 from contrapose.studies.transfer import transfer
 from contrapose.training import Model
+from contrapose.training.caption_model import CaptionModel
 
 
 def is_evaluation(measure: str) -> bool:
@@ -50,7 +53,7 @@ def is_evaluation(measure: str) -> bool:
 
 
 def evaluate(
-    model: Model,
+    model: Model | CaptionModel,
     split: Split,
     measure: str,
     downstream: Mapping[str, str] = MappingProxyType({}),
@@ -62,6 +65,9 @@ def evaluate(
     the directory of downloads.
     """
     kind, *options = measure.split(":")
+    if isinstance(model, CaptionModel) != (kind in _OF_TWO_TOWERS):
+        towers = "one encoder" if isinstance(model, Model) else "an encoder of images and one of captions"
+        raise ValueError(f"measures: {measure} cannot be computed of a run on {model.run.data}, which has {towers}")
     if kind in _ON_DOWNSTREAM_DATA:
         values = _ON_DOWNSTREAM_DATA[kind](model, split, *options, downstream=downstream, root=data_root)
         # With its data beside each value: the same measure on other data is another number.
@@ -210,4 +216,6 @@ _ON_DOWNSTREAM_DATA: dict[str, Callable[..., dict[str, Any]]] = {
     "detection": detection,
     "transfer": transfer,
     "sentences": sentences,
+    "zero_shot": zero_shot,
 }
+_OF_TWO_TOWERS = ("zero_shot",)  # the others are of one encoder

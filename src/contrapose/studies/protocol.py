@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from contrapose.evaluation import FINE_TUNING, PROBES
+from contrapose.studies.captions import describe_caption_measure, is_caption_recall
 from contrapose.studies.detection import describe_detection
 from contrapose.studies.differences import list_words
 from contrapose.studies.measures import fine_tuning_recipe
@@ -93,6 +94,8 @@ def _parts(measure: str, run: Run) -> Parts:
         return _metric(name), f" ({space}'s output, {_IMAGES[images]})"
     if kind in _OTHERS:
         return _OTHERS[kind], ""
+    if kind == "zero_shot" or is_caption_recall(kind):
+        return describe_caption_measure(measure)
     if kind in _DESCRIBED:
         return _DESCRIBED[kind](measure, run), ""
     space, images = ("encoder" if kind.startswith("encoder_") else "projector"), _SAMPLED[run.metrics_on]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+from contrapose.studies.captions import is_caption_recall
 from contrapose.studies.measures import is_evaluation
 from contrapose.studies.study import Plan, Study, StudyData
 from contrapose.training import Run
@@ -18,6 +19,9 @@ _WORDS = {
     "metrics": "metric images",
     "views": "augmentation",
     "lr": "learning rate",
+    "text_encoder": "encoder of captions",
+    "text_length": "tokens of a caption",
+    "size": "size of the views",
     "knn": "k of k-NN",
     "head": "projector",
     "width": "width of the embeddings",
@@ -45,13 +49,14 @@ def describe_changes(plan: Plan) -> str:
     others = [_WORDS.get(name, name.replace("_", " ")) for name in changes if name not in _SHOWN]
     parts = (_describe_data_sets(plan, paper), ", ".join(shown), f"other {', '.join(others)}" if others else "")
     text = "; ".join(part for part in parts if part)
-    return text.replace("training images", "training sentences") if plan.study.is_text else text
+    return text.replace("training images", "training sentences") if plan.study.modality == "text" else text
 
 
 def _uses_sample(study: Study) -> bool:
     """Return whether a quantity comes from the records, which measure a sample of the images."""
     measures = {quantity.measure.removeprefix("-") for quantity in study.quantities}
-    return any(not is_evaluation(measure) for measure in measures - {"knn_top1", "best:knn_top1", "step_seconds"})
+    others = {m for m in measures if not is_caption_recall(m)} - {"knn_top1", "best:knn_top1", "step_seconds"}
+    return any(not is_evaluation(measure) for measure in others)
 
 
 def _describe_data_sets(ours: Plan, paper: Plan) -> str:

@@ -8,7 +8,7 @@
 
 Scales: `smoke` (seconds on a CPU, the built-in digits), `short` (one GPU, CIFAR-10, usually a quarter of the epochs),
 `small` (one GPU, CIFAR-10 and CIFAR-100, the printed epochs where a run then takes minutes) and `paper` (the printed
-settings). A study of sentences has the built-in texts and the user's files in their place.
+settings). A study of sentences or of images with captions has a built-in set and the user's files in their place.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from contrapose.report.document import Block
+from contrapose.studies.captions import SMOKE_CAPTIONS
 from contrapose.studies.claims import Claim
 from contrapose.studies.downstream import MADE, SUPERVISED, downstream_names, missing_data
 from contrapose.studies.files import needed_files, with_paths, without_missing_files
@@ -44,6 +45,8 @@ SMOKE: Settings = {
     "schedule": "cosine", "milestones": (), "warmup": 0.0, "weight_decay": 1e-4, "epochs": 2, "batch": 32, "queue": 64,
     "norm_splits": 1, "precision": "fp32", "knn": 5, "knn_every": 2, "metrics": 48,
 }  # fmt: skip
+_SMOKE_OF: Mapping[str, Settings] = {"text": SMOKE_TEXT, "captions": SMOKE_CAPTIONS}  # in place of SMOKE
+_BUILT_IN = {"text": "pydoc", "captions": "shapes"}  # the data of these
 SMOKE_PROBE_EPOCHS = 5  # of linear probes: a CPU takes long to encode augmented images anew in each epoch
 # Small and short scale: one GPU, bf16; every metric is computed after each tenth of the run.
 SMALL: Settings = {"precision": "bf16", "norm_splits": 1, "metrics": 2000}
@@ -127,9 +130,9 @@ class Study:
         return PAPERS.get(self.name.split("/")[0], "")
 
     @property
-    def is_text(self) -> bool:
-        """Return whether its runs are of sentences."""
-        return {**PRESETS.get(self.preset, {}), **self.base}.get("modality") == "text"
+    def modality(self) -> str:
+        """Return the kind of data of its runs: images, text or captions."""
+        return str({**PRESETS.get(self.preset, {}), **self.base}.get("modality", "images"))
 
     @property
     def analytic(self) -> bool:
@@ -181,7 +184,8 @@ class Study:
     def own_names(self) -> set[str]:
         """Return the names of data that runs are trained on, or evaluated on during training."""
         files = {name for study_data in self.sets for name in needed_files(study_data.changes)}
-        return {study_data.data for study_data in self.sets} | files | (set() if self.is_text else {"cifar10"})
+        downloaded = set() if self.modality in _BUILT_IN else {"cifar10"}
+        return {study_data.data for study_data in self.sets} | files | downloaded
 
     @property
     def downstream_names(self) -> dict[str, str]:
@@ -202,8 +206,8 @@ class Study:
 
     def _sets_at(self, scale: str, paths: Mapping[str, str], replacements: Sequence[str]) -> tuple[StudyData, ...]:
         """Return the data sets that a scale uses, with the user's paths."""
-        if self.is_text:
-            return self._text_sets_at(scale, paths, replacements)
+        if self.modality in _BUILT_IN:
+            return self._user_sets_at(scale, paths, replacements)
         imbalance = _imbalance(self.sets[0])
         if replacements:
             stems = {data_name(text): text for text in replacements}
@@ -221,15 +225,18 @@ class Study:
             sets = sets or (substitute,)
         return tuple(_located(known, paths) for known in sets)
 
-    def _text_sets_at(self, scale: str, paths: Mapping[str, str], replacements: Sequence[str]) -> tuple[StudyData, ...]:
-        """Return the same for sentences, of which nothing is downloaded: a scale beyond smoke needs the user's files."""
-        (known,) = self.sets
-        changes, sources = known.changes, {data_name(text): text for text in replacements}
+    def _user_sets_at(self, scale: str, paths: Mapping[str, str], replacements: Sequence[str]) -> tuple[StudyData, ...]:
+        """Return the same for texts and captions, of which nothing is downloaded: beyond smoke, they need the user's files."""
+        sources = {data_name(text): text for text in replacements}
+        given = [known for known in self.sets if known.data in paths]
+        if scale == "smoke" and not (given or sources):
+            sources = {_BUILT_IN[self.modality]: _BUILT_IN[self.modality]}
+        # The paper's comes first. The last one, which may be the same, has its place at the other scales.
+        sets = given or [self.sets[0 if scale == "paper" else -1]]
+        sets = [replace(sets[0], name=name, data=text) for name, text in sources.items()] or sets
         if scale == "smoke":  # without its files, a run starts from scratch and ends with its last step
-            changes = without_missing_files(changes, paths)
-            sources = sources or ({} if known.data in paths else {"pydoc": "pydoc"})
-        sets = [replace(known, name=name, data=text) for name, text in sources.items()] or [known]
-        return tuple(_located(replace(study_data, changes=changes), paths) for study_data in sets)
+            sets = [replace(known, changes=without_missing_files(known.changes, paths)) for known in sets]
+        return tuple(_located(known, paths) for known in sets)
 
     def _parse_data(self, data: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         """Split the user's words into {NAME: PATH} and those that stand alone and replace all data sets."""
@@ -305,7 +312,7 @@ class Plan:
         # Which classes and images are used belongs to the data set, and another one may stand in its place.
         settings = {key: value for key, value in settings.items() if key not in ("classes", "imbalance")}
         if self.scale == "smoke":
-            settings |= {**changes, **(SMOKE_TEXT if study.is_text else SMOKE), **_smoke_changes(changes)}
+            settings |= {**changes, **_SMOKE_OF.get(study.modality, SMOKE), **_smoke_changes(changes)}
             settings["record"] = tuple(_short_probe(item) for item in settings.get("record", ()))
         elif self.scale in ("short", "small"):
             settings |= {**SMALL, **self.scale_settings, **changes, **self._settings_at_scale(row)}

@@ -2,7 +2,7 @@
 
 Presets for ImageNet hold the settings only: give the path of your copy of the data (`--data PATH`). Those for ImageNet-100 keep
 its classes of a folder that has all of ImageNet's. `baselines` has those of the methods that the papers compare with,
-`sentence_presets` those of sentences.
+`sentence_presets` those of sentences, `caption_presets` those of images with captions.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from contrapose.training.baselines import BASELINES, Settings
+from contrapose.training.caption_presets import CAPTIONS
 from contrapose.training.run import Run
 from contrapose.training.sentence_presets import SENTENCES
 from contrapose.validate import check_known
@@ -132,6 +133,7 @@ PRESETS: Mapping[str, Settings] = {
     "balanced/imagenet": _BALANCED | {
         "data": "imagenet", "views": "moco-v2", "encoder": "resnet50-zero", "head": "balanced", "epochs": 100, "knn": 200},
     **SENTENCES,
+    **CAPTIONS,
     **BASELINES,
 }  # fmt: skip
 

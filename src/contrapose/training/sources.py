@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from contrapose.modalities import Split
-from contrapose.modalities.tars import TarMember
+from contrapose.modalities.tars import StoredFile
 from contrapose.training.build import prepare
 from contrapose.training.run import Run
 
@@ -55,7 +55,7 @@ def same_data(split: Split, recorded: dict[str, Any]) -> bool:
     return current == (recorded["images"], recorded["fingerprint"]) and replaced_file(split, recorded) is None
 
 
-def replaced_file(split: Split, recorded: dict[str, Any]) -> Path | TarMember | None:
+def replaced_file(split: Split, recorded: dict[str, Any]) -> Path | StoredFile | None:
     """Return a file with another content than that of its name in a data.json; None if there is none in the sample."""
     known, paths = recorded.get("sample"), split.train.paths
     if not isinstance(known, dict):  # written before files were sampled, or the samples are no files
@@ -64,14 +64,14 @@ def replaced_file(split: Split, recorded: dict[str, Any]) -> Path | TarMember | 
     return next((paths[int(i)] for i in current if i in known and known[i] != current[i]), None)
 
 
-def _describe_files(paths: Sequence[Path | TarMember]) -> dict[str, list[int | str]]:
+def _describe_files(paths: Sequence[Path | StoredFile]) -> dict[str, list[int | str]]:
     """Return the size and the hash of files at regular distances, by their index."""
     step = max(1, -(-len(paths) // _SAMPLED))
     return {str(index): _describe_file(paths[index]) for index in range(0, len(paths), step)}
 
 
-def _describe_file(path: Path | TarMember) -> list[int | str]:
-    content = path.read() if isinstance(path, TarMember) else path.read_bytes()
+def _describe_file(path: Path | StoredFile) -> list[int | str]:
+    content = path.read_bytes() if isinstance(path, Path) else path.read()
     return [len(content), hashlib.sha256(content).hexdigest()]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from contrapose.modalities.captions.folder import read_folder
 from contrapose.modalities.captions.reading import Reading
+from contrapose.modalities.captions.shapes import is_shapes, read_shapes
 from contrapose.modalities.captions.shards import find_tars, names_tar, read_tars
 from contrapose.modalities.captions.table import find_tables
 from contrapose.modalities.images.decoding import ImagePath
@@ -44,7 +45,7 @@ def is_captions(path: Path) -> bool:
         # Tars beside folders or images are more likely the downloads from which these were unpacked.
         tars_only = bool(find_tars(path)) and not visible_folders(path) and not loose_images(path)
         return bool(find_tables(path, "captions")) or tars_only
-    if names_tar(path):
+    if names_tar(path) or is_shapes(path):
         return True
     folder = path.parent
     return path in find_tables(folder, "captions") and bool((folder / "images").is_dir() or loose_images(folder))
@@ -54,7 +55,8 @@ def open_captions(path: Path, *, columns: Sequence[str] = (), skip_broken: bool 
     """List images with their captions; the images stay on disk.
 
     path          a folder with captions.tsv (.csv, .jsonl, .txt, .parquet), or that file, with images beside it or in
-                  images/; or a .tar of WebDataset, a folder of them, or a pattern such as shards-{0000..0003}.tar
+                  images/; or a .tar of WebDataset, a folder of them, or a pattern such as shards-{0000..0003}.tar; or
+                  shapes, the built-in set
     columns       columns of images and captions, and of parts if there are any, by name, or by number from 1 on; empty: those
                   with usual names, such as image, file_name, caption, text and split
     skip_broken   leave out rows and members that cannot be used, and use any share of captions with images; by default, a row
@@ -66,11 +68,11 @@ def open_captions(path: Path, *, columns: Sequence[str] = (), skip_broken: bool 
         reading = read_folder(file, columns=columns, skip_broken=skip_broken)
     else:
         tars = find_tars(path)
-        if not tars:
+        if not tars and not is_shapes(path):
             raise ValueError(_unknown(path))
         if columns:
             raise ValueError(f"columns: they are for a file of captions, and {path} has none; leave --columns out")
-        reading = read_tars(tars, source=str(path), skip_broken=skip_broken)
+        reading = read_tars(tars, source=str(path), skip_broken=skip_broken) if tars else read_shapes()
     return _complete(reading, _name(path), skip_broken)
 
 

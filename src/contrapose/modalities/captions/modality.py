@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from contrapose.modalities.captions.captions import Captions
 from contrapose.modalities.captions.files import is_captions
 from contrapose.modalities.captions.load import Listed, list_captions, load
+from contrapose.modalities.captions.shapes import is_shapes
 from contrapose.modalities.captions.suggest import suggest
 from contrapose.modalities.captions.views import CaptionViews
 from contrapose.modalities.images.modality import IMAGES
@@ -38,8 +39,8 @@ class CaptionModality:
                 "" if Path(name).exists() else ", which does not exist (relative paths start at the working directory)"
             )
             raise ValueError(
-                f"{argument}: expected a folder with captions.tsv, .csv or .jsonl and images, or tars of both "
-                f"(docs/captions.md), got {name!r}{missing}"
+                f"{argument}: expected a folder with captions.tsv, .csv or .jsonl and images, tars of both, or shapes, the "
+                f"built-in set (docs/captions.md), got {name!r}{missing}"
             )
 
     def can_stream(self, name: str) -> bool:
@@ -51,7 +52,9 @@ class CaptionModality:
         assert isinstance(views, CaptionViews)
         listed = list_captions(settings)
         tokenizer = self._tokenizer(settings, views.texts, listed)
-        return load(settings, listed, tokenizer, views, cache=(root or Path("data")) / "tokens")
+        # Captions of the built-in set are tokenised in less time than it takes to look for their tokens.
+        cache = None if is_shapes(Path(settings.data)) else (root or Path("data")) / "tokens"
+        return load(settings, listed, tokenizer, views, cache=cache)
 
     def _tokenizer(self, settings: Any, views: TextViews, listed: Listed) -> Any:
         """Return the tokenizer that a run keeps, that of the encoder's folder, or one learned from the training captions."""

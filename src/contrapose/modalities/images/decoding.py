@@ -23,7 +23,7 @@ from torch import Tensor
 from contrapose.modalities.images.views.operations import centre_start, resized_shape
 from contrapose.modalities.modality import LARGEST_MEGAPIXELS, DataSettings
 from contrapose.modalities.progress import progress_bar
-from contrapose.modalities.tars import TarMember
+from contrapose.modalities.tars import StoredFile
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -37,7 +37,7 @@ _MAX_PIXELS = 2**27  # of a resized image, before the crop: 384 MiB
 _CHUNK = 256  # files that are submitted to the threads at a time, which bounds the memory of decoded images
 
 T = TypeVar("T")
-ImagePath = Path | TarMember  # where an image is stored: a file of its own, or a member of a tar
+ImagePath = Path | StoredFile  # where an image is stored: a file of its own, or a member of a tar
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,11 @@ def open_image(path: ImagePath, *, max_megapixels: float = DataSettings.max_mega
     """Open an image file in one of `FORMATS`; its pixels are not decoded yet. Refuse one that has too many."""
     from PIL import Image, UnidentifiedImageError
 
-    if (path.size if isinstance(path, TarMember) else path.stat().st_size) == 0:
+    file = path if isinstance(path, Path) else BytesIO(path.read())
+    if (file.stat().st_size if isinstance(file, Path) else len(file.getbuffer())) == 0:
         raise ValueError("the file is empty")
     try:
-        image = Image.open(BytesIO(path.read()) if isinstance(path, TarMember) else path, formats=FORMATS)
+        image = Image.open(file, formats=FORMATS)
     except UnidentifiedImageError:  # its message repeats the path
         raise ValueError(f"its content is none of {', '.join(FORMATS)}") from None
     except Image.DecompressionBombError:  # Pillow's own limit, which the setting cannot exceed

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from contrapose.modalities.images.decoding import Problem, as_rgb, attempt, crop_square, decode_square
 from contrapose.modalities.images.views import Recipe, Views
-from contrapose.modalities.tars import TarMember
+from contrapose.modalities.tars import StoredFile
 
 _EXPECTED = "expected uint8 images (B, 3, H, W), or a list of paths or PIL images"
 
@@ -85,7 +85,7 @@ def _decode(sample: Any, recipe: Recipe) -> Tensor:
     """Return one file or PIL image as the square that evaluation uses, which `views.plain` crops to its size."""
     from PIL import Image
 
-    if isinstance(sample, str | Path | TarMember):
+    if isinstance(sample, str | Path | StoredFile):
         read = partial(decode_square, size=recipe.size, resized=recipe.resized)
         decoded = attempt(read, Path(sample) if isinstance(sample, str) else sample)
         if isinstance(decoded, Problem):

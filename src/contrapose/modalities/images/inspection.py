@@ -7,13 +7,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 from contrapose.modalities.images.decoding import ImagePath, Problem, as_rgb, open_image, read_all
 from contrapose.modalities.images.stream import Files
 from contrapose.modalities.modality import DataSettings, Source, Split
-from contrapose.modalities.tars import TarMember
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -73,7 +73,7 @@ def _examine(path: ImagePath, *, max_megapixels: float) -> ImageFile:
         rotated = file.getexif().get(0x0112, 1) != 1
         image = as_rgb(file)
         name = file.format or ""
-    content = path.read() if isinstance(path, TarMember) else path.read_bytes()
+    content = path.read_bytes() if isinstance(path, Path) else path.read()
     digest = hashlib.sha256(content).hexdigest()
     return ImageFile(path, name, kind, image.width, image.height, rotated, animated, digest)
 

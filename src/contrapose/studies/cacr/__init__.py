@@ -10,6 +10,7 @@ Small data sets, long tails, MoCo, and variants of the objective. A new study is
     tables            studies of the tables of CIFAR and STL-10
     imagenet_tables   studies of the tables of ImageNet
     transfer          the study of Table 6
+    captions          the study of Table 19
     steps             claims about the time of a step
     theorems          studies of the property and the lemmas, computed without training
     baselines         settings of the methods that it is compared with on ImageNet

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from contrapose.studies.cacr import printed
 from contrapose.studies.cacr.baselines import WITHOUT_NEGATIVES, byol_settings
+from contrapose.studies.cacr.captions import TABLE19
 from contrapose.studies.cacr.methods import (
     AU_CL,
     CACR_K1,
@@ -234,11 +235,5 @@ IMAGENET_TABLES = (
             "The ViT is fine-tuned without drop path, RandAugment, random erasing and repeated augmentation.",
         ),
     ),
-    Study(
-        name="cacr/table19",
-        title="Zero-shot accuracy on ImageNet-1K after image-text training",
-        claim="CACR is above CLIP.",
-        rows=tuple(Row(name=name, printed={"ImageNet-1K": value}) for name, value in printed.TABLE19.items()),
-        missing="training on image-text pairs is not built: it needs CC3M and a text encoder",
-    ),
+    TABLE19,
 )
