@@ -19,7 +19,7 @@ from contrapose.losses.objective import traits_of
 from contrapose.losses.parse import parse
 from contrapose.losses.trial import try_loss
 from contrapose.modalities import MODALITIES, Modality, ViewMaker, modality
-from contrapose.modalities.captions.settings import CaptionSettings, check_tower
+from contrapose.modalities.captions.settings import CaptionSettings, check_caption_settings
 from contrapose.modalities.modality import DataSettings
 from contrapose.networks.heads import HEADS
 from contrapose.pairs import Hardest
@@ -219,7 +219,7 @@ class Run(
             if not isinstance(getattr(self, name), list | tuple):
                 raise ValueError(f"{name}: expected a list, got {getattr(self, name)!r}")
             object.__setattr__(self, name, tuple(getattr(self, name)))  # so that a list gives the run the same name
-        check_tower(self.frozen_tower)
+        check_caption_settings(self)
         recorded_measures(self.record)  # refuses an unknown one
         last = math.inf if "epochs" in self.auto_settings else self.epochs
         for epoch in self.keep:

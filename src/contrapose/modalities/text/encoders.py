@@ -39,8 +39,8 @@ class EncoderName:
     pooling: str  # a name of POOLINGS; empty: the encoder's own
 
     @staticmethod
-    def parse(name: str) -> EncoderName:
-        """Split a name such as tiny+mean; raise ValueError if there is no such encoder."""
+    def parse(name: str, *, argument: str = "encoder") -> EncoderName:
+        """Split a name such as tiny+mean; raise ValueError, which names the `argument`, if there is no such encoder."""
         found = _POOLING.search(name)
         base = name[: found.start()] if found else name
         if (
@@ -51,7 +51,7 @@ class EncoderName:
         ):
             known = ", ".join((*_SCRATCH, *_CAUSAL, *_FOLDERS))
             raise ValueError(
-                f"encoder: expected one of {known}, optionally with +cls, +mean or +last to choose the pooling, got {name!r}"
+                f"{argument}: expected one of {known}, optionally with +cls, +mean or +last to choose the pooling, got {name!r}"
             )
         return EncoderName(base, found[1] if found else "")
 
