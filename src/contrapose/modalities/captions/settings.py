@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from contrapose.modalities.text.encoders import EncoderName
+from contrapose.modalities.text.views import DEFAULT_LENGTH
+
 TOWERS = ("images", "text")
 
 
@@ -20,7 +23,16 @@ class CaptionSettings:
     both are trained."""
 
 
-def check_tower(name: str) -> None:
-    """Refuse a tower to freeze that does not exist."""
-    if name not in ("", *TOWERS):
-        raise ValueError(f"frozen_tower: expected {' or '.join(TOWERS)}, or nothing to train both, got {name!r}")
+def check_caption_settings(settings: CaptionSettings) -> None:
+    """Refuse a text encoder or a tower that does not exist, and captions without room for a word."""
+    if settings.text_encoder:
+        EncoderName.parse(settings.text_encoder, argument="text_encoder")
+    if settings.text_length in (1, 2):
+        raise ValueError(
+            f"text_length: expected at least 3 tokens, of which two mark start and end, or 0 for {DEFAULT_LENGTH}, got "
+            f"{settings.text_length}"
+        )
+    if settings.frozen_tower not in ("", *TOWERS):
+        raise ValueError(
+            f"frozen_tower: expected {' or '.join(TOWERS)}, or nothing to train both, got {settings.frozen_tower!r}"
+        )

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from contrapose.modalities.captions.load import list_captions
+from contrapose.modalities.images.efficientnet_lite import NAME as EFFICIENTNET_LITE
 from contrapose.modalities.images.suggest import ImageFacts, median_side, suggest_for
 from contrapose.modalities.modality import DataSettings, Suggestion
 
@@ -20,7 +21,8 @@ def suggest(settings: DataSettings, chosen: Mapping[str, Any], device: torch.dev
     facts = ImageFacts(len(images), median_side(images))
     picked = suggest_for(facts, chosen, device)
     if "views" in picked:
-        picked["views"] = "captions"
+        # The weights of this encoder expect pixels between -1 and 1.
+        picked["views"] = "captions-tf" if chosen.get("encoder") == EFFICIENTNET_LITE else "captions"
     if "text_encoder" not in chosen:
         picked["text_encoder"] = _text_encoder(device)
     captions = sum(len(listed.listing.captions[number]) for number in listed.train.tolist())

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from contrapose.modalities.images import efficientnet_lite
 from contrapose.modalities.images.convolutions import speed_up_backward
 from contrapose.networks.encoder import Encoder as AnyEncoder
 from contrapose.validate import nearest
@@ -171,6 +172,8 @@ NETWORKS: Mapping[str, Callable[..., Encoder]] = {
     # MoCo v3: fixed positions, fixed patch projection, and its initial weights
     "vit-b16-moco": lambda size=224: _moco_vit("vit-b16-moco", size, width=768),
     "vit-s16-moco": lambda size=224: _moco_vit("vit-s16-moco", size, width=384),
+    # A training starts from the weights of a package; see `load_installed_weights`
+    efficientnet_lite.NAME: lambda: from_timm(efficientnet_lite.TIMM_NAME),
 }
 
 
@@ -204,6 +207,12 @@ def encoder(name: str, size: int = 0) -> Encoder:
         body = NETWORKS[name](size) if size and name in _BUILT_FOR_SIZE else NETWORKS[name]()
     speed_up_backward(body)
     return body
+
+
+def load_installed_weights(name: str, built: AnyEncoder) -> None:
+    """Give an encoder the weights of its Python package if its name promises them; others keep their random ones."""
+    if name == efficientnet_lite.NAME:
+        efficientnet_lite.load_installed_weights(built.network)
 
 
 def check_sizes(name: str, sizes: Sequence[int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from contrapose.modalities.images.efficientnet_lite import NAME, TIMM_NAME
 from contrapose.modalities.images.inputs import InputDescription
 
 _RESNET = """\
@@ -124,11 +125,9 @@ def usage(encoder: str, width: int, inputs: InputDescription, file: str) -> str:
     images = _IMAGES.format(resize=inputs.resize, size=inputs.size, mean=inputs.mean, std=inputs.std)
     if file.endswith(".onnx"):
         return _ONNX.format(file=quoted, images=images, width=width)
-    if encoder.startswith("timm:"):
-        library, network = (
-            "import timm",
-            f"network = timm.create_model({encoder.removeprefix('timm:')!r}, num_classes=0)",
-        )
+    model = TIMM_NAME if encoder == NAME else encoder.removeprefix("timm:")
+    if encoder.startswith("timm:") or encoder == NAME:
+        library, network = "import timm", f"network = timm.create_model({model!r}, num_classes=0)"
     else:
         library, network = "import torchvision", _NETWORKS[encoder].replace("{size}", str(inputs.size))
     return _SAFETENSORS.format(library=library, network=network, file=quoted, images=images, width=width)

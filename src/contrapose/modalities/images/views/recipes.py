@@ -12,6 +12,7 @@ CIFAR10: dict[str, Any] = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1
 CIFAR100: dict[str, Any] = {"mean": (0.5071, 0.4867, 0.4408), "std": (0.2675, 0.2565, 0.2761)}
 STL10: dict[str, Any] = {"mean": (0.4409, 0.4279, 0.3868), "std": (0.2683, 0.2610, 0.2687)}
 CLIP: dict[str, Any] = {"mean": (0.4815, 0.4578, 0.4082), "std": (0.2686, 0.2613, 0.2758)}
+TENSORFLOW: dict[str, Any] = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}  # pixels between -1 and 1
 IMAGENET: dict[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 _SIMCLR = Recipe(32, scale=(0.08, 1.0), **CIFAR10)
@@ -22,6 +23,7 @@ _MOCO_V3 = replace(_BYOL, scale=(0.2, 1.0))
 # The global crops of SwAV. DINO has the same shares of the area for a ResNet, and BYOL's colours.
 _SWAV = Recipe(224, scale=(0.14, 1.0), jitter=(0.8, 0.8, 0.8, 0.2), blur=0.5, **IMAGENET)
 _DINO = replace(_BYOL, scale=(0.14, 1.0), cubic=True)
+_CAPTIONS = Recipe(224, scale=(0.5, 1.0), jitter=None, gray=0.0, **IMAGENET)
 _BYOL_CIFAR = replace(_BYOL, size=32, blur=0.0, **CIFAR10)
 _DINO_CIFAR = Recipe(32, scale=(0.4, 1.0), cubic=True, jitter=(0.4, 0.4, 0.2, 0.1), **CIFAR10)
 
@@ -52,7 +54,8 @@ RECIPES: Mapping[str, tuple[Recipe, ...]] = {
     "w-mse-cifar": (replace(_SIMCLR, scale=(0.2, 1.0), gray=0.1, cubic=True),),
     # Without changes of colour, which a caption may name
     "clip": (Recipe(224, scale=(0.9, 1.0), cubic=True, flip=0.0, jitter=None, gray=0.0, **CLIP),),  # open_clip
-    "captions": (Recipe(224, scale=(0.5, 1.0), jitter=None, gray=0.0, **IMAGENET),),  # for few images
+    "captions": (_CAPTIONS,),  # for few images
+    "captions-tf": (replace(_CAPTIONS, **TENSORFLOW),),  # for --encoder efficientnet-lite0
     "kukleva": (Recipe(32, scale=(0.1, 1.0), cubic=True),),  # Kukleva et al., long-tailed runs; not normalised
     # Lee, §5.2: the effect of removing or adding an operation
     "moco-v2-no-blur": (replace(_MOCO, blur=0.0),),
