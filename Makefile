@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 JOBS   ?= 2
 READY  := $(VENV)/ready
 
-.PHONY: demo test lint test-slow benchmark audit format clean
+.PHONY: demo test lint test-slow promises benchmark audit format clean
 
 demo: $(VENV)/demo  ## the uniformity-tolerance dilemma on the built-in digits, in a few minutes
 	$(BIN)/contrapose demo
@@ -20,6 +20,12 @@ lint: $(READY)
 
 test-slow: $(READY)  ## the whole suite, full counts
 	$(BIN)/python -m pytest -m ''
+
+# The page is written even if a promise is broken, and the exit status says so. One process: seconds are measured.
+promises: $(READY)  ## the full counts of every promise: promises.jsonl, and a page of them in reports/promises.html
+	rm -f promises.jsonl
+	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m '' tests/promises; status=$$?; \
+	$(BIN)/python tests/promises_page.py promises.jsonl -o reports/promises.html && exit $$status
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

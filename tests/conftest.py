@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,11 +17,19 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import torch
 from hypothesis import settings
 
+import contrapose
+
 settings.register_profile("ordinary", deadline=None, max_examples=40, derandomize=True)
 settings.register_profile("full", deadline=None, max_examples=1000)
 if "PYTEST_XDIST_WORKER" in os.environ:  # one core for each worker, and for the processes that it starts
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
+VERSIONS = {
+    "contrapose": contrapose.__version__,
+    "torch": torch.__version__,
+    "python": platform.python_version(),
+    "platform": platform.platform(),
+}
 torch.manual_seed(0)  # for what test modules draw when they are imported
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ordinary"))
 
@@ -44,7 +53,7 @@ def _seeded() -> None:
 
 @pytest.fixture
 def promise(request: pytest.FixtureRequest) -> Iterator[Promise]:
-    """Appends name, cases, passed, worst figure and seconds to promises.jsonl in the project's root."""
+    """Appends name, cases, passed, worst figure, seconds and versions to promises.jsonl in the project's root."""
     record, start, before = Promise(), time.perf_counter(), request.session.testsfailed
     yield record
     line = {
@@ -53,6 +62,7 @@ def promise(request: pytest.FixtureRequest) -> Iterator[Promise]:
         "passed": request.session.testsfailed == before and record.cases > 0,
         "worst": record.worst,
         "seconds": round(time.perf_counter() - start, 3),
+        "versions": VERSIONS,
     }
     with (Path(request.config.rootpath) / "promises.jsonl").open("a") as file:
         file.write(json.dumps(line) + "\n")

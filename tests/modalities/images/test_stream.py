@@ -10,49 +10,22 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
+from streaming import all_exit, children, start_training, streamed_run, write_folder
 
 from contrapose.modalities.images.imagenet100 import IMAGENET100
 from contrapose.modalities.images.load import load
 from contrapose.modalities.images.stream import Files, crops, whole
 from contrapose.modalities.images.views import Recipe, Views
-from contrapose.training import Run, Trainer, checkpoint
+from contrapose.training import Run, Trainer
 from contrapose.training.locks import lock_directory
 from contrapose.workers import START_METHOD, process_context
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for part in ("train", "test"):
-        for label in ("cat", "dog"):
-            (tmp_path / "mine" / part / label).mkdir(parents=True)
-            for i in range(20):
-                pixels = np.random.default_rng(i).integers(0, 256, (40 + i, 60, 3), dtype=np.uint8)
-                Image.fromarray(pixels).save(tmp_path / "mine" / part / label / f"{i}.png")
-    return tmp_path / "mine"
-
-
-def run(folder: Path) -> Run:
-    return Run(data=str(folder), stream=True, batch=16, epochs=2, knn=3, knn_every=2, views="simclr-cifar", metrics=12)
-
-
-def hashes(directory: Path) -> list[int]:
-    """Hash each tensor of the latest checkpoint."""
-    latest = checkpoint.latest(directory / "checkpoints")
-    assert latest is not None
-    tensors = [tensor for _, tensor in sorted(latest.tensors.items())]
-    return [hash(t.contiguous().view(-1).view(torch.uint8).numpy().tobytes()) for t in tensors]
-
-
-def test_any_number_of_workers_gives_the_same_weights(folder: Path, tmp_path: Path) -> None:
-    for workers in (0, 2):
-        trainer = Trainer(run(folder), tmp_path / str(workers), say=lambda text: None, workers=workers)
-        assert len(trainer.split.train) == 40
-        assert trainer.train()["knn_top1"] >= 0
-    assert hashes(tmp_path / "0") == hashes(tmp_path / "2")
+    return write_folder(tmp_path / "mine")
 
 
 def test_crops_are_those_of_the_batched_views(folder: Path) -> None:
@@ -70,43 +43,7 @@ def test_a_broken_file_is_named(folder: Path, tmp_path: Path, workers: int) -> N
     broken = folder / "train" / "cat" / "7.png"
     broken.write_bytes(broken.read_bytes()[:100])
     with pytest.raises(ValueError, match=r"^data: image \d+, .*7\.png, cannot be read: "):
-        Trainer(run(folder), tmp_path / "run", say=lambda text: None, workers=workers).train()
-
-
-def children(process: int) -> list[int]:
-    """Return the ids of the children of a process."""
-    try:
-        return [int(p) for p in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-    except FileNotFoundError:
-        return []
-
-
-def loaders(process: int) -> list[int]:
-    """Return the data-loading workers of a process, which are the children of its fork server."""
-    return [worker for server in children(process) for worker in children(server)]
-
-
-def all_exit(processes: list[int], seconds: float = 30) -> bool:
-    """Return whether all processes exit within the given time."""
-    deadline = time.monotonic() + seconds
-    while any(Path(f"/proc/{process}").exists() for process in processes) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return not any(Path(f"/proc/{process}").exists() for process in processes)
-
-
-def start_training(folder: Path, out: Path, *options: str) -> tuple[subprocess.Popen[bytes], list[int]]:
-    """Start a streamed training; return it and its two workers once they are running."""
-    arguments = ["--data", str(folder), "--stream", "--workers", "2", "--batch", "16", "--epochs", "1000", "--knn", "3",
-                 "--knn-every", "1000", "--out", str(out / "run"), *options]  # fmt: skip
-    with (out / "log").open("wb") as log:
-        command = [sys.executable, "-m", "contrapose", "train", *arguments]
-        main = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
-    while not (out / "run" / "records.jsonl").exists():
-        assert main.poll() is None, (out / "log").read_text()
-        time.sleep(0.05)
-    while len(workers := loaders(main.pid)) < 2 and main.poll() is None:
-        time.sleep(0.001)
-    return main, workers
+        Trainer(streamed_run(folder), tmp_path / "run", say=lambda text: None, workers=workers).train()
 
 
 def test_no_process_is_forked_from_one_with_threads(folder: Path, tmp_path: Path) -> None:
@@ -150,28 +87,6 @@ if __name__ == "__main__":
     environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
     result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment, check=False)
     assert result.stdout == "2\n", result.stderr
-
-
-def test_a_dead_worker_stops_the_training(folder: Path, tmp_path: Path) -> None:
-    main, workers = start_training(folder, tmp_path)
-    os.kill(workers[0], signal.SIGKILL)
-    killed_at = time.perf_counter()
-    assert main.wait(timeout=60) == 1, (tmp_path / "log").read_text()
-    assert time.perf_counter() - killed_at < 30
-    log = (tmp_path / "log").read_text()
-    assert "contrapose: a data-loading worker died" in log
-    assert "run the same command again to resume" in log
-    assert all_exit(workers)
-
-
-def test_a_worker_that_does_not_respond_stops_the_training(folder: Path, tmp_path: Path) -> None:
-    main, workers = start_training(folder, tmp_path, "--worker-timeout", "4")
-    os.kill(workers[0], signal.SIGSTOP)
-    assert main.wait(timeout=60) == 1, (tmp_path / "log").read_text()
-    log = (tmp_path / "log").read_text()
-    assert "the 2 data-loading workers delivered no batch for 4 s" in log
-    assert "Traceback" not in log
-    assert all_exit(workers)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

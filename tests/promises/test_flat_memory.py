@@ -1,0 +1,69 @@
+"""Memory does not grow with the number of steps: a training of any length needs that of a short one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from conftest import Promise
+
+# Trains in a process of its own, whose memory is that of the training alone, and prints KiB in use after every fourth step.
+SCRIPT = """
+import os, sys, tempfile
+from pathlib import Path
+import torch
+from contrapose.training import Run, Trainer
+
+framework, loss, epochs, leak = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+leaked = []
+
+
+def watch(progress):
+    leaked.append(torch.ones(leak, 1024 // 4))  # KiB in each step
+    if progress.step % 4 == 0:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        print(pages * os.sysconf("SC_PAGE_SIZE") // 1024)
+
+
+run = Run(limit=256, batch=8, epochs=epochs, framework=framework, loss=loss, queue=64, knn=3, knn_every=epochs, metrics=0, threads=1)
+with tempfile.TemporaryDirectory() as folder:
+    Trainer(run, Path(folder) / "run", watch, lambda text: None).train()
+"""
+STEPS_OF_AN_EPOCH, STEPS_BETWEEN = 32, 4
+LIMIT = 2.0  # KiB in each step: less than one record or tensor that is kept by mistake
+
+
+def growth(framework: str, loss: str, steps: int, leak: int = 0) -> float:
+    """Return by how many KiB the memory in use grows in each step of the second half of a training."""
+    arguments = [framework, loss, str(steps // STEPS_OF_AN_EPOCH), str(leak)]
+    sizes = [
+        int(size) for size in subprocess.check_output([sys.executable, "-c", SCRIPT, *arguments], text=True).split()
+    ]
+    assert len(sizes) == steps // STEPS_BETWEEN
+    # Allocators settle in the first half. A third of the second half on each side: single peaks do not count.
+    late = sizes[len(sizes) // 2 :]
+    third = len(late) // 3
+    start, end = min(late[:third]), min(late[-third:])
+    return (end - start) / (2 * third * STEPS_BETWEEN)
+
+
+@pytest.mark.parametrize(
+    ("framework", "loss", "steps"),
+    [
+        ("moco", "isogclr", 320),
+        *(
+            pytest.param(framework, loss, 10_016, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])
+            for framework, loss in (("simclr", "simclr"), ("moco", "isogclr"), ("memory-bank", "dystress"))
+        ),
+    ],
+)
+def test_memory_is_flat(framework: str, loss: str, steps: int, promise: Promise) -> None:
+    promise.case(growth(framework, loss, steps))
+    # In a short training the noise of the allocator weighs more: 200 KiB in 100 steps.
+    assert promise.worst < (LIMIT if steps < 1000 else LIMIT / 20)
+
+
+def test_a_leak_is_noticed() -> None:
+    """The negative control: 64 KiB in each step are kept."""
+    assert growth("simclr", "simclr", 96, leak=64) > LIMIT

@@ -1,0 +1,203 @@
+"""Files with random damage are read, or refused with a ValueError; nothing else is raised, and no reader hangs."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Promise
+from PIL import Image
+
+from contrapose.modalities import modality
+from contrapose.modalities.captions.files import open_captions
+from contrapose.modalities.images.archive import read_archive
+from contrapose.modalities.images.encoders import tiny
+from contrapose.training import Run
+from contrapose.training.exported import load_exported
+from contrapose.training.records import last_evaluation, read_object
+from contrapose.training.weights import export
+
+SECONDS = 20.0  # of one case, which takes milliseconds; a busy machine is slow
+RECORD = {"epoch": 1, "step": 4, "seconds": 0.5, "loss": 3.25, "knn_top1": 51.5, "uniformity": -1.5}
+LOSSES = (
+    "nt_xent(temperature=cosine(0.07, 0.2), negatives=hardest(64))",
+    "simclr(temperature=learned(0.2, low=0.1))",
+    "cacr(t_pos=1.0, t_neg=2.0, repulsion='reversed')",
+    "macl(temperature=0.2, alpha=0.5)",
+)
+# Where parsers make mistakes: ends of strings, nesting, numbers that are too large, text that is no UTF-8.
+TOKENS = (
+    b"", b"\0", b'"', b"'", b"\\", b"\n", b"\t", b",", b":", b"{", b"}", b"[" * 40, b"(" * 40, b"null", b"true", b"NaN", b"-1", b"0",
+    b"1e999", b"-Infinity", b"9" * 30, b"0x10", b"\xff\xfe", b"\xed\xa0\x80", "٣\u202e".encode(), b"../..", b"lambda: 0", b"x" * 300,
+)  # fmt: skip
+VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    2**70,
+    1e308,
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    "\ud800",
+    [],
+    [[]],
+    {},
+    [None],
+)
+
+
+def mutate(content: bytes, rng: random.Random) -> bytes:
+    """Return the content with one to three changes: a flipped bit, a cut, a token, a part that is repeated or missing."""
+    changed = bytearray(content)
+    for _ in range(rng.randint(1, 3)):
+        # Half of the changes are near the start, where binary files have their header.
+        at = rng.randrange(min(len(changed), 300) + 1) if rng.random() < 0.5 else rng.randrange(len(changed) + 1)
+        end = min(len(changed), at + rng.choice((1, 4, 30)))
+        match rng.randrange(5):
+            case 0 if at < len(changed):
+                changed[at] ^= 1 << rng.randrange(8)
+            case 1:
+                del changed[at:]
+            case 2:
+                changed[at:at] = changed[at:end]
+            case 3:
+                del changed[at:end]
+            case _:
+                changed[at:end] = rng.choice(TOKENS)
+    return bytes(changed)
+
+
+def replace_value(content: bytes, rng: random.Random) -> bytes:
+    """Return a JSON object with one value that is of another type, or missing, or whose key is unknown."""
+    description = json.loads(content)
+    key = rng.choice([*description, "unknown"])
+    description[key] = rng.choice(VALUES)
+    if rng.random() < 0.1:
+        del description[key]
+    return json.dumps(description).encode()
+
+
+def mutate_header(content: bytes, rng: random.Random) -> bytes:
+    """Return a .safetensors file with a damaged header whose declared length is right, so that it is parsed."""
+    (length,) = struct.unpack("<Q", content[:8])
+    header = mutate(content[8 : 8 + length], rng)
+    return struct.pack("<Q", len(header)) + header + content[8 + length :]
+
+
+def run_file() -> bytes:
+    return json.dumps(Run(loss=LOSSES[0], epochs=4, milestones=(1, 2)).describe()).encode()
+
+
+def archive_file() -> bytes:
+    file = io.BytesIO()
+    images = np.arange(4 * 8 * 8 * 3, dtype=np.uint8).reshape(4, 8, 8, 3)
+    labels = np.arange(4) % 2
+    np.savez(file, train_images=images, train_labels=labels, test_images=images, test_labels=labels, classes=["a", "b"])
+    return file.getvalue()
+
+
+def exported_file(folder: Path) -> bytes:
+    path = folder / "weights.safetensors"
+    views = modality("images").views("digits", 2)
+    export(tiny(), path, {"modality": "images", "encoder": "tiny", **modality("images").describe_input(views)})
+    return path.read_bytes()
+
+
+def captions_file(columns: str) -> bytes:
+    return "".join(f"{name}.png{columns}a {name} on grass\n" for name in "abcd").encode()
+
+
+def captions_lines() -> bytes:
+    return "".join(json.dumps({"image": f"{name}.png", "caption": f"a {name}"}) + "\n" for name in "abcd").encode()
+
+
+def write_images(folder: Path) -> None:
+    (folder / "images").mkdir()
+    for name in "abcd":
+        Image.new("RGB", (8, 8)).save(folder / "images" / f"{name}.png")
+
+
+def read_losses(path: Path) -> None:
+    """Read the settings of a loss as the command line does, which gives text of any kind."""
+    Run(loss=path.read_bytes().decode(errors="surrogateescape"))
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A file's name, what a valid one may contain, the function that reads it, and how its content is damaged."""
+
+    name: str
+    contents: Callable[[Path], list[bytes]]
+    read: Callable[[Path], object]
+    damage: Callable[[bytes, random.Random], bytes] = mutate
+
+
+READERS = {
+    "run.json": Reader("run.json", lambda folder: [run_file()], Run.load),
+    "settings in run.json": Reader("run.json", lambda folder: [run_file()], Run.load, replace_value),
+    "environment.json": Reader("environment.json", lambda folder: [b'{"threads": 2, "torch": "2.0"}'], read_object),
+    "records.jsonl": Reader("records.jsonl", lambda folder: [2 * (json.dumps(RECORD).encode() + b"\n")],
+                            lambda path: last_evaluation(path.parent, 10**9)),
+    "values in records.jsonl": Reader("records.jsonl", lambda folder: [json.dumps(RECORD).encode()],
+                                      lambda path: last_evaluation(path.parent, 10**9), replace_value),
+    "npz": Reader("mine.npz", lambda folder: [archive_file()], read_archive),
+    "safetensors": Reader("x.safetensors", lambda folder: [exported_file(folder)], load_exported),
+    "safetensors header": Reader("x.safetensors", lambda folder: [exported_file(folder)], load_exported, mutate_header),
+    "loss": Reader("loss.txt", lambda folder: [text.encode() for text in LOSSES], read_losses),
+    "captions.tsv": Reader("captions.tsv", lambda folder: [captions_file("\t"), captions_file("#0\t")], open_captions),
+    "captions.csv": Reader("captions.csv", lambda folder: [b"image,caption\n" + captions_file(",")], open_captions),
+    "captions.jsonl": Reader("captions.jsonl", lambda folder: [captions_lines()], open_captions),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(5000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
+@pytest.mark.parametrize("name", READERS)
+def test_a_damaged_file_is_read_or_refused(name: str, count: int, tmp_path: Path, promise: Promise) -> None:
+    reader = READERS[name]
+    rng, findings = random.Random(name), list[str]()
+    contents, path = reader.contents(tmp_path), tmp_path / reader.name
+    write_images(tmp_path)
+    for number, content in enumerate(contents + [reader.damage(rng.choice(contents), rng) for _ in range(count)]):
+        path.write_bytes(content)
+        start = time.perf_counter()
+        try:
+            reader.read(path)
+        except ValueError as error:
+            if number < len(contents):
+                findings.append(f"the undamaged file is refused: {error}")
+        except Exception as error:  # that is a finding
+            findings.append(f"{error!r} of {content[:400]!r}")
+        promise.case(time.perf_counter() - start)
+    assert not findings, f"{len(findings)} findings in {promise.cases} cases, such as {findings[0]}"
+    assert promise.worst < SECONDS
+
+
+def test_an_error_of_another_kind_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control: a reader that does not expect damage."""
+    careless = Reader("run.json", lambda folder: [run_file()], lambda path: Run(**json.loads(path.read_bytes())))
+    monkeypatch.setitem(READERS, "careless", careless)
+    with pytest.raises(AssertionError, match="findings in 61 cases, such as TypeError"):
+        test_a_damaged_file_is_read_or_refused("careless", 60, tmp_path, Promise())
+
+
+def test_damage_reaches_the_parsers() -> None:
+    """Most damaged files must not be refused for the same reason, or the cases would all be one."""
+    rng, reasons = random.Random(0), set[str]()
+    for _ in range(100):
+        try:
+            Run(loss=mutate(LOSSES[0].encode(), rng).decode(errors="surrogateescape"))
+        except ValueError as error:
+            reasons.add(str(error)[:20])
+    assert len(reasons) >= 3

@@ -1,0 +1,148 @@
+"""Training, evaluation and a report start no program, use no network, and write only to the directories they are given.
+
+The exceptions are in SECURITY.md: processes that load data, and what torch and matplotlib look up when they are imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Promise
+from PIL import Image
+
+SMALL = ["--limit", "64", "--batch", "32", "--epochs", "1", "--knn", "3", "--metrics", "20"]
+# Runs the commands of argv[2] and appends each audited event to the file argv[1]. Python calls the hook before it acts.
+SCRIPT = """
+import json, os, sys
+
+log = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)
+NEWS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "os.forkpty", "pty.spawn", "os.startfile",
+        "socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname",
+        "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown",
+        "shutil.rmtree", "shutil.copyfile", "shutil.move", "tempfile.mkstemp", "tempfile.mkdtemp")
+
+
+def hook(event, arguments):
+    writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+    if writes or event in NEWS:
+        os.write(log, (json.dumps([event, [str(x) for x in arguments]]) + "\\n").encode())
+
+
+if __name__ == "__main__":
+    sys.addaudithook(hook)
+    from contrapose.cli import main
+    for command in json.loads(sys.argv[2]):
+        main(command)
+"""
+PROGRAMS = {
+    "subprocess.Popen",
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.fork",
+    "os.forkpty",
+    "pty.spawn",
+    "os.startfile",
+}
+# torch looks for CUDA's libraries when it is imported, and matplotlib for fonts when it has no cache yet.
+LOOK_UPS = {"ldconfig", "fc-list"}
+
+
+def events(root: Path, commands: list[list[str]]) -> list[tuple[str, list[str]]]:
+    """Run commands in a process with an empty working and temporary directory; return what it was about to do."""
+    log, script = root / "events", root / "script.py"
+    log.touch()
+    script.write_text(SCRIPT)
+    (root / "work").mkdir()
+    environment = os.environ | {"TMPDIR": str(root / "tmp"), "MPLCONFIGDIR": str(root / "matplotlib")}
+    for name in ("tmp", "matplotlib"):
+        (root / name).mkdir()
+    arguments = [sys.executable, "-B", str(script), str(log), json.dumps(commands)]
+    result = subprocess.run(arguments, cwd=root / "work", env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return [(event, arguments) for event, arguments in map(json.loads, log.read_text().splitlines())]
+
+
+def offences(root: Path, commands: list[list[str]]) -> list[tuple[str, list[str]]]:
+    """Return the events that break the promise: programs, network, and paths outside of the run's and report's directories."""
+    allowed = [str(root / name) for name in ("runs", "reports", "tmp", "matplotlib")]
+
+    def is_allowed(event: str, arguments: list[str]) -> bool:
+        if event.startswith("socket."):
+            return "AF_INET" not in str(arguments) and str(arguments[-1]).startswith(str(root / "tmp"))
+        if event in PROGRAMS:
+            return event == "subprocess.Popen" and Path(arguments[0]).name in LOOK_UPS
+        if event in ("os.remove", "os.rmdir") and arguments[-1] != "-1":
+            return True  # relative to an open directory: a part of shutil.rmtree, which is an event of its own
+        path = os.path.realpath(root / "work" / arguments[0])
+        return arguments[0] == os.devnull or arguments[0].isdecimal() or any(path.startswith(one) for one in allowed)
+
+    return [(event, arguments) for event, arguments in events(root, commands) if not is_allowed(event, arguments)]
+
+
+def training(root: Path, data: str, *options: str) -> list[str]:
+    return ["train", "--data", data, *SMALL, *options, "--out", str(root / "runs" / "run")]
+
+
+def report(root: Path) -> list[str]:
+    """Return a command that trains with two losses and writes a report."""
+    out = ["--root", str(root / "runs"), "-o", str(root / "reports")]
+    return ["compare", "--data", "digits", *SMALL, "--losses", "simclr,dystress", *out]
+
+
+def further_commands(root: Path) -> list[list[str]]:
+    run, out = str(root / "runs" / "run"), root / "reports"
+    return [
+        ["embed", run, "digits", "-o", str(out / "features.npz")],
+        ["export", run, "-o", str(out / "encoder.safetensors")],
+        ["map", run, "-o", str(out / "map.png")],
+        ["explain", "simclr", "-o", str(out / "simclr.html")],
+        ["study", "run", "behaviour/equation6", "--root", str(root / "runs"), "-o", str(out)],
+    ]
+
+
+@pytest.mark.parametrize("everything", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_nothing_is_started_sent_or_written_elsewhere(everything: bool, tmp_path: Path, promise: Promise) -> None:
+    run = str(tmp_path / "runs" / "run")
+    commands = [training(tmp_path, "digits"), ["evaluate", run], report(tmp_path)]
+    assert offences(tmp_path, commands + (further_commands(tmp_path) if everything else [])) == []
+    for _ in (tmp_path / "events").read_text().splitlines():
+        promise.case()
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_only_workers_are_started(tmp_path: Path, promise: Promise) -> None:
+    """Streamed images are decoded in processes of a fork server, and nothing else is started."""
+    for part in ("train", "test"):
+        for label in ("cat", "dog"):
+            (tmp_path / "mine" / part / label).mkdir(parents=True)
+            for i in range(20):
+                pixels = np.random.default_rng(i).integers(0, 256, (40, 36, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(tmp_path / "mine" / part / label / f"{i}.png")
+    options = ["--stream", "--workers", "2", "--limit", "0", "--batch", "16"]
+    assert offences(tmp_path, [training(tmp_path, str(tmp_path / "mine"), *options)]) == []
+    assert "socket.connect" in (tmp_path / "events").read_text()  # to the fork server: workers were started
+    promise.case()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import subprocess; subprocess.run(['true'])",
+        "import os; os.system('true')",
+        "import socket; socket.socket().connect_ex(('127.0.0.1', 9))",
+        "open('here', 'w')",
+        "import os; os.mkdir('../there')",
+    ],
+)
+def test_an_offence_is_noticed(statement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control: the same hook, with a command that breaks the promise."""
+    monkeypatch.setattr(sys.modules[__name__], "SCRIPT", SCRIPT.replace("main(command)", statement))
+    assert len(offences(tmp_path, [[]])) == 1
