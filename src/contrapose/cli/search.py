@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -133,9 +133,11 @@ class Pictures:
         digest = hashlib.blake2b(f"{self.skip_broken}".encode(), digest_size=8)
         for image in self.images:
             if isinstance(image, TarMember):
-                place = image.tar.absolute(), image.offset, image.size, changed(image.tar)
-            else:
+                place: Any = image.tar.absolute(), image.offset, image.size, changed(image.tar)
+            elif isinstance(image, Path):
                 place = image.absolute(), 0, image.stat().st_size, changed(image)
+            else:  # of a built-in set, whose pictures never change
+                place = image
             digest.update(repr(place).encode())
         return digest.hexdigest()
 
