@@ -142,6 +142,8 @@ def _causal(layers: int, width: int, heads: int) -> Any:
         hidden_size=width,
         intermediate_size=4 * width,
         projection_dim=width,
+        bos_token_id=2,  # those of our vocabularies; CLIP's own are outside of it
+        eos_token_id=3,
         num_hidden_layers=layers,
         num_attention_heads=heads,
         pad_token_id=0,
