@@ -194,7 +194,10 @@ def test_three_columns_are_three_views(folder: Path) -> None:
         ("--data sentences.txt --columns question", "columns: expected one of text, got 'question'"),
         ("--data pairs.tsv --columns question anwser", "did you mean 'answer'?"),
         ("--data triplets.tsv --views columns", "use --view-count 3, or choose 2 columns with --columns"),
-        ("--data sentences.txt --encoder resnet18", "encoder: expected one of tiny, small, medium, hf:PATH, minilm"),
+        (
+            "--data sentences.txt --encoder resnet18",
+            "encoder: expected one of tiny, small, medium, clip-small, clip, hf:PATH, minilm",
+        ),
         ("--data sentences.txt --encoder tinny", "got 'tinny'"),
         ("--data sentences.txt --imbalance pareto", "imbalance: it is for images, and "),
         ("--data sentences.txt --batch 64 --epochs 1", "batch: 64 sentences for a step are more than the 40"),

@@ -250,7 +250,7 @@ def test_commands_for_one_encoder_refuse_two(
         assert "was trained on images with captions and has two encoders" in message, command
         assert message.count("\n") == 1
     message = error_message(capsys, "compare", "--data", str(data), "--losses", "clip,siglip", "--seeds", "1")
-    assert "captions" in message
+    assert "compare takes labelled images or pairs of texts" in message
     assert message.count("\n") == 1
     with pytest.raises(ValueError, match="has two encoders, and this is for runs with one"):
         load(trained)

@@ -38,11 +38,18 @@ class Embedder(nn.Module):
         self._readers: dict[int, tuple[Source, Reader]] = {}
 
     def use_workers(self, workers: int, *, timeout: float) -> None:
-        """Let processes decode data that is on disk, and wait for them at most so many seconds."""
+        """Let processes decode data that is on disk.
+
+        workers   number of processes
+        timeout   seconds to wait for them
+        """
         self.workers, self.timeout = workers, timeout
 
     def evaluate_in(self, context: Callable[[], AbstractContextManager[None]]) -> None:
-        """Run the networks inside this context in evaluation."""
+        """Run the networks inside a context in evaluation.
+
+        context   makes the context, such as one that changes settings of the device
+        """
         self.evaluation_context = context
 
     def forward(self, inputs: Tensor) -> Tensor:
