@@ -71,7 +71,7 @@ PROMISES = (
     Row("another world size", "A run resumes on another number of processes.", ("test_other_world_size.py",)),
     Row("isolation", "No program is started, no network is used, and nothing is written outside of the run's directory.",
         ("test_isolation.py",)),
-    Row("readers", "Every damaged file is read or refused with a ValueError.", ("test_fuzzed_readers.py",)),
+    Row("readers", "Every damaged file is read or refused with a ValueError.", ("test_fuzzed_readers.py",), "seconds of a case"),
     Row("memory", "Memory does not grow with the number of steps.", ("test_flat_memory.py",), "KiB per step"),
 )  # fmt: skip
 

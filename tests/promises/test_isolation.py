@@ -60,7 +60,9 @@ def events(root: Path, commands: list[list[str]]) -> list[tuple[str, list[str]]]
     log.touch()
     script.write_text(SCRIPT)
     (root / "work").mkdir()
-    environment = os.environ | {"TMPDIR": str(root / "tmp"), "MPLCONFIGDIR": str(root / "matplotlib")}
+    # torch sets TORCHINDUCTOR_CACHE_DIR, a directory of the real temporary directory, in a process that has compiled.
+    environment = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
+    environment |= {"TMPDIR": str(root / "tmp"), "MPLCONFIGDIR": str(root / "matplotlib")}
     for name in ("tmp", "matplotlib"):
         (root / name).mkdir()
     arguments = [sys.executable, "-B", str(script), str(log), json.dumps(commands)]

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from conftest import Promise
 
+from contrapose.report.render import write
 from contrapose.studies import find
+from contrapose.studies.collect import document
 from contrapose.studies.results import RunDirectory
 from contrapose.studies.task import Task
 from contrapose.training.locks import lock_directory
@@ -64,7 +66,7 @@ def test_a_killed_study_leaves_no_process(tmp_path: Path, promise: Promise) -> N
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, 6))])
 def test_killed_and_restarted(tmp_path: Path, seed: int, promise: Promise) -> None:
-    """After kills at random times no run is repeated or missing, and none that was finished is touched."""
+    """After kills at random times no run is repeated or missing, and a rebuilt report has the same bytes."""
     rng = random.Random(seed)
     finished: dict[str, int] = {}
     for _ in range(2):
@@ -84,6 +86,11 @@ def test_killed_and_restarted(tmp_path: Path, seed: int, promise: Promise) -> No
         if task.name in finished:
             assert (task.folder / "records.jsonl").stat().st_mtime_ns == finished[task.name]
         promise.case()
+    (folder,) = (tmp_path / "reports").iterdir()
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert {"index.html", "index.md"} < files.keys()
+    write(document([find(STUDY).plan("smoke")], 1, tmp_path / "runs"), tmp_path / "rebuilt")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "rebuilt").iterdir()} == files
 
 
 @pytest.mark.slow
