@@ -86,7 +86,9 @@ class VectorModality:
         train, test = Vectors(rows[:160], label[:160]), Vectors(rows[160:], label[160:])
         return Split(train, train, test)
 
-    def views(self, name: str, count: int, *, size: int = 0, folder: Path | None = None) -> NoisyVectors:
+    def views(
+        self, name: str, count: int, *, size: int = 0, length: int = 0, folder: Path | None = None
+    ) -> NoisyVectors:
         return NoisyVectors(count)
 
     def suggest(self, settings: Any, chosen: Any, device: torch.device) -> Suggestion:
@@ -95,8 +97,8 @@ class VectorModality:
     def check_encoder(self, name: str) -> None:
         assert name == "mlp"
 
-    def encoder(self, name: str, views: Any) -> Encoder:
-        return Encoder(nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 16)), 16)
+    def encoders(self, settings: Any, views: Any) -> dict[str, Encoder]:
+        return {"vectors": Encoder(nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 16)), 16)}
 
     def prepare(self, network: nn.Module) -> nn.Module:
         return network

@@ -262,7 +262,7 @@ def test_commands_for_one_encoder_refuse_two(
         ({"frozen_tower": "x"}, "frozen_tower: expected images or text, or nothing to train both, got 'x'"),
         ({"text_encoder": "huge"}, "text_encoder: expected one of tiny, .*got 'huge'"),
         ({"encoder": "huge"}, "encoder: expected one of tiny, .*got 'huge'"),
-        ({"framework": "simclr"}, "framework: simclr is for images and text, and the data is captions; use --framework two_towers"),
+        ({"framework": "simclr"}, "framework: simclr has one encoder, and the data is captions; use --framework two_towers"),
         ({"view_count": 3}, "view_count: two_towers has one view of each image and one caption, got 3"),
         ({"text_length": 2}, "text_length: expected at least 3 tokens"),
         ({"text_length": -1}, "text_length: expected a whole number of at least 0, got -1"),
@@ -302,4 +302,6 @@ def test_the_command_line_recognises_captions(
     run = Run.load(Path("run") / "run.json")
     assert (run.modality, run.framework, run.loss, run.text_encoder) == ("captions", "two_towers", "clip", "tiny")
     assert "10 images with 25 captions" in capsys.readouterr().out
-    assert "framework: simclr is for" in error_message(capsys, "train", "--data", str(data), "--framework", "simclr")
+    assert "framework: simclr has one encoder" in error_message(
+        capsys, "train", "--data", str(data), "--framework", "simclr"
+    )

@@ -238,7 +238,7 @@ def test_whole_steps_are_refused_where_they_are_impossible() -> None:
     whole = {"contrast": "whole", "accumulate": 2}
     for change, message in (
         ({"contrast": "whole"}, "contrast: whole is for steps of several batches; set --accumulate to at least 2"),
-        ({**whole, "framework": "moco"}, "contrast: whole is for simclr, simcse; the framework is moco"),
+        ({**whole, "framework": "moco"}, "contrast: whole is for simclr, simcse, two_towers; the framework is moco"),
         ({**whole, "framework": "memory-bank"}, "contrast: whole is for simclr"),
         ({"contrast": "all", "accumulate": 2}, "contrast: expected one of separate, whole, got 'all'"),
         ({**whole, "loss": "nt_xent(negatives=hardest(127))"}, r"hardest\(127\) asks for more than the 126 negatives"),

@@ -171,7 +171,8 @@ class Import:
         """Write the tensors under their own names, without prefixes such as module."""
         from safetensors.torch import save_file
 
-        from contrapose.training.weights import convert, untied
+        from contrapose.networks.foreign import convert
+        from contrapose.training.weights import untied
 
         if not self.file.is_file():
             raise ValueError(f"file: {self.file} does not exist")

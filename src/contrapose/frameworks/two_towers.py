@@ -95,6 +95,6 @@ ROWS = (
         own_settings=("text_encoder", "text_length", "frozen_tower"),
         check=_check,
         contrasts_whole=True,
-        modalities=("captions",),
+        modality="captions",
     ),
 )

@@ -12,7 +12,7 @@ import sys
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,6 @@ from contrapose.pairs import unit
 from contrapose.randomness import permutation
 from contrapose.training import checkpoint
 from contrapose.training.build import build_towers
-from contrapose.training.caption_model import CaptionModel
 from contrapose.training.embedder import Embedder
 from contrapose.training.kept import read_kept
 from contrapose.training.processes import own_device
@@ -36,6 +35,9 @@ from contrapose.training.recording import PROBE_SCORES, RecordedMeasure
 from contrapose.training.run import Run
 from contrapose.training.weights import difference
 from contrapose.validate import check_known
+
+if TYPE_CHECKING:
+    from contrapose.training.caption_model import CaptionModel
 
 
 class Model(Embedder):
@@ -221,8 +223,17 @@ def model_of(
 ) -> Any:  # a union would have to be taken apart wherever the kind of the run is known
     """Return the `Model` of a framework's networks, which it shares; for images with captions a `CaptionModel`."""
     if isinstance(network, TwoTowers):
-        return CaptionModel(run, network.encoder, network.projector, device, step=step, folder=folder)
+        return _model_class(2)(run, network.encoder, network.projector, device, step=step, folder=folder)
     return Model(run, network.encoder, network.projector, device, step=step, bank=network.bank, folder=folder)
+
+
+def _model_class(towers: int) -> Any:
+    if towers == 1:
+        return Model
+    # Imported when it is used: it needs the packages of texts.
+    from contrapose.training.caption_model import CaptionModel
+
+    return CaptionModel
 
 
 def load(folder: str | Path, *, epoch: int | None = None, device: torch.device | str | None = None) -> Model:
@@ -233,7 +244,7 @@ def load(folder: str | Path, *, epoch: int | None = None, device: torch.device |
     device   where it computes; default: a GPU if there is one, else the CPU
     """
     loaded = load_any(folder, epoch=epoch, device=device)
-    if isinstance(loaded, CaptionModel):
+    if not isinstance(loaded, Model):
         raise ValueError(
             f"run: {folder} was trained on images with captions and has two encoders, and this is for runs with one; see "
             "docs/captions.md for what can be done with it"
@@ -273,7 +284,7 @@ def load_any(
             raise ValueError(f"run: {path} does not fit the weights of step {saved.step}: {setting}: {obstacle}")
         module.load_state_dict(weights)
     target = torch.device(device) if device is not None else own_device()
-    kind: Any = CaptionModel if len(towers) > 1 else Model
-    model: Model | CaptionModel = kind(run, encoder, projector, target, step=saved.step, folder=folder)
+    model = _model_class(len(towers))(run, encoder, projector, target, step=saved.step, folder=folder)
     run.kind.prepare(model.to(target))
-    return model.eval()
+    loaded: Model | CaptionModel = model.eval()
+    return loaded

