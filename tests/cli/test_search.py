@@ -114,8 +114,10 @@ def test_embeddings_are_kept_until_step_or_pictures_change(
     Image.new("RGB", (20, 16), PURE["blue"]).save(changed)
     os.utime(changed, ns=(0, 1))
     assert "1.000" not in printed(capsys, command, model)[1]
-    printed(capsys, command, replace(model, step=8))
-    assert len(list((run / "search").iterdir())) == 3
+    assert len(list((run / "search").iterdir())) == 2
+    printed(capsys, command, replace(model, step=8))  # those of the earlier step are deleted
+    (kept,) = (run / "search").iterdir()
+    assert kept.name.startswith("step-00000008-")
 
 
 def test_a_folder_of_any_layout_and_a_tar(

@@ -19,10 +19,10 @@ import contrapose
 from contrapose.cli import main
 from contrapose.modalities.captions.captions import Captions
 from contrapose.modalities.captions.views import CaptionViews
-from contrapose.training import Run, Trainer, load, prepare
+from contrapose.training import Run, Trainer, drain, load, prepare
 from contrapose.training.caption_model import CaptionModel
 from contrapose.training.eager import EagerSteps
-from contrapose.training.graphed import TensorStep
+from contrapose.training.graphed import GraphedSteps, TensorStep
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +160,21 @@ def test_a_tensor_step_equals_the_eager_step(data: Path, tmp_path: Path) -> None
     for _ in losses:
         step()
     torch.testing.assert_close(step.losses, torch.tensor(losses), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("loss", ["clip", "siglip", "cacr", "dystress"])
+def test_a_graph_on_captions_has_the_losses_of_the_eager_steps(loss: str, tmp_path: Path) -> None:
+    run = run_of(Path("shapes"), loss=loss, limit=160, batch=8, precision="bf16", metrics=0, optimiser="sgd", lr=1e-4)
+    eager = Trainer(run, tmp_path / "eager", say=lambda text: None, data_root=tmp_path / "cache")
+    steps = EagerSteps(eager.context)
+    losses = [steps.step([batch], 0, place) for place, batch in enumerate(steps.batches(0, 0))]
+    captured = GraphedSteps(
+        Trainer(run, tmp_path / "graph", say=lambda text: None, data_root=tmp_path / "cache").context
+    )
+    graph_losses = drain(captured.epoch(0, 0, lambda *progress: None))
+    assert captured.one.graph is not None
+    torch.testing.assert_close(torch.tensor(graph_losses), torch.tensor(losses), rtol=0.02, atol=0.02)
 
 
 def gradients(trainer: Trainer, *, whole: bool) -> list[Tensor]:

@@ -213,6 +213,10 @@ def _keep(path: Path, index: list[int], embeddings: Tensor) -> None:
         path.parent.mkdir(exist_ok=True)
         temporary.write_bytes(save({"index": torch.tensor(index), "embeddings": embeddings.contiguous()}))
         temporary.rename(path)
+        step = path.name.rpartition("-")[0]
+        for other in path.parent.glob("step-*.safetensors"):
+            if other.name.rpartition("-")[0] != step:  # the run has been trained on since
+                other.unlink(missing_ok=True)
     except OSError as error:  # a run that may only be read can be searched all the same
         print(f"the next search computes the embeddings again: {path}: {error.strerror}", file=sys.stderr)
     finally:

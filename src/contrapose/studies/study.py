@@ -380,7 +380,7 @@ def _short_probe(item: str) -> str:
 def _smoke_changes(changes: Settings) -> dict[str, Any]:
     """Return the changes that a smoke run keeps: the method, but no sizes or schedules that 160 digits do not allow."""
     dropped = (
-        *("views", "encoder", "head", "data", "queue", "precision"),
+        *("views", "encoder", "text_encoder", "head", "data", "queue", "precision"),
         *("optimiser", "lr", "weight_decay", "schedule", "milestones", "warmup"),
     )
     kept = {key: value for key, value in changes.items() if key not in dropped}

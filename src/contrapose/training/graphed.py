@@ -3,7 +3,8 @@
 Gather, augmentation, encoder, loss, backward pass, optimiser, queue, bank and momentum encoder are captured once and
 replayed. What changes from step to step (position in the epoch, learning rate) and from epoch to epoch (order, augmentation,
 a scheduled temperature) is in tensors. A batch's views are made while the batch before it is trained on. Augmentation and
-encoders are compiled. The first steps run eagerly and are real steps: they set up autograd, cuDNN and the compiler.
+encoders are compiled if there are many steps. The first steps run eagerly and are real steps: they set up autograd, cuDNN and
+the compiler.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from contrapose.training.stops import Diverged
 # in the first turn, since another run may reset what is compiled for this one (views are then compiled once more, for the first
 # batch of an epoch).
 _TURN = max(4, WARMUP_STEPS)
+# A training of fewer steps is not compiled: this takes half a minute to two, and saves a few milliseconds of each step.
+COMPILED_STEPS = 5000
 _WINDOW = 5 * _TURN  # steps between looks at the loss, which is one window old, so that nothing waits for the GPU
 
 
@@ -138,6 +141,9 @@ class GraphedSteps:
         _compile_for(
             run.framework,
             run.encoder,
+            run.text_encoder,
+            run.text_length,
+            run.size,
             run.head,
             run.width,
             run.norm_splits,

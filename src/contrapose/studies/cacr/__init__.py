@@ -29,5 +29,7 @@ from contrapose.studies.cacr.tables import TABLES
 from contrapose.studies.cacr.theorems import THEOREMS
 
 # In the order of the paper.
-_TABLES = sorted((*TABLES, *IMAGENET_TABLES), key=lambda study: int(study.name.removeprefix("cacr/table")))
+_TABLES = sorted(
+    (*TABLES, *IMAGENET_TABLES), key=lambda study: int(study.name.removeprefix("cacr/table").split("-")[0])
+)
 STUDIES = tuple(replace(with_notes(study), loss_values=LOSS_VALUES) for study in (*FIGURES, *_TABLES, *THEOREMS))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from contrapose.studies.cacr import printed
 from contrapose.studies.cacr.baselines import WITHOUT_NEGATIVES, byol_settings
-from contrapose.studies.cacr.captions import TABLE19
+from contrapose.studies.cacr.captions import TABLE19, TABLE19_STARTS
 from contrapose.studies.cacr.methods import (
     AU_CL,
     CACR_K1,
@@ -236,4 +236,5 @@ IMAGENET_TABLES = (
         ),
     ),
     TABLE19,
+    TABLE19_STARTS,
 )
