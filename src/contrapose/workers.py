@@ -50,7 +50,13 @@ def _blocked_signals() -> Iterator[None]:
 
 
 def receive_signals() -> None:
-    """In a child: receive SIGTERM and SIGINT, which the fork server and its children ignore by default."""
+    """In a child: end on SIGTERM and SIGINT, which the fork server and its children ignore by default.
+
+    The child ends by an exception, so that it releases the locks that it holds: the workers of a pool share the lock of a
+    queue, and would wait forever for one that was killed while it waited for work.
+    """
+    for number in _STOP_SIGNALS:
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
 
 

@@ -44,6 +44,7 @@ def test_methods_and_objectives() -> None:
         ("nt_xent(**3)", "expected each setting once, as name=value"),
         ("nt_xent(temperature={[]: 2})", "expected a number, a string or one of other_views"),
         ("nt_xent(temperature=a.b)", "expected a number, a string or one of other_views"),
+        (f"cacr(t_pos={10**30})", "expected numbers of at most 64 bits"),
     ],
 )
 def test_errors_say_what_was_expected(text: str, message: str) -> None:

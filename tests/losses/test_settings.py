@@ -27,6 +27,8 @@ from contrapose.losses import (
     tau,
     triplet,
 )
+from contrapose.losses.parse import parse
+from contrapose.losses.trial import try_loss
 from contrapose.pairs import cross, from_similarities, queue, two_views, views
 from contrapose.pairs.negatives import batch_rows, hardest, other_views, stored_rows
 from contrapose.temperature import (
@@ -85,6 +87,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "cmc": (lambda: cmc(P, temperature=torch.ones(8)), "temperature: cmc takes a number or a function"),
     "split": (lambda: dcl(cross(torch.randn(4, 3), torch.randn(4, 3)), split_views=True), "split_views: expected the batch itself in several views"),
     "gamma": (lambda: sogclr(P, gamma=0.0), "gamma: expected a number above 0"),
+    "gamma above": (lambda: sogclr(P, gamma=1.5), "gamma: expected a number of at most 1, got 1.5"),
     "average": (lambda: sogclr(P, log_average=torch.zeros(3)), "log_average: expected one number per anchor (8,), got (3,)"),
     "score": (lambda: tau(P, score=torch.zeros(8, 1)), "score: expected one floating point number per anchor"),
     "uncertainty": (lambda: uncertainty(torch.zeros(8), base=0.0), "base: expected a number above 0"),
@@ -108,6 +111,41 @@ def test_bad_settings_are_named(name: str) -> None:
     make, message = WRONG[name]
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
+
+
+# Of each setting, numbers that are allowed and such that are not, on both sides of a bound.
+BOUNDS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "cacr(t_pos=%s)": ((0.0,), (-0.1,)),
+    "cacr(t_neg=%s)": ((0.0,), (-0.1,)),
+    "cacr(t=%s, cost='rbf')": ((0.1,), (0.0, -1.0)),
+    "cacr_moco_v3(temperature=%s)": ((0.1,), (0.0, -1.0)),
+    "moco_v3(temperature=%s)": ((0.1,), (0.0, -1.0)),
+    "sogclr(gamma=%s)": ((0.1, 1.0), (0.0, 1.5)),
+    "dclw(sigma=%s)": ((0.1,), (0.0, -1.0)),
+    "generalized_nt_xent(alpha=%s)": ((0.1,), (0.0,)),
+    "generalized_nt_xent(weight=%s)": ((0.0, 0.5), (-0.1,)),
+    "hard_negative(beta=%s)": ((0.0, 0.5), (-0.1,)),
+    "hard_negative(tau_plus=%s)": ((0.0, 0.5), (-0.1, 1.0)),
+    "simple(weight=%s)": ((0.0, 0.5), (-0.1,)),
+    "align_uniform(t=%s)": ((0.1,), (0.0,)),
+    "barlow_twins(weight=%s)": ((0.0, 0.5), (-0.1,)),
+    "vicreg(variance_weight=%s)": ((0.0, 0.5), (-0.1,)),
+    "w_mse(shrinkage=%s)": ((0.0, 1.0), (-0.1, 1.5)),
+    "zero_cl(ridge=%s)": ((1e-3,), (0.0,)),
+    "arb(ridge=%s)": ((1e-3,), (0.0,)),
+    "swav(epsilon=%s)": ((0.01,), (0.0,)),
+}
+
+
+@pytest.mark.parametrize("text", BOUNDS)
+def test_bounds_of_settings(text: str) -> None:
+    allowed, refused = BOUNDS[text]
+    for value in allowed:
+        try_loss(parse(text % value))
+    name = re.findall(r"(\w+)=%s", text)[0]
+    for value in refused:
+        with pytest.raises(ValueError, match=rf"{name}: expected a .*, got {value}"):
+            try_loss(parse(text % value))
 
 
 EMPTY: dict[str, tuple[Any, Any]] = {

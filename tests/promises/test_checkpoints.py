@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import os
 import pickle
@@ -157,6 +158,32 @@ def test_a_checkpoint_of_a_newer_version(tmp_path: Path) -> None:
         ValueError, match=r"step-00000001 has the format 9, .* reads formats up to 2; upgrade contrapose"
     ):
         latest(tmp_path, quiet)
+
+
+def test_the_hash_is_that_of_earlier_versions(tmp_path: Path) -> None:
+    """Another order of the keys would make every checkpoint that exists a damaged one."""
+    folder = save(tmp_path, Checkpoint(7, {}, {"epoch": 1, "step": 7}))
+    described = b'{"format": 2, "record": {"epoch": 1, "step": 7}, "step": 7}\n'
+    payload = (folder / "tensors.safetensors").read_bytes()
+    sha256 = hashlib.sha256(described + payload).hexdigest()
+    assert json.loads((folder / "checkpoint.json").read_bytes())["sha256"] == sha256
+
+
+def test_only_a_damaged_checkpoint_is_written_again(tmp_path: Path) -> None:
+    tensors = save(tmp_path, state(1)) / "tensors.safetensors"
+    file = tensors.stat().st_ino
+    save(tmp_path, state(1))
+    assert tensors.stat().st_ino == file
+    tensors.write_bytes(b"damaged")
+    assert read(save(tmp_path, state(1))) is not None
+
+
+def test_a_write_leaves_no_file_open_and_other_files_alone(tmp_path: Path) -> None:
+    (tmp_path / ".step-notes").write_text("a file, which no write has left")
+    before = os.listdir("/proc/self/fd")
+    save(tmp_path, state(1))
+    assert os.listdir("/proc/self/fd") == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".step-notes", "step-00000001"]
 
 
 class Hostile:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,13 @@ import torch
 from contrapose.cli import main
 from contrapose.embeddings import Embeddings, within_batch
 from contrapose.training import Diverged, Run, Trainer
-from contrapose.training.collapse import collapse_in_words, collapsed_outputs, describe_collapse, follow_collapse
+from contrapose.training.collapse import (
+    collapse_in_words,
+    collapsed_outputs,
+    describe_collapse,
+    follow_collapse,
+    records_to_follow,
+)
 from contrapose.training.records import append, read_records
 
 # Nothing keeps embeddings apart: without its other terms VICReg only attracts, and the projector has no batch norm at its end.
@@ -92,6 +99,7 @@ def test_begin_and_recovery_are_said_once() -> None:
     healthy, equal = {"feature_std": 0.9, "effective_rank": 20.0}, {"feature_std": 0.01, "effective_rank": 1.1}
     records: list[dict[str, Any]] = []
     messages: dict[int, str] = {}
+    kept: list[Mapping[str, Any]] = []  # a run keeps less than all of its records
     for epoch, deviation, values in [
         (1, 0.9, {}),
         (2, 0.8, healthy),
@@ -104,8 +112,13 @@ def test_begin_and_recovery_are_said_once() -> None:
         (9, 0.80, {}),
     ]:
         now = record(epoch, batch_feature_std=deviation, **values)
+        same = dict(now)
         messages[epoch] = follow_collapse(now, records, RUN, evaluated=bool(values))
+        assert follow_collapse(same, kept, RUN, evaluated=bool(values)) == messages[epoch]
+        assert same == now
         records.append(now)
+        kept = records_to_follow(kept, now)
+        assert len(kept) == (1 if deviation >= 0.1 else epoch - 1)
     assert [epoch for epoch, message in messages.items() if message] == [4, 8]
     assert "has collapsed since epoch 3: the projector's outputs are nearly equal (feature_std 0.01, effective_rank 1.1)" in messages[4]  # fmt: skip
     assert messages[8] == "no longer collapsed after epoch 8 (projector's outputs: feature_std 0.9, effective_rank 20)"

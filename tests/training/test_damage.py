@@ -18,7 +18,6 @@ from safetensors.torch import load_file, save_file
 from contrapose.cli import main
 from contrapose.studies.results import RunDirectory
 from contrapose.training import Run, Trainer, checkpoint, load
-from contrapose.training.run import _JSON_TYPES
 
 SMALL = ["--limit", "64", "--batch", "32", "--epochs", "1", "--knn", "3", "--metrics", "0"]
 
@@ -45,14 +44,14 @@ def change(**settings: Any) -> Callable[[dict[str, Any]], bytes]:
         (lambda d: b"{}", "missing settings: accumulate, batch"),
         (lambda d: b"[" * 100_000, "recursion"),
         (change(colour="red"), "unknown settings: colour"),
-        (change(epochs="many"), "epochs: expected int, got 'many'"),
-        (change(epochs=True), "epochs: expected int, got True"),
-        (change(lr=float("nan")), "lr: expected a finite number of at least 0, got nan"),
-        (change(loss=3), "loss: expected str, got 3"),
-        (change(data=["a"]), "data: expected str, got ['a']"),
-        (change(stream="no"), "stream: expected bool, got 'no'"),
-        (change(milestones=["x"]), "milestones: expected whole numbers, got ['x']"),
-        (change(milestones=3), "milestones: expected tuple[int, ...], got 3"),
+        (change(epochs="many"), "epochs: expected a whole number, got 'many'"),
+        (change(epochs=True), "epochs: expected a whole number, got True"),
+        (change(lr=float("nan")), "lr: expected a finite number, got nan"),
+        (change(loss=3), "loss: expected a text, got 3"),
+        (change(data=["a"]), "data: expected a text, got ['a']"),
+        (change(stream="no"), "stream: expected True or False, got 'no'"),
+        (change(milestones=["x"]), "milestones: expected a list of whole numbers, got ['x']"),
+        (change(milestones=3), "milestones: expected a list of whole numbers, got 3"),
         (change(encoder="resnet"), "encoder: expected one of"),
     ],
 )
@@ -76,10 +75,6 @@ def test_a_damaged_description(
 def test_a_directory_in_place_of_the_description(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run.json").mkdir()
     assert "run.json cannot be read: Is a directory" in error_message(capsys, "evaluate", str(tmp_path))
-
-
-def test_every_setting_has_a_type_of_json() -> None:
-    assert {field.type for field in Run.__dataclass_fields__.values()} <= _JSON_TYPES.keys()
 
 
 @pytest.mark.parametrize(

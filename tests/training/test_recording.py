@@ -103,7 +103,7 @@ def test_the_deficit_hardly_depends_on_the_batch_size() -> None:
         ("entropy:2:2@1", "record: expected MEASURE@EPOCHS"),
         ("entropy:2:@1", "record: expected MEASURE@EPOCHS"),
         ("entropy@1", "record: expected MEASURE@EPOCHS"),
-        (3, "record: expected MEASURE@EPOCHS"),
+        (3, "record: expected a list of texts"),
     ],
 )
 def test_bad_items_are_refused_at_once(item: Any, message: str) -> None:
@@ -142,5 +142,5 @@ def test_the_settings_are_part_of_the_name_and_read_back() -> None:
 def test_lists_of_settings() -> None:
     assert Run(record=[], keep=[1]).name == Run(keep=(1,)).name  # type: ignore[arg-type]
     for settings in ({"record": "entropy:2@1"}, {"keep": 5}, {"keep": None}):
-        with pytest.raises(ValueError, match=rf"^{next(iter(settings))}: expected a list, got"):
+        with pytest.raises(ValueError, match=rf"^{next(iter(settings))}: expected a list of .*, got"):
             Run(**settings)

@@ -64,3 +64,22 @@ def test_settings_that_no_machine_can_train(
     monkeypatch.chdir(tmp_path)
     assert expected in error_message(capsys, "train", *SMALL, *options)
     assert list(tmp_path.iterdir()) == []
+
+
+def named(data: str) -> Run:
+    return Run(data=data, views="digits", encoder="tiny", epochs=1, batch=2, lr=0.1)
+
+
+@pytest.mark.parametrize("data", ["x" * 255, "é" * 127, "a/" + "日" * 85, "x" * 234])
+def test_data_with_a_long_name(data: str, tmp_path: Path) -> None:
+    """A file system allows 255 bytes for a name, and the lock of a run has six more than its directory."""
+    run = named(data)
+    (tmp_path / run.name).mkdir()
+    (tmp_path / f".{run.name}.lock").touch()
+    assert re.search(r"-simclr-[0-9a-f]{8}$", run.name)
+    assert run.name != named(data + "y").name  # what is cut off is in the hash
+
+
+def test_a_name_that_fits_is_not_cut() -> None:
+    assert named("x" * 233).name == f"{'x' * 233}-simclr-" + named("x" * 233).name[-8:]
+    assert len(named("x" * 233).name) == 249

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 from contrapose.evaluation import Measures
 from contrapose.networks.norms import replace_norms
 from contrapose.optim.lars import LARS
-from contrapose.training import Run, Trainer, load
+from contrapose.training import Run, Trainer, checkpoint, load
 from contrapose.training.eager import EagerSteps
 from contrapose.training.optimisers import learning_rate
 from contrapose.training.run import ADDED
@@ -32,6 +33,21 @@ def test_a_run_writes_its_settings_and_records(tmp_path: Path) -> None:
     records = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
     assert [r["epoch"] for r in records] == [1, 2]
     assert records[-1]["knn_top1"] == scores["knn_top1"]
+
+
+def test_a_quick_evaluation_is_not_preceded_by_a_slow_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, saved = checkpoint.save, []
+
+    def save_slowly(folder: Path, state: checkpoint.Checkpoint) -> None:
+        time.sleep(3.0)
+        saved.append(state.step)
+        save(folder, state)
+
+    monkeypatch.setattr(checkpoint, "save", save_slowly)
+    Trainer(replace(RUN, epochs=4, knn_every=1), tmp_path, say=quiet).train()
+    assert saved == [4, 16]  # the first one, since its evaluation might have taken long, and the last
 
 
 def test_records_hold_the_penalties_of_the_loss(tmp_path: Path) -> None:

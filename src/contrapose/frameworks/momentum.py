@@ -205,7 +205,7 @@ ROWS = (
         name="moco",
         build=_build_moco,
         negatives=_moco_negatives,
-        own_settings=("symmetric", "batch_negatives"),
+        own_settings=("symmetric", "batch_negatives", "norm_splits"),
         check=_check_moco,
     ),
 )

@@ -48,7 +48,7 @@ def align_uniform(
     for name, value in (("alpha", alpha), ("t", t)):
         check_number(name, value, above=0.0)
     for name, value in (("align_weight", align_weight), ("uniform_weight", uniform_weight)):
-        check_number(name, value)
+        check_number(name, value, least=0.0)
     distance = pairs.positive_distances()
     if alpha != 2:
         # For α < 2 the derivative is infinite at 0, where the minimum is: coincident views get no gradient. The inner

@@ -84,8 +84,8 @@ def cacr(
     check_number("t_pos", t_pos, least=0.0)
     check_number("t_neg", t_neg, least=0.0)
     check_number("t", t, above=0.0)
-    check_number("attract_weight", attract_weight)
-    check_number("repel_weight", repel_weight)
+    check_number("attract_weight", attract_weight, least=0.0)
+    check_number("repel_weight", repel_weight, least=0.0)
     if detach_queue_weights and cost == "rbf":
         raise ValueError("detach_queue_weights: expected a cost of 'euclidean' or 'inner' with it, got 'rbf'")
     check_choice("attraction", attraction, *WEIGHTS)

@@ -117,9 +117,12 @@ def _value(node: ast.expr, text: str) -> Any:
         except TypeError as error:
             raise ValueError(f"loss: in {text!r}, {name}: {error}") from error
     try:
-        return ast.literal_eval(node)
+        value = ast.literal_eval(node)
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"loss: in {text!r}, expected a number, a string or one of {', '.join(_VALUE_FUNCTIONS)}, "
             f"got {ast.unparse(node)!r}"
         ) from error
+    if isinstance(value, int) and abs(value) >= 2**63:  # torch refuses it with an error of its own
+        raise ValueError(f"loss: in {text!r}, expected numbers of at most 64 bits, got {value}")
+    return value

@@ -8,6 +8,7 @@ from pathlib import Path
 from contrapose.evaluation.sentences import read_sts
 from contrapose.frameworks import FRAMEWORKS
 from contrapose.modalities import Split
+from contrapose.training.framework_checks import check_hardest
 from contrapose.training.recording import check_record, recorded_measures
 from contrapose.training.run import Run
 
@@ -34,7 +35,7 @@ def check_samples(run: Run, split: Split) -> None:
     _check_scored_pairs(run)
     # The bank is as large as the data set, so the run alone could not check this.
     if FRAMEWORKS[run.framework].negatives(run, run.view_maker().count) is None:
-        run.check_hardest(size - 1)
+        check_hardest(run, size - 1)
 
 
 def _check_scored_pairs(run: Run) -> None:

@@ -67,7 +67,7 @@ def follow_collapse(record: dict[str, Any], earlier: Sequence[Mapping[str, Any]]
     """Add `collapsed_since` to a record if the run is collapsed; return what to say if that begins or ends, else nothing.
 
     record      of the epoch that was trained last
-    earlier     records before it, which hold the state of a resumed run
+    earlier     records before it, or what `records_to_follow` keeps of them
     run         settings of the training
     evaluated   whether the record has the numbers of an evaluation; without, the state is that of the record before
     """
@@ -83,6 +83,13 @@ def follow_collapse(record: dict[str, Any], earlier: Sequence[Mapping[str, Any]]
         return ""
     numbers = _numbers(record.get("feature_std", record.get("batch_feature_std")), record.get("effective_rank"))
     return f"no longer collapsed after epoch {record['epoch']} (projector's outputs: {numbers})"
+
+
+def records_to_follow(earlier: Sequence[Mapping[str, Any]], record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return what `follow_collapse` needs of the records up to this one: a healthy run has to remember its last epoch alone."""
+    needed = {name: record[name] for name in ("epoch", "batch_feature_std", "collapsed_since") if name in record}
+    is_healthy = record.get("batch_feature_std", 1.0) >= DEVIATION
+    return [needed] if is_healthy else [*earlier, needed]
 
 
 def _first_epoch(record: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]]) -> int:

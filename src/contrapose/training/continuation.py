@@ -7,6 +7,8 @@ extensions.json keeps the history: for each extension, both numbers of epochs an
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,17 @@ def recorded_run(folder: Path) -> Run | None:
     path = folder / "run.json"
     begun = (folder / "records.jsonl").exists() or (folder / "checkpoints").exists()
     return Run.load(path) if path.exists() and begun else None
+
+
+def claim_directory(folder: Path, run: Run, environment: Mapping[str, Any]) -> None:
+    """Write the settings of a run and its environment: from here on the directory holds this run."""
+    path = folder / "run.json"
+    with suppress(OSError, ValueError):  # there is none, or one that another process did not finish
+        if json.loads(path.read_text()) == run.describe():
+            return
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json_atomically(folder / "environment.json", environment)
+    write_json_atomically(path, run.describe())
 
 
 def continued_run(run: Run, recorded: Run, folder: Path, *, extend: bool) -> Run:

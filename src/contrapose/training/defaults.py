@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from contrapose.training.run import Run
+from contrapose.training.sources import check_lists
 
 # Optimiser steps to aim at, and the limits of the number of epochs: a CPU is slow, and few images are seen more often.
 _STEPS = {"cpu": 400, "cuda": 20_000}
@@ -34,7 +35,9 @@ def resolve(
     Settings that were given are kept. If `folder` has a run on the same data, the others are those of that run: it is
     resumed even if the number of images or the device has changed.
     """
-    _check_warmup(run)  # now if the epochs are given, so that nothing is read for a run that is refused
+    # Before any data is read. The warm-up is checked here if the epochs are given, and otherwise below.
+    check_lists(run)
+    _check_warmup(run)
     if run.auto_settings:
         stored = _stored_run(run, folder)
         if stored is not None:

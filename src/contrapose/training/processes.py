@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import warnings
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.distributed import sum_over_ranks
 from contrapose.networks.norms import ReplacementBatchNorm, at_least_float32, replace_norms
@@ -50,6 +52,15 @@ def own_device() -> torch.device:
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(device)
     return device
+
+
+def distributed(learner: nn.Module, device: torch.device) -> nn.Module:
+    """Return a module whose processes average their gradients and share the statistics of batch norms, replaced in place."""
+    synchronise_batch_norms(learner, device)
+    # Buffers are equal on all processes: they come from gathered batches and synchronised statistics.
+    with warnings.catch_warnings():  # torch 2.15 has a new name for this argument
+        warnings.simplefilter("ignore", FutureWarning)
+        return DistributedDataParallel(learner, broadcast_buffers=False)
 
 
 def synchronise_batch_norms(network: nn.Module, device: torch.device) -> nn.Module:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from contrapose.modalities import Split
+from contrapose.modalities.images.load import class_list
 from contrapose.modalities.tars import StoredFile
 from contrapose.training.build import prepare
 from contrapose.training.run import Run
@@ -119,6 +120,17 @@ def check_init(run: Run, folder: Path) -> None:
         raise ValueError("init: texts start from a folder; use --encoder hf:FOLDER, such as `contrapose export` writes")
     if run.init and not Path(find_file(run.init, folder)).is_file():
         raise ValueError(f"init: {run.init} is not a file (relative paths start at the working directory)")
+
+
+def check_lists(run: Run) -> None:
+    """Refuse a list of classes or of images that cannot be used, before the data is read."""
+    if run.modality != "images":
+        return
+    if class_list(run.classes) and not Path(run.data).is_dir():
+        raise ValueError(f"classes: only a folder with one subfolder per class has a choice of classes, got {run.data}")
+    rule, _, file = run.imbalance.partition(":")
+    if rule == "index" and not Path(file).is_file():
+        raise ValueError(f"imbalance: expected a file of indices after 'index:', but {file} is not a file")
 
 
 def find_data(run: Run, folder: Path) -> list[str]:

@@ -2,42 +2,38 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
-import warnings
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
-from contrapose.evaluation import Measures
 from contrapose.frameworks import Embed
 from contrapose.training import checkpoint
 from contrapose.training.build import build, build_loss, prepare
 from contrapose.training.checks import check_samples
-from contrapose.training.collapse import follow_collapse
+from contrapose.training.collapse import follow_collapse, records_to_follow
 from contrapose.training.context import StepContext
-from contrapose.training.continuation import continued_run, record_extension, recorded_run
+from contrapose.training.continuation import claim_directory, continued_run, record_extension, recorded_run
 from contrapose.training.defaults import resolve
 from contrapose.training.eager import EagerSteps
-from contrapose.training.graphed import GraphedSteps, graph_obstacle
+from contrapose.training.epoch_evaluation import EpochEvaluation
+from contrapose.training.graphed import COMPILED_STEPS, GraphedSteps, graph_obstacle
 from contrapose.training.kept import keep, keep_best, lost_weights
 from contrapose.training.model import Model, model_of
 from contrapose.training.optimisers import optimiser
 from contrapose.training.precision import check_bf16
-from contrapose.training.processes import any_requested, join_process_group, own_device, synchronise_batch_norms
-from contrapose.training.recording import RecordedMeasure, recorded_measures
+from contrapose.training.processes import any_requested, distributed, join_process_group, own_device
 from contrapose.training.records import append, drop_records_after, environment, read_records, write_json_atomically
 from contrapose.training.run import Run
+from contrapose.training.saving import PartialEpoch, SavedTraining
 from contrapose.training.sources import check_init, check_same_data, describe_data, find_file
-from contrapose.training.state import collect, restore
-from contrapose.training.stops import Diverged, Stopped, StopRequests, signals
+from contrapose.training.stops import Stopped, StopRequests, signals
 from contrapose.training.threads import choose_threads, fixed_threads, with_fixed_threads
 from contrapose.validate import check_directory
 from contrapose.workers import TIMEOUT, worker_failures
@@ -95,14 +91,18 @@ class Trainer:
         check_samples(self.run, self.split)
         with fixed_threads(self.threads):
             self.context = self._build()
+        self.saved = SavedTraining(self.folder, self.context)
+        self.evaluation = EpochEvaluation(run=self.run, model=self.model, split=self.split, say=self.say)
         # Only now is anything written: a run with bad settings leaves no directory behind.
-        self._claim_folder()
+        if self.rank == 0 and self.recorded is None:
+            claim_directory(self.folder, self.run, environment(self.device) | {"threads": self.threads})
         self.steps: EagerSteps | GraphedSteps = EagerSteps(self.context)
         self.requests = StopRequests()  # replaced when training starts: several runs may share one list
         self.step = 0
-        self.saved_at, self.saved_step, self.saving_seconds = -math.inf, 0, 0.0  # of the last checkpoint
-        self.partial_epoch = (0.0, 0.0)  # of an epoch that was interrupted: the sum of its losses, and its seconds
+        self.evaluation_seconds = math.inf  # of the last evaluation; the first one may take long
+        self.partial_epoch: PartialEpoch = (0.0, 0.0)
         self.record: dict[str, Any] | None = None  # of the last epoch
+        self.earlier: list[Mapping[str, Any]] = []  # what is needed of the records so far
 
     def _check_settings(self) -> None:
         run = self.run
@@ -121,18 +121,6 @@ class Trainer:
         if self.recorded is not None:
             self.run = continued_run(self.run, self.recorded, self.folder, extend=self.extend)
 
-    def _claim_folder(self) -> None:
-        """Write the settings: from here on the directory holds this run."""
-        path = self.folder / "run.json"
-        if self.rank or self.recorded is not None:
-            return
-        with suppress(OSError, ValueError):  # there is none, or one that another process did not finish
-            if json.loads(path.read_text()) == self.run.describe():
-                return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_json_atomically(self.folder / "environment.json", environment(self.device) | {"threads": self.threads})
-        write_json_atomically(path, self.run.describe())
-
     def _build(self) -> StepContext:
         """Build the networks, the loss and the optimiser."""
         run, samples = self.run, len(self.split.train)
@@ -142,17 +130,11 @@ class Trainer:
         run.kind.prepare(network)
         learner: nn.Module = Embed(network) if run.contrast == "whole" else network
         if self.world_size > 1:
-            synchronise_batch_norms(network, self.device)  # in place, so that `learner` has them too
-            # Buffers are equal on all processes: they come from gathered batches and synchronised statistics.
-            with warnings.catch_warnings():  # torch 2.15 has a new name for this argument
-                warnings.simplefilter("ignore", FutureWarning)
-                learner = DistributedDataParallel(learner, broadcast_buffers=False)
+            learner = distributed(learner, self.device)
         criterion = build_loss(run, samples).to(self.device)
         # Of images with captions it is a `CaptionModel`, which has the methods that a training needs.
         self.model: Model = model_of(run, network, self.device, folder=self.folder)
         self.model.use_workers(self.workers, timeout=self.worker_timeout)
-        # One module for all that a checkpoint holds beside the optimiser: its names are the keys of the checkpoint.
-        self.saved_state = nn.ModuleDict({"network": network, "criterion": criterion})
         return StepContext(
             run=run,
             device=self.device,
@@ -172,6 +154,11 @@ class Trainer:
             say=self.say,
             must_stop=self.must_stop,
         )
+
+    @property
+    def saved_state(self) -> nn.ModuleDict:
+        """All that a checkpoint holds beside the optimiser, by the names that it has there."""
+        return self.saved.state
 
     @property
     def steps_per_epoch(self) -> int:
@@ -217,9 +204,9 @@ class Trainer:
             record |= self.context.batch_metrics() if self.rank == 0 else {}
             self.record = record
             self._keep(epoch + 1)
-            # Before the evaluation, which can take long. The checkpoint has the record: after a signal or a kill only the
-            # evaluation is repeated.
-            if any(self._due_evaluations(epoch + 1)) or self._checkpoint_is_due():
+            # Before the evaluation. The checkpoint has the record: after a signal or a kill only the evaluation is repeated.
+            expected = self.evaluation_seconds if any(self.evaluation.due(epoch + 1)) else 0.0
+            if self.complete or self.saved.is_due(evaluation_seconds=expected):
                 self._save()
             scores = self._evaluate_and_append(record)
             if self.must_stop():
@@ -239,7 +226,8 @@ class Trainer:
 
     def _evaluate_and_append(self, record: dict[str, Any]) -> dict[str, float]:
         """Evaluate if it is time, and append the record of the epoch; return the scores."""
-        scores, (is_time, due) = dict[str, float](), self._due_evaluations(record["epoch"])
+        scores, (is_time, due) = dict[str, float](), self.evaluation.due(record["epoch"])
+        start = time.perf_counter()
         if is_time or due:
             try:
                 with self._stops_immediately():
@@ -251,32 +239,19 @@ class Trainer:
                     # On all processes: a probe can take longer than the others would wait for rank 0 in their next
                     # collective.
                     for measure in due:
-                        record |= self._take(measure)
+                        record |= self.evaluation.take(measure, self.step)
             except Stopped:
                 self._stop()  # the weights are saved: the message names their step
+            self.evaluation_seconds = time.perf_counter() - start
         if self.rank == 0:
             if self.run.keep_best:
                 self._keep_best(record)
-            message = follow_collapse(record, read_records(self.folder), self.run, evaluated=is_time)
+            message = follow_collapse(record, self.earlier, self.run, evaluated=is_time)
             if message:
                 self.say(message)
             append(self.folder, record)
+            self.earlier = records_to_follow(self.earlier, record)
         return scores
-
-    def _due_evaluations(self, epoch: int) -> tuple[bool, list[RecordedMeasure]]:
-        """Return whether the weights after an epoch are evaluated, and the further measures of its record."""
-        measures = [m for m in recorded_measures(self.run.record) if m.is_due(epoch, self.run.epochs)]
-        return epoch % self.run.knn_every == 0 or epoch == self.run.epochs, measures
-
-    def _take(self, measure: RecordedMeasure) -> dict[str, float]:
-        """Take a measure of the current weights. STS is not defined if all embeddings are equal: say so and go on."""
-        try:
-            return self.model.take(measure, self.split)
-        except ValueError as error:
-            if not measure.sts:
-                raise
-            self.say(f"no {measure.text.rpartition('@')[0]} after step {self.step}: {error}")
-            return {}
 
     def _keep(self, epoch: int) -> None:
         """Keep the weights of encoder and projector if the run's settings name this epoch."""
@@ -308,6 +283,9 @@ class Trainer:
         for message in lost_weights(self.folder, passed):
             self.say(message)
         steps = drop_records_after(self.folder, self.step)
+        self.earlier = []
+        for record in read_records(self.folder):
+            self.earlier = records_to_follow(self.earlier, record)
         if self.record is not None and self.step not in steps:  # killed after the checkpoint and before the record
             self._evaluate_and_append(self.record)
 
@@ -319,8 +297,14 @@ class Trainer:
         if obstacle:
             self.say(f"running eagerly, since {obstacle}")
             return
-        self.say("using one CUDA graph for the whole step; the first steps compile it")
-        self.steps = GraphedSteps(self.context)
+        compiled = self.total_steps >= COMPILED_STEPS
+        how = (
+            "the first steps compile it"
+            if compiled
+            else "not compiled: for so few steps, compilation takes longer than it saves"
+        )
+        self.say(f"using one CUDA graph for the whole step; {how}")
+        self.steps = GraphedSteps(self.context, compiled=compiled)
         # Networks are compiled for the batch size of training; evaluation must not compile them again for its own.
         self.model.evaluate_in(lambda: torch.compiler.set_stance("force_eager"))
 
@@ -345,23 +329,11 @@ class Trainer:
 
     def evaluate(self) -> dict[str, float]:
         """Return the kNN accuracy of the encoder's features, if there are labels."""
-        try:
-            return self.model.evaluate(self.split)
-        except ValueError as error:  # features that are not finite: running statistics can diverge before the loss does
-            epoch = self.step // self.steps_per_epoch
-            raise Diverged(f"no accuracy after epoch {epoch}: {error}; start over with a lower --lr") from error
+        return self.evaluation.scores(self.step // self.steps_per_epoch)
 
     def _measures(self) -> dict[str, float]:
-        """Return the metrics of the embedding as it is now, and those of the encoder's features as `encoder_NAME`."""
-        if self.rank or not self.run.metrics:
-            return {}
-        epoch = self.step // self.steps_per_epoch
-        source = self.split.train if self.run.metrics_on == "train" else self.split.held_out
-        try:
-            return self.model.measure_outputs(source, Measures(self.run.metrics))
-        except ValueError as error:
-            self.say(f"no metrics after epoch {epoch}: {error}")
-            return {}
+        """Return the metrics of the outputs as they are now; rank 0 alone needs them."""
+        return {} if self.rank else self.evaluation.metrics(self.step // self.steps_per_epoch)
 
     def must_stop(self) -> bool:
         """Return whether a signal came, to this process or to another one of the run's."""
@@ -370,59 +342,30 @@ class Trainer:
 
     def _stop(self) -> NoReturn:
         """Save what is not saved yet, and end."""
-        if self.step != self.saved_step:
+        if self.step != self.saved.step:
             self._save()
         number = self.requests[0]
         raise Stopped(
             f"stopped by signal {number} after step {self.step}; run the same command again to resume", number
         )
 
-    def _checkpoint_is_due(self) -> bool:
-        """Return whether it is time for a checkpoint: all of them together take a hundredth of the time at most."""
-        return time.perf_counter() - self.saved_at > 100 * self.saving_seconds
-
     def _save(self) -> None:
-        if self.rank:
-            return
-        start = time.perf_counter()
-        # Rank 0 alone writes: parameters and buffers are equal on all processes.
-        tensors = collect(self.saved_state, self.context.optimiser) | self._other_tensors(self.step)
-        record = None if self.step % self.steps_per_epoch else self.record
-        checkpoint.save(self.folder / "checkpoints", checkpoint.Checkpoint(self.step, tensors, record))
-        self.saved_at, self.saved_step = time.perf_counter(), self.step
-        self.saving_seconds = self.saved_at - start
-
-    def _other_tensors(self, step: int) -> dict[str, torch.Tensor]:
-        """Return what a checkpoint of a step holds beside the state: the gradients' scale, and the part of an epoch."""
-        scaler = self.context.scaler.state_dict()  # empty unless it is enabled
-        tensors = {f"scaler.{name}": torch.tensor(scaler[name]) for name in ("scale", "_growth_tracker") if scaler}
-        if step % self.steps_per_epoch:
-            tensors["part"] = torch.tensor(self.partial_epoch, dtype=torch.float64)
-        return tensors
+        self.saved.save(self.step, partial_epoch=self.partial_epoch, record=self.record)
 
     def load_latest(self) -> bool:
         """Load the newest checkpoint that verifies; return False if there is none."""
-        saved = checkpoint.latest(self.folder / "checkpoints", self.say)
+        saved = self.saved.newest()
         if saved is None:
             return False
         check_same_data(self.split, replace(self.run, data=self.data_path), self.folder)
         try:
-            if saved.step > self.total_steps:
-                raise ValueError(f"the run has {self.total_steps} steps")
-            restore(self.saved_state, self.context.optimiser, saved.tensors, self._other_tensors(saved.step))
+            self.partial_epoch = self.saved.restore(saved)
         except ValueError as error:
             raise ValueError(
                 f"out: the checkpoint of step {saved.step} in {self.folder} does not fit the run's settings: {error}; "
                 "use another --out to start over"
             ) from error
-        if "scaler.scale" in saved.tensors:
-            scaler = self.context.scaler
-            state = {name: saved.tensors[f"scaler.{name}"].item() for name in ("scale", "_growth_tracker")}
-            scaler.load_state_dict(scaler.state_dict() | state)
-        if "part" in saved.tensors:
-            loss, seconds = saved.tensors["part"].tolist()
-            self.partial_epoch = loss, seconds
-        self.step = self.saved_step = saved.step
+        self.step = saved.step
         self.record = None if saved.record is None else dict(saved.record)
         return True
 

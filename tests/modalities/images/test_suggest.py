@@ -88,6 +88,12 @@ def test_a_file_that_cannot_be_read_is_reported_as_when_it_is_loaded(tmp_path: P
     np.savez(tmp_path / "other.npz", images=np.zeros(3))
     with pytest.raises(ValueError, match="expected the array train_images, found images"):
         suggested(str(tmp_path / "other.npz"), CPU)
+    np.savez(tmp_path / "newer.npz", train_images=np.zeros((2, 8, 8), np.uint8))
+    data = bytearray((tmp_path / "newer.npz").read_bytes())
+    data[data.index(b"PK\x01\x02") + 6] = 108  # the version of zip that the first file needs
+    (tmp_path / "newer.npz").write_bytes(data)
+    with pytest.raises(ValueError, match=r"newer.npz is not an .npz file"):
+        suggested(str(tmp_path / "newer.npz"), CPU)
 
 
 def test_all_named_data_sets_are_known() -> None:

@@ -24,7 +24,8 @@ def read_archive(path: Path) -> Split:
     """
     try:
         archive = zipfile.ZipFile(path)
-    except (OSError, zipfile.BadZipFile) as error:
+    # zipfile raises NotImplementedError for a version of the format that it does not know.
+    except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
         raise ValueError(f"data: {path} is not an .npz file") from error
     with archive:
         names = [name.removesuffix(".npy") for name in archive.namelist()]

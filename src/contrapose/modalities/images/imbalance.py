@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -14,9 +15,21 @@ from contrapose.modalities.images.stream import Files
 from contrapose.randomness import permutation, sample_classes
 
 RULES = "exponential:FACTOR, kukleva:SPLIT, pareto, pareto:IMAGES, uniform:IMAGES, cacr-linear, cacr-exponential or index:FILE"
+_RULE = re.compile(
+    r"exponential(:(?P<factor>\d+(\.\d+)?(e\d+)?))?|kukleva:\d+|pareto|(pareto|uniform):[1-9]\d*|cacr-(linear|exponential)|"
+    r"index:.+"
+)
 Source = TypeVar("Source", bound=Images | Files)
 # Keys of random numbers. Fixed, and not the seed of a run: runs that differ in their seed are trained on the same images.
 _PARETO_ORDER, _UNIFORM_ORDER, _KUKLEVA_ORDER, _KUKLEVA_PART = 1, 2, 3, 4
+
+
+def check_rule(rule: str) -> None:
+    """Refuse what has the form of no rule; whether the data has enough images for it is known once they are loaded."""
+    found = _RULE.fullmatch(rule)
+    if found is None:
+        raise ValueError(f"imbalance: expected {RULES}, got {rule!r}")
+    _factor(rule, found["factor"] or "")
 
 
 def exponential(classes: int, largest: int, factor: float = 100.0) -> list[int]:

@@ -89,7 +89,7 @@ def _npz_shape(path: Path) -> tuple[int, int]:
             read_header = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
             shape = read_header(file)[0]
             return min(shape[1:3]), shape[0]
-    except (zipfile.BadZipFile, KeyError, ValueError, OSError):
+    except (zipfile.BadZipFile, NotImplementedError, KeyError, ValueError, OSError):
         images = load(str(path)).train  # raises an error that says what is wrong with the file
         assert isinstance(images, Images)
         return min(images.pixels.shape[2:]), len(images)
