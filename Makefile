@@ -4,8 +4,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 JOBS   ?= 2
 READY  := $(VENV)/ready
+OLDEST ?= .venv-oldest
 
-.PHONY: demo test lint test-slow promises benchmark audit format clean
+.PHONY: demo test lint test-slow test-oldest promises mutants benchmark audit lock format clean
 
 demo: $(VENV)/demo  ## the uniformity-tolerance dilemma on the built-in digits, in a few minutes
 	$(BIN)/contrapose demo
@@ -21,11 +22,22 @@ lint: $(READY)
 test-slow: $(READY)  ## the whole suite, full counts
 	$(BIN)/python -m pytest -m ''
 
+test-oldest: $(OLDEST)/ready  ## losses, checkpoints and a short training with the oldest versions that pyproject.toml allows
+	$(OLDEST)/bin/python -m pytest tests/losses tests/pairs tests/promises/test_values.py tests/training/test_state.py \
+		--ignore tests/losses/test_attraction.py -k 'not lightly and not sentence_transformers'
+	rm -rf $(OLDEST)/run
+	$(OLDEST)/bin/contrapose train --data digits --limit 256 --batch 64 --epochs 1 --out $(OLDEST)/run
+
 # The page is written even if a promise is broken, and the exit status says so. One process: seconds are measured.
 promises: $(READY)  ## the full counts of every promise: promises.jsonl, and a page of them in reports/promises.html
 	rm -f promises.jsonl
 	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m '' tests/promises; status=$$?; \
 	$(BIN)/python tests/promises_page.py promises.jsonl -o reports/promises.html && exit $$status
+
+COUNT  ?= 100
+SEED   ?= 0
+mutants: $(READY)  ## changes COUNT places of the code, drawn by SEED, and prints which ones the tests do not notice; an hour
+	$(BIN)/python tests/mutants.py --count $(COUNT) --seed $(SEED)
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
@@ -35,9 +47,18 @@ benchmark: $(READY)  ## our losses beside lightly and pytorch-metric-learning
 	$(BIN)/pip install --quiet -e '.[benchmark]'
 	$(BIN)/python benchmarks/losses.py
 
-audit: $(READY)  ## known vulnerabilities of the installed packages; needs a network
+# Strict: without it, a registry that has no advisories passes for one without findings.
+audit: $(READY)  ## known vulnerabilities of the packages in requirements-dev.lock; needs a network
 	$(BIN)/pip install --quiet 'pip-audit>=2.9'
-	$(BIN)/pip-audit --skip-editable
+	$(BIN)/pip-audit --strict --no-deps --disable-pip -r requirements-dev.lock
+
+# Packages for CUDA are for Linux alone, so that the file can be used elsewhere.
+lock: $(READY)  ## writes the exact versions of the development environment to requirements-dev.lock
+	{ echo '# Versions that the tests pass with; written by `make lock`. To install them:'; \
+	  echo "#     pip install -e '.[test,lint]' -c requirements-dev.lock"; \
+	  $(BIN)/python -c 'import platform as p; print("# Made on", p.system(), p.machine(), "with Python", p.python_version())'; \
+	  $(BIN)/pip freeze --exclude-editable | sed -E 's/^(nvidia|cuda|triton)[^;]*$$/&; sys_platform == "linux"/'; \
+	} > requirements-dev.lock
 
 $(VENV)/demo: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -52,5 +73,10 @@ $(READY): pyproject.toml
 	$(BIN)/pip install --quiet -e '.[test,lint]'
 	touch $@
 
+$(OLDEST)/ready: pyproject.toml constraints-oldest.txt
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/pip install --quiet -c constraints-oldest.txt -e '.[train]' pytest pytest-timeout hypothesis scipy
+	touch $@
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis

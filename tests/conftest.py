@@ -28,7 +28,7 @@ VERSIONS = {
     "contrapose": contrapose.__version__,
     "torch": torch.__version__,
     "python": platform.python_version(),
-    "platform": platform.platform(),
+    "platform": f"{platform.system()} {platform.machine()}",
 }
 torch.manual_seed(0)  # for what test modules draw when they are imported
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ordinary"))

@@ -1,5 +1,7 @@
 """A page of all promises, from promises.jsonl: `python tests/promises_page.py` writes reports/promises.html.
 
+`-o docs/promises.md` writes a table in Markdown instead, such as the one of the last full count.
+
 A promise whose tests have written no line is shown as missing, so that a promise without a test cannot hide.
 """
 
@@ -16,6 +18,7 @@ from typing import Any
 from contrapose.report.page import page
 
 Line = dict[str, Any]  # one test, as the fixture `promise` writes it
+_COLUMNS = ("promise", "what is promised", "kept", "cases", "tests", "worst figure", "seconds")
 _STYLE = "td.no { border-left: .3rem solid #D55E00 } td.yes { border-left: .3rem solid #009E73 }"
 
 
@@ -68,7 +71,8 @@ PROMISES = (
     Row("threads and jobs", "A run has the same bits with any number of jobs, and whatever OMP_NUM_THREADS says.",
         ("test_threads.py",)),
     Row("earlier versions", "A checkpoint of an earlier version resumes to the same bits.", ("test_earlier_versions.py",)),
-    Row("another world size", "A run resumes on another number of processes.", ("test_other_world_size.py",)),
+    Row("another world size", "A run that resumes on another number of processes takes the same steps, or is refused.",
+        ("test_other_world_size.py",), "difference"),
     Row("isolation", "No program is started, no network is used, and nothing is written outside of the run's directory.",
         ("test_isolation.py",)),
     Row("readers", "Every damaged file is read or refused with a ValueError.", ("test_fuzzed_readers.py",), "seconds of a case"),
@@ -120,13 +124,24 @@ def promises_page(lines: Sequence[Line]) -> str:
     """Return the page: one row for each promise, whether it has lines or not."""
     texts = [cells(row, lines) for row in PROMISES]
     kept = sum(text[0] == "yes" for text in texts)
-    columns = ("promise", "what is promised", "kept", "cases", "tests", "worst figure", "seconds")
-    head = "".join(f"<th scope='col'>{name}</th>" for name in columns)
+    head = "".join(f"<th scope='col'>{name}</th>" for name in _COLUMNS)
     body = "\n".join(_table_row(row, text) for row, text in zip(PROMISES, texts, strict=True))
     table = f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
     summary = f"<p>{kept} of {len(PROMISES)} promises are shown to be kept.</p>"
     footer = "<br>".join(html.escape(text) for text in version_texts(lines))
     return page("What contrapose promises", [summary, table, f"<footer>{footer}</footer>"], style=_STYLE)
+
+
+def promises_table(lines: Sequence[Line]) -> str:
+    """Return the same as Markdown."""
+    rows = [_COLUMNS, ("---",) * len(_COLUMNS), *((row.name, row.sentence, *cells(row, lines)) for row in PROMISES)]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    kept = sum(cells(row, lines)[0] == "yes" for row in PROMISES)
+    versions = "\n".join(f"- {text}" for text in version_texts(lines))
+    return (
+        f"# What contrapose promises\n\nFull counts of the tests that `make promises` runs: {kept} of {len(PROMISES)} promises are shown to be kept.\n\n"
+        f"{table}\n\nVersions:\n\n{versions}\n"
+    )
 
 
 def version_texts(lines: Iterable[Line]) -> list[str]:
@@ -142,7 +157,7 @@ def main() -> None:
     arguments = parser.parse_args()
     lines = read_lines(arguments.lines)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(promises_page(lines))
+    arguments.out.write_text((promises_table if arguments.out.suffix == ".md" else promises_page)(lines))
     for row in PROMISES:
         print(f"{row.name:20}{'  '.join(cells(row, lines))}")
     print(f"\n{arguments.out}")

@@ -11,10 +11,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from contrapose.losses import nt_xent
-from contrapose.pairs import bank, cross, from_similarities, queue, two_views, unit, views
+from contrapose.pairs import bank, cross, from_similarities, neighbours, queue, two_views, unit, views
 from contrapose.pairs.negatives import batch_rows, hardest, other_views, same_view
 
 Z = torch.randn(4, 3)
+VIEWS = torch.randn(2, 4, 3)
 
 WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "shapes": (lambda: two_views(Z, Z[:3]), "z2: expected the shape of z1, (4, 3), got (3, 3)"),
@@ -38,6 +39,21 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "outside": (lambda: bank(Z, torch.tensor([0, 1, 2, 9]), torch.randn(9, 3)), "bank rows, 0 to 8, got values from 0 to 9"),
     "below": (lambda: bank(Z, torch.tensor([0, -1, 2, 3]), torch.randn(9, 3)), "got values from -1 to 3"),
     "bank of one": (lambda: bank(Z[:1], torch.tensor([0]), Z[:1]), "rows: expected a bank of at least two images"),
+    "other view": (lambda: two_views(Z, Z[0]), "z2: expected embeddings of shape (m, d), got shape (3,)"),
+    "first side": (lambda: cross(Z[0], Z), "a: expected embeddings of shape (m, d), got shape (3,)"),
+    "second side": (lambda: cross(Z, Z.long()), "b: expected floating point embeddings, got torch.int64"),
+    "keys 2-d": (lambda: views(Z[None].repeat(2, 1, 1), keys=Z), "keys: expected embeddings of shape (V, m, d), got shape (4, 3)"),
+    "queries": (lambda: queue(Z[0], Z, Z), "q: expected embeddings of shape (m, d) or (V, m, d), got shape (3,)"),
+    "key dimension": (lambda: queue(Z, Z[0], Z), "k: expected embeddings of shape (m, d) or (V, m, d), got shape (3,)"),
+    "queue rows": (lambda: queue(Z, Z, Z[None]), "rows: expected embeddings of shape (m, d), got shape (1, 4, 3)"),
+    "bank views": (lambda: bank(Z[0], torch.arange(4), Z), "z: expected embeddings of shape (m, d) or (V, m, d), got shape (3,)"),
+    "bank rows": (lambda: bank(Z, torch.arange(4), Z[None]), "rows: expected embeddings of shape (m, d), got shape (1, 4, 3)"),
+    "bank index": (lambda: bank(Z, torch.arange(3), Z), "index: expected one integer per image, shape (4,), got (3,)"),
+    "predictions": (lambda: neighbours(Z, Z, Z), "p: expected embeddings of shape (V, m, d), got shape (4, 3)"),
+    "one prediction": (lambda: neighbours(Z[None], Z[None], Z), "p: expected at least two views of each image, got shape (1, 4, 3)"),
+    "neighbours": (lambda: neighbours(VIEWS, VIEWS[:, 1:], Z), "z: expected the shape of p, (2, 4, 3), got (2, 3, 3)"),
+    "stored rows": (lambda: neighbours(VIEWS, VIEWS, VIEWS), "rows: expected embeddings of shape (m, d), got shape (2, 4, 3)"),
+    "stored width": (lambda: neighbours(VIEWS, VIEWS, Z[:, 1:]), "rows: expected rows of the embeddings' width 3"),
     "similarities": (lambda: from_similarities(torch.rand(3), torch.rand(4, 2)), "got (3, 1) and (4, 2)"),
     "k and fraction": (lambda: hardest(3, fraction=0.5), "hardest: expected either k or fraction"),
     "neither": (lambda: hardest(), "hardest: expected either k or fraction"),
@@ -139,3 +155,13 @@ def test_views_can_be_a_list() -> None:
     z = torch.randn(3, 5, 4)
     torch.testing.assert_close(nt_xent(views(list(z))), nt_xent(views(z)))
     assert repr(views(z)) == "Pairs(15 anchors in 3 views, 2 positives each, 15 candidates, 0 of them stored)"
+
+
+def test_candidates_of_each_view_are_counted() -> None:
+    """The numbers decide the size of blocks, and how many negatives may be asked for."""
+    pairs = two_views(Z, -Z)
+    assert pairs._source((), may_be_empty=False).spans == [(0, 8, 8)]
+    for choice in (same_view(), other_views()):
+        source = pairs._source((choice,), may_be_empty=False)
+        assert source.spans == [(0, 4, 4), (4, 8, 4)]
+        assert pairs._source((choice,), may_be_empty=False, share=slice(5, 8)).spans == [(0, 3, 4)]

@@ -50,8 +50,9 @@ PROGRAMS = {
     "pty.spawn",
     "os.startfile",
 }
-# torch looks for CUDA's libraries when it is imported, and matplotlib for fonts when it has no cache yet.
-LOOK_UPS = {"ldconfig", "fc-list"}
+# torch looks for CUDA's libraries when it is imported, matplotlib for fonts when it has no cache yet, and scikit-learn for the number
+# of cores before it computes a map.
+LOOK_UPS = {"ldconfig", "fc-list", "lscpu"}
 
 
 def events(root: Path, commands: list[list[str]]) -> list[tuple[str, list[str]]]:
@@ -104,7 +105,7 @@ def further_commands(root: Path) -> list[list[str]]:
         ["embed", run, "digits", "-o", str(out / "features.npz")],
         ["export", run, "-o", str(out / "encoder.safetensors")],
         ["map", run, "-o", str(out / "map.png")],
-        ["explain", "simclr", "-o", str(out / "simclr.html")],
+        ["explain", "simclr", "-o", str(out / "simclr.png")],
         ["study", "run", "behaviour/equation6", "--root", str(root / "runs"), "-o", str(out)],
     ]
 

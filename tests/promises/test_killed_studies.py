@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Promise
+from streaming import all_exit
 
 from contrapose.report.render import write
 from contrapose.studies import find
@@ -25,9 +26,8 @@ STUDY = "behaviour/figure2"
 
 def start(root: Path, *more: str) -> subprocess.Popen[bytes]:
     arguments = ["study", "run", STUDY, "--root", str(root / "runs"), "-o", str(root / "reports"), *more]
-    return subprocess.Popen(
-        [sys.executable, "-m", "contrapose", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    with (root / "log").open("ab") as log:
+        return subprocess.Popen([sys.executable, "-m", "contrapose", *arguments], stdout=log, stderr=subprocess.STDOUT)
 
 
 def tasks_in(root: Path) -> list[Task]:
@@ -42,25 +42,44 @@ def descendants(process: int) -> list[int]:
     return direct + [other for child in direct for other in descendants(child)]
 
 
-def test_a_killed_study_leaves_no_process(tmp_path: Path, promise: Promise) -> None:
-    """Not the manager, the fork server or a worker; and the locks of the runs are free."""
-    study = start(tmp_path, "--jobs", "2")
-    while not list((tmp_path / "runs").glob("*/run.json")):
+def started(root: Path) -> tuple[subprocess.Popen[bytes], list[int]]:
+    """Start a study with two jobs; return it and its helpers once a run is in training."""
+    study = start(root, "--jobs", "2")
+    while not list((root / "runs").glob("*/run.json")):
         assert study.poll() is None
         time.sleep(0.05)
     helpers = descendants(study.pid)
     assert len(helpers) >= 4  # resource tracker or fork server, manager, two workers
-    for helper in helpers:  # as a service manager does before it kills: only the runs listen to it
-        os.kill(helper, signal.SIGINT)
+    return study, helpers
+
+
+def test_a_killed_study_leaves_no_process(tmp_path: Path, promise: Promise) -> None:
+    """Not the manager, the fork server or a worker; and the locks of the runs are free."""
+    study, helpers = started(tmp_path)
     study.kill()
     study.wait()
-    deadline = time.monotonic() + 30
-    while any(Path(f"/proc/{helper}").exists() for helper in helpers):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    assert all_exit(helpers)
     for path in (tmp_path / "runs").glob("*/run.json"):
         with lock_directory(path.parent) as acquired:
             assert acquired
+    promise.case()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_helpers_of_a_study(tmp_path: Path, number: int, promise: Promise) -> None:
+    """A job scheduler signals every process, and these may be first: the runs are saved, and the study ends as by its own."""
+    study, helpers = started(tmp_path)
+    for helper in helpers:
+        os.kill(helper, number)
+    try:
+        assert study.wait(60) == 128 + number, (tmp_path / "log").read_text()
+    finally:
+        study.kill()
+    assert f"stopped by signal {int(number)}" in (tmp_path / "log").read_text()
+    # A helper that is ending when its signal comes may print an exception that Python ignores, but no other.
+    log = (tmp_path / "log").read_text()
+    assert log.count("Traceback") == log.count("Exception ignored in")
+    assert all_exit(helpers)
     promise.case()
 
 

@@ -28,6 +28,7 @@ def hashes(directory: Path) -> tuple[int, ...]:
     return tuple(hash(t.contiguous().view(-1).view(torch.uint8).numpy().tobytes()) for t in tensors)
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
 @pytest.mark.parametrize("numbers", [(0, 2), pytest.param((0, 1, 4), marks=pytest.mark.slow)], ids=str)
 def test_any_number_of_workers_gives_the_same_weights(
     numbers: tuple[int, ...], folder: Path, tmp_path: Path, promise: Promise

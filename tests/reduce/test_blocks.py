@@ -157,3 +157,15 @@ def test_a_sum_of_softplus_in_blocks_equals_a_plain_loop(factor: float, bias: fl
             up[i], down[i] = up[i] + step, down[i] - step
             difference = (sum(plain_softplus_sum(a, b, *up)) - sum(plain_softplus_sum(a, b, *down))) / (2 * step)
             assert float(gradient) == pytest.approx(difference, rel=1e-6, abs=1e-8)
+
+
+def test_the_gradient_of_the_hardest_negative_in_blocks() -> None:
+    """Against the formula itself: the reductions with and without blocks share their backward pass."""
+    z = torch.randn(2, 6, 4, dtype=torch.float64, requires_grad=True)
+    with memory(block=16, kept=0):
+        (in_blocks,) = torch.autograd.grad(losses.triplet(two_views(z[0], z[1]), margin=3.0), z)
+    units = torch.nn.functional.normalize(z.flatten(0, 1), dim=1)
+    similarity, other = units @ units.T, torch.arange(12).roll(6)
+    negatives = similarity.masked_fill(torch.eye(12).bool() | torch.eye(12).bool()[other], -torch.inf)
+    loss = (negatives.amax(1) - similarity[torch.arange(12), other] + 3.0).mean()
+    torch.testing.assert_close(in_blocks, torch.autograd.grad(loss, z)[0])

@@ -18,7 +18,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     main(["study", "list"])
     listing = capsys.readouterr().out
     lines = listing.splitlines()
-    assert len([line for line in lines if not line.startswith("#")]) == 97
+    assert len([line for line in lines if not line.startswith("#")]) == 98
     assert "# Wang, Liu: Understanding the Behaviour of Contrastive Loss" in lines
     assert "dystress/table12" in listing
     assert "[cannot run" not in listing

@@ -20,6 +20,7 @@ from contrapose.studies.execute import _run_in_turns, run_tasks
 from contrapose.studies.results import RunDirectory
 from contrapose.studies.task import BUSY, ProgressDisplay, Task, run_task
 from contrapose.training import Model, Progress, Run, Stopped, Trainer, signals
+from contrapose.training.saving import SavedTraining
 from contrapose.training.stops import StopRequests
 
 TINY = {"limit": 48, "batch": 16, "epochs": 2, "knn": 3, "knn_every": 2, "metrics": 12}
@@ -271,7 +272,7 @@ def test_a_damaged_last_checkpoint_is_not_measured(tmp_path: Path) -> None:
 
 def test_a_signal_saves_the_runs_that_wait_for_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps since the last checkpoint are saved."""
-    monkeypatch.setattr(Trainer, "_checkpoint_is_due", lambda self: False)
+    monkeypatch.setattr(SavedTraining, "is_due", lambda self, evaluation_seconds: False)
     tasks = [make_task(tmp_path, seed=seed, epochs=4, knn_every=4) for seed in (0, 1)]
 
     def stop(name: str, progress: Progress) -> None:
