@@ -217,7 +217,12 @@ def test_a_trained_run_is_evaluated_and_searched(
     assert scores["zero_shot_top1"] == 100
     assert (tmp_path / "sheet.html").read_text().count("hit") >= 6
     main(["search", "run", "something blue", "--top", "1"])
-    assert "blue.png" in capsys.readouterr().out
+    output = capsys.readouterr()
+    assert "blue.png" in output.out
+    assert "tokens" not in output.err
+    main(["search", "run", "something blue " * 40, "--top", "1"])
+    note = "queries: only the beginning of 'something blue something blue something '… is used: the text encoder takes 32 tokens"
+    assert note in capsys.readouterr().err
     message = error_message(capsys, "evaluate", "run", "--linear", "cacr")
     assert "linear: --linear is for runs on images or on text; run was trained on images with captions" in message
     assert "has two encoders" in error_message(capsys, "export", "run", "-o", "encoder.safetensors")

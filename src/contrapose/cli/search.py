@@ -24,6 +24,8 @@ from contrapose.modalities.images.stream import Files, without_broken
 from contrapose.modalities.images.views import Views
 from contrapose.modalities.progress import allow_progress_bars
 from contrapose.modalities.tars import printable
+from contrapose.modalities.text.modality import TEXT
+from contrapose.modalities.text.views import TextViews
 from contrapose.pairs import unit
 from contrapose.report.search import Match, SearchResult, search_page
 from contrapose.training import Model, Run
@@ -71,6 +73,8 @@ class Search:
         """Write the page and print the pictures, by the towers of a model."""
         pictures = list_pictures(model.run, self.run, self.data, skip_broken=self.skip_broken)
         for note in pictures.notes:
+            print(note, file=sys.stderr)
+        for note in _truncated(model, self.queries):
             print(note, file=sys.stderr)
         pictures, embeddings = embed_pictures(model, pictures, self.run / "search")
         scores, index = (unit(_embed_queries(model, self.queries)) @ unit(embeddings).T).topk(
@@ -226,6 +230,18 @@ def _keep(path: Path, index: list[int], embeddings: Tensor) -> None:
 
 def _names_image(query: str) -> bool:
     return Path(query).suffix.lower() in ENDINGS
+
+
+def _truncated(model: CaptionModel, queries: Sequence[str]) -> list[str]:
+    """Return a note on each query that is too long for the text encoder."""
+    views = model.text.views
+    if not isinstance(views, TextViews):
+        return []
+    return [
+        f"queries: only the beginning of {printable(query[:40])!r}… is used: the text encoder takes {views.length} tokens"
+        for query in queries
+        if not _names_image(query) and TEXT.is_truncated(query, views)
+    ]
 
 
 def _embed_queries(model: CaptionModel, queries: Sequence[str]) -> Tensor:

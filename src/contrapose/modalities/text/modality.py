@@ -128,10 +128,16 @@ class TextModality:
         for number, text in enumerate(samples):
             if not isinstance(text, str):
                 raise ValueError(f"samples: expected texts, got {type(text).__name__} at position {number}")
-        tokenizer = _kept_tokenizer(views.folder, (views.folder / "tokenizer.json").stat().st_mtime_ns)
+        tokenizer = _kept_tokenizer(views.folder)
         options = {"padding": True, "truncation": True, "max_length": views.length, "return_tensors": "pt"}
         ids: Tensor = tokenizer(list(samples), **options)["input_ids"]
         return torch.where(ids == tokenizer.pad_token_id, NO_TOKEN, ids)[:, None]
+
+    def is_truncated(self, text: str, views: TextViews) -> bool:
+        """Return whether a text has more tokens than the encoder of a run takes."""
+        assert views.folder is not None
+        options = {"truncation": True, "max_length": views.length, "return_overflowing_tokens": True}
+        return len(_kept_tokenizer(views.folder)(text, **options)["input_ids"]) > 1
 
     def describe_input(self, views: ViewMaker) -> dict[str, str]:
         """Describe the length of texts, in tokens."""
@@ -152,9 +158,14 @@ class TextModality:
         return torch.zeros(2, views.length, dtype=torch.long)
 
 
+def _kept_tokenizer(folder: Path) -> Any:
+    """Return the tokenizer that a run keeps; batch after batch needs it."""
+    return _loaded_tokenizer(folder, (folder / "tokenizer.json").stat().st_mtime_ns)
+
+
 @lru_cache(maxsize=4)
-def _kept_tokenizer(folder: Path, changed: int) -> Any:
-    """Return the tokenizer that a run keeps; batch after batch needs it. `changed` is the time of its last change."""
+def _loaded_tokenizer(folder: Path, changed: int) -> Any:
+    """Return the tokenizer of a folder. `changed`, the time of its last change, tells an old one from a new one."""
     return load_tokenizer(folder)
 
 
