@@ -20,7 +20,8 @@ leaked = []
 
 
 def watch(progress):
-    leaked.append(torch.ones(leak, 1024 // 4))  # KiB in each step
+    if leak:
+        leaked.append(torch.ones(leak, 1024 // 4))  # KiB in each step
     if progress.step % 4 == 0:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         print(pages * os.sysconf("SC_PAGE_SIZE") // 1024)
