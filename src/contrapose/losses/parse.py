@@ -124,5 +124,7 @@ def _value(node: ast.expr, text: str) -> Any:
             f"got {ast.unparse(node)!r}"
         ) from error
     if isinstance(value, int) and abs(value) >= 2**63:  # torch refuses it with an error of its own
-        raise ValueError(f"loss: in {text!r}, expected numbers of at most 64 bits, got {value}")
+        raise ValueError(
+            f"loss: in {text!r}, expected numbers of at most 64 bits, got one of {len(str(abs(value)))} digits"
+        )
     return value
