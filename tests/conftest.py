@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-# Read when torch is loaded: runs have a thread per core, and test processes that share the cores must not spin while they wait.
+# Read when torch is loaded: threads of processes that share the cores must not spin while they wait.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import torch
 from hypothesis import settings
@@ -21,9 +21,9 @@ import contrapose
 
 settings.register_profile("ordinary", deadline=None, max_examples=40, derandomize=True)
 settings.register_profile("full", deadline=None, max_examples=1000)
-if "PYTEST_XDIST_WORKER" in os.environ:  # one core for each worker, and for the processes that it starts
+if "PYTEST_XDIST_WORKER" in os.environ:  # one core for each worker, and for the runs and processes that it starts
     torch.set_num_threads(1)
-    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["OMP_NUM_THREADS"] = os.environ["LOKY_MAX_CPU_COUNT"] = "1"
 VERSIONS = {
     "contrapose": contrapose.__version__,
     "torch": torch.__version__,
