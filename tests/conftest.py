@@ -19,6 +19,7 @@ from hypothesis import settings
 
 import contrapose
 
+FULL = os.environ.get("HYPOTHESIS_PROFILE") == "full"  # as `make promises` sets it: every case, however long it takes
 settings.register_profile("ordinary", deadline=None, max_examples=40, derandomize=True)
 settings.register_profile("full", deadline=None, max_examples=1000)
 if "PYTEST_XDIST_WORKER" in os.environ:  # one core for each worker, and for the runs and processes that it starts

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
+
+from contrapose.workers import START_METHOD, process_context
 
 Work = Callable[[int, int, str], None]  # rank, world_size, path for the result
 
@@ -23,7 +25,8 @@ def run_in_process_group(work: Work, world_size: int, out: Path) -> None:
         port = probe.getsockname()[1]
     if str(Path(__file__).parent) not in sys.path:
         sys.path.insert(0, str(Path(__file__).parent))  # the new processes import this module from it
-    spawn(_run_member, args=(world_size, port, work, str(out)), nprocs=world_size)
+    process_context()  # starts a server that has imported torch, which takes each new process seconds otherwise
+    start_processes(_run_member, args=(world_size, port, work, str(out)), nprocs=world_size, start_method=START_METHOD)
 
 
 def _run_member(rank: int, world_size: int, port: int, work: Work, out: str) -> None:

@@ -18,6 +18,7 @@ from contrapose.studies.task import Task
 from contrapose.training import Run, Stopped
 
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
+NUMBERS = [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
@@ -75,7 +76,7 @@ def test_while_the_command_is_imported(number: signal.Signals) -> None:
     check_end(process, number)
 
 
-@pytest.mark.parametrize("number", CODES)
+@pytest.mark.parametrize("number", NUMBERS)
 def test_while_the_images_are_read(number: signal.Signals, tmp_path: Path) -> None:
     write_slow_folder(tmp_path / "mine")
     out = ["--root", str(tmp_path / "runs"), "-o", str(tmp_path / "reports")]
@@ -94,7 +95,7 @@ def test_a_run_of_a_study_that_is_reading_its_images(tmp_path: Path) -> None:
     assert not task.folder.exists()
 
 
-@pytest.mark.parametrize("number", CODES)
+@pytest.mark.parametrize("number", NUMBERS)
 def test_the_demo(number: signal.Signals, tmp_path: Path) -> None:
     """In its pre-training, whose progress is saved."""
     arguments = ["demo", "--minutes", "1", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "reports")]

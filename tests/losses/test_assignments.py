@@ -414,7 +414,7 @@ def work(rank: int, world: int, out: str) -> None:
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_several_processes_equal_one(world: int, tmp_path: Path) -> None:
     run_in_process_group(work, world, tmp_path / "records")
     records = torch.load(tmp_path / "records", weights_only=True)

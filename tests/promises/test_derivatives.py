@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from cases import CASES, Case, combinations, named
-from conftest import Promise
+from conftest import FULL, Promise
 from kinds import Kind
 from torch import Tensor
 from torch.func import grad, jacrev, jvp, vmap
@@ -53,7 +53,9 @@ def test_similarities_have_second_derivatives(pair: tuple[Case, Kind], promise: 
     at = pairs.similarities() if isinstance(pairs, Pairs) else pairs
     loss = partial(case.loss, reduction="mean")
     values = at.positive.clone().requires_grad_(), at.negative.clone().requires_grad_()
-    assert torch.autograd.gradgradcheck(lambda p, n: loss(replace(at, positive=p, negative=n)), values)
+    assert torch.autograd.gradgradcheck(
+        lambda p, n: loss(replace(at, positive=p, negative=n)), values, fast_mode=not FULL
+    )
     promise.case()
 
 

@@ -61,17 +61,37 @@ def output(folder: Path) -> str:
     return folder.with_suffix(".log").read_text()
 
 
-@pytest.mark.parametrize("change", [{}, {"framework": "moco", "queue": 64}, {"framework": "memory-bank"},
-                                    {"framework": "moco-v3", "rising": True}, {"loss": "isogclr"}, {"optimiser": "lars"}, {"loss": "arb(group_size=32)"},
-                                    {"framework": "fnc", "loss": "fnc", "queue": 64, "views": "digits+local1"},
-                                    {"framework": "byol", "loss": "byol", "rising": True, "predictor": 32},
-                                    {"framework": "simsiam", "loss": "simsiam", "constant_predictor_lr": True},
-                                    {"framework": "nnclr", "loss": "nnclr", "queue": 64, "predictor": 32},
-                                    {"framework": "swav", "loss": "swav", "prototypes": 20, "queue": 64, "queue_start": 2},
-                                    {"framework": "dino", "loss": "dino(teacher_temperature=warmup(0.04, 0.07, 3))",
-                                     "prototypes": 20, "rising": True, "views": "digits+local1"},
-                                    {"batch": 16, "accumulate": 2, "contrast": "whole", "loss": "isogclr"}],
-                         ids=lambda c: "-".join(map(str, c.values())) or "plain")  # fmt: skip
+CHANGES: list[dict[str, object]] = [
+    {},
+    {"framework": "moco", "queue": 64},
+    {"loss": "isogclr"},
+    {
+        "framework": "dino",
+        "loss": "dino(teacher_temperature=warmup(0.04, 0.07, 3))",
+        "prototypes": 20,
+        "rising": True,
+        "views": "digits+local1",
+    },
+    {"batch": 16, "accumulate": 2, "contrast": "whole", "loss": "isogclr"},
+]
+FURTHER_CHANGES: list[dict[str, object]] = [
+    {"framework": "memory-bank"},
+    {"framework": "moco-v3", "rising": True},
+    {"optimiser": "lars"},
+    {"loss": "arb(group_size=32)"},
+    {"framework": "fnc", "loss": "fnc", "queue": 64, "views": "digits+local1"},
+    {"framework": "byol", "loss": "byol", "rising": True, "predictor": 32},
+    {"framework": "simsiam", "loss": "simsiam", "constant_predictor_lr": True},
+    {"framework": "nnclr", "loss": "nnclr", "queue": 64, "predictor": 32},
+    {"framework": "swav", "loss": "swav", "prototypes": 20, "queue": 64, "queue_start": 2},
+]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [*CHANGES, *(pytest.param(change, marks=pytest.mark.slow) for change in FURTHER_CHANGES)],
+    ids=lambda c: "-".join(map(str, c.values())) or "plain",
+)
 def test_stopped_anywhere_and_resumed(change: dict[str, object], tmp_path: Path, promise: Promise) -> None:
     run = Run(**{**vars(RUN), **change})
     whole = Trainer(run, tmp_path / "whole", say=lambda text: None)
@@ -145,6 +165,7 @@ def steps_saved(folder: Path) -> list[int]:
     return [int(path.name[5:]) for path in (folder / "checkpoints").glob("step-*")]
 
 
+@pytest.mark.slow
 def test_kill_nine_during_an_evaluation(tmp_path: Path, promise: Promise) -> None:
     """The checkpoint comes first: only the evaluation is repeated, and every epoch has one complete record."""
     # Few training images and many test images: nearly all the time is spent on evaluation.
@@ -209,7 +230,9 @@ def test_a_signal_during_an_evaluation(tmp_path: Path, promise: Promise) -> None
         promise.case()
 
 
-@pytest.mark.parametrize(("signal_number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("signal_number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
+)
 def test_a_signal_saves_a_checkpoint_and_says_so(
     signal_number: int, code: int, tmp_path: Path, promise: Promise
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import Promise
+from conftest import FULL, Promise
 from processes import run_in_process_group
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -21,7 +21,8 @@ from contrapose.pairs import Pairs, cross, guided, two_views, views
 from contrapose.pairs.negatives import hardest
 from contrapose.temperature import cosine, learned, learned_number
 
-IMAGES, WIDTH, STEPS = 8, 6, 20
+IMAGES, WIDTH = 8, 6
+STEPS = 20 if FULL else 8  # eight take every way through `train` twice
 
 
 def guide() -> Pairs:
@@ -221,7 +222,7 @@ def unequal(rank: int, world: int, out: str) -> None:
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("world", [pytest.param(1, marks=pytest.mark.slow), 2, 4])
 def test_several_processes_equal_one(world: int, tmp_path: Path, promise: Promise) -> None:
     run_in_process_group(work, world, tmp_path / "records")
     records = torch.load(tmp_path / "records", weights_only=True)

@@ -72,7 +72,7 @@ def train_eagerly(run: Run, folder: Path, device: str = "cpu") -> tuple[list[flo
     "framework",
     ["simclr", "moco", "moco symmetric", "moco-v3", "memory-bank", "simclr isogclr", *OWN_FRAMEWORKS],
 )
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_tensor_step_equals_the_eager_step(framework: str, accumulate: int, tmp_path: Path) -> None:
     name, *options = framework.split()
     symmetric, loss = "symmetric" in options, {"loss": "isogclr"} if "isogclr" in options else {}

@@ -2,49 +2,34 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pytest
+from commands import error_message
 
-def train(out: str, epochs: int, where: Path) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "contrapose",
-        "train",
-        "--limit",
-        "64",
-        "--batch",
-        "32",
-        "--knn",
-        "3",
-        "--metrics",
-        "0",
-    ]
-    return subprocess.Popen(
-        [*command, "--epochs", str(epochs), "--out", out], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd=where
-    )  # fmt: skip
+SETTINGS = ["--limit", "64", "--batch", "32", "--knn", "3", "--metrics", "0", "--epochs", "10000"]
 
 
-def test_a_link_or_a_relative_path_leads_to_the_same_lock(tmp_path: Path) -> None:
+def test_a_link_or_a_relative_path_leads_to_the_same_lock(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (tmp_path / "link").symlink_to(run)
-    first = train(str(run), 10_000, tmp_path)
+    command = [sys.executable, "-m", "contrapose", "train", *SETTINGS, "--out", str(run)]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         while not (run / "records.jsonl").exists():
             assert first.poll() is None
             time.sleep(0.05)
         for out, where in (("link", tmp_path), (".", run), ("../run/../link", run)):
-            second = train(out, 10_000, where)
-            _, message = second.communicate(timeout=120)
-            assert second.returncode == 2, message
-            assert f"another process is training in {os.path.normpath(out) if out == '.' else out}" in message
+            monkeypatch.chdir(where)
+            assert f"another process is training in {out}" in error_message(capsys, "train", *SETTINGS, "--out", out)
     finally:
         first.send_signal(signal.SIGTERM)
-        first.communicate(timeout=120)
+        first.wait(timeout=120)
     assert first.returncode == 143

@@ -89,7 +89,7 @@ if __name__ == "__main__":
     assert result.stdout == "2\n", result.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_to_the_group_saves_the_step(folder: Path, tmp_path: Path, number: int) -> None:
     main, workers = start_training(folder, tmp_path)
     os.killpg(main.pid, number)
@@ -98,7 +98,7 @@ def test_a_signal_to_the_group_saves_the_step(folder: Path, tmp_path: Path, numb
     assert all_exit(workers)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_to_every_process_saves_the_step(folder: Path, tmp_path: Path, number: int) -> None:
     """As job schedulers and service managers send it: helpers outlive it, and end with the training."""
     main, workers = start_training(folder, tmp_path)
