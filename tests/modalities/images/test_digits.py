@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from contrapose.modalities.images import digits as drawn_digits
 from contrapose.modalities.images.digits import digits
 from contrapose.modalities.images.images import Images
 
@@ -47,3 +48,18 @@ def test_invalid_images_raise_errors() -> None:
         Images("mine", torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.zeros(3))
     with pytest.raises(ValueError, match="mine: this needs labels"):
         Images("mine", torch.zeros(2, 3, 4, 4, dtype=torch.uint8), None).counts()
+
+
+@pytest.mark.parametrize("installed_elsewhere", [False, True])
+def test_the_scans_are_those_of_scikit_learn(installed_elsewhere: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read from its file, or through its function if a version has no such file."""
+    from sklearn.datasets import load_digits
+
+    if installed_elsewhere:
+        monkeypatch.setattr(drawn_digits, "find_spec", lambda name: None)
+    drawn_digits._scans.cache_clear()
+    strokes, labels = drawn_digits._scans()
+    expected = load_digits()
+    assert torch.equal(strokes, torch.tensor(expected.images / 16, dtype=torch.float32))
+    assert labels.tolist() == expected.target.tolist()
+    drawn_digits._scans.cache_clear()

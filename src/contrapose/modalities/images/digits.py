@@ -8,7 +8,11 @@ any size. Training and test images are drawn from different digits.
 from __future__ import annotations
 
 import math
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
@@ -23,20 +27,33 @@ _HELD_OUT = 297  # the last of the 1,797 digits, used for testing only
 
 def digits(count: int = 10_000, *, train: bool = True, seed: int = 0) -> Images:
     """Return `count` images of the ten digits; the same seed gives the same images."""
-    from sklearn.datasets import load_digits
-
     if count < 1:
         raise ValueError(f"count: expected at least one image, got {count}")
-    source = load_digits()
     part = slice(None, -_HELD_OUT) if train else slice(-_HELD_OUT, None)
-    strokes = torch.tensor(source.images[part] / 16, dtype=torch.float32)  # scikit-learn's pixels are 0 to 16
-    labels = torch.tensor(source.target[part], dtype=torch.long)
+    strokes, labels = (tensor[part] for tensor in _scans())
     u = uniform(torch.arange(count), 32, seed, int(train))
     digit_index = (u[:, 0] * len(strokes)).long()
     # In chunks, to bound the memory of the intermediate float images.
     chunks = zip(digit_index.split(2000), u.split(2000), strict=True)
     pixels = torch.cat([_draw(strokes[chunk], chunk_u) for chunk, chunk_u in chunks])
     return Images("digits" if train else "digits (test)", pixels, labels[digit_index], CLASS_NAMES["digits"])
+
+
+@cache
+def _scans() -> tuple[Tensor, Tensor]:
+    """Return scikit-learn's digits (1797, 8, 8) in [0, 1] and their labels (1797,)."""
+    found = find_spec("sklearn")
+    folders = found.submodule_search_locations if found is not None else None
+    file = Path(folders[0] if folders else "", "datasets", "data", "digits.csv.gz")
+    if file.is_file():  # read directly: importing scikit-learn takes seconds, at each start of a training
+        table = np.loadtxt(file, delimiter=",")
+        pixels, labels = table[:, :-1].reshape(-1, 8, 8), table[:, -1]
+    else:
+        from sklearn.datasets import load_digits
+
+        source = load_digits()
+        pixels, labels = source.images, source.target
+    return torch.tensor(pixels / 16, dtype=torch.float32), torch.tensor(labels, dtype=torch.long)
 
 
 def _draw(strokes: Tensor, u: Tensor) -> Tensor:
