@@ -493,7 +493,9 @@ def run_with_closed_stream(stream: str, *arguments: str, closed: bool = False) -
     return process.returncode, text
 
 
-@pytest.mark.parametrize("arguments", ["train --help", "evaluate --help", "study show dystress/table3"])
+@pytest.mark.parametrize(
+    "arguments", ["train --help", pytest.param("study show dystress/table3", marks=pytest.mark.slow)]
+)
 def test_a_reader_that_closes_the_pipe(arguments: str) -> None:
     assert run_with_closed_stream("stdout", *arguments.split()) == (exits.OUTPUT_CLOSED, "")
 

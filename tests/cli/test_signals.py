@@ -110,6 +110,7 @@ def test_the_demo(number: signal.Signals, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("runs/*/failure.json"))
 
 
+@pytest.mark.slow
 def test_a_pool(tmp_path: Path) -> None:
     """Every run is saved, and no worker is left behind."""
     arguments = ["compare", "--limit", "64", "--batch", "32", "--knn", "3", "--metrics", "20", "--jobs", "2"]

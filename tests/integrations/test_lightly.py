@@ -141,6 +141,7 @@ def work(rank: int, world: int, out: str) -> None:
 
 
 @pytest.mark.filterwarnings("default")
+@pytest.mark.slow
 def test_two_processes_give_the_gradient_of_one(tmp_path: Path) -> None:
     run_in_process_group(work, 2, tmp_path / "gradients")
     (ours, theirs), banks = torch.load(tmp_path / "gradients", weights_only=True)

@@ -334,6 +334,7 @@ def work(rank: int, world: int, out: str) -> None:
 
 
 @pytest.mark.filterwarnings("default")
+@pytest.mark.slow
 def test_two_processes_give_the_gradient_of_one(tmp_path: Path) -> None:
     """Of the model and, outside of DistributedDataParallel, of the learned temperature."""
     bert().save(str(tmp_path / "gradients.model"))

@@ -53,7 +53,7 @@ def growth(framework: str, loss: str, steps: int, leak: int = 0) -> float:
 @pytest.mark.parametrize(
     ("framework", "loss", "steps"),
     [
-        ("moco", "isogclr", 320),
+        pytest.param("moco", "isogclr", 320, marks=pytest.mark.slow),
         *(
             pytest.param(framework, loss, 10_016, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])
             for framework, loss in (("simclr", "simclr"), ("moco", "isogclr"), ("memory-bank", "dystress"))
@@ -65,6 +65,7 @@ def test_memory_is_flat(framework: str, loss: str, steps: int, promise: Promise)
     assert promise.worst < (SHORT_LIMIT if steps < 1000 else LIMIT)
 
 
+@pytest.mark.slow
 def test_a_leak_is_noticed() -> None:
     """The negative control: 64 KiB in each step are kept."""
     assert growth("simclr", "simclr", 96, leak=64) > SHORT_LIMIT

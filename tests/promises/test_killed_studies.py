@@ -83,7 +83,8 @@ def test_a_signal_to_the_helpers_of_a_study(tmp_path: Path, number: int, promise
     promise.case()
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, 6))])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
 def test_killed_and_restarted(tmp_path: Path, seed: int, promise: Promise) -> None:
     """After kills at random times no run is repeated or missing, and a rebuilt report has the same bytes."""
     rng = random.Random(seed)

@@ -99,7 +99,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, torch
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize(("before", "after"), [(1, 2), pytest.param(2, 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+@pytest.mark.slow
 def test_resumed_on_another_number_of_processes(
     before: int, after: int, whole: dict[str, dict[str, torch.Tensor]], tmp_path: Path, promise: Promise
 ) -> None:

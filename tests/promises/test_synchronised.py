@@ -87,6 +87,7 @@ def work(rank: int, world: int, out: str) -> None:
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_several_processes_take_the_same_steps(world: int, tmp_path: Path, promise: Promise) -> None:
     run_in_process_group(work, world, tmp_path / "out")
     records = torch.load(tmp_path / "out", weights_only=True)

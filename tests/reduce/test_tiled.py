@@ -243,6 +243,7 @@ def test_tiles_equal_the_dense_formula(whole: bool) -> None:
         assert tiled <= 2 * plain + 5e-6, f"{name}: {tiled} against the dense path's {plain}"
 
 
+@pytest.mark.slow
 def test_bf16_tiles_are_as_exact_as_bf16_products() -> None:
     found: dict[str, tuple[float, float]] = json.loads(run(STATISTICS, '[17, 24, "bf16", false]'))
     for name, (_, tiled) in found.items():

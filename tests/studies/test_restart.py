@@ -74,6 +74,7 @@ def test_every_smoke_scale_runs(tmp_path: Path) -> None:
     assert (tmp_path / "out" / f"{len(names)}-studies-smoke" / "index.html").stat().st_size > 10**6
 
 
+@pytest.mark.slow
 def test_terminated_with_several_processes(tmp_path: Path) -> None:
     """Running tasks are saved, no process is left behind, and the exit code and one line say what happened."""
     arguments = [

@@ -215,6 +215,7 @@ def train_in_processes(rank: int, world_size: int, out: str) -> None:
         torch.save(learned, folder / f"weights{world_size}.pt")
 
 
+@pytest.mark.slow
 def test_two_processes_take_the_same_steps(data: Path, tmp_path: Path) -> None:
     # SGD: Adam would turn the rounding of tiny gradients into steps of full size.
     run = run_of(data, batch=4, metrics=0, optimiser="sgd", lr=0.05)

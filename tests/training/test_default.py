@@ -92,6 +92,7 @@ def textures(folder: Path, *, train: int = 16, test: int = 15, side: int = 40) -
                 Image.fromarray(noisy.astype(np.uint8)).save(folder / part / name / f"{number}.png")
 
 
+@pytest.mark.slow
 def test_the_default_command_learns_textures(tmp_path: Path) -> None:
     textures(tmp_path / "textures")
     trained, untrained, raw = accuracies(train(tmp_path, "--data", str(tmp_path / "textures")))

@@ -95,11 +95,12 @@ def test_a_tensor_step_equals_the_eager_step(framework: str, accumulate: int, tm
 @pytest.mark.parametrize(
     "change",
     [
-        {"views": "digits+local2"},
         {"framework": "moco", "views": "digits+local2", "accumulate": 2},
-        {"framework": "moco-v3"},
-        *OWN_FRAMEWORKS.values(),
         OWN_FRAMEWORKS["swav"] | {"views": "digits+local2"},
+        *(
+            pytest.param(change, marks=pytest.mark.slow)
+            for change in ({"views": "digits+local2"}, {"framework": "moco-v3"}, *OWN_FRAMEWORKS.values())
+        ),
     ],
     ids=lambda change: "-".join(map(str, change.values())),
 )

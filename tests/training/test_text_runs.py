@@ -98,6 +98,7 @@ def train_in_processes(rank: int, world_size: int, out: str) -> None:
         torch.save(trainer.context.network.state_dict(), folder / f"weights{world_size}.pt")
 
 
+@pytest.mark.slow
 def test_two_processes_take_the_same_steps(tmp_path: Path) -> None:
     data = write_pairs(tmp_path / "a.tsv", columns=3)
     # SGD: Adam would turn the rounding of tiny gradients into steps of full size.

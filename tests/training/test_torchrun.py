@@ -112,6 +112,7 @@ def train_with_measures(rank: int, world_size: int, out: str) -> None:
     assert taken == ["entropy:2:16@1", "entropy:2:16@1", "linear:cacr:1@2"]
 
 
+@pytest.mark.slow
 def test_all_processes_take_the_recorded_measures(tmp_path: Path) -> None:
     run_in_process_group(train_with_measures, 2, tmp_path / "run")
     records = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
