@@ -80,7 +80,8 @@ AREAS = {
         ("tests/reduce/test_blocks.py", "tests/reduce/test_cpu.py", "tests/reduce/test_unit.py", "tests/reduce/test_limits.py", VALUES,
          "tests/promises/test_fast_paths.py"),
         ("tests/promises/test_derivatives.py::test_a_batch_of_gradients_is_right_or_refused", "tests/reduce/test_fused.py",
-         "tests/reduce/test_blocks.py::test_memory_does_not_grow_with_the_square"),
+         "tests/reduce/test_blocks.py::test_memory_does_not_grow_with_the_square",
+         "tests/promises/test_fast_paths.py::test_kernels_equal_the_dense_formula"),
         ("exponent", "fused", "hardware", "kernels", "launch", "sigmoid", "threshold", "tile", "unit_kernels", "view_loss"),
     ),
     "checkpoint": Area(

@@ -50,7 +50,6 @@ def runs(table: str, scale: str, row: str) -> list[Run]:
 def test_every_row_can_run(table: str) -> None:
     study = find(f"dystress/{table}")
     assert {row.name for row in study.rows} > ROWS[table].keys()
-    assert not any(row.missing for row in study.rows)
 
 
 @pytest.mark.parametrize(("table", "row"), CASES)

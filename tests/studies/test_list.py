@@ -29,14 +29,10 @@ def test_none_is_missing() -> None:
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_study_can_be_planned_or_says_why_not(name: str) -> None:
+def test_every_study_can_be_planned(name: str) -> None:
     study = find(name)
     assert study.title
     assert study.claim.endswith(".")
-    if study.missing:
-        with pytest.raises(ValueError, match=name):
-            study.plan("smoke")
-        return
     if study.diagram:
         assert not study.rows
         return
@@ -56,8 +52,6 @@ def test_every_study_can_be_planned_or_says_why_not(name: str) -> None:
 @pytest.mark.parametrize("name", STUDIES)
 def test_printed_numbers_belong_to_a_column(name: str) -> None:
     study = find(name)
-    if study.missing:
-        return
     known = {column(quantity.name, study_data.name) for quantity in study.quantities for study_data in study.sets}
     for row in study.rows:
         foreign = row.printed.keys() - known

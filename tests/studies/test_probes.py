@@ -18,7 +18,7 @@ from contrapose.studies.task import Task, run_task
 
 def first_row(plan: Plan) -> Row:
     """Return the first row that can run."""
-    return next(row for row in plan.study.rows if not row.missing)
+    return plan.study.rows[0]
 
 
 def measured(name: str, scale: str = "paper") -> dict[str, tuple[str, ...]]:
@@ -27,7 +27,7 @@ def measured(name: str, scale: str = "paper") -> dict[str, tuple[str, ...]]:
     return {study_data.name: plan.measures(study_data, first_row(plan)) for study_data in plan.sets}
 
 
-@pytest.mark.parametrize("name", [name for name, study in STUDIES.items() if study.rows and not study.missing])
+@pytest.mark.parametrize("name", [name for name, study in STUDIES.items() if study.rows])
 def test_linear_probes_see_augmented_images(name: str) -> None:
     for measures in measured(name).values():
         for measure in measures:

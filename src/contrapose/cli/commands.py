@@ -91,9 +91,7 @@ COMMANDS = {
         "Read every image of a data set, and show what training would use: splits, classes, sizes, kinds of images, duplicates, "
         "broken files and what looks wrong.",
     ),
-    "study list": Command(
-        "study", "StudyList", "List every table and figure of the four papers, and which of them cannot run yet."
-    ),
+    "study list": Command("study", "StudyList", "List every table and figure of the four papers."),
     "study show": Command(
         "study_show",
         "StudyShow",

@@ -43,7 +43,7 @@ _FILES = {
 
 @dataclass(frozen=True)
 class StudyList:
-    """List every table and figure of the four papers, and which of them cannot run yet."""
+    """List every table and figure of the four papers."""
 
     only: Positional[str] = ""
     """List only studies whose name contains this text, such as dystress or cacr/table."""
@@ -65,14 +65,9 @@ class StudyList:
 
 
 def _status(study: Study) -> str:
-    if study.missing:
-        return f"   [cannot run: {study.missing}]"
     if study.diagram:
         return "   [nothing to measure]"
-    if study.analytic:
-        return "   [no training]"
-    missing_rows = [row.name for row in study.rows if row.missing]
-    return f"   [without {', '.join(missing_rows)}]" if missing_rows else ""
+    return "   [no training]" if study.analytic else ""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class StudyShow:
         for block in (list(_row_lines(study)), *_printed_tables(study)):
             if block:
                 print("", *block, sep="\n")
-        if not (study.missing or study.diagram):
+        if not study.diagram:
             _print_scales(study, self.root)
 
 
@@ -63,8 +63,6 @@ def _protocol(study: Study) -> Iterable[str]:
     paper, ours, difference = describe_study(study)
     if study.diagram:
         yield "There is nothing to measure."
-    elif study.missing:
-        yield f"Cannot run: {study.missing}."
     elif study.analytic:
         yield "Computed without training."
     elif ours == "the same":
@@ -72,13 +70,13 @@ def _protocol(study: Study) -> Iterable[str]:
     else:
         yield f"The paper measures: {paper}."
         yield f"We measure: {ours}."
-    if not study.missing and (study.differences or any(row.missing for row in study.rows)):
+    if study.differences:
         yield f"Difference: {difference}"
 
 
 def _row_lines(study: Study) -> Iterable[str]:
     """Yield the rows and their settings; of a long series without printed numbers, the first and the last row."""
-    described = [row for row in study.rows if row.changes and not row.missing]
+    described = [row for row in study.rows if row.changes]
     width = max((len(row.name) for row in described), default=0)
     for _, group in groupby(described, key=lambda row: row.series):
         rows = list(group)

@@ -17,7 +17,7 @@ def number(results: Results, row: Row, quantity: Quantity, data_set: str) -> Num
     digits = {"%": 2, "s": 4}.get(quantity.unit, 3)
     printed = row.printed.get(column(quantity.name, data_set))
     if math.isnan(cell.mean):
-        why = row.missing or "; ".join(dict.fromkeys(cell.missing_reasons)) or "not run"
+        why = "; ".join(dict.fromkeys(cell.missing_reasons)) or "not run"
         return Number(printed=printed, why=why, digits=digits)
     error = (f"± {cell.error:.{digits}f} over anchors",) if cell.errors else ()
     return Number(

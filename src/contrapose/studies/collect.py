@@ -23,8 +23,7 @@ from contrapose.training.collapse import collapse_in_words
 def collect(plan: Plan, seeds: int, root: Path) -> Results:
     """Return the results of a plan's runs, as far as they exist."""
     cells, records, evaluations = {}, {}, {}
-    runnable = [row for row in plan.study.rows if not row.missing]
-    for row in runnable:
+    for row in plan.study.rows:
         for study_data in plan.sets:
             runs = [plan.run(row, study_data, seed) for seed in range(seeds)]
             directories = [RunDirectory(root / run.name) for run in runs]
@@ -37,7 +36,7 @@ def collect(plan: Plan, seeds: int, root: Path) -> Results:
         scale=plan.scale,
         seeds=seeds,
         sets=tuple(study_data.name for study_data in plan.sets),
-        rows=frozenset(row.name for row in runnable),
+        rows=frozenset(row.name for row in plan.study.rows),
         cells=cells,
         records=records,
         evaluations=evaluations,

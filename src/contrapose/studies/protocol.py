@@ -155,8 +155,6 @@ def describe_study(study: Study) -> tuple[str, str, str]:
     """Return what the paper measures, what the study measures at the paper scale, and the difference or "same"."""
     if study.diagram:
         return study.title, "nothing to measure", ""
-    if study.missing:
-        return study.title, "nothing", f"cannot run: {study.missing}"
     if study.analytic:
         return study.title, "the same, computed without training", _difference(study)
     plan = study.plan("paper")
@@ -174,8 +172,7 @@ def _quantity_parts(quantity: Quantity, plan: Plan) -> Parts:
     """Return in words what is measured; by data set if it differs between them, and of all rows if those differ."""
     names: dict[tuple[Parts, ...], list[str]] = {}  # of data sets
     for study_data in plan.sets:
-        rows = [row for row in plan.study.rows if not row.missing]
-        parts = tuple(dict.fromkeys(_cell_parts(quantity, study_data, row, plan) for row in rows))
+        parts = tuple(dict.fromkeys(_cell_parts(quantity, study_data, row, plan) for row in plan.study.rows))
         names.setdefault(parts, []).append(study_data.name)
     (first, *others), *more = names
     if not others and not more:
@@ -206,10 +203,8 @@ def _describe_extras(extras: Sequence[Parts], measured: Sequence[Parts]) -> list
 
 def _difference(study: Study) -> str:
     """Return the differences in words; "same" if there are none."""
-    rows = [row.name for row in study.rows if row.missing]
-    sentences = [f"Not trained here: {', '.join(rows)}." for _ in rows[:1]] + list(study.differences)
     other = any(quantity.paper for quantity in study.quantities)
-    return " ".join(sentences) or ("the quantity itself" if other else "same")
+    return " ".join(study.differences) or ("the quantity itself" if other else "same")
 
 
 def _join(descriptions: Iterable[Parts]) -> str:

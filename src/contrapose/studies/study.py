@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,6 @@ class Row:
     printed: Mapping[str, float] = field(default_factory=dict)  # the paper's numbers, by `column(quantity, data set)`
     x: float | tuple[float, float] | None = None  # position on one axis, or on two
     series: str = ""  # the curve that the point belongs to
-    missing: str = ""  # what is not implemented; a row with this set cannot run
     small_settings: Settings = field(default_factory=dict)  # further changes at the small and the short scale
     short_settings: Settings = field(default_factory=dict)  # further changes at the short scale
     local_crops: int = 0  # multi-crop: local crops beside the views of the data set, at every scale
@@ -118,7 +118,6 @@ class Study:
     short_settings: Settings = field(default_factory=dict)  # further changes at the short scale
     note: str = ""  # corrections of the paper, and choices where it is silent
     differences: tuple[str, ...] = ()  # what remains different from the paper at the paper scale, a sentence each
-    missing: str = ""  # what is not implemented; a study with this set cannot run
     diagram: bool = False  # a drawing, a taxonomy or a cross-reference: there is nothing to measure
     base: Settings = field(default_factory=dict)  # settings of its own, used instead of or on top of a preset
     # Values that fill the {placeholders} of a loss and of `record`, by data set: those that the paper tunes.
@@ -164,8 +163,6 @@ class Study:
         check_known("scale", scale, SCALES, cutoff=0.4)
         if precision:
             check_known("precision", precision, CHOICES["precision"])
-        if self.missing:
-            raise ValueError(f"{self.name}: {self.missing}")
         paths, replacements = self._parse_data(data)
         known = self.downstream_names
         # Detectors need boxes, which the digits do not have.
@@ -344,12 +341,9 @@ class Plan:
         return known.get(study_data.name.split(",")[0], next(iter(known.values())))
 
     def cells(self, seeds: int) -> Iterator[tuple[Row, StudyData, Run]]:
-        """Yield every run of the study with its row and data set. Rows that are not implemented are left out."""
-        for row in self.study.rows:
-            if not row.missing:
-                for study_data in self.sets:
-                    for seed in range(seeds):
-                        yield row, study_data, self.run(row, study_data, seed)
+        """Yield every run of the study with its row and data set."""
+        for row, study_data, seed in product(self.study.rows, self.sets, range(seeds)):
+            yield row, study_data, self.run(row, study_data, seed)
 
     def runs(self, seeds: int) -> dict[str, Run]:
         """Return the runs by name. Cells with the same settings share one run."""

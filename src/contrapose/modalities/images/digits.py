@@ -12,7 +12,6 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
@@ -46,6 +45,8 @@ def _scans() -> tuple[Tensor, Tensor]:
     folders = found.submodule_search_locations if found is not None else None
     file = Path(folders[0] if folders else "", "datasets", "data", "digits.csv.gz")
     if file.is_file():  # read directly: importing scikit-learn takes seconds, at each start of a training
+        import numpy as np
+
         table = np.loadtxt(file, delimiter=",")
         pixels, labels = table[:, :-1].reshape(-1, 8, 8), table[:, -1]
     else:

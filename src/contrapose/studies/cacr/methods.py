@@ -249,11 +249,6 @@ def detection_rows(
     return tuple(replace(row, measure_values={"weights": weights.get(row.name, "")}) for row in rows)
 
 
-def printed_rows(columns: Sequence[str], table: Mapping[str, Sequence[float | None]]) -> tuple[Row, ...]:
-    """Return rows of printed numbers alone, for a table that cannot run."""
-    return tuple(Row(name=name, printed=by_column(columns, values)) for name, values in table.items())
-
-
 # Claims about the six methods.
 SIX_METHODS_CLAIMS = (
     is_above(CACR_K1, CL, margin=0.2),  # 0.26 on CIFAR-10 in Table 8
