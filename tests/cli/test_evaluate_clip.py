@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from mixed_folder import CLASSES, make_mixed_folder
 from contrapose.cli import main
 from contrapose.cli.image_text import Towers, score_captions
 from contrapose.evaluation import class_embeddings, zero_shot_scores
+from contrapose.modalities.captions.files import CaptionList
 from contrapose.modalities.captions.pretrained import load_image_text_model
 
 
@@ -69,15 +70,8 @@ def test_zero_shot_on_an_npz(clip: Path, tmp_path: Path, capsys: pytest.CaptureF
     assert "10 of 10 are WordNet ids such as n00000000" in scores_of(capsys, *arguments[1:])[1]
 
 
-@dataclass(frozen=True)
-class Listed:
-    """Images with captions, as the reader of files lists them."""
-
-    images: tuple[Path, ...]
-    captions: tuple[tuple[str, ...], ...]
-    parts: tuple[str, ...] = ()
-    name: str = "listed"
-    notes: tuple[str, ...] = ()
+def listed(images: Sequence[Path], captions: Sequence[tuple[str, ...]], parts: Sequence[str] = ()) -> CaptionList:
+    return CaptionList("listed", tuple(images), tuple(captions), tuple(parts), notes=(), fingerprint="")
 
 
 def test_captions_of_the_test_set(clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,14 +81,14 @@ def test_captions_of_the_test_set(clip: Path, tmp_path: Path, capsys: pytest.Cap
     parts = tuple("test" if i % 2 else "train" for i in range(12))
     model = load_image_text_model(clip)
     towers = Towers(model.embed_images, model.embed_texts)
-    scores = score_captions(Listed(images, captions, parts), towers)
+    scores = score_captions(listed(images, captions, parts), towers)
     assert "captions: 6 images with 12 captions of listed (test)" in capsys.readouterr().err
     recalls = {
         f"{way}_recall_{k}" for way, ks in (("image_to_text", (1, 5, 10)), ("text_to_image", (1, 5))) for k in ks
     }
     measures = {"modality_gap", "alignment", "image_uniformity", "text_uniformity"}
     assert set(scores) == recalls | {f"chance_{name}" for name in recalls} | measures
-    only = score_captions(Listed(images[1::2], captions[1::2]), towers)
+    only = score_captions(listed(images[1::2], captions[1::2]), towers)
     assert only == scores
     assert "of listed\n" in capsys.readouterr().err
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from contrapose.evaluation import (
 from contrapose.evaluation.zero_shot import choose_templates, class_name_notes, find_class_names
 from contrapose.metrics import two_tower_measures
 from contrapose.modalities import Source
-from contrapose.modalities.captions.files import open_captions
+from contrapose.modalities.captions.files import CaptionList, open_captions
 from contrapose.modalities.captions.pretrained import load_image_text_model
 from contrapose.modalities.images.images import Images
 from contrapose.modalities.images.load import check_name, load
@@ -40,30 +40,6 @@ from contrapose.validate import check_directory
 CLIP_PREFIX = "clip:"
 _QUERIES = 12  # captions of a sheet
 _PARTS = ("test", "val")  # of images with captions, in order of preference; without them, all images are used
-
-
-class Captions(Protocol):
-    """Images, and one or more captions of each."""
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-
-    @property
-    def images(self) -> Sequence[Any]:
-        """Where each image is stored."""
-
-    @property
-    def captions(self) -> Sequence[Sequence[str]]:
-        """The captions of each image."""
-
-    @property
-    def parts(self) -> Sequence[str]:
-        """The part that each image belongs to, train, val or test; empty if the data does not say."""
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """What a user may not expect of the data, one sentence each."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +101,7 @@ class ImageTextOptions:
             names = find_class_names(images, self.class_names)
         elif self.class_names:
             raise ValueError("class-names: they are those of --zero-shot, which is not given")
-        captions: Captions | None = None
+        captions: CaptionList | None = None
         if self.captions is not None:
             captions = open_captions(self.captions, columns=columns, skip_broken=skip_broken)
         return ImageTextTasks(images, names, templates, captions, self.sheet)
@@ -138,7 +114,7 @@ class ImageTextTasks:
     images: Source | None
     class_names: tuple[str, ...]
     templates: tuple[str, ...]
-    captions: Captions | None
+    captions: CaptionList | None
     sheet: Path | None = None
 
     def score(self, towers: Towers) -> dict[str, float]:
@@ -176,7 +152,7 @@ def towers_of(model: CaptionModel) -> Towers:
     return Towers(embed_images, model.text.embed)
 
 
-def score_captions(data: Captions, towers: Towers, *, sheet: Path | None = None) -> dict[str, float]:
+def score_captions(data: CaptionList, towers: Towers, *, sheet: Path | None = None) -> dict[str, float]:
     """Return recall both ways beside chance, the modality gap, and alignment and uniformity of the towers.
 
     sheet   page to write: some captions with the images that are nearest to each
