@@ -77,7 +77,8 @@ AREAS = {
     ),
     "reduce": Area(
         ("reduce/*.py",),
-        ("tests/reduce/test_blocks.py", "tests/reduce/test_cpu.py", "tests/reduce/test_unit.py", "tests/reduce/test_limits.py", VALUES,
+        ("tests/reduce/test_blocks.py", "tests/reduce/test_cpu.py", "tests/reduce/test_unit.py", "tests/reduce/test_limits.py",
+         "tests/reduce/test_groups.py", VALUES,
          "tests/promises/test_fast_paths.py"),
         ("tests/promises/test_derivatives.py::test_a_batch_of_gradients_is_right_or_refused", "tests/reduce/test_fused.py",
          "tests/reduce/test_blocks.py::test_memory_does_not_grow_with_the_square",

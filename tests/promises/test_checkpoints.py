@@ -160,6 +160,25 @@ def test_a_checkpoint_of_a_newer_version(tmp_path: Path) -> None:
         latest(tmp_path, quiet)
 
 
+def test_a_damaged_checkpoint_of_this_version_is_not_taken_for_a_newer_one(tmp_path: Path) -> None:
+    folder, said = save(tmp_path, state(1)), list[str]()
+    (folder / "tensors.safetensors").write_bytes(b"damaged")
+    assert latest(tmp_path, said.append) is None
+    assert said == [f"{folder} is damaged; trying the checkpoint before it"]
+
+
+def test_an_exhausted_machine_is_not_taken_for_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the training would go on from an older checkpoint, and delete this one."""
+
+    def fail(description: object, payload: bytes) -> str:
+        raise MemoryError
+
+    folder = save(tmp_path, state(1))
+    monkeypatch.setattr(checkpoint, "_digest", fail)
+    with pytest.raises(MemoryError):
+        read(folder)
+
+
 def test_the_hash_is_that_of_earlier_versions(tmp_path: Path) -> None:
     """Another order of the keys would make every checkpoint that exists a damaged one."""
     folder = save(tmp_path, Checkpoint(7, {}, {"epoch": 1, "step": 7}))
