@@ -29,7 +29,7 @@ from contrapose.losses import (
 )
 from contrapose.losses.parse import parse
 from contrapose.losses.trial import try_loss
-from contrapose.pairs import views
+from contrapose.pairs import two_views, views
 
 VIEWS, SAMPLES, WIDTH = 4, 8, 6
 COSTS = ("rbf", "euclidean")
@@ -109,6 +109,11 @@ def test_the_catalogue_and_the_parser() -> None:
 def test_settings_out_of_range_are_refused(loss: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         try_loss(parse(loss))
+
+
+def test_it_is_a_loss_of_unit_vectors() -> None:
+    with pytest.raises(ValueError, match="cacr_moco_v3 is a loss of unit vectors, got 'dot'"):
+        cacr_moco_v3(two_views(*torch.randn(2, 6, 4), similarity="dot"))
 
 
 LOSSES: dict[str, Callable[..., Tensor]] = {
