@@ -165,3 +165,9 @@ def test_candidates_of_each_view_are_counted() -> None:
         source = pairs._source((choice,), may_be_empty=False)
         assert source.spans == [(0, 4, 4), (4, 8, 4)]
         assert pairs._source((choice,), may_be_empty=False, share=slice(5, 8)).spans == [(0, 3, 4)]
+
+
+def test_the_smallest_share_is_one_negative() -> None:
+    pairs = two_views(*torch.randn(2, 5, 3, dtype=torch.float64))
+    one, share = (nt_xent(pairs, temperature=0.2, negatives=hardest(k)) for k in (1, 0.05))
+    torch.testing.assert_close(share, one, rtol=0, atol=0)
