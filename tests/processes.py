@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
-from contrapose.workers import START_METHOD, process_context
+from contrapose.workers import START_METHOD, process_context, receive_signals
 
 Work = Callable[[int, int, str], None]  # rank, world_size, path for the result
 
@@ -30,6 +30,7 @@ def run_in_process_group(work: Work, world_size: int, out: Path) -> None:
 
 
 def _run_member(rank: int, world_size: int, port: int, work: Work, out: str) -> None:
+    receive_signals()  # which a fork server's children ignore
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=world_size)

@@ -167,7 +167,7 @@ def test_candidates_of_each_view_are_counted() -> None:
         assert pairs._source((choice,), may_be_empty=False, share=slice(5, 8)).spans == [(0, 3, 4)]
 
 
-def test_the_smallest_share_is_one_negative() -> None:
-    pairs = two_views(*torch.randn(2, 5, 3, dtype=torch.float64))
-    one, share = (nt_xent(pairs, temperature=0.2, negatives=hardest(k)) for k in (1, 0.05))
-    torch.testing.assert_close(share, one, rtol=0, atol=0)
+def test_a_share_of_a_single_candidate_is_that_candidate() -> None:
+    pairs = queue(*torch.randn(2, 5, 3, dtype=torch.float64), torch.randn(1, 3, dtype=torch.float64))
+    all_rows, share = (nt_xent(pairs, temperature=0.2, negatives=choice) for choice in (None, hardest(0.5)))
+    torch.testing.assert_close(share, all_rows, rtol=0, atol=0)

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 from conftest import Promise
 
-# Trains in a process of its own, whose memory is that of the training alone, and prints KiB in use after every fourth step.
+# Trains in a process of its own, whose memory is that of the training alone, and prints KiB in use after every fourth step:
+# what malloc has handed out. Resident memory also has the gaps between allocations, which change by MiB at random.
 SCRIPT = """
-import os, sys, tempfile
+import ctypes, sys, tempfile
 from pathlib import Path
 import torch
 from contrapose.training import Run, Trainer
+
+
+class Allocated(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in (
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")]
+
+
+mallinfo2 = ctypes.CDLL(None).mallinfo2  # of glibc: in use are uordblks of its heaps and hblkhd of large blocks
+mallinfo2.restype = Allocated
 
 framework, loss, epochs, leak = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 leaked = []
@@ -23,8 +34,8 @@ def watch(progress):
     if leak:
         leaked.append(torch.ones(leak, 1024 // 4))  # KiB in each step
     if progress.step % 4 == 0:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        print(pages * os.sysconf("SC_PAGE_SIZE") // 1024)
+        allocated = mallinfo2()
+        print((allocated.uordblks + allocated.hblkhd) // 1024)
 
 
 run = Run(limit=256, batch=8, epochs=epochs, framework=framework, loss=loss, queue=64, knn=3, knn_every=epochs, metrics=0, threads=1)
@@ -39,9 +50,9 @@ SHORT_LIMIT = 16.0  # of a short training, in which the noise of the allocator w
 def growth(framework: str, loss: str, steps: int, leak: int = 0) -> float:
     """Return by how many KiB the memory in use grows in each step of the second half of a training."""
     arguments = [framework, loss, str(steps // STEPS_OF_AN_EPOCH), str(leak)]
-    sizes = [
-        int(size) for size in subprocess.check_output([sys.executable, "-c", SCRIPT, *arguments], text=True).split()
-    ]
+    environment = {**os.environ, "PYTHONMALLOC": "malloc"}  # so that Python's objects are counted too
+    printed = subprocess.check_output([sys.executable, "-c", SCRIPT, *arguments], text=True, env=environment)
+    sizes = [int(size) for size in printed.split()]
     assert len(sizes) == steps // STEPS_BETWEEN
     # Allocators settle in the first half. A third of the second half on each side: single peaks do not count.
     late = sizes[len(sizes) // 2 :]
