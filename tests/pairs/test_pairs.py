@@ -168,6 +168,7 @@ def test_candidates_of_each_view_are_counted() -> None:
 
 
 def test_a_share_of_a_single_candidate_is_that_candidate() -> None:
-    pairs = queue(*torch.randn(2, 5, 3, dtype=torch.float64), torch.randn(1, 3, dtype=torch.float64))
+    (q, k), stored = torch.randn(2, 5, 3, dtype=torch.float64), torch.randn(1, 3, dtype=torch.float64)
+    pairs = queue(q, k, stored)
     all_rows, share = (nt_xent(pairs, temperature=0.2, negatives=choice) for choice in (None, hardest(0.5)))
     torch.testing.assert_close(share, all_rows, rtol=0, atol=0)

@@ -44,7 +44,7 @@ with tempfile.TemporaryDirectory() as folder:
 """
 STEPS_OF_AN_EPOCH, STEPS_BETWEEN = 32, 4
 LIMIT = 0.1  # KiB in each step: less than one record or tensor that is kept by mistake
-SHORT_LIMIT = 16.0  # of a short training, in which the noise of the allocator weighs more: 1.7 MiB in 104 steps
+SHORT_LIMIT = 1.0  # of a short training, in which what is allocated once weighs more
 
 
 def growth(framework: str, loss: str, steps: int, leak: int = 0) -> float:
