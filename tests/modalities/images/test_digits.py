@@ -56,7 +56,7 @@ def test_the_scans_are_those_of_scikit_learn(installed_elsewhere: bool, monkeypa
     from sklearn.datasets import load_digits
 
     if installed_elsewhere:
-        monkeypatch.setattr(drawn_digits, "find_spec", lambda name: None)
+        monkeypatch.setattr(drawn_digits, "installed_folder", lambda name: None)
     drawn_digits._scans.cache_clear()
     strokes, labels = drawn_digits._scans()
     expected = load_digits()

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -18,6 +16,7 @@ from torch.nn.functional import affine_grid, grid_sample
 
 from contrapose.modalities.images.class_names import CLASS_NAMES
 from contrapose.modalities.images.images import Images
+from contrapose.modalities.packages import installed_folder
 from contrapose.randomness import uniform
 
 SIZE = 32
@@ -41,10 +40,9 @@ def digits(count: int = 10_000, *, train: bool = True, seed: int = 0) -> Images:
 @cache
 def _scans() -> tuple[Tensor, Tensor]:
     """Return scikit-learn's digits (1797, 8, 8) in [0, 1] and their labels (1797,)."""
-    found = find_spec("sklearn")
-    folders = found.submodule_search_locations if found is not None else None
-    file = Path(folders[0] if folders else "", "datasets", "data", "digits.csv.gz")
-    if file.is_file():  # read directly: importing scikit-learn takes seconds, at each start of a training
+    folder = installed_folder("sklearn")
+    file = None if folder is None else folder / "datasets" / "data" / "digits.csv.gz"
+    if file is not None and file.is_file():  # read directly: importing scikit-learn takes seconds at each start
         import numpy as np
 
         table = np.loadtxt(file, delimiter=",")
