@@ -7,7 +7,7 @@ import signal
 def main() -> None:
     """Run the command line."""
     # Importing torch takes seconds, in which SIGTERM would end the process in silence and Ctrl-C with a traceback.
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
     # Imported here, since every worker process imports the script that started it, and has no use for the command line.
     from contrapose.cli import main as command_line

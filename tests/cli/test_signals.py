@@ -66,7 +66,7 @@ def write_slow_folder(folder: Path, count: int = 400) -> None:
 def test_while_the_command_is_imported(number: signal.Signals) -> None:
     process = start("data", "list")
     status = Path(f"/proc/{process.pid}/status")
-    # Only once Python handles the signal: before that, nothing of this package has run.
+    # Only once SIGTERM is handled, which comes after SIGINT: before that, nothing of this package has run.
     while True:
         caught = next(line for line in status.read_text().splitlines() if line.startswith("SigCgt"))
         if int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1:
