@@ -124,7 +124,7 @@ def test_table13_is_that_of_its_runs() -> None:
 def test_table12_is_that_of_its_runs() -> None:
     section = TEXT.split("## DySTreSS: sentences")[1].split("\n## ")[0]
     tasks = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr", "sts_mean")
-    folders = sorted((ROOT / "results" / "table12").iterdir())
+    folders = [folder for name in ("table12", "table12-rows") for folder in sorted((ROOT / "results" / name).iterdir())]
     assert len(folders) == section.count("| `enwiki_sentences_418k.txt.xz-")
     files = {"wiki1m": "enwiki_sentences_418k.txt.xz", "sts": "sts12-16_stsb_sickr.tsv.xz"}
     paths = ["encoder=models/small-bert", *(f"{name}=data/{file}" for name, file in files.items())]
@@ -137,13 +137,13 @@ def test_table12_is_that_of_its_runs() -> None:
         assert run.name == folder.name
         assert directory.trained(run.epochs)
         dev = [record["stsb_dev"] for record in records]
-        assert dev[0] == max(dev)
+        assert (dev[0] == max(dev)) == (names[run.name] != "MACL")
         numbers = [directory.value(f"sentences:sts:{task}") for task in tasks]
-        cells = [f"{value:.2f}" for value in (*numbers, dev[0], dev[-1])]
+        cells = [f"{value:.2f}" for value in (*numbers, max(dev), dev[-1])]
         seconds = sum(record["seconds"] for record in records)
         row = f"| {names[run.name]}, {run.seed} | {' | '.join(cells)} | {seconds:.0f} | `{run.name}` |"
         assert row in section
-        if names[run.name] == "SimCSE":
+        if names[run.name] == "SimCSE" and folder.parent.name == "table12":
             start = [f"{directory.value(f'sentences:sts:{task}:start'):.2f}" for task in tasks]
             assert f"| before training | {' | '.join(start)} |" in section
 
