@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from contrapose.losses import nt_xent
-from contrapose.pairs import cross, two_views
+from contrapose.pairs import Pairs, cross, two_views, views
 from contrapose.reduce import cpu, rows
 from contrapose.reduce.block import Selection
 from contrapose.reduce.comparisons import Comparison
@@ -34,10 +34,10 @@ def test_pairs_of_the_same_sample_are_cleared(samples: int, views: int, known: b
     assert torch.equal(e == 0, ids[block.rows, None] == ids[block.columns])
 
 
-def dense(a: Tensor, b: Tensor, *, temperature: float, views: bool) -> Tensor:
+def dense(a: Tensor, b: Tensor, *, temperature: float, in_views: bool) -> Tensor:
     """Return NT-Xent of two views, or of queries and their candidates, from the whole matrix."""
     a, b = normalize(a, dim=1), normalize(b, dim=1)
-    if not views:
+    if not in_views:
         s = a @ b.T / temperature
         return (s.logsumexp(1) - s.diagonal()).mean()
     z = torch.cat([a, b])
@@ -45,25 +45,55 @@ def dense(a: Tensor, b: Tensor, *, temperature: float, views: bool) -> Tensor:
     return (s.logsumexp(1) - s.roll(len(a), 1).diagonal()).mean()
 
 
-@pytest.mark.parametrize("views", [True, False])
+@pytest.mark.parametrize("in_views", [True, False])
 @pytest.mark.parametrize("kept", [True, False])
 def test_values_and_gradients_of_a_kept_and_a_recomputed_matrix(
-    kept: bool, views: bool, monkeypatch: pytest.MonkeyPatch
+    kept: bool, in_views: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not kept:
         monkeypatch.setattr(rows, "_CPU", replace(rows._CPU, kept=0))
         monkeypatch.setattr(cpu, "_BLOCK", 8)
     leaves = [torch.randn(13, 5, dtype=torch.float64, requires_grad=True) for _ in range(2)]
-    called = []
+    called, divide = [], cpu._Sums.of
 
-    def noted(anchor: Tensor, pool: Tensor, selection: Selection, factor: float, *, keep: bool) -> Tensor:
+    def noted(anchor: Tensor, pool: Tensor, selection: Selection, factor: float, *, keep: bool) -> cpu._Sums:
         called.append(keep)
-        return cpu.log_sum_exp(anchor, pool, selection, factor, keep=keep)
+        return divide(anchor, pool, selection, factor, keep=keep)
 
-    monkeypatch.setattr(rows, "log_sum_exp", noted)
-    ours = nt_xent((two_views if views else cross)(*leaves), temperature=0.3)
-    expected = dense(*leaves, temperature=0.3, views=views)
+    monkeypatch.setattr(cpu._Sums, "of", noted)
+    ours = nt_xent((two_views if in_views else cross)(*leaves), temperature=0.3)
+    expected = dense(*leaves, temperature=0.3, in_views=in_views)
     assert called == [kept]  # it is this path that is tested
     torch.testing.assert_close(ours, expected, rtol=1e-12, atol=0)
     for own, other in zip(torch.autograd.grad(ours, leaves), torch.autograd.grad(expected, leaves), strict=True):
         torch.testing.assert_close(own, other, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("samples", [2, 40])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("stacked", [True, False])
+def test_one_node_has_the_values_of_three(stacked: bool, dtype: torch.dtype, samples: int) -> None:
+    """The mean cross-entropy of two views, beside normalisation, log-sum-exp and cross-entropy one after the other."""
+    z = torch.randn(2, samples, 5, dtype=dtype, requires_grad=True)
+
+    def pairs() -> Pairs:
+        return views(z) if stacked else two_views(z[0], z[1])
+
+    with torch.autocast("cpu", torch.bfloat16):
+        one = nt_xent(pairs(), temperature=0.3)
+    assert one.grad_fn is not None
+    assert one.grad_fn.name() == "_ViewLossBackward"
+    three = nt_xent(replace(pairs(), raw=None), temperature=0.3)
+    assert torch.equal(one, three)
+    (gradient,), (expected,) = torch.autograd.grad(one, z), torch.autograd.grad(three, z)
+    assert gradient.dtype == dtype
+    assert torch.equal(gradient, expected)
+
+
+def test_one_node_with_a_view_that_needs_no_gradient() -> None:
+    z, fixed = torch.randn(6, 4, requires_grad=True), torch.randn(6, 4)
+    one, three = two_views(z, fixed), replace(two_views(z, fixed), raw=None)
+    gradients = [torch.autograd.grad(nt_xent(pairs, temperature=0.3), z)[0] for pairs in (one, three)]
+    assert torch.equal(*gradients)
+    with torch.no_grad():
+        assert nt_xent(two_views(z, fixed), temperature=0.3).grad_fn is None

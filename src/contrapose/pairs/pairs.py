@@ -63,7 +63,7 @@ class Pairs:
     half_precision: bool = False  # whether the embeddings came in half precision
     bf16_anchor: Tensor | None = None  # (n, d): the anchors in bf16, if normalisation produced that too
     similarity: str = "cosine"  # what a product of rows is: cosine, dot or neg_euclid; only the first is within [-1, 1]
-    raw: RawViews | None = None  # the two views that anchors and pool are, if kernels normalised them
+    raw: RawViews | None = None  # the two views that anchors and pool are the unit vectors of
     is_sharded: bool = False  # whether each process reduces a part of the anchors; see `sharded`
     group: Group = None  # the processes that share the anchors; None for all
 
@@ -156,7 +156,7 @@ class Pairs:
     def mean_cross_entropy(self, logit: Logit, *, negatives: Negatives = None) -> Tensor | None:
         """Return the mean over anchors of -log e^{φ(s⁺)} / (e^{φ(s⁺)} + Σ_k e^{φ(s_k)}) as one node of the graph.
 
-        None if these pairs or this device have no kernel for it: `reduce` then has the sum.
+        None if these pairs or this device have none for it: `reduce` then has the sum.
         """
         if self.raw is None or self.is_sharded or self.positive_similarity is None:
             return None

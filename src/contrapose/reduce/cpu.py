@@ -3,11 +3,14 @@
 Plain autograd reads or writes the matrix about ten times. Here e^φ takes the place of φ and needs no maximum, because |φ| is
 bounded; ∂L/∂s is e^φ times a number per row. A similarity that serves both of its rows (two views of a batch, both directions of
 CLIP) is computed once, and both terms of its gradient are one product. A small matrix of e^φ is kept for the backward pass, a
-large one is computed again, block by block.
+large one is computed again, block by block. The mean cross-entropy of two views is one node of the graph: in a small batch the
+nodes of the normalisation, of the log-sum-exp and of the cross-entropy cost as much as their arithmetic.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,10 +20,10 @@ from contrapose.reduce.block import Selection
 from contrapose.reduce.comparisons import Comparison, comparisons
 from contrapose.reduce.derivatives import check_backward
 from contrapose.reduce.exponent import MAX_SHIFT
-from contrapose.reduce.logit import Scale
+from contrapose.reduce.logit import Logit, Scale
 from contrapose.reduce.reduction import part
-from contrapose.reduce.statistics import LogSumExp, Statistic
-from contrapose.reduce.unit import full_precision, same_tensor
+from contrapose.reduce.statistics import LogSumExp, Statistic, softplus
+from contrapose.reduce.unit import RawViews, full_precision, same_tensor, unit_views_backward_
 
 _PANEL = 2**18  # similarities that stay in the cache while exponential, mask and sum pass over them
 _BLOCK = 2048  # rows and columns of a block of a matrix that is not kept
@@ -30,7 +33,11 @@ def constant_scale(statistics: tuple[Statistic, ...], selection: Selection) -> f
     """Return the factor of a single log-sum-exp over all negatives of φ = factor · s, |φ| ≤ 40; None for anything else."""
     if len(statistics) != 1 or not isinstance(statistics[0], LogSumExp) or selection.hardest is not None:
         return None
-    logit = statistics[0].logit
+    return bounded_factor(statistics[0].logit)
+
+
+def bounded_factor(logit: Logit) -> float | None:
+    """Return the factor of φ = factor · s, |φ| ≤ 40; None for any other logit."""
     if not isinstance(logit, Scale) or isinstance(logit.factor, Tensor) or abs(logit.factor) > MAX_SHIFT:
         return None
     return float(logit.factor)
@@ -38,8 +45,21 @@ def constant_scale(statistics: tuple[Statistic, ...], selection: Selection) -> f
 
 def log_sum_exp(anchor: Tensor, pool: Tensor, selection: Selection, factor: float, *, keep: bool) -> Tensor:
     """Return log Σ_j e^{factor · s_ij} over each anchor's negatives, (n,); `keep` the matrix for the backward pass."""
-    value: Tensor = _LogSumExp.apply(anchor, pool, selection, factor, keep)
+    value: Tensor = _LogSumExp.apply(_Sums.of(anchor, pool, selection, factor, keep=keep), anchor, pool)
     return value
+
+
+def mean_cross_entropy(
+    raw: RawViews, anchor: Tensor, similarity: Tensor, selection: Selection, factor: float, *, keep: bool
+) -> Tensor:
+    """Return the mean of log(1 + Σ_j e^{factor · s_ij} / e^{factor · s⁺_i}) over all rows.
+
+    `anchor` (n, d) and `similarity` (n, 1) are the unit vectors of the views and their products, as `unit_views` made them.
+    """
+    anchor = anchor.detach()
+    sums = _Sums.of(anchor, anchor, selection, factor, keep=keep)
+    loss: Tensor = _ViewLoss.apply(sums, anchor, raw.inverse, similarity.detach(), *raw.views)
+    return loss
 
 
 def _panels(comparison: Comparison) -> list[slice]:
@@ -62,6 +82,11 @@ def _clear_same_samples(e: Tensor, c: Comparison, selection: Selection) -> Tenso
     """Write 0 for the pairs of the same sample in a block, in place."""
     if selection.id_period > 1:  # ids are the numbers of rows: equal ones are on diagonals
         first, period = (c.rows.start - c.columns.start) % selection.id_period, selection.id_period
+        if (
+            first == 0 and c.height % period == 0 and c.width % period == 0
+        ):  # whole views: one diagonal for each two of them
+            e.view(c.height // period, period, c.width // period, period).diagonal(0, 1, 3).zero_()
+            return e
         for offset in range(first - (first + c.height - 1) // period * period, c.width, period):
             e.diagonal(offset).fill_(0.0)
         return e
@@ -82,21 +107,63 @@ def _same_sample(row_id: Tensor, column_id: Tensor) -> tuple[Tensor, Tensor]:
     return rows, order[first[rows] + within]
 
 
-class _LogSumExp(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, anchor: Tensor, pool: Tensor, selection: Selection, factor: float, keep: bool) -> Tensor:
-        ctx.same, ctx.factor, ctx.selection = same_tensor(anchor, pool), factor, selection
-        ctx.comparisons = list(comparisons(selection.runs, same=ctx.same, block=2**62 if keep else _BLOCK))
-        total = anchor.new_zeros(len(anchor))
-        kept = []
-        with full_precision(anchor):
-            for c in ctx.comparisons:
-                e = _exponentials(anchor, pool, c, selection, factor)
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """Σ_j e^{factor · s_ij} over each anchor's negatives, and its gradient."""
+
+    selection: Selection
+    factor: float
+    comparisons: list[Comparison]
+    keep: bool  # whether the matrix is kept for the backward pass
+
+    @classmethod
+    def of(cls, anchor: Tensor, pool: Tensor, selection: Selection, factor: float, *, keep: bool) -> _Sums:
+        """Divide the matrix into blocks."""
+        block = 2**62 if keep else _BLOCK
+        found = comparisons(selection.runs, same=same_tensor(anchor, pool), block=block)
+        return cls(selection, factor, list(found), keep)
+
+    def forward(self, anchor: Tensor, pool: Tensor, *, wants_gradient: bool) -> tuple[Tensor, list[Tensor]]:
+        """Return the sums (n,), and the blocks of e^φ that are kept."""
+        total, kept = anchor.new_zeros(anchor.shape[0]), []
+        with _without_autocast(anchor):
+            for c in self.comparisons:
+                e = _exponentials(anchor, pool, c, self.selection, self.factor)
                 part(total, c.rows).add_(e.sum(1))
                 if c.both and not c.diagonal:
                     part(total, c.columns).add_(e.sum(0))
-                if keep and any(ctx.needs_input_grad):
+                if self.keep and wants_gradient:
                     kept.append(e)
+        return total, kept
+
+    def backward(
+        self, gradient: Tensor, anchor: Tensor, pool: Tensor, total: Tensor, kept: list[Tensor],
+        *, wants_anchor: bool, wants_pool: bool,
+    ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
+        """Return the gradients of anchors and pool, given that of the sums' logarithms (n,); one tensor has one gradient."""
+        # An anchor without negatives has no weights, and must not turn its zeros into NaN: its total counts as 1.
+        scale = gradient * self.factor / (total + (total == 0))
+        same = same_tensor(anchor, pool)
+        # Zeros: blocks add up, and a process's share of the anchors need not meet all rows of the pool.
+        d_anchor = torch.zeros_like(anchor) if wants_anchor else None
+        d_pool = d_anchor if same else torch.zeros_like(pool) if wants_pool else None
+        with _without_autocast(anchor):
+            for number, c in enumerate(self.comparisons):
+                e = kept[number] if kept else _exponentials(anchor, pool, c, self.selection, self.factor)
+                _add_gradients(c, e, scale, anchor, pool, d_anchor, d_pool)
+        return d_anchor, None if same else d_pool
+
+
+def _without_autocast(like: Tensor) -> AbstractContextManager[Any]:
+    # Entering the context takes as long as an operation on a small batch.
+    return full_precision(like) if torch.is_autocast_enabled(like.device.type) else nullcontext()
+
+
+class _LogSumExp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, sums: _Sums, anchor: Tensor, pool: Tensor) -> Tensor:
+        total, kept = sums.forward(anchor, pool, wants_gradient=any(ctx.needs_input_grad))
+        ctx.sums = sums
         ctx.save_for_backward(anchor, pool, total, *kept)
         return total.log()
 
@@ -104,17 +171,35 @@ class _LogSumExp(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         check_backward(*gradients)
         anchor, pool, total, *kept = ctx.saved_tensors
-        wants_anchor, wants_pool, *_ = ctx.needs_input_grad
-        # An anchor without negatives has no weights, and must not turn its zeros into NaN.
-        scale = torch.where(total > 0, gradients[0] * ctx.factor / total, 0.0)
-        # Zeros: blocks add up, and a process's share of the anchors need not meet all rows of the pool.
-        d_anchor = torch.zeros_like(anchor) if wants_anchor else None
-        d_pool = d_anchor if ctx.same else torch.zeros_like(pool) if wants_pool else None
-        with full_precision(anchor):
-            for number, c in enumerate(ctx.comparisons):
-                e = kept[number] if kept else _exponentials(anchor, pool, c, ctx.selection, ctx.factor)
-                _add_gradients(c, e, scale, anchor, pool, d_anchor, d_pool)
-        return d_anchor, None if ctx.same else d_pool, None, None, None
+        _, wants_anchor, wants_pool = ctx.needs_input_grad
+        d_anchor, d_pool = ctx.sums.backward(
+            gradients[0], anchor, pool, total, kept, wants_anchor=wants_anchor, wants_pool=wants_pool
+        )
+        return None, d_anchor, d_pool
+
+
+class _ViewLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, sums: _Sums, anchor: Tensor, inverse: Tensor, similarity: Tensor, *views: Tensor) -> Tensor:
+        total, kept = sums.forward(anchor, anchor, wants_gradient=any(ctx.needs_input_grad))
+        gap = torch.sub(total.log()[:, None], similarity, alpha=sums.factor)
+        ctx.sums, ctx.dtypes = sums, [z.dtype for z in views]
+        ctx.save_for_backward(gap, anchor, inverse, total, *kept)
+        return softplus(gap).mean()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        check_backward(*gradients)
+        gap, anchor, inverse, total, *kept = ctx.saved_tensors
+        weight = torch.sigmoid(gap).mul_(gradients[0] / gap.shape[0])
+        d_anchor, _ = ctx.sums.backward(weight[:, 0], anchor, anchor, total, kept, wants_anchor=True, wants_pool=False)
+        unit_vectors = anchor.view(2, -1, anchor.shape[1])
+        d_views = unit_views_backward_(
+            d_anchor.view(unit_vectors.shape), weight.mul_(-ctx.sums.factor), unit_vectors, inverse
+        )
+        if len(ctx.dtypes) == 1:
+            return None, None, None, None, d_views.to(ctx.dtypes[0])
+        return None, None, None, None, *(d.to(dtype) for d, dtype in zip(d_views, ctx.dtypes, strict=True))
 
 
 def _add_gradients(

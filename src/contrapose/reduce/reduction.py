@@ -158,7 +158,7 @@ def scaled_gradients(reduction: Reduction, lse: Tensor, second: Tensor, a: Tenso
 
 def part(x: Tensor, rows: slice) -> Tensor:
     """Return x[rows]; x itself if that is all of it, since even a slice takes microseconds on the host."""
-    return x if rows.start == 0 and rows.stop == len(x) else x[rows]
+    return x if rows.start == 0 and rows.stop == x.shape[0] else x[rows]
 
 
 def ids_of(reduction: Reduction, anchors: slice, pool: slice) -> tuple[Tensor, Tensor]:

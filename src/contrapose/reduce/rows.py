@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
+from contrapose.reduce import cpu
 from contrapose.reduce.block import Block, Selection, Source
-from contrapose.reduce.cpu import constant_scale, log_sum_exp
 from contrapose.reduce.derivatives import check_backward, refuse_transforms
 from contrapose.reduce.hardware import has_kernels
 from contrapose.reduce.logit import Logit, Scale
@@ -103,10 +103,9 @@ def _reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
     if anchor is None or pool is None:
         return _by_autograd(source, statistics)
     refuse_transforms()
-    factor = constant_scale(statistics, selection) if selection is not None and _is_plain_cpu(anchor) else None
+    factor = cpu.constant_scale(statistics, selection) if selection is not None and _is_plain_cpu(anchor) else None
     if selection is not None and factor is not None:
-        keep = len(anchor) * len(pool) <= _CPU.kept
-        return (log_sum_exp(anchor, pool, selection, factor, keep=keep),)
+        return (cpu.log_sum_exp(anchor, pool, selection, factor, keep=_fits_cpu(anchor, pool)),)
     small = selection is not None and _small(anchor, pool)
     if selection is not None and not (small and not anchor.is_cuda):
         reduced = _without_blocks(source, anchor, pool, selection, statistics)
@@ -136,15 +135,20 @@ def sum_rows(source: Source, statistic: SoftplusSum) -> Tensor:
 
 
 def cross_entropy_of_views(source: Source, raw: RawViews, similarity: Tensor, logit: Logit) -> Tensor | None:
-    """Return the mean cross-entropy of two views from one node of the graph; None if kernels do not apply."""
+    """Return the mean cross-entropy of two views from one node of the graph; None if neither kernels nor `cpu` apply."""
+    on_cpu = _on_cpu(source, logit)
+    if on_cpu is not None:
+        anchor, selection, factor = on_cpu
+        keep = _fits_cpu(anchor, anchor)
+        return cpu.mean_cross_entropy(raw, anchor, similarity, selection, factor, keep=keep)
     found = _one_node(source, logit)
     if found is None:
         return None
     from contrapose.reduce.view_loss import mean_cross_entropy  # imported late, since it needs Triton
 
-    anchor, selection, factor, precision = found
+    anchor, selection, scale, precision = found
     return mean_cross_entropy(
-        raw, anchor, similarity, selection, factor, precision=precision, bf16_anchor=source.bf16_anchor
+        raw, anchor, similarity, selection, scale, precision=precision, bf16_anchor=source.bf16_anchor
     )
 
 
@@ -161,6 +165,15 @@ def sigmoid_loss_of_views(
     return mean_sigmoid_loss(
         raw, anchor, similarity, selection, factor, bias, precision=precision, bf16_anchor=source.bf16_anchor
     )
+
+
+def _on_cpu(source: Source, logit: Logit) -> tuple[Tensor, Selection, float] | None:
+    """Return anchors, selection and 1 / τ of a loss that `cpu` computes as one node; None if it does not."""
+    anchor, factor = source.anchor, cpu.bounded_factor(logit)
+    if anchor is None or factor is None or torch.compiler.is_compiling() or not _is_plain_cpu(anchor):
+        return None
+    selection = source.selection
+    return None if selection is None or selection.hardest is not None else (anchor, selection, factor)
 
 
 def _one_node(source: Source, logit: Logit) -> tuple[Tensor, Selection, float | Tensor, str] | None:
@@ -224,6 +237,11 @@ def _precision(half: bool) -> str:
 
 def _small(anchor: Tensor, pool: Tensor) -> bool:
     return len(anchor) * len(pool) <= _SMALL[anchor.is_cuda] and _MEMORY.get() is None and _FORCED.get() is None
+
+
+def _fits_cpu(anchor: Tensor, pool: Tensor) -> bool:
+    """Whether the whole matrix is kept for the backward pass on the CPU."""
+    return anchor.shape[0] * pool.shape[0] <= _CPU.kept
 
 
 def _is_plain_cpu(anchor: Tensor) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import threshold
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from contrapose.reduce.derivatives import refuse_second_derivative, refuse_transforms
@@ -89,7 +88,7 @@ def squared_view_distances(z: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class RawViews:
-    """Two views before normalisation, and their inverse lengths (2, m, 1), for kernels that start from them."""
+    """Two views before normalisation, and their inverse lengths (2, m, 1), for losses whose gradient is that of the views."""
 
     views: tuple[Tensor, ...]  # (m, d) each, or one tensor (2, m, d)
     inverse: Tensor
@@ -100,8 +99,7 @@ def unit_views(*views: Tensor) -> tuple[Tensor, Tensor, Tensor | None, RawViews 
 
     Pass the views one by one, (m, d) each, or as one tensor (V, m, d). Unit vectors and products are one operation, so
     that the backward pass holds one gradient of the embeddings and not one for each. The third result is the unit
-    vectors in bf16 if kernels computed them and the embeddings are in half precision; the fourth is there if kernels
-    computed them.
+    vectors in bf16 if kernels computed them and the embeddings are in half precision; the fourth is there for two views.
     """
     refuse_transforms()
     unit_vectors, similarity, rounded, inverse = _UnitViews.apply(*views)
@@ -136,7 +134,7 @@ def _inverse_length(z: Tensor) -> Tensor:
 
 def _reciprocal(length: Tensor) -> Tensor:
     # A length below ε becomes inf, whose reciprocal is 0: no branch, and no division by zero.
-    return threshold(length, _EPSILON, torch.inf).reciprocal_()
+    return torch.threshold(length, _EPSILON, torch.inf).reciprocal_()
 
 
 def _may_overflow(length: Tensor) -> bool:
@@ -189,10 +187,10 @@ class _UnitViews(torch.autograd.Function):
             similarity = _view_products(unit_vectors)
         ctx.save_for_backward(unit_vectors, inverse)
         rounded = None if rounded is None else rounded.flatten(0, 1)
-        if ctx.in_kernels:
-            ctx.mark_non_differentiable(*(x for x in (rounded, inverse) if x is not None))
+        of_two = inverse if unit_vectors.shape[0] == 2 else None
+        ctx.mark_non_differentiable(*(x for x in (rounded, of_two) if x is not None))
         # Flattened here and not by the caller: one node of the graph less.
-        return unit_vectors.flatten(0, 1), similarity, rounded, inverse if ctx.in_kernels else None
+        return unit_vectors.flatten(0, 1), similarity, rounded, of_two
 
     @staticmethod
     def backward(
@@ -206,11 +204,27 @@ class _UnitViews(torch.autograd.Function):
 
             d_embeddings = unit_kernels.backward(gradient, product_gradient, unit_vectors, inverse, dtype=ctx.dtypes[0])
         else:
-            d_unit = _view_products_backward(gradient, product_gradient, unit_vectors)
-            d_embeddings = _normalisation_backward_(d_unit, unit_vectors, inverse)
+            # A copy, since autograd may pass the same gradient to others.
+            d_unit = None if gradient is None else gradient.clone(memory_format=_CONTIGUOUS)
+            d_embeddings = unit_views_backward_(d_unit, product_gradient, unit_vectors, inverse)
         if ctx.input_count == 1:
             return d_embeddings.to(ctx.dtypes[0])
         return tuple(part.to(dtype) for part, dtype in zip(d_embeddings, ctx.dtypes, strict=True))
+
+
+def unit_views_backward_(
+    gradient: Tensor | None, product_gradient: Tensor | None, unit_vectors: Tensor, inverse: Tensor
+) -> Tensor:
+    """Return the gradient of views (V, m, d), written over that of their unit vectors (None: zero).
+
+    gradient           of the unit vectors, (V, m, d)
+    product_gradient   of the products of `unit_views`, (V · m, V - 1); None: zero
+    inverse            inverse lengths of the views, (V, m, 1)
+    """
+    total = torch.zeros_like(unit_vectors, memory_format=_CONTIGUOUS) if gradient is None else gradient
+    if product_gradient is not None:
+        _add_view_products_backward(total, product_gradient, unit_vectors)
+    return _normalisation_backward_(total, unit_vectors, inverse)
 
 
 def _view_products(z: Tensor) -> Tensor:
@@ -225,21 +239,17 @@ def _view_products(z: Tensor) -> Tensor:
     return products.flatten(0, 1)
 
 
-def _view_products_backward(gradient: Tensor | None, product_gradient: Tensor | None, z: Tensor) -> Tensor:
-    """Return the gradient of unit vectors z, (V, m, d): their own (None: zero) plus that through their products."""
+def _add_view_products_backward(total: Tensor, product_gradient: Tensor, z: Tensor) -> None:
+    """Add to `total` the gradient of unit vectors z, (V, m, d), through their products."""
     views, m, _ = z.shape
-    total = (
-        torch.zeros_like(z, memory_format=_CONTIGUOUS)
-        if gradient is None
-        else gradient.clone(memory_format=_CONTIGUOUS)
-    )
-    if product_gradient is not None:
-        product_gradient = product_gradient.reshape(views, m, views - 1)
-        for v, w in _view_pairs(views):
-            both = (product_gradient[v, :, w - v - 1] + product_gradient[w, :, (v - w) % views - 1])[:, None]
-            total[v].addcmul_(z[w], both)
-            total[w].addcmul_(z[v], both)
-    return total
+    product_gradient = product_gradient.reshape(views, m, views - 1)
+    if views == 2:
+        total.addcmul_(z.flip(0), product_gradient.sum(0))
+        return
+    for v, w in _view_pairs(views):
+        both = (product_gradient[v, :, w - v - 1] + product_gradient[w, :, (v - w) % views - 1])[:, None]
+        total[v].addcmul_(z[w], both)
+        total[w].addcmul_(z[v], both)
 
 
 def _fit_kernels(views: tuple[Tensor, ...]) -> bool:
