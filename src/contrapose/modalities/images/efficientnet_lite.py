@@ -31,7 +31,7 @@ _BLOCK = {
 
 def load_installed_weights(network: nn.Module) -> None:
     """Load the weights of the installed package into timm's `tf_efficientnet_lite0` without its classifier."""
-    path = _weights_file()
+    path = weights_file()
     try:
         network.load_state_dict(timm_names(convert(path)))
     except (ValueError, RuntimeError, KeyError) as error:
@@ -62,7 +62,8 @@ def _timm_name(name: str) -> str:
     return f"blocks.{places[number][0]}.{places[number][1]}.{layers[layer]}.{kind}"
 
 
-def _weights_file() -> Path:
+def weights_file() -> Path:
+    """Return the file of the installed package; raise ValueError, which says how to install it."""
     folder = package_folder(_PACKAGE, "models")
     files = sorted(folder.glob(f"{NAME}-*.pth"))
     if not files:

