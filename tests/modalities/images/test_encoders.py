@@ -6,7 +6,7 @@ import pytest
 import torch
 import torchvision
 
-from contrapose.modalities.images.encoders import check_encoder, check_sizes, encoder
+from contrapose.modalities.images.encoders import _TAKE_ANY_SIZE, _takes, check_encoder, check_sizes, encoder
 from contrapose.networks.heads import HEADS, head, mlp, predictor
 
 
@@ -123,3 +123,10 @@ def test_models_of_timm() -> None:
 def test_a_run_of_timm_can_be_read_without_timm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
     check_encoder("timm:resnet18")
+
+
+@pytest.mark.parametrize("name", _TAKE_ANY_SIZE)
+def test_encoders_whose_sizes_are_not_checked_take_all(name: str) -> None:
+    with torch.device("meta"):
+        built = encoder(name)
+    assert all(_takes(built, size) for size in (1, 2, 7, 33, 224))

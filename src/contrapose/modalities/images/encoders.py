@@ -177,8 +177,9 @@ NETWORKS: Mapping[str, Callable[..., Encoder]] = {
 }
 
 
-# Built for a size of image; all others take any size.
 _BUILT_FOR_SIZE = ("vit-b16", "vit-b16-moco", "vit-s16-moco")
+# Padded convolutions, and a mean over all positions.
+_TAKE_ANY_SIZE = ("tiny", "small", "resnet18-cifar", "resnet50-cifar", "resnet18", "resnet50", "resnet50-zero")
 
 
 def check_encoder(name: str) -> None:
@@ -223,7 +224,9 @@ def load_installed_weights(name: str, built: AnyEncoder) -> None:
 
 def check_sizes(name: str, sizes: Sequence[int]) -> None:
     """Raise ValueError if the encoder cannot take images of one of these sizes; the message has sizes that it can take."""
-    # On the meta device nothing is computed, so that this takes milliseconds, and the shapes decide.
+    if name in _TAKE_ANY_SIZE:
+        return
+    # On the meta device nothing is computed, and the shapes decide. torch imports its compiler for it, which takes seconds.
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         built = encoder(name, sizes[0])
     refused = next((size for size in sizes if not _takes(built, size)), None)
