@@ -169,11 +169,13 @@ def sigmoid_loss_of_views(
 
 def _on_cpu(source: Source, logit: Logit) -> tuple[Tensor, Selection, float] | None:
     """Return anchors, selection and 1 / τ of a loss that `cpu` computes as one node; None if it does not."""
-    anchor, factor = source.anchor, cpu.bounded_factor(logit)
-    if anchor is None or factor is None or torch.compiler.is_compiling() or not _is_plain_cpu(anchor):
+    anchor = source.anchor
+    if anchor is None or torch.compiler.is_compiling() or not _is_plain_cpu(anchor):
         return None
-    selection = source.selection
-    return None if selection is None or selection.hardest is not None else (anchor, selection, factor)
+    selection, factor = source.selection, cpu.bounded_factor(logit)
+    if selection is None or selection.hardest is not None or factor is None:
+        return None
+    return anchor, selection, factor
 
 
 def _one_node(source: Source, logit: Logit) -> tuple[Tensor, Selection, float | Tensor, str] | None:
@@ -247,8 +249,7 @@ def _fits_cpu(anchor: Tensor, pool: Tensor) -> bool:
 def _is_plain_cpu(anchor: Tensor) -> bool:
     """Whether these are tensors on the CPU, and neither a path nor memory is forced."""
     # A tracer (make_fx, fake tensors) has no ids to search in.
-    not_limited = _MEMORY.get() is None and _FORCED.get() is None and not is_in_torch_dispatch_mode()
-    return not_limited and anchor.device.type == "cpu"
+    return anchor.is_cpu and _MEMORY.get() is None and _FORCED.get() is None and not is_in_torch_dispatch_mode()
 
 
 def _needs_autograd(statistics: tuple[Statistic, ...], anchor: Tensor, pool: Tensor) -> bool:
