@@ -24,7 +24,7 @@ import torch
 from contrapose.losses import align_uniform, balanced, cacr, dcl, hard_negative, macl, nt_xent, sogclr
 from contrapose.pairs.negatives import hardest, other_views, same_view
 from contrapose.pairs import bank, cross, queue, two_views, views
-from contrapose.reduce import fused, launch, path
+from contrapose.reduce import fused, launch, path, view_loss
 from contrapose.temperature import cosine, exponential, exponential_legacy, linear, monotonic_cosine
 
 torch.set_num_threads(1)
@@ -92,8 +92,13 @@ if precision == "bf16":
     ROUGH = ("nt_xent", "per anchor", "dystress", "dystress not detached", "balanced", "hard_negative", "cacr", "sogclr", "align_uniform")
     LOSSES, VIEWS = {name: LOSSES[name] for name in ROUGH}, {}
 by_kernels = []
-reduce = fused.reduce
-fused.reduce = lambda *args, **settings: by_kernels.append(reduce(*args, **settings)) or by_kernels[-1]
+
+
+def noted(function):
+    return lambda *args, **settings: by_kernels.append(function(*args, **settings)) or by_kernels[-1]
+
+
+fused.reduce, view_loss.mean_cross_entropy = noted(fused.reduce), noted(view_loss.mean_cross_entropy)
 worst = {}
 for m, d in json.loads(sys.argv[1]):
     torch.manual_seed(m)
