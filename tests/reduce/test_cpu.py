@@ -97,3 +97,10 @@ def test_one_node_with_a_view_that_needs_no_gradient() -> None:
     assert torch.equal(*gradients)
     with torch.no_grad():
         assert nt_xent(two_views(z, fixed), temperature=0.3).grad_fn is None
+
+
+def test_pairs_that_were_made_without_gradients_pass_none_on() -> None:
+    z = torch.randn(6, 4, requires_grad=True)
+    with torch.no_grad():
+        pairs = two_views(z, torch.randn(6, 4))
+    assert not nt_xent(pairs, temperature=0.3).requires_grad

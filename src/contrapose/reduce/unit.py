@@ -99,11 +99,13 @@ def unit_views(*views: Tensor) -> tuple[Tensor, Tensor, Tensor | None, RawViews 
 
     Pass the views one by one, (m, d) each, or as one tensor (V, m, d). Unit vectors and products are one operation, so
     that the backward pass holds one gradient of the embeddings and not one for each. The third result is the unit
-    vectors in bf16 if kernels computed them and the embeddings are in half precision; the fourth is there for two views.
+    vectors in bf16 if kernels computed them and the embeddings are in half precision; the fourth is there for two views,
+    unless gradients are switched off: a loss would pass its gradient to the views all the same.
     """
     refuse_transforms()
     unit_vectors, similarity, rounded, inverse = _UnitViews.apply(*views)
-    return unit_vectors, similarity, rounded, None if inverse is None else RawViews(views, inverse)
+    cut_off = not unit_vectors.requires_grad and any(z.requires_grad for z in views)
+    return unit_vectors, similarity, rounded, None if inverse is None or cut_off else RawViews(views, inverse)
 
 
 def _chunks(rows: int, width: int) -> Iterator[slice]:
@@ -187,10 +189,10 @@ class _UnitViews(torch.autograd.Function):
             similarity = _view_products(unit_vectors)
         ctx.save_for_backward(unit_vectors, inverse)
         rounded = None if rounded is None else rounded.flatten(0, 1)
-        of_two = inverse if unit_vectors.shape[0] == 2 else None
-        ctx.mark_non_differentiable(*(x for x in (rounded, of_two) if x is not None))
+        inverse_of_two = inverse if unit_vectors.shape[0] == 2 else None
+        ctx.mark_non_differentiable(*(x for x in (rounded, inverse_of_two) if x is not None))
         # Flattened here and not by the caller: one node of the graph less.
-        return unit_vectors.flatten(0, 1), similarity, rounded, of_two
+        return unit_vectors.flatten(0, 1), similarity, rounded, inverse_of_two
 
     @staticmethod
     def backward(
