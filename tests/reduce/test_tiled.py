@@ -92,8 +92,8 @@ print(json.dumps(found))
 HARDEST = (
     SETUP
     + """
-thresholds.MIN_ROWS, thresholds.MIN_COLUMNS, thresholds._SAMPLE, thresholds._DEPTH = 0, 10, 40, 16
-thresholds._COLLECT_TILE = (16, 16, 4, 2)
+thresholds.MIN_ROWS, thresholds.MIN_COLUMNS, thresholds._STRIDE, thresholds._DEPTH = 0, 10, 2, 16
+thresholds._COLLECT_TILE, thresholds._SPLITS, thresholds._MOST_SPLITS = (16, 16, 4, 2), 1, 1
 out = {}
 for slots, width in ((8, 0), (8, 256), (1, 256)):  # in the last case many anchors are left to the eight passes
     thresholds.SLOTS, fused.MAX_RESIDENT_WIDTH = slots, width
@@ -102,9 +102,47 @@ for slots, width in ((8, 0), (8, 256), (1, 256)):  # in the last case many ancho
         raw = [torch.randn(25, 20), torch.randn(25, 20)]
         loss = lambda p, t: nt_xent(p, temperature=0.3, negatives=choice)
         out[f"{slots} {width} {choice}"] = errors(two_views, loss, raw, "tf32x3")
+pairs = two_views(*raw)
+chosen = pairs._source(pairs._choices(hardest(0.1)), may_be_empty=False).selection
+z = torch.nn.functional.normalize(torch.cat(raw), dim=1)
+z, k = torch.nn.functional.pad(z, (0, 12)), chosen.kept_counts(torch.int64)
+search = thresholds._Search(z, z, chosen.anchor_id, chosen.pool_id, "tf32x3")
+for slots, all_found in ((8, True), (1, False)):
+    thresholds.SLOTS = slots
+    assert bool(thresholds._find_by_sample(search, k, int(k.max()))[2].all()) == all_found, slots
 print(json.dumps(out))
 """
 )
+
+INTERVALS = """
+import math
+import torch
+from contrapose.reduce.threshold_kernels import interval_kernel
+torch.manual_seed(0)
+m, n = 500, 3
+ids = torch.arange(m)
+samples = {
+    "bell": torch.randn(n, m) * 0.09, "even": torch.rand(n, m) * 2 - 1, "one value": torch.full((n, m), 0.5),
+    "two groups": torch.cat([torch.full((n, m // 2), 0.9), torch.randn(n, m // 2) * 0.05], 1),
+    "collapsed": 1 - torch.rand(n, m) ** 4 * 0.1,
+}
+for name, x in samples.items():
+    x = x.clamp(-1, 1).half()
+    negatives = x.float()
+    negatives[:, 7] = -4.0  # the column with the id of the rows
+    for share in (0.005, 0.0819, 0.5, 0.99):
+        rank, deviation = share * m, 3 * math.sqrt(share * m * (1 - share)) + 1
+        more = torch.full((n,), math.ceil(rank + deviation), dtype=torch.int32)
+        fewer = torch.full((n,), max(0, math.floor(rank - deviation)), dtype=torch.int32)
+        low, high = torch.empty(n), torch.empty(n)
+        interval_kernel[(n,)](x, torch.full((n,), 7), ids, more, fewer, low, high, m, SIZE=512, COARSE=16, NEAR=4)
+        above_low, above_high = ((negatives >= bound[:, None]).sum(1) for bound in (low, high))
+        assert (above_low >= more.clamp(max=m - 1)).all(), (name, share, above_low, more)
+        assert (above_high < fewer.clamp(min=1)).all(), (name, share, above_high, fewer)
+        if name in ("bell", "even") and 0.01 < share < 0.9:  # not much wider than it must be
+            assert (above_low <= more + 8).all() and (above_high >= fewer - 8).all(), (name, share)
+print("held")
+"""
 
 ONE_NODE = (
     SETUP
@@ -253,6 +291,10 @@ def test_bf16_tiles_are_as_exact_as_bf16_products() -> None:
 def test_the_hardest_negatives_are_found_in_a_sample() -> None:
     for name, (plain, tiled) in json.loads(run(HARDEST)).items():
         assert tiled <= 2 * plain + 1e-5, f"{name}: {tiled} against the dense path's {plain}"
+
+
+def test_an_interval_of_a_sample_holds_the_ranks_it_was_made_for() -> None:
+    assert "held" in run(INTERVALS)
 
 
 def test_one_node_is_the_same_loss() -> None:

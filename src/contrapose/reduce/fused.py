@@ -21,7 +21,15 @@ from contrapose.reduce.block import Selection
 from contrapose.reduce.comparisons import both_directions
 from contrapose.reduce.derivatives import check_backward
 from contrapose.reduce.kernels import backward_kernel, combine_kernel, forward_kernel
-from contrapose.reduce.launch import BACKWARD, BACKWARD_OF_HARDEST, FORWARD, FORWARD_WITH_MEAN, Launch, tile_of
+from contrapose.reduce.launch import (
+    BACKWARD,
+    BACKWARD_OF_HARDEST,
+    FORWARD,
+    FORWARD_OF_HARDEST,
+    FORWARD_WITH_MEAN,
+    Launch,
+    tile_of,
+)
 from contrapose.reduce.reduction import (
     LOG2E,
     TOTAL,
@@ -184,7 +192,8 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return a run's results of `forward_kernel`: log-sum-exps (n,), second sums (n,) and mean rows (n, d) or None."""
     z, p = part(z, rows), part(p, columns)
-    tile = tile_of(reduction.precision, FORWARD_WITH_MEAN if with_mean else FORWARD, len(z), d)
+    direction = FORWARD_WITH_MEAN if with_mean else FORWARD if reduction.hardest is None else FORWARD_OF_HARDEST
+    tile = tile_of(reduction.precision, direction, len(z), d)
     launch = Launch(tile, z, p, d, reduction.precision, ids=reduction.selection.id_numbers(rows, columns))
     out, second = z.new_empty((2, launch.splits, launch.n), dtype=torch.float32)
     mean = z.new_empty((launch.splits, launch.n, d), dtype=torch.float32) if with_mean else None

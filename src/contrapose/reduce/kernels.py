@@ -257,9 +257,13 @@ def load_anchors(
 
 @triton.jit
 def _mask_gradients(s, a, b, threshold, tie_weight):
-    """Multiply the gradients of a row's statistics by each negative's membership among the hardest."""
-    membership = membership_of(s, threshold, tie_weight)
-    return a * membership, b * membership
+    """Multiply the gradients of a row's statistics by each negative's membership among the hardest: see `membership_of`."""
+    above, at_least = s > threshold + BAND, s >= threshold - BAND
+    # Products with the weight of ties are one for each row, those with a membership would be one for each negative.
+    return (
+        tl.where(above, a, tl.where(at_least, a * tie_weight, 0.0)),
+        tl.where(above, b, tl.where(at_least, b * tie_weight, 0.0)),
+    )
 
 
 @triton.jit

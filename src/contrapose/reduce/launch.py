@@ -13,10 +13,11 @@ from contrapose.reduce.hardware import on_device
 
 # (rows, columns, warps, pipeline stages) of a tile, by precision and pass: the fastest on an H200 at n = 65,536, d = 128.
 Tile = tuple[int, int, int, int]
-FORWARD, FORWARD_WITH_MEAN, BACKWARD, BACKWARD_OF_HARDEST = range(4)
+FORWARD, FORWARD_WITH_MEAN, FORWARD_OF_HARDEST, BACKWARD, BACKWARD_OF_HARDEST = range(5)
 _TILES: dict[tuple[str, int], Tile] = {
     ("bf16", FORWARD): (128, 128, 4, 2),
     ("bf16", FORWARD_WITH_MEAN): (64, 128, 4, 2),
+    ("bf16", FORWARD_OF_HARDEST): (64, 128, 4, 3),
     ("bf16", BACKWARD): (128, 64, 4, 3),
     ("bf16", BACKWARD_OF_HARDEST): (64, 128, 4, 2),
     ("tf32", FORWARD): (128, 32, 4, 2),
@@ -40,7 +41,8 @@ def tile_of(precision: str, direction: int, rows: int, d: int) -> Tile:
         return (16, 128, 4, 2) if rows <= _FEW_ROWS // 8 else (64, 64, 4, 3)
     if d > 128:
         return (64, 64, 8, 2) if precision == "bf16" else (64, 32, 8, 1)
-    direction = BACKWARD if direction == BACKWARD_OF_HARDEST and precision != "bf16" else direction
+    if precision != "bf16":
+        direction = {FORWARD_OF_HARDEST: FORWARD, BACKWARD_OF_HARDEST: BACKWARD}.get(direction, direction)
     return _TILES.get((precision, direction), _DEFAULT)
 
 
@@ -98,7 +100,7 @@ class Launch:
         return out[0], out[1]
 
 
-_COMPILED: dict[tuple[Any, ...], Any] = {}
+_COMPILED: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]] = {}  # kernels and their constants
 
 
 def launch(
@@ -106,18 +108,20 @@ def launch(
     constants: dict[str, Any], *, near: Tensor, warps: int, stages: int,
 ) -> None:  # fmt: skip
     """Run kernel[grid](…) on the device of `near`."""
-    # With a cache of compiled kernels: for small problems Triton's own look-up takes longer than the kernel.
+    # With a cache of compiled kernels: for small problems Triton's own look-up takes longer than the kernel. A compiled kernel
+    # takes its constants too, by position.
     key = (kernel.__name__, near.device, specialisation, *constants.items(), warps, stages)
-    compiled = _COMPILED.get(key)
+    compiled, values = _COMPILED.get(key, (None, ()))
     if compiled is not None and near.is_cuda and near.device.index == torch.cuda.current_device():
-        # A compiled kernel takes its constants too, by position.
-        compiled[grid](*arguments, *[constants[name] for name in kernel.arg_names[len(arguments) :]])
+        compiled[grid](*arguments, *values)
         return
     with on_device(near):
         if compiled is None:
-            _COMPILED[key] = kernel[grid](*arguments, **constants, num_warps=warps, num_stages=stages)
+            compiled = kernel[grid](*arguments, **constants, num_warps=warps, num_stages=stages)
+            values = tuple(constants[name] for name in kernel.arg_names[len(arguments) :])
+            _COMPILED[key] = compiled, values
         else:
-            compiled[grid](*arguments, *[constants[name] for name in kernel.arg_names[len(arguments) :]])
+            compiled[grid](*arguments, *values)
 
 
 def specialisation(buffers: tuple[Tensor, ...], sizes: tuple[int, ...]) -> tuple[Any, ...]:
@@ -136,9 +140,9 @@ def _split_columns(
     """
     rows, columns, _, _ = tile
     row_blocks, column_tiles = _ceil_div(n, rows), _ceil_div(m, columns)
-    splits = splits or max(1, min(2 * _multiprocessors(device) // row_blocks, column_tiles // MIN_TILES))
-    columns_per_program = _ceil_div(column_tiles, splits) * columns
-    return (row_blocks, _ceil_div(m, columns_per_program), 1), columns_per_program
+    wanted = splits or max(1, min(2 * _multiprocessors(device) // row_blocks, column_tiles // MIN_TILES))
+    columns_per_program = _ceil_div(column_tiles, wanted) * columns
+    return (row_blocks, splits or _ceil_div(m, columns_per_program), 1), columns_per_program
 
 
 def _ceil_div(a: int, b: int) -> int:

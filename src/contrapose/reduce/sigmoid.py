@@ -19,8 +19,9 @@ from contrapose.reduce.comparisons import comparisons
 from contrapose.reduce.derivatives import check_backward
 from contrapose.reduce.exponent import Exponent, exponent
 from contrapose.reduce.logit import Scale
+from contrapose.reduce.positive_kernels import sigmoid_loss
 from contrapose.reduce.reduction import operands_of
-from contrapose.reduce.statistics import SoftplusSum, softplus
+from contrapose.reduce.statistics import SoftplusSum
 from contrapose.reduce.tile_kernels import sigmoid_tiles_kernel
 from contrapose.reduce.tiles import BLOCK, BlockGradients, Tiles, tile_width
 from contrapose.reduce.unit import RawViews, same_tensor
@@ -157,31 +158,34 @@ class _MeanLoss(torch.autograd.Function):
             numbers, learned=wants_scale or wants_bias, wants_rows=wants_views, wants_columns=wants_views
         )
         gradient, _ = summed.result(anchor.shape[1])
-        logits = torch.addcmul(numbers[1], similarity, numbers[0])
-        ctx.save_for_backward(numbers, totals, logits, similarity, anchor, inverse, gradient)
+        of_positives, d_similarity, d_numbers = sigmoid_loss(similarity, numbers)
+        ctx.save_for_backward(totals, d_similarity, d_numbers, anchor, inverse, gradient)
         ctx.dtypes = [z.dtype for z in views]
         ctx.number_types = [x.dtype if isinstance(x, Tensor) else None for x in (scale, bias)]
-        return softplus(-logits).mean() + totals[0] / len(logits)
+        return (of_positives.sum() + totals[0]) / len(anchor)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         check_backward(*gradients)
-        numbers, totals, logits, similarity, anchor, inverse, gradient = ctx.saved_tensors
-        share = gradients[0] / len(logits)
-        weight = torch.sigmoid(-logits).neg_()
-        d_numbers: list[Tensor | None] = [None, None]
+        totals, d_similarity, d_numbers, anchor, inverse, gradient = ctx.saved_tensors
+        learned: list[Tensor | None] = [None, None]
         if any(ctx.needs_input_grad[4:6]):
-            of_positives = torch.dot(weight.view(-1), similarity.view(-1)), weight.sum()
-            d_numbers = [
-                None if dtype is None else ((positive + total) * share).to(dtype)
-                for dtype, positive, total in zip(ctx.number_types, of_positives, totals[1:], strict=True)
+            both_numbers = (d_numbers.sum(1) + totals[1:]) * (gradients[0] / len(anchor))
+            learned = [
+                None if dtype is None else value.to(dtype)
+                for dtype, value in zip(ctx.number_types, both_numbers, strict=True)
             ]
         d_views: list[Tensor | None] = [None for _ in ctx.dtypes]
         if gradient is not None:
             views = anchor.view(2, -1, anchor.shape[1])
-            # All gradients are multiplied by `share` through the inverse lengths, the smallest factor of each.
             both = unit_kernels.backward(
-                gradient.view(views.shape), weight * numbers[0], views, inverse * share, dtype=ctx.dtypes[0]
+                gradient.view(views.shape),
+                d_similarity,
+                views,
+                inverse,
+                dtype=ctx.dtypes[0],
+                upstream=gradients[0],
+                share=1.0 / len(anchor),
             )
             d_views = [both] if len(ctx.dtypes) == 1 else list(both.unbind())
-        return None, None, None, None, *d_numbers, *d_views
+        return None, None, None, None, *learned, *d_views

@@ -1,9 +1,9 @@
 """The similarity of each anchor's k-th hardest negative. Sorting would need the matrix; here passes over it count.
 
 Each pass counts the negatives above eight thresholds per anchor and keeps the interval that holds the k-th: eight passes make
-it as narrow as float32 resolves. In a large pool most of them are saved. A sample of the columns, which costs little, gives an
-interval that almost surely holds the k-th; one pass narrows it to a few hundred negatives; another collects these, and the k-th
-is found among them. Anchors for which the sample misled are found by the eight passes, which cost nothing where all are found.
+it as narrow as float32 resolves. In a large pool one pass is enough: a sample of the columns gives an interval that almost surely
+holds the k-th, the pass collects the negatives in it, a few in a hundred, and the k-th is found among them. Anchors for which the
+sample misled are found by the eight passes, which cost nothing where all are found.
 Nothing is read from the device, so that all of this can be captured in a CUDA graph.
 """
 
@@ -18,20 +18,30 @@ from contrapose.reduce.block import Selection
 from contrapose.reduce.kernels import BAND
 from contrapose.reduce.launch import Launch, Tile, launch, specialisation
 from contrapose.reduce.reduction import part
-from contrapose.reduce.threshold_kernels import collect_kernel, count_kernel, select_kernel
+from contrapose.reduce.threshold_kernels import (
+    HIGHEST,
+    LOWEST,
+    collect_kernel,
+    count_kernel,
+    interval_kernel,
+    select_kernel,
+)
 
-_LOWEST, _HIGHEST = -1.01, 1.01  # products of rounded unit vectors may exceed ±1 a little
 _PASSES = 8
-_SAMPLE = 2048  # columns of the sample
-_DEVIATIONS = 5.5  # half of the sample's interval, in standard deviations of the rank that a sample finds
 MIN_COLUMNS, MIN_ROWS = 16384, 4096  # smaller problems are searched by the eight passes
-_ROWS = 8192  # anchors whose negatives are collected at a time: they take memory
-_MARGIN = 2 * BAND.value  # collected beyond the interval, since ties at the threshold count
+_STRIDE = 8  # one in so many columns is in the sample
+_SAMPLE = 32768  # columns of a sample, at most
+_DEVIATIONS = 5.5  # half of the sample's interval, in standard deviations of the rank that a sample finds
 _COUNT_TILE: Tile = (64, 64, 4, 2)
-_COLLECT_TILE: Tile = (64, 32, 4, 3)
-_SPLITS = 8  # programs that divide the columns of a row when negatives are collected
-SLOTS = 16  # negatives that each place of a tile can collect; an anchor that needs more is left to the eight passes
+_COLLECT_TILE: Tile = (64, 64, 4, 3)
+_SPLITS, _MOST_SPLITS = 4, 8  # programs that divide the columns of a row when negatives are collected
+SLOTS = 32  # negatives that each place of a tile can collect; an anchor that needs more is left to the eight passes
+_FILLED = 9  # slots of a place that are filled on average: twice as many splits if there are more
+_COLLECTED = 2**25  # slots of all places, 128 MiB: as many anchors are searched for at a time
 _DEPTH = 128  # coordinates per step of a product
+_COARSE = 16  # the interval is first searched for in so small a part of the sample
+_NEAR = 8  # ranks in the sample by which an interval may be too wide
+_WARPS = 4  # of kernels that hold all numbers of a row
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,13 +54,6 @@ class _Search:
     column_id: Tensor
     precision: str
     id_numbers: tuple[int, int] = (1, 0)
-
-    def sample(self) -> _Search:
-        """Return the same rows against every so many-th column."""
-        stride = max(1, len(self.p) // _SAMPLE)
-        return _Search(
-            self.z, self.p[::stride].contiguous(), self.row_id, self.column_id[::stride].contiguous(), self.precision
-        )
 
     def part(self, rows: slice) -> _Search:
         """Return some of the rows against all columns."""
@@ -80,6 +83,40 @@ class _Search:
         return counts.sum(0)
 
 
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    """A sample of the columns, in half precision, and the ranks in it between which each row's k-th negative is expected."""
+
+    p: Tensor
+    column_id: Tensor
+    more: Tensor  # (n,): rank that the k-th negative is almost surely above
+    fewer: Tensor  # (n,): rank that it is almost surely below
+
+    @classmethod
+    def of(cls, search: _Search, k: Tensor) -> _Sample:
+        columns = len(search.p)
+        stride = max(_STRIDE, -(-columns // _SAMPLE))
+        p = search.p[::stride].half()
+        rank = k.double() * (len(p) / columns)
+        # The number of sampled negatives above the k-th is nearly binomial.
+        deviation = _DEVIATIONS * (rank * (1 - rank / len(p))).clamp(min=0).sqrt() + 1
+        fewer = (rank - deviation).floor().clamp(min=0)
+        return cls(p, search.column_id[::stride].contiguous(), (rank + deviation).ceil().int(), fewer.int())
+
+    def intervals(self, search: _Search, rows: slice) -> tuple[Tensor, Tensor]:
+        """Return an interval for each of these rows that almost surely holds its k-th largest similarity."""
+        similarities = search.z.half() @ self.p.T
+        low, high = torch.empty((2, len(similarities)), device=self.p.device).unbind()
+        buffers = similarities, search.row_id, self.column_id, part(self.more, rows), part(self.fewer, rows), low, high
+        sizes, size = (len(self.p),), 1 << (len(self.p) - 1).bit_length()
+        constants = {"SIZE": size, "COARSE": min(_COARSE, size), "NEAR": _NEAR}
+        launch(
+            interval_kernel, (len(low), 1, 1), (*buffers, *sizes), specialisation(buffers, sizes), constants,
+            near=low, warps=_WARPS, stages=1,
+        )  # fmt: skip
+        return low, high
+
+
 def thresholds(z: Tensor, p: Tensor, selection: Selection, precision: str) -> tuple[Tensor, Tensor] | None:
     """Return each anchor's similarity to its k-th hardest negative, and the weight of ties there: weights sum to k."""
     if selection.hardest is None:
@@ -89,32 +126,33 @@ def thresholds(z: Tensor, p: Tensor, selection: Selection, precision: str) -> tu
     for rows, columns in selection.runs:
         ids = part(selection.anchor_id, rows), part(selection.pool_id, columns)
         numbers = selection.id_numbers(rows, columns)
-        found.append(_find(_Search(part(z, rows), part(p, columns), *ids, precision, numbers), part(kept, rows)))
+        search = _Search(part(z, rows), part(p, columns), *ids, precision, numbers)
+        most = int(selection.hardest(torch.tensor([len(search.p)])))  # computed on the host: it waits for nothing
+        found.append(_find(search, part(kept, rows), most))
     threshold, tie_weight = (torch.cat(values) for values in zip(*found, strict=True))
     return threshold, tie_weight
 
 
-def _find(search: _Search, k: Tensor) -> tuple[Tensor, Tensor]:
-    low = torch.full((len(k),), _LOWEST, device=k.device)
+def _find(search: _Search, k: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Return the thresholds and weights of `thresholds`; no anchor's k is larger than `most`."""
+    low = torch.full((len(k),), LOWEST.value, device=k.device)
     if len(search.p) < MIN_COLUMNS or len(k) < MIN_ROWS:
-        return _ties(search, _bisect(search, low, k, _PASSES)[0], k)
-    threshold, tie_weight, resolved = _find_by_sample(search, k)
+        return _ties(search, _bisect(search, low, k), k)
+    threshold, tie_weight, resolved = _find_by_sample(search, k, most)
     missing = ~resolved
-    exact, exact_weight = _ties(search, _bisect(search, low, k, _PASSES, missing)[0], k, missing)
+    exact, exact_weight = _ties(search, _bisect(search, low, k, missing), k, missing)
     return torch.where(missing, exact, threshold), torch.where(missing, exact_weight, tie_weight)
 
 
-def _bisect(
-    search: _Search, low: Tensor, k: Tensor, passes: int, unresolved: Tensor | None = None
-) -> tuple[Tensor, float]:
-    """Return a lower bound of each row's k-th largest similarity, and how far below it may be."""
-    width = _HIGHEST - _LOWEST
+def _bisect(search: _Search, low: Tensor, k: Tensor, unresolved: Tensor | None = None) -> Tensor:
+    """Return each row's k-th largest similarity, at most rounding above."""
+    width = HIGHEST.value - LOWEST.value
     unresolved = torch.ones_like(k, dtype=torch.bool) if unresolved is None else unresolved
-    for _ in range(passes):
+    for _ in range(_PASSES):
         width /= 8
         reached = search.counts(low, torch.full_like(low, width), unresolved) >= k[:, None]
         low = low + width * (reached.sum(1) - 1).clamp(min=0)
-    return low, width
+    return low
 
 
 def _ties(search: _Search, low: Tensor, k: Tensor, unresolved: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -125,58 +163,41 @@ def _ties(search: _Search, low: Tensor, k: Tensor, unresolved: Tensor | None = N
     return low, ((k - above) / ties.clamp(min=1)).clamp(0, 1).float()
 
 
-def _find_by_sample(search: _Search, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _find_by_sample(search: _Search, k: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return thresholds, weights of ties, and whether each row's k-th negative was found, (n,) each."""
-    low, high = _sample_interval(search, k)
-    step = (high - low) / 7
-    reached = (search.counts(low, step, torch.ones_like(k, dtype=torch.bool)) >= k[:, None]).sum(1) - 1  # -1: below low
-    start = torch.where(reached < 0, _LOWEST, low + reached * step)
-    end = torch.where(reached < 0, low, torch.where(reached == 7, _HIGHEST, start + step))
-    start, end = start - _MARGIN, end + _MARGIN
-    threshold, tie_weight, resolved = (
-        torch.empty_like(low),
-        torch.empty_like(low),
-        torch.empty_like(k, dtype=torch.bool),
-    )
-    values = low.new_empty((min(len(low), _ROWS), _SPLITS, SLOTS, _COLLECT_TILE[1]))
-    for first in range(0, len(low), _ROWS):
-        rows = slice(first, min(first + _ROWS, len(low)))
-        outputs = threshold[rows], tie_weight[rows], resolved[rows]
-        _select(search.part(rows), k[rows], (start[rows], end[rows]), values, outputs)
+    sample = _Sample.of(search, k)
+    splits = _splits(most, len(search.p), len(sample.p))
+    threshold, tie_weight = torch.empty((2, len(k)), device=k.device).unbind()
+    resolved = torch.empty_like(k, dtype=torch.bool)
+    group = max(1, _COLLECTED // (splits * SLOTS * _COLLECT_TILE[1]))
+    for first in range(0, len(k), group):
+        rows = slice(first, min(first + group, len(k)))
+        some, outputs = search.part(rows), (threshold[rows], tie_weight[rows], resolved[rows])
+        _select(some, k[rows], sample.intervals(some, rows), splits, outputs)
     return threshold, tie_weight, resolved
 
 
+def _splits(k: int, columns: int, sampled: int) -> int:
+    """Return how many programs divide the columns, so that each place of their tiles has slots enough."""
+    share = min(1.0, k / columns)
+    interval = 2 * (_DEVIATIONS * (share * (1 - share) * sampled) ** 0.5 + 1) * columns / sampled
+    return _SPLITS if interval <= _SPLITS * _COLLECT_TILE[1] * _FILLED else _MOST_SPLITS
+
+
 def _select(
-    search: _Search, k: Tensor, interval: tuple[Tensor, Tensor], values: Tensor, outputs: tuple[Tensor, Tensor, Tensor]
+    search: _Search, k: Tensor, interval: tuple[Tensor, Tensor], splits: int, outputs: tuple[Tensor, Tensor, Tensor]
 ) -> None:
     """Find each row's k-th largest similarity within its interval: write it, the weight of ties, and whether it was found."""
-    threshold, tie_weight, resolved = outputs
     columns = _COLLECT_TILE[1]
-    collected = k.new_zeros((len(k), _SPLITS, columns), dtype=torch.int32)
-    above = k.new_zeros((_SPLITS, len(k)), dtype=torch.int32)
-    sizes = {"PARTS": _SPLITS, "SLOTS": SLOTS}
+    sizes = {"PARTS": splits, "SLOTS": SLOTS}
+    values = torch.empty((len(k), splits, SLOTS, columns), device=k.device)
+    collected = torch.empty((len(k), splits, columns), dtype=torch.int32, device=k.device)
+    above = torch.empty((splits, len(k)), dtype=torch.int32, device=k.device)
     search.launch(
-        collect_kernel, *interval, values, collected, above, tile=_COLLECT_TILE, splits=_SPLITS, **sizes
+        collect_kernel, *interval, values, collected, above, tile=_COLLECT_TILE, splits=splits, FAST=k.is_cuda, **sizes
     )  # fmt: skip
-    rank = (k - above.sum(0)).int()
-    buffers, rows = (values, collected, rank, *interval, threshold, tie_weight), 2
+    buffers = values, collected, above, k, *interval, *outputs
     launch(
-        select_kernel, (-(-len(k) // rows), 1, 1), (*buffers, len(k)), specialisation(buffers, (len(k),)),
-        sizes | {"COLUMNS": columns, "ROWS": rows}, near=values, warps=4, stages=1,
+        select_kernel, (len(k), 1, 1), (*buffers, len(k)), specialisation(buffers, (len(k),)),
+        sizes | {"COLUMNS": columns}, near=values, warps=_WARPS, stages=1,
     )  # fmt: skip
-    found, fullest = collected.sum((1, 2)), collected.amax((1, 2))
-    torch.logical_and((rank >= 1) & (rank <= found), fullest <= SLOTS, out=resolved)
-
-
-def _sample_interval(search: _Search, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Return an interval for each row that almost surely holds its k-th largest similarity, from a sample of columns."""
-    sample = search.sample()
-    size = len(sample.p)
-    rank = k.double() * (size / len(search.p))
-    # The number of sampled negatives above the k-th is nearly binomial.
-    deviation = _DEVIATIONS * (rank * (1 - rank / size)).clamp(min=0).sqrt() + 1
-    lowest = torch.full((len(k),), _LOWEST, device=k.device)
-    low, _ = _bisect(sample, lowest, (rank + deviation).ceil(), _PASSES // 2)
-    high, width = _bisect(sample, lowest, (rank - deviation).floor().clamp(min=1), _PASSES // 2)
-    low = torch.where(rank + deviation >= size, _LOWEST, low)
-    return low, torch.where(rank - deviation < 1, _HIGHEST, high + width)

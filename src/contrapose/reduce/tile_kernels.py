@@ -312,7 +312,7 @@ def weigh_tiles_kernel(
 
 
 @triton.jit
-def _softplus_and_sigmoid(x, HALF: tl.constexpr, FAST: tl.constexpr):
+def softplus_and_sigmoid(x, HALF: tl.constexpr, FAST: tl.constexpr):
     """Return log2(1 + 2^x) and 2^x / (1 + 2^x). With HALF, the first to five digits, in fewer operations."""
     if HALF:
         e = tl.exp2(tl.minimum(x, 126.0))
@@ -368,7 +368,7 @@ def sigmoid_tiles_kernel(
     base, slope = over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
     # Base 2 throughout. -inf for excluded pairs makes their loss and their weight exactly 0.
     x = tl.where(excluded, float("-inf"), base * (scale * LOG2E) + bias * LOG2E)
-    value, sigmoid = _softplus_and_sigmoid(x, z.dtype == tl.bfloat16, FAST)
+    value, sigmoid = softplus_and_sigmoid(x, z.dtype == tl.bfloat16, FAST)
     count = times
     if TRIANGLE:
         count = tl.where(j > i, 2.0, 1.0)  # a tile on the diagonal holds both similarities of a pair

@@ -99,14 +99,17 @@ class BlockGradients:
         # Zeros: the blocks need not cover all columns.
         self.of_columns = self.of_rows if same else torch.zeros_like(p, dtype=torch.float32) if wants_columns else None
         self.begun: set[tuple[int, int, bool]] = set()
-        self.buffer = z.new_empty(0)
+        self.buffer: Tensor | None = None
 
     def weights(self, block: Comparison) -> Tensor:
         """Return a place for ∂L/∂s of a block, (rows, columns), valid until the next block."""
         stride = -(-block.width // 64) * 64  # the matrix product wants rows that start at multiples of 16 bytes
-        if self.buffer.numel() < block.height * stride:
-            self.buffer = self.z.new_empty(block.height * stride)
-        return self.buffer[: block.height * stride].view(block.height, stride)[:, : block.width]
+        buffer = self.buffer
+        if buffer is None or buffer.numel() < block.height * stride:
+            buffer = self.buffer = self.z.new_empty((block.height, stride))
+        elif buffer.shape != (block.height, stride):
+            buffer = buffer.view(-1)[: block.height * stride].view(block.height, stride)
+        return buffer if stride == block.width else buffer[:, : block.width]
 
     def add(self, block: Comparison, weights: Tensor) -> None:
         """Add a block's part: weights · p to its rows and weightsᵀ · z to its columns. A diagonal block is both already."""

@@ -57,8 +57,8 @@ def _forward_kernel(
 
 @triton.jit
 def _backward_kernel(
-    gradient, product_gradient, unit_vectors, inverse, out, m, d,
-    GRADIENT: tl.constexpr, PRODUCTS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    gradient, product_gradient, unit_vectors, inverse, upstream, out, m, d, share,
+    GRADIENT: tl.constexpr, PRODUCTS: tl.constexpr, UPSTREAM: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     rows, coordinates = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     first, inside = (
@@ -77,8 +77,12 @@ def _backward_kernel(
     # Through the normalisation: remove the radial component, divide by the length.
     gradient_x -= tl.sum(gradient_x * x, 1)[:, None] * x
     gradient_y -= tl.sum(gradient_y * y, 1)[:, None] * y
-    gradient_x *= tl.load(inverse + rows, rows < m, 0.0)[:, None]
-    gradient_y *= tl.load(inverse + m + rows, rows < m, 0.0)[:, None]
+    inverse_x, inverse_y = tl.load(inverse + rows, rows < m, 0.0), tl.load(inverse + m + rows, rows < m, 0.0)
+    if UPSTREAM:
+        factor = tl.load(upstream) * share
+        inverse_x, inverse_y = inverse_x * factor, inverse_y * factor
+    gradient_x *= inverse_x[:, None]
+    gradient_y *= inverse_y[:, None]
     tl.store(out + first, gradient_x.to(out.dtype.element_ty), inside)
     tl.store(out + second, gradient_y.to(out.dtype.element_ty), inside)
 
@@ -118,17 +122,24 @@ def backward(
     inverse: Tensor,
     *,
     dtype: torch.dtype,
+    upstream: Tensor | None = None,
+    share: float = 1.0,
 ) -> Tensor:
-    """Return the gradient of the views, (2, m, d), from those of their unit vectors and products (None: zero)."""
+    """Return the gradient of the views, (2, m, d), from those of their unit vectors and products (None: zero).
+
+    With `upstream`, a scalar, it is multiplied by that and by `share`.
+    """
     _, m, d = unit_vectors.shape
     grid, constants = _launch_shape(m, d)
     out = torch.empty_like(unit_vectors, dtype=dtype)
     # A missing gradient is replaced by any tensor: its flag keeps the kernel from reading it.
     inputs: list[Any] = [unit_vectors if x is None else x.contiguous() for x in (gradient, product_gradient)]
-    flags = {"GRADIENT": gradient is not None, "PRODUCTS": product_gradient is not None}
-    buffers = (*inputs, unit_vectors, inverse, out)
+    flags = {
+        "GRADIENT": gradient is not None, "PRODUCTS": product_gradient is not None, "UPSTREAM": upstream is not None,
+    }  # fmt: skip
+    buffers = (*inputs, unit_vectors, inverse, inverse if upstream is None else upstream, out)
     launch(
-        _backward_kernel, grid, (*buffers, m, d), specialisation(buffers, (m, d)), flags | constants, near=unit_vectors,
+        _backward_kernel, grid, (*buffers, m, d, share), specialisation(buffers, (m, d)), flags | constants, near=unit_vectors,
         warps=4, stages=1,
     )  # fmt: skip
     return out

@@ -18,8 +18,8 @@ from contrapose.reduce.derivatives import check_backward
 from contrapose.reduce.exponent import Exponent, exponent
 from contrapose.reduce.fused import prepare
 from contrapose.reduce.logit import Scale
+from contrapose.reduce.positive_kernels import cross_entropy
 from contrapose.reduce.reduction import TOTAL, TOTAL_AND_EXPECTATION, Reduction
-from contrapose.reduce.statistics import softplus
 from contrapose.reduce.unit import RawViews
 
 
@@ -88,39 +88,39 @@ class _ViewLoss(torch.autograd.Function):
         (total,) = inputs.function.forward(
             inner, inputs.anchor, inputs.anchor, None, *inputs.operands, inputs.reduction
         )
-        if isinstance(factor, float):
-            gap = torch.sub(total[:, None], inputs.similarity, alpha=factor)
-        else:
-            gap = torch.addcmul(total[:, None], inputs.similarity, factor, value=-1.0)
+        # Both functions of statistics save their operands, the log-sum-exp and the second statistic first. That is the
+        # derivative of the log-sum-exp with respect to a learned factor.
+        expectation = inner.saved_tensors[3] if ctx.needs_input_grad[1] else None
+        phi = inputs.reduction.phi
+        parts, weight, d_similarity, d_factor = cross_entropy(
+            total, inputs.similarity, phi.times if phi.factor is None else phi.factor, expectation
+        )
         # Saved, and not kept as attributes: autograd frees what is saved once the backward pass is done.
-        ctx.save_for_backward(gap, inputs.anchor, inputs.inverse, inputs.similarity, *inner.saved_tensors)
+        ctx.save_for_backward(
+            weight, d_similarity, d_factor, inputs.anchor, inputs.inverse, *inner.saved_tensors
+        )  # fmt: skip
         inner.saved_tensors = ()
         ctx.inner, ctx.function, ctx.dtypes = inner, inputs.function, [z.dtype for z in views]
-        ctx.factor = factor.detach() if isinstance(factor, Tensor) else factor
-        return softplus(gap).mean()
+        return parts.sum()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         check_backward(*gradients)
-        gap, anchor, inverse, similarity, *kept = ctx.saved_tensors
-        weight = torch.sigmoid(gap).mul_(gradients[0] / len(gap))
+        weight, d_similarity, d_factor, anchor, inverse, *kept = ctx.saved_tensors
+        # Everything is linear in the upstream gradient, which is multiplied last.
         ctx.inner.saved_tensors = tuple(kept)
-        d_anchor, *_ = ctx.function.backward(ctx.inner, weight.view(-1))
+        d_anchor, *_ = ctx.function.backward(ctx.inner, weight)
         ctx.inner.saved_tensors = ()
-        d_factor = None
-        if ctx.needs_input_grad[1]:
-            # The gradient of a log-sum-exp with respect to the factor is the expectation of s, its second statistic. Both
-            # functions of statistics save their operands, the log-sum-exp and the second statistic first.
-            _, _, _, expectation, *_ = kept
-            d_factor = torch.dot(weight.view(-1), expectation - similarity.view(-1))
+        learned = d_factor.sum() * gradients[0] if ctx.needs_input_grad[1] else None
         if d_anchor is None:
-            return None, d_factor, *[None for _ in ctx.dtypes]
+            return None, learned, *[None for _ in ctx.dtypes]
         views = anchor.view(2, -1, anchor.shape[1])
         d_views = unit_kernels.backward(
             d_anchor.contiguous().view(views.shape),
-            weight.mul_(ctx.factor).neg_(),
+            d_similarity,
             views,
             inverse,
             dtype=ctx.dtypes[0],
+            upstream=gradients[0],
         )
-        return None, d_factor, *((d_views,) if len(ctx.dtypes) == 1 else d_views.unbind())
+        return None, learned, *((d_views,) if len(ctx.dtypes) == 1 else d_views.unbind())
