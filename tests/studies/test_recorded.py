@@ -143,7 +143,7 @@ def test_table12_is_that_of_its_runs() -> None:
         if dev[0] != max(dev):
             later.append(names[run.name])
         if folder.parent.name == "table12":
-            means.setdefault(names[run.name], []).append(directory.value("sentences:sts:sts_mean"))
+            means.setdefault(names[run.name], []).append(float(directory.evaluations()["sentences:sts:sts_mean"]))
         numbers = [directory.value(f"sentences:sts:{task}") for task in tasks]
         cells = [f"{value:.2f}" for value in (*numbers, max(dev), dev[-1])]
         seconds = sum(record["seconds"] for record in records)

@@ -123,8 +123,18 @@ class _Sums:
         found = comparisons(selection.runs, same=same_tensor(anchor, pool), block=block)
         return cls(selection, factor, list(found), keep)
 
+    @property
+    def is_one_panel(self) -> bool:
+        """Whether the matrix is one small block of anchors against themselves: nothing has to be added up."""
+        n = self.selection.anchor_id.shape[0]
+        return self.keep and len(self.comparisons) == 1 and self.comparisons[0].diagonal and n * n <= _PANEL
+
     def forward(self, anchor: Tensor, pool: Tensor, *, wants_gradient: bool) -> tuple[Tensor, list[Tensor]]:
         """Return the sums (n,), and the blocks of e^φ that are kept."""
+        if self.is_one_panel:
+            with _without_autocast(anchor):
+                e = _exponentials(anchor, pool, self.comparisons[0], self.selection, self.factor)
+            return e.sum(1), [e] if wants_gradient else []
         total, kept = anchor.new_zeros(anchor.shape[0]), []
         with _without_autocast(anchor):
             for c in self.comparisons:
@@ -141,8 +151,11 @@ class _Sums:
         *, wants_anchor: bool, wants_pool: bool,
     ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
         """Return the gradients of anchors and pool, given that of the sums' logarithms (n,); one tensor has one gradient."""
-        # An anchor without negatives has no weights, and must not turn its zeros into NaN: its total counts as 1.
-        scale = gradient * self.factor / (total + (total == 0))
+        # An anchor without negatives has no weights, and must not turn its zeros into NaN.
+        scale = gradient * self.factor / total.clamp(min=torch.finfo(total.dtype).tiny)
+        if self.is_one_panel and kept:
+            with _without_autocast(anchor):
+                return torch.mm((scale[:, None] + scale).mul_(kept[0]), anchor), None
         same = same_tensor(anchor, pool)
         # Zeros: blocks add up, and a process's share of the anchors need not meet all rows of the pool.
         d_anchor = torch.zeros_like(anchor) if wants_anchor else None

@@ -185,7 +185,10 @@ class _UnitViews(torch.autograd.Function):
         else:
             z = views[0] if len(views) == 1 else torch.stack(views)
             inverse, rounded = _inverse_length(z), None
-            unit_vectors = z * inverse
+            overwritten = (
+                len(views) > 1 and z.dtype == inverse.dtype
+            )  # a copy of the views, which is not needed any more
+            unit_vectors = z.mul_(inverse) if overwritten else z * inverse
             similarity = _view_products(unit_vectors)
         ctx.save_for_backward(unit_vectors, inverse)
         rounded = None if rounded is None else rounded.flatten(0, 1)
@@ -233,8 +236,8 @@ def _view_products(z: Tensor) -> Tensor:
     """Return each row's products with its row in the views after it, cyclically: (V, m, d) -> (V · m, V - 1)."""
     views, m, _ = z.shape
     if views == 2:
-        similarity = _row_products(z[0], z[1])
-        return torch.cat([similarity, similarity])[:, None]
+        first, second = z.unbind()
+        return _row_products(first, second).expand(2, m).reshape(2 * m, 1)
     products = z.new_empty((views, m, views - 1))
     for v, w in _view_pairs(views):  # each product once, for both of its views
         products[v, :, w - v - 1] = products[w, :, (v - w) % views - 1] = _row_products(z[v], z[w])
@@ -246,7 +249,9 @@ def _add_view_products_backward(total: Tensor, product_gradient: Tensor, z: Tens
     views, m, _ = z.shape
     product_gradient = product_gradient.reshape(views, m, views - 1)
     if views == 2:
-        total.addcmul_(z.flip(0), product_gradient.sum(0))
+        both = product_gradient.sum(0)
+        for d_view, other in zip(total.unbind(), reversed(z.unbind()), strict=True):
+            d_view.addcmul_(other, both)
         return
     for v, w in _view_pairs(views):
         both = (product_gradient[v, :, w - v - 1] + product_gradient[w, :, (v - w) % views - 1])[:, None]
