@@ -29,6 +29,7 @@ from contrapose.reduce.threshold_kernels import (
 
 _PASSES = 8
 MIN_COLUMNS, MIN_ROWS = 16384, 4096  # smaller problems are searched by the eight passes
+_MAX_COLUMNS = 2**22  # and larger ones too: a place of a tile counts to 2¹⁵
 _STRIDE = 8  # one in so many columns is in the sample
 _SAMPLE = 32768  # columns of a sample, at most
 _DEVIATIONS = 5.5  # half of the sample's interval, in standard deviations of the rank that a sample finds
@@ -136,7 +137,7 @@ def thresholds(z: Tensor, p: Tensor, selection: Selection, precision: str) -> tu
 def _find(search: _Search, k: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """Return the thresholds and weights of `thresholds`; no anchor's k is larger than `most`."""
     low = torch.full((len(k),), LOWEST.value, device=k.device)
-    if len(search.p) < MIN_COLUMNS or len(k) < MIN_ROWS:
+    if not MIN_COLUMNS <= len(search.p) <= _MAX_COLUMNS or len(k) < MIN_ROWS:
         return _ties(search, _bisect(search, low, k), k)
     threshold, tie_weight, resolved = _find_by_sample(search, k, most)
     missing = ~resolved
