@@ -50,6 +50,7 @@ def dense(a: Tensor, b: Tensor, *, temperature: float, in_views: bool) -> Tensor
 def test_values_and_gradients_of_a_kept_and_a_recomputed_matrix(
     kept: bool, in_views: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(cpu, "_PANEL", 100)  # more than one panel
     if not kept:
         monkeypatch.setattr(rows, "_CPU", replace(rows._CPU, kept=0))
         monkeypatch.setattr(cpu, "_BLOCK", 8)
@@ -72,8 +73,13 @@ def test_values_and_gradients_of_a_kept_and_a_recomputed_matrix(
 @pytest.mark.parametrize("samples", [2, 40])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("stacked", [True, False])
-def test_one_node_has_the_values_of_three(stacked: bool, dtype: torch.dtype, samples: int) -> None:
+@pytest.mark.parametrize("in_a_panel", [True, False])
+def test_one_node_has_the_values_of_three(
+    in_a_panel: bool, stacked: bool, dtype: torch.dtype, samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The mean cross-entropy of two views, beside normalisation, log-sum-exp and cross-entropy one after the other."""
+    if not in_a_panel:
+        monkeypatch.setattr(cpu, "_PANEL", 1)
     z = torch.randn(2, samples, 5, dtype=dtype, requires_grad=True)
 
     def pairs() -> Pairs:
@@ -82,7 +88,7 @@ def test_one_node_has_the_values_of_three(stacked: bool, dtype: torch.dtype, sam
     with torch.autocast("cpu", torch.bfloat16):
         one = nt_xent(pairs(), temperature=0.3)
     assert one.grad_fn is not None
-    assert one.grad_fn.name() == "_ViewLossBackward"
+    assert one.grad_fn.name() == ("_PanelLossBackward" if in_a_panel else "_ViewLossBackward")
     three = nt_xent(replace(pairs(), raw=None), temperature=0.3)
     assert torch.equal(one, three)
     (gradient,), (expected,) = torch.autograd.grad(one, z), torch.autograd.grad(three, z)

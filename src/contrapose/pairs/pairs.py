@@ -352,10 +352,11 @@ class _Rows:
         # Kernels can pick by id and by rank, of similarities within [-1, 1]. Any other choice needs the block.
         if (self.negatives and not isinstance(hardest, Hardest)) or self.pairs.similarity != "cosine":
             return None
-        met = [(slice(start, end), self.candidates(slice(start, end))) for start, end, _ in self.spans]
-        runs = [(rows, slice(*columns.indices(len(self.pool))[:2])) for rows, columns in met]
-        fewest = min(candidates for _, _, candidates in self.spans)
-        of = (lambda count: hardest.kept_count(count, fewest)) if isinstance(hardest, Hardest) else None
+        spans, pool, of = self.spans, len(self.pool), None
+        met = [(slice(start, end), self.candidates(slice(start, end))) for start, end, _ in spans]
+        runs = [(rows, slice(*columns.indices(pool)[:2])) for rows, columns in met]
+        if isinstance(hardest, Hardest):
+            of = partial(hardest.kept_count, candidates=min(candidates for _, _, candidates in spans))
         return Selection(self.pairs.anchor_id, self.pairs.pool_id, runs, of, self.pairs.id_period)
 
     def candidates(self, rows: slice) -> slice:

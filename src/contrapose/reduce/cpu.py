@@ -56,9 +56,13 @@ def mean_cross_entropy(
 
     `anchor` (n, d) and `similarity` (n, 1) are the unit vectors of the views and their products, as `unit_views` made them.
     """
-    anchor = anchor.detach()
-    sums = _Sums.of(anchor, anchor, selection, factor, keep=keep)
-    loss: Tensor = _ViewLoss.apply(sums, anchor, raw.inverse, similarity.detach(), *raw.views)
+    anchor, similarity, n = anchor.detach(), similarity.detach(), anchor.shape[0]
+    loss: Tensor
+    if keep and n * n <= _PANEL and selection.runs == [(slice(0, n), slice(0, n))]:
+        loss = _PanelLoss.apply(selection, factor, anchor, raw.inverse, similarity, *raw.views)
+    else:
+        sums = _Sums.of(anchor, anchor, selection, factor, keep=keep)
+        loss = _ViewLoss.apply(sums, anchor, raw.inverse, similarity, *raw.views)
     return loss
 
 
@@ -123,18 +127,8 @@ class _Sums:
         found = comparisons(selection.runs, same=same_tensor(anchor, pool), block=block)
         return cls(selection, factor, list(found), keep)
 
-    @property
-    def is_one_panel(self) -> bool:
-        """Whether the matrix is one small block of anchors against themselves: nothing has to be added up."""
-        n = self.selection.anchor_id.shape[0]
-        return self.keep and len(self.comparisons) == 1 and self.comparisons[0].diagonal and n * n <= _PANEL
-
     def forward(self, anchor: Tensor, pool: Tensor, *, wants_gradient: bool) -> tuple[Tensor, list[Tensor]]:
         """Return the sums (n,), and the blocks of e^φ that are kept."""
-        if self.is_one_panel:
-            with _without_autocast(anchor):
-                e = _exponentials(anchor, pool, self.comparisons[0], self.selection, self.factor)
-            return e.sum(1), [e] if wants_gradient else []
         total, kept = anchor.new_zeros(anchor.shape[0]), []
         with _without_autocast(anchor):
             for c in self.comparisons:
@@ -153,9 +147,6 @@ class _Sums:
         """Return the gradients of anchors and pool, given that of the sums' logarithms (n,); one tensor has one gradient."""
         # An anchor without negatives has no weights, and must not turn its zeros into NaN.
         scale = gradient * self.factor / total.clamp(min=torch.finfo(total.dtype).tiny)
-        if self.is_one_panel and kept:
-            with _without_autocast(anchor):
-                return torch.mm((scale[:, None] + scale).mul_(kept[0]), anchor), None
         same = same_tensor(anchor, pool)
         # Zeros: blocks add up, and a process's share of the anchors need not meet all rows of the pool.
         d_anchor = torch.zeros_like(anchor) if wants_anchor else None
@@ -210,9 +201,48 @@ class _ViewLoss(torch.autograd.Function):
         d_views = unit_views_backward_(
             d_anchor.view(unit_vectors.shape), weight.mul_(-ctx.sums.factor), unit_vectors, inverse
         )
-        if len(ctx.dtypes) == 1:
-            return None, None, None, None, d_views.to(ctx.dtypes[0])
-        return None, None, None, None, *(d.to(dtype) for d, dtype in zip(d_views, ctx.dtypes, strict=True))
+        return None, None, None, None, *_of_views(d_views, ctx.dtypes)
+
+
+class _PanelLoss(torch.autograd.Function):
+    """The same as `_ViewLoss` for one panel: with nothing to add up there are half as many operations around the products."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        selection: Selection,
+        factor: float,
+        anchor: Tensor,
+        inverse: Tensor,
+        similarity: Tensor,
+        *views: Tensor,
+    ) -> Tensor:
+        whole = slice(0, anchor.shape[0])
+        with _without_autocast(anchor):
+            e = _exponentials(anchor, anchor, Comparison(whole, whole, both=True, diagonal=True), selection, factor)
+        total = e.sum(1, keepdim=True)
+        gap = torch.sub(total.log(), similarity, alpha=factor)
+        ctx.factor, ctx.dtypes = factor, [z.dtype for z in views]
+        ctx.save_for_backward(gap, anchor, inverse, total, e)
+        return softplus(gap).mean()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        check_backward(*gradients)
+        gap, anchor, inverse, total, e = ctx.saved_tensors
+        weight = torch.sigmoid(gap).mul_(gradients[0] / gap.shape[0]).mul_(ctx.factor)
+        scale = weight / total.clamp(min=torch.finfo(total.dtype).tiny)
+        with _without_autocast(anchor):
+            d_anchor = torch.mm((scale + scale.view(-1)).mul_(e), anchor)
+        views = anchor.view(2, -1, anchor.shape[1])
+        d_views = unit_views_backward_(d_anchor.view(views.shape), weight.neg_(), views, inverse)
+        return None, None, None, None, None, *_of_views(d_views, ctx.dtypes)
+
+
+def _of_views(d_views: Tensor, dtypes: list[torch.dtype]) -> list[Tensor]:
+    """Return the gradient of two views (2, m, d) as that of the inputs they came from: one tensor, or two."""
+    parts = [d_views] if len(dtypes) == 1 else d_views.unbind()
+    return [part.to(dtype) for part, dtype in zip(parts, dtypes, strict=True)]
 
 
 def _add_gradients(

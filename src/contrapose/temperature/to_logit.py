@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -35,8 +36,11 @@ def temperature_logit(temperature: Temperature, anchors: int, name: str = "tempe
         return Divided(temperature)
     if callable(temperature):
         return Divided(_CheckedFunction(temperature, name))
-    check_number(name, temperature, above=0.0)
-    check_number(name, temperature, least=SMALLEST)
+    if not (
+        type(temperature) is float and SMALLEST <= temperature < math.inf
+    ):  # asked first, since a loss is called often
+        check_number(name, temperature, above=0.0)
+        check_number(name, temperature, least=SMALLEST)
     return Scale(1.0 / float(temperature))
 
 
