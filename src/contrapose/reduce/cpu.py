@@ -242,7 +242,7 @@ class _PanelLoss(torch.autograd.Function):
 def _of_views(d_views: Tensor, dtypes: list[torch.dtype]) -> list[Tensor]:
     """Return the gradient of two views (2, m, d) as that of the inputs they came from: one tensor, or two."""
     parts = [d_views] if len(dtypes) == 1 else d_views.unbind()
-    return [part.to(dtype) for part, dtype in zip(parts, dtypes, strict=True)]
+    return [d_view.to(dtype) for d_view, dtype in zip(parts, dtypes, strict=True)]
 
 
 def _add_gradients(

@@ -56,23 +56,20 @@ def _sigmoid_kernel(
 def cross_entropy(
     log_sum_exp: Tensor, similarity: Tensor, factor: float | Tensor, expectation: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the parts of the mean of log(1 + e^{lse - factor · s⁺}), and its derivatives, (n,) each.
+    """Return each anchor's share of the mean of log(1 + e^{lse - factor · s⁺}), and three derivatives of it, (n,) each.
 
-    The derivatives are those with respect to the log-sum-exp, to s⁺, and to the factor: its parts, which are undefined without
-    `expectation`, the derivative of the log-sum-exp.
+    They are those with respect to the log-sum-exp, to s⁺ and to the factor. The last one needs `expectation`, the derivative of
+    the log-sum-exp with respect to the factor, and is undefined without it.
     """
     n = similarity.shape[0]
     results = log_sum_exp.new_empty((4, n)).unbind()
-    unread = log_sum_exp
-    learned = isinstance(factor, Tensor)
-    buffers = (
-        log_sum_exp, similarity, factor if isinstance(factor, Tensor) else unread,
-        unread if expectation is None else expectation, *results,
-    )  # fmt: skip
-    constants = {"LEARNED": learned, "FAST": similarity.is_cuda, "ROWS": _ROWS}
+    # Any tensor in place of one that the kernel does not read
+    factors, number = (factor, 1.0) if isinstance(factor, Tensor) else (log_sum_exp, factor)
+    buffers = log_sum_exp, similarity, factors, log_sum_exp if expectation is None else expectation, *results
+    constants = {"LEARNED": isinstance(factor, Tensor), "FAST": similarity.is_cuda, "ROWS": _ROWS}
     launch(
         _cross_entropy_kernel, (-(-n // _ROWS), 1, 1),
-        (*buffers, n, 1.0 if isinstance(factor, Tensor) else factor, 1.0 / n), specialisation(buffers, (n,)), constants,
+        (*buffers, n, number, 1.0 / n), specialisation(buffers, (n,)), constants,
         near=similarity, warps=4, stages=1,
     )  # fmt: skip
     loss, weight, d_similarity, d_factor = results

@@ -38,7 +38,7 @@ _COLLECT_TILE: Tile = (64, 64, 4, 3)
 _SPLITS, _MOST_SPLITS = 4, 8  # programs that divide the columns of a row when negatives are collected
 SLOTS = 32  # negatives that each place of a tile can collect; an anchor that needs more is left to the eight passes
 _FILLED = 9  # slots of a place that are filled on average: twice as many splits if there are more
-_COLLECTED = 2**25  # slots of all places, 128 MiB: as many anchors are searched for at a time
+_COLLECTED = 2**25  # slots in memory, 128 MiB: anchors are searched for in groups that need no more
 _DEPTH = 128  # coordinates per step of a product
 _COARSE = 16  # the interval is first searched for in so small a part of the sample
 _NEAR = 8  # ranks in the sample by which an interval may be too wide
@@ -90,8 +90,8 @@ class _Sample:
 
     p: Tensor
     column_id: Tensor
-    more: Tensor  # (n,): rank that the k-th negative is almost surely above
-    fewer: Tensor  # (n,): rank that it is almost surely below
+    more: Tensor  # (n,): the k-th negative is almost surely larger than the `more`-th largest of the sample
+    fewer: Tensor  # (n,): and almost surely smaller than the `fewer`-th
 
     @classmethod
     def of(cls, search: _Search, k: Tensor) -> _Sample:
@@ -146,7 +146,7 @@ def _find(search: _Search, k: Tensor, most: int) -> tuple[Tensor, Tensor]:
 
 
 def _bisect(search: _Search, low: Tensor, k: Tensor, unresolved: Tensor | None = None) -> Tensor:
-    """Return each row's k-th largest similarity, at most rounding above."""
+    """Return each row's k-th largest similarity, or a number less than 1.3e-7 below it."""
     width = HIGHEST.value - LOWEST.value
     unresolved = torch.ones_like(k, dtype=torch.bool) if unresolved is None else unresolved
     for _ in range(_PASSES):
