@@ -23,6 +23,7 @@ def run(tmp_path: Path) -> str:
     return str(tmp_path / "run")
 
 
+@pytest.mark.thorough
 def test_boxes_and_masks(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = draw_shapes(tmp_path / "shapes", layout="coco", train=2, test=1, size=40)
     capsys.readouterr()
@@ -52,6 +53,7 @@ def test_refusals(
     assert "pip install 'contrapose[detection]'" in message
 
 
+@pytest.mark.thorough
 def test_ctrl_c(run: str, tmp_path: Path) -> None:
     """It ends the training with one line, and no scores are left."""
     folder = draw_shapes(tmp_path / "shapes", train=2, test=1, size=40)

@@ -37,6 +37,7 @@ check_directory("out", Path(sys.argv[1]) / "new")
 """
 
 
+@pytest.mark.thorough
 def test_a_directory_of_another_user() -> None:
     """Checked in a process without the rights of root, who may write anywhere."""
     with tempfile.TemporaryDirectory() as folder:

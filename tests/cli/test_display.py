@@ -68,6 +68,7 @@ def test_a_silent_display_prints_nothing(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.thorough
 def test_a_terminal_says_when_the_encoder_is_evaluated(tmp_path: Path) -> None:
     parent, child = os.openpty()
     options = [

@@ -14,6 +14,7 @@ from contrapose.cli import main
 TRAIN = ["--limit", "48", "--batch", "16", "--epochs", "1", "--knn", "3", "--metrics", "0"]
 
 
+@pytest.mark.thorough
 def test_few_shots_and_recipes_on_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, folder = tmp_path / "run", make_mixed_folder(tmp_path / "images", each=6)
     main(["train", *TRAIN, "--out", str(run)])

@@ -192,6 +192,7 @@ def test_a_run_on_images_alone_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert f"run: {run} was trained on images alone; a search needs a run on images with captions" in message
 
 
+@pytest.mark.thorough
 def test_a_trained_run_is_evaluated_and_searched(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

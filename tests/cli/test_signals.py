@@ -76,6 +76,7 @@ def test_while_the_command_is_imported(number: signal.Signals) -> None:
     check_end(process, number)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", NUMBERS)
 def test_while_the_images_are_read(number: signal.Signals, tmp_path: Path) -> None:
     write_slow_folder(tmp_path / "mine")
@@ -95,6 +96,7 @@ def test_a_run_of_a_study_that_is_reading_its_images(tmp_path: Path) -> None:
     assert not task.folder.exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", NUMBERS)
 def test_the_demo(number: signal.Signals, tmp_path: Path) -> None:
     """In its pre-training, whose progress is saved."""

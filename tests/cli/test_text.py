@@ -132,6 +132,7 @@ def test_evaluate_a_run_on_pairs_and_on_sts(folder: Path, capsys: pytest.Capture
     assert "expected labelled training and test images" in error_message(capsys, *evaluate, "--shots", "5")
 
 
+@pytest.mark.thorough
 def test_compare_by_recall_of_held_out_pairs(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["compare", *SHORT, "--losses", "simclr,dystress", "--root", str(tmp_path / "runs"), *root(folder)]
     arguments += ["-o", str(tmp_path / "out")]

@@ -37,6 +37,7 @@ class InDouble(nn.Module):
 
 def losses(framework: str, loss: str) -> list[float]:
     run = Run(
+        data="digits",
         limit=160,
         batch=32,
         epochs=4,

@@ -33,8 +33,10 @@ def npz(path: Path, count: int = 40, side: int = 32) -> str:
 
 
 def test_the_digits_keep_their_settings_and_names() -> None:
-    run = Run()
+    run = Run(data="digits")
     assert (run.views, run.encoder, run.size, run.batch, run.epochs, run.lr) == ("digits", "tiny", 0, 128, 16, 0.004)
+    assert Run() == Run(data="digits16")
+    assert (Run().views, Run().encoder, Run().batch, Run().epochs, Run().lr) == ("digits16", "tiny", 64, 30, 0.004)
     assert run.name == "digits-simclr-a8d7e8b6"
     assert Run(lr=0).lr == 0
     assert resolve(run, CPU, say=pytest.fail) == run

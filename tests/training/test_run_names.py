@@ -24,7 +24,7 @@ SMALL = ["--limit", "64", "--batch", "32", "--epochs", "1", "--knn", "3", "--met
     ],
 )
 def test_a_loss_with_a_path_in_a_comment(loss: str) -> None:
-    assert re.fullmatch(r"digits-simclr-[0-9a-f]{8}", Run(loss=loss).name)
+    assert re.fullmatch(r"digits16-simclr-[0-9a-f]{8}", Run(loss=loss).name)
 
 
 @pytest.mark.parametrize("data", ["../..", "a b\nc", "x/..", "-", "…/\u202e$(x)", "/"])
@@ -34,8 +34,9 @@ def test_data_with_odd_names(data: str) -> None:
 
 
 def test_names_of_runs_stay() -> None:
-    assert Run().name == "digits-simclr-a8d7e8b6"
-    assert Run(loss="nt_xent(temperature=0.3, negatives=hardest(64))").name == "digits-nt_xent-a0c86c09"
+    assert Run(data="digits").name == "digits-simclr-a8d7e8b6"
+    loss = "nt_xent(temperature=0.3, negatives=hardest(64))"
+    assert Run(data="digits", loss=loss).name == "digits-nt_xent-a0c86c09"
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ class Command(NamedTuple):
 # "GROUP NAME" is a command of a group; a group's name alone runs its first command.
 COMMANDS = {
     "demo": Command(
-        "compare",
+        "demo",
         "Demo",
-        "Show the uniformity-tolerance dilemma in a few minutes on a CPU: nine losses on the built-in digits, with a report.",
+        "Show the uniformity-tolerance dilemma in five minutes on a CPU: nine losses on small digits, with a report.",
     ),
     "compare": Command(
         "compare",

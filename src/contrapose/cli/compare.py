@@ -1,4 +1,4 @@
-"""`contrapose demo` and `compare`: losses side by side, on the built-in digits or on a user's data."""
+"""`contrapose compare`: losses side by side, on a user's data."""
 
 from __future__ import annotations
 
@@ -13,25 +13,20 @@ from tyro.conf import Suppress, arg
 
 from contrapose.cli import exits
 from contrapose.cli.evaluate import print_notes
-from contrapose.cli.progress import progress_display
 from contrapose.cli.study import check_seeds, run_plans
 from contrapose.cli.train import given_options
 from contrapose.report.render import write
 from contrapose.studies import Plan
 from contrapose.studies.collect import collect, document, verdicts
-from contrapose.studies.demo import INTRODUCTION, SIZES, Size, demo, largest_size, measure_step_seconds
 from contrapose.studies.dilemma import comparison, describe_frameworks, learned, references
-from contrapose.studies.execute import run_tasks
 from contrapose.studies.results import Cell, Results
 from contrapose.studies.scores import score_of
-from contrapose.studies.task import Task
-from contrapose.training import Run, load, resolve
+from contrapose.training import Run, resolve
 from contrapose.training.build import prepare
 from contrapose.training.method_settings import method_name
 from contrapose.training.processes import own_device
 from contrapose.training.sources import check_init
-from contrapose.training.weights import export
-from contrapose.validate import check_directory, check_number
+from contrapose.validate import check_directory
 
 # Settings of a run that a comparison decides itself, and what to type in their place.
 _DECIDED = {
@@ -39,65 +34,6 @@ _DECIDED = {
     "seed": "--seeds, the number of seeds 0, 1, …: --seeds 3",
 }
 _NAME_LENGTH = 60  # of the readable part of a report's folder; file systems limit the length of a name
-
-
-@dataclass(frozen=True)
-class Demo:
-    """Show the uniformity-tolerance dilemma in a few minutes on a CPU: nine losses on the built-in digits, with a report."""
-
-    seeds: int = 1
-    """Number of runs per loss."""
-    jobs: int = 2
-    """Number of concurrent runs."""
-    minutes: float | None = None
-    """Approximate time limit in minutes, 5 if omitted. The amount of training is adapted to the speed of this machine."""
-    root: Path = Path("runs")
-    """Directory of all runs."""
-    out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
-    """Directory of the report."""
-
-    def size(self) -> Size:
-        """Return the size of a demo that was started earlier, or the largest one that this machine completes in time."""
-        started = [size for size in SIZES if (self.root / size.pretraining_run().name).is_dir()]
-        if started and self.minutes is None:
-            return started[0]
-        if own_device().type == "cuda":
-            return SIZES[0]
-        step = measure_step_seconds(self.jobs)
-        size = largest_size(step, self.jobs, self.minutes or 5.0, self.seeds)
-        minutes = max(1, round(size.seconds(step, self.jobs, self.seeds) / 60))
-        print(
-            f"A training step takes {1000 * step:.0f} ms on this machine. Training on {size.digits:,} digits for "
-            f"{size.pretraining_epochs} epochs, then {size.epochs} epochs per loss: about {minutes} min (--minutes changes it)"
-        )
-        return size
-
-    def __call__(self) -> None:
-        """Train one encoder, continue from it with every loss, and report."""
-        check_seeds(self.seeds)
-        check_directory("root", self.root)
-        check_directory("out", self.out)
-        check_number("jobs", self.jobs, least=1)
-        if self.minutes is not None:
-            check_number("minutes", self.minutes, above=0)
-        size = self.size()
-        pretraining = Task(size.pretraining_run(), (), self.root)
-        weights = pretraining.folder / "encoder.safetensors"
-        print("Training one encoder first; every loss then continues from it.", flush=True)
-        with progress_display(1) as display:
-            if run_tasks([pretraining], display):
-                raise SystemExit(exits.FAILED)
-        if not weights.exists():
-            # Renamed when complete: the runs of the losses are named after this path and never check its content.
-            temporary = weights.with_suffix(".half")
-            export(load(pretraining.folder).encoder, temporary)
-            temporary.rename(weights)
-        plan = demo(weights, size, prepare(pretraining.run))
-        failures = run_plans([plan], self.seeds, self.root, data_root=Path("data"), jobs=self.jobs)
-        title = "The uniformity-tolerance dilemma"
-        show_results(plan, self.seeds, self.root, folder=self.out / "demo", title=title, lead=INTRODUCTION)
-        if failures:
-            raise SystemExit(exits.FAILED)
 
 
 @dataclass(frozen=True)
@@ -187,10 +123,10 @@ def split_losses(text: str) -> list[str]:
     return losses
 
 
-def show_results(plan: Plan, seeds: int, root: Path, *, folder: Path, title: str, lead: str = "") -> None:
+def show_results(plan: Plan, seeds: int, root: Path, *, folder: Path, title: str) -> None:
     """Write the report to `folder`, and print a table, the verdicts, what was learned and the path of the report."""
     results = collect(plan, seeds, root)
-    path = write(document([plan], seeds, root, title=title, lead=lead), folder)
+    path = write(document([plan], seeds, root, title=title), folder)
     print(_table(plan, results, title), end="")
     for line in score_of(plan.study).definitions:
         print(line)

@@ -24,11 +24,12 @@ class DataList:
 
     def __call__(self) -> None:
         """Print one line per data set."""
+        from contrapose.modalities.images.digits import DRAWINGS
         from contrapose.modalities.images.file_sets import FILE_SETS
         from contrapose.modalities.images.load import NAMED
 
         for name, classes in NAMED.items():
-            origin = "built in" if name == "digits" else "downloaded by torchvision"
+            origin = "built in" if name in DRAWINGS else "downloaded by torchvision"
             if name in FILE_SETS and not FILE_SETS[name].download:
                 origin = "read by torchvision, which cannot download it any more"
             print(f"{name:14} {classes:4} classes   {origin}")

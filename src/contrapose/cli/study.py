@@ -14,6 +14,7 @@ from contrapose.cli import exits
 from contrapose.cli.progress import progress_display
 from contrapose.cli.study_show import describe_estimate, recorded_durations
 from contrapose.modalities.captions.files import is_captions
+from contrapose.modalities.images.digits import DRAWINGS
 from contrapose.modalities.images.load import NAMED
 from contrapose.modalities.images.load import load as load_data
 from contrapose.modalities.text.built_in import BUILT_IN
@@ -207,7 +208,7 @@ def _describe_missing(plan: Plan, source: str, what: str, expected: str) -> str:
 def _is_available(source: str, root: Path) -> bool:
     """Return whether data is built in or exists; a data set that torchvision knows is downloaded, or raises ValueError."""
     # Downloaded here, once, because concurrent runs would download the same files at the same time.
-    if source in NAMED and source != "digits":
+    if source in NAMED and source not in DRAWINGS:
         load_data(source, root=root)
     return source in (*NAMED, *BUILT_IN) or Path(source).exists() or is_captions(Path(source))
 

@@ -150,8 +150,8 @@ class DataSettings:
 
     modality: str = "images"
     """The kind of data: images, text, or captions (images with captions). `train` recognises the latter two by their files."""
-    data: str = "digits"
-    """A data set's name (digits, cifar10, …; `contrapose data list` lists all), a folder of images or an .npz file; a file of
+    data: str = "digits16"
+    """A data set's name (digits16, cifar10, …; `contrapose data list` lists all), a folder of images or an .npz file; a file of
     texts, one per line or in columns (.txt, .tsv, .csv, .jsonl, .parquet; docs/text.md), or pydoc, neighbouring sentences
     of Python's own documentation; a folder or tars of images with captions (docs/captions.md), or shapes, drawn ones."""
     columns: tuple[str, ...] = ()
@@ -162,7 +162,7 @@ class DataSettings:
     classes: str = ""
     """Use some of the class folders, with labels from 0 on: imagenet100, or a text file with one name per line; empty: all."""
     limit: int = 0
-    """Train on so many images only, with the share of each class, always the same ones; 0: all (for digits: 5000)."""
+    """Train on so many images only, with the share of each class, always the same ones; 0: all (digits16: 2000)."""
     hold_out: float = 0.2
     """Share of each class that is held out for evaluation if a folder of images has no labelled test images; 0: none."""
     skip_broken: bool = False

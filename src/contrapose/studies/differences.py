@@ -35,15 +35,18 @@ class Difference:
         return self.points > self.chance
 
 
-def differences(hits: Mapping[str, Tensor], *, level: float = LEVEL) -> list[Difference]:
-    """Compare all pairs of losses. `hits` has a bool tensor (seeds, images) for each, with at least two seeds."""
+def differences(hits: Mapping[str, Tensor], *, level: float = LEVEL, reference: str = "") -> list[Difference]:
+    """Compare all pairs of losses, or all of them with one `reference`.
+
+    `hits` has a bool tensor (seeds, images) for each, with at least two seeds.
+    """
     images = {len(hit[0]) for hit in hits.values()}
     if len(images) > 1 or any(len(hit) < 2 for hit in hits.values()):
         shapes = ", ".join(f"{name} {tuple(hit.shape)}" for name, hit in hits.items())
         raise ValueError(f"hits: expected at least two seeds, and the same test images for all losses, got {shapes}")
     rows = {name: hit.double() for name, hit in hits.items()}
-    pairs = list(combinations(rows, 2))
     # Bonferroni: each of m pairs may be wrong with 1/m of the level.
+    pairs = [(name, reference) for name in rows if name != reference] if reference else list(combinations(rows, 2))
     return [_difference(rows, a, b, level / len(pairs)) for a, b in pairs]
 
 

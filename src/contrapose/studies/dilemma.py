@@ -16,9 +16,9 @@ from contrapose.modalities.images.views import Views
 from contrapose.report.document import Block, Chart, Number, Picture, Series, Table, Text
 from contrapose.studies.blocks import map_chart, table
 from contrapose.studies.collapse import collapse_sentences
-from contrapose.studies.differences import differences, in_words
+from contrapose.studies.differences import Difference, differences, in_words, list_words
 from contrapose.studies.results import Cell, Results
-from contrapose.studies.scores import KNN, START, Score, choose_score, score_of
+from contrapose.studies.scores import KNN, Score, choose_score, score_of
 from contrapose.studies.study import Plan, Row, Study, StudyData
 from contrapose.training import Run
 from contrapose.training.method_settings import describe_settings, settings_for_loss
@@ -104,14 +104,14 @@ def show_dilemma(study: Study, results: Results, description: Description) -> li
     line = [row for row in study.rows if row.series == "NT-Xent"]
     others = [row for row in study.rows if row.series != "NT-Xent"]
     seeds = "One seed" if results.seeds == 1 else f"{results.seeds} seeds"
-    blocks: list[Block] = [
-        Text((description.data, f"{description.settings} {seeds} for each loss.", *description.frameworks)),
-        Text(learned(study, results)),
+    plane = _plane(results, line, others)
+    blocks: list[Block] = [Text(learned(study, results))]
+    blocks += [plane] if plane.series else []
+    blocks += [
         _table_with_references(study, results),
         Text(score_of(study).definitions),
+        Text((description.data, f"{description.settings} {seeds} for each loss.", *description.frameworks)),
     ]
-    plane = _plane(results, line, others)
-    blocks += [plane] if plane.series else []
     blocks += [_accuracy_chart(results, line, others)] if line else []
     blocks += _maps(study, results)
     if description.sheet:
@@ -188,10 +188,11 @@ def references(study: Study, results: Results) -> dict[str, Cell]:
     measured = [evaluation["references"] for evaluation in evaluations if "references" in evaluation]
     if not measured:
         return {}
-    # Pixels do not depend on the seed; the weights before training do.
+    # Neither pixels nor the weights of a file depend on the seed; those of an untrained encoder do.
     return {
-        name: Cell(tuple(m[key] for m in (measured if name == START else measured[:1])))
+        name: Cell(tuple(m[key] for m in (measured if key == "untrained" else measured[:1])))
         for key, name in score_of(study).references.items()
+        if all(key in m for m in measured)
     }
 
 
@@ -214,8 +215,10 @@ def _table_with_references(study: Study, results: Results) -> Block:
 def learned(study: Study, results: Results) -> tuple[str, ...]:
     """Return what the runs say, in words: which losses are ahead, what training is worth, and which runs collapsed."""
     collapsed = " ".join(collapse_sentences(study, results))
+    has_temperatures = any(row.series == "NT-Xent" for row in study.rows)
+    compare = compare_with_best_temperature if has_temperatures else compare_accuracies
     return (
-        compare_accuracies(study, results),
+        compare(study, results),
         *_compare_with_references(study, results),
         *([collapsed] if collapsed else []),
     )
@@ -253,6 +256,42 @@ def compare_accuracies(study: Study, results: Results) -> str:
     return f"{text} Not compared, with fewer than two runs done: {', '.join(left_out)}." if left_out else text
 
 
+def compare_with_best_temperature(study: Study, results: Results) -> str:
+    """Return which losses are above or below NT-Xent at its best temperature by more than chance."""
+    score = score_of(study)
+    cells = {row.name: results.cell(row.name, score.name) for row in study.rows}
+    line = [row.name for row in study.rows if row.series == "NT-Xent" and cells[row.name].values]
+    hits = _hits(results, [name for name in cells if cells[name].values], score)
+    best = max(line, key=lambda name: cells[name].mean, default="")
+    if best not in hits or len(hits) < 2:
+        return compare_accuracies(study, results)  # says what is missing
+    found = differences(hits, reference=best)
+    above = [d for d in found if d.clear and d.second == best]
+    below = [d for d in found if d.clear and d.first == best]
+    mean = f"{cells[best].mean:.2f} ± {cells[best].spread:.2f}"
+    text = f"The most accurate temperature of NT-Xent is {best.removeprefix('NT-Xent ')}: {mean} %. "
+    if above:
+        text += f"{_with_points([d.first for d in above], above, '+')} above it by more than chance."
+    else:
+        text += "No other loss is above it by more than chance."
+        nearest = max((d for d in found if d.second == best), key=lambda d: d.points, default=None)
+        if nearest is not None:
+            text += (
+                f" The nearest is {nearest.first} with +{nearest.points:.1f} points, and up to {nearest.chance:.1f} can be"
+                " chance."
+            )
+    if below:
+        text += f" {_with_points([d.second for d in below], below, '-')} below it by more than chance."
+    count = len(next(iter(hits.values()))[0])
+    return f"{text} ({score.words} on {count:,} {score.test_samples}, {results.seeds} seeds.)"
+
+
+def _with_points(names: Sequence[str], found: Sequence[Difference], sign: str) -> str:
+    """Return "A (+1.2 points) and B (+0.9) are"."""
+    words = [f"{name} ({sign}{d.points:.1f} points)" for name, d in zip(names, found, strict=True)]
+    return f"{list_words(words)} {'is' if len(words) == 1 else 'are'}"
+
+
 def _hits(results: Results, rows: Sequence[str], score: Score) -> dict[str, Tensor]:
     """Return whether each test sample was a hit, bool (seeds, samples), for losses with at least two seeds."""
     digits = {
@@ -282,11 +321,10 @@ def _compare_with_references(study: Study, results: Results) -> tuple[str, ...]:
     scores = [cell.mean for row in study.rows if (cell := results.cell(row.name, score.name)).values]
     if not without or not scores:
         return ()
-    (simple, start), low, high = (cell.mean for cell in without.values()), min(scores), max(scores)
-    text = (
-        f"{score.words} is {simple:.1f} % {score.baseline}, {start:.1f} % with the encoder before training, and {low:.1f} to "
-        f"{high:.1f} % after it."
-    )
-    if high <= max(simple, start):
+    low, high = min(scores), max(scores)
+    names = [score.baseline, *(f"with the {name}" for name in list(without)[1:])]
+    parts = [f"{cell.mean:.1f} % {name}" for name, cell in zip(names, without.values(), strict=True)]
+    text = f"{score.words} is {', '.join(parts)}, and {low:.1f} to {high:.1f} % after training."
+    if high <= max(cell.mean for cell in without.values()):
         text += " Training has gained nothing yet: use more --epochs, or other --views."
     return (text,)

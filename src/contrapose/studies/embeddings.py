@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -82,10 +83,13 @@ def random_views(model: Model, source: Source, *, epoch: int, batch: int) -> Ite
         yield parts[0][0]
 
 
-def start(model: Model, split: Split) -> Model:
-    """Return the model before its training, with batch norms that have the statistics of training images."""
+def start(model: Model, split: Split, *, untrained: bool = False) -> Model:
+    """Return the model before its training, with batch norms that have the statistics of training images.
+
+    It has the weights of `init`, if the run has any; `untrained` leaves them out.
+    """
     # Building from the same seed reproduces the initial weights, so they need not be saved.
-    run = model.run
+    run = replace(model.run, init="") if untrained else model.run
     network = build(run, len(split.train)).to(model.device)
     initial = Model(run, network.encoder, network.projector, model.device)
     run.kind.prepare(initial)

@@ -15,7 +15,8 @@ map                    a t-SNE map of a sample
 start:MEASURE          another measure, of the model before its training
 knn_hits               a digit for each test image: 1 if the kNN of the records finds its class, else 0
 recall_hits            a digit for each held-out pair of texts: 1 if the second is nearest to the first, else 0
-references             kNN accuracy of the pixels, or recall of bags of words, and that of the encoder before training
+references             kNN accuracy of the pixels, or recall of bags of words; that of the untrained encoder; and, for a run with
+                       --init, that of the encoder that it starts from
 histograms             similarities of positives, false and true negatives, before and after training
 query_weights, own_class_weight, query_map, positive_ratio, negative_variation   see `studies.queries`
 """
@@ -122,22 +123,24 @@ def _knn_hits(model: Model, split: Split) -> dict[str, Any]:
 
 
 def _references(model: Model, split: Split) -> dict[str, Any]:
-    """Return the kNN accuracies of raw pixels and of the encoder before training, as a reference; of pairs, their recall."""
+    """Return kNN accuracies of raw pixels, of the untrained encoder and, if there is any, of that of --init; of pairs, recall."""
     if split.retrieval is not None:
         return recall_references(model, split)
-    train, labels, test, test_labels = _labelled_features(start(model, split), split)
     knn = KNN(model.run.knn)
+    scores = {"untrained": knn(*_labelled_features(start(model, split, untrained=True), split))["top1"]}
+    if model.run.init:
+        scores["init"] = knn(*_labelled_features(start(model, split), split))["top1"]
     assert split.probe is not None
     assert split.test is not None
     train_pixels, test_pixels = (
         features(_pixels, model.reader(source).plain()) for source in (split.probe, split.test)
     )
-    return {
-        "references": {
-            "pixels": knn(train_pixels, labels, test_pixels, test_labels)["top1"],
-            "start": knn(train, labels, test, test_labels)["top1"],
-        }
-    }
+    labels, test_labels = split.probe.labels, split.test.labels
+    assert labels is not None
+    assert test_labels is not None
+    device = train_pixels.device
+    pixels = knn(train_pixels, labels.to(device), test_pixels, test_labels.to(device))["top1"]
+    return {"references": {"pixels": pixels, **scores}}
 
 
 def _pixels(inputs: Tensor) -> Tensor:

@@ -23,15 +23,13 @@ def recall_hits(model: Model, split: Split) -> dict[str, Any]:
 
 
 def recall_references(model: Model, split: Split) -> dict[str, Any]:
-    """Return recall@1 of bags of words, and of the encoder before training, as a reference."""
+    """Return recall@1 of bags of words, of the encoder before training and, if there is any, of that of --init."""
     pairs = _held_out(model, split)
     words = recall_at(*_bags_of_words(pairs.queries, pairs.documents), ks=(1,), ids=pairs.ids)
-    return {
-        "references": {
-            "words": words["recall@1"],
-            "start": start(model, split).evaluate(split)["recall@1"],
-        }
-    }
+    encoders = {"untrained": start(model, split, untrained=True)}
+    encoders |= {"init": start(model, split)} if model.run.init else {}
+    scores = {name: encoder.evaluate(split)["recall@1"] for name, encoder in encoders.items()}
+    return {"references": {"words": words["recall@1"], **scores}}
 
 
 def _held_out(model: Model, split: Split) -> Retrieval:

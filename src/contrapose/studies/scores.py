@@ -12,7 +12,8 @@ from contrapose.studies.study import Quantity, Study
 from contrapose.training import Run
 from contrapose.training.recording import recorded_measures
 
-START = "before training"  # row of the table
+PIXELS, WORDS = "raw pixels", "bag of words"  # rows of the table
+UNTRAINED, INIT = "untrained encoder", "encoder that all losses start from"
 _UNIFORMITY = Quantity(name="-U", measure="-uniformity", unit="")
 _UNIFORMITY_DEFINITION = (
     "U, uniformity: the logarithm of the mean of exp(-2 · squared distance) over all pairs of embeddings; -U is larger if they"
@@ -65,7 +66,7 @@ KNN = Score(
         "Embeddings are the projector's output on a sample of test images; kNN uses the encoder's output on all of them.",
     ),
     hits="knn_hits",
-    references={"pixels": "raw pixels", "start": START},
+    references={"pixels": PIXELS, "untrained": UNTRAINED, "init": INIT},
     baseline="on raw pixels",
 )
 RECALL = Score(
@@ -86,7 +87,7 @@ RECALL = Score(
         f"{_UNIFORMITY_DEFINITION} Embeddings are the projector's output on a sample of first texts.",
     ),
     hits="recall_hits",
-    references={"words": "bag of words", "start": START},
+    references={"words": WORDS, "untrained": "encoder before training", "init": INIT},
     baseline="with bags of words",
 )
 

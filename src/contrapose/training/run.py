@@ -57,7 +57,11 @@ ADDED: dict[str, Any] = {
 }
 # A setting at this value is chosen by the data and the device (training/defaults.py) before the run has a name.
 AUTO: dict[str, Any] = {"views": "auto", "encoder": "auto", "epochs": 0, "batch": 0, "lr": -1.0}
-_DIGITS = {"views": "digits", "encoder": "tiny", "epochs": 16, "batch": 128, "lr": 0.004}
+# The built-in data is known, and its runs keep their names.
+_BUILT_IN: Mapping[str, Mapping[str, Any]] = {
+    "digits": {"views": "digits", "encoder": "tiny", "epochs": 16, "batch": 128, "lr": 0.004},
+    "digits16": {"views": "digits16", "encoder": "tiny", "epochs": 30, "batch": 64, "lr": 0.004},
+}
 _LONGEST_NAME = 249  # bytes: file systems allow 255, and the lock of a run is called .NAME.lock
 
 
@@ -163,10 +167,9 @@ class Run(
         self._set("probe_data", self.probe_data and str(Path(self.probe_data)))
         for name in list_settings(self):
             self._set(name, tuple(getattr(self, name)))  # so that a list gives the run the same name
-        if self.data == "digits":  # the built-in data is known, and its runs keep their names
-            for name, value in _DIGITS.items():
-                if name in self.auto_settings:
-                    self._set(name, value)
+        for name, value in _BUILT_IN.get(self.data, {}).items():
+            if name in self.auto_settings:
+                self._set(name, value)
         check_values(self)
         if "encoder" not in self.auto_settings:
             self.kind.check_encoder(self.encoder)

@@ -19,6 +19,22 @@ def test_the_same_images_for_the_same_seed() -> None:
     assert a.pixels.shape == (50, 3, 32, 32)
 
 
+def test_small_digits_are_near_the_centre_and_each_test_image_shows_another_digit() -> None:
+    train, test = digits(200, name="digits16"), digits(797, train=False, name="digits16")
+    assert train.pixels.shape == (200, 3, 16, 16)
+    scans, labels = drawn_digits._scans()
+    assert test.labels is not None
+    assert torch.equal(test.labels, labels[-797:])  # each of the held-out digits once, and none of them in training
+    free, centred = drawn_digits.DRAWINGS["digits"], drawn_digits.DRAWINGS["digits16"]
+    u = torch.rand(50, 4)
+    spread = {}
+    for drawing in (free, centred):
+        ink = drawn_digits._transform(scans[:50], u, drawing)[:, 0]
+        axis = torch.linspace(-1, 1, drawing.side)
+        spread[drawing] = float(((ink.sum(1) * axis).sum(1) / ink.sum((1, 2))).std())
+    assert spread[centred] < 0.4 * spread[free]
+
+
 def test_every_class_has_images() -> None:
     counts = digits(3000).counts()
     assert len(counts) == 10

@@ -17,6 +17,7 @@ wolf woman worm
 
 CLASS_NAMES: Mapping[str, tuple[str, ...]] = {
     "digits": _DIGITS,
+    "digits16": _DIGITS,
     "mnist": _DIGITS,
     "svhn": _DIGITS,
     "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),

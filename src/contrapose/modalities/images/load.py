@@ -10,7 +10,7 @@ import torch
 
 from contrapose.modalities.images.archive import read_archive
 from contrapose.modalities.images.class_names import CLASS_NAMES
-from contrapose.modalities.images.digits import digits
+from contrapose.modalities.images.digits import DRAWINGS, digits
 from contrapose.modalities.images.file_sets import FILE_SETS, load_file_set
 from contrapose.modalities.images.imagenet100 import IMAGENET100
 from contrapose.modalities.images.images import Images, channels_first
@@ -20,9 +20,11 @@ from contrapose.modalities.modality import DataSettings, Split
 from contrapose.validate import nearest
 
 # Data sets that can be loaded by name, and their numbers of classes.
-NAMED = {"digits": 10, "cifar10": 10, "cifar100": 100, "svhn": 10, "stl10": 10, "mnist": 10} | {
-    name: file_set.classes for name, file_set in FILE_SETS.items()
-}
+NAMED = (
+    dict.fromkeys(DRAWINGS, 10)
+    | {"cifar10": 10, "cifar100": 100, "svhn": 10, "stl10": 10, "mnist": 10}
+    | {name: file_set.classes for name, file_set in FILE_SETS.items()}
+)
 
 
 def load(
@@ -43,10 +45,11 @@ def load(
     only = class_list(classes)
     if only and not Path(name).is_dir():
         raise ValueError(f"classes: only a folder with one subfolder per class has a choice of classes, got {name}")
-    if name == "digits":
-        drawn = digits(limit or 5000)
+    if name in DRAWINGS:
+        drawn = digits(limit or DRAWINGS[name].training_images, name=name)
         # A short trial run gets few test images too, so that its evaluation does not take longer than its training.
-        return Split(drawn, drawn, digits(min(2000, max(200, len(drawn))), train=False))
+        test = digits(min(DRAWINGS[name].test_images, max(200, len(drawn))), train=False, name=name)
+        return Split(drawn, drawn, test)
     if name in NAMED:
         split = _torchvision(name, root or Path("data"), hold_out=hold_out)
     elif name.endswith(".npz") and not Path(name).is_dir():

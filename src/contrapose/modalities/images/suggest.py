@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from contrapose.modalities.images.decoding import ImagePath, open_image
+from contrapose.modalities.images.digits import DRAWINGS
 from contrapose.modalities.images.encoders import encoder
 from contrapose.modalities.images.images import Images
 from contrapose.modalities.images.layout import split_folder
@@ -22,7 +23,8 @@ from contrapose.modalities.images.views import Views
 from contrapose.modalities.modality import DataSettings, Suggestion
 
 # Pixels of the shorter side, about, and number of training images.
-_KNOWN = {"digits": (32, 5000), "cifar10": (32, 50_000), "cifar100": (32, 50_000), "svhn": (32, 73_257),
+_KNOWN = {name: (drawing.side, drawing.training_images) for name, drawing in DRAWINGS.items()} | {
+          "cifar10": (32, 50_000), "cifar100": (32, 50_000), "svhn": (32, 73_257),
           "stl10": (96, 105_000), "mnist": (28, 60_000), "caltech101": (200, 6_900), "country211": (300, 31_650),
           "dtd": (450, 3_760), "eurosat": (64, 21_600), "fgvc-aircraft": (650, 6_667), "flowers102": (500, 2_040),
           "food101": (400, 75_750), "gtsrb": (40, 26_640), "oxford-pets": (350, 3_680), "rendered-sst2": (448, 6_920),

@@ -26,6 +26,20 @@ _DINO = replace(_BYOL, scale=(0.14, 1.0), cubic=True)
 _CAPTIONS = Recipe(224, scale=(0.5, 1.0), jitter=None, gray=0.0, **IMAGENET)
 _BYOL_CIFAR = replace(_BYOL, size=32, blur=0.0, **CIFAR10)
 _DINO_CIFAR = Recipe(32, scale=(0.4, 1.0), cubic=True, jitter=(0.4, 0.4, 0.2, 0.1), **CIFAR10)
+# The built-in digits. The encoder should ignore colours, background and polarity (hence jitter, gray and invert), but a mirrored
+# digit is not the same digit (hence no flip).
+_DIGITS = Recipe(
+    32,
+    scale=(0.6, 1.0),
+    flip=0.0,
+    jitter=(0.4, 0.4, 0.4, 0.4),
+    gray=0.5,
+    invert=0.5,
+    rotate=0.5,
+    degrees=15.0,
+    mean=(0.5, 0.5, 0.5),
+    std=(0.25, 0.25, 0.25),
+)
 
 RECIPES: Mapping[str, tuple[Recipe, ...]] = {
     "insdis": (_INSDIS,),  # Wang & Liu on CIFAR; with the paper's flip, which their code lacks
@@ -63,22 +77,9 @@ RECIPES: Mapping[str, tuple[Recipe, ...]] = {
     "moco-v2-cutout": (replace(_MOCO, cutout=0.5),),
     "moco-v2-rotation": (replace(_MOCO, rotate=0.5),),
     "moco-v2-noise": (replace(_MOCO, noise=0.5),),
-    # The built-in digits. The encoder should ignore colours, background and polarity (hence jitter, gray and invert),
-    # but a mirrored digit is not the same digit (hence no flip).
-    "digits": (
-        Recipe(
-            32,
-            scale=(0.6, 1.0),
-            flip=0.0,
-            jitter=(0.4, 0.4, 0.4, 0.4),
-            gray=0.5,
-            invert=0.5,
-            rotate=0.5,
-            degrees=15.0,
-            mean=(0.5, 0.5, 0.5),
-            std=(0.25, 0.25, 0.25),
-        ),
-    ),
+    "digits": (_DIGITS,),
+    # Nearly the whole image: where and how large a digit is varies little in it, so that small crops would only cost training
+    "digits16": (replace(_DIGITS, size=16, scale=(0.9, 1.0)),),
 }
 
 # How the local crops of a recipe differ from its first view, beside their size. DINO's for a ViT, unless it says otherwise.
