@@ -6,12 +6,17 @@ JOBS   ?= 2
 READY  := $(VENV)/ready
 OLDEST ?= .venv-oldest
 
-.PHONY: demo test lint test-slow test-oldest promises mutants benchmark audit lock format clean
+.PHONY: demo test test-all lint test-slow test-oldest promises mutants benchmark audit lock format clean
 
 demo: $(VENV)/demo  ## the uniformity-tolerance dilemma on the built-in digits, in a few minutes
 	$(BIN)/contrapose demo
 
-test: lint  ## lint, type-check and run the ordinary suite
+test: $(READY)  ## check the style and test: what every commit runs, five minutes on two slow cores
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest -n $(JOBS) -m 'not slow and not thorough'
+
+test-all: lint  ## type-check, and run the tests of `make test` with all further cases that end within seconds
 	$(BIN)/python -m pytest -n $(JOBS)
 
 lint: $(READY)

@@ -35,6 +35,35 @@ torch.manual_seed(0)  # for what test modules draw when they are imported
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ordinary"))
 
 
+# Importing transformers, lightly or Ray takes seconds: the tests that do share a worker.
+_HEAVY_IMPORTS = ("integrations", "modalities/text", "evaluation/sentences", "losses/test_attraction.py")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run the tests of a file on one worker, so that its runs are trained and its packages imported once."""
+    root = config.rootpath / "tests"
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            path = item.path.relative_to(root).as_posix() if item.path.is_relative_to(root) else item.path.name
+            item.add_marker(pytest.mark.xdist_group("packages" if path.startswith(_HEAVY_IMPORTS) else path))
+
+
+# What a skipped test needs, by a word of its reason, and how to run it.
+_NEEDS = {
+    "GPU": "on a machine with one: make test-all",
+    "Chromium": "apt install chromium (or set CHROMIUM to its path)",
+}
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Count the tests that need a GPU or a browser in one line, with how to run them."""
+    reasons = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
+    counts = {name: sum(name in reason for reason in reasons) for name in _NEEDS}
+    parts = [f"{count} need {name} ({_NEEDS[name]})" for name, count in counts.items() if count]
+    if parts:
+        terminalreporter.write_line(f"not run: {'; '.join(parts)}")
+
+
 @dataclass
 class Promise:
     """Counts cases and keeps the worst figure; one line of promises.jsonl."""

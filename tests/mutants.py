@@ -23,9 +23,8 @@ import re
 import shutil
 import sys
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
@@ -37,6 +36,7 @@ PACKAGE = Path("src/contrapose")
 EQUIVALENT = Path(__file__).parent / "equivalent_mutants.txt"
 OUTPUT = "pytest.log"
 REQUIRED = 0.9  # of the mutants that are not equivalent
+TIMEOUT = 900.0  # seconds of all tests of a mutant; the slowest ones take a third of that
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,7 @@ AREAS = {
     ),
 }  # fmt: skip
 
+Task = tuple[str, "Mutant | None"]  # area, and the mutant to test there; None: the code as it is
 COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.Lt: ("<", "<="),
     ast.LtE: ("<=", "<"),
@@ -291,35 +292,35 @@ class Copy:
             else:
                 shutil.copy(source, target)
 
-    def passes(self, tests: Sequence[str], timeout: float | None = None, selection: str = QUICK) -> bool:
+    def passes(self, tests: Sequence[str], marks: str, selection: str = QUICK) -> bool:
         """Run tests up to the first failure; return whether all of them pass."""
         if not tests:
             return True
         # Forked: the packages that this process has imported need not be imported again.
-        process = get_context("fork").Process(target=_run_tests, args=(self.folder, tests, selection))
+        process = get_context("fork").Process(target=_run_tests, args=(self.folder, tests, selection, marks))
         process.start()
-        process.join(timeout)
+        process.join(TIMEOUT)
         if process.exitcode is None:
             process.kill()
             process.join()
             raise TimeoutError
         return process.exitcode in (0, 5)  # 5: none of the tests is quick
 
-    def test(self, mutant: Mutant, area: Area, timeout: float) -> str:
-        """Apply a mutant while its tests run; return "survived", "killed" or "timeout"."""
-        path = self.folder / PACKAGE / mutant.path
+    def test(self, mutant: Mutant | None, area: Area, marks: str) -> str:
+        """Apply a mutant while its tests run; return "survived", "killed" or "timeout". None is the code as it is."""
+        path = self.folder / PACKAGE / (mutant.path if mutant else "__init__.py")
         source = path.read_bytes()
-        path.write_bytes(mutant.applied(source))
+        path.write_bytes(mutant.applied(source) if mutant else source)
         try:
-            quick = all(self.passes(tests, timeout) for tests in area.stages(mutant.path))
-            return "survived" if quick and self.passes(area.slow_tests, selection="") else "killed"
+            quick = all(self.passes(tests, marks) for tests in area.stages(mutant.path if mutant else ""))
+            return "survived" if quick and self.passes(area.slow_tests, marks, selection="") else "killed"
         except TimeoutError:
             return "timeout"
         finally:
             path.write_bytes(source)
 
 
-def _run_tests(folder: Path, tests: Sequence[str], selection: str) -> None:
+def _run_tests(folder: Path, tests: Sequence[str], selection: str, marks: str) -> None:
     """Run tests of a copy in this process, which ends with pytest's exit status; the output goes to a file."""
     import pytest
 
@@ -332,41 +333,72 @@ def _run_tests(folder: Path, tests: Sequence[str], selection: str) -> None:
     with Path(OUTPUT).open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    os._exit(pytest.main(["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-k", selection, *tests]))
+    options = ["-x", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-k", selection, "-m", marks]
+    os._exit(pytest.main([*options, *tests]))
 
 
-def run(names: Sequence[str], count: int, seed: int, containing: str) -> float:
-    """Test `count` mutants, the same number from each area; print the survivors and return the score."""
-    outcomes = Counter[str]()
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Copy(Path(folder))
-        for name in names:
-            mutants = sorted(mutants_of(AREAS[name]))
-            random.Random(seed).shuffle(mutants)  # a larger count then extends a smaller one
-            print(f"{name}: {count // len(names)} of {len(mutants)} mutants", flush=True)
-            counts = run_area(copy, AREAS[name], mutants[: count // len(names)], containing)
-            print(f"{name}: {_counts(counts)}\n", flush=True)
-            outcomes += counts
-    print(f"all: {_counts(outcomes)} (seed {seed})")
-    return _score(outcomes)
-
-
-def run_area(copy: Copy, area: Area, mutants: Sequence[Mutant], containing: str) -> Counter[str]:
-    """Test the mutants of an area; print each survivor and return the number of each outcome."""
-    listed, counts = read_equivalent(EQUIVALENT.read_text()), Counter[str]()
-    start = time.perf_counter()
-    if not containing and not (copy.passes(area.tests) and copy.passes(area.slow_tests, selection="")):
-        raise RuntimeError(f"a test fails without a mutant: {(copy.folder / OUTPUT).read_text()[-3000:]}")
-    timeout = 300 + 3 * (time.perf_counter() - start)
-    for mutant in mutants:
-        difference = mutant.difference((ROOT / PACKAGE / mutant.path).read_bytes())
-        if containing not in difference:
+def run(names: Sequence[str], options: argparse.Namespace) -> float:
+    """Test the same number of mutants from each area, in several processes; print the survivors and return the score."""
+    listed, tasks = read_equivalent(EQUIVALENT.read_text()), list[Task]()
+    for name in names:
+        mutants = sorted(mutants_of(AREAS[name]))
+        random.Random(options.seed).shuffle(mutants)  # a larger count then extends a smaller one
+        drawn = mutants[: options.count // len(names)]
+        print(f"{name}: {len(drawn)} of {len(mutants)} mutants", flush=True)
+        chosen = [mutant for mutant in drawn if options.containing in difference_of(mutant)]
+        # First the code as it is: tests that fail without a mutant would count as having noticed each of them.
+        tasks += [(name, mutant) for mutant in (*([] if options.containing else [None]), *chosen)]
+    counts = {name: Counter[str]() for name in names}
+    for name, mutant, outcome, output in _outcomes(tasks, listed, options):
+        if mutant is None:
+            if outcome != "survived":
+                raise RuntimeError(f"{name}: a test fails without a mutant: {output}")
             continue
-        reason = listed.get(difference)
-        outcome = ("gpu" if reason.startswith("GPU") else "equivalent") if reason else copy.test(mutant, area, timeout)
-        counts[outcome] += 1
+        counts[name][outcome] += 1
+        difference = difference_of(mutant)
         print(f"{outcome:10} {difference if outcome == 'survived' else difference.splitlines()[0]}", flush=True)
-    return counts
+    for name in names:
+        print(f"{name}: {_counts(counts[name])}")
+    total = sum(counts.values(), Counter[str]())
+    print(f"all: {_counts(total)} (seed {options.seed})")
+    return _score(total)
+
+
+def difference_of(mutant: Mutant) -> str:
+    """Return the place of a mutant and the lines before and after."""
+    return mutant.difference((ROOT / PACKAGE / mutant.path).read_bytes())
+
+
+def _outcomes(
+    tasks: Sequence[Task], listed: Mapping[str, str], options: argparse.Namespace
+) -> Iterator[tuple[str, Mutant | None, str, str]]:
+    """Yield each task, its outcome and the end of pytest's output, as they come from processes with a copy each."""
+    context = get_context("fork")
+    waiting, done = context.SimpleQueue(), context.SimpleQueue()
+    for number in [*range(len(tasks)), *[None] * options.jobs]:
+        waiting.put(number)
+
+    def work() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Copy(Path(folder))
+            while (number := waiting.get()) is not None:
+                name, mutant = tasks[number]
+                reason = listed.get(difference_of(mutant), "") if mutant else ""
+                known = ("gpu" if reason.startswith("GPU") else "equivalent") if reason else ""
+                outcome = known or copy.test(mutant, AREAS[name], options.marks)
+                log = copy.folder / OUTPUT
+                done.put((number, outcome, log.read_text()[-3000:] if log.exists() else ""))
+
+    workers = [context.Process(target=work) for _ in range(options.jobs)]
+    for worker in workers:
+        worker.start()
+    try:
+        for _ in tasks:
+            number, outcome, output = done.get()
+            yield *tasks[number], outcome, output
+    finally:
+        for worker in workers:
+            worker.terminate()
 
 
 def _score(outcomes: Counter[str]) -> float:
@@ -386,12 +418,18 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100, help="mutants to draw, in all areas together")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--areas", nargs="+", choices=AREAS, default=list(AREAS))
+    parser.add_argument("--jobs", type=int, default=2, help="mutants that are tested at the same time")
+    parser.add_argument(
+        "--marks",
+        default="not slow",
+        help="which tests: 'not slow' are those of make test-all, 'not slow and not thorough' those of make test",
+    )
     parser.add_argument("--containing", default="", help="test only the drawn mutants whose difference has this text")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     for package in ("torch", "torchvision", "pytest"):
         import_module(package)
-    return 0 if run(options.areas, options.count, options.seed, options.containing) >= REQUIRED else 1
+    return 0 if run(options.areas, options) >= REQUIRED else 1
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ def test_train_evaluate_embed(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "finished at step 4" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_evaluate_on_other_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Horizontal and vertical stripes, which an encoder trained on digits can distinguish."""
     run, other = tmp_path / "run", tmp_path / "stripes.npz"
@@ -120,11 +121,12 @@ def test_errors_name_the_wrong_file(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_incompatible_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["--limit", "64", *SMALL, "--out", str(tmp_path / "run")]
     message = error_message(capsys, "train", "--encoder", "alexnet-64", *out)
-    assert "alexnet-64 takes images of 64 pixels, but these views have 32; use --size 64" in message
+    assert "alexnet-64 takes images of 64 pixels, but these views have 16; use --size 64" in message
     assert "a step schedule drops at some epochs" in error_message(capsys, "train", "--schedule", "step", *out)
     assert "ratio of at least 1" in error_message(capsys, "train", "--imbalance", "exponential:0", *out)
 
 
+@pytest.mark.thorough
 def test_metrics_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     main(["train", "--limit", "64", *SMALL[:-1], "30", "--out", str(run)])
@@ -168,6 +170,7 @@ def test_explain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "got 'foo'" in error_message(capsys, "explain", "dystress", "--data", "foo")
 
 
+@pytest.mark.thorough
 def test_export_and_import_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--limit", "32", "--encoder", "resnet18", *SMALL]
     main(["train", *arguments, "--out", str(tmp_path / "run")])
@@ -209,6 +212,7 @@ def test_export_and_import_weights(tmp_path: Path, capsys: pytest.CaptureFixture
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("default")
 def test_other_formats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
@@ -385,6 +389,7 @@ def test_broken_images_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[
     )
 
 
+@pytest.mark.thorough
 def test_broken_images_are_left_out_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "mine"
     pictures(folder)
@@ -493,6 +498,7 @@ def run_with_closed_stream(stream: str, *arguments: str, closed: bool = False) -
     return process.returncode, text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "arguments", ["train --help", pytest.param("study show dystress/table3", marks=pytest.mark.slow)]
 )
@@ -500,11 +506,13 @@ def test_a_reader_that_closes_the_pipe(arguments: str) -> None:
     assert run_with_closed_stream("stdout", *arguments.split()) == (exits.OUTPUT_CLOSED, "")
 
 
+@pytest.mark.thorough
 def test_an_error_without_a_reader() -> None:
     assert run_with_closed_stream("stderr", "study", "show", "nonsense") == (exits.BAD_SETTINGS, "")
     assert run_with_closed_stream("stdout", "data", "list", closed=True) == (0, "")
 
 
+@pytest.mark.thorough
 def test_training_continues_without_a_reader(tmp_path: Path) -> None:
     code, output = run_with_closed_stream(
         "stdout", "train", "--limit", "64", *SMALL, "--epochs", "3", "--out", str(tmp_path / "run")
@@ -521,6 +529,7 @@ def test_help() -> None:
     assert words >= {*NETWORKS, "timm:NAME", "auto"}  # every encoder can be found
 
 
+@pytest.mark.thorough
 def test_losses_are_timed_next_to_other_implementations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "bench.json"
     arguments = ["--losses", "nt_xent", "--sizes", "16", "--only", "ours", "PyTorch", "--seconds", "0.01"]

@@ -15,6 +15,7 @@ from mixed_folder import make_mixed_folder
 import contrapose
 from contrapose.cli import main
 
+pytestmark = pytest.mark.thorough
 SHORT = ("--encoder", "tiny", "--views", "simclr", "--size", "40", "--epochs", "2", "--batch", "64", "--warmup", "0")
 
 

@@ -18,6 +18,7 @@ def run_script(options: str, monkeypatch: pytest.MonkeyPatch) -> None:
     runpy.run_path(str(SCRIPT), run_name="__main__")
 
 
+@pytest.mark.thorough
 def test_both_ways_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     # Without batch norm, so that both have the same loss.
     run_script(f"{SMALL} --encoder timm:test_vit", monkeypatch)

@@ -73,6 +73,7 @@ def coloured_images(count: int, seed: int) -> Images:
     return Images("coloured", (colours[labels] + noise).to(torch.uint8), labels)
 
 
+@pytest.mark.thorough
 def test_fine_tuning_learns_and_does_not_change_the_encoder() -> None:
     train, test = coloured_images(300, 0), coloured_images(100, 1)
     body = encoder("tiny")

@@ -71,6 +71,7 @@ def stripes(count: int, seed: int) -> Images:
     return Images("stripes", (patterns[labels][:, None] + noise).to(torch.uint8), labels, ("rows", "columns", "none"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fine_tune", [False, True])
 def test_few_shots_classify_what_the_encoder_separates(fine_tune: bool) -> None:
     train, test, views = stripes(60, 0), stripes(30, 1), Views.named("digits")

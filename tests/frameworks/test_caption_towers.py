@@ -99,6 +99,7 @@ def work(rank: int, world: int, out: str) -> None:
         torch.save(records, out)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("default")
 def test_two_processes_equal_open_clip_on_one(tmp_path: Path) -> None:
     run_in_process_group(work, 2, tmp_path / "records")

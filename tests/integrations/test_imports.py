@@ -8,6 +8,7 @@ import sys
 import pytest
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("module", ["integrations", "integrations.lightly", "integrations.open_clip"])
 def test_no_library_is_imported(module: str) -> None:
     code = f"""

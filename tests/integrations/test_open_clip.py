@@ -163,6 +163,7 @@ def work(rank: int, world: int, out: str) -> None:
         torch.save(results, out)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("default")
 def test_two_processes_give_the_gradient_of_one(tmp_path: Path) -> None:
     """Of all parameters, the logit scale and the bias among them."""

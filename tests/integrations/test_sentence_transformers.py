@@ -241,6 +241,7 @@ def train(model: SentenceTransformer, loss: nn.Module, folder: Path, learning_ra
     return [line["loss"] for line in trainer.state.log_history if "loss" in line]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make", [ContrastiveLoss, CachedContrastiveLoss])
 def test_the_trainer_trains_model_and_temperature(make: type[ContrastiveLoss], tmp_path: Path) -> None:
     model = bert(dropout=0.1)

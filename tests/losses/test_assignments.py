@@ -413,6 +413,7 @@ def work(rank: int, world: int, out: str) -> None:
         torch.save(records, out)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_several_processes_equal_one(world: int, tmp_path: Path) -> None:

@@ -146,6 +146,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_the_square() -> None:
     """6,144 anchors: the matrix alone is 144 MiB in float32, and SupCon in plain PyTorch needs it several times."""
     assert int(subprocess.check_output([sys.executable, "-c", MEASURE, "3072"], text=True)) < 100

@@ -20,6 +20,7 @@ def run_benchmark(n: int, width: int) -> dict[str, float]:
     return record
 
 
+@pytest.mark.thorough
 def test_peak_memory_is_below_half_the_matrix() -> None:
     assert run_benchmark(12_000, 16)["peak_mib"] < 0.5 * 12_000**2 * 4 / 2**20
 

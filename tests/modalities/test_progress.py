@@ -39,6 +39,7 @@ def terminal_output(context: str, seconds: float) -> str:
     return shown.decode()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("context", "seconds", "expected"),
     [("allow_progress_bars()", 0.05, True), ("allow_progress_bars()", 0.0, False), ("open('/dev/null')", 0.05, False)],

@@ -48,6 +48,7 @@ def incomplete(folder: Path) -> list[str]:
     return [path.name for path in folder.glob("step-*") if checkpoint.read(path) is None]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("aim", AIMS)
 def test_a_kill_inside_a_write(aim: str, tmp_path: Path, promise: Promise) -> None:
     kill_writer(tmp_path, "rename", aim)
@@ -60,6 +61,7 @@ def test_a_kill_inside_a_write(aim: str, tmp_path: Path, promise: Promise) -> No
     promise.case()
 
 
+@pytest.mark.thorough
 def test_a_writer_that_copies_is_found_out(tmp_path: Path) -> None:
     """The negative control of the test above: a copy is incomplete for a while under its final name."""
     for number in range(5):  # on a busy machine the kill may come too late

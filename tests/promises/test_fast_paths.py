@@ -15,6 +15,7 @@ import torch
 from cases import Case, combinations, named
 from conftest import Promise
 from kinds import Kind
+from tiers import every
 
 from contrapose.reduce import memory
 
@@ -106,7 +107,11 @@ for m, d in json.loads(sys.argv[1]):
     for kind, make in KINDS.items():
         if m == 1 and kind not in ("queue", "bank"):
             continue
-        for name, loss in (LOSSES | (VIEWS if kind in ("two_views", "ids") else {})).items():
+        chosen = LOSSES | (VIEWS if kind in ("two_views", "ids") else {})
+        if sys.argv[3:] == ["each once"]:  # the losses in turns, so that each loss and each kind is tried
+            position = list(KINDS).index(kind)
+            chosen = {name: loss for i, (name, loss) in enumerate(chosen.items()) if i % len(KINDS) == position}
+        for name, loss in chosen.items():
             results = []
             by_kernels.clear()
             for dtype, which in ((torch.float64, "dense"), (torch.float32, "dense"), (torch.float32, "fused")):
@@ -128,7 +133,7 @@ print(json.dumps(worst))
 IN_BLOCKS = ("queue batch cacr", "queue batch cacr reversed", "queue batch align_uniform")
 
 
-@pytest.mark.parametrize("pair", combinations(), ids=named)
+@pytest.mark.parametrize("pair", every(3, combinations()), ids=named)
 def test_blocks_equal_the_whole_matrix(pair: tuple[Case, Kind], promise: Promise) -> None:
     case, kind = pair
     raw = kind.draw(m=5, d=3)
@@ -150,7 +155,7 @@ def test_blocks_equal_the_whole_matrix(pair: tuple[Case, Kind], promise: Promise
 @pytest.mark.parametrize(
     "sizes",
     [
-        [(1, 3), (7, 17)],
+        pytest.param([(1, 3), (7, 17)], marks=pytest.mark.thorough),
         pytest.param([(33, 128)], marks=pytest.mark.slow),
         pytest.param([(63, 200)], marks=pytest.mark.slow),
         pytest.param([(65, 17)], marks=pytest.mark.slow),
@@ -159,12 +164,28 @@ def test_blocks_equal_the_whole_matrix(pair: tuple[Case, Kind], promise: Promise
     ids=str,
 )
 def test_kernels_equal_the_dense_formula(sizes: list[tuple[int, int]], promise: Promise) -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
-    out = subprocess.check_output(
-        [sys.executable, "-c", SCRIPT, json.dumps(sizes), "tf32x3"], text=True, env=environment
-    )
-    worst: dict[str, tuple[float, float, bool]] = json.loads(out)
+    worst = errors_of_kernels(json.dumps(sizes), "tf32x3")
     assert len(worst) == sum(2 * 26 if m == 1 else 9 * 26 + 6 for m, _ in sizes)
+    check_kernels(worst, promise)
+
+
+def test_each_kernel_equals_the_dense_formula(promise: Promise) -> None:
+    """Each loss on one kind of pairs, each kind with some losses; all combinations are in the test above."""
+    worst = errors_of_kernels("[[7, 17]]", "tf32x3", "each once")
+    assert len(worst) == 26 + 2  # and two choices of views
+    assert all(any(f" {kind} " in name for name in worst) for kind in ("two_views", "views", "cross", "queue", "bank"))
+    check_kernels(worst, promise)
+
+
+def errors_of_kernels(*arguments: str) -> dict[str, tuple[float, float, bool]]:
+    """Return the error of the dense path and of kernels for each case, and whether kernels computed it."""
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
+    out = subprocess.check_output([sys.executable, "-c", SCRIPT, *arguments], text=True, env=environment)
+    worst: dict[str, tuple[float, float, bool]] = json.loads(out)
+    return worst
+
+
+def check_kernels(worst: dict[str, tuple[float, float, bool]], promise: Promise) -> None:
     for name, (plain, fused, by_kernels) in worst.items():
         # Kernels divide the weight between negatives that tie within 1e-6, which changes the gradient a little.
         tolerance = 5e-3 if "hardest" in name else 5e-6
@@ -173,13 +194,12 @@ def test_kernels_equal_the_dense_formula(sizes: list[tuple[int, int]], promise: 
         assert by_kernels != name.endswith(IN_BLOCKS), name
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "sizes", [[(7, 17)], pytest.param([(33, 128), (65, 200), (257, 16)], marks=pytest.mark.slow)], ids=str
 )
 def test_bf16_kernels_are_as_exact_as_bf16_products(sizes: list[tuple[int, int]], promise: Promise) -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
-    out = subprocess.check_output([sys.executable, "-c", SCRIPT, json.dumps(sizes), "bf16"], text=True, env=environment)
-    worst: dict[str, tuple[float, float, bool]] = json.loads(out)
+    worst = errors_of_kernels(json.dumps(sizes), "bf16")
     assert len(worst) == 9 * 9 * len(sizes)
     for name, (_, fused, by_kernels) in worst.items():
         promise.case()  # of another scale: not among the errors of the kernels in float32

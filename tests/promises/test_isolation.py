@@ -110,6 +110,7 @@ def further_commands(root: Path) -> list[list[str]]:
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("everything", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_nothing_is_started_sent_or_written_elsewhere(everything: bool, tmp_path: Path, promise: Promise) -> None:
     run = str(tmp_path / "runs" / "run")

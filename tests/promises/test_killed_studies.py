@@ -53,6 +53,7 @@ def started(root: Path) -> tuple[subprocess.Popen[bytes], list[int]]:
     return study, helpers
 
 
+@pytest.mark.thorough
 def test_a_killed_study_leaves_no_process(tmp_path: Path, promise: Promise) -> None:
     """Not the manager, the fork server or a worker; and the locks of the runs are free."""
     study, helpers = started(tmp_path)
@@ -65,6 +66,7 @@ def test_a_killed_study_leaves_no_process(tmp_path: Path, promise: Promise) -> N
     promise.case()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_to_the_helpers_of_a_study(tmp_path: Path, number: int, promise: Promise) -> None:
     """A job scheduler signals every process, and these may be first: the runs are saved, and the study ends as by its own."""

@@ -78,6 +78,7 @@ def work(rank: int, world: int, out: str) -> None:
         torch.save(record, out)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("world", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_several_processes_equal_one(world: int, tmp_path: Path, promise: Promise) -> None:

@@ -28,7 +28,7 @@ def test_nothing_is_written_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path / "a" / "b")
     main(["train", *SMALL, "--loss", "simclr#/../../../x"])
     (run,) = (path for path in Path("runs").iterdir() if path.is_dir())
-    assert run.name.startswith("digits-simclr-")
+    assert run.name.startswith("digits16-simclr-")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
     promise.case()

@@ -29,6 +29,7 @@ def build(study: str, folder: Path, seed: int) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "study",
     [

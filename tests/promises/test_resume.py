@@ -23,22 +23,10 @@ from contrapose.training import Run, Stopped, Trainer, checkpoint
 
 RUN = Run(limit=128, batch=32, epochs=4, knn_every=4, knn=5, warmup=0.5, metrics=20)
 EPOCHS = 12  # of the runs in subprocesses
-ARGUMENTS = [
-    "--limit",
-    "128",
-    "--metrics",
-    "10",
-    "--batch",
-    "32",
-    "--epochs",
-    str(EPOCHS),
-    "--knn-every",
-    "4",
-    "--knn",
-    "5",
-    "--warmup",
-    "0.5",
-]
+SETTINGS: dict[str, Any] = {
+    "limit": 128, "metrics": 10, "batch": 32, "epochs": EPOCHS, "knn_every": 4, "knn": 5, "warmup": 0.5, "threads": 1,
+}  # fmt: skip
+ARGUMENTS = [text for name, value in SETTINGS.items() for text in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def weights(folder: Path) -> str:
@@ -89,7 +77,11 @@ FURTHER_CHANGES: list[dict[str, object]] = [
 
 @pytest.mark.parametrize(
     "change",
-    [*CHANGES, *(pytest.param(change, marks=pytest.mark.slow) for change in FURTHER_CHANGES)],
+    [
+        *CHANGES[:2],
+        *(pytest.param(change, marks=pytest.mark.thorough) for change in CHANGES[2:]),
+        *(pytest.param(change, marks=pytest.mark.slow) for change in FURTHER_CHANGES),
+    ],
     ids=lambda c: "-".join(map(str, c.values())) or "plain",
 )
 def test_stopped_anywhere_and_resumed(change: dict[str, object], tmp_path: Path, promise: Promise) -> None:
@@ -117,6 +109,7 @@ def records(folder: Path) -> list[dict[str, object]]:
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
 
+@pytest.mark.thorough
 def test_twice_the_same(tmp_path: Path, promise: Promise) -> None:
     for name in ("a", "b"):
         Trainer(RUN, tmp_path / name, say=lambda text: None).train()
@@ -132,16 +125,16 @@ def epochs_done(folder: Path) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-def killed_and_resumed(folder: Path, moments: random.Random) -> int:
-    """Kill a run (SIGKILL) shortly after a random epoch, three times, and restart it; return how often it was still running."""
+def killed_and_resumed(folder: Path, moments: random.Random, times: int) -> int:
+    """Kill a run (SIGKILL) shortly after random epochs and restart it; return how often it was still running."""
     kills = 0
-    for attempt in range(4):
+    for attempt in range(times + 1):
         child = start(folder)
-        goal = moments.randint(2 * attempt + 1, 2 * attempt + 3) if attempt < 3 else EPOCHS + 1
+        goal = moments.randint(2 * attempt + 1, 2 * attempt + 3) if attempt < times else EPOCHS + 1
         while child.poll() is None and epochs_done(folder) < goal:
             time.sleep(0.002)
         time.sleep(moments.uniform(0, 0.15))
-        if attempt < 3 and child.poll() is None:
+        if attempt < times and child.poll() is None:
             child.send_signal(signal.SIGKILL)
             kills += 1
         child.wait(timeout=120)
@@ -149,11 +142,17 @@ def killed_and_resumed(folder: Path, moments: random.Random) -> int:
     return kills
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 10))])
-def test_kill_nine_and_resume(seed: int, tmp_path: Path, promise: Promise) -> None:
-    whole = start(tmp_path / "whole")
-    assert whole.wait(timeout=120) == 0, output(tmp_path / "whole")
-    kills = killed_and_resumed(tmp_path / "killed", random.Random(seed))
+@pytest.mark.parametrize(
+    ("seed", "times"),
+    [
+        (0, 1),
+        pytest.param(0, 3, marks=pytest.mark.thorough),
+        *(pytest.param(n, 3, marks=pytest.mark.slow) for n in range(1, 10)),
+    ],
+)
+def test_kill_nine_and_resume(seed: int, times: int, tmp_path: Path, promise: Promise) -> None:
+    Trainer(Run(**SETTINGS), tmp_path / "whole", say=lambda text: None).train()
+    kills = killed_and_resumed(tmp_path / "killed", random.Random(seed), times)
     assert kills >= 1  # otherwise the test shows nothing
     assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
     lines = (tmp_path / "killed" / "records.jsonl").read_text().splitlines()
@@ -204,6 +203,7 @@ def test_kill_nine_during_an_evaluation(tmp_path: Path, promise: Promise) -> Non
     assert [sorted(record) for record in records(folder)] == 2 * [sorted(records(folder)[1])]
 
 
+@pytest.mark.thorough
 def test_a_signal_during_an_evaluation(tmp_path: Path, promise: Promise) -> None:
     """The weights are saved before it, it ends without waiting for its results, and it is repeated after the next start."""
     run = Run(**{**vars(RUN), "knn_every": 1})

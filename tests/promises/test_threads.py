@@ -54,6 +54,7 @@ def study_outcomes(root: Path, *, jobs: int, threads: int) -> list[str]:
     return [outcome(task.folder) for task in tasks]
 
 
+@pytest.mark.thorough
 def test_one_and_two_jobs_one_and_two_threads(tmp_path: Path, promise: Promise) -> None:
     expected = study_outcomes(tmp_path / "alone", jobs=1, threads=1)
     for jobs, threads in ((1, 2), (2, 1)):

@@ -28,6 +28,7 @@ def hashes(directory: Path) -> tuple[int, ...]:
     return tuple(hash(t.contiguous().view(-1).view(torch.uint8).numpy().tobytes()) for t in tensors)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores
 @pytest.mark.parametrize("numbers", [(0, 2), pytest.param((0, 1, 4), marks=pytest.mark.slow)], ids=str)
 def test_any_number_of_workers_gives_the_same_weights(
@@ -54,6 +55,7 @@ def test_a_dead_worker_stops_the_training(folder: Path, tmp_path: Path, promise:
     assert all_exit(workers)
 
 
+@pytest.mark.thorough
 def test_a_worker_that_does_not_respond_stops_the_training(folder: Path, tmp_path: Path, promise: Promise) -> None:
     main, workers = start_training(folder, tmp_path, "--worker-timeout", "4")
     os.kill(workers[0], signal.SIGSTOP)

@@ -222,7 +222,9 @@ def unequal(rank: int, world: int, out: str) -> None:
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("world", [pytest.param(1, marks=pytest.mark.slow), 2, 4])
+@pytest.mark.parametrize(
+    "world", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.thorough)]
+)
 def test_several_processes_equal_one(world: int, tmp_path: Path, promise: Promise) -> None:
     run_in_process_group(work, world, tmp_path / "records")
     records = torch.load(tmp_path / "records", weights_only=True)
@@ -232,6 +234,7 @@ def test_several_processes_equal_one(world: int, tmp_path: Path, promise: Promis
             assert promise.worst <= 1e-12, (name, what)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("default")
 def test_a_loss_in_each_group_of_processes(tmp_path: Path, promise: Promise) -> None:
     """Four processes in two groups train as one process with the mean of both groups' losses."""
@@ -249,6 +252,7 @@ def test_a_loss_in_each_group_of_processes(tmp_path: Path, promise: Promise) -> 
         assert "no second derivative" in (tmp_path / f"records.second.{rank}").read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("default")
 def test_no_process_stores_the_matrix(tmp_path: Path) -> None:
     run_in_process_group(large, 2, tmp_path / "grown")
@@ -256,6 +260,7 @@ def test_no_process_stores_the_matrix(tmp_path: Path) -> None:
         assert int((tmp_path / f"grown.{rank}").read_text()) < 200
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("default")
 def test_an_error_on_one_process_is_raised_on_all(tmp_path: Path) -> None:
     run_in_process_group(faulty, 2, tmp_path / "error")

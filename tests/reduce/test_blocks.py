@@ -33,6 +33,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
 """
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow_with_the_square() -> None:
     """16,384 anchors: the matrix alone is 1 GiB in float32."""
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 0
@@ -59,6 +60,7 @@ def test_a_learned_temperature_gets_the_gradient_of_plain_autograd(
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", ["nt_xent", "dystress", "cacr", "hard_negative", "align_uniform", "macl"])
 def test_compiled_losses_are_the_same(name: str) -> None:

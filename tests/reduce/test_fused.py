@@ -48,6 +48,7 @@ print("NaN everywhere")
 """
 
 
+@pytest.mark.thorough
 def test_kernels_propagate_nan() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
     assert "NaN everywhere" in subprocess.check_output([sys.executable, "-c", NANS], text=True, env=environment)
@@ -81,6 +82,7 @@ print("equal")
 """
 
 
+@pytest.mark.thorough
 def test_kernels_for_unit_vectors_equal_the_plain_form() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
     assert "equal" in subprocess.check_output([sys.executable, "-c", UNITS], text=True, env=environment)

@@ -81,7 +81,11 @@ m, d, precision, everything = json.loads(sys.argv[1])
 torch.manual_seed(m)
 raw = [torch.randn(m, d), torch.randn(m, d), torch.randn(2 * m + 1, d)]
 found = {}
-for kind, make in KINDS.items():
+for position, (kind, make) in enumerate(KINDS.items()):
+    if everything == "each once":  # the losses in turns, so that each loss and each kind is tried
+        for name in list(LOSSES)[position :: len(KINDS)]:
+            found[f"{kind}, {name}"] = errors(make, LOSSES[name], raw, precision)
+        continue
     whole = everything or (precision != "bf16" and kind in ("two_views", "cross", "both directions"))
     for name in LOSSES if whole else SOME:
         found[f"{kind}, {name}"] = errors(make, LOSSES[name], raw, precision)
@@ -272,11 +276,18 @@ def run(script: str, *arguments: str) -> str:
         return subprocess.check_output([sys.executable, file.name, *arguments], text=True, env=environment)
 
 
-@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_tiles_equal_the_dense_formula(whole: bool) -> None:
-    sizes = [33, 40, "tf32x3", True] if whole else [17, 20, "tf32x3", False]
-    found: dict[str, tuple[float, float]] = json.loads(run(STATISTICS, json.dumps(sizes)))
-    assert len(found) == (9 * 14 if whole else 3 * 14 + 6 * 4)
+@pytest.mark.parametrize(
+    ("options", "cases"),
+    [
+        ([17, 20, "tf32x3", "each once"], 14),
+        pytest.param([17, 20, "tf32x3", False], 3 * 14 + 6 * 4, marks=pytest.mark.thorough),
+        pytest.param([33, 40, "tf32x3", True], 9 * 14, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_tiles_equal_the_dense_formula(options: list[object], cases: int) -> None:
+    found: dict[str, tuple[float, float]] = json.loads(run(STATISTICS, json.dumps(options)))
+    assert len(found) == cases
     for name, (plain, tiled) in found.items():
         assert tiled <= 2 * plain + 5e-6, f"{name}: {tiled} against the dense path's {plain}"
 
@@ -288,19 +299,23 @@ def test_bf16_tiles_are_as_exact_as_bf16_products() -> None:
         assert tiled <= 0.03, f"{name}: {tiled}"
 
 
+@pytest.mark.thorough
 def test_the_hardest_negatives_are_found_in_a_sample() -> None:
     for name, (plain, tiled) in json.loads(run(HARDEST)).items():
         assert tiled <= 2 * plain + 1e-5, f"{name}: {tiled} against the dense path's {plain}"
 
 
+@pytest.mark.thorough
 def test_an_interval_of_a_sample_holds_the_ranks_it_was_made_for() -> None:
     assert "held" in run(INTERVALS)
 
 
+@pytest.mark.thorough
 def test_one_node_is_the_same_loss() -> None:
     assert "equal" in run(ONE_NODE)
 
 
+@pytest.mark.thorough
 def test_ids_are_compared_wherever_two_can_be_equal() -> None:
     for name, (plain, tiled) in json.loads(run(KNOWN_IDS)).items():
         assert tiled <= 2 * plain + 5e-6, f"{name}: {tiled} against the dense path's {plain}"

@@ -126,6 +126,7 @@ print("equal")
 """
 
 
+@pytest.mark.thorough
 def test_kernels_normalise_rows_of_any_length() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
     assert "equal" in subprocess.check_output([sys.executable, "-c", KERNELS], text=True, env=environment)

@@ -148,6 +148,7 @@ def test_a_hostile_name_is_text_everywhere(tmp_path: Path) -> None:
     assert "## The end" in markdown
 
 
+@pytest.mark.thorough
 def test_a_hostile_name_is_text_in_figures() -> None:
     for figure in (hostile_figure(), explain_figure([replace(Subject.of("simclr"), name=HOSTILE)])):
         drawn = io.StringIO()
@@ -177,6 +178,7 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 def test_interaction_in_a_browser(browser: Any, tmp_path: Path) -> None:
     path = write(DOCUMENT, tmp_path / "page")
@@ -218,6 +220,7 @@ CROWDED = Chart("Crowded", "-U: images spread evenly →", "T: classes stay toge
 ))  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 def test_no_texts_collide_on_a_phone(browser: Any, tmp_path: Path) -> None:
     path = write(Document("A page", "", (Section("Part", blocks=(CROWDED,), name="part"),)), tmp_path)

@@ -117,6 +117,7 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
 def test_the_page_in_a_browser(browser: Any, tmp_path: Path) -> None:
     sizes = ((400, 300), (300, 400), (900, 20))

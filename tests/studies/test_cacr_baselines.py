@@ -127,6 +127,7 @@ def test_settings_on_digits() -> None:
             assert run.views == ("digits+local6" if row == "SwAV (multi-crop)" else "digits")
 
 
+@pytest.mark.thorough
 def test_every_method_trains_on_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("contrapose.studies.study.SMOKE", {**SMOKE, "limit": 70, "metrics": 10, "epochs": 1})
     planned = {row: run for name in ("cacr/table4", "cacr/table18") for (row, _), run in runs(name, "smoke").items()}

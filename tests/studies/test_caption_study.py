@@ -54,6 +54,7 @@ def trained(root: Path) -> CaptionModel:
     return model
 
 
+@pytest.mark.thorough
 def test_the_smoke_scale_measures_everything(measured: Path) -> None:
     (folder,) = (measured / "runs").glob("shapes-cacr-*")
     values = json.loads((folder / "evaluations.json").read_text())
@@ -67,6 +68,7 @@ def test_the_smoke_scale_measures_everything(measured: Path) -> None:
     assert "cifar10 (made)" in page
 
 
+@pytest.mark.thorough
 def test_zero_shot_accuracy_is_that_of_the_towers(measured: Path) -> None:
     model = trained(measured)
     paths = sorted((measured / "imagenet" / "val").rglob("*.png"))
@@ -103,7 +105,7 @@ def test_a_measure_of_one_encoder_is_refused(measured: Path, tmp_path: Path) -> 
         evaluate(model, prepare(model.run, folder=model.folder), "map")
     run = Run(limit=48, batch=16, epochs=1, knn=3, metrics=0)
     reason = run_task(Task(run, ("zero_shot:cifar10",), tmp_path, downstream={"cifar10": "made"}))
-    assert reason == "measures: zero_shot:cifar10 cannot be computed of a run on digits, which has one encoder"
+    assert reason == "measures: zero_shot:cifar10 cannot be computed of a run on digits16, which has one encoder"
 
 
 def test_settings_of_each_scale() -> None:

@@ -41,6 +41,7 @@ def test_invalid_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_selected_rows_of_a_study(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,6 +62,7 @@ def test_selected_rows_of_a_study(
     assert "rows: behaviour/figure9 has none of these" in error_message(capsys, *other)
 
 
+@pytest.mark.thorough
 def test_an_untrained_encoder_is_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ def test_downstream_data_of_a_plan() -> None:
         TABLE7.plan("paper", ["vco=there"])
 
 
+@pytest.mark.thorough
 def test_a_run_on_drawn_shapes_and_then_on_given_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was measured on other data is neither shown nor kept in place of the data that is given."""
     monkeypatch.setattr("contrapose.studies.study.SMOKE", TINY)

@@ -43,6 +43,7 @@ def share_of_statements(accuracies: list[float], seeds: int, images: int, *, rep
     return made / repeats
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("deviation", [0.0, 0.02])
 @pytest.mark.parametrize(("losses", "seeds", "images"), [(2, 2, 400), (4, 2, 400), (4, 3, 400)])
 def test_equal_losses_are_rarely_told_apart(losses: int, seeds: int, images: int, deviation: float) -> None:

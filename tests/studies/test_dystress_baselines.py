@@ -81,6 +81,7 @@ def test_cifar_replaces_imagenet_with_the_settings_for_cifar(table: str, row: st
         assert runs(table, "short", row) == [replace(cifar, epochs=50, knn_every=5, milestones=milestones)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("table", ["table9", *(pytest.param(f"table{k}", marks=pytest.mark.slow) for k in (1, 2, 8))])
 def test_a_row_runs_on_the_cpu(table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("contrapose.studies.study.SMOKE", {**SMOKE, "limit": 64, "metrics": 10})

@@ -87,6 +87,7 @@ def test_a_run_of_another_process_is_not_done_twice(tmp_path: Path) -> None:
     assert len(RunDirectory(task.folder).records()) == 2
 
 
+@pytest.mark.thorough
 def test_several_processes(tmp_path: Path) -> None:
     tasks = [make_task(tmp_path, seed=seed) for seed in range(3)] + [make_task(tmp_path, batch=64)]
     failures = run_tasks(tasks, jobs=2)
@@ -98,6 +99,7 @@ def test_several_processes(tmp_path: Path) -> None:
         run_tasks(tasks, on="cloud")
 
 
+@pytest.mark.thorough
 def test_runs_in_turns_equal_runs_alone(tmp_path: Path) -> None:
     alone, turns = ([make_task(tmp_path / name, seed=seed) for seed in range(3)] for name in ("alone", "turns"))
     bad = make_task(tmp_path / "turns", batch=64)
@@ -113,6 +115,7 @@ def test_runs_in_turns_equal_runs_alone(tmp_path: Path) -> None:
         assert RunDirectory(task.folder).evaluations() == RunDirectory(twin.folder).evaluations()
 
 
+@pytest.mark.thorough
 def test_a_signal_stops_all_that_take_turns(tmp_path: Path) -> None:
     tasks = [make_task(tmp_path, seed=seed) for seed in range(3)]
 
@@ -130,6 +133,7 @@ def test_a_signal_stops_all_that_take_turns(tmp_path: Path) -> None:
         assert [record["epoch"] for record in RunDirectory(task.folder).records()] == [1, 2]
 
 
+@pytest.mark.thorough
 def test_a_run_out_of_memory_is_retried_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks, tried = [make_task(tmp_path, seed=seed) for seed in range(2)], list[str]()
     train = Trainer.training
@@ -164,6 +168,7 @@ def test_waiting_for_another_process_can_be_interrupted(tmp_path: Path) -> None:
     assert time.monotonic() - start < 10
 
 
+@pytest.mark.thorough
 def test_an_evaluation_can_be_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = make_task(tmp_path, "linear:cacr")
 
@@ -221,6 +226,7 @@ def test_without_its_weights_a_run_is_trained_again_before_it_is_measured(tmp_pa
     assert (task.folder / "checkpoints").is_dir()
 
 
+@pytest.mark.thorough
 def test_timed_runs_do_not_share_the_device(tmp_path: Path) -> None:
     timed, others = make_task(tmp_path, "step_seconds"), [make_task(tmp_path, seed=seed) for seed in (1, 2)]
     order: list[str] = []
@@ -234,12 +240,14 @@ def test_timed_runs_do_not_share_the_device(tmp_path: Path) -> None:
     assert {record["beside"] for record in RunDirectory(others[0].folder).records()} == {1}
 
 
+@pytest.mark.thorough
 def test_timed_runs_wait_for_the_pool(tmp_path: Path) -> None:
     tasks = [make_task(tmp_path, "step_seconds"), make_task(tmp_path, seed=1), make_task(tmp_path, seed=2)]
     assert run_tasks(tasks, jobs=2) == {}
     assert [RunDirectory(task.folder).value("step_seconds") is None for task in tasks] == [False, True, True]
 
 
+@pytest.mark.thorough
 def test_a_closed_display_does_not_stop_a_run(tmp_path: Path) -> None:
     task, other = make_task(tmp_path), make_task(tmp_path, seed=1)
 

@@ -28,8 +28,9 @@ def test_none_is_missing() -> None:
     assert STUDIES.keys() - WANTED == {"dystress/table13-imagenet", "cacr/table19-starts"}
 
 
+@pytest.mark.parametrize("scales", [SCALES[:1], pytest.param(SCALES[1:], marks=pytest.mark.thorough)], ids=str)
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_study_can_be_planned(name: str) -> None:
+def test_every_study_can_be_planned(name: str, scales: tuple[str, ...]) -> None:
     study = find(name)
     assert study.title
     assert study.claim.endswith(".")
@@ -37,7 +38,7 @@ def test_every_study_can_be_planned(name: str) -> None:
         assert not study.rows
         return
     assert study.claims
-    for scale in SCALES:
+    for scale in scales:
         plan = study.plan(scale)
         assert all(run.seed < 2 for run in plan.runs(2).values())
         assert bool(plan.runs(1)) == bool(study.rows)

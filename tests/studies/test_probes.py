@@ -72,6 +72,7 @@ def made_results(row: str, quantity: str, values: dict[str, float]) -> Results:
     return Results(scale="paper", sets=tuple(values), rows=frozenset({row}), cells=cells)
 
 
+@pytest.mark.thorough
 def test_an_evaluation_has_the_name_of_its_probe(tmp_path: Path) -> None:
     plan = find("cacr/table8").plan("smoke")
     measures = plan.measures(plan.sets[0], first_row(plan))

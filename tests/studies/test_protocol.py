@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tiers import every
 
 from contrapose.studies import STUDIES, find
 from contrapose.studies.protocol import describe_measure, describe_quantities, describe_study, protocol_page
@@ -13,11 +14,12 @@ from contrapose.training import Run
 PAGE = Path(__file__).parents[2] / "docs" / "studies.md"
 
 
+@pytest.mark.thorough
 def test_the_page_is_up_to_date() -> None:
     assert PAGE.read_text() == protocol_page(STUDIES.values()), "run: contrapose study protocols > docs/studies.md"
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", every(5, STUDIES))
 def test_every_study_says_what_it_measures(name: str) -> None:
     paper, ours, difference = describe_study(STUDIES[name])
     assert paper

@@ -88,6 +88,7 @@ def test_the_claim_about_the_own_class_can_fail() -> None:
     assert judge({}) == "undecided"
 
 
+@pytest.mark.thorough
 def test_maps_come_from_kept_weights(trainer: Trainer) -> None:
     found = evaluate(trainer.model, trainer.split, "query_map")
     first, last = found["query_map"]
@@ -122,6 +123,7 @@ def test_a_fall_is_from_the_first_epoch_to_the_last() -> None:
     assert outcomes == ["holds", "does not hold"]
 
 
+@pytest.mark.thorough
 def test_the_studies_show_images_and_maps(trainer: Trainer, tmp_path: Path) -> None:
     found: dict[str, Any] = {}
     for measure in ("query_weights", "query_map"):

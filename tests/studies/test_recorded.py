@@ -58,6 +58,7 @@ def test_every_run_has_its_row() -> None:
     assert sorted(row["run"] for _, row in lines()) == sorted(path.name for path in (ROOT / "results/runs").iterdir())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("studies", "row"), lines())
 def test_a_row_matches_its_run(studies: list[str], row: dict[str, str]) -> None:
     directory = RunDirectory(ROOT / "results" / "runs" / row["run"])
@@ -79,6 +80,7 @@ def test_a_row_matches_its_run(studies: list[str], row: dict[str, str]) -> None:
     assert set(row) <= {"run", "loss", "method", *measured}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_gives_its_verdicts(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -44,6 +44,7 @@ def test_signal_to_the_process_group(tmp_path: Path) -> None:
     assert b"Traceback" not in stderr
 
 
+@pytest.mark.thorough
 def test_a_failed_run_in_a_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def write_pairs(path: Path) -> Path:
     return path
 
 
+@pytest.mark.thorough
 def test_runs_are_measured_at_their_best_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sentences, pairs = write_sentences(tmp_path / "sentences.txt"), write_pairs(tmp_path / "pairs.tsv")
     data = [f"wiki1m={sentences}", f"sts={pairs}", "senteval=missing"]
@@ -74,6 +75,7 @@ def test_runs_are_measured_at_their_best_step(tmp_path: Path, capsys: pytest.Cap
     assert f"best on STS-B dev of {len(read_records(folder))} steps" in page.read_text()
 
 
+@pytest.mark.thorough
 def test_smoke_scale_needs_no_files(tmp_path: Path) -> None:
     arguments = ["study", "run", "dystress/table12", "--rows", "0.03–0.05, -0.2"]
     main([*arguments, "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")])

@@ -73,6 +73,7 @@ def lowered_gap(*arguments: Any, **settings: Any) -> RepulsionGap:
     return RepulsionGap(gap=gap.printed, outside=0.0, error=0.0, printed=gap.gap - 1, broken=0.0, printed_broken=0.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "function", "wrong", "expected"),
     [

@@ -71,6 +71,7 @@ def test_only_given_data_is_measured() -> None:
         study.plan("paper", ["mhits=here"])
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("tiny_smoke")
 @pytest.mark.parametrize(
     ("name", "rows"), [("dystress/table11", ["SimCLR", "scratch", "supervised"]), ("cacr/table6", [])]
@@ -155,6 +156,7 @@ def test_data_that_does_not_exist_is_refused_before_training(capsys: pytest.Capt
     assert "data: cacr/table6 measures encoders on other data, and none is given; give some with" in message
 
 
+@pytest.mark.thorough
 def test_the_start_of_a_run_is_not_its_end(tmp_path: Path) -> None:
     """The two encoders differ, and the start is the same whatever the training was."""
     measures = ("transfer:digits:elevater-linear:start",)

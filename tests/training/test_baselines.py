@@ -101,6 +101,7 @@ def test_settings_of_the_sources(name: str) -> None:
     assert {key: getattr(run, key) for key in others} == others
 
 
+@pytest.mark.thorough
 def test_vicreg_starts_with_finite_losses(tmp_path: Path) -> None:
     """Without warm-up, at the learning rate of the other methods, its loss was not finite after three steps."""
     small: dict[str, Any] = {

@@ -191,6 +191,7 @@ def gradients(trainer: Trainer, *, whole: bool) -> list[Tensor]:
     return [loss.detach(), *(p.grad for p in context.parameters() if p.grad is not None)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("frozen", ["", "images"])
 def test_a_step_contrasted_as_a_whole_equals_one_large_batch(frozen: str, data: Path, tmp_path: Path) -> None:
     # An encoder of images without batch norm, whose statistics would be those of a small batch; texts keep their dropout.

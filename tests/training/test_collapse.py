@@ -58,6 +58,7 @@ def test_the_run_says_when_it_collapsed(collapsed: tuple[Path, list[str]]) -> No
     assert message.endswith("with a lower --lr (0.01), or a larger variance_weight and covariance_weight")
 
 
+@pytest.mark.thorough
 def test_a_healthy_run_says_nothing(tmp_path: Path) -> None:
     messages: list[str] = []
     Trainer(replace(RUN, loss="vicreg", lr=0.004), tmp_path, say=messages.append).train()
@@ -66,6 +67,7 @@ def test_a_healthy_run_says_nothing(tmp_path: Path) -> None:
     assert read_records(tmp_path)[-1]["batch_feature_std"] > 0.2
 
 
+@pytest.mark.thorough
 def test_commands_on_a_collapsed_run(collapsed: tuple[Path, list[str]], capsys: pytest.CaptureFixture[str]) -> None:
     """A resumed run does not say again that it has collapsed, except in the last line of the command."""
     folder, _ = collapsed

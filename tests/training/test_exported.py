@@ -16,6 +16,7 @@ from commands import error_message
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from tiers import first
 
 import contrapose
 from contrapose.cli import main
@@ -67,14 +68,14 @@ def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
 
 @pytest.mark.parametrize(
     ("encoder", "size"),
-    [("tiny", 0), ("resnet18-cifar", 0), ("resnet18", 96), ("timm:resnet18", 96)],
+    first(2, [("tiny", 0), ("resnet18", 96), ("resnet18-cifar", 0), ("timm:resnet18", 96)]),
 )
 def test_plain_code_gives_the_same_features(
     encoder: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if encoder.startswith("timm:"):
         pytest.importorskip("timm")
-    folder = write_run(tmp_path / "run", Run(encoder=encoder, size=size))
+    folder = write_run(tmp_path / "run", Run(data="digits", encoder=encoder, size=size))
     paths = write_images(tmp_path / "images")
     file = tmp_path / "encoder.safetensors"
     main(["export", str(folder), "-o", str(file)])
@@ -83,9 +84,10 @@ def test_plain_code_gives_the_same_features(
     close(contrapose.load(folder, device="cpu").embed([Image.open(path) for path in paths]), plain)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("default")
 def test_onnx_runtime_gives_the_same_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_run(tmp_path / "run", Run(encoder="tiny"))
+    folder = write_run(tmp_path / "run", Run(data="digits", encoder="tiny"))
     paths = write_images(tmp_path / "images")
     file = tmp_path / "encoder.onnx"
     main(["export", str(folder), "-o", str(file)])
@@ -110,7 +112,7 @@ def test_onnx_runtime_gives_the_same_features(tmp_path: Path, monkeypatch: pytes
 def test_plain_code_gives_what_embed_writes(
     sizes: tuple[tuple[int, int], ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, file = write_run(tmp_path / "run", Run(encoder="tiny")), tmp_path / "encoder.safetensors"
+    folder, file = write_run(tmp_path / "run", Run(data="digits", encoder="tiny")), tmp_path / "encoder.safetensors"
     paths = write_images(tmp_path / "images", sizes)
     main(["export", str(folder), "-o", str(file)])
     main(["embed", str(folder), str(tmp_path / "images"), "-o", str(tmp_path / "features.npz")])
@@ -122,7 +124,23 @@ def test_plain_code_gives_what_embed_writes(
 def test_the_metadata_and_the_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     main(
-        ["train", "--limit", "64", "--batch", "16", "--epochs", "1", "--knn", "3", "--metrics", "0", "--out", str(run)]
+        [
+            "train",
+            "--data",
+            "digits",
+            "--limit",
+            "64",
+            "--batch",
+            "16",
+            "--epochs",
+            "1",
+            "--knn",
+            "3",
+            "--metrics",
+            "0",
+            "--out",
+            str(run),
+        ]
     )
     file = tmp_path / "new" / "encoder.safetensors"
     main(["export", str(run), "-o", str(file)])
@@ -154,7 +172,7 @@ def test_the_metadata_and_the_card(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_loaded_file_needs_its_metadata(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write_run(tmp_path / "run", Run())
+    folder = write_run(tmp_path / "run", Run(data="digits"))
     model = contrapose.load(folder, device="cpu")
     assert isinstance(model, Model)
     file = tmp_path / "encoder.safetensors"
@@ -186,7 +204,7 @@ def test_a_loaded_file_needs_its_metadata(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_embed_takes_tensors_files_and_images(tmp_path: Path) -> None:
-    model = contrapose.load(write_run(tmp_path / "run", Run()), device="cpu")
+    model = contrapose.load(write_run(tmp_path / "run", Run(data="digits")), device="cpu")
     paths = write_images(tmp_path / "images", ((32, 32),) * 3)
     pixels = torch.stack([torch.from_numpy(np.array(Image.open(path))).permute(2, 0, 1) for path in paths])
     features = model.embed(pixels)
@@ -221,9 +239,10 @@ def moco_name(name: str) -> str:
     return name.replace("downsample.0", "shortcut").replace("downsample.1", "shortcut.norm")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("encoder", ["resnet18", "resnet50"])
 def test_weights_for_detectron2(encoder: str, tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", Run(encoder=encoder, size=32))
+    folder = write_run(tmp_path / "run", Run(data="digits", encoder=encoder, size=32))
     file = tmp_path / "weights.pkl"
     main(["export", str(folder), "-o", str(file)])
     content = pickle.loads(file.read_bytes())
@@ -244,7 +263,7 @@ def test_weights_for_detectron2(encoder: str, tmp_path: Path) -> None:
 
 
 def test_detectron2_has_no_counterpart_of_a_small_stem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write_run(tmp_path / "run", Run(encoder="resnet18-cifar"))
+    folder = write_run(tmp_path / "run", Run(data="digits", encoder="resnet18-cifar"))
     message = error_message(capsys, "export", str(folder), "-o", str(tmp_path / "weights.pkl"))
     assert "detectron2, which has resnet18, resnet50, resnet50-zero" in message
     assert "is resnet18-cifar; use .safetensors" in message

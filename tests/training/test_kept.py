@@ -33,6 +33,7 @@ def weights(folder: Path, epoch: int | None = None) -> dict[str, torch.Tensor]:
     return dict(load(folder, epoch=epoch).state_dict())
 
 
+@pytest.mark.thorough
 def test_weights_of_an_epoch_are_those_of_a_run_that_ended_there(trained: Path, tmp_path: Path) -> None:
     run = replace(RUN, epochs=1, schedule="constant", keep=(), knn_every=1)
     longer = replace(run, epochs=2, keep=(1, 2))

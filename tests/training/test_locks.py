@@ -14,6 +14,7 @@ from commands import error_message
 SETTINGS = ["--limit", "64", "--batch", "32", "--knn", "3", "--metrics", "0", "--epochs", "10000"]
 
 
+@pytest.mark.thorough
 def test_a_link_or_a_relative_path_leads_to_the_same_lock(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

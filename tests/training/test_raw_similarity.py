@@ -35,6 +35,7 @@ def test_the_loss_sees_embeddings_that_are_not_normalised(similarity: str, tmp_p
     torch.testing.assert_close(loss.double(), torch.nn.functional.cross_entropy(logits, target), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("similarity", ["dot", "neg_euclid"])
 def test_a_run_trains_in_bf16_and_is_evaluated(similarity: str, tmp_path: Path) -> None:
     run = replace(RUN, similarity=similarity, precision="bf16")

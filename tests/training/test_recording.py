@@ -32,6 +32,7 @@ def without_seconds(folder: Path) -> list[dict[str, Any]]:
     return [{name: value for name, value in record.items() if name != "seconds"} for record in records(folder)]
 
 
+@pytest.mark.thorough
 def test_measures_are_recorded_at_their_epochs_and_at_the_last(tmp_path: Path) -> None:
     trainer = Trainer(RUN, tmp_path, say=quiet)
     trainer.train()
@@ -45,6 +46,7 @@ def test_measures_are_recorded_at_their_epochs_and_at_the_last(tmp_path: Path) -
     assert last["entropy"] + last["entropy_deficit"] == pytest.approx(math.log(31))
 
 
+@pytest.mark.thorough
 def test_a_run_that_was_stopped_records_each_epoch_once(tmp_path: Path) -> None:
     Trainer(RUN, tmp_path / "whole", say=quiet).train()
     for _ in range(10):
@@ -58,6 +60,7 @@ def test_a_run_that_was_stopped_records_each_epoch_once(tmp_path: Path) -> None:
     assert without_seconds(tmp_path / "stopped") == without_seconds(tmp_path / "whole")
 
 
+@pytest.mark.thorough
 def test_a_kill_between_checkpoint_and_record_repeats_the_measure(tmp_path: Path) -> None:
     Trainer(RUN, tmp_path, say=quiet).train()
     expected = without_seconds(tmp_path)

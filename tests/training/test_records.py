@@ -41,6 +41,7 @@ def limit_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", ["train", pytest.param("compare", marks=pytest.mark.slow)])
 def test_a_checkpoint_on_a_full_disk(command: str, tmp_path: Path) -> None:
     arguments = ["--limit", "64", "--batch", "32", "--epochs", "2", "--knn", "3", "--metrics", "0", "--encoder", "tiny"]

@@ -21,6 +21,7 @@ def quiet(text: str) -> None:
     return
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("loss", ["barlow_twins", *(pytest.param(loss, marks=pytest.mark.slow) for loss in SLOW)])
 def test_the_loss_falls_on_digits(loss: str, tmp_path: Path) -> None:
     Trainer(Run(loss=loss, **SETTINGS), tmp_path, say=quiet).train()

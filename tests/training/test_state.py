@@ -94,6 +94,7 @@ def test_a_step_inside_an_epoch_needs_the_part_that_is_done(finished: tuple[Path
         Trainer(RUN, folder, say=quiet).train()
 
 
+@pytest.mark.thorough
 def test_the_scale_of_gradients_is_needed_in_fp16(tmp_path: Path) -> None:
     run = replace(RUN, precision="fp16")
     saved = trained(tmp_path, run)

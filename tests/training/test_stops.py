@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from contrapose.training import checkpoint
 
 SCRIPT = """
@@ -25,6 +27,7 @@ Trainer(run, Path(sys.argv[1]), watch, lambda text: None).train()
 """
 
 
+@pytest.mark.thorough
 def test_a_handler_that_a_library_replaced_is_installed_again(tmp_path: Path) -> None:
     completed = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True)
     assert completed.returncode == 1, completed.stderr  # not -SIGTERM, which would have lost the step

@@ -17,6 +17,7 @@ from contrapose.training.checkpoint import latest
 OPTIONS = ["--loss", "tau(base=0.07)", "--limit", "96", "--batch", "32", "--knn", "5", "--metrics", "48"]
 
 
+@pytest.mark.thorough
 def test_tau_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, other = tmp_path / "run", tmp_path / "other"
     constant = ["--schedule", "constant"]  # so that one epoch and one more equal two

@@ -42,6 +42,7 @@ ARGUMENTS = [
 WHOLE = ("--batch", "16", "--accumulate", "2", "--contrast", "whole")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("framework", "precision", "options"), [
     ("simclr", "fp32", ()), pytest.param("simclr", "bf16", (), marks=pytest.mark.slow),
     pytest.param("moco", "fp32", (), marks=pytest.mark.slow), pytest.param("memory-bank", "fp32", (), marks=pytest.mark.slow),
@@ -120,6 +121,7 @@ def test_all_processes_take_the_recorded_measures(tmp_path: Path) -> None:
     assert kept_epochs(tmp_path / "run") == [2]
 
 
+@pytest.mark.thorough
 def test_a_signal_to_one_process_stops_all_at_the_same_step(tmp_path: Path) -> None:
     run_in_process_group(train_until_signal, 2, tmp_path / "run")
     saved = checkpoint.latest(tmp_path / "run" / "checkpoints")

@@ -35,6 +35,7 @@ def test_a_run_writes_its_settings_and_records(tmp_path: Path) -> None:
     assert records[-1]["knn_top1"] == scores["knn_top1"]
 
 
+@pytest.mark.thorough
 def test_a_quick_evaluation_is_not_preceded_by_a_slow_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,6 +51,7 @@ def test_a_quick_evaluation_is_not_preceded_by_a_slow_checkpoint(
     assert saved == [4, 16]  # the first one, since its evaluation might have taken long, and the last
 
 
+@pytest.mark.thorough
 def test_records_hold_the_penalties_of_the_loss(tmp_path: Path) -> None:
     for framework, loss in (("memory-bank", "hard_contrastive"), ("moco", "isogclr"), ("simclr", "simple")):
         run = Run(**{**vars(RUN), "framework": framework, "loss": loss, "queue": 64})
@@ -97,6 +99,7 @@ def test_more_hardest_negatives_than_the_bank_has(tmp_path: Path) -> None:
         Trainer(run, tmp_path, say=quiet)
 
 
+@pytest.mark.thorough
 def test_low_precision_trains(tmp_path: Path) -> None:
     assert Trainer(Run(**{**vars(RUN), "precision": "bf16"}), tmp_path, say=quiet).train()["knn_top1"] > 0
 
@@ -264,6 +267,7 @@ def test_whole_steps_are_refused_where_they_are_impossible() -> None:
     Run(**{**vars(RUN), **whole, "loss": "nt_xent(negatives=hardest(126))"})
 
 
+@pytest.mark.thorough
 def test_a_whole_step_in_low_precision_with_scaled_gradients(tmp_path: Path) -> None:
     run = Run(**{**vars(RUN), "precision": "fp16", "accumulate": 2, "contrast": "whole"})
     trainer = Trainer(run, tmp_path, say=quiet, device=torch.device("cpu"))

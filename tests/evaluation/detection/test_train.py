@@ -31,6 +31,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> DetectionData:
     return read_detection_data(folder, masks=True)
 
 
+@pytest.mark.thorough
 def test_a_detector_finds_shapes(data: DetectionData) -> None:
     torch.manual_seed(0)
     network = encoder("tiny")
@@ -52,6 +53,7 @@ def test_the_encoder_and_the_callers_random_numbers_stay(data: DetectionData) ->
     assert all(torch.equal(weights[name], tensor) for name, tensor in network.state_dict().items())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["resnet18", "resnet18-cifar", "small", "tiny"])
 def test_the_stages_of_an_encoder_make_the_detector(name: str) -> None:
     network = encoder(name)

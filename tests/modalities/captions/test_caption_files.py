@@ -411,6 +411,7 @@ def test_tars_that_cannot_be_read(tmp_path: Path) -> None:
     assert "is compressed, so single images cannot be read from it; unpack it" in refusal(packed)
 
 
+@pytest.mark.thorough
 def test_members_are_decoded_as_files_are(tmp_path: Path) -> None:
     content = samples(6)
     opened = open_captions(write_tar(tmp_path / "a.tar", content))

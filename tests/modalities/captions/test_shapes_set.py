@@ -80,6 +80,7 @@ def test_columns_are_refused() -> None:
         open_captions(DATA, columns=("1", "2"))
 
 
+@pytest.mark.thorough
 def test_a_tiny_model_learns_to_find_images_and_captions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = Run(

@@ -86,6 +86,7 @@ def test_damaged_archives(tmp_path: Path) -> None:
         read_archive(tmp_path / "flipped.npz")
 
 
+@pytest.mark.thorough
 def test_an_archive_that_expands_to_more_than_memory(tmp_path: Path) -> None:
     """The header and the archive agree on 16 TB; no memory is used for them."""
     path = archive(tmp_path / "bomb.npz", train_images=declaring((10**7, 1000, 1600)))

@@ -57,6 +57,7 @@ def test_transforms_use_the_convolution_of_torch() -> None:
     torch.testing.assert_close(grad(lambda x: ours(x).square().sum())(x), grad(lambda x: plain(x).square().sum())(x))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["tiny", "resnet18-cifar"])
 def test_a_network_keeps_its_parameter_names_and_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolutions, "SLOW_BACKWARD", False)

@@ -227,6 +227,7 @@ def test_other_formats(tmp_path: Path) -> None:
     assert (decode(tmp_path / "bits.png") == 255).all()
 
 
+@pytest.mark.thorough
 def test_no_program_is_started(tmp_path: Path) -> None:
     """Pillow hands EPS files to Ghostscript, whatever their name; here they are files of an unknown format."""
     programs, mark = tmp_path / "bin", tmp_path / "started"

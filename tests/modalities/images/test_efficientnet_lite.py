@@ -85,6 +85,7 @@ def test_outputs_equal_those_of_the_package() -> None:
             assert float(expected.std()) > 0.1
 
 
+@pytest.mark.thorough
 def test_a_run_starts_from_the_weights_and_is_loaded_without_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

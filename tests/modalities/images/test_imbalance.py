@@ -80,6 +80,7 @@ def test_splits_of_kukleva(classes: int, each: int, total: int) -> None:
     assert imbalance.by_rule(images, "kukleva:1").paths == splits[1].paths
 
 
+@pytest.mark.thorough
 def test_pareto_and_uniform_classes_of_imagenet() -> None:
     """ImageNet's classes have 732 to 1300 images; 105 of them have fewer than 1280, here every seventh."""
     counts = [732 + c % 500 if c % 7 == 0 else 1300 for c in range(1000)]

@@ -52,6 +52,7 @@ def test_the_published_networks(name: str, width: int, parameters: int) -> None:
     assert {m.eps for m in built.modules() if isinstance(m, nn.LayerNorm)} == {1e-6}
 
 
+@pytest.mark.thorough
 def test_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         ValueError, match=r"vit-b16-moco takes images of a multiple of 16 pixels, got 100 \(--size 96\)"

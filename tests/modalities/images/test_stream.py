@@ -46,6 +46,7 @@ def test_a_broken_file_is_named(folder: Path, tmp_path: Path, workers: int) -> N
         Trainer(streamed_run(folder), tmp_path / "run", say=lambda text: None, workers=workers).train()
 
 
+@pytest.mark.thorough
 def test_no_process_is_forked_from_one_with_threads(folder: Path, tmp_path: Path) -> None:
     assert START_METHOD in ("forkserver", "spawn")
     assert process_context().get_start_method() == START_METHOD
@@ -66,6 +67,7 @@ def test_no_process_is_forked_from_one_with_threads(folder: Path, tmp_path: Path
     assert all_exit(workers)  # workers exit when the training process has died
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(120)
 def test_workers_start_after_a_large_product_with_threads(folder: Path) -> None:
     """Run in a separate process with several threads, whose locks would block a forked worker forever."""
@@ -89,6 +91,7 @@ if __name__ == "__main__":
     assert result.stdout == "2\n", result.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_to_the_group_saves_the_step(folder: Path, tmp_path: Path, number: int) -> None:
     main, workers = start_training(folder, tmp_path)
@@ -98,6 +101,7 @@ def test_a_signal_to_the_group_saves_the_step(folder: Path, tmp_path: Path, numb
     assert all_exit(workers)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_to_every_process_saves_the_step(folder: Path, tmp_path: Path, number: int) -> None:
     """As job schedulers and service managers send it: helpers outlive it, and end with the training."""

@@ -38,8 +38,9 @@ def suggested(data: str, device: torch.device, **chosen: Any) -> dict[str, Any]:
         (600, 48, GPU, "resnet18-cifar", 48, "simclr-cifar", 128),
         (600, 64, GPU, "resnet18-cifar", 64, "simclr-cifar", 128),
         (600, 240, GPU, "resnet18", 96, "simclr", 128),
-        (10_000, 240, GPU, "resnet50", 224, "simclr", 256),
-        (10_000, 100, GPU, "resnet18", 96, "simclr", 256),  # images are never enlarged
+        pytest.param(10_000, 240, GPU, "resnet50", 224, "simclr", 256, marks=pytest.mark.thorough),
+        # Images are never enlarged.
+        pytest.param(10_000, 100, GPU, "resnet18", 96, "simclr", 256, marks=pytest.mark.thorough),
     ],
 )
 def test_settings_fit_the_images_and_the_device(

@@ -88,6 +88,7 @@ def test_where_changes_only_the_chosen_images() -> None:
     torch.testing.assert_close(out[chosen], ops.brightness(IMAGES, FACTOR)[chosen])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shape", [(32, 32), (40, 100)])
 @pytest.mark.parametrize("scale", [(0.08, 1.0), (0.2, 1.0), (0.9, 1.0)])
 def test_boxes_are_distributed_as_torchvisions(shape: tuple[int, int], scale: tuple[float, float]) -> None:

@@ -26,6 +26,7 @@ def sides() -> tuple[Pairs, Pairs]:
     return pydoc_pairs()
 
 
+@pytest.mark.thorough
 def test_there_are_enough_pairs_and_they_repeat(sides: tuple[Pairs, Pairs]) -> None:
     train, held_out = sides
     assert len(train) >= 3_000

@@ -1,0 +1,23 @@
+"""Which cases of a long table `make test` runs; `make test-all` runs all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+
+def every(step: int, cases: Iterable[Any]) -> list[Any]:
+    """Mark all but every `step`-th case as thorough. A prime number meets each row and column of a table in turn."""
+    return [case if i % step == 0 else pytest.param(case, marks=pytest.mark.thorough) for i, case in enumerate(cases)]
+
+
+def first(count: int, cases: Iterable[Any]) -> list[Any]:
+    """Mark all cases after the first ones as thorough; a case of several arguments is a tuple."""
+    chosen = list(cases)
+    thorough = [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.thorough)
+        for case in chosen[count:]
+    ]
+    return [*chosen[:count], *thorough]
