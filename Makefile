@@ -14,10 +14,10 @@ demo: $(VENV)/demo  ## the uniformity-tolerance dilemma on the built-in digits, 
 test: $(READY)  ## check the style and test: what every commit runs, five minutes on two slow cores
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest -n $(JOBS) -m 'not slow and not thorough'
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m 'not slow and not thorough'
 
 test-all: lint  ## type-check, and run the tests of `make test` with all further cases that end within seconds
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -42,7 +42,7 @@ _HEAVY_IMPORTS = ("integrations", "modalities/text", "evaluation/sentences", "lo
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run the tests of a file on one worker, so that its runs are trained and its packages imported once."""
     root = config.rootpath / "tests"
-    for item in items:
+    for item in items if config.pluginmanager.hasplugin("xdist") else ():
         if item.get_closest_marker("xdist_group") is None:
             path = item.path.relative_to(root).as_posix() if item.path.is_relative_to(root) else item.path.name
             item.add_marker(pytest.mark.xdist_group("packages" if path.startswith(_HEAVY_IMPORTS) else path))

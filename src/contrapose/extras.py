@@ -5,11 +5,12 @@ Nothing here imports torch, so that the command line can answer `--help` at once
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
-from difflib import get_close_matches
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
-# What `pip install 'contrapose[train]'` adds, by the names under which it is imported.
+# What the extra `train` adds, by the names under which it is imported.
 TRAIN_PACKAGES = frozenset(
     {"PIL", "matplotlib", "numpy", "plotly", "rich", "safetensors", "sklearn", "torchvision", "tyro"}
 )
@@ -19,6 +20,33 @@ TEXT_PACKAGES = frozenset({"safetensors", "scipy", "sklearn", "tokenizers", "tra
 
 class MissingPackage(ModuleNotFoundError):
     """A package of an extra that is not installed; the message has the command that installs it."""
+
+
+def install_command(extras: str) -> str:
+    """Return the command that adds extras, such as "train,text", to this installation of contrapose.
+
+    One that was installed from a clone names the clone, since no package index may have contrapose.
+    """
+    source = _clone()
+    if source is None:
+        return f"pip install 'contrapose[{extras}]'"
+    return f"pip install '{'.' if source == Path.cwd() else source}[{extras}]'"
+
+
+def _clone() -> Path | None:
+    """Return the clone that contrapose was installed from, if it still exists."""
+    # Imported here: these would double the time of `contrapose --help`.
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    candidates = [Path(__file__).resolve().parents[2]]  # an editable installation, or a path of Python
+    with suppress(PackageNotFoundError, ValueError, KeyError):
+        # Written by pip (PEP 610) for what it does not install from an index.
+        record = distribution("contrapose").read_text("direct_url.json")
+        url = urlsplit(json.loads(record)["url"]) if record else urlsplit("")
+        candidates += [Path(url2pathname(url.path))] if url.scheme == "file" else []
+    return next((folder for folder in candidates if (folder / "pyproject.toml").is_file()), None)
 
 
 @contextmanager
@@ -31,7 +59,7 @@ def needs_extra(what: str, extra: str, packages: Collection[str]) -> Iterator[No
         if package not in packages:
             raise
         raise MissingPackage(
-            f"{what} needs {package}, which is not installed; install it with: pip install 'contrapose[{extra}]'",
+            f"{what} needs {package}, which is not installed; install it with: {install_command(extra)}",
             name=error.name,
         ) from error
 
@@ -45,5 +73,7 @@ def train_extra(what: str) -> Iterator[None]:
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return a hint at the known name most similar to this one, `; did you mean 'x'?`; empty if none is similar."""
+    from difflib import get_close_matches
+
     matches = get_close_matches(name, known, n=1, cutoff=cutoff)
     return f"; did you mean {matches[0]!r}?" if matches else ""

@@ -14,9 +14,10 @@ import pytest
 import torch
 from commands import error_message
 
+from contrapose import extras
 from contrapose.cli import main
 from contrapose.cli.commands import COMMANDS
-from contrapose.extras import TRAIN_PACKAGES
+from contrapose.extras import TRAIN_PACKAGES, install_command
 
 SOURCE = Path(__file__).parents[2] / "src"
 # torch and what it requires, as they lie in site-packages.
@@ -41,7 +42,38 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     output = capsys.readouterr().out
     assert "data check" in output
     assert "study" not in output
-    assert "usage: contrapose COMMAND" in error_message(capsys)
+
+
+def test_without_a_command_there_is_an_overview(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten lines for someone who has just installed it; each example names a command that exists."""
+    main([])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 10
+    assert max(map(len, lines)) <= 110
+    commands = [line.split("  contrapose ")[1].split(" ") for line in lines if "  contrapose " in line]
+    assert len(commands) == 6
+    assert all(words[0] in COMMANDS or " ".join(words[:2]) in COMMANDS for words in commands)
+    assert lines[-2] == "Installed: everything that images, sentences and captions need"
+
+
+def test_hints_install_from_the_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command works in the directory where it is read: there, elsewhere, and after an installation from an index."""
+    clone = SOURCE.parent
+    monkeypatch.chdir(clone)
+    assert install_command("train,text") == "pip install '.[train,text]'"
+    monkeypatch.chdir(tmp_path)
+    assert install_command("train") == f"pip install '{clone}[train]'"
+    # As pip installs a clone without -e, and as it installs from an index.
+    monkeypatch.setattr(extras, "__file__", str(tmp_path / "site-packages" / "contrapose" / "extras.py"))
+    folder = tmp_path / "contrapose-0.1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: contrapose\nVersion: 0.1.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert install_command("train") == "pip install 'contrapose[train]'"
+    (folder / "direct_url.json").write_text(json.dumps({"url": clone.as_uri(), "dir_info": {}}))
+    assert install_command("train") == f"pip install '{clone}[train]'"
+    (folder / "direct_url.json").write_text(json.dumps({"url": "file:///gone", "dir_info": {}}))
+    assert install_command("train") == "pip install 'contrapose[train]'"
 
 
 def test_an_unknown_command_or_option_has_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,16 +113,21 @@ def torch_only(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def run_torch_only(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     # -S leaves out site-packages.
     command = [sys.executable, "-S", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    # In another directory: a hint must work wherever it is read.
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60, cwd="/")
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
         ("--version", 0, "contrapose 0."),
-        ("--help", 0, "pip install 'contrapose[train]'"),
-        ("", 2, "pip install 'contrapose[train]'"),
-        ("explain simclr", 1, "needs tyro, which is not installed; install it with: pip install 'contrapose[train]'"),
+        ("--help", 0, f"which the commands need: pip install '{SOURCE.parent}[train]' (sentences: train,text)"),
+        ("", 0, f"which the commands need: pip install '{SOURCE.parent}[train]' (sentences: train,text)"),
+        (
+            "explain simclr",
+            1,
+            f"needs tyro, which is not installed; install it with: pip install '{SOURCE.parent}[train]'",
+        ),
         ("trian", 2, "did you mean 'train'"),
     ],
 )

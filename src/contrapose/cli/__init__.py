@@ -14,12 +14,12 @@ import signal
 import sys
 import textwrap
 from contextlib import suppress
-from importlib.util import find_spec
 from typing import TextIO
 
 from contrapose import __version__
 from contrapose.cli import exits
 from contrapose.cli.commands import COMMANDS, group_commands
+from contrapose.cli.overview import missing_extras, overview
 from contrapose.extras import MissingPackage, nearest, train_extra
 
 _HELP = ("-h", "--help")
@@ -49,7 +49,7 @@ def _run(arguments: list[str]) -> None:
     elif first in _HELP:
         print(_help_text())
     elif not arguments:
-        _fail(f"expected a command\n{_help_text()}", exits.BAD_SETTINGS)
+        print(overview())
     elif not group_commands(first):
         _run_command(first, rest)
     elif not rest:
@@ -133,8 +133,7 @@ def _help_text(group: str = "") -> str:
     ]
     prefix = f"contrapose {group}".rstrip()
     closing = f"`{prefix} COMMAND --help` lists the options of a command; `contrapose --version` prints the version."
-    if find_spec("tyro") is None:
-        closing += "\nThe commands need more packages: pip install 'contrapose[train]'"
+    closing += f"\n{missing_extras()}"
     about = [] if group else ["", "Contrastive representation learning in which the loss is the subject."]
     return "\n".join([f"usage: {prefix} COMMAND [OPTIONS]", *about, "", *lines, "", closing])
 

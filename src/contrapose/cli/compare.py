@@ -15,6 +15,7 @@ from contrapose.cli import exits
 from contrapose.cli.evaluate import print_notes
 from contrapose.cli.study import check_seeds, run_plans
 from contrapose.cli.train import given_options
+from contrapose.report.document import Document
 from contrapose.report.render import write
 from contrapose.studies import Plan
 from contrapose.studies.collect import collect, document, verdicts
@@ -83,7 +84,8 @@ class Compare:
         print(f"{len(plan.runs(self.seeds))} runs: {len(losses)} losses with {seeds} (--seeds changes it)", flush=True)
         print(*describe_frameworks(run, plan.study.rows), sep="\n", flush=True)
         failures = run_plans([plan], self.seeds, self.root, data_root=self.data_root, jobs=self.jobs)
-        show_results(plan, self.seeds, self.root, folder=folder, title=title)
+        page = document([plan], self.seeds, self.root, title=title)
+        show_results(plan, collect(plan, self.seeds, self.root), page, folder)
         if failures:
             raise SystemExit(exits.FAILED)
 
@@ -123,11 +125,10 @@ def split_losses(text: str) -> list[str]:
     return losses
 
 
-def show_results(plan: Plan, seeds: int, root: Path, *, folder: Path, title: str) -> None:
+def show_results(plan: Plan, results: Results, page: Document, folder: Path) -> None:
     """Write the report to `folder`, and print a table, the verdicts, what was learned and the path of the report."""
-    results = collect(plan, seeds, root)
-    path = write(document([plan], seeds, root, title=title), folder)
-    print(_table(plan, results, title), end="")
+    path = write(page, folder)
+    print(_table(plan, results, page.title), end="")
     for line in score_of(plan.study).definitions:
         print(line)
     for verdict in verdicts(plan, results):

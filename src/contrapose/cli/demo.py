@@ -13,7 +13,8 @@ from contrapose.cli import exits
 from contrapose.cli.compare import show_results
 from contrapose.cli.progress import progress_display
 from contrapose.cli.study import check_seeds, run_plans
-from contrapose.studies.demo import SIZES, Size, demo, largest_size, measure_step_seconds
+from contrapose.studies.collect import collect
+from contrapose.studies.demo import SIZES, Size, demo, largest_size, measure_step_seconds, page
 from contrapose.studies.execute import run_tasks
 from contrapose.studies.task import Task
 from contrapose.training import load
@@ -22,8 +23,6 @@ from contrapose.training.processes import own_device
 from contrapose.training.threads import available_cores
 from contrapose.training.weights import export
 from contrapose.validate import check_directory, check_number
-
-TITLE = "The uniformity-tolerance dilemma"
 
 
 @dataclass(frozen=True)
@@ -88,6 +87,6 @@ class Demo:
         plan = demo(weights, size, prepare(pretraining.run))
         jobs = self.jobs or (None if own_device().type == "cuda" else available_cores())
         failures = run_plans([plan], size.seeds, self.root, data_root=Path("data"), jobs=jobs)
-        show_results(plan, size.seeds, self.root, folder=self.out / "demo", title=TITLE)
+        show_results(plan, collect(plan, size.seeds, self.root), page(plan, size, self.root), self.out / "demo")
         if failures:
             raise SystemExit(exits.FAILED)

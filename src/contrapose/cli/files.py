@@ -10,6 +10,7 @@ from tyro.conf import Positional, arg
 
 from contrapose.cli.evaluate import print_notes
 from contrapose.cli.sentences import PREFIX
+from contrapose.extras import install_command
 from contrapose.modalities.modality import DataSettings
 from contrapose.modalities.progress import allow_progress_bars
 from contrapose.modalities.text.load import open_data
@@ -190,7 +191,7 @@ def _write_parquet(arrays: dict[str, Any], path: Path) -> None:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError as error:
-        raise ValueError("out: writing .parquet needs: pip install 'contrapose[parquet]'") from error
+        raise ValueError(f"out: writing .parquet needs: {install_command('parquet')}") from error
     tables = []
     for part in ("train", "test"):
         if f"{part}_features" in arrays:
@@ -215,7 +216,7 @@ def _write_onnx(network: Any, example: Any, path: Path, metadata: dict[str, str]
     try:
         import onnxscript  # noqa: F401  (torch.onnx needs it, and its own error does not say how to install it)
     except ImportError as error:
-        raise ValueError("out: writing .onnx needs: pip install 'contrapose[onnx]'") from error
+        raise ValueError(f"out: writing .onnx needs: {install_command('onnx')}") from error
     program = torch.onnx.export(
         network, (example,), dynamo=True, dynamic_shapes=({0: torch.export.Dim("batch")},), input_names=[metadata["modality"]],
         output_names=["features"], verbose=False,

@@ -12,6 +12,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from contrapose.extras import install_command
 from contrapose.validate import check_known
 
 
@@ -69,7 +70,7 @@ def _torchmetrics() -> ModuleType:
     try:
         from torchmetrics.functional import classification
     except ImportError as error:
-        raise ValueError("metric: all but accuracy need: pip install 'contrapose[transfer]'") from error
+        raise ValueError(f"metric: all but accuracy need: {install_command('transfer')}") from error
     module: ModuleType = classification
     return module
 

@@ -111,7 +111,8 @@ def _plotly_source() -> str | None:
 
 
 def _html_section(section: Section, *, interactive: bool) -> Iterator[str]:
-    yield f"<h2>{html.escape(section.title)}</h2>"
+    if section.title:
+        yield f"<h2>{html.escape(section.title)}</h2>"
     if section.lead:
         yield f"<p>{html.escape(section.lead)}</p>"
     if section.verdicts:
@@ -218,7 +219,7 @@ def _markdown(document: Document) -> str:
     # The same names, in the same order, as the files that `write` creates.
     names = iter([name for name, _ in _figures(document)])
     for section in document.sections:
-        lines += [f"## {section.title}", ""]
+        lines += [f"## {section.title}", ""] if section.title else []
         lines += [section.lead, ""] if section.lead else []
         lines += [f"- **{outcome}**: {statement} — {evidence}" for statement, outcome, evidence in section.verdicts]
         lines += [""] if section.verdicts else []

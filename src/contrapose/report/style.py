@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from contrapose.extras import install_command
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -33,7 +35,7 @@ def figure_style() -> Iterator[None]:
     try:
         import matplotlib as mpl
     except ImportError as error:
-        raise ValueError("figures need matplotlib; install it with: pip install 'contrapose[figures]'") from error
+        raise ValueError(f"figures need matplotlib; install it with: {install_command('figures')}") from error
     # A text in a script that the font lacks is drawn as boxes, without a warning for each letter.
     # svg.hashsalt fixes the ids of SVG elements, which are random by default; fonttype "none" keeps text searchable.
     with warnings.catch_warnings(), mpl.rc_context({

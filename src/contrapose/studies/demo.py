@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from contrapose.modalities import Split
+from contrapose.report.document import Chart, Document, Section, Text
 from contrapose.studies.claims import HOLDS, Claim, Verdict, is_monotonic
-from contrapose.studies.dilemma import count_epochs, describe, rows_of, show_dilemma
+from contrapose.studies.collect import collect, document, verdicts
+from contrapose.studies.dilemma import count_epochs, describe, learned, rows_of, show_dilemma
 from contrapose.studies.results import Results
 from contrapose.studies.scores import KNN
 from contrapose.studies.study import Plan, Row, Study, StudyData
@@ -103,7 +105,7 @@ def unless_too_short(claim: Claim, size: Size) -> Claim:
 
 
 _NT_XENT_POINTS = [(tau, f"NT-Xent τ = {tau:g}") for tau in TEMPERATURES]
-INTRODUCTION = (
+_INTRODUCTION = (
     "A contrastive loss pushes images apart. If it pushes all of them evenly, they spread over the whole sphere (uniformity,"
     " -U), and images of one class are separated too; if it pushes less, classes stay together (tolerance, T), and much of the"
     " sphere is unused. The temperature of NT-Xent moves along that line; the losses of the four papers look for something"
@@ -133,8 +135,8 @@ def demo(weights: Path, size: Size, split: Split) -> Plan:
     )
     study = Study(
         name="demo",
-        title="Uniformity, tolerance and accuracy",
-        claim="Low temperatures spread images, high temperatures keep classes together.",
+        title="What the picture shows",
+        claim=_INTRODUCTION,
         rows=rows_of(rows),
         quantities=KNN.quantities,
         sets=(StudyData(name=DATA, data=DATA),),
@@ -143,3 +145,33 @@ def demo(weights: Path, size: Size, split: Split) -> Plan:
         base=base,
     )
     return Plan(study=study, scale="own", sets=study.sets)
+
+
+def page(plan: Plan, size: Size, root: Path) -> Document:
+    """Return the report, whose first screen is what the runs say and the plane of uniformity and tolerance."""
+    results = collect(plan, size.seeds, root)
+    whole = document([plan], size.seeds, root, title="The uniformity-tolerance dilemma", lead=statement(plan, results))
+    main, *others = whole.sections
+    planes = tuple(block for block in main.blocks if isinstance(block, Chart))[:1]
+    # The page begins with the comparison of losses, so it is not repeated below the picture.
+    rest = (Text(learned(plan.study, results)[1:]), *(block for block in main.blocks[1:] if block not in planes))
+    opening = Section(title="", blocks=planes, name="demo-plane")
+    return replace(whole, sections=(opening, replace(main, blocks=rest), *others))
+
+
+def statement(plan: Plan, results: Results) -> str:
+    """Return what the runs say in a few sentences: whether temperature trades spread for tolerance, and which loss is ahead."""
+    judged = verdicts(plan, results)
+    first, last = (name for _, name in (_NT_XENT_POINTS[0], _NT_XENT_POINTS[-1]))
+    if all(verdict.outcome == HOLDS for verdict in judged):
+        ends = [
+            f"{quantity} {verb} from {results.cell(first, quantity).mean:.2f} to {results.cell(last, quantity).mean:.2f}"
+            for quantity, verb in (("-U", "falls"), ("T", "rises"))
+        ]
+        dilemma = (
+            "Low temperatures spread images (-U), high temperatures keep classes together (T): from "
+            f"τ = {TEMPERATURES[0]:g} to τ = {TEMPERATURES[-1]:g}, {' and '.join(ends)}."
+        )
+    else:
+        dilemma = " ".join(f"{v.outcome[:1].upper()}{v.outcome[1:]}: {v.statement}." for v in judged)
+    return f"{dilemma} {learned(plan.study, results)[0]}"

@@ -15,6 +15,7 @@ from multiprocessing.managers import SyncManager
 from pathlib import Path
 from typing import Any
 
+from contrapose.extras import install_command
 from contrapose.studies.task import ProgressDisplay, Task, run_task, task_steps
 from contrapose.training import Stopped, signals
 from contrapose.training.stops import StopRequests
@@ -145,7 +146,7 @@ def run_on_ray(tasks: Sequence[Task], display: ProgressDisplay) -> dict[str, str
     try:
         import ray
     except ImportError as error:
-        raise ValueError("on: a Ray cluster needs: pip install 'contrapose[cluster]'") from error
+        raise ValueError(f"on: a Ray cluster needs: {install_command('cluster')}") from error
     if not ray.is_initialized():
         try:
             ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False)
