@@ -57,6 +57,11 @@ def sogclr_moving(pairs: AnyPairs, reduction: str = "none") -> Tensor:
     return losses.sogclr(pairs, temperature=0.3, log_average=average, gamma=0.4, reduction=reduction)
 
 
+def isogclr_moving(pairs: AnyPairs, reduction: str = "none") -> Tensor:
+    temperature, average = (torch.full((pairs.shape[0],), x, dtype=torch.float64) for x in (0.3, 0.7))
+    return losses.isogclr(pairs, temperature=temperature, log_average=average.log(), gamma=0.4, reduction=reduction)
+
+
 def label_of_image(image: int) -> int:
     return -1 if image % 4 == 3 else image % 2
 
@@ -238,6 +243,7 @@ CASES = {
         fnc_case("fnc attraction of some", "attraction", ("fraction", 0.5), tau=constant(0.3), temperature=0.3,
                  negatives=hardest(0.5)),
         Case("sogclr moving", sogclr_moving, plain.sogclr(0.3, 0.4, 0.7), smooth=False),
+        Case("isogclr", isogclr_moving, plain.sogclr(0.3, 0.4, 0.7), smooth=False),
     )
 }  # fmt: skip
 

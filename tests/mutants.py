@@ -72,7 +72,8 @@ AREAS = {
     ),
     "pairs": Area(
         ("pairs/*.py",),
-        ("tests/pairs/test_pairs.py", "tests/pairs", VALUES, "tests/losses/test_kinds.py", "src/contrapose/pairs"),
+        ("tests/pairs/test_pairs.py", "tests/pairs", VALUES, "tests/losses/test_kinds.py", "tests/losses/test_supcon.py",
+         "tests/losses/test_false_negatives.py", "src/contrapose/pairs"),
         LIMITS,
     ),
     "reduce": Area(

@@ -39,6 +39,14 @@ def test_anchors_are_all_views_and_the_pool_is_the_keys() -> None:
     assert views(Z[:2], keys=KEYS).global_views == 0
 
 
+def test_keys_are_other_views_of_a_single_view_of_queries() -> None:
+    """The keys of other samples are negatives with `keys=True`: of another view than the queries, unlike stored rows."""
+    pairs = queue(Z[0], KEYS[0], ROWS, keys=True)
+    assert negatives_of_each_view(pairs) == [len(ROWS) + SAMPLES - 1]
+    assert negatives_of_each_view(pairs, other_views()) == [len(ROWS) + SAMPLES - 1]
+    assert negatives_of_each_view(pairs, same_view()) == [len(ROWS)]
+
+
 def test_choices_of_views() -> None:
     pairs = views(Z, keys=KEYS)
     others = float(SAMPLES - 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -230,6 +231,17 @@ def test_penalties_take_them() -> None:
     result = penalties(partial(balanced, alpha=2.0, weight=1.0), pairs)
     assert result.at.similarity == "neg_euclid"
     torch.testing.assert_close(result.repulsion, torch.ones(12, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"symmetric": True, "negatives": torch.ones(2, 3)}, {"directions": ("a_to_b", "a_to_a")}]
+)
+def test_several_directions_take_unit_vectors_only(settings: dict[str, Any]) -> None:
+    """One pool holds embeddings of both sides, whose lengths need not be comparable."""
+    with pytest.raises(
+        ValueError, match="similarity: expected 'cosine' with several directions or with explicit negatives"
+    ):
+        cross(torch.randn(4, 3), torch.randn(4, 3), similarity="dot", **settings)
 
 
 def test_an_unknown_similarity_is_named() -> None:

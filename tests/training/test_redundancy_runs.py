@@ -12,7 +12,7 @@ from contrapose.training import Run, Trainer
 from contrapose.training.records import read_records
 
 SETTINGS: dict[str, Any] = {
-    "limit": 256, "batch": 64, "epochs": 6, "width": 32, "lr": 0.002, "warmup": 0.5, "metrics": 100, "knn": 5, "knn_every": 6,
+    "data": "digits", "limit": 256, "batch": 64, "epochs": 6, "width": 32, "lr": 0.002, "warmup": 0.5, "metrics": 100, "knn": 5, "knn_every": 6,
 }  # fmt: skip
 SLOW = ("vicreg", "w_mse", "zero_cl", "arb(group_size=8)")
 
@@ -35,7 +35,7 @@ def test_the_loss_falls_on_digits(loss: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_barlow_twins_learns_digits(tmp_path: Path) -> None:
-    trainer = Trainer(Run(loss="barlow_twins", limit=5000, epochs=4, metrics=0), tmp_path, say=quiet)
+    trainer = Trainer(Run(data="digits", loss="barlow_twins", limit=5000, epochs=4, metrics=0), tmp_path, say=quiet)
     before = trainer.evaluate()["knn_top1"]
     after = trainer.train()["knn_top1"]
     records = read_records(tmp_path)
