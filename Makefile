@@ -8,7 +8,7 @@ OLDEST ?= .venv-oldest
 
 .PHONY: demo test test-all lint test-slow test-oldest promises mutants benchmark audit lock format clean
 
-demo: $(VENV)/demo  ## the uniformity-tolerance dilemma on the built-in digits, in a few minutes
+demo: $(VENV)/demo  ## the uniformity-tolerance dilemma on small digits, in five minutes on two slow cores
 	$(BIN)/contrapose demo
 
 test: $(READY)  ## check the style and test: what every commit runs, five minutes on two slow cores
@@ -24,7 +24,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test-slow: $(READY)  ## the whole suite, full counts
+test-slow: $(READY)  ## the whole suite, all cases
 	$(BIN)/python -m pytest -m ''
 
 test-oldest: $(OLDEST)/ready  ## losses, checkpoints and a short training with the oldest versions that pyproject.toml allows
@@ -33,9 +33,9 @@ test-oldest: $(OLDEST)/ready  ## losses, checkpoints and a short training with t
 	rm -rf $(OLDEST)/run
 	$(OLDEST)/bin/contrapose train --data digits --limit 256 --batch 64 --epochs 1 --out $(OLDEST)/run
 
-# The page is written even if a promise is broken, and the exit status says so. One process: seconds are measured. Full counts
+# The page is written even if a promise is broken, and the exit status says so. One process: seconds are measured. All cases
 # of one test take minutes, and a timeout would end all tests.
-promises: $(READY)  ## the full counts of every promise: promises.jsonl, and a page of them in reports/promises.html
+promises: $(READY)  ## all cases of every promise: promises.jsonl, and a page of them in reports/promises.html
 	rm -f promises.jsonl
 	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -m '' --timeout 3600 tests/promises; status=$$?; \
 	$(BIN)/python tests/promises_page.py promises.jsonl -o reports/promises.html && exit $$status
@@ -66,7 +66,10 @@ lock: $(READY)  ## writes the exact versions of the development environment to r
 	  $(BIN)/pip freeze --exclude-editable | sed -E 's/^(nvidia|cuda|triton)[^;]*$$/&; sys_platform == "linux"/'; \
 	} > requirements-dev.lock
 
+# The command line alone, which `make test` extends.
 $(VENV)/demo: pyproject.toml
+	@echo 'Installing PyTorch and the command line in $(VENV), a few minutes. On Linux this includes CUDA, several GB; the README'
+	@echo 'says how to use the CPU build.'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet -e '.[train]'

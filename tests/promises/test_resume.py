@@ -19,6 +19,7 @@ import pytest
 import torch
 from conftest import Promise
 
+from contrapose.frameworks import FRAMEWORKS
 from contrapose.training import Run, Stopped, Trainer, checkpoint
 
 RUN = Run(limit=128, batch=32, epochs=4, knn_every=4, knn=5, warmup=0.5, metrics=20)
@@ -101,6 +102,12 @@ def test_stopped_anywhere_and_resumed(change: dict[str, object], tmp_path: Path,
         assert weights(folder) == weights(tmp_path / "whole")
         assert records(folder) == records(tmp_path / "whole")
         promise.case()
+
+
+def test_every_framework_is_stopped_and_resumed() -> None:
+    """Those of texts and of images with captions are in training/test_text_runs.py and test_caption_runs.py."""
+    tried = {change.get("framework", Run.framework) for change in (*CHANGES, *FURTHER_CHANGES)}
+    assert tried == FRAMEWORKS.keys() - {"simcse", "two_towers"}
 
 
 def records(folder: Path) -> list[dict[str, object]]:
