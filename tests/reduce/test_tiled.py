@@ -321,5 +321,6 @@ def test_ids_are_compared_wherever_two_can_be_equal() -> None:
         assert tiled <= 2 * plain + 5e-6, f"{name}: {tiled} against the dense path's {plain}"
 
 
+@pytest.mark.thorough
 def test_a_share_of_the_anchors_meets_a_part_of_the_pool() -> None:
     assert "equal" in run(SHARE)

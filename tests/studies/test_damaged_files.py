@@ -43,9 +43,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [*CASES[:1], *(pytest.param(*case, marks=pytest.mark.thorough) for case in CASES[1:])]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("name", "kind"), CASES)
 def test_a_study_goes_on(
     name: str, kind: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tiers import every
 
 from contrapose.studies import SCALES, STUDIES, find
 from contrapose.studies.results import Results, column
@@ -29,7 +30,7 @@ def test_none_is_missing() -> None:
 
 
 @pytest.mark.parametrize("scales", [SCALES[:1], pytest.param(SCALES[1:], marks=pytest.mark.thorough)], ids=str)
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", every(3, STUDIES))
 def test_every_study_can_be_planned(name: str, scales: tuple[str, ...]) -> None:
     study = find(name)
     assert study.title
