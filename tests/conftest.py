@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,18 +51,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 # What a skipped test needs, by a word of its reason, and how to run it.
 _NEEDS = {
-    "GPU": "on a machine with one: make test-all",
-    "Chromium": "apt install chromium (or set CHROMIUM to its path)",
+    "GPU": "a GPU (make test-all on a machine with one)",
+    "Chromium": "Chromium (apt install chromium)",
+    "": "other packages or data (pytest -rs names them)",
 }
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Count the tests that need a GPU or a browser in one line, with how to run them."""
+    """Count the tests that were skipped by what they need, in one line, with how to run them."""
     reasons = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
-    counts = {name: sum(name in reason for reason in reasons) for name in _NEEDS}
-    parts = [f"{count} need {name} ({_NEEDS[name]})" for name, count in counts.items() if count]
-    if parts:
-        terminalreporter.write_line(f"not run: {'; '.join(parts)}")
+    counts = Counter(next(word for word in _NEEDS if word in reason) for reason in reasons)
+    if counts:
+        parts = [f"{counts[word]} need {what}" for word, what in _NEEDS.items() if counts[word]]
+        terminalreporter.write_line(f"skipped: {'; '.join(parts)}")
 
 
 @dataclass

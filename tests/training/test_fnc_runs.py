@@ -18,7 +18,17 @@ def quiet(text: str) -> None:
 @pytest.mark.timeout(900)
 def test_fnc_learns_digits(tmp_path: Path) -> None:
     # A memory of one batch and a fast momentum encoder: there are only 64 steps.
-    run = Run(framework="fnc", loss="fnc", views="digits+local1", limit=1024, epochs=8, queue=128, momentum=0.5, knn=5)
+    run = Run(
+        data="digits",
+        framework="fnc",
+        loss="fnc",
+        views="digits+local1",
+        limit=1024,
+        epochs=8,
+        queue=128,
+        momentum=0.5,
+        knn=5,
+    )
     trainer = Trainer(run, tmp_path, say=quiet)
     before = trainer.evaluate()["knn_top1"]
     after = trainer.train()["knn_top1"]
