@@ -28,12 +28,13 @@ def test_demo_on_less_data(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     arguments = ["demo", "--jobs", "1", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "reports")]
     main(arguments)
     output = capsys.readouterr().out
-    assert "ms on this machine. Training on 64 digits for 1 epochs, then 1 epochs with each of nine losses" in output
+    assert "ms on this machine. Training on 64 digits for 1 epoch, then 1 epoch with each of nine losses" in output
     assert "This is too short to tell whether the dilemma holds. To see it: contrapose demo --minutes " in output
     assert "NT-Xent τ = 0.1" in output
     assert "hard contrastive" in output
     assert "One seed cannot tell how much of a difference in accuracy is chance" in output
     assert "does not hold" not in output
+    assert "too short to tell: tolerance of NT-Xent" in output or "holds: tolerance of NT-Xent" in output
     assert "T, tolerance: " in output
     page = tmp_path / "reports" / "demo" / "index.html"
     assert f"report {page}" in output

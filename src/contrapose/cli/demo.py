@@ -15,6 +15,7 @@ from contrapose.cli.progress import progress_display
 from contrapose.cli.study import check_seeds, run_plans
 from contrapose.studies.collect import collect
 from contrapose.studies.demo import SIZES, Size, demo, largest_size, measure_step_seconds, page
+from contrapose.studies.dilemma import count_epochs
 from contrapose.studies.execute import run_tasks
 from contrapose.studies.task import Task
 from contrapose.training import load
@@ -53,7 +54,7 @@ class Demo:
         minutes = max(1, round(size.seconds(step, jobs) / 60))
         print(
             f"A training step takes {1000 * step:.0f} ms on this machine. Training on {size.digits:,} digits for "
-            f"{size.pretraining_epochs} epochs, then {size.epochs} epochs with each of nine losses, "
+            f"{count_epochs(size.pretraining_epochs)}, then {count_epochs(size.epochs)} with each of nine losses, "
             f"{'one seed' if size.seeds == 1 else f'{size.seeds} seeds'}: about {minutes} min (--minutes changes it)"
         )
         if not size.conclusive:
@@ -87,6 +88,7 @@ class Demo:
         plan = demo(weights, size, prepare(pretraining.run))
         jobs = self.jobs or (None if own_device().type == "cuda" else available_cores())
         failures = run_plans([plan], size.seeds, self.root, data_root=Path("data"), jobs=jobs)
-        show_results(plan, collect(plan, size.seeds, self.root), page(plan, size, self.root), self.out / "demo")
+        results = collect(plan, size.seeds, self.root)
+        show_results(plan, results, page(plan, results, self.root), self.out / "demo")
         if failures:
             raise SystemExit(exits.FAILED)

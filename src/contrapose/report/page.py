@@ -40,7 +40,7 @@ tbody th { min-width: 8rem; overflow-wrap: anywhere } td[data-value] { white-spa
 ul.verdicts { list-style: none; padding: 0 }
 ul.verdicts li { border-left: .3rem solid #888; padding: .2rem .8rem; margin: .5rem 0 }
 ul.verdicts li.holds { border-color: #009E73 } ul.verdicts li.does-not-hold { border-color: #D55E00; border-left-style: double }
-ul.verdicts li.undecided { border-left-style: dashed } .note { font-size: .9rem; opacity: .85 }
+ul.verdicts li.undecided, ul.verdicts li.too-short-to-tell { border-left-style: dashed } .note { font-size: .9rem; opacity: .85 }
 details { font-size: .85rem } dd { overflow-wrap: anywhere; margin-left: 1rem }
 footer { margin-top: 3rem; font-size: .85rem; opacity: .75 }
 @media print { body { max-width: none; margin: 0 } figure > svg { min-width: 0 } h2 { break-after: avoid } }

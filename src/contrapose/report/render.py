@@ -25,7 +25,7 @@ from contrapose.report.draw import figure, plotly
 from contrapose.report.page import drawing, image_element, page
 from contrapose.report.style import save
 
-_VERDICT_MARKS = {"holds": "✓", "does not hold": "✗", "undecided": "?"}
+_VERDICT_MARKS = {"holds": "✓", "does not hold": "✗", "undecided": "?", "too short to tell": "?"}
 # Three small scripts: a click on a heading sorts a table, with empty cells last in both orders; a link to a run opens its
 # details; and each chart is drawn from the JSON beside it.
 _SCRIPT = """

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from contrapose.studies.results import Cell, Results
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
+TOO_SHORT = "too short to tell"  # training that was known in advance to be too short for the claim
 
 
 @dataclass(frozen=True)

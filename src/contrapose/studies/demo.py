@@ -6,7 +6,6 @@ where each loss moves it, rather than how fast the loss starts.
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 from collections.abc import Mapping
@@ -17,13 +16,14 @@ from typing import Any
 
 from contrapose.modalities import Split
 from contrapose.report.document import Chart, Document, Section, Text
-from contrapose.studies.claims import HOLDS, Claim, Verdict, is_monotonic
-from contrapose.studies.collect import collect, document, verdicts
+from contrapose.studies.claims import HOLDS, TOO_SHORT, Claim, Verdict, is_monotonic
+from contrapose.studies.collect import document, verdicts
 from contrapose.studies.dilemma import count_epochs, describe, learned, rows_of, show_dilemma
 from contrapose.studies.results import Results
 from contrapose.studies.scores import KNN
 from contrapose.studies.study import Plan, Row, Study, StudyData
 from contrapose.training import Run, Trainer
+from contrapose.training.records import read_records
 
 DATA = "digits16"
 TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 1.0)
@@ -34,7 +34,6 @@ OTHER_LOSSES = {
     "CACR": "cacr",
     "balanced": "balanced",
 }
-TOO_SHORT = "too short to tell"  # outcome of a claim
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +63,7 @@ class Size:
         return {**self._shared, "epochs": self.epochs, "knn_every": self.epochs, "metrics": self.digits, "threads": 1}
 
     def seconds(self, step_seconds: float, jobs: int) -> float:
-        """Estimate how long the demo takes, from the seconds of a training step in one thread."""
+        """Estimate the duration of the demo from that of a training step in one thread."""
         steps = self.digits // self.pretraining_run().batch
         runs = self.seeds * (len(TEMPERATURES) + len(OTHER_LOSSES))
         # A quarter of the time goes to evaluation, start-up and memory that concurrent runs share.
@@ -81,11 +80,11 @@ SIZES = (
 
 
 def measure_step_seconds() -> float:
-    """Measure the seconds of a training step in one thread, in about two seconds."""
+    """Measure the duration of a training step in one thread; this takes about two seconds."""
     with tempfile.TemporaryDirectory() as folder:
         run = Run(data=DATA, limit=512, epochs=2, knn_every=2, metrics=0, threads=1)
         Trainer(run, Path(folder), say=lambda text: None, fast=False).train()
-        records = [json.loads(line) for line in (Path(folder) / "records.jsonl").read_text().splitlines()]
+        records = read_records(Path(folder))
     return float(records[-1]["seconds"]) / (512 // run.batch)  # the first epoch is a warm-up
 
 
@@ -95,7 +94,7 @@ def largest_size(sizes: tuple[Size, ...], step_seconds: float, jobs: int, minute
 
 
 def unless_too_short(claim: Claim, size: Size) -> Claim:
-    """Return the claim with the outcome "too short to tell" if it does not hold after a training that cannot show it."""
+    """Return the claim, whose outcome is "too short to tell" if it does not hold and the size is not conclusive."""
 
     def judge(results: Results) -> Verdict:
         verdict = claim(results)
@@ -147,10 +146,11 @@ def demo(weights: Path, size: Size, split: Split) -> Plan:
     return Plan(study=study, scale="own", sets=study.sets)
 
 
-def page(plan: Plan, size: Size, root: Path) -> Document:
+def page(plan: Plan, results: Results, root: Path) -> Document:
     """Return the report, whose first screen is what the runs say and the plane of uniformity and tolerance."""
-    results = collect(plan, size.seeds, root)
-    whole = document([plan], size.seeds, root, title="The uniformity-tolerance dilemma", lead=statement(plan, results))
+    whole = document(
+        [plan], results.seeds, root, title="The uniformity-tolerance dilemma", lead=statement(plan, results)
+    )
     main, *others = whole.sections
     planes = tuple(block for block in main.blocks if isinstance(block, Chart))[:1]
     # The page begins with the comparison of losses, so it is not repeated below the picture.
