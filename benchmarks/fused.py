@@ -3,8 +3,8 @@
     python benchmarks/fused.py > benchmarks/fused-h200.jsonl
 
 Three checks come first: value and gradient against float64 on bf16-rounded embeddings near convergence; a step captured in
-a CUDA graph against the eager step; a compiled loss against the eager loss. Then follow the measurements of `contrapose
-bench losses` for many sizes, and steps replayed from a CUDA graph, which measure the device alone. inf-cl and siglip-kernel
+a CUDA graph against the eager step; a compiled loss against the eager loss. Then follow the measurements of
+loss_timing.py for many sizes, and steps replayed from a CUDA graph, which measure the device alone. inf-cl and siglip-kernel
 compute one direction of n against n.
 """
 
@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any
 
 import torch
+from loss_timing import as_record, compare, make_step, matmul_rate, median_times
 from torch import Tensor
 
-from contrapose.bench import as_record, compare, make_step, matmul_rate, median_times
 from contrapose.losses import cacr, hard_negative, nt_xent
 from contrapose.pairs import hardest, same_view, two_views
 from contrapose.reduce import path

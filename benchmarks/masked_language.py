@@ -23,10 +23,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from contrapose.modalities.text.files import open_texts
-from contrapose.modalities.text.load import learn_tokenizer
-from contrapose.modalities.text.tokens import text_lengths, tokenise
-from contrapose.modalities.text.vocabulary import save_tokenizer
+from contrapose.lab.modalities.text.files import open_texts
+from contrapose.lab.modalities.text.load import learn_tokenizer
+from contrapose.lab.modalities.text.tokens import text_lengths, tokenise
+from contrapose.lab.modalities.text.vocabulary import save_tokenizer
 from contrapose.randomness import permutation, uniform
 from contrapose.validate import check_directory
 

@@ -24,12 +24,12 @@ from torchvision import transforms
 from torchvision.transforms import v2
 from torchvision.transforms.functional import to_pil_image
 
-from contrapose.frameworks import SimCLR
+from contrapose.lab.frameworks import SimCLR
+from contrapose.lab.modalities.images.digits import digits
+from contrapose.lab.modalities.images.encoders import encoder
+from contrapose.lab.modalities.images.views import RECIPES, Views
+from contrapose.lab.networks.heads import head
 from contrapose.losses import nt_xent
-from contrapose.modalities.images.digits import digits
-from contrapose.modalities.images.encoders import encoder
-from contrapose.modalities.images.views import RECIPES, Views
-from contrapose.networks.heads import head
 
 RECIPE = RECIPES["simclr-cifar"][0]
 

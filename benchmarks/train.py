@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from loss_timing import plain_nt_xent
 from torch import Tensor
 
-from contrapose.bench import plain_nt_xent
-from contrapose.cuda.graphs import WARMUP_STEPS
-from contrapose.training import Run, Trainer
-from contrapose.training.eager import EagerSteps
-from contrapose.training.graphed import GraphedSteps
+from contrapose.lab.cuda.graphs import WARMUP_STEPS
+from contrapose.lab.training import Run, Trainer
+from contrapose.lab.training.eager import EagerSteps
+from contrapose.lab.training.graphed import GraphedSteps
 
 CIFAR: dict[str, Any] = {
     "views": "simclr-cifar", "encoder": "resnet18-cifar", "optimiser": "sgd", "lr": 0.06, "weight_decay": 5e-4,

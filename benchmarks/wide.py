@@ -15,8 +15,7 @@ import json
 
 import torch
 from fused import write_record
-
-from contrapose.bench import as_record, compare, matmul_rate
+from loss_timing import as_record, compare, matmul_rate
 
 
 def main() -> None:

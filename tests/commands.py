@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from contrapose.cli import main
+from contrapose.lab.cli import main
 
 
 def error_message(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -68,7 +68,7 @@ AREAS = {
     "losses": Area(
         ("losses/*.py",),
         ("tests/losses/test_catalogue.py", VALUES, "tests/losses", "src/contrapose/losses"),
-        ("tests/training/test_graphed.py::test_other_schedules_are_not_held", "tests/training/test_presets.py", *LIMITS),
+        ("tests/lab/training/test_graphed.py::test_other_schedules_are_not_held", "tests/lab/training/test_presets.py", *LIMITS),
     ),
     "pairs": Area(
         ("pairs/*.py",),
@@ -87,8 +87,8 @@ AREAS = {
         ("exponent", "fused", "hardware", "kernels", "launch", "positive_kernels", "sigmoid", "threshold", "tile", "unit_kernels", "view_loss"),
     ),
     "checkpoint": Area(
-        ("training/checkpoint.py", "training/state.py"),
-        ("tests/promises/test_checkpoints.py", "tests/training/test_state.py", "tests/training/test_damage.py",
+        ("lab/training/checkpoint.py", "lab/training/state.py"),
+        ("tests/promises/test_checkpoints.py", "tests/lab/training/test_state.py", "tests/lab/training/test_damage.py",
          "tests/promises/test_durable_writes.py", "tests/promises/test_earlier_versions.py"),
     ),
 }  # fmt: skip

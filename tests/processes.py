@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
-from contrapose.workers import START_METHOD, process_context, receive_signals
+from contrapose.child_processes import START_METHOD, process_context, receive_signals
 
 Work = Callable[[int, int, str], None]  # rank, world_size, path for the result
 

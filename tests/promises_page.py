@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contrapose.report.page import page
+from contrapose.lab.report.page import page
 
 Line = dict[str, Any]  # one test, as the fixture `promise` writes it
 _COLUMNS = ("promise", "what is promised", "kept", "cases", "tests", "worst figure", "seconds")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from contrapose.training import Run
+from contrapose.lab.training import Run
 
 
 def write_folder(folder: Path) -> Path:

@@ -10,17 +10,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import error_message
+import tyro
+from conformance import CheckLibraries, render_table
 from gathering import make_failing_on_one_rank, make_info_nce, make_local_anchors, make_own_rows
+from peers import PEERS, make_dense, make_exponentials, make_lightly, make_ours
 from torch import Tensor
 
-from contrapose.cli import exits, main
-from contrapose.cli.conformance import render_table
 from contrapose.conformance import CHECKS, Finding, check
 from contrapose.conformance.checks import Subject, make_views
 from contrapose.conformance.findings import worst
 from contrapose.conformance.measure import Criterion, MakeCriterion, relative_difference
-from contrapose.conformance.peers import PEERS, make_dense, make_exponentials, make_lightly, make_ours
 from contrapose.conformance.references import REFERENCES, info_nce, nt_xent
 
 IN_ONE_PROCESS = [name for name in CHECKS if name != "distributed"]
@@ -252,7 +251,11 @@ def test_the_worst_finding_is_shown() -> None:
     assert "× 0.5" in table
 
 
-def test_the_command_prints_a_table_and_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def check_libraries(*arguments: str) -> None:
+    tyro.cli(CheckLibraries, args=arguments)()
+
+
+def test_the_script_prints_a_table_and_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "conformance.json"
     arguments = [
         "--peers",
@@ -264,7 +267,7 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path: Path, capsys: pyte
         "temperature",
         "--details",
     ]
-    main(["bench", "conformance", *arguments, "--json", str(out)])
+    check_libraries(*arguments, "--json", str(out))
     output = capsys.readouterr().out
     rows = {line.split()[0]: line for line in output.splitlines() if line.strip()}
     assert rows["contrapose"].count("ok") == 3
@@ -283,18 +286,18 @@ def test_a_peer_that_is_not_installed_is_listed(
 ) -> None:
     missing = replace(PEERS["lightly"], module="no_such_module.loss", make=make_lightly)
     monkeypatch.setitem(PEERS, "lightly", missing)
-    main(["bench", "conformance", "--peers", "lightly", "--checks", "formula"])
+    check_libraries("--peers", "lightly", "--checks", "formula")
     assert "not installed" in capsys.readouterr().out
 
 
 def test_the_exit_code_is_about_our_criteria_only(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = ["bench", "conformance", "--peers", "contrapose", "--checks", "formula"]
-    main(["bench", "conformance", "--peers", "pytorch-exp", "--checks", "temperature"])
+    check_libraries("--peers", "pytorch-exp", "--checks", "temperature")
     monkeypatch.setitem(PEERS, "contrapose", replace(PEERS["contrapose"], make=lambda tau: make_ours(2 * tau)))
     with pytest.raises(SystemExit) as exit_info:
-        main(arguments)
-    assert exit_info.value.code == exits.FAILED
+        check_libraries("--peers", "contrapose", "--checks", "formula")
+    assert exit_info.value.code == 1
     assert "its own criteria fail: contrapose: formula" in capsys.readouterr().err
-    assert "did you mean 'lightly'" in error_message(capsys, "bench", "conformance", "--peers", "lightli")
+    with pytest.raises(ValueError, match="did you mean 'lightly'"):
+        check_libraries("--peers", "lightli")

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 import contrapose
+from contrapose.lab.training import Embedder, Model, Run, Trainer, load, prepare, prepare_other, preset
 from contrapose.losses.catalogue import Catalogue, Method
-from contrapose.training import Embedder, Model, Run, Trainer, load, prepare, prepare_other, preset
 
 
 def public() -> dict[str, Any]:
     """What users call, by name."""
     named = {name: getattr(contrapose, name) for name in contrapose.__all__}
-    for module in ("contrapose.metrics", "contrapose.evaluation"):
+    for module in ("contrapose.metrics", "contrapose.lab.evaluation"):
         content = importlib.import_module(module)
         named |= {name: getattr(content, name) for name in content.__all__}
     named |= {

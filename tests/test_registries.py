@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from contrapose.lab.modalities import MODALITIES
 from contrapose.losses.objective import traits_of
 from contrapose.losses.parse import _OBJECTIVES, parse
-from contrapose.modalities import MODALITIES
 
 TESTS = Path(__file__).parent
 
@@ -34,4 +34,4 @@ def test_every_objective_has_a_case(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODALITIES)
 def test_every_modality_has_tests(name: str) -> None:
-    assert list((TESTS / "modalities" / name).glob("test_*.py"))
+    assert list((TESTS / "lab" / "modalities" / name).glob("test_*.py"))

@@ -10,175 +10,29 @@ Losses, pairs, temperatures and negatives need torch alone. `load` and `explain`
 
 from __future__ import annotations
 
+import ast
 import sys
 import warnings
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from contrapose.extras import nearest
+from contrapose.moved import find_moved_modules
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:  # what an editor and a type checker see; at run time a name is imported when it is first used
-    from contrapose.distributed import gather
-    from contrapose.embeddings import Assignments, Embeddings
-    from contrapose.gradient_cache import large_batch
-    from contrapose.losses import (
-        CATALOGUE,
-        Loss,
-        align_uniform,
-        arb,
-        balanced,
-        barlow_twins,
-        byol,
-        cacr,
-        cacr_moco_v3,
-        clip,
-        cmc,
-        dcl,
-        dclw,
-        dino,
-        fnc,
-        generalized_nt_xent,
-        hard_negative,
-        isogclr,
-        macl,
-        moco_v3,
-        nt_xent,
-        siglip,
-        simple,
-        simsiam,
-        sogclr,
-        supcon,
-        swav,
-        tau,
-        triplet,
-        vicreg,
-        w_mse,
-        zero_cl,
-    )
-    from contrapose.metrics import penalties
-    from contrapose.pairs import (
-        Pairs,
-        bank,
-        batch_rows,
-        cross,
-        from_similarities,
-        guided,
-        hardest,
-        other_views,
-        queue,
-        same_view,
-        stored_rows,
-        two_views,
-        unit,
-        views,
-    )
-    from contrapose.report.loss import explain
-    from contrapose.temperature import (
-        CosineDecay,
-        CosineSchedule,
-        LinearWarmup,
-        PerSample,
-        Profile,
-        cosine,
-        exponential,
-        learned,
-        learned_number,
-        linear,
-        monotonic_cosine,
-    )
-    from contrapose.training.exported import load
 
-_MODULES = {
-    "distributed": ("gather",),
-    "embeddings": ("Assignments", "Embeddings"),
-    "gradient_cache": ("large_batch",),
-    "losses": (
-        "CATALOGUE", "Loss", "align_uniform", "arb", "balanced", "barlow_twins", "byol", "cacr", "cacr_moco_v3", "clip", "cmc",
-        "dcl", "dclw", "dino", "fnc", "generalized_nt_xent", "hard_negative", "isogclr", "macl", "moco_v3", "nt_xent",
-        "siglip", "simple", "simsiam", "sogclr", "supcon", "swav", "tau", "triplet", "vicreg", "w_mse", "zero_cl",
-    ),
-    "metrics": ("penalties",),
-    "report.loss": ("explain",),
-    "pairs": (
-        "Pairs", "bank", "batch_rows", "cross", "from_similarities", "guided", "hardest", "other_views", "queue", "same_view",
-        "stored_rows", "two_views", "unit", "views",
-    ),
-    "temperature": (
-        "CosineDecay", "CosineSchedule", "LinearWarmup", "PerSample", "Profile", "cosine", "exponential", "learned",
-        "learned_number", "linear", "monotonic_cosine",
-    ),
-    "training.exported": ("load",),
-}  # fmt: skip
-_HOMES = {name: f"contrapose.{module}" for module, names in _MODULES.items() for name in names}
+def _public_names() -> dict[str, str]:
+    """Return the module of each public name, as the type stub beside this file has them."""
+    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imports = (node for node in stub.body if isinstance(node, ast.ImportFrom))
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
 
-__all__ = [
-    "CATALOGUE",
-    "Assignments",
-    "CosineDecay",
-    "CosineSchedule",
-    "Embeddings",
-    "LinearWarmup",
-    "Loss",
-    "Pairs",
-    "PerSample",
-    "Profile",
-    "align_uniform",
-    "arb",
-    "balanced",
-    "bank",
-    "barlow_twins",
-    "batch_rows",
-    "byol",
-    "cacr",
-    "cacr_moco_v3",
-    "clip",
-    "cmc",
-    "cosine",
-    "cross",
-    "dcl",
-    "dclw",
-    "dino",
-    "explain",
-    "exponential",
-    "fnc",
-    "from_similarities",
-    "gather",
-    "generalized_nt_xent",
-    "guided",
-    "hard_negative",
-    "hardest",
-    "isogclr",
-    "large_batch",
-    "learned",
-    "learned_number",
-    "linear",
-    "load",
-    "macl",
-    "moco_v3",
-    "monotonic_cosine",
-    "nt_xent",
-    "other_views",
-    "penalties",
-    "queue",
-    "same_view",
-    "siglip",
-    "simple",
-    "simsiam",
-    "sogclr",
-    "stored_rows",
-    "supcon",
-    "swav",
-    "tau",
-    "triplet",
-    "two_views",
-    "unit",
-    "vicreg",
-    "views",
-    "w_mse",
-    "zero_cl",
-]
+
+_HOMES = _public_names()
+__all__ = sorted(_HOMES)
+find_moved_modules()
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
     # Imported here, since every worker process imports the script that started it, and has no use for the command line.
-    from contrapose.cli import main as command_line
+    from contrapose.lab.cli import main as command_line
 
     command_line()
 

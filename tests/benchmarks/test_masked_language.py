@@ -12,8 +12,8 @@ import torch
 from torch.testing import assert_close
 from transformers import BertConfig, BertForMaskedLM
 
-from contrapose.modalities.text.pretrained import load_sentence_encoder
-from contrapose.training import Run, Trainer
+from contrapose.lab.modalities.text.pretrained import load_sentence_encoder
+from contrapose.lab.training import Run, Trainer
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "masked_language.py"
 TINY = ["--layers", "1", "--width", "32", "--heads", "2", "--vocabulary", "200", "--length", "16", "--batch", "16"]

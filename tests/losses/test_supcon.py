@@ -18,12 +18,12 @@ from kinds import KINDS
 from torch import Tensor
 
 from contrapose.embeddings import Embeddings, with_bank, with_queue, within_batch
+from contrapose.lab.training import Run, Trainer
 from contrapose.losses import Loss, nt_xent, supcon
 from contrapose.pairs import Pairs, bank, from_similarities, queue, two_views, views
 from contrapose.pairs.negatives import hardest, other_views
 from contrapose.reduce import LogSumExp, Scale, memory
 from contrapose.temperature import cosine
-from contrapose.training import Run, Trainer
 
 Z1, Z2, ROWS = (torch.randn(n, 4, dtype=torch.float64) for n in (6, 6, 9))
 LABELS = torch.tensor([0, 0, 1, 1, 2, -1])

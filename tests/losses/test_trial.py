@@ -6,10 +6,10 @@ import re
 
 import pytest
 
+from contrapose.lab.training import Run
 from contrapose.losses import CATALOGUE
 from contrapose.losses.parse import parse
 from contrapose.losses.trial import try_loss
-from contrapose.training import Run
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

@@ -11,7 +11,7 @@ import pytest
 from conftest import Promise
 from PIL import Image
 
-from contrapose.modalities.images.decoding import Problem, attempt, decode, decode_square, quiet_decoders
+from contrapose.lab.modalities.images.decoding import Problem, attempt, decode, decode_square, quiet_decoders
 
 
 def noise(width: int, height: int, mode: str = "RGB") -> Image.Image:
@@ -93,7 +93,7 @@ UNUSUAL: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("kind", UNUSUAL)
 def test_unusual_images_are_read(kind: str, tmp_path: Path, promise: Promise) -> None:
-    """False alarms would leave images out; their pixels are compared in tests/modalities/images/test_decoding.py."""
+    """False alarms would leave images out; their pixels are compared in tests/lab/modalities/images/test_decoding.py."""
     mode, ending, options = UNUSUAL[kind]
     image = Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40)) if mode == "I;16" else noise(40, 30, mode)
     image.save(tmp_path / f"x.{ending}", **options)

@@ -9,7 +9,7 @@ import pytest
 from commands import error_message
 from conftest import Promise
 
-from contrapose.training import Run
+from contrapose.lab.training import Run
 
 RUN = Run(limit=128, batch=32, epochs=2, knn_every=2, knn=5, metrics=0)
 SMALL = ["--limit", "64", "--batch", "32", "--epochs", "1", "--knn", "3", "--metrics", "0"]

@@ -16,11 +16,11 @@ import pytest
 import torch
 from conftest import Promise
 
-from contrapose.networks.foreign import convert
-from contrapose.training import checkpoint
-from contrapose.training.checkpoint import Checkpoint, latest, read, save, write
+from contrapose.lab.networks.foreign import convert
+from contrapose.lab.training import checkpoint
+from contrapose.lab.training.checkpoint import Checkpoint, latest, read, save, write
 
-SOURCE = Path(checkpoint.__file__).parents[1]
+SOURCE = Path(checkpoint.__file__).parents[2]
 
 
 def state(step: int) -> Checkpoint:

@@ -17,11 +17,11 @@ import pytest
 import torch
 from conftest import Promise
 
-from contrapose.modalities.images import encoders
-from contrapose.training import Run, Trainer, checkpoint
-from contrapose.training.checkpoint import Checkpoint
-from contrapose.training.kept import read_kept
-from contrapose.training.records import read_records
+from contrapose.lab.modalities.images import encoders
+from contrapose.lab.training import Run, Trainer, checkpoint
+from contrapose.lab.training.checkpoint import Checkpoint
+from contrapose.lab.training.kept import read_kept
+from contrapose.lab.training.records import read_records
 
 FIXTURES = Path(__file__).with_name("checkpoints")
 RUNS = sorted(path.parent.relative_to(FIXTURES).as_posix() for path in FIXTURES.glob("*/*/run.json"))
@@ -32,7 +32,7 @@ def _narrow_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     """Offer the encoder of these runs, `tiny` with a single channel, so that a checkpoint has some KB; compute as they did."""
     monkeypatch.setitem(encoders.NETWORKS, "narrow", lambda: encoders.tiny(1))
     # Version 0.1.0 did not record the number of threads; these runs had one.
-    monkeypatch.setattr("contrapose.training.threads.available_cores", lambda: 1)
+    monkeypatch.setattr("contrapose.lab.training.threads.available_cores", lambda: 1)
 
 
 def stored(folder: Path) -> Checkpoint:

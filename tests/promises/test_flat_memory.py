@@ -15,7 +15,7 @@ SCRIPT = """
 import ctypes, sys, tempfile
 from pathlib import Path
 import torch
-from contrapose.training import Run, Trainer
+from contrapose.lab.training import Run, Trainer
 
 
 class Allocated(ctypes.Structure):

@@ -17,14 +17,14 @@ import pytest
 from conftest import Promise
 from PIL import Image
 
-from contrapose.modalities import modality
-from contrapose.modalities.captions.files import open_captions
-from contrapose.modalities.images.archive import read_archive
-from contrapose.modalities.images.encoders import tiny
-from contrapose.training import Run
-from contrapose.training.exported import load_exported
-from contrapose.training.records import last_evaluation, read_object
-from contrapose.training.weights import export
+from contrapose.lab.modalities import modality
+from contrapose.lab.modalities.captions.files import open_captions
+from contrapose.lab.modalities.images.archive import read_archive
+from contrapose.lab.modalities.images.encoders import tiny
+from contrapose.lab.training import Run
+from contrapose.lab.training.exported import load_exported
+from contrapose.lab.training.records import last_evaluation, read_object
+from contrapose.lab.training.weights import export
 
 SECONDS = 20.0  # of one case, which takes milliseconds; a busy machine is slow
 RECORD = {"epoch": 1, "step": 4, "seconds": 0.5, "loss": 3.25, "knn_top1": 51.5, "uniformity": -1.5}

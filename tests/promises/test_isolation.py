@@ -36,7 +36,7 @@ def hook(event, arguments):
 
 if __name__ == "__main__":
     sys.addaudithook(hook)
-    from contrapose.cli import main
+    from contrapose.lab.cli import main
     for command in json.loads(sys.argv[2]):
         main(command)
 """

@@ -14,12 +14,12 @@ import pytest
 from conftest import Promise
 from streaming import all_exit
 
-from contrapose.report.render import write
-from contrapose.studies import find
-from contrapose.studies.collect import document
-from contrapose.studies.results import RunDirectory
-from contrapose.studies.task import Task
-from contrapose.training.locks import lock_directory
+from contrapose.lab.report.render import write
+from contrapose.lab.studies import find
+from contrapose.lab.studies.collect import document
+from contrapose.lab.studies.results import RunDirectory
+from contrapose.lab.studies.task import Task
+from contrapose.lab.training.locks import lock_directory
 
 STUDY = "behaviour/figure2"
 

@@ -11,7 +11,7 @@ from conftest import Promise
 from PIL import Image
 from streaming import streamed_run, write_folder
 
-from contrapose.training import Diverged, Run, Trainer
+from contrapose.lab.training import Diverged, Run, Trainer
 
 RUN = Run(limit=128, batch=32, epochs=2, knn_every=2, knn=5, metrics=0)
 

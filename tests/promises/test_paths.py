@@ -12,12 +12,12 @@ import pytest
 from conftest import Promise
 from PIL import Image
 
-from contrapose.cli import main
-from contrapose.modalities.captions.files import open_captions
-from contrapose.modalities.images.archive import read_archive
-from contrapose.modalities.images.stream import Files
-from contrapose.modalities.images.views import Views
-from contrapose.training import Run
+from contrapose.lab.cli import main
+from contrapose.lab.modalities.captions.files import open_captions
+from contrapose.lab.modalities.images.archive import read_archive
+from contrapose.lab.modalities.images.stream import Files
+from contrapose.lab.modalities.images.views import Views
+from contrapose.lab.training import Run
 
 SMALL = ["--limit", "64", "--batch", "32", "--epochs", "1", "--knn", "3", "--metrics", "0"]
 HOSTILE = ("../../outside", "/tmp/absolute", "line\nend\x1b[2J", "\udcff")

@@ -15,9 +15,9 @@ RUNS = Path(__file__).parents[2] / "results" / "runs"
 SCRIPT = """
 import sys
 from pathlib import Path
-from contrapose.report.render import write
-from contrapose.studies import find
-from contrapose.studies.collect import document
+from contrapose.lab.report.render import write
+from contrapose.lab.studies import find
+from contrapose.lab.studies.collect import document
 write(document([find(sys.argv[1]).plan(sys.argv[2])], 1, Path(sys.argv[3])), Path(sys.argv[4]))
 """
 

@@ -19,8 +19,8 @@ import pytest
 import torch
 from conftest import Promise
 
-from contrapose.frameworks import FRAMEWORKS
-from contrapose.training import Run, Stopped, Trainer, checkpoint
+from contrapose.lab.frameworks import FRAMEWORKS
+from contrapose.lab.training import Run, Stopped, Trainer, checkpoint
 
 RUN = Run(limit=128, batch=32, epochs=4, knn_every=4, knn=5, warmup=0.5, metrics=20)
 EPOCHS = 12  # of the runs in subprocesses

@@ -12,12 +12,12 @@ from processes import run_in_process_group
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from contrapose.frameworks import Embed
 from contrapose.gradient_cache import MicroBatch, encode_twice
+from contrapose.lab.frameworks import Embed
+from contrapose.lab.training import Run, build
+from contrapose.lab.training.build import build_loss
+from contrapose.lab.training.processes import synchronise_batch_norms
 from contrapose.losses import dclw
-from contrapose.training import Run, build
-from contrapose.training.build import build_loss
-from contrapose.training.processes import synchronise_batch_norms
 
 IMAGES, STEPS = 16, 3
 # Weights of dclw, false negatives of fnc, codes of SwAV and the center of DINO are of the whole batch.

@@ -12,7 +12,7 @@ import torch
 from conftest import Promise
 from streaming import all_exit, start_training, streamed_run, write_folder
 
-from contrapose.training import Trainer, checkpoint
+from contrapose.lab.training import Trainer, checkpoint
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@
 >>> [finding.verdict for finding in findings]
 ['ok', 'ok', 'ok']
 
-`contrapose bench conformance` runs all checks on the installed libraries.
+`python benchmarks/conformance.py`, in a clone, runs all checks on the installed libraries.
 """
 
 from contrapose.conformance.checks import CHECKS as CHECKS

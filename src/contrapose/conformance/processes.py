@@ -22,8 +22,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from contrapose.child_processes import exit_with_parent, process_context
 from contrapose.conformance.measure import MakeCriterion, evaluate, first_line
-from contrapose.workers import exit_with_parent, process_context
 
 SAMPLES, WIDTH = 8, 6
 TIMEOUT = 60.0  # seconds after which processes that wait for each other are given up
@@ -48,7 +48,7 @@ def whole_batch_gradient(make: MakeCriterion, temperature: float) -> Tensor:
 def start_server(preload: Sequence[str]) -> None:
     """Start the fork server with these modules imported, so that each process need not import them."""
     context: Any = process_context()
-    context.set_forkserver_preload(["torch", "contrapose.workers", __name__, *preload])
+    context.set_forkserver_preload(["torch", "contrapose.child_processes", __name__, *preload])
     if context.get_start_method() == "forkserver":
         forkserver.ensure_running()
 

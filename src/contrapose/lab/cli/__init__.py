@@ -1,0 +1,176 @@
+"""The command line: `contrapose COMMAND`.
+
+Errors are one line on stderr, without a traceback. The exit code is 2 for a bad setting, 1 for a failure, 143 after SIGTERM
+and 130 after Ctrl-C. If the reader of the output closes it, as in `contrapose study list | head`, training continues, and
+the exit code is 141.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import sys
+import textwrap
+from contextlib import suppress
+from typing import TextIO
+
+from contrapose import __version__
+from contrapose.extras import MissingPackage, nearest, train_extra
+from contrapose.lab.cli import exits
+from contrapose.lab.cli.commands import COMMANDS, FORMER, group_commands
+from contrapose.lab.cli.overview import missing_extras, overview
+
+_HELP = ("-h", "--help")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse the arguments and run the command; report an error in one line."""
+    exit_request: SystemExit | None = None
+    try:
+        _run(sys.argv[1:] if arguments is None else arguments)
+    except SystemExit as error:
+        exit_request = error
+    except BrokenPipeError:
+        exit_request = SystemExit(exits.OUTPUT_CLOSED)
+    # A list, because both streams must be flushed; any failure takes precedence over a closed output.
+    if not all([_flush(sys.stdout), _flush(sys.stderr)]) and (exit_request is None or not exit_request.code):
+        exit_request = SystemExit(exits.OUTPUT_CLOSED)
+    if exit_request is not None:
+        raise exit_request
+
+
+def _run(arguments: list[str]) -> None:
+    """Answer what needs no other package, or run a command."""
+    first, *rest = arguments or [""]
+    if arguments in (["--version"], ["-V"]):
+        print(f"contrapose {__version__}")
+    elif first in _HELP:
+        print(_help_text())
+    elif not arguments:
+        print(overview())
+    elif " ".join(arguments[:2]) in FORMER:
+        _run_command(" ".join(arguments[:2]), [])
+    elif not group_commands(first):
+        _run_command(first, rest)
+    elif not rest:
+        _run_command(group_commands(first)[0], [])
+    elif rest[0] in _HELP:
+        print(_help_text(first))
+    else:
+        _run_command(f"{first} {rest[0]}", rest[1:])
+
+
+def _run_command(name: str, arguments: list[str]) -> None:
+    if name in FORMER:
+        _fail(f"`contrapose {name}` is now {FORMER[name]}, in a clone of the repository", exits.BAD_SETTINGS)
+    if name not in COMMANDS:
+        hint = nearest(name, [*COMMANDS, *(known.split()[0] for known in COMMANDS)])
+        _fail(f"there is no command {name!r}{hint} (`contrapose --help` lists all commands)", exits.BAD_SETTINGS)
+    try:
+        with train_extra("this command"):
+            _parse_and_run(name, arguments)
+    except MissingPackage as error:
+        _fail(str(error), exits.FAILED)
+    except KeyboardInterrupt:
+        _fail("interrupted; run the same command again to resume", exits.INTERRUPTED)
+
+
+def _parse_and_run(name: str, arguments: list[str]) -> None:
+    """Run a command with its options; report an expected error in one line, with its exit code."""
+    import tyro  # first: where it is missing, torch's import would only take time
+
+    from contrapose.lab.training.records import DISK_FULL, WriteFailed
+    from contrapose.lab.training.stops import Diverged, Stopped, signals
+    from contrapose.lab.workers import LoadingFailed
+
+    try:
+        command = COMMANDS[name].load()
+        if name == "train":
+            from contrapose.lab.cli.train import choose_framework, choose_modality, expand_preset
+
+            # Before parsing, so that later options override the preset.
+            arguments = expand_preset(choose_modality(choose_framework([name, *arguments])))[1:]
+        given = arguments
+        if name == "compare":
+            from contrapose.lab.cli.compare import check_arguments, remember_given
+            from contrapose.lab.cli.train import choose_modality
+
+            check_arguments(arguments)  # before parsing, because a parsed option does not say whether the user set it
+            arguments = choose_modality([name, *arguments])[1:]
+        config = (tyro.conf.OmitArgPrefixes,)
+        parsed = tyro.cli(command, args=arguments, prog=f"contrapose {name}", config=config)
+        if name == "compare":
+            parsed = remember_given(parsed, given)
+        # A signal ends the command immediately, except inside a training, which saves its step first.
+        with signals() as requests, requests.immediate():
+            parsed()
+    except (Diverged, LoadingFailed, WriteFailed) as error:
+        _fail(str(error), exits.FAILED)
+    except ValueError as error:
+        _fail(str(error), exits.BAD_SETTINGS)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # A failure of the machine, which no other setting would avoid, or a bad path
+        failed = error.errno in DISK_FULL | {errno.EIO}
+        _fail(_describe(error, full=error.errno in DISK_FULL), exits.FAILED if failed else exits.BAD_SETTINGS)
+    except Stopped as error:
+        _fail(str(error), exits.INTERRUPTED if error.number == signal.SIGINT else exits.STOPPED)
+
+
+def _help_text(group: str = "") -> str:
+    """Return the list of all commands, or of those of a group."""
+    names = group_commands(group) if group else list(COMMANDS)
+    indent = max(map(len, names)) + 4
+    width = min(120, shutil.get_terminal_size().columns)
+    lines = [
+        textwrap.fill(
+            COMMANDS[name].summary,
+            width,
+            initial_indent=f"  {name:{indent - 2}}",
+            subsequent_indent=" " * indent,
+            break_on_hyphens=False,
+        )
+        for name in names
+    ]
+    prefix = f"contrapose {group}".rstrip()
+    closing = f"`{prefix} COMMAND --help` lists the options of a command; `contrapose --version` prints the version."
+    closing += f"\n{missing_extras()}"
+    about = [] if group else ["", "Contrastive representation learning in which the loss is the subject."]
+    return "\n".join([f"usage: {prefix} COMMAND [OPTIONS]", *about, "", *lines, "", closing])
+
+
+def _describe(error: OSError, *, full: bool) -> str:
+    """Return the path of a file operation that failed, the reason without Python's error number, and what may help.
+
+    `full` says that the disk is.
+    """
+    if error.strerror is None or error.filename is None:
+        return str(error)
+    advice = ""
+    if full:
+        advice = "; free some space and run the same command again"
+    elif isinstance(error, PermissionError):
+        advice = "; choose another path, or change its permissions"
+    return f"{error.filename}: {error.strerror[:1].lower()}{error.strerror[1:]}{advice}"
+
+
+def _fail(message: str, code: int) -> None:
+    with suppress(OSError):  # stderr may be closed; the exit code still reports the failure
+        print(f"contrapose: {message}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def _flush(stream: TextIO | None) -> bool:
+    """Flush a stream; return False if its reader is gone."""
+    if stream is None:  # a process may be started without stdout or stderr
+        return True
+    try:
+        stream.flush()
+    except OSError:
+        # Python flushes again at exit and would print a traceback; the rest goes to /dev/null instead.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return False
+    return True

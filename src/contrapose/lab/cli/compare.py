@@ -1,0 +1,164 @@
+"""`contrapose compare`: losses side by side, on a user's data."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Suppress, arg
+
+from contrapose.lab.cli import exits
+from contrapose.lab.cli.evaluate import print_notes
+from contrapose.lab.cli.study import check_seeds, run_plans
+from contrapose.lab.cli.train import given_options
+from contrapose.lab.report.document import Document
+from contrapose.lab.report.render import write
+from contrapose.lab.studies import Plan
+from contrapose.lab.studies.collect import collect, document, verdicts
+from contrapose.lab.studies.dilemma import comparison, describe_frameworks, learned, references
+from contrapose.lab.studies.results import Cell, Results
+from contrapose.lab.studies.scores import score_of
+from contrapose.lab.training import Run, resolve
+from contrapose.lab.training.build import prepare
+from contrapose.lab.training.method_settings import method_name
+from contrapose.lab.training.processes import own_device
+from contrapose.lab.training.sources import check_init
+from contrapose.validate import check_directory
+
+# Settings of a run that a comparison decides itself, and what to type in their place.
+_DECIDED = {
+    "loss": "--losses, which takes all losses of the comparison: --losses simclr,dystress",
+    "seed": "--seeds, the number of seeds 0, 1, …: --seeds 3",
+}
+_NAME_LENGTH = 60  # of the readable part of a report's folder; file systems limit the length of a name
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Train with several losses on your own data, and say which of them give a more accurate encoder.
+
+    A folder of images needs a folder for each class, in train/ and test/ if there are both; losses are compared by kNN accuracy.
+    Those on a file of pairs of texts are compared by recall@1 of pairs that are held out. Settings of the training are those of
+    `train`, except for --loss and --seed. Each loss is trained in the framework and with the head that it needs, unless these
+    are given. Each comparison has a report of its own; run the same command again to resume.
+    """
+
+    run: Annotated[Run, arg(name="")]
+    losses: str = "simclr,dystress,cacr,balanced"
+    """Losses, separated by commas, each as in `train --loss`."""
+    seeds: int = 3
+    """Number of runs per loss. One takes a third of the time of three, but cannot tell which differences are chance."""
+    jobs: int | None = None
+    """Number of concurrent runs."""
+    root: Path = Path("runs")
+    """Directory of all runs."""
+    out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
+    """Directory of the report."""
+    data_root: Path = Path("data")
+    """Directory of downloaded data sets; missing ones are downloaded to it."""
+    given: Suppress[tuple[str, ...]] = ()
+    """Names of the settings that the user gave, which no loss replaces."""
+
+    def __call__(self) -> None:
+        """Run, compare and report."""
+        check_seeds(self.seeds)
+        check_directory("out", self.out)
+        check_init(self.run, self.root)
+        self.run.kind.check_data(self.run.data)
+        if self.run.modality == "captions":
+            raise ValueError(
+                f"data: compare takes labelled images or pairs of texts, and {self.run.data} has captions; train once with each "
+                "--loss, and compare the recall that `contrapose train` prints"
+            )
+        run = resolve(self.run, own_device())
+        losses = split_losses(self.losses)
+        split = prepare(run, self.data_root)
+        print_notes(split)
+        plan = comparison(run, losses, split, given=self.given)
+        folder, title = self.out / report_name(plan, self.seeds), f"Losses on {plan.sets[0].name}"
+        seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
+        print(f"{len(plan.runs(self.seeds))} runs: {len(losses)} losses with {seeds} (--seeds changes it)", flush=True)
+        print(*describe_frameworks(run, plan.study.rows), sep="\n", flush=True)
+        failures = run_plans([plan], self.seeds, self.root, data_root=self.data_root, jobs=self.jobs)
+        page = document([plan], self.seeds, self.root, title=title)
+        show_results(plan, collect(plan, self.seeds, self.root), page, folder)
+        if failures:
+            raise SystemExit(exits.FAILED)
+
+
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Refuse the options of `train` that `compare` would ignore, whatever their values."""
+    for name, instead in _DECIDED.items():
+        if any(argument.split("=")[0] == f"--{name}" for argument in arguments):
+            raise ValueError(f"{name}: compare does not take --{name}; use {instead}")
+
+
+def remember_given(command: Compare, arguments: list[str]) -> Compare:
+    """Return the command with the names of the settings that its arguments give."""
+    return replace(command, given=tuple(given_options(arguments)))
+
+
+def report_name(plan: Plan, seeds: int) -> str:
+    """Return the name of a comparison's folder: its data and losses, and a hash of its runs."""
+    runs = plan.runs(seeds)
+    methods = dict.fromkeys(method_name(run.loss) for run in runs.values())
+    readable = re.sub(r"[^\w.-]+", "-", "-".join(["compare", plan.sets[0].name, *methods]))
+    return f"{readable[:_NAME_LENGTH].rstrip('-')}-{hashlib.sha256(' '.join(runs).encode()).hexdigest()[:8]}"
+
+
+def split_losses(text: str) -> list[str]:
+    """Split a list of losses at commas outside of brackets, and drop repetitions."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    losses = list(dict.fromkeys(part.strip() for part in parts if part.strip()))
+    if not losses:
+        raise ValueError("losses: expected at least one loss, such as simclr,dystress")
+    return losses
+
+
+def show_results(plan: Plan, results: Results, page: Document, folder: Path) -> None:
+    """Write the report to `folder`, and print a table, the verdicts, what was learned and the path of the report."""
+    path = write(page, folder)
+    print(_table(plan, results, page.title), end="")
+    for line in score_of(plan.study).definitions:
+        print(line)
+    for verdict in verdicts(plan, results):
+        print(f"{verdict.outcome}: {verdict.statement} ({verdict.evidence})")
+    for line in learned(plan.study, results):
+        print(line)
+    print(f"report {path}")
+
+
+def _table(plan: Plan, results: Results, title: str) -> str:
+    """Return the numbers of all losses and of the references as a table for the terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title)
+    headings = score_of(plan.study).headings
+    for heading in ("loss", *headings):
+        table.add_column(heading, justify="left" if heading == "loss" else "right")
+    for row in plan.study.rows:
+        cells = [results.cell(row.name, quantity.name) for quantity in plan.study.quantities]
+        reasons = "; ".join(dict.fromkeys(reason for cell in cells for reason in cell.missing_reasons))
+        table.add_row(row.name if not reasons else f"{row.name} ({reasons})", *map(_cell_text, cells))
+    for name, cell in references(plan.study, results).items():
+        table.add_row(name, _cell_text(cell), *["–"] * (len(headings) - 1), style="dim")
+    console = Console(highlight=False)
+    with console.capture() as captured:  # printed by `print`, because rich exits the process if the output is closed
+        console.print(table)
+    return captured.get()
+
+
+def _cell_text(cell: Cell) -> str:
+    spread = f" ± {cell.spread:.2f}" if len(cell.values) > 1 else ""
+    return f"{cell.mean:.2f}{spread}" if cell.values else "–"

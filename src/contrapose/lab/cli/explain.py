@@ -1,0 +1,115 @@
+"""`contrapose explain` and `map`: figures of losses and of trained embeddings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import Positional, arg
+
+if TYPE_CHECKING:
+    from contrapose.lab.report.embedding import NamedEmbedding
+
+
+@dataclass(frozen=True)
+class Explain:
+    """Explain what a loss does, without training, and compare it with others: a figure, a page and a summary in words.
+
+    For example: contrapose explain dystress --vs simclr "nt_xent(temperature=0.07)"
+    """
+
+    loss: Positional[str]
+    """A loss, with settings if needed, as in `train --loss`."""
+    vs: tuple[str, ...] = ()
+    """Losses to compare it with."""
+    data: str = ""
+    """Use the paper's hyperparameters for this data set, such as cifar10 or imagenet."""
+    epoch: int = 0
+    """Epoch at which a temperature schedule is evaluated."""
+    ode: bool = False
+    """Add the solutions of DySTreSS's differential equation to the temperatures (Fig. 2 of the paper)."""
+    out: Annotated[Path, arg(aliases=["-o"])] = Path("explain.png")
+    """Figure to write: .png, .svg or .pdf. The page gets the same name with .html."""
+
+    def __call__(self) -> None:
+        """Write the figure and the page, and print the summary."""
+        # Imported here, because matplotlib would slow down every other command.
+        from contrapose.lab.report.loss import explain
+        from contrapose.lab.report.page import page
+        from contrapose.lab.report.style import save
+        from contrapose.losses.catalogue import DATA
+        from contrapose.validate import check_known
+
+        if self.out.suffix not in (".png", ".svg", ".pdf"):
+            raise ValueError(f"out: expected a name that ends in .png, .svg or .pdf, got {self.out}")
+        if self.data:
+            check_known("data", self.data, DATA)
+        explanation = explain(self.loss, *self.vs, data=self.data or None, epoch=self.epoch)
+        figure = explanation.figure(ode=self.ode)
+        save(figure, self.out)
+        page_path = self.out.with_suffix(".html")
+        *others, last = (subject.name for subject in explanation.subjects)
+        title = f"What {', '.join(others)} and {last} do" if others else f"What {last} does"
+        page_path.write_text(page(title, explanation.sections(figure)))
+        print(explanation)
+        print(f"figure {self.out}, page {page_path}")
+
+
+@dataclass(frozen=True)
+class Map:
+    """Draw the projector's outputs of runs side by side, coloured by class, with uniformity, tolerance and kNN accuracy.
+
+    Of runs on text, a page is written beside the figure, on which a point shows its text.
+    """
+
+    runs: Positional[tuple[Path, ...]]
+    """Directories of the runs."""
+    method: str = "tsne"
+    """Projection: tsne, umap (needs umap-learn), pca, or sphere for embeddings of three dimensions."""
+    images: int = 2000
+    """Number of images or texts to draw."""
+    out: Annotated[Path, arg(aliases=["-o"])] = Path("map.png")
+    """Figure to write: .png, .svg or .pdf. The page of texts gets the same name with .html."""
+    data: str = ""
+    """Another data set to draw: a name, a folder or an .npz file, with labelled images; or a file of texts."""
+    data_root: Path = Path("data")
+    """Directory of downloaded data sets."""
+
+    def __call__(self) -> None:
+        """Write the figure and print its captions."""
+        from contrapose.lab.report.embedding import map_figure, map_page, map_points
+        from contrapose.lab.report.render import as_html
+        from contrapose.lab.report.style import save
+
+        if self.out.suffix not in (".png", ".svg", ".pdf"):
+            raise ValueError(f"out: expected a name that ends in .png, .svg or .pdf, got {self.out}")
+        if not self.runs:
+            raise ValueError("runs: expected the directory of at least one run")
+        embeddings = [self._embed(folder) for folder in self.runs]
+        points = map_points(embeddings, self.method)
+        save(map_figure(embeddings, points), self.out)
+        for embedding in embeddings:
+            print(embedding.caption)
+        print(f"figure {self.out}")
+        if self.method != "sphere" and all(embedding.texts for embedding in embeddings):
+            page_path = self.out.with_suffix(".html")
+            page_path.write_text(as_html(map_page("Texts by similarity", embeddings, points)), encoding="utf-8")
+            print(f"page {page_path}")
+
+    def _embed(self, folder: Path) -> NamedEmbedding:
+        """Return the embedding of a sample of a run's data."""
+        from contrapose.lab.cli.evaluate import load_data
+        from contrapose.lab.evaluation import Measures
+        from contrapose.lab.modalities.text.sentences import Sentences
+        from contrapose.lab.report.embedding import NamedEmbedding
+        from contrapose.lab.training import load
+
+        model = load(folder)
+        split = load_data(model, folder, self.data, self.data_root)
+        z, labels, classes = model.sample_embeddings(split.held_out, self.images)
+        sample = Measures(self.images).sample(split.held_out, model.views)
+        texts = tuple(sample.texts()) if isinstance(sample, Sentences) else ()
+        if labels is None and not texts:
+            raise ValueError(f"runs: the data of {folder} has no labels to colour by")
+        return NamedEmbedding(model.run.loss, z.cpu(), labels, classes, model.evaluate(split), texts)

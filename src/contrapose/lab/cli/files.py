@@ -1,0 +1,227 @@
+"""`contrapose embed`, `export` and `import`: write features and weights, and read foreign weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from tyro.conf import Positional, arg
+
+from contrapose.extras import install_command
+from contrapose.lab.cli.evaluate import print_notes
+from contrapose.lab.cli.sentences import PREFIX
+from contrapose.lab.modalities.modality import DataSettings
+from contrapose.lab.modalities.progress import allow_progress_bars
+from contrapose.lab.modalities.text.load import open_data
+from contrapose.lab.modalities.text.modality import TEXT
+from contrapose.lab.modalities.text.pretrained import load_sentence_encoder
+from contrapose.lab.modalities.text.sentences import Sentences
+from contrapose.lab.training import Model, load, prepare_other
+from contrapose.validate import check_directory
+
+
+@dataclass(frozen=True)
+class Embed:
+    """Write the features that a run's encoder computes for a data set to an .npz or .parquet file."""
+
+    run: Positional[Path]
+    """Directory of the run; or hf: and the folder of a sentence encoder, as in hf:models/minilm."""
+    data: Positional[str]
+    """Name of a data set, folder of images, .npz file or file of texts."""
+    out: Annotated[Path, arg(aliases=["-o"])]
+    """File to write: .npz with train_features, train_labels, test_features, test_labels, classes and, for a folder,
+    train_paths and test_paths, for texts train_texts; or .parquet with one row per image or text."""
+    columns: tuple[str, ...] = ()
+    """Of a file of texts, the column to embed, by name, or by number from 1 on; by default the first text of each row."""
+    epoch: int = 0
+    """Use the weights kept after this epoch (see `train --keep`); 0: the newest."""
+    skip_broken: bool = False
+    """Leave out files of a folder that cannot be read; the default if the run was trained so."""
+    data_root: Path = Path("data")
+    """Directory of downloaded data sets."""
+
+    @allow_progress_bars()
+    def __call__(self) -> None:
+        """Write the features of all splits of the data."""
+        import numpy as np
+
+        if self.out.suffix not in (".npz", ".parquet"):
+            raise ValueError(f"out: expected a name that ends in .npz or .parquet, got {self.out}")
+        if len(self.columns) > 1:
+            raise ValueError(f"columns: expected one column to embed, got {len(self.columns)}")
+        foreign = str(self.run).startswith(PREFIX)
+        arrays = self._embed_texts() if foreign else self._embed_data_set()
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        if self.out.suffix == ".parquet":
+            _write_parquet(arrays, self.out)
+        else:
+            np.savez(self.out, **arrays)
+        print(f"{', '.join(f'{name} {array.shape}' for name, array in arrays.items())} written to {self.out}")
+
+    def _embed_data_set(self) -> dict[str, Any]:
+        """Return features, labels, paths and texts of all splits of the data, by name."""
+        import numpy as np
+
+        model = load(self.run, epoch=self.epoch or None)
+        run = replace(model.run, skip_broken=model.run.skip_broken or self.skip_broken)
+        # Nothing is held out: all images of a folder without test images are written as train.
+        split = prepare_other(
+            run, self.data, self.data_root, folder=self.run, hold_out=0, stream=True, columns=self.columns
+        )
+        print_notes(split)
+        arrays = {}
+        for name, source in (("train", split.train), ("test", split.test)):
+            if source is not None:
+                arrays[f"{name}_features"] = model.features(source).cpu().numpy()
+                if source.labels is not None:
+                    arrays[f"{name}_labels"] = source.labels.numpy()
+                if source.paths:
+                    arrays[f"{name}_paths"] = np.array([str(path) for path in source.paths])
+                if isinstance(source, Sentences):
+                    arrays[f"{name}_texts"] = np.array(source.texts())
+                if source.classes:
+                    arrays["classes"] = np.array(source.classes)
+        return arrays
+
+    def _embed_texts(self) -> dict[str, Any]:
+        """Return features of texts by an encoder that was trained elsewhere."""
+        import numpy as np
+
+        if self.epoch:
+            raise ValueError("epoch: --epoch is for runs trained here")
+        settings = DataSettings(modality="text", data=self.data, columns=self.columns, skip_broken=self.skip_broken)
+        texts = [row[0] for row in open_data(settings).rows()]
+        encoder = load_sentence_encoder(Path(str(self.run).removeprefix(PREFIX)).expanduser())
+        return {"train_features": encoder(texts).numpy(), "train_texts": np.array(texts)}
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a run's encoder as .safetensors, with torchvision's or timm's parameter names, as .onnx, or for detectron2.
+
+    An encoder of texts is written as a folder, which SentenceTransformer and transformers load. A model card is written with it:
+    how the encoder was trained, its scores, how its inputs are made, and code that uses it.
+    """
+
+    run: Positional[Path]
+    """Directory of the run."""
+    out: Annotated[Path, arg(aliases=["-o"])]
+    """File to write; its suffix selects the format: .safetensors, .onnx, or .pkl for detectron2 (ResNets alone). The card
+    gets the same name with .md added. Of a run on text, the folder to write, with the card in README.md."""
+    epoch: int = 0
+    """Use the weights kept after this epoch (see `train --keep`); 0: the newest."""
+
+    def __call__(self) -> None:
+        """Write the weights, or an ONNX graph with a dynamic batch size, and the model card."""
+        from contrapose.lab.training.card import metadata_of, model_card, summary
+        from contrapose.lab.training.weights import DETECTRON2_ENCODERS, export, export_for_detectron2
+
+        model = load(self.run, epoch=self.epoch or None, device="cpu")
+        if model.run.modality == "text":
+            self._write_folder(model)
+            return
+        if self.out.suffix not in (".safetensors", ".onnx", ".pkl"):
+            raise ValueError(f"out: expected a name that ends in .safetensors, .onnx or .pkl, got {self.out}")
+        if self.out.suffix == ".pkl" and model.run.encoder not in DETECTRON2_ENCODERS:
+            raise ValueError(
+                f"out: .pkl is for detectron2, which has {', '.join(DETECTRON2_ENCODERS)}, but the encoder of {self.run} is "
+                f"{model.run.encoder}; use .safetensors"
+            )
+        metadata = metadata_of(model)
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        if self.out.suffix == ".onnx":
+            example = model.kind.example_input(model.views)
+            _write_onnx(model.encoder.network, example, self.out, metadata, summary(model))
+        elif self.out.suffix == ".pkl":
+            export_for_detectron2(model.encoder, self.out)
+        else:
+            export(model.encoder, self.out, metadata)
+        card = self.out.with_name(f"{self.out.name}.md")
+        card.write_text(model_card(model, self.run, self.out.name))
+        print(f"{model.run.encoder}, {model.encoder.width} features, written to {self.out}")
+        print(f"its inputs, and code that uses it: {card}")
+
+    def _write_folder(self, model: Model) -> None:
+        """Write an encoder of texts with its tokenizer and model card, as sentence-transformers saves it."""
+        from contrapose.lab.training.card import model_card
+
+        if self.out.suffix in (".safetensors", ".onnx", ".pkl"):
+            raise ValueError(
+                f"out: an encoder of texts is written as a folder, with its tokenizer; use -o {self.out.with_suffix('')}"
+            )
+        check_directory("out", self.out)
+        if self.out.is_dir() and any(self.out.iterdir()) and not (self.out / "modules.json").exists():
+            raise ValueError(f"out: {self.out} has other files; expected a new folder, or one that `export` wrote")
+        TEXT.export(self.out, model.encoder, model.views)
+        (self.out / "README.md").write_text(model_card(model, self.run, str(self.out)), encoding="utf-8")
+        print(f"{model.run.encoder}, {model.encoder.width} features, written to {self.out}")
+        print(f'load it with SentenceTransformer("{self.out}"), or here as hf:{self.out}')
+
+
+@dataclass(frozen=True)
+class Import:
+    """Convert a foreign .pth file of weights to .safetensors, for `train --init`. Nothing in the file is executed."""
+
+    file: Positional[Path]
+    """A .pth or .pt file with a state_dict."""
+    out: Annotated[Path, arg(aliases=["-o"])]
+    """The .safetensors file to write."""
+
+    def __call__(self) -> None:
+        """Write the tensors under their own names, without prefixes such as module."""
+        from safetensors.torch import save_file
+
+        from contrapose.lab.networks.foreign import convert
+        from contrapose.lab.training.weights import untied
+
+        if not self.file.is_file():
+            raise ValueError(f"file: {self.file} does not exist")
+        if self.out.suffix != ".safetensors":
+            raise ValueError(f"out: expected a name that ends in .safetensors, got {self.out}")
+        tensors = convert(self.file)
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        save_file(untied(tensors), str(self.out))
+        print(f"{len(tensors)} tensors, the first one {next(iter(tensors))}, written to {self.out}")
+
+
+def _write_parquet(arrays: dict[str, Any], path: Path) -> None:
+    """Write one row per image or text: split, features and, if known, label, class, path and text."""
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ValueError(f"out: writing .parquet needs: {install_command('parquet')}") from error
+    tables = []
+    for part in ("train", "test"):
+        if f"{part}_features" in arrays:
+            rows = arrays[f"{part}_features"]
+            columns = {"split": [part] * len(rows), "features": list(rows)}
+            if f"{part}_labels" in arrays:
+                columns["label"] = arrays[f"{part}_labels"].tolist()
+                if "classes" in arrays:
+                    columns["class"] = arrays["classes"][arrays[f"{part}_labels"]].tolist()
+            if f"{part}_paths" in arrays:
+                columns["path"] = arrays[f"{part}_paths"].tolist()
+            if f"{part}_texts" in arrays:
+                columns["text"] = arrays[f"{part}_texts"].tolist()
+            tables.append(pa.table(columns))
+    # Columns may differ: the test images can have labels and the training images none.
+    parquet.write_table(pa.concat_tables(tables, promote_options="default"), path)
+
+
+def _write_onnx(network: Any, example: Any, path: Path, metadata: dict[str, str], summary: str) -> None:
+    import torch
+
+    try:
+        import onnxscript  # noqa: F401  (torch.onnx needs it, and its own error does not say how to install it)
+    except ImportError as error:
+        raise ValueError(f"out: writing .onnx needs: {install_command('onnx')}") from error
+    program = torch.onnx.export(
+        network, (example,), dynamo=True, dynamic_shapes=({0: torch.export.Dim("batch")},), input_names=[metadata["modality"]],
+        output_names=["features"], verbose=False,
+    )  # fmt: skip
+    assert program is not None
+    program.model.metadata_props.update(metadata)
+    program.model.doc_string = summary
+    program.save(str(path), external_data=False)

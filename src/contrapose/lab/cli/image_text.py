@@ -1,0 +1,215 @@
+"""Zero-shot classification and retrieval of `contrapose evaluate`, for models of images and texts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contrapose.lab.evaluation import (
+    CaptionIndex,
+    caption_chance,
+    caption_recall,
+    class_embeddings,
+    zero_shot_chance,
+    zero_shot_scores,
+)
+from contrapose.lab.evaluation.zero_shot import choose_templates, class_name_notes, find_class_names
+from contrapose.lab.modalities import Source
+from contrapose.lab.modalities.captions.files import CaptionList, open_captions
+from contrapose.lab.modalities.captions.pretrained import load_image_text_model
+from contrapose.lab.modalities.images.images import Images
+from contrapose.lab.modalities.images.load import check_name, load
+from contrapose.lab.modalities.images.stream import without_broken
+from contrapose.lab.modalities.images.views import Recipe
+from contrapose.lab.report.document import Document, Section
+from contrapose.lab.report.render import as_html
+from contrapose.lab.report.search import retrieval_rows, retrieval_sheet
+from contrapose.lab.training.caption_model import CaptionModel
+from contrapose.metrics import two_tower_measures
+from contrapose.pairs import unit
+from contrapose.randomness import permutation
+from contrapose.validate import check_directory
+
+CLIP_PREFIX = "clip:"
+_QUERIES = 12  # captions of a sheet
+_PARTS = ("test", "val")  # of images with captions, in order of preference; without them, all images are used
+
+
+@dataclass(frozen=True)
+class Towers:
+    """How a model embeds images and texts, (n, d) each."""
+
+    embed_images: Callable[[Any], Tensor]  # of a list of files, or of uint8 images (n, 3, H, W)
+    embed_texts: Callable[[list[str]], Tensor]
+
+
+@dataclass(frozen=True)
+class ImageTextOptions:
+    """Options for models of images and texts: clip: and a local folder of CLIP or SigLIP, saved by transformers or open_clip,
+    whose weights must be safetensors; no code in the folder is executed."""
+
+    zero_shot: str = ""
+    """Data set whose test images are classified by the names of their classes: a name, a folder with one subfolder per class,
+    or an .npz file. Without test images, all of its images are."""
+    class_names: str = ""
+    """Of --zero-shot: names of the classes in the order of their labels: a text file with one name per line, or a data set
+    whose names are built in, such as cifar10; empty: those of the data."""
+    templates: tuple[str, ...] = ("photo",)
+    """Of --zero-shot: prompts with {} for the name of a class, or photo ("a photo of a {}.") or imagenet-7 (the seven of CLIP's
+    authors); several are averaged."""
+    captions: Path | None = None
+    """Images with captions, to measure recall@1, 5 and 10 both ways: a folder with captions.tsv, or WebDataset tars. Of data
+    with parts, the images of the test set count. A run on captions has its own by default."""
+    sheet: Path | None = None
+    """Page to write: some of the captions with the five images that are nearest to each, and which of them is right."""
+
+    @property
+    def name_tasks(self) -> bool:
+        """Whether there is data to evaluate on."""
+        return bool(self.zero_shot) or self.captions is not None
+
+    def evaluate(self, path: Path, *, columns: tuple[str, ...], root: Path, skip_broken: bool) -> None:
+        """Print the scores of the model in a local folder as JSON."""
+        if not self.name_tasks:
+            raise ValueError("zero-shot: there is nothing to evaluate; give data with --zero-shot or --captions")
+        # Data is listed first, since a wrong name is found in less time than a model takes to load.
+        tasks = self.read(columns=columns, root=root, skip_broken=skip_broken)
+        model = load_image_text_model(path)
+        scores = tasks.score(Towers(model.embed_images, model.embed_texts))
+        print(json.dumps({"model": str(path), **scores}))
+
+    def read(self, *, columns: tuple[str, ...], root: Path, skip_broken: bool) -> ImageTextTasks:
+        """List the data of both tasks; its images stay on disk."""
+        templates = choose_templates(self.templates)
+        if self.sheet is not None:
+            _check_sheet(self.sheet)
+            if self.captions is None:
+                raise ValueError(
+                    "sheet: it shows captions, and there are none; give images with captions with --captions"
+                )
+        images: Source | None = None
+        names: tuple[str, ...] = ()
+        if self.zero_shot:
+            images = _labelled_images(self.zero_shot, root, skip_broken=skip_broken)
+            names = find_class_names(images, self.class_names)
+        elif self.class_names:
+            raise ValueError("class-names: they are those of --zero-shot, which is not given")
+        captions: CaptionList | None = None
+        if self.captions is not None:
+            captions = open_captions(self.captions, columns=columns, skip_broken=skip_broken)
+        return ImageTextTasks(images, names, templates, captions, self.sheet)
+
+
+@dataclass(frozen=True)
+class ImageTextTasks:
+    """Labelled images with the names of their classes, and images with captions; either may be missing."""
+
+    images: Source | None
+    class_names: tuple[str, ...]
+    templates: tuple[str, ...]
+    captions: CaptionList | None
+    sheet: Path | None = None
+
+    def score(self, towers: Towers) -> dict[str, float]:
+        """Return the scores of a model, each beside that of chance."""
+        scores: dict[str, float] = {}
+        if self.images is not None:
+            scores |= self._score_zero_shot(self.images, towers)
+        if self.captions is not None:
+            _print_notes(self.captions.notes)
+            scores |= score_captions(self.captions, towers, sheet=self.sheet)
+        return scores
+
+    def _score_zero_shot(self, images: Source, towers: Towers) -> dict[str, float]:
+        assert images.labels is not None
+        _print_notes(class_name_notes(self.class_names))
+        print(
+            f"zero-shot: {len(images):,} images of {images.name}, {len(self.class_names)} classes, "
+            f"{len(self.templates)} prompt{'s' if len(self.templates) > 1 else ''} for each",
+            file=sys.stderr,
+        )
+        classes = class_embeddings(towers.embed_texts, self.class_names, self.templates)
+        embeddings = towers.embed_images(images.pixels if isinstance(images, Images) else images.paths)
+        scores = zero_shot_scores(embeddings, images.labels, classes.to(embeddings.device))
+        return _beside_chance(scores, zero_shot_chance(len(classes)), "zero_shot_")
+
+
+def towers_of(model: CaptionModel) -> Towers:
+    """Return how the model of a run embeds images and texts."""
+
+    def embed_images(samples: Any) -> Tensor:
+        # A tensor of images would otherwise be one batch, and a data set does not fit in one.
+        size = model.views.evaluation_batch(model.device)
+        return torch.cat([model.images.embed(samples[first : first + size]) for first in range(0, len(samples), size)])
+
+    return Towers(embed_images, model.text.embed)
+
+
+def score_captions(data: CaptionList, towers: Towers, *, sheet: Path | None = None) -> dict[str, float]:
+    """Return recall both ways beside chance, the modality gap, and alignment and uniformity of the towers.
+
+    sheet   page to write: some captions with the images that are nearest to each
+    """
+    part = next((part for part in _PARTS if part in data.parts), "")
+    chosen = [i for i in range(len(data.images)) if not part or data.parts[i] == part]
+    index = CaptionIndex.of([data.captions[i] for i in chosen])
+    where = f"{data.name} ({part})" if part else data.name
+    print(f"captions: {len(chosen):,} images with {len(index.texts):,} captions of {where}", file=sys.stderr)
+    images = towers.embed_images([data.images[i] for i in chosen])
+    texts = towers.embed_texts(index.texts).to(images.device)
+    if sheet is not None:
+        _write_sheet(sheet, [data.images[i] for i in chosen], index, images, texts)
+    recall = caption_recall(images, texts, index.image_of_text, ids=index.ids)
+    chance = caption_chance(index.image_of_text, ids=index.ids)
+    return _beside_chance(recall, chance) | two_tower_measures(images, texts, index.image_of_text)
+
+
+def _check_sheet(path: Path) -> None:
+    if path.suffix != ".html":
+        raise ValueError(f"sheet: expected a name that ends in .html, got {path}")
+    check_directory("sheet", path.parent)
+
+
+def _write_sheet(path: Path, pictures: Sequence[Any], index: CaptionIndex, images: Tensor, texts: Tensor) -> None:
+    """Write a page of captions, always the same ones, with the images that are nearest to each."""
+    chosen = permutation(len(index.texts), 0)[:_QUERIES]
+    scores = (unit(texts[chosen.to(texts.device)]) @ unit(images).T).cpu()
+    queries, right = [index.texts[i] for i in chosen.tolist()], index.image_of_text[chosen].tolist()
+    block = retrieval_sheet(retrieval_rows(queries, scores, right, pictures), pictures=len(pictures))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    section = Section("Images by their captions", blocks=(block,))
+    text = as_html(
+        Document("Retrieval", "Some captions of the test set, and the images that are nearest to each.", (section,))
+    )
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    print(f"sheet {path}", file=sys.stderr)
+
+
+def _labelled_images(data: str, root: Path, *, skip_broken: bool) -> Source:
+    """List the labelled test images of a data set or, without them, all of its images."""
+    check_name(data, "zero-shot")
+    split = load(data, root=root, hold_out=0)
+    if skip_broken:
+        split = without_broken(split, Recipe(32))  # any size: each file is decoded to see whether it can be
+    _print_notes(split.notes)
+    images = split.held_out
+    if images.labels is None:
+        raise ValueError(f"zero-shot: the images of {data} have no classes; give a folder with one subfolder per class")
+    return images
+
+
+def _beside_chance(scores: dict[str, float], chance: dict[str, float], prefix: str = "") -> dict[str, float]:
+    named = {f"{prefix}{name}": score for name, score in scores.items()}
+    return named | {f"chance_{prefix}{name}": score for name, score in chance.items()}
+
+
+def _print_notes(notes: Sequence[str]) -> None:
+    for note in notes:
+        print(note, file=sys.stderr)  # stdout may be for other programs to read

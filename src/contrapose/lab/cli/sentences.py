@@ -1,0 +1,109 @@
+"""STS and transfer tasks of `contrapose evaluate`, for runs on text and for encoders of local Hugging Face folders."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from contrapose.lab.evaluation.sentences import (
+    SentencePair,
+    TransferText,
+    evaluate_sts,
+    evaluate_transfer,
+    read_sts,
+    read_transfer,
+)
+from contrapose.lab.modalities.text.pretrained import load_sentence_encoder
+from contrapose.validate import check_count
+
+PREFIX = "hf:"
+_STS = (
+    "STS: 100 × Spearman's correlation of cosine similarity, all subsets of a task ranked together (SentEval's \"all\")"
+)
+_GEOMETRY = "alignment: pairs with a score above 4; uniformity: all sentences, t = 2 (SimCSE)"
+_TRANSFER = "Transfer: accuracy in % of logistic regression on frozen embeddings (SentEval's protocol, 10 folds)"
+
+
+@dataclass(frozen=True)
+class SentenceOptions:
+    """Options for sentence encoders: a run on text, or hf: and a local Hugging Face folder, whose weights must be safetensors; no
+    code in the folder is executed."""
+
+    sts: Path | None = None
+    """File of scored sentence pairs: .tsv, .tsv.gz or .tsv.xz, with the columns dataset, subset, split, score, sentence1 and
+    sentence2. Splits test and dev are scored."""
+    transfer: Path | None = None
+    """File of classification tasks: .tsv, .tsv.gz or .tsv.xz, with the columns task, split, label, text and text2."""
+    pooling: str = ""
+    """Of hf:FOLDER: how the hidden states of the tokens become one vector, cls or mean; empty: as a sentence-transformers folder
+    says."""
+    length: int = 0
+    """Of hf:FOLDER: number of tokens after which a text is truncated; 0: the folder's, or 128."""
+    batch: int = 64
+    """Of hf:FOLDER: texts encoded at a time."""
+    seed: int = 0
+    """Random seed of the folds of --transfer and of the order of its texts."""
+
+    def evaluate(self, path: Path) -> None:
+        """Print the scores of an encoder as JSON, and as tables on stderr."""
+        if not self.name_tasks:
+            raise ValueError("sts: there is nothing to evaluate; give a file with --sts or --transfer")
+        check_count("batch", self.batch, least=1)
+        # Files are read first, since a wrong one is found in less time than an encoder takes to load.
+        tasks = self.read()
+        encoder = load_sentence_encoder(path, pooling=self.pooling, length=self.length)
+        settings = {"encoder": str(path), "pooling": encoder.pooling, "length": encoder.length}
+        scores = tasks.score(partial(encoder, batch_size=self.batch), encoder.device)
+        print(json.dumps({**settings, **scores}))
+
+    @property
+    def name_tasks(self) -> bool:
+        """Whether there is a file of tasks to evaluate."""
+        return self.sts is not None or self.transfer is not None
+
+    def read(self) -> SentenceTasks:
+        """Read the files of tasks."""
+        pairs = read_sts(self.sts) if self.sts else []
+        return SentenceTasks(pairs, read_transfer(self.transfer) if self.transfer else [], self.seed)
+
+
+@dataclass(frozen=True)
+class SentenceTasks:
+    """Scored pairs and classification tasks, as read from their files."""
+
+    pairs: list[SentencePair]
+    texts: list[TransferText]
+    seed: int
+
+    def score(self, encode: Callable[[Sequence[str]], Tensor], device: torch.device) -> dict[str, float]:
+        """Return the scores of an encoder of texts, and print them as tables on stderr; classifiers run on `device`."""
+        scores: dict[str, float] = {}
+        if self.pairs:
+            scores |= _show(evaluate_sts(encode, self.pairs), _STS, _GEOMETRY)
+        if self.texts:
+            empty = sum(not text.text.strip() for text in self.texts)
+            if empty:
+                print(f'transfer: {empty} empty text{" is" if empty == 1 else "s are"} encoded as "."', file=sys.stderr)
+            scores |= _show(evaluate_transfer(encode, self.texts, device=device, seed=self.seed), _TRANSFER)
+        return scores
+
+
+def _show(scores: dict[str, float], title: str, note: str = "") -> dict[str, float]:
+    """Print a table of scores to stderr, since stdout may be for other programs to read; return the scores."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", "score", box=None)
+    table.columns[1].justify = "right"
+    for name, score in scores.items():
+        table.add_row(name, f"{score:.2f}" if abs(score) >= 10 else f"{score:.3f}")
+    # Lines of their own: a title of the table would be wrapped to its width.
+    Console(file=sys.stderr, highlight=False).print(title, table, *([note] if note else []), "", sep="\n")
+    return scores

@@ -1,0 +1,278 @@
+"""`contrapose study list | protocols | run | report`: the tables and figures of the papers. `show` is in `study_show`."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from contrapose.lab.cli import exits
+from contrapose.lab.cli.progress import progress_display
+from contrapose.lab.cli.study_show import describe_estimate, recorded_durations
+from contrapose.lab.modalities.captions.files import is_captions
+from contrapose.lab.modalities.images.digits import DRAWINGS
+from contrapose.lab.modalities.images.load import NAMED
+from contrapose.lab.modalities.images.load import load as load_data
+from contrapose.lab.modalities.text.built_in import BUILT_IN
+from contrapose.lab.report.render import write
+from contrapose.lab.studies import STUDIES, Plan, Study, find
+from contrapose.lab.studies.collect import collect, document, verdicts
+from contrapose.lab.studies.downstream import MADE
+from contrapose.lab.studies.execute import run_tasks
+from contrapose.lab.studies.files import ENCODER, PAIRS, needed_files
+from contrapose.lab.studies.protocol import protocol_page
+from contrapose.lab.studies.results import RunDirectory
+from contrapose.lab.studies.scales import describe_changes
+from contrapose.lab.studies.task import Task
+from contrapose.validate import check_directory, check_known, nearest
+
+# What a path should lead to, in messages.
+_IMAGES = "a folder with train/ and test/ (or val/), class folders inside, or an .npz file"
+_EXPECTED = {
+    "text": "a file with one sentence a line",
+    "captions": "a folder with captions.tsv and images, or tars of both (docs/captions.md)",
+}
+_FILES = {
+    ENCODER: "a Hugging Face folder with config.json, or minilm",
+    PAIRS: "a tab-separated file of scored pairs, as for `contrapose evaluate --sts`",
+}
+
+
+@dataclass(frozen=True)
+class StudyList:
+    """List every table and figure of the four papers."""
+
+    only: Positional[str] = ""
+    """List only studies whose name contains this text, such as dystress or cacr/table."""
+
+    def __call__(self) -> None:
+        """Print one line per study, grouped by paper."""
+        selected = [study for study in STUDIES.values() if self.only in study.name]
+        if not selected:
+            papers = ", ".join(dict.fromkeys(name.split("/")[0] for name in STUDIES))
+            raise ValueError(
+                f"only: no study's name contains {self.only!r}{nearest(self.only, STUDIES, 0.4)} (papers: {papers})"
+            )
+        paper = ""
+        for study in selected:
+            if study.paper != paper:
+                paper = study.paper
+                print(f"# {paper}")
+            print(f"{study.name:28} {study.title}{_status(study)}")
+
+
+def _status(study: Study) -> str:
+    if study.diagram:
+        return "   [nothing to measure]"
+    return "   [no training]" if study.analytic else ""
+
+
+@dataclass(frozen=True)
+class StudyProtocols:
+    """Print what each table and figure measures in the paper and here, as a page in Markdown (docs/studies.md)."""
+
+    def __call__(self) -> None:
+        """Print the page."""
+        print(protocol_page(STUDIES.values()), end="")
+
+
+@dataclass(frozen=True)
+class _StudyOptions:
+    """Options shared by `study run` and `study report`."""
+
+    names: Positional[tuple[str, ...]]
+    """Names of studies, such as behaviour/figure9."""
+    scale: str = "smoke"
+    """smoke (seconds, on the built-in digits), short (minutes on one GPU, on CIFAR-10, usually a quarter of the epochs), small
+    (one GPU, CIFAR-10 and CIFAR-100, usually the printed epochs) or paper (the paper's settings)."""
+    data: tuple[str, ...] = ()
+    """Replace the data: a name or path for all data sets, or NAME=PATH for one, such as cifar10=cifar10.npz. Data on which
+    encoders are evaluated after training is given in the same way: voc=VOCdevkit; flowers102=flowers102 downloads it. So are
+    the files of a study of sentences: encoder=FOLDER sts=PAIRS.tsv; and the names of classes: class_names=NAMES.txt."""
+    rows: tuple[str, ...] = ()
+    """Use only these rows, such as "τ = 0.2". Claims are then judged by these rows alone."""
+    sets: tuple[str, ...] = ()
+    """Use only these data sets, named as in the report, such as "CIFAR-10, exponential"."""
+    precision: str = ""
+    """fp32, bf16 or fp16 in place of the scale's. It is part of the names of the runs."""
+    seeds: int = 1
+    """Number of runs per setting, with random seeds 0, 1, …"""
+    root: Path = Path("runs")
+    """Directory of all runs; `contrapose train` uses it too."""
+    out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
+    """Directory of the report."""
+
+    def plans(self) -> list[Plan]:
+        return make_plans(self.names, self.scale, self.data, rows=self.rows, sets=self.sets, precision=self.precision)
+
+    def report(self, plans: list[Plan]) -> None:
+        # A report on a selection gets a name of its own, so that it does not overwrite the full report.
+        selection = "\n".join((*self.rows, "", *self.sets)).strip()
+        suffix = f"-part-{zlib.crc32(selection.encode()):08x}" if selection else ""
+        write_report(plans, self.seeds, self.root, out=self.out, suffix=suffix)
+
+
+@dataclass(frozen=True)
+class StudyRun(_StudyOptions):
+    """Train and evaluate the runs of studies and write the report. Run the same command again to resume.
+
+    Runs that are already done are not repeated, even if another study has done them.
+    """
+
+    jobs: int | None = None
+    """Concurrent runs on this machine: processes on a CPU (1 if omitted), taking turns on a GPU (2 if omitted)."""
+    on: str = "local"
+    """Where to run: local, or ray for a cluster whose nodes share the directory of runs."""
+    data_root: Path = Path("data")
+    """Directory of downloaded data sets; missing ones are downloaded to it."""
+
+    def __call__(self) -> None:
+        """Run and report; exit with 1 if a run failed."""
+        plans = self.plans()
+        check_directory("out", self.out)  # before hours of training
+        check_seeds(self.seeds)
+        check_data_available(plans, self.data_root)
+        announce_plans(plans, self.seeds, self.root)
+        failures = run_plans(plans, self.seeds, self.root, data_root=self.data_root, jobs=self.jobs, on=self.on)
+        self.report(plans)
+        if failures:
+            raise SystemExit(exits.FAILED)
+
+
+@dataclass(frozen=True)
+class StudyReport(_StudyOptions):
+    """Write the report of studies from the runs that exist, without training. Use the same options as for `study run`."""
+
+    def __call__(self) -> None:
+        """Write the report as HTML and Markdown, with figures."""
+        check_seeds(self.seeds)
+        plans = self.plans()
+        run_names = {name for plan in plans for name in plan.runs(self.seeds)}
+        if run_names and not any((self.root / name).is_dir() for name in run_names):
+            # Naming the data of the runs that do exist shows at once if --scale or --data is wrong.
+            existing_data = sorted(
+                {str(RunDirectory(path).settings().get("data", "")) for path in self.root.glob("*/") if path.is_dir()}
+                - {""}
+            )
+            raise ValueError(
+                f"root: none of the {len(run_names)} runs is in {self.root}; use the --scale and --data of `study run`"
+                + (f" (the runs in it are on {', '.join(existing_data)})" if existing_data else "")
+            )
+        self.report(plans)
+
+
+def make_plans(
+    names: Sequence[str],
+    scale: str,
+    data: Sequence[str],
+    *,
+    rows: Sequence[str] = (),
+    sets: Sequence[str] = (),
+    precision: str = "",
+) -> list[Plan]:
+    """Return the plans of studies at a scale, or of some of their rows or data sets; raise ValueError on unknown names."""
+    if not names:
+        raise ValueError("names: expected at least one study; `contrapose study list` lists them")
+    studies = [find(name) for name in names]
+    known = [row.name for study in studies for row in study.rows]
+    if rows and not known:
+        raise ValueError(f"rows: {names[0]} has no rows, because it trains nothing; omit --rows")
+    for row in rows:
+        check_known("rows", row, known)
+    return [study.select_rows(rows).plan(scale, data, precision=precision).select_data_sets(sets) for study in studies]
+
+
+def check_data_available(plans: Sequence[Plan], root: Path) -> None:
+    """Download missing data sets that torchvision knows; raise ValueError if any other data is missing."""
+    _check_downstream_data(plans, root)
+    for plan in plans:
+        for study_data in plan.sets if plan.study.rows else ():
+            sources = {study_data.data: study_data.name, **needed_files(study_data.changes)}
+            for source, what in sources.items():
+                if not _is_available(source, root):
+                    expected = _FILES.get(what) or _EXPECTED.get(plan.study.modality, _IMAGES)
+                    raise ValueError(_describe_missing(plan, source, what.format(study_data.name), expected))
+
+
+def _describe_missing(plan: Plan, source: str, what: str, expected: str) -> str:
+    """Say that a path is wrong, or which option gives data that users must get themselves."""
+    if source not in plan.study.own_names:
+        return f"data: {source} does not exist; expected {expected}"
+    return f"data: {what} cannot be downloaded automatically; give its path with --data {source}=PATH: {expected}"
+
+
+def _is_available(source: str, root: Path) -> bool:
+    """Return whether data is built in or exists; a data set that torchvision knows is downloaded, or raises ValueError."""
+    # Downloaded here, once, because concurrent runs would download the same files at the same time.
+    if source in NAMED and source not in DRAWINGS:
+        load_data(source, root=root)
+    return source in (*NAMED, *BUILT_IN) or Path(source).exists() or is_captions(Path(source))
+
+
+def _check_downstream_data(plans: Sequence[Plan], root: Path) -> None:
+    """Download the downstream data that torchvision knows; raise ValueError if a path is wrong, or nothing is given."""
+    for plan in plans:
+        cells = [(row, study_data) for row, study_data, _ in plan.cells(1)]
+        if plan.study.quantities and cells and not any(plan.measures(data, row) for row, data in cells):
+            raise ValueError(
+                f"data: {plan.study.name} measures encoders on other data, and none is given; "
+                f"give some with --data NAME=PATH (`contrapose study show {plan.study.name}` has the names)"
+            )
+        for name, path in plan.downstream.items():
+            if path != MADE and not _is_available(path, root):
+                raise ValueError(
+                    f"data: {name}={path} does not exist; expected a path or a name of `contrapose data list`"
+                )
+
+
+def check_seeds(seeds: int) -> None:
+    """Raise ValueError unless there is at least one seed."""
+    if seeds < 1:
+        raise ValueError(f"seeds: expected at least 1, got {seeds}")
+
+
+def announce_plans(plans: Sequence[Plan], seeds: int, root: Path) -> None:
+    """Print what the scale changes against the paper and, if it is long, how long the training takes by recorded runs."""
+    for plan in plans:
+        if plan.study.rows:
+            print(f"{plan.study.name} at the {plan.scale} scale: {describe_changes(plan)}")
+    runs = {name: run for plan in plans for name, run in plan.runs(seeds).items()}
+    open_runs = [run for name, run in runs.items() if not RunDirectory(root / name).trained(run.epochs)]
+    estimate = describe_estimate(open_runs, recorded_durations(root))
+    if estimate:
+        print(estimate, flush=True)
+
+
+def run_plans(
+    plans: Sequence[Plan], seeds: int, root: Path, *, data_root: Path, jobs: int | None, on: str = "local"
+) -> dict[str, str]:
+    """Execute all runs of some plans, with a progress display; return the reason of each failure, by name."""
+    check_seeds(seeds)
+    check_directory("root", root)
+    tasks = [
+        Task(run, plan.measures(study_data, row), root, data_root, downstream=plan.downstream)
+        for plan in plans
+        for row, study_data, run in plan.cells(seeds)
+    ]
+    names = {task.name for task in tasks}  # plans may share runs
+    if not names:
+        return {}
+    with progress_display(len(names)) as display:
+        return run_tasks(tasks, display, jobs=jobs, on=on)
+
+
+def write_report(plans: Sequence[Plan], seeds: int, root: Path, *, out: Path, suffix: str = "") -> Path:
+    """Write the report of some plans to a directory in `out`, print their verdicts, and return the report's path."""
+    name = "-".join(plan.study.name.replace("/", "-") for plan in plans)
+    # File systems limit the length of a name.
+    name = name if len(name) < 80 else f"{len(plans)}-studies"
+    path = write(document(plans, seeds, root), out / f"{name}-{plans[0].scale}{suffix}")
+    for plan in plans:
+        for verdict in verdicts(plan, collect(plan, seeds, root)):
+            print(f"{plan.study.name}: {verdict.outcome}: {verdict.statement}\n    {verdict.evidence}")
+    print(f"report {path}")
+    return path

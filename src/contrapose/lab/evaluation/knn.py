@@ -1,0 +1,88 @@
+"""k-nearest-neighbour classification of frozen features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from contrapose.lab.evaluation.features import check_labelled
+from contrapose.pairs import Pairs, queue
+from contrapose.reduce import Block
+from contrapose.reduce.statistics import Gradient
+from contrapose.reduce.unit import squared_distances
+
+
+@dataclass(frozen=True)
+class KNN:
+    """A k-nearest-neighbour classifier.
+
+    k             number of neighbours
+    weights       "softmax": e^{s/temperature} (Wu et al.; DySTreSS with k = 200 on CIFAR and k = 20 on ImageNet-100)
+                  "uniform": majority vote (Lee; the long-tail protocol of Kukleva et al.)
+                  "distance": 1/d (DySTreSS's long-tail tables as described in the paper; its code votes uniformly)
+    temperature   that of the "softmax" weights
+
+    Features are normalised, so cosine similarity and L2 distance rank neighbours in the same order.
+    """
+
+    k: int = 200
+    weights: str = "softmax"
+    temperature: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ValueError(f"k: expected at least one neighbour, got {self.k!r}")
+        if self.weights not in ("softmax", "uniform", "distance"):
+            raise ValueError(f"weights: expected 'softmax', 'uniform' or 'distance', got {self.weights!r}")
+
+    def __call__(self, train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> dict[str, float]:
+        """Return top-1 and, with at least five classes, top-5 accuracy in per cent."""
+        hit = self.hits(train, train_labels, test, test_labels)
+        scores = {"top1": 100 * float(hit[:, 0].float().mean())}
+        return scores | ({"top5": 100 * float(hit.any(1).float().mean())} if hit.shape[1] == 5 else {})
+
+    def hits(self, train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> Tensor:
+        """Return whether each of the at most five classes with most votes is the right one, bool (n, min(5, classes))."""
+        check_labelled(train, train_labels, test, test_labels)
+        if self.k > len(train):
+            raise ValueError(
+                f"k: expected at most {len(train)} neighbours, the number of training images, got {self.k}"
+            )
+        classes = int(train_labels.max()) + 1
+        # The similarities, 50,000 × 10,000 for CIFAR, are reduced to votes in blocks of rows and never stored as a whole.
+        # The positive of a queue plays no role here.
+        pairs = queue(test.float(), test.float(), train.float())
+        (votes,) = pairs.reduce(_Votes(self, train_labels, classes, pairs))
+        return votes.topk(min(5, classes), dim=1).indices == test_labels[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class _Votes:
+    """A statistic for `reduce`: the votes of each row's nearest columns, shape (b, classes)."""
+
+    knn: KNN
+    labels: Tensor
+    classes: int
+    pairs: Pairs
+    logit = None
+
+    def __call__(self, block: Block) -> Tensor:
+        nearest = block.similarity.topk(self.knn.k, dim=1)
+        if self.knn.weights == "softmax":
+            # softmax instead of exp cannot overflow, and a common factor in a row does not change its ranking.
+            weight = (nearest.values / self.knn.temperature).softmax(1)
+        elif self.knn.weights == "uniform":
+            weight = torch.ones_like(nearest.values)
+        else:
+            # From the difference, since 2 - 2s does not tell near duplicates apart. A test image that is also in the
+            # training set has distance 0.
+            squared = squared_distances(self.pairs.anchor[block.rows], self.pairs.pool[nearest.indices])
+            weight = squared.clamp(min=1e-12).rsqrt()
+        votes = weight.new_zeros(len(weight), self.classes)
+        return votes.scatter_add_(1, self.labels[nearest.indices], weight)
+
+    def backward(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
+        """Return no gradient: votes are piecewise constant, and features are frozen."""
+        return None, None

@@ -1,0 +1,189 @@
+"""All metrics of a network's output on a sample of images, as in the records of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from contrapose import metrics
+from contrapose.lab.evaluation.features import features
+from contrapose.lab.modalities import Source, ViewMaker
+from contrapose.pairs import unit
+from contrapose.randomness import permutation
+
+# Metrics of embeddings without augmentation; all others need random views, and with them the images in memory.
+GEOMETRY = (
+    "uniformity",
+    "alignment_all",
+    "effective_rank",
+    "feature_std",
+    "interclass_uniformity",
+    "tolerance",
+    "alignment_class",
+)
+_LEAST_DRAWN = 128
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Compute metrics of unit embeddings of a random but fixed sample, some of them under random augmentation."""
+
+    images: int = 1000  # sample size, at most; 0 measures all images
+    augmented: bool = True  # whether to compute those of random views too; without them it takes a quarter of the time
+    drawn: int = 0  # images that are augmented `draws` times, for Lee's bounds; 0: a tenth of the sample, at least 128
+    draws: int = 10  # random views of each of them
+    batch: int = 128  # M of CACR's conditional entropy
+    t_neg: float = 2.0  # t⁻ of the same
+    alpha: float = 2.0  # α of the repulsion bound
+    seed: int = 0  # chooses the sample
+
+    def __call__(
+        self, embed: Callable[[Tensor], Tensor], data: Source, views: ViewMaker, device: torch.device
+    ) -> dict[str, float]:
+        """Return every metric; those that need labels only if there are at least two classes."""
+        # Only random views need the images in memory: without them a data set of any size is streamed.
+        sample = self.sample(data, views) if self.augmented else self.subset(data)
+        reader = sample.reader(views, device, workers=0, timeout=0.0)
+        z = unit(features(embed, reader.plain()))
+        if not bool(z.any()):  # a collapse to the origin; nothing else is defined without a direction
+            return {"effective_rank": 0.0, "feature_std": 0.0}
+        labels = None if sample.labels is None else sample.labels.to(device)
+        values = _geometry(z, labels)
+        if not self.augmented:
+            return values
+        raw = reader.resident
+        assert raw is not None
+        draw = partial(self.draw, embed, views, raw)
+        first, second = draw(torch.arange(len(raw)), 0, 1)
+        # The images of a class folder are sorted by class: batches and anchors are taken in a random order instead.
+        order = permutation(len(raw), self.seed, 1)
+        values |= {
+            "alignment": metrics.alignment(first, second),
+            "conditional_entropy": metrics.conditional_entropy(
+                z[order.to(device)], t_neg=self.t_neg, batch=min(self.batch, len(z))
+            ),
+        }
+        values |= separation_values(metrics.local_separation(first, z, nearest=min(10, len(z) - 1)))
+        if labels is None or "tolerance" not in values:
+            return values
+        drawn = order[: self.drawn or max(_LEAST_DRAWN, len(raw) // 10)]
+        return values | self._bounds(draw, first, second, labels=labels, drawn=drawn)
+
+    def _bounds(
+        self, draw: Callable[..., Tensor], first: Tensor, second: Tensor, *, labels: Tensor, drawn: Tensor
+    ) -> dict[str, float]:
+        """Return Lee's prototype biases and gaps of the anchors `drawn`, with the standard errors of their means."""
+        # Numbers 0 and 1 are `first` and `second`: the expectation must be over draws independent of both.
+        draws, anchors = draw(drawn, *range(2, 2 + self.draws)), first[drawn.to(first.device)]
+        drawn_labels = labels[drawn.to(labels.device)]
+        values = {
+            "prototype_bias_means": metrics.prototype_bias_means(draws, drawn_labels, rows=second, row_labels=labels)
+        }
+        partner = partners(labels.cpu(), seed=self.seed)[drawn]
+        paired = partner >= 0
+        if bool(paired.any()):
+            # The partner is augmented with the anchor's index, so that both get the same augmentation.
+            (other,) = draw(drawn[paired], 0, images=partner[paired])
+            values |= bias_values(metrics.prototype_deviations(anchors[paired.to(anchors.device)], other))
+        attraction = metrics.attraction_gap(anchors, draws)
+        repulsion = metrics.repulsion_gap(anchors, drawn_labels, second, labels, alpha=self.alpha)
+        values |= {
+            "attraction_gap": attraction.gap,
+            "attraction_gap_error": attraction.error,
+            "attraction_outside": attraction.outside,
+            "repulsion_gap": repulsion.gap,
+            "repulsion_gap_error": repulsion.error,
+            "repulsion_gap_printed": repulsion.printed,
+            "repulsion_outside": repulsion.outside,
+        }
+        # Infinite if the mean of a class is zero, as in a collapse to two opposite points; NaN for one anchor
+        return {name: value for name, value in values.items() if math.isfinite(value)}
+
+    def sample(self, data: Source, views: ViewMaker) -> Source:
+        """Return the samples to measure, in memory; the same ones in each call."""
+        return self.subset(data).in_memory(views)
+
+    def subset(self, data: Source) -> Source:
+        """Return the samples to measure, where they are; the same ones in each call."""
+        if not self.images or self.images >= len(data):
+            return data
+        return data.subset(permutation(len(data), self.seed)[: self.images].sort().values)
+
+    @torch.no_grad()
+    def draw(
+        self,
+        embed: Callable[[Tensor], Tensor],
+        views: ViewMaker,
+        raw: Tensor,
+        index: Tensor,
+        *draws: int,
+        images: Tensor | None = None,
+    ) -> Tensor:
+        """Return unit embeddings (D, n, d) of random views of samples, a function of `index` and the draw's number.
+
+        `images` (n,) are the samples, by default those at `index`.
+        """
+        # All draws of all samples are split into batches together, which keeps the batches full when there are few samples.
+        device, numbers, count, embedded = raw.device, torch.tensor(draws), len(index), []
+        images = index if images is None else images
+        for part in torch.arange(len(draws) * count).split(views.evaluation_batch(device)):
+            draw, at = numbers[part // count].to(device), part % count
+            inputs = views.draw(raw[images[at].to(device)], index[at].to(device), seed=self.seed, epoch=draw)
+            embedded.append(unit(embed(inputs).float()))
+        return torch.cat(embedded).view(len(draws), count, -1)
+
+
+def _geometry(z: Tensor, labels: Tensor | None) -> dict[str, float]:
+    """Return the metrics of unit vectors without augmentation; those of classes only if there are at least two."""
+    values = {
+        "uniformity": metrics.uniformity(z),
+        "alignment_all": metrics.alignment(z, kind="all"),
+        "effective_rank": metrics.effective_rank(z),
+        "feature_std": metrics.feature_std(z),
+    }
+    if labels is None or len(labels.unique()) < 2:
+        return values
+    values["interclass_uniformity"] = metrics.interclass_uniformity(z, labels)
+    if int(labels.bincount().max()) > 1:
+        values["tolerance"] = metrics.tolerance(z, labels)
+        values["alignment_class"] = metrics.alignment(z, labels=labels, kind="class")
+    return values
+
+
+def separation_values(separation: metrics.Separation) -> dict[str, float]:
+    """Return a local separation by the names of the records.
+
+    separation   means over anchors
+    """
+    nearest = {f"separation_n{rank}": similarity for rank, similarity in enumerate(separation.nearest, 1)}
+    return {"separation_positive": separation.positive, "separation_gap": separation.gap} | nearest
+
+
+def bias_values(deviations: Tensor) -> dict[str, float]:
+    """Return the prototype bias of Lee's Eq. 51 and its standard error, by the names of the records.
+
+    deviations   `metrics.prototype_deviations`, (n,)
+    """
+    error = metrics.standard_error(deviations)
+    return {"prototype_bias_single": float(deviations.mean()), "prototype_bias_single_error": error}
+
+
+def partners(labels: Tensor, *, seed: int = 0) -> Tensor:
+    """Return for each image the index of another image of its class, or -1 if there is none.
+
+    labels   class of each image, (n,)
+    seed     chooses among the images of a class
+    """
+    partner = torch.full_like(labels, -1)
+    for c in labels.unique().tolist():
+        members = (labels == c).nonzero()[:, 0]
+        members = members[permutation(len(members), seed, c, device=members.device)]
+        if len(members) > 1:
+            # The next in a random cyclic order: never the image itself, and each image is a partner exactly once.
+            partner[members] = members.roll(-1)
+    return partner

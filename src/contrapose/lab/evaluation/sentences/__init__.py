@@ -1,0 +1,20 @@
+"""Sentence embeddings, evaluated by SentEval's protocols: semantic textual similarity and transfer to classification.
+
+tables       tab-separated files, compressed or not
+sts          Spearman correlation with human scores, and alignment and uniformity of STS-B
+transfer     accuracy of a classifier on frozen embeddings
+classifier   logistic regression with early stopping, many folds side by side
+"""
+
+from contrapose.lab.evaluation.sentences.sts import SentencePair, evaluate_sts, read_sts, spearman
+from contrapose.lab.evaluation.sentences.transfer import TransferText, evaluate_transfer, read_transfer
+
+__all__ = [
+    "SentencePair",
+    "TransferText",
+    "evaluate_sts",
+    "evaluate_transfer",
+    "read_sts",
+    "read_transfer",
+    "spearman",
+]

@@ -1,0 +1,131 @@
+"""Semantic textual similarity (STS): the rank correlation of cosine similarity with scores that people gave.
+
+SentEval's aggregation "all" is used, as in SimCSE and DySTreSS: the pairs of all subsets of a data set are ranked together. The
+mean of the subsets' correlations, which other papers report, is a different number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from contrapose.extras import TEXT_PACKAGES, needs_extra
+from contrapose.lab.evaluation.sentences.tables import read_table
+from contrapose.metrics import alignment, uniformity
+from contrapose.pairs import unit
+
+COLUMNS = ("dataset", "subset", "split", "score", "sentence1", "sentence2")
+# The test sets of which SimCSE's and DySTreSS's tables give the average.
+STS_TASKS = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr")
+_SUFFIXES = {"test": "", "dev": "_dev"}  # pairs of other splits are not scored
+_POSITIVE = 4.0  # SimCSE: STS-B pairs with a score higher than this are positive pairs
+
+
+class SentencePair(NamedTuple):
+    """Two sentences, and how similar people found them."""
+
+    dataset: str
+    subset: str
+    split: str
+    score: float
+    first: str
+    second: str
+
+    @property
+    def task(self) -> str:
+        """Return the name of the score that this pair is part of, such as sts12 or stsb_dev; empty for training pairs."""
+        return f"{self.dataset.lower()}{_SUFFIXES[self.split]}" if self.split in _SUFFIXES else ""
+
+
+def read_sts(path: Path) -> list[SentencePair]:
+    """Read pairs from a tab-separated file with the columns dataset, subset, split, score, sentence1 and sentence2."""
+    pairs = []
+    for place, (dataset, subset, split, score, first, second) in read_table(path, COLUMNS, option="sts"):
+        for column, text in zip(COLUMNS[4:], (first, second), strict=True):
+            if not text.strip():
+                raise ValueError(f"sts: {place}: {column} is empty; expected a sentence")
+        pairs.append(SentencePair(dataset, subset, split, _number(score, place), first, second))
+    if not any(pair.task for pair in pairs):
+        splits = ", ".join(sorted({pair.split for pair in pairs}))
+        raise ValueError(f"sts: {path} has no pairs to score; expected pairs of split test or dev, got only {splits}")
+    return pairs
+
+
+def _number(text: str, place: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"sts: {place}: expected a number as score, got {text!r}")
+    return number
+
+
+def evaluate_sts(encode: Callable[[Sequence[str]], Tensor], pairs: Iterable[SentencePair]) -> dict[str, float]:
+    """Return 100 · Spearman's correlation of each task, their mean, and alignment and uniformity of STS-B.
+
+    encode   function from n texts to embeddings (n, d)
+    pairs    pairs of split test (score DATASET) and dev (score DATASET_dev); others are left out
+
+    sts_mean is the mean of the seven `STS_TASKS`, and is missing if one of these is.
+    """
+    scored = [pair for pair in pairs if pair.task]
+    first, second = (
+        unit(encode([text for pair in scored for text in (pair.first, pair.second)])).unflatten(0, (-1, 2)).unbind(1)
+    )
+    rows_of: dict[str, list[int]] = {}
+    for row, pair in enumerate(scored):
+        rows_of.setdefault(pair.task, []).append(row)
+    gold = torch.tensor([pair.score for pair in scored], dtype=torch.float64)
+    cosine = (first.double() * second.double()).sum(1)
+    scores = {task: 100 * _correlation(task, cosine[rows], gold[rows]) for task, rows in rows_of.items()}
+    if all(task in scores for task in STS_TASKS):
+        scores["sts_mean"] = sum(scores[task] for task in STS_TASKS) / len(STS_TASKS)
+    for task in ("stsb", "stsb_dev"):
+        if rows := rows_of.get(task):
+            geometry = pair_geometry(first[rows], second[rows], gold[rows])
+            scores |= {f"{task}_{name}": value for name, value in geometry.items()}
+    return scores
+
+
+def pair_geometry(first: Tensor, second: Tensor, gold: Tensor) -> Mapping[str, float]:
+    """Return alignment of the pairs with a score above 4 and uniformity of all sentences, as SimCSE defines them.
+
+    first, second   unit vectors of the pairs' sentences, each (n, d)
+    gold            scores of people from 0 to 5, (n,)
+
+    A sentence that occurs in several pairs counts each time. Alignment is missing if no score is above 4.
+    """
+    positive = gold > _POSITIVE
+    aligned = {"alignment": alignment(first[positive], second[positive])} if bool(positive.any()) else {}
+    return {**aligned, "uniformity": uniformity(torch.cat([first, second]))}
+
+
+def _correlation(task: str, cosine: Tensor, gold: Tensor) -> float:
+    try:
+        return spearman(cosine, gold)
+    except ValueError as error:
+        raise ValueError(f"sts: {task}: {error}") from error
+
+
+def spearman(x: Tensor, y: Tensor) -> float:
+    """Return Spearman's rank correlation of two samples (n,); equal values share their mean rank.
+
+    >>> round(spearman(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 3.0, 2.0])), 4)
+    0.5
+    """
+    if x.ndim != 1 or x.shape != y.shape:
+        raise ValueError(f"expected two samples of equal length, got shapes {tuple(x.shape)} and {tuple(y.shape)}")
+    for name, values in (("first", x), ("second", y)):
+        if len(values) < 2 or bool((values == values[0]).all()):
+            raise ValueError(
+                f"a rank correlation needs different values, but all {len(values)} of the {name} sample are equal"
+            )
+    with needs_extra("Spearman's correlation", "text", TEXT_PACKAGES):
+        from scipy.stats import spearmanr
+    return float(spearmanr(x.double().numpy(force=True), y.double().numpy(force=True)).statistic)

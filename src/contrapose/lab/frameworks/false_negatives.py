@@ -1,0 +1,115 @@
+"""FNC: a momentum encoder's keys of the batch and of earlier ones, among which support views find false negatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from contrapose.distributed import gather
+from contrapose.embeddings import Embeddings, with_queue
+from contrapose.lab.cuda.streams import side_stream
+from contrapose.lab.frameworks.framework import (
+    FrameworkRow,
+    Parts,
+    other_views_of_batch,
+    register_queue,
+    replace_oldest,
+)
+from contrapose.lab.frameworks.momentum import MomentumFramework
+from contrapose.lab.networks.encoder import Encoder
+from contrapose.losses.parse import loss_name
+from contrapose.pairs import unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupportSettings:
+    """Settings of a run that belong to this framework."""
+
+    anchor_views: int = 2
+    """FNC: number of views, the first ones, that are anchors and positives; the others and local crops only help to find
+    false negatives. 0: all views are anchors, as in the authors' code."""
+
+
+class FNC(MomentumFramework):
+    """FNC (Huynh et al.): queries of the anchor views meet keys of the other anchor views, of other images and of a queue.
+
+    The momentum encoder makes keys of all views. All are support views, by which `fnc` recognises false negatives; those
+    of the anchor views are positives and candidates, and overwrite the oldest rows of the queue after the step.
+    """
+
+    rows: Tensor
+    place: Tensor
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        projector: nn.Module,
+        *,
+        width: int,
+        size: int = 65536,
+        momentum: float = 0.999,
+        anchor_views: int = 2,
+        has_score: bool = False,
+    ) -> None:
+        super().__init__(encoder, projector, momentum=momentum, has_score=has_score)
+        self.anchor_views = anchor_views
+        # Zeros, as in the authors' code: such a row has a score of 0, below any sensible threshold.
+        register_queue(self, torch.zeros(size, width))
+
+    def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
+        """Compare the queries of the anchor views with the keys of the batch and with the queue."""
+        # All anchor views have one size: local crops come after them, in a group of their own.
+        anchors = [views[0][: self.anchor_views]] if self.anchor_views else views
+        with side_stream(views[0].device) as join:
+            keys = self.make_keys(views)
+        query, score = self.split_score(gather(self.embed(anchors), 1))
+        join()
+        keys = gather(keys, 1)
+        return Embeddings(
+            z=query,
+            target=keys[: len(query)],
+            support=keys,
+            score=score,
+            ids=gather(index),
+            # A copy: the backward pass must not see rows that have been replaced.
+            compare=with_queue(self.rows.clone(), keys=True),
+        )
+
+    @torch.no_grad()
+    def update(self, batch: Embeddings, **settings: Any) -> None:
+        """Replace the oldest rows by the anchor views' keys of a batch."""
+        assert batch.target is not None
+        replace_oldest(self.rows, self.place, unit(batch.target).flatten(0, 1))
+
+
+def _build(parts: Parts, run: Any) -> FNC:
+    return FNC(
+        parts.tower.encoder,
+        parts.tower.projector,
+        width=parts.tower.width,
+        size=run.queue,
+        momentum=run.momentum,
+        anchor_views=run.anchor_views,
+        has_score=parts.has_score,
+    )
+
+
+def _negatives(run: Any, views: int) -> int:
+    return int(run.queue) + other_views_of_batch(run, run.anchor_views or views)
+
+
+def _check(run: Any) -> None:
+    if loss_name(run.loss) == "align_uniform":
+        raise ValueError("loss: align_uniform spreads out queries, and fnc has keys as negatives; use --framework moco")
+    # A single view is refused by the number that the framework needs.
+    if run.anchor_views == 1 or run.anchor_views > max(2, run.view_count):
+        raise ValueError(
+            f"anchor_views: expected 0 for all, or from 2 to the {run.view_count} views of full size (--view-count), "
+            f"got {run.anchor_views}"
+        )
+
+
+ROWS = (FrameworkRow(name="fnc", build=_build, negatives=_negatives, own_settings=("anchor_views",), check=_check),)

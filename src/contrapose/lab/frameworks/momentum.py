@@ -1,0 +1,211 @@
+"""Frameworks with a momentum encoder, and MoCo v2, which keeps a queue of its keys."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from contrapose.distributed import gather
+from contrapose.embeddings import Embeddings, with_queue
+from contrapose.lab.cuda.streams import side_stream
+from contrapose.lab.frameworks.framework import (
+    Framework,
+    FrameworkRow,
+    Parts,
+    check_global_crops,
+    encode,
+    global_crops,
+    other_views_of_batch,
+    register_queue,
+    replace_oldest,
+    separate_views,
+)
+from contrapose.lab.networks.encoder import Encoder
+from contrapose.lab.networks.norms import split_norms
+from contrapose.pairs import unit
+from contrapose.randomness import bits
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomentumSettings:
+    """Settings of a run that belong to these frameworks."""
+
+    queue: int = 4096
+    """MoCo, FNC, NNCLR, SwAV: rows of the queue."""
+    norm_splits: int = 1
+    """MoCo: compute batch norms over this many parts of the batch, as on that many GPUs, with keys shuffled between them."""
+    symmetric: bool = False
+    """MoCo: both views are queries, each with the other's key. Otherwise only the first is; of more than two views, all are."""
+    batch_negatives: bool = False
+    """MoCo: the other queries of the batch are negatives too, beside the queue."""
+    momentum: float = 0.99
+    """Momentum of the key encoder of MoCo, MoCo v3 and FNC, and of the teacher of BYOL and DINO. The memory bank always uses
+    0.5."""
+    rising: bool = False
+    """MoCo v3, BYOL, DINO: raise the momentum to 1 over the training, by half a cosine."""
+
+
+class MomentumFramework(Framework):
+    """Query network and its exponential moving average θ_k ← m θ_k + (1-m) θ_q.
+
+    The average moves after each step, which is MoCo's own order: there it moves before the next keys are made. With `rising`,
+    m follows half a cosine to 1 over the training, an epoch at a time (BYOL, MoCo v3).
+    """
+
+    ema_rate: Tensor
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        projector: nn.Module,
+        *,
+        momentum: float,
+        rising: bool = False,
+        has_score: bool = False,
+    ) -> None:
+        super().__init__(encoder, projector, has_score=has_score)
+        if not 0 <= momentum <= 1:
+            raise ValueError(f"momentum: expected a number from 0 to 1, got {momentum!r}")
+        self.momentum, self.rising = momentum, rising
+        # 1 - m in a tensor, since a captured step reads it
+        self.register_buffer("ema_rate", torch.tensor(1 - momentum), persistent=False)
+        # Copied after batch norms were split, so that keys are normalised as queries are.
+        self.keys = copy.deepcopy(nn.Sequential(encoder, projector)).requires_grad_(False)
+
+    @torch.no_grad()
+    def make_keys(self, views: list[Tensor]) -> Tensor:
+        """Return (V, B, d) by the momentum encoder."""
+        return self.split_score(encode(self.keys, views))[0]
+
+    def averaged_parameters(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the parameters of the average, and those that they follow."""
+        return list(self.keys.parameters()), list(nn.Sequential(self.encoder, self.projector).parameters())
+
+    def compile_encoders(self) -> None:
+        """Compile the query encoder and the key encoder."""
+        super().compile_encoders()
+        encoder = self.keys[0]
+        assert isinstance(encoder, Encoder)
+        encoder.network.compile(dynamic=False)
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Move the key network towards the query network; its running statistics are its own."""
+        # All parameters in one kernel; buffers (running statistics) are not averaged.
+        keys, query = self.averaged_parameters()
+        if not self.rising:
+            torch._foreach_lerp_(keys, query, 1 - self.momentum)
+            return
+        ahead = list(torch._foreach_sub(query, keys))
+        torch._foreach_mul_(ahead, self.ema_rate)
+        torch._foreach_add_(keys, ahead)
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """Let 1 - m fall to 0 as the training ends."""
+        if self.rising:
+            self.ema_rate.fill_((1 - self.momentum) * (1 + math.cos(math.pi * epoch / epochs)) / 2)
+
+
+class MoCo(MomentumFramework):
+    """MoCo v2. With two views, the first is the query and the second its key. If `symmetric`, or with more views, every view is
+    a query, and the keys of the others are its positives (CACR, Alg. 3). Local crops have no keys.
+
+    The last view's keys overwrite the oldest rows of the queue. With `norm_splits`, batch norm is computed per part of the batch,
+    and keys are shuffled between parts, so that batch statistics do not leak which key belongs to which query (shuffled batch
+    norm, as on that many GPUs).
+    """
+
+    rows: Tensor
+    place: Tensor
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        projector: nn.Module,
+        *,
+        width: int,
+        size: int = 65536,
+        momentum: float = 0.999,
+        batch_negatives: bool = False,
+        norm_splits: int = 1,
+        symmetric: bool = False,
+        has_score: bool = False,
+    ) -> None:
+        if norm_splits < 1:
+            raise ValueError(f"norm_splits: expected at least 1, got {norm_splits!r}")
+        if norm_splits > 1:
+            split_norms(encoder, norm_splits)
+            split_norms(projector, norm_splits)
+        super().__init__(encoder, projector, momentum=momentum, has_score=has_score)
+        self.norm_splits = norm_splits
+        self.batch_negatives, self.symmetric = batch_negatives, symmetric
+        register_queue(self, unit(torch.randn(size, width)))
+
+    def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
+        """Compare queries with keys and queue."""
+        each = separate_views(views)
+        one_query = len(each) == 2 and not self.symmetric
+        # Local crops are queries only.
+        key_views = each[: sum(len(group) for group in global_crops(views))]
+        with side_stream(each[0].device) as join:
+            keys = self._shuffled_keys(key_views[1:] if one_query else key_views, index)
+        query, score = self.split_score(gather(self.embed(each[:1] if one_query else each), 1))
+        join()
+        # A copy: the backward pass must not see rows that have been replaced.
+        compare = with_queue(self.rows.clone(), batch=self.batch_negatives)
+        return Embeddings(z=query, target=gather(keys, 1), score=score, ids=gather(index), compare=compare)
+
+    def _shuffled_keys(self, views: list[Tensor], index: Tensor) -> Tensor:
+        if self.norm_splits == 1:
+            return self.make_keys(views)
+        # A function of the images and the queue, so that it resumes; the place stays a tensor, so nothing waits for the device.
+        order = torch.argsort(bits(index.to(self.place.device), self.place))
+        keys = self.make_keys([group[:, order] for group in views])
+        return keys[:, torch.argsort(order)]
+
+    @torch.no_grad()
+    def update(self, batch: Embeddings, **settings: Any) -> None:
+        """Replace the oldest rows by the last view's keys of a batch."""
+        assert batch.target is not None
+        replace_oldest(self.rows, self.place, unit(batch.target[-1]))
+
+
+def _build_moco(parts: Parts, run: Any) -> MoCo:
+    return MoCo(
+        parts.tower.encoder,
+        parts.tower.projector,
+        width=parts.tower.width,
+        size=run.queue,
+        momentum=run.momentum,
+        norm_splits=run.norm_splits,
+        symmetric=run.symmetric,
+        batch_negatives=run.batch_negatives,
+        has_score=parts.has_score,
+    )
+
+
+def _moco_negatives(run: Any, views: int) -> int:
+    queries = 1 if views == 2 and not run.symmetric else views
+    return int(run.queue) + int(run.batch_negatives) * other_views_of_batch(run, queries)
+
+
+def _check_moco(run: Any) -> None:
+    check_global_crops(run)
+    if run.batch % run.norm_splits:
+        raise ValueError(f"norm_splits: a batch of {run.batch} cannot be split into {run.norm_splits} equal parts")
+
+
+ROWS = (
+    FrameworkRow(
+        name="moco",
+        build=_build_moco,
+        negatives=_moco_negatives,
+        own_settings=("symmetric", "batch_negatives", "norm_splits"),
+        check=_check_moco,
+    ),
+)

@@ -1,0 +1,256 @@
+"""Frameworks with prototypes, which samples are assigned to: SwAV and DINO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from contrapose.distributed import gather
+from contrapose.embeddings import Embeddings, within_batch
+from contrapose.lab.cuda.streams import side_stream
+from contrapose.lab.frameworks.framework import Framework, FrameworkRow, Parts, global_crops, replace_oldest
+from contrapose.lab.frameworks.momentum import MomentumFramework
+from contrapose.lab.networks.encoder import Encoder
+from contrapose.pairs import unit
+
+_CENTER_MOMENTUM = 0.9
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrototypeSettings:
+    """Settings of a run that belong to these frameworks."""
+
+    prototypes: int = 0
+    """SwAV, DINO: number of prototypes; 0: 3,000 for SwAV, 65,536 for DINO."""
+    frozen_epochs: int = 1
+    """SwAV, DINO: epochs at the start in which the prototypes are not trained."""
+    queue_start: int = 0
+    """SwAV: epoch, counted from 1, from which on codes are computed with the queue's samples too; 0: without a queue."""
+
+
+class Prototypes(nn.Module):
+    """Learned directions (p, d), which do not move in the first epochs."""
+
+    is_trained: Tensor
+
+    def __init__(self, count: int, width: int, *, frozen_epochs: int) -> None:
+        super().__init__()
+        if count < 2:
+            raise ValueError(f"prototypes: expected at least 2, got {count!r}")
+        # As a linear layer without bias is initialised, which is what the authors' prototypes are.
+        self.weight = nn.Parameter(nn.Linear(width, count, bias=False).weight.detach())
+        self.before_step = self.weight.detach()
+        self.frozen_epochs = frozen_epochs
+        # 0 or 1 in a tensor, since a captured step reads it
+        self.register_buffer("is_trained", torch.tensor(float(frozen_epochs == 0)), persistent=False)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Train the prototypes in this epoch, counted from 0, or not."""
+        self.is_trained.fill_(float(epoch >= self.frozen_epochs))
+
+    def forward(self) -> Tensor:
+        """Return the prototypes (p, d), with a gradient of zero while they are frozen."""
+        self.before_step = self.weight.detach().clone()
+        return torch.lerp(self.before_step, self.weight, self.is_trained)
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Undo what the optimiser did to frozen prototypes: Adam moves weights by their decay alone, without a gradient."""
+        self.weight.copy_(torch.lerp(self.before_step, self.weight, self.is_trained))
+
+
+class SwAV(Framework):
+    """SwAV: the code of a view, its assignment to prototypes, is predicted from the sample's other views.
+
+    Codes are those of the global crops; Sinkhorn's algorithm balances them over the batch and, from epoch `queue_start` on
+    and once it is full, a queue of earlier samples.
+    """
+
+    rows: Tensor
+    place: Tensor
+    row_count: Tensor
+    queue_in_use: Tensor
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        projector: nn.Module,
+        *,
+        width: int,
+        prototypes: int = 3000,
+        frozen_epochs: int = 1,
+        queue: int = 3840,
+        queue_start: int = 0,
+    ) -> None:
+        super().__init__(encoder, projector)
+        self.prototypes = Prototypes(prototypes, width, frozen_epochs=frozen_epochs)
+        self.queue_start = queue_start
+        # One queue for each of the two global crops; without one, no rows.
+        self.register_buffer("rows", torch.zeros(2, queue if queue_start else 0, width))
+        self.register_buffer("place", torch.zeros((), dtype=torch.long))
+        self.register_buffer("row_count", torch.zeros((), dtype=torch.long))
+        self.register_buffer("queue_in_use", torch.zeros(()), persistent=False)
+
+    def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
+        """Compare all views with the prototypes."""
+        return Embeddings(
+            z=gather(self.embed(views), 1),
+            ids=gather(index),
+            prototypes=self.prototypes(),
+            # A copy: the backward pass must not see rows that have been replaced.
+            stored=self.rows.clone() if self.queue_start else None,
+            stored_weight=self.queue_in_use * (self.row_count >= self.rows.shape[1]) if self.queue_start else None,
+            global_views=len(views[0]),
+            compare=within_batch,
+        )
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """Release the prototypes and use the queue when it is time."""
+        self.prototypes.begin_epoch(epoch)
+        self.queue_in_use.fill_(float(0 < self.queue_start <= epoch + 1))
+
+    @torch.no_grad()
+    def update(self, batch: Embeddings, **settings: Any) -> None:
+        """Replace the oldest rows of the queues by the global crops' embeddings of a batch."""
+        if not self.queue_start:
+            return
+        for rows, fresh in zip(self.rows, unit(batch.z[:2].detach()), strict=True):
+            place = self.place.clone()
+            replace_oldest(rows, place, fresh)
+        self.place.copy_(place)
+        self.row_count += batch.z.shape[1]
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Normalise the prototypes, so that their learning rate does not fall as they grow."""
+        self.prototypes.after_step()
+        self.prototypes.weight.copy_(unit(self.prototypes.weight))
+
+
+class DINO(MomentumFramework):
+    """DINO: the teacher's assignment of a global crop to prototypes is predicted from the sample's other views.
+
+    The teacher is the moving average of encoder, projector and prototypes. `center` follows the mean of its scores, and is
+    subtracted from them, so that no prototype gets all samples.
+    """
+
+    center: Tensor
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        projector: nn.Module,
+        *,
+        width: int,
+        prototypes: int = 65536,
+        frozen_epochs: int = 1,
+        momentum: float = 0.996,
+        rising: bool = False,
+    ) -> None:
+        super().__init__(encoder, projector, momentum=momentum, rising=rising)
+        self.prototypes = Prototypes(prototypes, width, frozen_epochs=frozen_epochs)
+        self.teacher_prototypes = nn.Parameter(self.prototypes.weight.detach().clone(), requires_grad=False)
+        self.register_buffer("center", torch.zeros(prototypes))
+
+    def averaged_parameters(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the teacher's parameters and the student's, prototypes included."""
+        teacher, student = super().averaged_parameters()
+        return [*teacher, self.teacher_prototypes], [*student, self.prototypes.weight]
+
+    def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
+        """Compare all views with the student's prototypes, and the global crops with the teacher's."""
+        with side_stream(views[0].device) as join:
+            teacher = self.make_keys(global_crops(views))
+        student = self.embed(views)
+        join()
+        return Embeddings(
+            z=gather(student, 1),
+            target=gather(teacher, 1),
+            ids=gather(index),
+            prototypes=self.prototypes(),
+            # Copies: the backward pass must not see values that have moved.
+            target_prototypes=self.teacher_prototypes.clone(),
+            center=self.center.clone(),
+            global_views=len(views[0]),
+            compare=within_batch,
+        )
+
+    def after_step(self) -> None:
+        """Move the teacher towards the student."""
+        self.prototypes.after_step()
+        super().after_step()
+
+    def begin_epoch(self, epoch: int, epochs: int) -> None:
+        """Release the prototypes when it is time, and move the momentum."""
+        super().begin_epoch(epoch, epochs)
+        self.prototypes.begin_epoch(epoch)
+
+    @torch.no_grad()
+    def update(self, batch: Embeddings, **settings: Any) -> None:
+        """Move the center towards the mean of the teacher's scores."""
+        scores = batch.assignments.target
+        assert scores is not None
+        self.center.lerp_(scores.mean((0, 1)).to(self.center.dtype), 1 - _CENTER_MOMENTUM)
+
+
+def _build_swav(parts: Parts, run: Any) -> SwAV:
+    return SwAV(
+        parts.tower.encoder,
+        parts.tower.projector,
+        width=parts.tower.width,
+        prototypes=run.prototypes or 3000,
+        frozen_epochs=run.frozen_epochs,
+        queue=run.queue,
+        queue_start=run.queue_start,
+    )
+
+
+def _build_dino(parts: Parts, run: Any) -> DINO:
+    return DINO(
+        parts.tower.encoder,
+        parts.tower.projector,
+        width=parts.tower.width,
+        prototypes=run.prototypes or 65536,
+        frozen_epochs=run.frozen_epochs,
+        momentum=run.momentum,
+        rising=run.rising,
+    )
+
+
+def _check_prototypes(run: Any) -> None:
+    if run.prototypes == 1:
+        raise ValueError("prototypes: expected at least 2, or 0 for the method's own number, got 1")
+
+
+def _check_swav(run: Any) -> None:
+    _check_prototypes(run)
+    if run.queue_start and run.view_count != 2:
+        raise ValueError(
+            f"queue_start: the queue holds two global crops of each image, got --view-count {run.view_count}"
+        )
+
+
+_PROTOTYPES = ("prototypes", "frozen_epochs")
+
+ROWS = (
+    FrameworkRow(
+        name="swav",
+        build=_build_swav,
+        negatives=lambda run, views: 0,
+        own_settings=(*_PROTOTYPES, "queue_start"),
+        check=_check_swav,
+        offers=("assignments",),
+    ),
+    FrameworkRow(
+        name="dino",
+        build=_build_dino,
+        negatives=lambda run, views: 0,
+        own_settings=(*_PROTOTYPES, "rising"),
+        has_target=True,
+        check=_check_prototypes,
+        offers=("assignments",),
+    ),
+)

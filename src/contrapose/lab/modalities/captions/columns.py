@@ -1,0 +1,128 @@
+"""Columns of a file of captions: which one has the image, which one the caption, and which one the part."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from contrapose.lab.modalities.images.decoding import ENDINGS
+from contrapose.lab.modalities.text.columns import choose_columns
+from contrapose.lab.modalities.text.records import is_number
+
+# Usual names; of several that a file has, the first of this order is used.
+IMAGE = (
+    "image",
+    "image_path",
+    "image_name",
+    "image_file",
+    "filepath",
+    "file_path",
+    "file_name",
+    "filename",
+    "file",
+    "path",
+    "img",
+    "name",
+)
+CAPTION = ("caption", "captions", "text", "texts", "sentence", "sentences", "title", "description")
+PART = ("split",)
+# Names of the parts of a data set. Karpathy's "restval" are validation images of COCO that are trained on.
+PARTS = {
+    **dict.fromkeys(("train", "training", "restval"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+_CAPTION_NUMBER = re.compile(r"#\d+$")
+
+
+def image_name(cell: str) -> str:
+    """Return the name of an image without the number of its caption: a.jpg for Flickr's a.jpg#0."""
+    return _CAPTION_NUMBER.sub("", cell.strip())
+
+
+def usual_column(names: Sequence[str], usual: Sequence[str]) -> str:
+    """Return the column with a usual name, in any capitalisation; empty if there is none."""
+    by_lower_case = {name.strip().lower(): name for name in reversed(names)}
+    return next((by_lower_case[name] for name in usual if name in by_lower_case), "")
+
+
+def choose_caption_columns(
+    names: Sequence[str], first: Mapping[str, Any], requested: Sequence[str], *, file: str
+) -> tuple[str, str, str]:
+    """Return the columns of images, captions and parts; empty for a file without parts.
+
+    first       values of the first row of a file without names, by number: they tell the columns; empty: names do
+    requested   names or numbers from 1 on, of two or three columns in this order; empty: those with usual names
+    """
+    if requested:
+        return _requested(names, requested, file)
+    choose_columns(names, (), file=file)  # no name may occur twice
+    if first:
+        image, caption = _image_cell(first), _caption_cell(first)
+        part = ""
+    else:
+        image, caption, part = (usual_column(names, usual) for usual in (IMAGE, CAPTION, PART))
+    for column, what, usual in ((image, "images", IMAGE), (caption, "captions", CAPTION)):
+        if not column:
+            raise ValueError(
+                f"data: cannot tell which column of {file} has the {what}, of {', '.join(names)}; name the columns of images "
+                f"and captions with --columns, for example --columns {names[0]} {names[-1]}, or write a first row with "
+                f"names: {usual[0]} is recognised"
+            )
+    return image, caption, part
+
+
+def _requested(names: Sequence[str], requested: Sequence[str], file: str) -> tuple[str, str, str]:
+    if len(requested) not in (2, 3):
+        raise ValueError(
+            f"columns: expected two, of images and captions, or three with the one of parts (train, val, test), got "
+            f"{len(requested)}: {' '.join(requested)}"
+        )
+    numbers = {str(number): name for number, name in enumerate(names, start=1)}
+    chosen = [name if name in names else numbers.get(name, name) for name in requested]
+    image, caption, *part = choose_columns(names, chosen, file=file)
+    return image, caption, part[0] if part else ""
+
+
+def _image_cell(first: Mapping[str, Any]) -> str:
+    return next((name for name, cell in first.items() if _is_image(cell)), "")
+
+
+def _caption_cell(first: Mapping[str, Any]) -> str:
+    """Return the only column that has neither images nor numbers; empty if there are several."""
+    others = [name for name, cell in first.items() if name != _image_cell(first)]
+    # Of two columns the other one has captions, even if the first caption is a number.
+    texts = others if len(others) == 1 else [name for name in others if not is_number(str(first[name]))]
+    return texts[0] if len(texts) == 1 else ""
+
+
+def _is_image(cell: Any) -> bool:
+    return isinstance(cell, str) and PurePath(image_name(cell)).suffix.lower() in ENDINGS
+
+
+def part_cell(first: Mapping[str, Any]) -> str:
+    """Return the first column whose cell is the name of a part; empty if there is none."""
+    return next((name for name, cell in first.items() if str(cell).strip().lower() in PARTS), "")
+
+
+def choose_part_columns(names: Sequence[str], first: Mapping[str, Any], *, file: str) -> tuple[str, str]:
+    """Return the columns of images and parts of a file that says which images are trained on."""
+    image = _image_cell(first) if first else usual_column(names, IMAGE)
+    part = part_cell(first) if first else usual_column(names, PART)
+    if not image or not part:
+        raise ValueError(
+            f"data: cannot tell which columns of {file} have the images and their parts, of {', '.join(names)}; expected the "
+            "name of an image and train, val or test in each row, such as: a.jpg<TAB>train"
+        )
+    return image, part
+
+
+def are_names(cells: Sequence[Any], requested: Collection[str]) -> bool:
+    """Return whether a first row has the names of the columns: one is usual, or was asked for."""
+    if any(name in cells for name in requested if not name.isdigit()):
+        return True
+    # A row with the name of an image has a caption beside it, even if that is a single word such as "text".
+    usual = {*IMAGE, *CAPTION, *PART}
+    return not any(map(_is_image, cells)) and any(str(cell).strip().lower() in usual for cell in cells)

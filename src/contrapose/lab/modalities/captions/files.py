@@ -1,0 +1,119 @@
+"""Images with captions on disk: a folder with a file of captions, or WebDataset's tars."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from contrapose.lab.modalities.captions.folder import read_folder
+from contrapose.lab.modalities.captions.reading import Reading
+from contrapose.lab.modalities.captions.shapes import is_shapes, read_shapes
+from contrapose.lab.modalities.captions.shards import find_tars, names_tar, read_tars
+from contrapose.lab.modalities.captions.table import find_tables
+from contrapose.lab.modalities.images.decoding import ImagePath
+from contrapose.lab.modalities.images.folder import loose_images, visible_folders
+from contrapose.lab.modalities.tars import TarMember as TarMember  # offered here too, beside the lists that have them
+from contrapose.lab.modalities.text.records import format_of
+
+_EXPECTED = (
+    "expected a folder with captions.tsv (or .csv, .jsonl, .txt, .parquet) and images, a .tar file, or a folder of .tar files "
+    "(docs/captions.md)"
+)
+
+
+@dataclass(frozen=True)
+class CaptionList:
+    """Images, the captions of each, and the part of each if the data has parts; made by `open_captions`."""
+
+    name: str
+    images: tuple[ImagePath, ...]
+    captions: tuple[tuple[str, ...], ...]  # of each image, at least one
+    parts: tuple[str, ...]  # train, val or test for each image; empty if the data does not say
+    notes: tuple[str, ...]  # what a user may not expect of the data, one sentence each
+    fingerprint: str  # of the names of the images, their captions and parts
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+def is_captions(path: Path) -> bool:
+    """Return whether a path is one of images with captions, without reading them."""
+    if path.is_dir():
+        # Tars beside folders or images are more likely the downloads from which these were unpacked.
+        tars_only = bool(find_tars(path)) and not visible_folders(path) and not loose_images(path)
+        return bool(find_tables(path, "captions")) or tars_only
+    if names_tar(path) or is_shapes(path):
+        return True
+    folder = path.parent
+    return path in find_tables(folder, "captions") and bool((folder / "images").is_dir() or loose_images(folder))
+
+
+def open_captions(path: Path, *, columns: Sequence[str] = (), skip_broken: bool = False) -> CaptionList:
+    """List images with their captions; the images stay on disk.
+
+    path          a folder with captions.tsv (.csv, .jsonl, .txt, .parquet), or that file, with images beside it or in
+                  images/; or a .tar of WebDataset, a folder of them, or a pattern such as shards-{0000..0003}.tar; or
+                  shapes, the built-in set
+    columns       columns of images and captions, and of parts if there are any, by name, or by number from 1 on; empty: those
+                  with usual names, such as image, file_name, caption, text and split
+    skip_broken   leave out rows and members that cannot be used, and use any share of captions with images; by default, a row
+                  that cannot be used is an error, and so is a missing image for more than half of the captions or a missing
+                  caption for more than half of the images
+    """
+    file = _captions_file(path)
+    if file is not None:
+        reading = read_folder(file, columns=columns, skip_broken=skip_broken)
+    else:
+        tars = find_tars(path)
+        if not tars and not is_shapes(path):
+            raise ValueError(_unknown(path))
+        if columns:
+            raise ValueError(f"columns: they are for a file of captions, and {path} has none; leave --columns out")
+        reading = read_tars(tars, source=str(path), skip_broken=skip_broken) if tars else read_shapes()
+    return _complete(reading, _name(path), skip_broken)
+
+
+def _captions_file(path: Path) -> Path | None:
+    """Return the file of captions of a folder, or the path itself if it is one; None for other data."""
+    if not path.is_dir():
+        return path if format_of(path) and path.is_file() else None
+    files = find_tables(path, "captions")
+    if len(files) > 1:
+        names = " and ".join(file.name for file in files)
+        raise ValueError(f"data: {path} has {names}; name the one to read, for example --data {files[0]}")
+    return files[0] if files else None
+
+
+def _unknown(path: Path) -> str:
+    if not path.exists():
+        return f"data: {path} does not exist; {_EXPECTED}"
+    if path.is_dir():
+        content = "has no captions" if any(path.iterdir()) else "is empty"
+        return f"data: {path} {content}; {_EXPECTED}"
+    return f"data: cannot tell the format of {path}; {_EXPECTED}"
+
+
+def _complete(reading: Reading, name: str, skip_broken: bool) -> CaptionList:
+    """Check what was read, and return it with notes on what is left out."""
+    if not skip_broken:
+        reading.check_shares()
+    reading.make_notes()
+    reading.leave_out_without_part()
+    reading.check_not_empty()
+    images = tuple(reading.captions)
+    captions = tuple(tuple(texts) for texts in reading.captions.values())
+    parts = tuple(reading.parts[image] for image in images) if reading.parts else ()
+    digest = hashlib.blake2b(digest_size=8)
+    for number, image in enumerate(images):
+        # Names without the folders above them, so that a data set keeps its fingerprint when it is moved.
+        row = [f"{image.parent.name}/{image.name}", captions[number], parts[number] if parts else ""]
+        digest.update(json.dumps(row).encode())
+    return CaptionList(name, images, captions, parts, tuple(reading.notes), digest.hexdigest())
+
+
+def _name(path: Path) -> str:
+    """Return the name of a data set: of its folder, or of its tars."""
+    return path.parent.name or path.name if format_of(path) and not path.is_dir() else path.name or path.resolve().name

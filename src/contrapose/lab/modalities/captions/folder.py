@@ -1,0 +1,135 @@
+"""A folder of images with a file of their captions."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from contrapose.lab.modalities.captions.columns import choose_caption_columns, choose_part_columns, image_name
+from contrapose.lab.modalities.captions.reading import Reading
+from contrapose.lab.modalities.captions.table import Table, find_tables, open_table
+from contrapose.lab.modalities.images.folder import all_images
+from contrapose.lab.modalities.tars import printable
+from contrapose.lab.modalities.text.lines import EMPTY, Broken
+from contrapose.lab.modalities.text.records import row_error
+
+
+def read_folder(file: Path, *, columns: Sequence[str], skip_broken: bool) -> Reading:
+    """Read a file of captions, the images in its folder, and the file `split` beside it if there is one."""
+    table, images = open_table(file, columns), _ImageIndex(file.parent)
+    image_column, caption_column, part_column = choose_caption_columns(
+        table.names, table.first, columns, file=str(file)
+    )
+    advice = (
+        f"expected the images beside {file.name} or in images/, by their names in column {image_column!r}: check the folder "
+        "and the column (--columns)"
+    )
+    reading = Reading(str(file), advice)
+
+    def add(row: dict[str, Any], where: str) -> Broken | None:
+        name, texts = _name(row, image_column), _texts(row, caption_column)
+        if isinstance(name, Broken):
+            return name
+        if isinstance(texts, Broken):
+            return texts
+        image, part = images.find(name), row.get(part_column) or ""
+        problem = reading.assign(image, str(part)) if image is not None and part else None
+        if problem is None:
+            reading.add(image, name, texts, where)
+        return problem
+
+    _each_row(table, add, reading, skip_broken)
+    _read_parts(file.parent, images, reading, skip_broken)
+    if reading.without_image and reading.without_image[0].startswith(("http://", "https://")):
+        reading.advice = "the images are web addresses: download them first, for example with img2dataset"
+    reading.without_caption += [printable(name) for name, path in images.paths.items() if path not in reading.captions]
+    return reading
+
+
+def _read_parts(folder: Path, images: _ImageIndex, reading: Reading, skip_broken: bool) -> None:
+    """Read the part of each image from split.tsv, in place of a column of the captions."""
+    files = find_tables(folder, "split")
+    if not files:
+        return
+    table = open_table(files[0])
+    image_column, part_column = choose_part_columns(table.names, table.first, file=str(files[0]))
+    reading.parts.clear()
+
+    def assign(row: dict[str, Any], where: str) -> Broken | None:
+        name = _name(row, image_column)
+        if isinstance(name, Broken):
+            return name
+        image = images.find(name)
+        # A name without an image does no harm: its captions, if there are any, are counted already.
+        return None if image is None else reading.assign(image, str(row.get(part_column) or ""))
+
+    _each_row(table, assign, reading, skip_broken)
+    if not reading.parts:
+        # Without this, all images would be trained on, test images too.
+        raise ValueError(
+            f"data: {files[0]} names no image of {folder}; expected the names that the captions have, such as "
+            f"{printable(next(iter(images.paths), 'a.jpg'))}"
+        )
+
+
+def _each_row(
+    table: Table, use: Callable[[dict[str, Any], str], Broken | None], reading: Reading, skip_broken: bool
+) -> None:
+    """Call `use` with each row; the first one that cannot be used is an error, or is counted if so chosen."""
+    first: tuple[int, Broken] | None = None
+    others = 0
+    for number, row in table.rows():
+        where = f"line {number:,} of {table.path.name}"
+        if row == EMPTY:
+            reading.empty.append(where)
+            continue
+        problem = row if isinstance(row, Broken) else use(row, where)
+        if problem is None:
+            continue
+        reading.broken.append(f"{where} {problem.reason}")
+        first, others = (first, others + 1) if first else ((number, problem), 0)
+    if first and not skip_broken:
+        raise row_error(table.path, first[0], first[1], others=others)
+
+
+def _name(row: dict[str, Any], column: str) -> str | Broken:
+    cell = row.get(column)
+    return image_name(cell) if isinstance(cell, str) else _no_text(cell, column)
+
+
+def _texts(row: dict[str, Any], column: str) -> list[str] | Broken:
+    """Return the captions of a row: one text, or a list of them."""
+    cell = row.get(column)
+    texts = [] if cell is None else cell if isinstance(cell, list) else [cell]
+    other = next((text for text in texts if not isinstance(text, str)), "")
+    return texts if isinstance(other, str) else _no_text(other, column)
+
+
+def _no_text(cell: Any, column: str) -> Broken:
+    value = "no text" if cell is None else f"{type(cell).__name__} instead of a text"
+    return Broken(f"has {value} in column {column!r}")
+
+
+class _ImageIndex:
+    """The images of a folder by their names in a file of captions."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # Listed once: asking the file system for each caption would take long for a large folder on a network.
+        self.paths = {path.relative_to(folder).as_posix(): path for path in all_images(folder)}
+
+    def find(self, name: str) -> Path | None:
+        """Return the file of an image that is named relative to the folder or to its images/; None if there is none."""
+        candidates = [posixpath.normpath(name), posixpath.normpath(posixpath.join("images", name))]
+        for candidate in candidates:
+            if candidate in self.paths:
+                return self.paths[candidate]
+        # Outside of the folder, hidden, or with an unusual ending.
+        for candidate in candidates:
+            path = self.folder / candidate
+            if os.path.isfile(path):
+                return path
+        return self.find(name.replace("\\", "/")) if "\\" in name else None

@@ -1,0 +1,108 @@
+"""What was read of images with captions, what was left out, and when that is too much."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from contrapose.lab.modalities.captions.columns import PARTS
+from contrapose.lab.modalities.images.decoding import ImagePath
+from contrapose.lab.modalities.tars import printable
+from contrapose.lab.modalities.text.lines import Broken
+
+LARGEST_SHARE = 0.5  # of captions or images that may be left out; more is hardly what the user means
+_LONG = 1000  # characters, from which on a caption is far longer than the tokens that any encoder here reads
+_NAMED = 3  # names in a note
+
+
+@dataclass
+class Reading:
+    """Captions by image, in the order of the data, with the names of all that is left out."""
+
+    source: str  # of the data, for messages
+    advice: str  # what to check if most captions have no image, or most images no caption
+    captions: dict[ImagePath, list[str]] = field(default_factory=dict)
+    parts: dict[ImagePath, str] = field(default_factory=dict)
+    count: int = 0  # of all captions, also of those without an image
+    without_image: list[str] = field(default_factory=list)  # the missing image of each such caption
+    without_caption: list[str] = field(default_factory=list)  # images
+    empty: list[str] = field(default_factory=list)  # lines or members whose caption is empty
+    broken: list[str] = field(default_factory=list)  # lines or members that cannot be used
+    long: list[str] = field(default_factory=list)  # lines or members whose caption is long
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, image: ImagePath | None, name: str, texts: Sequence[str], where: str) -> None:
+        """Add captions to an image; None if the image of this name does not exist."""
+        captions = [text.strip() for text in texts if text.strip()]
+        self.empty += [where] * max(len(texts) - len(captions), not texts)
+        self.long += [where for caption in captions if len(caption) > _LONG]
+        self.count += len(captions)
+        if image is None:
+            self.without_image += [printable(name)] * len(captions)
+        elif captions:
+            self.captions.setdefault(image, []).extend(captions)
+
+    def assign(self, image: ImagePath, name: str) -> Broken | None:
+        """Put an image into the part of this name; return why that cannot be, if so."""
+        part = PARTS.get(name.strip().lower(), "")
+        if not part:
+            return Broken(f"has the part {name!r}, expected train, val or test")
+        if self.parts.setdefault(image, part) != part:
+            return Broken(f"has {image.name} in {part}, but it is in {self.parts[image]} already")
+        return None
+
+    def check_shares(self) -> None:
+        """Refuse data of which most captions have no image, or most images no caption: something else must be wrong."""
+        images = len(self.captions) + len(self.without_caption)
+        part_advice = "expected train, val or test for each: check the names of the images in the file of parts"
+        for names, total, what, lack, advice in (
+            (self.without_image, self.count, "captions", "image", self.advice),
+            (self.without_caption, images, "images", "caption", self.advice),
+            (self._without_part(), len(self.captions), "images", "part", part_advice),
+        ):
+            if len(names) > LARGEST_SHARE * total:
+                raise ValueError(
+                    f"data: {len(names):,} of {total:,} {what} of {self.source} have no {lack}, for example {names[0]}; "
+                    f"{advice}, or use the rest with --skip-broken"
+                )
+
+    def leave_out_without_part(self) -> None:
+        """Leave out images without a part if others have one: they may be test images as well as training images."""
+        self._note("images in no part (train, val or test) are left out", self._without_part())
+        if self.parts:
+            self.captions = {image: texts for image, texts in self.captions.items() if image in self.parts}
+
+    def _without_part(self) -> list[str]:
+        return [printable(image.name) for image in self.captions if image not in self.parts] if self.parts else []
+
+    def check_not_empty(self) -> None:
+        """Refuse data without any image that has a caption."""
+        if not self.captions:
+            counts = (
+                f"{len(self.without_image):,} captions without image, {len(self.without_caption):,} images without caption, "
+                f"{len(self.empty):,} empty captions"
+            )
+            raise ValueError(f"data: {self.source} has no image with a caption ({counts}); {self.advice}")
+
+    def make_notes(self) -> None:
+        """Add a sentence on each kind of thing that was left out, or that a user may not expect."""
+        repeated = [printable(image.name) for image, texts in self.captions.items() if len(set(texts)) < len(texts)]
+        images = len(self.captions) + len(self.without_caption)
+        self._note("captions without an image are left out", self.without_image, self.count)
+        self._note("images without a caption are left out", self.without_caption, images)
+        self._note("empty captions are left out", self.empty)
+        self._note("rows or members that cannot be used are left out (--skip-broken)", self.broken)
+        self._note(f"captions of more than {_LONG:,} characters are cut to their first tokens", self.long)
+        self._note("images with the same caption twice keep both", repeated)
+
+    def _note(self, sentence: str, names: Sequence[str], total: int = 0) -> None:
+        if names:
+            of = f" of {total:,}" if total else ""
+            self.notes.append(f"data: {sentence}: {len(names):,}{of} ({some(names)})")
+
+
+def some(names: Sequence[str]) -> str:
+    """Name the first few, and say how many more there are."""
+    different = list(dict.fromkeys(names))
+    more = f" and {len(different) - _NAMED:,} more" if len(different) > _NAMED else ""
+    return ", ".join(different[:_NAMED]) + more

@@ -1,0 +1,38 @@
+"""Settings of a run that images with captions add to those of images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from contrapose.lab.modalities.text.encoders import EncoderName
+from contrapose.lab.modalities.text.views import DEFAULT_LENGTH
+
+TOWERS = ("images", "text")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptionSettings:
+    """The encoder of captions, and which of the two encoders is trained."""
+
+    text_encoder: str = ""
+    """Captions: their encoder: clip-small, clip, tiny, small, medium, minilm or hf:FOLDER; empty: chosen for the device."""
+    text_length: int = 0
+    """Captions: tokens after which one is cut; 0: 32."""
+    frozen_tower: str = ""
+    """Captions: images or text: this encoder keeps the weights that it starts with (LiT), and its projection is trained; empty:
+    both are trained."""
+
+
+def check_caption_settings(settings: CaptionSettings) -> None:
+    """Refuse a text encoder or a tower that does not exist, and captions without room for a word."""
+    if settings.text_encoder:
+        EncoderName.parse(settings.text_encoder, argument="text_encoder")
+    if settings.text_length in (1, 2):
+        raise ValueError(
+            f"text_length: expected at least 3 tokens, of which two mark start and end, or 0 for {DEFAULT_LENGTH}, got "
+            f"{settings.text_length}"
+        )
+    if settings.frozen_tower not in ("", *TOWERS):
+        raise ValueError(
+            f"frozen_tower: expected {' or '.join(TOWERS)}, or nothing to train both, got {settings.frozen_tower!r}"
+        )

@@ -1,0 +1,67 @@
+"""Views of images with captions: one random crop of the image, and one of its captions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from contrapose.lab.modalities.images.views import Views
+from contrapose.lab.modalities.text.views import TextViews
+from contrapose.randomness import uniform
+
+_CAPTION = 2  # the last random key: crops and dropout use those before it
+
+
+class Captioned(NamedTuple):
+    """Raw images with captions: each image has `number` rows of all captions, from `first` on."""
+
+    pixels: Tensor  # uint8 (B, 3, H, W)
+    captions: Tensor  # (T, L) tokens of all captions of the data set
+    first: Tensor  # (B,)
+    number: Tensor  # (B,) of captions
+
+
+@dataclass(frozen=True)
+class CaptionViews:
+    """A view of each image, and one of its captions, drawn anew in each epoch."""
+
+    images: Views
+    texts: TextViews
+
+    @property
+    def count(self) -> int:
+        """Two: an image and a caption."""
+        return 2
+
+    def train(self, raw: Any, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
+        """Return views of a `Captioned` batch: images (1, B, 3, size, size) and tokens (1, B, 2, L)."""
+        images = self.images.train(raw.pixels, index, seed=seed, epoch=epoch)
+        return [*images, *self.train_texts(raw.captions, raw.first, raw.number, index, seed=seed, epoch=epoch)]
+
+    def train_texts(
+        self, captions: Tensor, first: Tensor, number: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor
+    ) -> list[Tensor]:
+        """Return a random caption of each sample as tokens (1, B, 2, L); the arguments are those of `Captioned`."""
+        draw = uniform(index, 1, seed, epoch, _CAPTION)[:, 0]
+        # In float32, a draw close to 1 times the number may be rounded up to it.
+        chosen = first + torch.minimum((draw * number).long(), number - 1)
+        return self.texts.train(captions[chosen][:, None], index, seed=seed, epoch=epoch)
+
+    def draw(self, raw: Any, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> Tensor:
+        """Return one random view of the images."""
+        return self.images.draw(raw.pixels, index, seed=seed, epoch=epoch)
+
+    def plain(self, raw: Any) -> Tensor:
+        """Return the images, without augmentation."""
+        return self.images.plain(raw.pixels)
+
+    def light(self, augment: str = "crops", *, smallest: float | None = 0.2) -> Views:
+        """Return mild views of the images."""
+        return self.images.light(augment, smallest=smallest)
+
+    def evaluation_batch(self, device: torch.device) -> int:
+        """Return the number of images of an evaluation batch."""
+        return self.images.evaluation_batch(device)

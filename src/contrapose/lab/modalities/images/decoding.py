@@ -1,0 +1,169 @@
+"""Decode image files as a viewer shows them, and to the square that evaluation uses.
+
+EXIF rotation is applied, transparent pixels are drawn on white, CMYK becomes RGB, and 16 bits are scaled to 8. Of an
+animation, the first frame is read. The same rule applies to every image: white is 65,535 for integers of 16 and 32 bits and
+1.0 for floating-point numbers, and values outside of that range are refused.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch import Tensor
+
+from contrapose.lab.modalities.images.views.operations import centre_start, resized_shape
+from contrapose.lab.modalities.modality import LARGEST_MEGAPIXELS, DataSettings
+from contrapose.lab.modalities.progress import progress_bar
+from contrapose.lab.modalities.tars import StoredFile
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# Pillow recognises a file by its content. With its full list, an EPS file named .png would be run by Ghostscript.
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "PPM", "WEBP")
+ENDINGS = frozenset(
+    {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
+)
+_MAX_PIXELS = 2**27  # of a resized image, before the crop: 384 MiB
+_CHUNK = 256  # files that are submitted to the threads at a time, which bounds the memory of decoded images
+
+T = TypeVar("T")
+ImagePath = Path | StoredFile  # where an image is stored: a file of its own, or a member of a tar
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A file that cannot be read as an image, and the reason."""
+
+    path: ImagePath
+    why: str
+
+
+def open_image(path: ImagePath, *, max_megapixels: float = DataSettings.max_megapixels) -> Image:
+    """Open an image file in one of `FORMATS`; its pixels are not decoded yet. Refuse one that has too many."""
+    from PIL import Image, UnidentifiedImageError
+
+    file = path if isinstance(path, Path) else BytesIO(path.read())
+    if (file.stat().st_size if isinstance(file, Path) else len(file.getbuffer())) == 0:
+        raise ValueError("the file is empty")
+    try:
+        image = Image.open(file, formats=FORMATS)
+    except UnidentifiedImageError:  # its message repeats the path
+        raise ValueError(f"its content is none of {', '.join(FORMATS)}") from None
+    except Image.DecompressionBombError:  # Pillow's own limit, which the setting cannot exceed
+        raise ValueError(f"it has more than {LARGEST_MEGAPIXELS} megapixels") from None
+    # A file of some kilobytes can declare pixels that take gigabytes, so the header decides.
+    if image.width * image.height > max_megapixels * 1e6:
+        image.close()
+        size = f"{image.width} × {image.height}"
+        raise ValueError(f"{size} pixels are more than {max_megapixels:g} megapixels (the setting max_megapixels)")
+    return image
+
+
+def as_rgb(image: Image) -> Image:
+    """Decode an image and convert it to 8-bit RGB, upright, on a white background."""
+    from PIL import Image, ImageOps
+
+    image.load()
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I") or image.mode == "F":
+        return _eight_bits(image).convert("RGB")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    return image.convert("RGB")
+
+
+def _eight_bits(image: Image) -> Image:
+    """Scale a gray image of 16 or 32 bits or of floating-point numbers to 8 bits; refuse values without a known white."""
+    import numpy as np
+    from PIL import Image
+
+    # Pillow's own conversion clips at 255, which makes most of a 16-bit image white.
+    values = np.asarray(image)
+    low, high = float(values.min()), float(values.max())
+    kind, white = ("floating-point numbers", 1.0) if image.mode == "F" else ("32-bit integers", 65535.0)
+    # A white chosen for each image by its values would make a dark image as bright as any other.
+    if not 0 <= low <= high <= white:  # NaN fails this too
+        raise ValueError(
+            f"expected {kind} from 0 to {white:,g}, got {low:.9g} to {high:.9g}; convert the file to 8 or 16 bits"
+        )
+    return Image.fromarray((values.astype(np.float32) * (255 / white)).round().astype(np.uint8))
+
+
+def decode(path: ImagePath, *, max_megapixels: float = DataSettings.max_megapixels) -> Tensor:
+    """Decode an image at its own size, as uint8 (3, H, W)."""
+    with open_image(path, max_megapixels=max_megapixels) as file:
+        return _tensor(as_rgb(file))
+
+
+def decode_square(
+    path: ImagePath, *, size: int, resized: int, max_megapixels: float = DataSettings.max_megapixels
+) -> Tensor:
+    """Decode an image to the square that evaluation uses, uint8 (3, resized, resized): see `crop_square`."""
+    with open_image(path, max_megapixels=max_megapixels) as file:
+        return crop_square(as_rgb(file), size=size, resized=resized)
+
+
+def crop_square(image: Image, *, size: int, resized: int) -> Tensor:
+    """Resize the shorter side of an RGB image to `resized` pixels and crop it to a square, uint8 (3, resized, resized).
+
+    The centre crop of the square to `size` is that of the whole resized image, to the pixel: torchvision's `Resize(resized)`
+    and `CenterCrop(size)`.
+    """
+    from PIL import Image
+
+    height, width = resized_shape(image.height, image.width, resized)
+    if height * width > _MAX_PIXELS:
+        raise ValueError(f"{image.width} × {image.height} pixels are too elongated for a square of {resized}")
+    if (image.height, image.width) != (height, width):
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    margin = centre_start(resized, size)
+    left, top = centre_start(width, size) - margin, centre_start(height, size) - margin
+    return _tensor(image.crop((left, top, left + resized, top + resized)))
+
+
+def _tensor(image: Image) -> Tensor:
+    import numpy as np
+
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+
+
+@contextmanager
+def quiet_decoders() -> Iterator[None]:
+    """Silence Pillow's warnings about large images and damaged metadata in this block; errors are still raised."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        yield
+
+
+def attempt(read: Callable[[ImagePath], T], path: ImagePath) -> T | Problem:
+    """Read a file; return the problem if it is broken."""
+    try:
+        return read(path)
+    except Exception as error:  # decoders raise errors of many types
+        why = " ".join(str(error).split())  # in one line
+        return Problem(path, why if type(error) is ValueError else f"{type(error).__name__}: {why}")
+
+
+def read_all(
+    paths: Sequence[ImagePath], read: Callable[[ImagePath], T], description: str
+) -> Generator[T | Problem, None, None]:
+    """Yield the result of `read` for each file in order, or its problem; several threads read at the same time."""
+    # Threads are enough, because Pillow decodes and resizes without holding the interpreter's lock. Warnings are silenced
+    # here and not in each thread, because their filters are shared by all threads.
+    threads = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
+    with quiet_decoders(), threads, progress_bar(description, len(paths)) as advance:
+        for first in range(0, len(paths), _CHUNK):
+            for result in threads.map(lambda path: attempt(read, path), paths[first : first + _CHUNK]):
+                advance()
+                yield result

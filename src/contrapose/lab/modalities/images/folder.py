@@ -1,0 +1,160 @@
+"""List the image files of a folder, with one subfolder per class or without classes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from contrapose.lab.modalities.images.decoding import ENDINGS
+
+ANNOTATIONS = (
+    "val_annotations.txt"  # Tiny-ImageNet's list of validation images: file name, class and a box in each line
+)
+_NAMED = 10  # missing classes that a message names
+# Pictures that a user may take for images that are read.
+_OTHER_PICTURES = frozenset(
+    {
+        ".heic",
+        ".heif",
+        ".avif",
+        ".jp2",
+        ".jxl",
+        ".svg",
+        ".psd",
+        ".eps",
+        ".dng",
+        ".cr2",
+        ".cr3",
+        ".nef",
+        ".arw",
+        ".tga",
+        ".exr",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The image files of a folder in a fixed order, the class of each if there are at least two, and remarks."""
+
+    paths: tuple[Path, ...]
+    labels: tuple[int, ...] | None
+    classes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def visible_folders(folder: Path) -> list[Path]:
+    """Return the subfolders in alphabetical order, without hidden ones and those that macOS adds to archives."""
+    return sorted(path for path in folder.iterdir() if path.is_dir() and _visible(path.name))
+
+
+def loose_images(folder: Path) -> list[Path]:
+    """Return the images that are in the folder itself."""
+    return _with_endings([path for path in folder.iterdir() if not path.is_dir()], ENDINGS)
+
+
+def all_images(folder: Path) -> list[Path]:
+    """Return the images in the folder itself and in all its subfolders, without hidden ones."""
+    # A subfolder may be a link to another place, which `os.walk` follows only where it starts.
+    return _with_endings(
+        [*folder.iterdir(), *(path for part in visible_folders(folder) for path in _walk(part))], ENDINGS
+    )
+
+
+def list_images(folder: Path, only: Sequence[str] = ()) -> Listing:
+    """List the images of a folder, whose subfolders are the classes; `only` keeps the images of these classes."""
+    if not folder.is_dir():
+        raise ValueError(f"data: expected a folder of images, but {folder} is not a folder")
+    if (folder / ANNOTATIONS).is_file():
+        return _list_annotated(folder, only)
+    class_folders = visible_folders(folder)
+    if only:
+        _check_complete(only, {path.name for path in class_folders}, f"have no folder under {folder}")
+        class_folders = [path for path in class_folders if path.name in set(only)]
+    files = {path.name: _walk(path) for path in class_folders}
+    members = {name: _with_endings(paths, ENDINGS) for name, paths in files.items()}
+    _check_complete(
+        only, {name for name, paths in members.items() if paths}, f"have no images in their folders under {folder}"
+    )
+    loose = loose_images(folder)
+    if loose and any(members.values()):
+        raise ValueError(
+            f"data: {folder} has images beside its class folders, {len(loose)} in all, for example {loose[0].name}; move them "
+            "into the folders of their classes, or out of this folder"
+        )
+    if not loose and not any(members.values()):
+        raise ValueError(f"data: no images under {folder} (looked for {', '.join(sorted(ENDINGS))})")
+    others = _with_endings([*folder.iterdir(), *(path for paths in files.values() for path in paths)], _OTHER_PICTURES)
+    notes = _notes(folder, members, others)
+    if loose:
+        return Listing(tuple(loose), None, (), notes)
+    members = {name: paths for name, paths in members.items() if paths}
+    labels = tuple(label for label, paths in enumerate(members.values()) for _ in paths)
+    paths = tuple(path for paths in members.values() for path in paths)
+    return Listing(paths, labels if len(members) > 1 else None, tuple(members), notes)
+
+
+def _notes(folder: Path, members: dict[str, list[Path]], others: list[Path]) -> tuple[str, ...]:
+    """Return what a user may not expect of these class folders, with their images, and of pictures that are not read."""
+    notes = []
+    classes, empty = ([name for name in members if bool(members[name]) is full] for full in (True, False))
+    if len(classes) == 1:
+        notes.append(
+            f"data: {folder} has one class folder only, {classes[0]}/, so its images have no labels; "
+            f"if the classes are inside it, use {folder / classes[0]}"
+        )
+    if empty:
+        rest = f" and {len(empty) - 1:,} more" if len(empty) > 1 else ""
+        are = "have no images, so they are not classes" if rest else "has no images, so it is not a class"
+        notes.append(f"data: {empty[0]}/{rest} in {folder} {are}")
+    if others:
+        notes.append(
+            f"data: {len(others):,} files under {folder} are not read, for example {others[0].name}; "
+            "convert them to PNG or JPEG to use them"
+        )
+    return tuple(notes)
+
+
+def _list_annotated(folder: Path, only: Sequence[str]) -> Listing:
+    """List images whose classes are in a file beside them, as those of Tiny-ImageNet's val/."""
+    lines = (folder / ANNOTATIONS).read_text().splitlines()
+    class_of = dict(line.split("\t")[:2] for line in lines if "\t" in line)
+    paths = _with_endings(_walk(folder), ENDINGS)
+    unknown = [path for path in paths if path.name not in class_of]
+    if unknown or not paths:
+        detail = f"{len(unknown)} images that are not in it, for example {unknown[0].name}" if unknown else "no images"
+        raise ValueError(f"data: expected the images of {folder / ANNOTATIONS}, but {folder} has {detail}")
+    _check_complete(only, set(class_of.values()), f"are not in {folder / ANNOTATIONS}")
+    paths = [path for path in paths if not only or class_of[path.name] in set(only)]
+    classes = sorted({class_of[path.name] for path in paths})
+    index = {name: label for label, name in enumerate(classes)}
+    return Listing(tuple(paths), tuple(index[class_of[path.name]] for path in paths), tuple(classes))
+
+
+def _check_complete(only: Sequence[str], existing: Collection[str], missing_from: str) -> None:
+    """Refuse a choice of classes of which some do not exist: training on the others would be another experiment."""
+    missing = sorted(set(only) - set(existing))
+    if missing:
+        more = f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
+        raise ValueError(f"classes: {len(missing)} of {len(only)} {missing_from}: {', '.join(missing[:_NAMED])}{more}")
+
+
+def _walk(folder: Path) -> list[Path]:
+    """Return all files under a folder, without those in hidden folders."""
+    files = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if _visible(name)]
+        files += [Path(parent, name) for name in names]
+    return files
+
+
+def _visible(name: str) -> bool:
+    return not name.startswith(".") and name != "__MACOSX"
+
+
+def _with_endings(paths: Iterable[Path], endings: Collection[str]) -> list[Path]:
+    """Return the visible files that have one of these endings, in a fixed order."""
+    # Sorted, because the order of a directory listing depends on the file system, and indices must not.
+    return sorted(path for path in paths if path.suffix.lower() in endings and _visible(path.name))

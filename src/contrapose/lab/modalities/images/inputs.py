@@ -1,0 +1,96 @@
+"""How an image becomes an input of an encoder: described for an exported file, and applied to files and PIL images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contrapose.lab.modalities.images.decoding import Problem, as_rgb, attempt, crop_square, decode_square
+from contrapose.lab.modalities.images.views import Recipe, Views
+from contrapose.lab.modalities.tars import StoredFile
+
+_EXPECTED = "expected uint8 images (B, 3, H, W), or a list of paths or PIL images"
+
+
+@dataclass(frozen=True)
+class InputDescription:
+    """The steps of evaluation: resize the shorter side, crop the centre, scale to [0, 1] and normalise."""
+
+    size: int  # width and height of the input
+    resize: int  # shorter side before the crop
+    mean: tuple[float, ...]  # one for each channel
+    std: tuple[float, ...]
+
+    @classmethod
+    def of(cls, views: Views) -> InputDescription:
+        """Return the evaluation inputs of these views."""
+        recipe = views.recipes[0]
+        return cls(recipe.size, recipe.resized, recipe.mean, recipe.std)
+
+    def metadata(self) -> dict[str, str]:
+        """Return the steps as strings, lists as JSON."""
+        return {
+            "size": str(self.size),
+            "resize": str(self.resize),
+            "interpolation": "bilinear",
+            "channels": "RGB",
+            "mean": json.dumps(self.mean),
+            "std": json.dumps(self.std),
+        }
+
+    @classmethod
+    def read(cls, metadata: Mapping[str, str]) -> InputDescription:
+        """Return what `metadata` described; raise ValueError if any of it is missing or is no number."""
+        missing = [name for name in ("size", "resize", "mean", "std") if name not in metadata]
+        if missing:
+            raise ValueError(f"its metadata has no {', '.join(missing)}")
+        try:
+            mean, std = (tuple(float(value) for value in json.loads(metadata[name])) for name in ("mean", "std"))
+            description = cls(int(metadata["size"]), int(metadata["resize"]), mean, std)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"its metadata has a size, resize, mean or std that is no number ({error})") from error
+        if len(mean) != 3 or len(std) != 3 or not 0 < description.size <= description.resize:
+            raise ValueError(f"its metadata does not describe an image: {description}")
+        return description
+
+    @property
+    def views(self) -> Views:
+        """Views for evaluation; their augmentation is not that of the training."""
+        return Views((Recipe(self.size, shorter=self.resize, mean=self.mean, std=self.std),))  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        return (
+            f"RGB images, shorter side resized to {self.resize} pixels (bilinear), centre-cropped to {self.size} × {self.size}, "
+            f"scaled to [0, 1], normalised with mean {self.mean} and standard deviation {self.std}"
+        )
+
+
+def decode(samples: Tensor | Sequence[Any], views: Views) -> Tensor:
+    """Return uint8 images (B, 3, H, W): tensors as they are, files and PIL images resized as in evaluation."""
+    if isinstance(samples, Tensor):
+        if samples.dtype != torch.uint8 or samples.ndim != 4 or samples.shape[1] != 3:
+            raise ValueError(f"samples: {_EXPECTED}, got {samples.dtype} of shape {tuple(samples.shape)}")
+        return samples
+    return torch.stack([_decode(sample, views.recipes[0]) for sample in samples])
+
+
+def _decode(sample: Any, recipe: Recipe) -> Tensor:
+    """Return one file or PIL image as the square that evaluation uses, which `views.plain` crops to its size."""
+    from PIL import Image
+
+    if isinstance(sample, str | Path | StoredFile):
+        read = partial(decode_square, size=recipe.size, resized=recipe.resized)
+        decoded = attempt(read, Path(sample) if isinstance(sample, str) else sample)
+        if isinstance(decoded, Problem):
+            raise ValueError(f"samples: {sample} cannot be read: {decoded.why}")
+        return decoded
+    if not isinstance(sample, Image.Image):
+        raise ValueError(f"samples: {_EXPECTED}, got a list with {type(sample).__name__}")
+    return crop_square(as_rgb(sample), size=recipe.size, resized=recipe.resized)

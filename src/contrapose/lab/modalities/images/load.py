@@ -1,0 +1,130 @@
+"""Load data sets by name or by path."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from contrapose.lab.modalities.images.archive import read_archive
+from contrapose.lab.modalities.images.class_names import CLASS_NAMES
+from contrapose.lab.modalities.images.digits import DRAWINGS, digits
+from contrapose.lab.modalities.images.file_sets import FILE_SETS, load_file_set
+from contrapose.lab.modalities.images.imagenet100 import IMAGENET100
+from contrapose.lab.modalities.images.images import Images, channels_first
+from contrapose.lab.modalities.images.layout import split_folder
+from contrapose.lab.modalities.images.sampling import sample
+from contrapose.lab.modalities.modality import DataSettings, Split
+from contrapose.validate import nearest
+
+# Data sets that can be loaded by name, and their numbers of classes.
+NAMED = (
+    dict.fromkeys(DRAWINGS, 10)
+    | {"cifar10": 10, "cifar100": 100, "svhn": 10, "stl10": 10, "mnist": 10}
+    | {name: file_set.classes for name, file_set in FILE_SETS.items()}
+)
+
+
+def load(
+    name: str,
+    *,
+    limit: int = 0,
+    root: Path | None = None,
+    classes: str = "",
+    hold_out: float = DataSettings.hold_out,
+) -> Split:
+    """Load a data set by name (downloaded to `root` if needed) or from an .npz file, or list the images of a folder.
+
+    `classes` keeps some class folders: "imagenet100", or a text file with one name per line. `limit` keeps a sample for
+    training, with the share of each class; 0 keeps all. `hold_out` is the share of each class that is held out if a folder
+    has no test images.
+    """
+    check_name(name)
+    only = class_list(classes)
+    if only and not Path(name).is_dir():
+        raise ValueError(f"classes: only a folder with one subfolder per class has a choice of classes, got {name}")
+    if name in DRAWINGS:
+        drawn = digits(limit or DRAWINGS[name].training_images, name=name)
+        # A short trial run gets few test images too, so that its evaluation does not take longer than its training.
+        test = digits(min(DRAWINGS[name].test_images, max(200, len(drawn))), train=False, name=name)
+        return Split(drawn, drawn, test)
+    if name in NAMED:
+        split = _torchvision(name, root or Path("data"), hold_out=hold_out)
+    elif name.endswith(".npz") and not Path(name).is_dir():
+        split = read_archive(Path(name))
+    else:
+        split = split_folder(Path(name), only, hold_out=hold_out)
+    if not limit:
+        return split
+    if limit > len(split.train):
+        raise ValueError(f"limit: expected at most the {len(split.train)} training images of {name}, got {limit}")
+    train = split.train.subset(sample(split.train.labels, len(split.train), limit))
+    # A separate probe set (STL-10's labelled images) is not limited: only training is.
+    return replace(split, train=train, probe=train if split.probe is split.train else split.probe)
+
+
+def class_list(classes: str) -> tuple[str, ...]:
+    """Return the names of the class folders to keep; empty keeps all."""
+    if not classes:
+        return ()
+    if classes == "imagenet100":
+        return IMAGENET100
+    if not Path(classes).is_file():
+        raise ValueError(f"classes: expected imagenet100 or a text file with one name per line, got {classes!r}")
+    lines = (line.strip() for line in Path(classes).read_text().splitlines())
+    names = tuple(dict.fromkeys(name for name in lines if name))
+    if not names:  # no names would keep all classes
+        raise ValueError(f"classes: expected a text file with one name per line, but {classes} has none")
+    return names
+
+
+def check_name(name: str, argument: str = "data") -> None:
+    """Raise ValueError, which names the argument, if `name` is neither a known data set nor a path; read nothing."""
+    if name in NAMED or Path(name).exists():
+        return
+    hint = nearest(name, NAMED)
+    raise ValueError(
+        f"{argument}: expected one of {', '.join(NAMED)}, a folder of images or an .npz file, got {name!r}{hint}"
+        + ("" if hint else ", which does not exist (relative paths start at the working directory)")
+    )
+
+
+def can_stream(name: str) -> bool:
+    """Return whether a data set, by name or path, consists of image files, which can stay on disk."""
+    return name in FILE_SETS or Path(name).is_dir()
+
+
+def _torchvision(name: str, root: Path, *, hold_out: float) -> Split:
+    """Load a data set through torchvision, which downloads it to `root` if it is not there yet."""
+    from torchvision import datasets
+
+    def images(data: Any, labels: Any, title: str) -> Images:
+        pixels = torch.as_tensor(data)
+        # SVHN and STL-10 have channels first in torchvision, CIFAR has them last.
+        pixels = pixels if pixels.shape[1] == 3 else channels_first(pixels)
+        labels = None if labels is None else torch.as_tensor(labels, dtype=torch.long)
+        return Images(title, pixels, labels, CLASS_NAMES[name])
+
+    try:
+        if name in FILE_SETS:
+            return load_file_set(name, root, hold_out=hold_out)
+        if name in ("cifar10", "cifar100", "mnist"):
+            dataset = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100, "mnist": datasets.MNIST}[name]
+            train, test = (dataset(str(root), train=part, download=True) for part in (True, False))
+            first, second = images(train.data, train.targets, name), images(test.data, test.targets, f"{name} (test)")
+            return Split(first, first, second)
+        if name == "svhn":
+            train, test = (datasets.SVHN(str(root), split=part, download=True) for part in ("train", "test"))
+            first, second = images(train.data, train.labels, name), images(test.data, test.labels, f"{name} (test)")
+            return Split(first, first, second)
+        parts = {p: datasets.STL10(str(root), split=p, download=True) for p in ("train+unlabeled", "train", "test")}
+    except (OSError, RuntimeError, ImportError) as error:  # some need scipy
+        raise ValueError(
+            f"data: {name} is not under {root} and could not be downloaded ({error}); "
+            f"put torchvision's files under {root}, or pass a folder with train/ and test/, class folders inside, or an .npz "
+            "file with train_images, train_labels, test_images and test_labels"
+        ) from error
+    probe, test = (images(parts[p].data, parts[p].labels, f"{name} ({p})") for p in ("train", "test"))
+    return Split(images(parts["train+unlabeled"].data, None, name), probe, test)

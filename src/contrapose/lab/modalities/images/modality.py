@@ -1,0 +1,130 @@
+"""The image modality: data sets, augmented views and encoders behind the `Modality` protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from contrapose.lab.modalities.images.encoders import check_encoder, check_sizes, encoder
+from contrapose.lab.modalities.images.images import Images
+from contrapose.lab.modalities.images.imbalance import by_rule
+from contrapose.lab.modalities.images.inputs import InputDescription, decode
+from contrapose.lab.modalities.images.layout import NO_SCORE
+from contrapose.lab.modalities.images.load import can_stream, check_name, load
+from contrapose.lab.modalities.images.stream import Files, with_limit, without_broken
+from contrapose.lab.modalities.images.suggest import suggest
+from contrapose.lab.modalities.images.usage import usage
+from contrapose.lab.modalities.images.views import Views
+from contrapose.lab.modalities.modality import DataSettings, Split, Suggestion, ViewMaker
+from contrapose.lab.networks.encoder import Encoder
+
+
+@dataclass(frozen=True)
+class ImageModality:
+    """Images in memory or on disk, augmented views, and convolutional networks or vision transformers."""
+
+    noun: str = "images"
+
+    def check_data(self, name: str, argument: str = "data") -> None:
+        """Refuse a name that is neither a known data set nor a path."""
+        check_name(name, argument)
+
+    def can_stream(self, name: str) -> bool:
+        """Return whether the images are files, of a folder or of a data set of torchvision."""
+        return can_stream(name)
+
+    def load(self, settings: DataSettings, root: Path | None, views: ViewMaker, *, encoder: str = "") -> Split:
+        """Load a data set by name, from a folder or an .npz file; apply the limit and the class imbalance."""
+        assert isinstance(views, Views)
+        if settings.stream and not self.can_stream(settings.data):
+            raise ValueError(f"stream: only a folder of images can be streamed, got {settings.data}")
+        # With other data to evaluate on, nothing needs to be held out of the training.
+        held_out = 0.0 if settings.probe_data else settings.hold_out
+        split = load(settings.data, limit=settings.limit, root=root, classes=settings.classes, hold_out=held_out)
+        if settings.probe_data:
+            check_name(settings.probe_data, "probe_data")
+            other = load(settings.probe_data, root=root, hold_out=settings.hold_out)
+            split = _evaluated_on(split, other, settings.probe_data)
+        split = with_limit(split, settings.max_megapixels)
+        if settings.skip_broken:
+            split = without_broken(split, views.recipes[0])
+        if not settings.stream:
+            split = split.map(lambda source: source.in_memory(views))
+        if not settings.imbalance:
+            return split
+        assert isinstance(split.train, Images | Files)
+        train = by_rule(split.train, settings.imbalance)
+        # The probe stays balanced by default: it measures the encoder, not a classifier trained on few tail images.
+        probe = train if settings.probe == "train" and split.probe is not None else split.probe
+        return replace(split, train=train, probe=probe)
+
+    def views(self, name: str, count: int, *, size: int = 0, length: int = 0, folder: Path | None = None) -> Views:
+        """Return `count` views by the name of an augmentation recipe, at its own size unless `size` is another."""
+        return Views.named(name, count, size=size or None)
+
+    def suggest(self, settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
+        """Choose views, size, encoder and batch for the images and the device, looking at a sample of the images."""
+        return suggest(settings, chosen, device)
+
+    def check_encoder(self, name: str) -> None:
+        """Raise ValueError if no encoder has this name."""
+        check_encoder(name)
+
+    def encoders(self, settings: Any, views: ViewMaker) -> dict[str, Encoder]:
+        """Build the encoder of a run."""
+        return {"images": self.encoder(settings.encoder, views)}
+
+    def encoder(self, name: str, views: ViewMaker) -> Encoder:
+        """Build an encoder; raise ValueError if it cannot take the size of these views."""
+        assert isinstance(views, Views)
+        sizes = list(dict.fromkeys(recipe.size for recipe in views.recipes))
+        check_sizes(name, sizes)
+        return encoder(name, sizes[0])
+
+    def prepare(self, network: nn.Module) -> nn.Module:
+        """Convert weights to channels last, the layout in which convolutions run fastest."""
+        return network.to(memory_format=torch.channels_last)
+
+    def keep(self, folder: Path, encoder: Encoder, split: Split, views: ViewMaker) -> None:
+        """Do nothing: images need no more than the weights and the settings of the run."""
+        return
+
+    def decode(self, samples: Tensor | Sequence[Any], views: ViewMaker) -> Tensor:
+        """Return uint8 images (B, 3, H, W) of such a tensor, or of a list of paths or PIL images."""
+        assert isinstance(views, Views)
+        return decode(samples, views)
+
+    def describe_input(self, views: ViewMaker) -> dict[str, str]:
+        """Describe resizing, crop and normalisation of the images that the encoder expects."""
+        assert isinstance(views, Views)
+        return InputDescription.of(views).metadata()
+
+    def described_views(self, description: Mapping[str, str]) -> Views:
+        """Return views for evaluation by their description; raise ValueError that says what is missing."""
+        return InputDescription.read(description).views
+
+    def usage(self, encoder: str, width: int, views: ViewMaker, file: str) -> str:
+        """Return code with torchvision, timm or onnxruntime that computes the features of image files."""
+        assert isinstance(views, Views)
+        return usage(encoder, width, InputDescription.of(views), file)
+
+    def example_input(self, views: ViewMaker) -> Tensor:
+        """Return two black images of the size of the views."""
+        assert isinstance(views, Views)
+        return torch.zeros(2, 3, views.recipes[0].size, views.recipes[0].size)
+
+
+def _evaluated_on(split: Split, other: Split, name: str) -> Split:
+    """Return the training images of `split` with the labelled images of `other` to evaluate on."""
+    if other.probe is None or other.test is None:
+        raise ValueError(f"probe_data: expected labelled training and test images, but {name} has none")
+    own_notes = (note for note in split.notes if NO_SCORE not in note)
+    return Split(split.train, other.probe, other.test, (*own_notes, *other.notes))
+
+
+IMAGES = ImageModality()

@@ -1,0 +1,320 @@
+"""Data sets that do not fit in memory: workers decode and crop; the device applies the other augmentations to batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from contrapose.child_processes import process_context
+from contrapose.lab.modalities.images.decoding import (
+    ImagePath,
+    Problem,
+    attempt,
+    decode,
+    decode_square,
+    quiet_decoders,
+    read_all,
+)
+from contrapose.lab.modalities.images.folder import Listing, list_images
+from contrapose.lab.modalities.images.images import Images, class_counts, fingerprint
+from contrapose.lab.modalities.images.memory import check_memory
+from contrapose.lab.modalities.images.views import Recipe, Views
+from contrapose.lab.modalities.modality import DataSettings, Source, Split, ViewMaker
+from contrapose.lab.workers import TIMEOUT, LoadingFailed, start_loading
+
+_POLL = 2.0  # seconds between two checks for dead workers
+_BATCH = 256  # images that are decoded at a time
+
+IndexedPath = tuple[int, ImagePath]  # an image's index in its data set, and its file
+
+
+@dataclass(frozen=True, eq=False)
+class Files:
+    """Image files on disk or in tars, decoded on demand, with their folders as labels if there are any."""
+
+    name: str
+    paths: tuple[ImagePath, ...]
+    labels: Tensor | None
+    classes: tuple[str, ...] = ()
+    ids: Tensor | None = None  # (N,) equal for images that are never negatives of each other
+    max_megapixels: float = DataSettings.max_megapixels  # a larger image is refused before it is decoded
+
+    @classmethod
+    def of(cls, folder: Path, only: Sequence[str] = ()) -> Files:
+        """List all images of a folder, or those of the classes in `only`."""
+        return cls.listed(folder.name, list_images(folder, only))
+
+    @classmethod
+    def listed(cls, name: str, listing: Listing) -> Files:
+        """Return the files of a listing under a name."""
+        labels = None if listing.labels is None else torch.tensor(listing.labels)
+        return cls(name, listing.paths, labels, listing.classes)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    def fingerprint(self) -> str:
+        """A checksum of the files' names."""
+        return fingerprint(self.paths)
+
+    def subset(self, index: Sequence[int] | Tensor) -> Files:
+        """Return the files at these indices, in this order."""
+        indices = torch.as_tensor(index, dtype=torch.long)
+        labels = None if self.labels is None else self.labels[indices]
+        return replace(self, paths=tuple(self.paths[i] for i in indices.tolist()), labels=labels)
+
+    def counts(self) -> list[int]:
+        """Return the number of images of each class."""
+        return class_counts(self.name, self.labels, self.classes)
+
+    def read(self, index: int) -> Tensor:
+        """Decode one image as uint8 (1, 3, H, W)."""
+        read = partial(decode, max_megapixels=self.max_megapixels)
+        return _readable(index, attempt(read, self.paths[index]))[None]
+
+    def indexed_paths(self, indices: Sequence[int]) -> list[IndexedPath]:
+        """Return the index and the path of each of these images, which is all that a worker needs."""
+        # Sent with each batch, so that starting a worker does not copy the whole list of files.
+        return [(index, self.paths[index]) for index in indices]
+
+    def in_memory(self, views: ViewMaker) -> Images:
+        """Decode all images to the squares that evaluation uses."""
+        assert isinstance(views, Views)
+        recipe = views.recipes[0]
+        shape = (len(self), 3, recipe.resized, recipe.resized)
+        what = f"{len(self):,} images of {recipe.resized} × {recipe.resized} pixels"
+        check_memory(math.prod(shape), what, "--stream leaves them on disk, and a smaller --size takes less")
+        pixels, first = torch.empty(shape, dtype=torch.uint8), 0
+        for batch in whole(self, recipe, batch=_BATCH, workers=0):
+            pixels[first : first + len(batch)] = batch
+            first += len(batch)
+        return Images(self.name, pixels, self.labels, self.classes, self.paths)
+
+    def reader(self, views: ViewMaker, device: torch.device, *, workers: int, timeout: float) -> StreamedImages:
+        """Return a reader that leaves the files on disk; workers decode and crop them."""
+        assert isinstance(views, Views)
+        return StreamedImages(self, views, device, workers, timeout)
+
+
+@dataclass(frozen=True, eq=False)
+class StreamedImages:
+    """Files that workers decode and crop; the device applies the other augmentations to whole batches."""
+
+    source: Files
+    views: Views
+    device: torch.device
+    workers: int
+    timeout: float
+    resident = None  # nothing stays on the device
+
+    def train(self, batches: Sequence[list[int]], *, seed: int, epoch: int) -> Iterator[list[Tensor]]:
+        """Yield the views of each batch of indices."""
+        cropped = crops(
+            self.source,
+            self.views,
+            batches,
+            seed=seed,
+            epoch=epoch,
+            workers=self.workers,
+            timeout=self.timeout,
+        )
+        for batch, parts in zip(batches, cropped, strict=True):
+            index = torch.as_tensor(batch, device=self.device)
+            yield self.views.finish([part.to(self.device) for part in parts], index, seed=seed, epoch=epoch)
+
+    def plain(self) -> Iterator[Tensor]:
+        """Yield the evaluation inputs of all images, in batches."""
+        recipe, batch_size = self.views.recipes[0], self.views.evaluation_batch(self.device)
+        for pixels in whole(self.source, recipe, batch=batch_size, workers=self.workers, timeout=self.timeout):
+            yield recipe.plain(pixels.to(self.device))
+
+
+class UnreadableImage(ValueError):
+    """An image file that cannot be decoded; the message has its path and index."""
+
+
+def _readable(index: int, image: Tensor | Problem) -> Tensor:
+    """Return a decoded image; raise an error for a file that is broken."""
+    if isinstance(image, Problem):
+        raise UnreadableImage(
+            f"data: image {index}, {image.path}, cannot be read: {image.why} (--skip-broken leaves such files out, "
+            "`contrapose data check` lists them)"
+        )
+    return image
+
+
+@dataclass(frozen=True)
+class _Crops(Dataset[list[Tensor]]):
+    """The crops of one image, one per view; a function of (seed, epoch, index, view), so independent of the worker."""
+
+    views: Views
+    seed: int
+    epoch: int
+    max_megapixels: float
+
+    def __getitem__(self, image: IndexedPath) -> list[Tensor]:
+        read = partial(decode, max_megapixels=self.max_megapixels)
+        with quiet_decoders():
+            pixels, index = _readable(image[0], attempt(read, image[1]))[None], torch.tensor([image[0]])
+        return [crop[0] for crop in self.views.crop(pixels, index, seed=self.seed, epoch=self.epoch)]
+
+
+@dataclass(frozen=True)
+class _Squares(Dataset[Tensor]):
+    """One image, as the square that evaluation uses."""
+
+    recipe: Recipe
+    max_megapixels: float
+
+    def __getitem__(self, image: IndexedPath) -> Tensor:
+        with quiet_decoders():
+            return _readable(image[0], attempt(self.decode, image[1]))
+
+    def decode(self, path: ImagePath) -> Tensor:
+        size, resized = self.recipe.size, self.recipe.resized
+        return decode_square(path, size=size, resized=resized, max_megapixels=self.max_megapixels)
+
+
+def crops(
+    source: Files,
+    views: Views,
+    batches: Sequence[list[int]],
+    *,
+    seed: int,
+    epoch: int,
+    workers: int,
+    timeout: float = TIMEOUT,
+) -> Iterator[list[Tensor]]:
+    """Yield, for each batch of indices, one tensor of crops (B, 3, size, size) per view."""
+    cropped = _Crops(views, seed, epoch, source.max_megapixels)
+    yield from _load(cropped, source, batches, workers=workers, timeout=timeout)
+
+
+def whole(source: Files, recipe: Recipe, *, batch: int, workers: int, timeout: float = TIMEOUT) -> Iterator[Tensor]:
+    """Yield all images in order, as the squares that evaluation uses, in batches of uint8 (B, 3, resized, resized).
+
+    With `workers=0`, threads of this process decode them.
+    """
+    squares = _Squares(recipe, source.max_megapixels)
+    batches = [list(range(first, min(first + batch, len(source)))) for first in range(0, len(source), batch)]
+    if workers:
+        yield from _load(squares, source, batches, workers=workers, timeout=timeout)
+        return
+    # Closed at the first broken file, so that the progress bar ends before its error is printed.
+    with closing(read_all(source.paths, squares.decode, "reading images")) as images:
+        for indices in batches:
+            yield torch.stack([_readable(index, next(images)) for index in indices])
+
+
+def with_limit(split: Split, max_megapixels: float) -> Split:
+    """Set the size of the largest image that is read; images that are in memory already have none."""
+    return split.map(lambda s: replace(s, max_megapixels=max_megapixels) if isinstance(s, Files) else s)
+
+
+def without_broken(split: Split, recipe: Recipe) -> Split:
+    """Leave out the files that cannot be read, and list them in a note. All files are decoded once to find them."""
+    problems: list[Problem] = []
+
+    def keep_readable(source: Source) -> Source:
+        if not isinstance(source, Files):
+            return source
+        squares = _Squares(recipe, source.max_megapixels)
+        images = enumerate(read_all(source.paths, squares.decode, "looking for broken files"))
+        broken = {index: image for index, image in images if isinstance(image, Problem)}
+        problems.extend(broken.values())
+        if len(broken) == len(source):
+            raise ValueError(f"data: none of the {len(source)} images of {source.name} can be read: {_some(problems)}")
+        return source.subset([index for index in range(len(source)) if index not in broken])
+
+    readable = split.map(keep_readable)
+    if not problems:
+        return readable
+    note = f"data: {len(problems):,} broken files are left out, after all files were decoded once: {_some(problems)}"
+    return replace(readable, notes=(*split.notes, note))
+
+
+def _some(problems: Sequence[Problem]) -> str:
+    """Name the first few broken files with their reasons."""
+    named = "; ".join(f"{problem.path}: {problem.why}" for problem in problems[:3])
+    return named + (f"; and {len(problems) - 3:,} more" if len(problems) > 3 else "")
+
+
+Batch = TypeVar("Batch")
+
+
+def _load(
+    dataset: Dataset[Batch], source: Files, batches: Sequence[list[int]], *, workers: int, timeout: float
+) -> Iterator[Batch]:
+    """Yield decoded batches; raise LoadingFailed if workers deliver none for `timeout` seconds.
+
+    With `workers=0`, images are decoded in this process.
+    """
+    worker_options: dict[str, Any] = (
+        {"multiprocessing_context": process_context(), "worker_init_fn": start_loading, "timeout": _POLL}
+        if workers
+        else {}
+    )
+    loader = DataLoader(dataset, batch_sampler=_BatchSampler(source, batches), num_workers=workers, **worker_options)
+    iterator, waited = iter(loader), 0.0
+    processes = getattr(iterator, "_workers", [])
+    try:
+        while True:
+            try:
+                batch = next(iterator)
+            except StopIteration:
+                return
+            except RuntimeError as error:
+                # DataLoader looks for dead workers only when its timeout expires, so its timeout is short, and ours is
+                # a number of them.
+                if "DataLoader timed out" not in str(error):
+                    raise
+                waited += _POLL
+                if waited >= timeout:
+                    raise _kill_workers(iterator, workers, timeout) from None
+                continue
+            waited = 0.0
+            yield batch
+    except UnreadableImage as error:
+        # DataLoader puts a worker's whole traceback into the message; only the line about the image is for the user.
+        lines = [line for line in str(error).splitlines() if "cannot be read" in line]
+        raise ValueError(lines[-1].split("UnreadableImage: ")[-1] if lines else str(error)) from None
+    finally:
+        # Ends the workers now: an exception's traceback keeps this frame, and with it the iterator and its workers.
+        del iterator
+        for process in processes:  # one that is stuck: it ignores the SIGTERM that DataLoader sends after five seconds
+            if process.is_alive():
+                process.kill()
+
+
+def _kill_workers(iterator: Any, workers: int, timeout: float) -> LoadingFailed:
+    """Kill workers that do not respond and return the error to raise."""
+    # SIGKILL, since a stopped worker ignores SIGTERM and the interpreter would wait for it at exit.
+    for worker in iterator._workers:
+        worker.kill()
+    return LoadingFailed(
+        f"the {workers} data-loading workers delivered no batch for {timeout:g} s; run the same command again to resume "
+        "from the last checkpoint, with --workers 0 to load in the training process, or with a longer --worker-timeout"
+    )
+
+
+class _BatchSampler:
+    """Yield each batch as indexed paths, one by one, so that an epoch of ImageNet is never listed as a whole."""
+
+    def __init__(self, source: Files, batches: Sequence[list[int]]) -> None:
+        self.source, self.batches = source, batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[IndexedPath]]:
+        return map(self.source.indexed_paths, self.batches)

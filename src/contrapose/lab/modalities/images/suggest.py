@@ -1,0 +1,162 @@
+"""Settings that suit a user's images: recipe, size, encoder and batch, for the size and number of the images and the device."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from contrapose.lab.modalities.images.decoding import ImagePath, open_image
+from contrapose.lab.modalities.images.digits import DRAWINGS
+from contrapose.lab.modalities.images.encoders import encoder
+from contrapose.lab.modalities.images.images import Images
+from contrapose.lab.modalities.images.layout import split_folder
+from contrapose.lab.modalities.images.load import class_list, load
+from contrapose.lab.modalities.images.views import Views
+from contrapose.lab.modalities.modality import DataSettings, Suggestion
+
+# Pixels of the shorter side, about, and number of training images.
+_KNOWN = {name: (drawing.side, drawing.training_images) for name, drawing in DRAWINGS.items()} | {
+          "cifar10": (32, 50_000), "cifar100": (32, 50_000), "svhn": (32, 73_257),
+          "stl10": (96, 105_000), "mnist": (28, 60_000), "caltech101": (200, 6_900), "country211": (300, 31_650),
+          "dtd": (450, 3_760), "eurosat": (64, 21_600), "fgvc-aircraft": (650, 6_667), "flowers102": (500, 2_040),
+          "food101": (400, 75_750), "gtsrb": (40, 26_640), "oxford-pets": (350, 3_680), "rendered-sst2": (448, 6_920),
+          "stanford-cars": (400, 8_144)}  # fmt: skip
+_SAMPLED = 200  # files whose headers are read
+_MANY = 10_000  # images, from which on a large network at full size is worth its time
+_OWN_SIZES = {"alexnet": 32, "alexnet-64": 64}
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    """Number of training images, and the median of their shorter sides in pixels."""
+
+    images: int
+    side: int
+
+
+def suggest(settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
+    """Choose views, size, encoder and batch; `chosen` has those that the user has set, and `view_count` and `accumulate`."""
+    facts = _look(settings)
+    # How many images an imbalance leaves depends on the classes; the rules leave about a tenth or more.
+    fewest = facts.images // (10 if settings.imbalance else 1)
+    new = suggest_for(facts, chosen, device, fewest=fewest)
+    return Suggestion(new, facts.images, f"{facts.images:,} images of {facts.side} pixels")
+
+
+def suggest_for(
+    facts: ImageFacts, chosen: Mapping[str, Any], device: torch.device, *, fewest: int = 0
+) -> dict[str, Any]:
+    """Return the settings that are not chosen yet, for images of this number and size.
+
+    fewest   images that may be left to train on; default: all
+    """
+    gpu, picked = device.type != "cpu", dict(chosen)
+    # In this order, since each depends on those before it.
+    if "views" not in picked:
+        picked.setdefault("size", _OWN_SIZES.get(picked.get("encoder", "")) or _size(facts, gpu))
+        picked["views"] = _views(picked["size"])
+    size = picked.get("size") or Views.named(picked["views"]).recipes[0].size
+    picked.setdefault("encoder", _encoder(facts, size, gpu))
+    picked.setdefault("batch", _batch(fewest or facts.images, picked, size, device))
+    return {name: value for name, value in picked.items() if name not in chosen}
+
+
+def _look(settings: DataSettings) -> ImageFacts:
+    """Return the facts of a run's training images, reading headers only."""
+    path = Path(settings.data)
+    if settings.data in _KNOWN:
+        side, images = _KNOWN[settings.data]
+    elif path.suffix == ".npz":
+        side, images = _npz_shape(path)
+    else:
+        files = split_folder(path, class_list(settings.classes), hold_out=settings.hold_out).train
+        side, images = median_side(files.paths), len(files)
+    return ImageFacts(min(images, settings.limit or images), side)
+
+
+def _npz_shape(path: Path) -> tuple[int, int]:
+    """Return the shorter side and the number of the training images of an .npz file, from the header of their array."""
+    from numpy.lib import format as npy
+
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open("train_images.npy") as file:
+            read_header = npy.read_array_header_1_0 if npy.read_magic(file) == (1, 0) else npy.read_array_header_2_0
+            shape = read_header(file)[0]
+            return min(shape[1:3]), shape[0]
+    except (zipfile.BadZipFile, NotImplementedError, KeyError, ValueError, OSError):
+        images = load(str(path)).train  # raises an error that says what is wrong with the file
+        assert isinstance(images, Images)
+        return min(images.pixels.shape[2:]), len(images)
+
+
+def median_side(paths: Sequence[ImagePath]) -> int:
+    """Return the median of the shorter sides of a sample of files."""
+    sides = []
+    for path in paths[:: max(1, len(paths) // _SAMPLED)]:
+        try:
+            with open_image(path) as image:
+                sides.append(min(image.size))
+        except Exception:  # a file that cannot be read is reported when it is loaded
+            continue
+    return round(median(sides or [64]))
+
+
+def _size(facts: ImageFacts, gpu: bool) -> int:
+    """Return the width of the views: near the images' own, as far as the device and the number of images allow."""
+    if not gpu:  # a step takes four times as long at twice the size, and more steps at a small size learn more
+        return 32 if facts.side <= 80 else 48
+    if facts.side <= 80:
+        return 32 if facts.side <= 36 else 48 if facts.side <= 56 else 64
+    return min(96 if facts.images < _MANY else 224, facts.side // 32 * 32)
+
+
+def _views(size: int) -> str:
+    """Return the recipe of SimCLR: without blur for small images, whose details it would remove."""
+    return "simclr-cifar" if size <= 64 else "simclr"
+
+
+def _encoder(facts: ImageFacts, size: int, gpu: bool) -> str:
+    if not gpu:
+        return "small"
+    if size <= 64:
+        return "resnet18-cifar"  # its stem keeps the resolution of small images
+    return "resnet50" if facts.images >= _MANY and size >= 128 else "resnet18"
+
+
+def _batch(images: int, picked: Mapping[str, Any], size: int, device: torch.device) -> int:
+    """Return a power of two that the device can hold and that leaves at least four steps to an epoch."""
+    most = 256 if device.type != "cpu" else 128 if images >= 1000 else 64
+    if device.type == "cuda" and torch.cuda.is_available():
+        views = Views.named(picked["views"], picked.get("view_count", 2), size=size)
+        needed = sum(_activation_bytes(picked["encoder"], recipe.size) for recipe in set(views.recipes)) * views.count
+        # Half of the memory is left to weights, the optimiser and what the allocator cannot use.
+        most = min(most, torch.cuda.get_device_properties(device).total_memory // (2 * needed))
+    fitting = min(most, images // (4 * picked.get("accumulate", 1)))
+    return int(2 ** math.floor(math.log2(max(2, fitting))))
+
+
+def _activation_bytes(name: str, size: int) -> int:
+    """Estimate the bytes that the training of an encoder stores for one image: the outputs of its layers."""
+    outputs = 0
+
+    def count(module: nn.Module, inputs: Any, output: Any) -> None:
+        nonlocal outputs
+        stored = not getattr(module, "inplace", False) and not list(module.children())
+        if stored and isinstance(output, Tensor):
+            outputs += output.numel()
+
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        network = encoder(name, size)
+        for module in network.modules():
+            module.register_forward_hook(count)
+        with torch.no_grad():
+            network(torch.zeros(1, 3, size, size))
+    return 4 * outputs

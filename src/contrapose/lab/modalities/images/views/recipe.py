@@ -1,0 +1,166 @@
+"""`Recipe`: the operations of an augmentation, their strengths and their probabilities."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from contrapose.lab.modalities.images.views import operations as ops
+from contrapose.randomness import bits, uniform
+
+_TRIES = 10  # random boxes before the crop falls back to the centre, as in torchvision
+_NUMBERS = 17  # random numbers that all operations after the crop use together
+_CROP, _REST, _NOISE = range(3)  # the last random key, so that the steps of a view use independent numbers
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Crop, flip, jitter, grayscale, blur, solarize, invert, rotate, cut out, add noise and normalise, in this order.
+
+    Flipping commutes in distribution with the operations that follow, so its position in a paper's list does not matter.
+    """
+
+    size: int = 32
+    scale: tuple[float, float] = (0.2, 1.0)  # share of the area that is cropped
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    cubic: bool = False
+    flip: float = 0.5
+    jitter: tuple[float, float, float, float] | None = (0.4, 0.4, 0.4, 0.1)  # brightness, contrast, saturation, hue
+    jitter_chance: float = 0.8
+    gray: float = 0.2
+    blur: float = 0.0
+    sigma: tuple[float, float] = (0.1, 2.0)
+    solarize: float = 0.0
+    invert: float = 0.0
+    rotate: float = 0.0
+    degrees: float = 30.0
+    cutout: float = 0.0
+    noise: float = 0.0
+    deviation: float = 0.05
+    mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    std: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    shorter: int = 0  # shorter side of resized test images before the centre crop; 0: see `resized`
+
+    @property
+    def resized(self) -> int:
+        """The shorter side of a resized test image before its centre crop: 256 for views of 224 pixels."""
+        # Up to 64 pixels without a margin: the papers' small images are evaluated whole.
+        return self.shorter or (self.size if self.size <= 64 else round(self.size * 8 / 7))
+
+    def at(self, size: int) -> Recipe:
+        """Return the recipe for views of another size, with the same share of a test image cropped."""
+        return replace(self, size=size, shorter=round(self.shorter * size / self.size))
+
+    def __call__(self, images: Tensor, index: Tensor, *keys: int | Tensor) -> Tensor:
+        """Return one view of each image, uint8 (B, 3, H, W) -> float (B, 3, size, size), a function of index and keys."""
+        return self.finish(self.crop(images, index, *keys), index, *keys)
+
+    def crop(self, images: Tensor, index: Tensor, *keys: int | Tensor) -> Tensor:
+        """Crop, resize and flip: the steps that need the whole image, which workers do for images on disk."""
+        u = uniform(index, 2 * _TRIES + 3, *keys, _CROP)
+        boxes = self.boxes(u[:, : 2 * _TRIES], u[:, -3], u[:, -2], images.shape[2:])
+        return ops.crop_resize(images.float() / 255, *boxes, u[:, -1] < self.flip, self.size, cubic=self.cubic)
+
+    def finish(self, x: Tensor, index: Tensor, *keys: int | Tensor) -> Tensor:
+        """Apply the operations after the crop to a batch."""
+        # Numbers are consumed in the order of the operations, so the order of the lines below decides the results.
+        u = iter(uniform(index, _NUMBERS, *keys, _REST).unbind(1))
+        x = self._colour(x, next(u), [next(u) for _ in range(5)], next(u))
+        if self.blur:
+            sigma = self.sigma[0] + (self.sigma[1] - self.sigma[0]) * next(u)
+            x = ops.where(next(u) < self.blur, lambda i, s: ops.blur(i, s, self.kernel), x, sigma)
+        if self.solarize:
+            x = ops.where(next(u) < self.solarize, ops.solarize, x)
+        if self.invert:
+            x = ops.where(next(u) < self.invert, ops.invert, x)
+        if self.rotate:
+            x = ops.where(next(u) < self.rotate, ops.rotate, x, self.degrees * (2 * next(u) - 1))
+        if self.cutout:
+            x = ops.where(next(u) < self.cutout, ops.cutout, x, next(u), next(u))
+        if self.noise:
+            x = ops.where(next(u) < self.noise, self._noisy, x, bits(index, *keys, _NOISE))
+        return x if (self.mean, self.std) == ((0.0,) * 3, (1.0,) * 3) else ops.normalize(x, self.mean, self.std)
+
+    def plain(self, images: Tensor) -> Tensor:
+        """Return evaluation inputs (B, 3, size, size) of uint8 images (B, 3, H, W): resized and normalised only."""
+        return ops.normalize(ops.centre_crop(images.float() / 255, self.size, self.resized), self.mean, self.std)
+
+    @property
+    def kernel(self) -> int:
+        """The odd width of the blur's kernel, a tenth of the image and at least 3: 23 for 224 pixels, as in SimCLR."""
+        return max(3, int(self.size * 0.1) | 1)
+
+    def boxes(
+        self, tries: Tensor, u_top: Tensor, u_left: Tensor, shape: tuple[int, ...]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return (top, left, height, width) of each crop, distributed as in torchvision's RandomResizedCrop.
+
+        Ten boxes of random area and aspect ratio are tried. The first that fits is taken, or the largest in the centre.
+        """
+        full_h, full_w = shape
+        areas, ratios = tries[:, ::2], tries[:, 1::2]
+        area = full_h * full_w * (self.scale[0] + (self.scale[1] - self.scale[0]) * areas)
+        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
+        ratio = torch.exp(low + (high - low) * ratios)
+        width, height = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
+        # All ten are computed for every image: stopping at the first that fits would need a loop per image.
+        fits = (width > 0) & (width <= full_w) & (height > 0) & (height <= full_h)
+        first = fits.to(torch.uint8).argmax(1, keepdim=True)
+        width, height = width.gather(1, first)[:, 0], height.gather(1, first)[:, 0]
+        top = (u_top * (full_h - height + 1)).floor()
+        left = (u_left * (full_w - width + 1)).floor()
+        aspect = min(max(full_w / full_h, self.ratio[0]), self.ratio[1])
+        wide, tall = min(full_w, round(full_h * aspect)), min(full_h, round(full_w / aspect))
+        centre = ((full_h - tall) // 2, (full_w - wide) // 2, tall, wide)
+        any_fits = fits.any(1)
+        top, left, height, width = (
+            torch.where(any_fits, drawn, torch.full_like(drawn, fallback))
+            for drawn, fallback in zip((top, left, height, width), centre, strict=True)
+        )
+        return top, left, height, width
+
+    def _colour(self, x: Tensor, u_jitter: Tensor, u: list[Tensor], u_gray: Tensor) -> Tensor:
+        """Jitter colours and convert to grayscale, each with its probability."""
+        if self.jitter is not None:
+            order = _nth_permutation((u[4] * 24).long())
+            jittered = u_jitter < self.jitter_chance
+            steps = (
+                (ops.brightness, self._factor(u[0], self.jitter[0])),
+                (ops.contrast, self._factor(u[1], self.jitter[1])),
+                (ops.saturation, self._factor(u[2], self.jitter[2])),
+                (ops.hue, self.jitter[3] * (2 * u[3] - 1)),
+            )
+            # Each image has its own order, as in torchvision: every position applies each operation to some images.
+            for position in range(4):
+                for number, (operation, parameter) in enumerate(steps):
+                    if self.jitter[number]:
+                        x = ops.where(jittered & (order[position] == number), operation, x, parameter)
+        return ops.where(u_gray < self.gray, ops.grayscale, x) if self.gray else x
+
+    @staticmethod
+    def _factor(u: Tensor, strength: float) -> Tensor:
+        """Return factors between 1 - strength, at least 0, and 1 + strength."""
+        low = max(0.0, 1 - strength)
+        return low + (1 + strength - low) * u
+
+    def _noisy(self, images: Tensor, key: Tensor) -> Tensor:
+        """Add Gaussian noise, a function of each image's key."""
+        # Box-Muller from counter-based uniforms: torch.randn would depend on the composition of the batch.
+        u = uniform(key, 2 * images[0].numel()).unflatten(1, (2, *images.shape[1:]))
+        # log1p(-u) is finite for u in [0, 1), whereas log(u) is not at 0.
+        normal = torch.sqrt(-2 * torch.log1p(-u[:, 0])) * torch.cos(2 * math.pi * u[:, 1])
+        return (images + self.deviation * normal).clamp(0, 1)
+
+
+def _nth_permutation(k: Tensor) -> list[Tensor]:
+    """Return the elements of the k-th permutation of 0, 1, 2, 3 in lexicographic order, from 0123 to 3210."""
+    # The digits of k in the factorial number system, each an index among the elements that are not used yet.
+    first, second, third = k // 6, k % 6 // 2, k % 2
+    second = second + (second >= first)
+    low, high = torch.minimum(first, second), torch.maximum(first, second)
+    third = third + (third >= low)
+    third = third + (third >= high)
+    return [first, second, third, 6 - first - second - third]

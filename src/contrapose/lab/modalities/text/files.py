@@ -1,0 +1,178 @@
+"""Files of sentences, pairs and triplets: plain text, TSV, CSV, JSON lines and Parquet, read row by row."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+
+from contrapose.lab.modalities.text.columns import choose_columns, known_order
+from contrapose.lab.modalities.text.lines import COMPRESSIONS, LONGEST, TOO_LONG, Broken
+from contrapose.lab.modalities.text.records import (
+    FORMATS,
+    Record,
+    by_name,
+    first_record,
+    format_of,
+    is_number,
+    read_records,
+    row_error,
+)
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """Rows of texts in a file, which stays on disk; made by `open_texts`."""
+
+    path: Path
+    columns: tuple[str, ...]  # names of the columns that are read; numbers from 1 on if the file has no names
+    names: tuple[str, ...]  # names of all columns of text
+    header: bool = False  # whether the first row has the names
+    skip_broken: bool = False
+
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """Yield one text for each column, row by row; a row that cannot be used is an error, or is skipped if so chosen."""
+        rows, empty = self._read(), True
+        for number, row in rows:
+            if not isinstance(row, Broken):
+                empty = False
+                yield row
+            elif not self.skip_broken:
+                raise row_error(self.path, number, row, others=sum(isinstance(other, Broken) for _, other in rows))
+        if empty:
+            raise ValueError(f"data: {self.path} has no row that can be used; expected at least one row of text")
+
+    def __len__(self) -> int:
+        """Return the number of rows; the first call reads the whole file."""
+        return self._counts[0]
+
+    @property
+    def skipped(self) -> int:
+        """Number of rows that are left out because they cannot be used."""
+        return self._counts[1]
+
+    @cached_property
+    def _counts(self) -> tuple[int, int]:
+        if not self.skip_broken:
+            return sum(1 for _ in self.rows()), 0
+        broken = Counter(isinstance(row, Broken) for _, row in self._read())
+        return broken[False], broken[True]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A checksum of the file's content and of what is read of it."""
+        with self.path.open("rb") as file:
+            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8))
+        settings = [format_of(self.path), self.columns, self.header, self.skip_broken]
+        digest.update(json.dumps(settings).encode())
+        return digest.hexdigest()
+
+    def _read(self) -> Iterator[tuple[int, tuple[str, ...] | Broken]]:
+        """Yield each row with its number, or why it cannot be used."""
+        names_follow = self.header
+        for number, record in read_records(self.path):
+            if isinstance(record, Broken):
+                yield number, record
+            elif names_follow:
+                names_follow = False
+            else:
+                yield number, self._choose(record)
+
+    def _choose(self, record: Record) -> tuple[str, ...] | Broken:
+        """Return the texts of the columns."""
+        values = by_name(record, self.names)
+        if isinstance(values, Broken):
+            return values
+        for column in self.columns:
+            text = values.get(column)
+            if not isinstance(text, str):
+                value = "no text" if text is None else f"{type(text).__name__} instead of a text"
+                return Broken(f"has {value} in column {column!r}")
+            if not text.strip():
+                return Broken(f"has an empty text in column {column!r}")
+            if len(text) > LONGEST:
+                return TOO_LONG
+        return tuple(values[column] for column in self.columns)
+
+
+def is_text_file(path: Path) -> bool:
+    """Return whether a file's ending is that of a format that `open_texts` reads."""
+    return format_of(path) != ""
+
+
+def open_texts(path: Path, *, columns: Sequence[str] = (), skip_broken: bool = False) -> TextFile:
+    """Open a file of texts in UTF-8; the ending of its name tells the format.
+
+    .txt              one text per line
+    .tsv, .csv        one row per line; the first row has the names of the columns if one of them is a usual name, such as
+                      sentence1 or anchor, or is in `columns`. In a .tsv file a quotation mark is an ordinary character
+    .jsonl, .ndjson   one object with texts by name, or one array of texts, per line
+    .parquet          columns of strings
+
+    All but .parquet may be compressed: .gz, .xz, .bz2.
+
+    columns       which columns are read, by name, or by number from 1 on if there are no names; empty: those with usual
+                  names, anchors first and negatives last, or else all
+    skip_broken   leave out rows that cannot be used (empty, damaged, too long); by default the first one is an error
+    """
+    check_path(path)
+    first = first_record(path, read_records(path))
+    header = False
+    if isinstance(first, dict):
+        # A column of strings in a Parquet file may begin without one.
+        texts = [name for name, value in first.items() if isinstance(value, str) or format_of(path) == ".parquet"]
+        names = texts + [name for name in columns if name in first and name not in texts]
+        if not names:
+            raise ValueError(f"data: {path} has no column of text{_listed(first)}; expected at least one")
+    elif format_of(path) == ".txt":
+        names = ["text"]
+    else:
+        header = format_of(path) in (".tsv", ".csv") and _are_names(first, columns)
+        names = first if header else [str(number) for number in range(1, len(first) + 1)]
+    chosen = choose_columns(names, columns, file=str(path))
+    opened = TextFile(path, chosen, tuple(names), header, skip_broken)
+    if not columns:
+        _check_numbers(opened)
+    return opened
+
+
+def check_path(path: Path) -> None:
+    """Refuse a path that is not a file with the ending of a known format."""
+    if path.is_dir():
+        raise ValueError(f"data: {path} is a folder; expected a file of texts")
+    if not is_text_file(path):
+        raise ValueError(
+            f"data: cannot tell the format of {path}; expected a name that ends in {', '.join(FORMATS)}, where all but .parquet "
+            f"may be compressed ({', '.join(COMPRESSIONS)})"
+        )
+    if not path.exists():
+        raise ValueError(f"data: {path} does not exist; expected a file of texts")
+
+
+def _are_names(cells: Sequence[str], columns: Sequence[str]) -> bool:
+    """Return whether the first row has the names of the columns: one is usual, or was asked for."""
+    requested = {column for column in columns if not column.isdigit()}
+    return any(cell in requested or known_order(cell) is not None for cell in cells)
+
+
+def _check_numbers(texts: TextFile) -> None:
+    """Refuse a column of numbers beside others: a score or an id is not a text."""
+    # Of two rows, since the first one may have names that are not recognised as such.
+    rows = (row for _, row in islice(texts._read(), 2) if not isinstance(row, Broken))
+    for row in rows:
+        for column, cell in zip(texts.columns, row, strict=True):
+            if len(row) > 1 and is_number(cell):
+                others = " ".join(name for name in texts.columns if name != column)
+                raise ValueError(
+                    f"data: column {column!r} of {texts.path} has numbers such as {cell!r}; name the columns of text, for "
+                    f"example --columns {others}"
+                )
+
+
+def _listed(names: Sequence[str] | dict[str, object]) -> str:
+    return f", only {', '.join(names)}" if names else ""

@@ -1,0 +1,130 @@
+"""What a folder of a sentence encoder says about itself, read without transformers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from contrapose.lab.modalities.text.vocabulary import save_tokenizer
+
+# Without any of these files, transformers builds a BERT tokenizer with an empty vocabulary.
+_TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+# Keys of 1_Pooling/config.json before sentence-transformers 6, which has one key, pooling_mode.
+_OLD_POOLINGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_lasttoken": "last",
+}
+
+
+@dataclass(frozen=True)
+class EncoderFolder:
+    """A folder with config.json, weights and tokenizer, and the settings with which its encoder was trained."""
+
+    path: Path
+    transformer: Path  # folder with config.json
+    pooling: str = ""  # empty: not said
+    length: int = 0  # 0: not said
+    normalise: bool = False
+
+
+def read_folder(path: Path, *, weights: bool = True) -> EncoderFolder:
+    """Read the settings of a folder, and check that it has what an encoder needs, with `weights` or without them."""
+    if not path.is_dir():
+        problem = "is a file" if path.exists() else "does not exist"
+        raise ValueError(f"encoder: {path} {problem}; expected a folder with config.json, after hf:")
+    modules = _read_modules(path)
+    transformer = path / modules.get("Transformer", "")
+    check_files(transformer, weights=weights)
+    settings = _read_json(transformer / "sentence_bert_config.json")
+    return EncoderFolder(
+        path=path,
+        transformer=transformer,
+        pooling=_read_pooling(path / modules.get("Pooling", "1_Pooling") / "config.json"),
+        length=int(settings.get("max_seq_length") or 0),
+        normalise="Normalize" in modules,
+    )
+
+
+def write_folder(folder: Path, encoder: Any, tokenizer: Any, *, length: int, weights: bool) -> None:
+    """Write an encoder as sentence-transformers saves it, with its weights or without them.
+
+    encoder   `Transformer`: its model, and the name of its pooling
+    length    tokens after which a text is cut
+    """
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    width = encoder.model.config.hidden_size
+    pooling = {key: name == encoder.pooling for key, name in _OLD_POOLINGS.items()}
+    files = {
+        "modules.json": modules,
+        "1_Pooling/config.json": {"word_embedding_dimension": width, **pooling},
+        "sentence_bert_config.json": {"max_seq_length": length, "do_lower_case": False},
+    }
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
+    save_tokenizer(tokenizer, folder)
+    if weights:
+        encoder.model.save_pretrained(folder)
+    else:
+        encoder.model.config.save_pretrained(folder)
+
+
+def _read_modules(path: Path) -> dict[str, str]:
+    """Return the folder of each module of a sentence-transformers model by class name; empty for another folder."""
+    if not (path / "modules.json").exists():
+        return {}
+    modules = {
+        str(module["type"]).split(".")[-1]: str(module["path"]) for module in _read_json(path / "modules.json", [])
+    }
+    others = sorted(set(modules) - {"Transformer", "Pooling", "Normalize"})
+    if others:  # leaving it out would score another encoder
+        raise ValueError(
+            f"encoder: {path} has a module {others[0]}, which contrapose does not apply; expected Transformer, Pooling and "
+            "Normalize in modules.json"
+        )
+    return modules
+
+
+def _read_pooling(path: Path) -> str:
+    settings = _read_json(path)
+    if "pooling_mode" in settings:
+        return str(settings["pooling_mode"])
+    modes = [key for key, value in settings.items() if key.startswith("pooling_mode_") and value]
+    names = [_OLD_POOLINGS.get(mode, mode.removeprefix("pooling_mode_")) for mode in modes]
+    return "+".join(names)  # several are concatenated
+
+
+def check_files(path: Path, *, weights: bool = True) -> None:
+    """Refuse a folder without config.json, a tokenizer or, unless they are not needed, weights in safetensors."""
+    if not (path / "config.json").exists():
+        raise ValueError(f"encoder: {path} has no config.json; expected a folder that transformers saved")
+    if weights and not any(path.glob("model*.safetensors")):
+        pickles = sorted(file.name for pattern in PICKLES for file in path.glob(pattern))
+        if pickles:
+            raise ValueError(
+                f"encoder: {path} has weights only in {pickles[0]}, a pickle, which can execute code when it is read; convert "
+                "them with AutoModel.from_pretrained(OLD).save_pretrained(NEW) if you trust the file"
+            )
+        raise ValueError(f"encoder: {path} has no weights; expected model.safetensors")
+    if not any(file for pattern in _TOKENIZERS for file in path.glob(pattern)):
+        raise ValueError(
+            f"encoder: {path} has no tokenizer; expected tokenizer.json, vocab.txt, vocab.json or a .model file"
+        )
+
+
+def _read_json(path: Path, default: Any = None) -> Any:
+    """Return the content of a JSON file; `default`, or else an empty dictionary, if there is none."""
+    if not path.exists():
+        return {} if default is None else default
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"encoder: {path} is not a JSON file: {error}") from error
+    return content

@@ -1,0 +1,106 @@
+"""Load text data, a file of sentences or pairs or the built-in set, as tokens for an encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contrapose.lab.modalities.modality import DataSettings, Retrieval, Split
+from contrapose.lab.modalities.text.built_in import BUILT_IN, BuiltInTexts
+from contrapose.lab.modalities.text.files import TextFile, is_text_file, open_texts
+from contrapose.lab.modalities.text.sentences import Sentences
+from contrapose.lab.modalities.text.tokens import Texts, tokenise
+from contrapose.lab.modalities.text.vocabulary import train_vocabulary
+from contrapose.randomness import permutation
+
+_MOST_HELD_OUT = 2000  # pairs to evaluate on; more would cost time and say little more
+_VOCABULARY_TEXTS = 200_000  # texts from which a vocabulary is learned; more change little
+_IMAGE_SETTINGS = ("classes", "imbalance", "probe_data")
+
+
+def is_text(name: str) -> bool:
+    """Return whether a data set is text: the name of a built-in set, or a file whose ending says so."""
+    return name in BUILT_IN or is_text_file(Path(name))
+
+
+def open_data(settings: DataSettings) -> Texts:
+    """Open a run's file of texts, or the built-in set."""
+    if settings.data in BUILT_IN:
+        return BuiltInTexts(settings.data)
+    return open_texts(Path(settings.data), columns=settings.columns, skip_broken=settings.skip_broken)
+
+
+def learn_tokenizer(texts: Texts, *, size: int) -> Any:
+    """Return a tokenizer whose vocabulary, of at most `size` tokens, is learned from the texts."""
+    return train_vocabulary(_AllColumns(texts), size=size)
+
+
+class _AllColumns:
+    """The texts of all columns, one after the other; they can be read again and again."""
+
+    def __init__(self, texts: Texts) -> None:
+        self.texts = texts
+
+    def __iter__(self) -> Iterator[str]:
+        return islice((text for row in self.texts.rows() for text in row), _VOCABULARY_TEXTS)
+
+
+def load(settings: DataSettings, tokenizer: Any, *, length: int, cache: Path | None = None) -> Split:
+    """Load a run's texts as tokens. Of pairs, some are held out to measure retrieval; sentences are all trained on."""
+    for name in _IMAGE_SETTINGS:
+        if getattr(settings, name):
+            raise ValueError(f"{name}: it is for images, and {settings.data} is text")
+    texts = open_data(settings)
+    # The built-in set is small: its tokens are made in less time than it takes to look for them.
+    tokens = tokenise(texts, tokenizer, length=length, cache=None if isinstance(texts, BuiltInTexts) else cache)
+    rows = Sentences(
+        Path(settings.data).name, tokens, tokenizer, stream=settings.stream, content=texts.fingerprint, origin=texts
+    )
+    split = _hold_out(rows, texts, settings.hold_out)
+    if isinstance(texts, TextFile) and texts.skipped:
+        note = f"{texts.skipped:,} rows of {settings.data} cannot be used and are left out (--skip-broken)"
+        split = replace(split, notes=(note, *split.notes))
+    if 0 < settings.limit < len(split.train):
+        split = replace(split, train=split.train.subset(_sample(len(split.train), settings.limit)))
+    return split
+
+
+def _hold_out(rows: Sentences, texts: Texts, share: float) -> Split:
+    if rows.columns == 1 or not share:
+        return Split(rows, None, None)
+    if isinstance(texts, BuiltInTexts):  # its last rows: no sentence of theirs is trained on
+        held_out = torch.arange(len(rows) - texts.held_out, len(rows))
+    else:
+        held_out = _sample(len(rows), max(2, min(_MOST_HELD_OUT, round(share * len(rows)))))
+    trained = torch.ones(len(rows), dtype=torch.bool)
+    trained[held_out] = False
+    note = f"{len(held_out):,} of {len(rows):,} pairs are held out, to measure retrieval (--hold-out)"
+    test = rows.subset(held_out)
+    train = rows.subset(trained.nonzero()[:, 0])
+    return Split(train, None, test, retrieval=_retrieval(test), notes=(note,))
+
+
+def all_pairs(split: Split) -> Split:
+    """Return pairs of which none are held out as data to measure retrieval with; other data unchanged."""
+    rows = split.train
+    if not isinstance(rows, Sentences) or rows.columns == 1 or split.retrieval is not None:
+        return split
+    return replace(split, retrieval=_retrieval(rows))
+
+
+def _retrieval(pairs: Sentences) -> Retrieval:
+    """Return the first column as queries and the second as their documents."""
+    documents = pairs.column(1)
+    ids = documents.tokens[:, 0].unique(dim=0, return_inverse=True)[1]
+    return Retrieval(pairs.column(0), documents, ids)
+
+
+def _sample(size: int, count: int) -> Tensor:
+    """Return `count` of the numbers below `size`, sorted, always the same ones."""
+    return permutation(size, 0)[:count].sort().values

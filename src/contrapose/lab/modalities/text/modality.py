@@ -1,0 +1,172 @@
+"""The text modality: files of sentences or pairs, views by dropout, and transformers behind the `Modality` protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from contrapose.lab.modalities.modality import DataSettings, Split, Suggestion, ViewMaker
+from contrapose.lab.modalities.text.built_in import BUILT_IN
+from contrapose.lab.modalities.text.encoders import VOCABULARY, EncoderName, Transformer, encoder
+from contrapose.lab.modalities.text.files import check_path
+from contrapose.lab.modalities.text.folder import write_folder
+from contrapose.lab.modalities.text.load import learn_tokenizer, load, open_data
+from contrapose.lab.modalities.text.pretrained import load_tokenizer, longest_input, quiet
+from contrapose.lab.modalities.text.sentences import Sentences
+from contrapose.lab.modalities.text.suggest import suggest
+from contrapose.lab.modalities.text.usage import usage
+from contrapose.lab.modalities.text.views import DEFAULT_LENGTH, NO_TOKEN, TextViews
+from contrapose.lab.networks.encoder import Encoder
+
+KEPT = "encoder"  # folder of a run's directory: the encoder's tokenizer and configuration
+
+
+@dataclass(frozen=True)
+class TextModality:
+    """Files of sentences or pairs, tokens, and transformers."""
+
+    noun: str = "sentences"
+
+    def check_data(self, name: str, argument: str = "data") -> None:
+        """Refuse a name that is neither the built-in set nor a file of texts."""
+        if name in BUILT_IN:
+            return
+        try:
+            check_path(Path(name))
+        except ValueError as error:
+            raise ValueError(f"{argument}: {str(error).removeprefix('data: ')}") from error
+
+    def can_stream(self, name: str) -> bool:
+        """Return True: tokens of any file can be moved to the device batch by batch."""
+        return True
+
+    def load(self, settings: DataSettings, root: Path | None, views: ViewMaker, *, encoder: str) -> Split:
+        """Load the texts as tokens of the encoder, which are cached in `root`."""
+        assert isinstance(views, TextViews)
+        cache = (root or Path("data")) / "tokens"
+        split = load(settings, self._tokenizer(encoder, views, settings), length=views.length, cache=cache)
+        assert isinstance(split.train, Sentences)
+        if views.kept is None:  # of a run that is not trained yet; other data may have other columns
+            views.check_columns(split.train.columns)
+        # Only the columns of a pair are compared with each other; other recipes compare first texts.
+        return replace(split, train=replace(split.train, compared=1 if views.recipe == "columns" else 0))
+
+    def _tokenizer(self, encoder: str, views: TextViews, settings: DataSettings) -> Any:
+        """Return the tokenizer that a run keeps, that of the encoder's folder, or one that is learned from the data."""
+        folder = views.kept or EncoderName.parse(encoder).folder
+        if folder is not None:
+            return load_tokenizer(folder)
+        return learn_tokenizer(open_data(settings), size=VOCABULARY)
+
+    def views(self, name: str, count: int, *, size: int = 0, length: int = 0, folder: Path | None = None) -> TextViews:
+        """Return `count` views by the name of a recipe, of at most `size` tokens."""
+        return TextViews(name, count, size or DEFAULT_LENGTH, folder=None if folder is None else folder / KEPT)
+
+    def suggest(self, settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
+        """Choose views, encoder and batch for the texts and the device."""
+        return suggest(settings, chosen, device)
+
+    def check_encoder(self, name: str) -> None:
+        """Raise ValueError if no encoder has this name."""
+        EncoderName.parse(name)
+
+    def encoders(self, settings: Any, views: ViewMaker) -> dict[str, Encoder]:
+        """Build the encoder of a run."""
+        return {"text": self.encoder(settings.encoder, views)}
+
+    def encoder(self, name: str, views: ViewMaker) -> Encoder:
+        """Build an encoder; with the folder of a run, by its configuration and without the weights that it started from."""
+        assert isinstance(views, TextViews)
+        made = encoder(name, views.folder)
+        assert isinstance(made.network, Transformer)
+        longest = longest_input(made.network.model)
+        if views.length > longest:
+            raise ValueError(f"size: expected at most {longest} tokens for the encoder {name}, got {views.length}")
+        return made
+
+    def prepare(self, network: nn.Module) -> nn.Module:
+        """Return the network: its weights need no layout of their own."""
+        return network
+
+    def keep(self, folder: Path, encoder: Encoder, split: Split, views: ViewMaker) -> None:
+        """Write tokenizer, pooling and configuration of the encoder to a run's directory."""
+        assert isinstance(split.train, Sentences)
+        assert isinstance(views, TextViews)
+        self.keep_tokenizer(folder, encoder, split.train.tokenizer, views)
+
+    def keep_tokenizer(self, folder: Path, encoder: Encoder, tokenizer: Any, views: TextViews) -> None:
+        """Write tokenizer, pooling and configuration of an encoder to a run's directory, unless they are there."""
+        assert isinstance(encoder.network, Transformer)
+        if views.kept is not None:  # the tokens that the weights have learned
+            return
+        # Complete or not there at all: the folder is what a resumed run reads its tokenizer from.
+        unfinished = folder / f".{KEPT}"
+        write_folder(unfinished, encoder.network, tokenizer, length=views.length, weights=False)
+        unfinished.replace(folder / KEPT)
+
+    def export(self, folder: Path, encoder: Encoder, views: ViewMaker) -> None:
+        """Write a folder that SentenceTransformer and transformers load."""
+        assert isinstance(encoder.network, Transformer)
+        assert isinstance(views, TextViews)
+        assert views.folder is not None
+        with quiet():
+            write_folder(folder, encoder.network, load_tokenizer(views.folder), length=views.length, weights=True)
+
+    def decode(self, samples: Tensor | Sequence[Any], views: ViewMaker) -> Tensor:
+        """Return token ids (B, 1, L) of texts; a tensor of such ids is returned unchanged."""
+        assert isinstance(views, TextViews)
+        if isinstance(samples, Tensor):
+            return samples
+        if views.folder is None:
+            raise ValueError("samples: texts need the tokenizer of a run's directory; use contrapose.load(RUN)")
+        for number, text in enumerate(samples):
+            if not isinstance(text, str):
+                raise ValueError(f"samples: expected texts, got {type(text).__name__} at position {number}")
+        tokenizer = _kept_tokenizer(views.folder)
+        options = {"padding": True, "truncation": True, "max_length": views.length, "return_tensors": "pt"}
+        ids: Tensor = tokenizer(list(samples), **options)["input_ids"]
+        return torch.where(ids == tokenizer.pad_token_id, NO_TOKEN, ids)[:, None]
+
+    def is_truncated(self, text: str, views: TextViews) -> bool:
+        """Return whether a text has more tokens than the encoder of a run takes."""
+        assert views.folder is not None
+        options = {"truncation": True, "max_length": views.length, "return_overflowing_tokens": True}
+        return len(_kept_tokenizer(views.folder)(text, **options)["input_ids"]) > 1
+
+    def describe_input(self, views: ViewMaker) -> dict[str, str]:
+        """Describe the length of texts, in tokens."""
+        assert isinstance(views, TextViews)
+        return {"modality": "text", "length": str(views.length)}
+
+    def described_views(self, description: Mapping[str, str]) -> TextViews:
+        """Raise ValueError: an encoder of texts is exported as a folder, with its tokenizer."""
+        raise ValueError("a file of weights has no tokenizer; load the folder that `export` wrote with hf:FOLDER")
+
+    def usage(self, encoder: str, width: int, views: ViewMaker, file: str) -> str:
+        """Return code with sentence-transformers that embeds texts."""
+        return usage(file)
+
+    def example_input(self, views: ViewMaker) -> Tensor:
+        """Return two texts of one token."""
+        assert isinstance(views, TextViews)
+        return torch.zeros(2, views.length, dtype=torch.long)
+
+
+def _kept_tokenizer(folder: Path) -> Any:
+    """Return the tokenizer that a run keeps; batch after batch needs it."""
+    return _loaded_tokenizer(folder, (folder / "tokenizer.json").stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=4)
+def _loaded_tokenizer(folder: Path, changed: int) -> Any:
+    """Return the tokenizer of a folder. `changed`, the time of its last change, tells an old one from a new one."""
+    return load_tokenizer(folder)
+
+
+TEXT = TextModality()

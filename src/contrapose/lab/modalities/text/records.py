@@ -1,0 +1,171 @@
+"""Records of text files by format: cells in order, or values by name."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from contrapose.extras import needs_extra
+from contrapose.lab.modalities.text.lines import COMPRESSIONS, EMPTY, LONGEST, Broken, read_lines
+
+Record = list[Any] | dict[str, Any]
+Numbered = Iterator[tuple[int, Record | Broken]]  # with the number of the line or row
+_BATCH = 4096  # rows of a Parquet file that are read at a time
+
+
+def _read_plain(path: Path) -> Numbered:
+    for number, line in read_lines(path):
+        yield number, line if isinstance(line, Broken) else [line]
+
+
+def _read_tsv(path: Path) -> Numbered:
+    # A quotation mark is an ordinary character: sentences contain them unpaired.
+    for number, line in read_lines(path):
+        yield number, line if isinstance(line, Broken) else line.split("\t")
+
+
+def _read_csv(path: Path) -> Numbered:
+    """Yield the number of each record's first line, and its cells; a quoted cell may have line breaks."""
+    start, record = 0, ""
+    for number, line in read_lines(path):
+        if isinstance(line, Broken) and not (record and line == EMPTY):
+            record = ""
+            yield number, line
+            continue
+        text = "" if isinstance(line, Broken) else line
+        start, record = (start, f"{record}\n{text}") if record else (number, text)
+        # Quotation marks come in pairs in a complete record; one that is not closed must not swallow the whole file.
+        if record.count('"') % 2 == 0 or len(record) > LONGEST:
+            yield start, _parse_csv(record)
+            record = ""
+    if record:
+        yield start, _parse_csv(record)
+
+
+def _parse_csv(record: str) -> Record | Broken:
+    if record.count('"') % 2:
+        return Broken("has a quotation mark that is not closed")
+    try:
+        return next(csv.reader([record], strict=True))
+    except csv.Error as error:
+        return Broken(f"is not CSV: {error}")
+
+
+def _read_json(path: Path) -> Numbered:
+    for number, line in read_lines(path):
+        yield number, line if isinstance(line, Broken) else _parse_json(line)
+
+
+def _parse_json(line: str) -> Record | Broken:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        return Broken(f"is not JSON: {error.msg} (character {error.pos + 1})")
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
+        return Broken(f"is not JSON that can be read: {error}")
+    if not isinstance(value, dict | list):
+        return Broken("is neither a JSON object nor an array")
+    if "\\ud" in line.lower() and not _is_unicode(value):
+        return Broken("has half of a surrogate pair, which is not a character")
+    return value
+
+
+def _is_unicode(value: Any) -> bool:
+    """Return whether all strings of a JSON value can be encoded; half of a surrogate pair is valid JSON, but cannot."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _read_parquet(path: Path) -> Numbered:
+    """Yield the values of the columns of strings, by name."""
+    with needs_extra("a .parquet file", "parquet", {"pyarrow"}):
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    number = 0
+    try:
+        with ParquetFile(path) as file:
+            columns = [field.name for field in file.schema_arrow if _holds_strings(field.type)]
+            for batch in file.iter_batches(batch_size=_BATCH, columns=columns):
+                for record in batch.to_pylist():
+                    number += 1
+                    yield number, record
+    except PermissionError:
+        raise
+    except (ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())[:200].rstrip(".")
+        raise ValueError(f"data: {path} cannot be read as Parquet: {reason}; copy or download it again") from error
+
+
+def _holds_strings(kind: Any) -> bool:
+    from pyarrow import types
+
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+FORMATS: Mapping[str, Callable[[Path], Numbered]] = {
+    ".txt": _read_plain,
+    ".tsv": _read_tsv,
+    ".csv": _read_csv,
+    ".jsonl": _read_json,
+    ".ndjson": _read_json,
+    ".parquet": _read_parquet,
+}
+
+
+def format_of(path: Path) -> str:
+    """Return the ending that tells a file's format, a key of `FORMATS`; empty for another file."""
+    endings = [ending.lower() for ending in path.suffixes]
+    compressed = bool(endings) and endings[-1] in COMPRESSIONS
+    ending = "".join(endings[-2:-1] if compressed else endings[-1:])
+    return ending if ending in FORMATS and not (compressed and ending == ".parquet") else ""
+
+
+def by_name(record: Record, names: Sequence[str]) -> dict[str, Any] | Broken:
+    """Return the values of a record by the names of its columns."""
+    if isinstance(record, dict):
+        return record
+    if len(record) != len(names):
+        columns = f"{len(record):,} column{'' if len(record) == 1 else 's'}"
+        return Broken(f"has {columns}, expected {len(names)} as in the first row")
+    return dict(zip(names, record, strict=True))
+
+
+def row_error(path: Path, number: int, broken: Broken, *, others: int) -> ValueError:
+    """Return the error for the first row of a file that cannot be used, of which there are `others` more."""
+    line = "row" if format_of(path) == ".parquet" else "line"
+    also = f", and {others:,} more {line}{'' if others == 1 else 's'} cannot be used either" if others else ""
+    them = "them" if others else "it"
+    return ValueError(
+        f"data: {path}, {line} {number:,} {broken.reason}{also}; correct {them}, or leave {them} out with --skip-broken"
+    )
+
+
+def first_record(path: Path, records: Numbered) -> Record:
+    """Return the first record that can be read: it tells the columns."""
+    problem = ""
+    for number, record in records:
+        if not isinstance(record, Broken):
+            return record
+        problem = problem or f"has no line that can be read: line {number:,} {record.reason}"
+    raise ValueError(f"data: {path} {problem or 'is empty'}; expected at least one row of text")
+
+
+def is_number(text: str) -> bool:
+    """Return whether a cell has a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def read_records(path: Path) -> Numbered:
+    """Yield each record with its number, or why it cannot be used."""
+    return FORMATS[format_of(path)](path)

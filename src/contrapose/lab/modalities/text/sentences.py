@@ -1,0 +1,134 @@
+"""Sentences as tokens: a data set in memory, or in a file that is read where it is needed."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from contrapose.lab.modalities.modality import ViewMaker
+from contrapose.lab.modalities.text.tokens import Texts
+from contrapose.lab.modalities.text.views import NO_TOKEN
+from contrapose.randomness import bits
+
+_HASHED = 2**16  # rows at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Sentences:
+    """Rows of one or more columns of text, as token ids."""
+
+    name: str
+    tokens: Tensor  # int32 (N, C, L), padded with the tokenizer's padding
+    tokenizer: Any
+    stream: bool = False  # whether tokens stay where they are, such as in a file, and are moved batch by batch
+    content: str = ""  # a checksum of the texts, if they are known as a file
+    origin: Texts | None = None  # where the texts themselves are read again, if they are known
+    rows: Tensor | None = None  # (N,) rows of the origin; None: all of them
+    first_column: int = 0  # of the origin's columns
+    compared: int = 1  # column whose equal texts are no negatives of each other, if there are so many
+    labels: Tensor | None = None
+    classes: tuple[str, ...] = ()
+    paths: Sequence[Path] = ()  # a sample is a line, and not a file
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def columns(self) -> int:
+        """Number of texts of a row: 1 for sentences, 2 for pairs, more with negatives."""
+        return int(self.tokens.shape[1])
+
+    @cached_property
+    def ids(self) -> Tensor | None:
+        """Numbers that are equal for rows with equal texts in the compared column; None if all differ."""
+        texts, position = self.tokens[:, min(self.compared, self.columns - 1)], torch.arange(self.tokens.shape[2])
+        # Integers wrap around: sums of hashes are a hash of the sentence.
+        hashes = torch.cat([bits(part, position).sum(1) for part in texts.split(_HASHED)])
+        unique, ids = hashes.unique(return_inverse=True)
+        return None if len(unique) == len(self) else ids
+
+    @property
+    def fingerprint(self) -> str:
+        """A checksum of the texts, or else of their tokens."""
+        return self.content or f"{zlib.crc32(self.tokens.contiguous().numpy().data):08x}"
+
+    def counts(self) -> list[int]:
+        """Raise ValueError: sentences have no classes."""
+        raise ValueError(f"{self.name}: this needs labels, but the data set has none")
+
+    def subset(self, index: Tensor | Sequence[int]) -> Sentences:
+        """Return the rows at these indices, in this order."""
+        index = torch.as_tensor(index, dtype=torch.long)
+        rows = index if self.rows is None else self.rows[index]
+        # Another content: a part of a file is not the file.
+        return replace(self, tokens=self.tokens[index], rows=rows, content="")
+
+    def column(self, number: int) -> Sentences:
+        """Return one column, as a data set of sentences."""
+        tokens = self.tokens[:, number : number + 1]
+        return replace(self, tokens=tokens, first_column=self.first_column + number, content="")
+
+    def in_memory(self, views: ViewMaker) -> Sentences:
+        """Return the rows, to be resident on the device."""
+        return replace(self, stream=False)
+
+    def texts(self) -> list[str]:
+        """Return the texts of the first column: read again from their origin, or else as the tokenizer restores them."""
+        if self.origin is None:
+            return list(self.tokenizer.batch_decode(self.tokens[:, 0], skip_special_tokens=True))
+        rows = range(len(self)) if self.rows is None else self.rows.tolist()
+        wanted = set(rows)
+        read = {number: row[self.first_column] for number, row in enumerate(self.origin.rows()) if number in wanted}
+        return [read[row] for row in rows]
+
+    def reader(self, views: ViewMaker, device: torch.device, *, workers: int, timeout: float) -> TokenReader:
+        """Move the tokens to the device, unless they are streamed, and return their reader."""
+        padding = int(self.tokenizer.pad_token_id)
+        tokens = self.tokens if self.stream else _without_padding(self.tokens.to(device), padding)
+        return TokenReader(tokens, views, device, padding=padding, resident=None if self.stream else tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class TokenReader:
+    """Rows of tokens, and the views that are made of them on a device."""
+
+    tokens: Tensor  # (N, C, L)
+    views: ViewMaker
+    device: torch.device
+    padding: int
+    resident: Tensor | None  # the tokens, if all are on the device, with NO_TOKEN where there is none
+
+    def train(self, batches: Sequence[list[int]], *, seed: int, epoch: int) -> Iterator[list[Tensor]]:
+        """Yield the views of each batch of indices."""
+        for batch in batches:
+            index = torch.as_tensor(batch)
+            raw = _trim(self._rows(index))
+            yield self.views.train(raw, index.to(self.device), seed=seed, epoch=epoch)
+
+    def plain(self) -> Iterator[Tensor]:
+        """Yield the first column of all rows, in batches."""
+        for index in torch.arange(len(self.tokens)).split(self.views.evaluation_batch(self.device)):
+            yield self.views.plain(_trim(self._rows(index)))
+
+    def _rows(self, index: Tensor) -> Tensor:
+        if self.resident is not None:
+            return self.resident[index.to(self.device)]
+        return _without_padding(self.tokens[index].to(self.device), self.padding)
+
+
+def _without_padding(tokens: Tensor, padding: int) -> Tensor:
+    return torch.where(tokens == padding, NO_TOKEN, tokens)
+
+
+def _trim(rows: Tensor) -> Tensor:
+    """Cut columns of padding that all rows (B, C, L) share: the longest text of a batch decides its time."""
+    if rows.is_cuda:  # reading the length back would wait for the GPU, which pads faster than that
+        return rows
+    return rows[..., : max(1, int((rows != NO_TOKEN).sum(-1).max()))]

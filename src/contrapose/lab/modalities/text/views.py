@@ -1,0 +1,132 @@
+"""Views of sentences: the same tokens under two dropout masks, fewer tokens, or the columns of a pair.
+
+A raw sample is (C, L) token ids: C columns of L tokens, -1 where there is none. Inputs of the encoder are
+
+    (B, L)      token ids, for evaluation
+    (B, 2, L)   token ids, and the key of each token's dropout
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from contrapose.lab.modalities.modality import ViewMaker
+from contrapose.randomness import bits, uniform
+from contrapose.validate import check_known
+
+NO_TOKEN = -1
+DEFAULT_LENGTH = 32  # SimCSE's
+# name -> what is done to the tokens before the encoder's dropout
+RECIPES = {
+    "dropout": "none: views differ in dropout alone (SimCSE)",
+    "deletion": "each token is deleted with probability 0.1",
+    "cropping": "a random run of at least 60 % of the tokens is kept",
+    "columns": "none: the columns of a file are the views; other recipes use the first column",
+}
+_DELETED = 0.1
+_SMALLEST_CROP = 0.6
+_EVALUATION_TOKENS = {"cpu": 2**13, "cuda": 2**17}
+
+
+@dataclass(frozen=True)
+class TextViews:
+    """`count` views of sentences of at most `length` tokens."""
+
+    recipe: str = "dropout"
+    count: int = 2
+    length: int = DEFAULT_LENGTH
+    folder: Path | None = None  # where a run keeps its tokenizer and the configuration of its encoder
+
+    def __post_init__(self) -> None:
+        check_known("views", self.recipe, RECIPES)
+        if self.length < 3:
+            raise ValueError(f"size: expected at least 3 tokens, of which two mark start and end, got {self.length}")
+
+    @property
+    def kept(self) -> Path | None:
+        """The folder, once the run has written it."""
+        return self.folder if self.folder is not None and self.folder.is_dir() else None
+
+    def train(self, raw: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
+        """Return views of sentences (B, C, L) as one tensor (V, B, 2, L)."""
+        self.check_columns(raw.shape[1])
+        columns = raw.shape[1] if self.recipe == "columns" else 1
+        views = [
+            self._view(raw[:, number % columns], index, number, seed=seed, epoch=epoch) for number in range(self.count)
+        ]
+        return [torch.stack(views)]
+
+    def check_columns(self, columns: int) -> None:
+        """Refuse another number of columns than views, or a single one, if columns are the views."""
+        if self.recipe != "columns":
+            return
+        if columns == 1:
+            raise ValueError(
+                "views: columns are the views of pairs, and the data has one column; use --views dropout, or a file of pairs"
+            )
+        if self.count not in (1, columns):  # a single view is that of the first column
+            raise ValueError(
+                f"view_count: expected {columns}, one view for each column of the data, got {self.count}; use --view-count "
+                f"{columns}, or choose {self.count} columns with --columns"
+            )
+
+    def draw(self, raw: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> Tensor:
+        """Return one random view of the first column, (B, 2, L)."""
+        return self._view(raw[:, 0], index, 0, seed=seed, epoch=epoch)
+
+    def _view(self, ids: Tensor, index: Tensor, view: int, *, seed: int | Tensor, epoch: int | Tensor) -> Tensor:
+        keys = bits(index, seed, epoch, view)
+        if self.recipe == "deletion":
+            ids = _delete(ids, keys)
+        elif self.recipe == "cropping":
+            ids = _crop(ids, keys)
+        positions = torch.arange(ids.shape[-1], device=ids.device)
+        return torch.stack((ids.long(), bits(keys[:, None] + positions)), 1)
+
+    def plain(self, raw: Tensor) -> Tensor:
+        """Return the token ids of the first column, (B, L)."""
+        return raw[:, 0].long() if raw.ndim == 3 else raw.long()
+
+    def light(self, augment: str = "crops", *, smallest: float | None = 0.2) -> ViewMaker:
+        """Return one view with dropout, the mild augmentation of sentences."""
+        return replace(self, recipe="dropout", count=1)
+
+    def evaluation_batch(self, device: torch.device) -> int:
+        """Return a number of sentences that keeps the device busy."""
+        tokens = _EVALUATION_TOKENS.get(device.type, _EVALUATION_TOKENS["cuda"])
+        return max(1, tokens // self.length)
+
+
+def _delete(ids: Tensor, keys: Tensor) -> Tensor:
+    """Delete tokens of (B, L) at random, but for the first and the last of a sentence."""
+    kept = uniform(keys, ids.shape[-1], 1) >= _DELETED
+    return _compact(ids, kept | _ends(ids))
+
+
+def _crop(ids: Tensor, keys: Tensor) -> Tensor:
+    """Keep a random run of the tokens of (B, L), and the first and the last, which mark start and end."""
+    inner = ((ids != NO_TOKEN).sum(-1) - 2).clamp(min=1)
+    share, place = uniform(keys, 2, 1).unbind(-1)
+    size = ((_SMALLEST_CROP + (1 - _SMALLEST_CROP) * share) * inner).ceil()
+    start = 1 + (place * (inner - size + 1)).floor()
+    positions = torch.arange(ids.shape[-1], device=ids.device)
+    kept = (positions >= start[:, None]) & (positions < (start + size)[:, None])
+    return _compact(ids, kept | _ends(ids))
+
+
+def _ends(ids: Tensor) -> Tensor:
+    """Return which tokens (B, L) are the first or the last of a sentence."""
+    positions = torch.arange(ids.shape[-1], device=ids.device)
+    last = (ids != NO_TOKEN).sum(-1, keepdim=True) - 1
+    return (positions == 0) | (positions == last)
+
+
+def _compact(ids: Tensor, kept: Tensor) -> Tensor:
+    """Move the kept tokens of (B, L) to the front, in their order."""
+    kept = kept & (ids != NO_TOKEN)
+    order = (~kept).long().argsort(dim=-1, stable=True)
+    return torch.where(kept, ids, NO_TOKEN).gather(-1, order)

@@ -1,0 +1,39 @@
+"""`Tower`: the networks that inputs of one modality pass through."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import nn
+
+from contrapose.lab.networks.encoder import Encoder
+
+
+@dataclass(frozen=True, eq=False)
+class Tower:
+    """An encoder and the projector after it. SimCLR has one tower; a network for images and texts has two."""
+
+    encoder: Encoder
+    projector: nn.Module
+    width: int  # dimensions of the embedding
+
+
+def encoder_of(towers: Mapping[str, Tower]) -> nn.Module:
+    """Return the encoder of a single tower, or those of several by name."""
+    return _only({name: tower.encoder for name, tower in towers.items()})
+
+
+def projector_of(towers: Mapping[str, Tower]) -> nn.Module:
+    """Return the projector of a single tower, or those of several by name."""
+    return _only({name: tower.projector for name, tower in towers.items()})
+
+
+def embedding_width(encoder: Encoder, projector: nn.Module) -> int:
+    """Return the number of outputs of a projector after this encoder: those of its last layer, if it has one."""
+    layers = [module for module in projector.modules() if isinstance(module, nn.Linear)]
+    return layers[-1].out_features if layers else encoder.width
+
+
+def _only(modules: dict[str, nn.Module]) -> nn.Module:
+    return nn.ModuleDict(modules) if len(modules) > 1 else next(iter(modules.values()))

@@ -1,0 +1,241 @@
+"""Draw charts and heat maps: as matplotlib figures for PNG and SVG files, and as plotly JSON for the HTML page."""
+
+from __future__ import annotations
+
+import html
+import io
+from collections.abc import Sequence
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+from contrapose.lab.report.document import Chart, Heat, Series, Thumbnails
+from contrapose.lab.report.labels import label_places
+from contrapose.lab.report.page import JPEG_START
+from contrapose.lab.report.style import COLOURS, MARKERS, curve_style, figure_style, literal, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+_TITLE_LENGTH = 75  # characters; matplotlib cuts off what does not fit
+_NAME_LENGTH = 22  # characters in a line of a group's name, for each of its thumbnails
+_PLOTLY_DASHES = ("solid", "dash", "dashdot", "dot", "longdash", "longdashdot")
+_PLOTLY_SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
+
+
+def figure(block: Chart | Heat | Thumbnails) -> Figure:
+    """Draw a chart, a heat map or thumbnails with matplotlib."""
+    if isinstance(block, Thumbnails):
+        return _draw_thumbnails(block)
+    return _draw_heat_map(block) if isinstance(block, Heat) else _draw_chart(block)
+
+
+def _draw_thumbnails(block: Thumbnails) -> Figure:
+    """Draw each group as a line of images above their captions."""
+    from matplotlib.image import imread
+
+    columns, rows = max((len(images) for _, images in block.groups), default=1), max(1, len(block.groups))
+    width, height = 1.2 * columns + 0.6, 1.75 * rows + 0.5
+    with figure_style():
+        fig, axes = new_figure(rows, columns, (width, height))
+        # Measured in inches: a layout engine would make room for a long name by widening the first column.
+        fig.set_layout_engine(None)
+        fig.subplots_adjust(
+            left=0.1 / width, right=1 - 0.1 / width, top=1 - 0.75 / height, bottom=0.3 / height, hspace=0.65 / 1.1
+        )
+        for ax in axes:
+            ax.set_axis_off()
+        for line, (name, images) in enumerate(block.groups):
+            row = axes[line * columns : (line + 1) * columns]
+            for ax, image in zip(row, images, strict=False):  # a shorter group leaves the rest of its line empty
+                # Without a name, matplotlib takes a file for PNG.
+                kind = "jpeg" if image.image.startswith(JPEG_START) else "png"
+                ax.imshow(imread(io.BytesIO(image.image), format=kind))
+                ax.set_anchor("S")  # images of other shapes stand on one line
+                if image.mark:
+                    _draw_frame(ax, image.mark)
+                ax.text(0.5, -0.04, literal(image.caption), ha="center", va="top", fontsize=7, transform=ax.transAxes)
+            # Above the cell and not above its image, which may be lower than others. A caption is not mathematics: "$" stays.
+            cell, lines = row[0].get_position(original=True), fill(name, _NAME_LENGTH * columns)
+            fig.text(cell.x0, cell.y1 + 0.06 / height, lines, va="bottom", fontsize=8, parse_math=False)
+        fig.suptitle(literal(fill(block.title, _TITLE_LENGTH)), x=0.01, ha="left", fontsize=10, fontweight="bold")
+        return fig
+
+
+def _draw_frame(ax: Any, mark: str) -> None:
+    """Frame an image: green for a hit, dashed gray for a miss."""
+    style = {"color": COLOURS[2], "linewidth": 3} if mark == "hit" else {"color": "0.6", "linestyle": "--"}
+    left, right = ax.get_xlim()
+    bottom, top = ax.get_ylim()
+    ax.plot([left, right, right, left, left], [bottom, bottom, top, top, bottom], clip_on=False, **style)
+
+
+def _draw_chart(chart: Chart) -> Figure:
+    with figure_style():
+        fig, (ax,) = new_figure(1, 1, (7.2, 4.6))
+        # Counted apart, so that a method keeps its colour whether or not the paper's numbers are drawn as well.
+        measured_count = printed_count = 0
+        for series, places in zip(chart.series, label_places(chart), strict=True):
+            if series.printed:
+                _draw_printed(ax, series, printed_count)
+                printed_count += 1
+            else:
+                _draw_measured(ax, series, measured_count, places)
+                measured_count += 1
+        ax.set_title(literal(fill(chart.title, _TITLE_LENGTH)))
+        ax.set_xlabel(literal(chart.x))
+        ax.set_ylabel(literal(chart.y))
+        if chart.log_x:
+            ax.set_xscale("log")
+            ticks = _ticks(chart)
+            if ticks:
+                ax.set_xticks(ticks["tickvals"], ticks["ticktext"])
+                ax.minorticks_off()
+        # Points of a map cover the whole area, so its legend is outside.
+        outside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "markerscale": 2} if _is_map(chart) else {}
+        if _is_map(chart):
+            _hide_axes(ax)
+        if chart.series:
+            ax.legend(fontsize=8, ncols=1 + len(chart.series) // (24 if outside else 9), **outside)
+        return fig
+
+
+def _is_map(chart: Chart) -> bool:
+    """Return whether the axes have no name: distances of a projection have a meaning, its coordinates do not."""
+    return not (chart.x or chart.y)
+
+
+def _hide_axes(ax: Any) -> None:
+    ax.set_xticks([])
+    ax.set_yticks([])
+    ax.set_aspect("equal", "datalim")
+    ax.spines[:].set_visible(False)
+
+
+def _draw_printed(ax: Any, series: Series, index: int) -> None:
+    style = {"color": "0.55", "linewidth": 1, "linestyle": (0, (2, 2)), "markersize": 4, "markerfacecolor": "none"}
+    ax.plot(series.x, series.y, label=literal(series.name), marker=MARKERS[index % len(MARKERS)], **style)
+
+
+def _draw_measured(ax: Any, series: Series, index: int, places: Sequence[str]) -> None:
+    style, marker, name = curve_style(index), MARKERS[index % len(MARKERS)], literal(series.name)
+    if len(series.x) == 1:
+        style["linestyle"] = "none"  # the legend would show a line that is not there
+    if series.points:
+        ax.scatter(series.x, series.y, s=12, color=style["color"], marker=marker, label=name, linewidths=0)
+        return
+    marker = marker if len(series.x) <= 30 else ""  # markers of a long curve would merge into a band
+    if any(series.spread):
+        ax.errorbar(series.x, series.y, series.spread, label=name, marker=marker, capsize=3, **style)
+    else:
+        ax.plot(series.x, series.y, label=name, marker=marker, markersize=5, **style)
+    # strict=False: most series have no annotations.
+    for x, y, text, place in zip(series.x, series.y, series.annotations, places, strict=False):
+        right, top = place.endswith("right"), place.startswith("top")
+        ax.annotate(
+            literal(text), (x, y), xytext=(6 if right else -6, 4 if top else -4), textcoords="offset points", fontsize=8,
+            color=style["color"], ha="left" if right else "right", va="bottom" if top else "top",
+        )  # fmt: skip
+
+
+def _draw_heat_map(heat: Heat) -> Figure:
+    with figure_style():
+        fig, (ax,) = new_figure(1, 1, (5.4, 4.6))
+        grid = [[float("nan") if value is None else value for value in row] for row in heat.values]
+        image = ax.imshow(grid, cmap="cividis", origin="lower", aspect="auto")
+        measured = [value for row in heat.values for value in row if value is not None]
+        middle = (min(measured) + max(measured)) / 2 if measured else 0.0
+        for j, row in enumerate(heat.values):
+            for i, value in enumerate(row):
+                if value is not None:
+                    colour = "white" if value < middle else "black"  # low values of cividis are dark
+                    ax.text(i, j, f"{value:.1f}", ha="center", va="center", color=colour)
+        ax.set_xticks(range(len(heat.xs)), [f"{x:g}" for x in heat.xs])
+        ax.set_yticks(range(len(heat.ys)), [f"{y:g}" for y in heat.ys])
+        ax.set_title(literal(heat.title))
+        ax.set_xlabel(literal(heat.x))
+        ax.set_ylabel(literal(heat.y))
+        ax.grid(visible=False)
+        if measured:  # matplotlib warns about the colour bar of an empty range
+            fig.colorbar(image)
+        return fig
+
+
+def _ticks(chart: Chart) -> dict[str, object]:
+    """Return a tick for each x value, if there are at most 15.
+
+    By default a logarithmic axis labels only powers of ten, and most charts over temperature span just one or two.
+    """
+    values = sorted({x for series in chart.series for x in series.x})
+    return {"tickvals": values, "ticktext": [f"{x:g}" for x in values]} if len(values) <= 15 else {}
+
+
+def plotly(block: Chart | Heat) -> dict[str, object]:
+    """Return the same drawing as plotly JSON, with zoom, hover texts and a legend that hides series; without its title."""
+    x, y = ({"text": _plotly_text(title)} for title in (block.x, block.y))
+    layout: dict[str, object] = {
+        "xaxis": {"title": x, "automargin": True},
+        "yaxis": {"title": y}, "margin": {"l": 60, "r": 20, "t": 30, "b": 50}, "template": "none",
+        "font": {"family": "system-ui, sans-serif"}, "hovermode": "closest",
+        # At the bottom of the container: below a narrow chart it has several lines, and plotly makes room for them.
+        "legend": {"font": {"size": 11}, "orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom"},
+    }  # fmt: skip
+    if isinstance(block, Heat):
+        # Categories, not numbers: cells of equal size, as in the PNG.
+        layout["xaxis"] = {"title": x, "type": "category"}
+        layout["yaxis"] = {"title": y, "type": "category"}
+        return {"data": [_plotly_heat_map(block)], "layout": layout}
+    if block.log_x:
+        layout["xaxis"] = {"title": x, "automargin": True, "type": "log", **_ticks(block)}
+    if _is_map(block):
+        layout |= {"xaxis": {"visible": False}, "yaxis": {"visible": False, "scaleanchor": "x"}}
+    data, measured_count, printed_count = [], 0, 0
+    for series, places in zip(block.series, label_places(block), strict=True):
+        data.append(_plotly_trace(series, printed_count if series.printed else measured_count, places))
+        printed_count += series.printed
+        measured_count += not series.printed
+    return {"data": data, "layout": layout}
+
+
+def _plotly_text(text: str) -> str:
+    """Return a text, in one or several lines, as plotly shows it: "<" would start a tag there."""
+    return html.escape(text, quote=False).replace("\n", "<br>")  # plotly shows &quot; as it is
+
+
+def _plotly_heat_map(heat: Heat) -> dict[str, object]:
+    return {
+        "type": "heatmap",
+        "z": heat.values,
+        "text": [["" if value is None else f"{value:.1f}" for value in row] for row in heat.values],
+        "texttemplate": "%{text}",
+        "colorscale": "Cividis",
+        "x": [f"{x:g}" for x in heat.xs],
+        "y": [f"{y:g}" for y in heat.ys],
+    }
+
+
+def _plotly_trace(series: Series, index: int, places: Sequence[str]) -> dict[str, object]:
+    trace: dict[str, object] = {"name": _plotly_text(series.name), "x": series.x, "y": series.y}
+    symbol = _PLOTLY_SYMBOLS[index % len(_PLOTLY_SYMBOLS)]
+    if series.printed:
+        trace |= {"mode": "lines+markers", "line": {"color": "#888", "dash": "dot", "width": 1.5}}
+        trace["marker"] = {"color": "#888", "symbol": f"{symbol}-open", "size": 6}
+    else:
+        colour = COLOURS[index % len(COLOURS)]
+        mode = "markers" if series.points or len(series.x) == 1 else "lines" if len(series.x) > 60 else "lines+markers"
+        trace |= {"mode": mode, "line": {"color": colour, "dash": _PLOTLY_DASHES[index % len(_PLOTLY_DASHES)]}}
+        trace["marker"] = {"color": colour, "symbol": symbol, "size": 5 if series.points else 8}
+    if any(series.spread):
+        trace["error_y"] = {"type": "data", "array": series.spread}
+    if series.labels:
+        trace["hovertext"] = [_plotly_text(label) for label in series.labels]
+        if series.points:  # of a map, whose coordinates have no meaning
+            trace["hoverinfo"] = "text"
+    if series.annotations:
+        trace |= {
+            "text": [_plotly_text(text) for text in series.annotations],
+            "mode": f"{trace['mode']}+text",
+            "textposition": places,
+        }
+        trace["cliponaxis"] = False
+    return trace

@@ -1,0 +1,175 @@
+"""Pictures of embeddings, in two dimensions or on a sphere."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from contrapose.lab.report.document import Chart, Document, Section, Series
+from contrapose.lab.report.style import COLOURS, MARKERS, figure_style, literal, new_figure
+from contrapose.metrics import tolerance, uniformity
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+METHODS = ("tsne", "umap", "pca", "sphere")
+_MAX_LEGEND_CLASSES = 60
+
+
+@dataclass(frozen=True)
+class NamedEmbedding:
+    """Unit vectors (n, d) of the projector's output, their labels (n,) or texts if known, and scores for the caption."""
+
+    name: str
+    z: Tensor
+    labels: Tensor | None = None
+    classes: tuple[str, ...] = ()
+    scores: Mapping[str, float] = field(default_factory=dict)
+    texts: tuple[str, ...] = ()
+
+    @property
+    def caption(self) -> str:
+        """Name, uniformity and tolerance of these vectors and, if known, kNN accuracy or recall of the features, in one line."""
+        return f"{self.name}: {self._metrics}"
+
+    @property
+    def _metrics(self) -> str:
+        text = f"projector -U {-uniformity(self.z):.2f}"
+        if self.labels is not None:
+            text += f", tolerance {tolerance(self.z, self.labels):.2f}"
+        for name, words in {"knn_top1": "kNN", "recall@1": "recall@1"}.items():
+            if name in self.scores:
+                text += f"; encoder {words} {self.scores[name]:.1f} %"
+        return text
+
+
+def map_points(embeddings: Sequence[NamedEmbedding], method: str = "tsne", *, seed: int = 0) -> list[Tensor]:
+    """Return where embeddings are drawn: points (n, 2) in the plane, or (n, 3) on a sphere.
+
+    method   "tsne" or "pca" (scikit-learn), "umap" (umap-learn), or "sphere" for embeddings with three dimensions
+    """
+    if method not in METHODS:
+        raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+    if method == "sphere":
+        return [_sphere_points(embedding.z) for embedding in embeddings]
+    return [project_to_plane(embedding.z, method, seed) for embedding in embeddings]
+
+
+def map_page(title: str, embeddings: Sequence[NamedEmbedding], points: Sequence[Tensor]) -> Document:
+    """Return a page of embeddings of texts, one chart each: a point shows its text when the pointer is on it."""
+    charts = []
+    for embedding, (x, y) in zip(embeddings, (rows.T.tolist() for rows in points), strict=True):
+        labels = tuple(_hover_text(text) for text in embedding.texts)
+        series = Series(name=embedding.name, x=tuple(x), y=tuple(y), points=True, labels=labels)
+        charts.append(Chart(title=embedding.caption, x="", y="", series=(series,), alt=f"A map of {len(x)} texts."))
+    return Document(title=title, lead="", sections=(Section(title="Maps", blocks=tuple(charts)),))
+
+
+def _hover_text(text: str) -> str:
+    """Return a text in lines of a readable length."""
+    return "\n".join(textwrap.wrap(text, 60, max_lines=8))
+
+
+def map_figure(embeddings: Sequence[NamedEmbedding], points: Sequence[Tensor]) -> Figure:
+    """Draw embeddings side by side (Wang & Liu, Fig. 2). Each point is a sample; colour and marker show its class.
+
+    points   where, as `map_points` returns them
+    """
+    on_sphere = points[0].shape[1] == 3
+    with figure_style():
+        options = {"subplot_kw": {"projection": "3d"}} if on_sphere else {}
+        figure, axes = new_figure(1, len(embeddings), (5.0 * len(embeddings) + 0.7, 5.4), **options)
+        for ax, embedding, rows in zip(axes, embeddings, points, strict=True):
+            if on_sphere:
+                _draw_globe(ax)
+            _scatter(ax, rows, embedding)
+            ax.set_title(literal(embedding.name))
+            # In a 3D plot `text` expects a position in space; `text2D` is the one that takes a place on the page.
+            text = ax.text2D if on_sphere else ax.text
+            text(x=0.5, y=-0.04, s=embedding._metrics, ha="center", va="top", transform=ax.transAxes)
+        _add_legends(figure, axes)
+        return figure
+
+
+def _add_legends(figure: Figure, axes: Sequence[Any]) -> None:
+    """Add one legend if all axes show the same classes, otherwise one to each; none if there are too many classes."""
+    entries = [ax.get_legend_handles_labels() for ax in axes]
+    style: dict[str, Any] = {"fontsize": 8, "markerscale": 2}
+    most = max(len(names) for _, names in entries)
+    if not most or most > _MAX_LEGEND_CLASSES:
+        return
+    if all(names == entries[0][1] for _, names in entries):
+        figure.legend(*entries[0], loc="outside right upper", ncols=1 + len(entries[0][1]) // 24, **style)
+        return
+    for ax, (handles, names) in zip(axes, entries, strict=True):
+        ax.legend(handles, names, loc="upper left", bbox_to_anchor=(1.0, 1.0), **style)
+
+
+def project_to_plane(z: Tensor, method: str, seed: int) -> Tensor:
+    """Project unit vectors (n, d) to (n, 2) by "tsne", "umap" or "pca"."""
+    if len(z) < 10:
+        raise ValueError(f"z: expected at least 10 embeddings to draw a map, got {len(z)}")
+    if bool((z == z[0]).all()):  # collapsed: one point, for which scikit-learn would divide by a deviation of 0
+        return torch.zeros(len(z), 2)
+    rows = z.double().numpy()
+    if method == "umap":
+        try:
+            from umap import UMAP
+        except ImportError as error:
+            raise ValueError("method: umap needs umap-learn; install it with: pip install umap-learn") from error
+        # UMAP is reproducible only with one thread.
+        return torch.from_numpy(UMAP(metric="cosine", random_state=seed, n_jobs=1).fit_transform(rows))
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
+    if method == "pca":
+        return torch.from_numpy(PCA(2, random_state=seed).fit_transform(rows))
+    # The default metric is right: on unit vectors, Euclidean and cosine distance have the same neighbours. scikit-learn
+    # requires a perplexity below the number of points, and about a third of it is as high as is useful.
+    perplexity = min(30.0, (len(z) - 1) / 3)
+    return torch.from_numpy(TSNE(2, perplexity=perplexity, random_state=seed, init="pca").fit_transform(rows))
+
+
+def _sphere_points(z: Tensor) -> Tensor:
+    if z.shape[1] != 3:
+        raise ValueError(
+            f"method: a sphere shows embeddings of 3 dimensions, got {z.shape[1]} (train with --width 3, or use --method tsne)"
+        )
+    return z
+
+
+def _draw_globe(ax: Any) -> None:
+    angle, height = torch.linspace(0, 2 * torch.pi, 37), torch.linspace(-1, 1, 13)
+    radius = (1 - height.square()).clamp(min=0).sqrt()  # rounding can put 1 - height² just below 0 at the poles
+    x, y = radius[:, None] * angle.cos(), radius[:, None] * angle.sin()
+    ax.plot_wireframe(x.numpy(), y.numpy(), height[:, None].expand_as(x).numpy(), color="0.85", linewidth=0.4)
+    ax.set_box_aspect((1, 1, 1), zoom=1.45)  # 3D axes leave wide margins by default
+    ax.set_axis_off()
+
+
+def _scatter(ax: Any, points: Tensor, embedding: NamedEmbedding) -> None:
+    labels = embedding.labels
+    if labels is None:
+        ax.scatter(*points.T.numpy(), s=9, alpha=0.75, linewidths=0, color=COLOURS[0])
+    for index, label in enumerate([] if labels is None else labels.unique().tolist()):
+        members = points[labels == label]
+        name = embedding.classes[label] if label < len(embedding.classes) else str(label)
+        # There are as many colours as markers. Each time the colours start again, markers shift by one, so that no
+        # combination repeats.
+        marker_shift = index // len(COLOURS)
+        style = {
+            "color": COLOURS[index % len(COLOURS)],
+            "marker": MARKERS[(index + marker_shift) % len(MARKERS)],
+        }
+        ax.scatter(*members.T.numpy(), s=9, alpha=0.75, linewidths=0, label=literal(name), **style)
+    if points.shape[1] == 2:
+        # Coordinates of a projection have no meaning, only distances do.
+        ax.set_xticks([])
+        ax.set_yticks([])
+        ax.set_aspect("equal", "datalim")
+        ax.spines[:].set_visible(False)

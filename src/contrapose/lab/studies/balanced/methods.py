@@ -1,0 +1,27 @@
+"""Losses, probes and data sets of the balanced-loss paper."""
+
+from __future__ import annotations
+
+from contrapose.lab.studies.study import Quantity, Settings, StudyData
+from contrapose.lab.training import PRESETS
+
+SIMCLR = "simclr(temperature=0.5)"
+BALANCED = "balanced(alpha={}, weight={})"
+# The paper's probe is SGD's on CIFAR-10 and LARS's on ImageNet.
+SGD_PROBE = Quantity(name="linear probe", measure="linear:balanced-cifar-crops")
+LARS_PROBE = Quantity(name="linear probe", measure="linear:balanced-imagenet-crops")
+IMAGENET_PROBE = {SGD_PROBE.measure: LARS_PROBE.measure}  # in studies of both
+KNN = Quantity(name="k-NN", measure="knn:1:uniform")
+IMAGENET_KNN = {KNN.measure: "knn:200:uniform"}
+PROBE_NOTE = "The paper does not say how the probe's images are augmented: crops and flips are those of SimSiam's code."
+
+CIFAR_PRESET, IMAGENET_PRESET = "balanced/cifar10", "balanced/imagenet"
+IMAGENET = StudyData(name="ImageNet", data="imagenet", changes={"stream": True})
+# For studies that have CIFAR-10's preset and ImageNet as a second data set.
+IMAGENET_SETTINGS: Settings = {
+    **{key: value for key, value in PRESETS[IMAGENET_PRESET].items() if key not in ("data", "loss")},
+    "stream": True,
+}
+# Small and short scale: the paper's CIFAR-10 settings, for studies of ImageNet too, so that runs are shared.
+SMALL_SCALE: Settings = PRESETS[CIFAR_PRESET]
+SHORT_SCALE: Settings = {"epochs": 25}  # an eighth, since a grid has 32 runs

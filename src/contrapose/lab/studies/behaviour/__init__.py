@@ -1,0 +1,24 @@
+"""Studies of Wang & Liu, Understanding the Behaviour of Contrastive Loss.
+
+Hardness, uniformity and tolerance, and the hard contrastive loss. A new study is one entry of `FIGURES`, `TABLES` or
+`SUPPLEMENT_FIGURES`; the numbers that the paper prints for it go to `printed`, under the number of its table.
+
+    printed    the numbers of the paper's tables
+    methods    losses, data sets, and functions that make rows of them
+    notes      sentences that many studies share
+    figures    studies of the figures
+    tables     studies of the tables
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from contrapose.lab.studies.behaviour.figures import FIGURES, SUPPLEMENT_FIGURES
+from contrapose.lab.studies.behaviour.methods import LOSS_VALUES
+from contrapose.lab.studies.behaviour.notes import with_notes
+from contrapose.lab.studies.behaviour.tables import TABLES
+
+STUDIES = tuple(
+    replace(with_notes(study), loss_values=LOSS_VALUES) for study in (*FIGURES, *TABLES, *SUPPLEMENT_FIGURES)
+)

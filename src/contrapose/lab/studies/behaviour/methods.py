@@ -1,0 +1,57 @@
+"""Losses and data sets of Wang & Liu, and functions that make rows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from contrapose.lab.studies.behaviour.printed import TEMPERATURES
+from contrapose.lab.studies.study import CIFAR10, CIFAR100, Quantity, Row, Settings, StudyData
+
+PRESET = "behaviour/cifar10"
+NT_XENT = "nt_xent(temperature={:g})"
+HARD_CONTRASTIVE = "hard_contrastive(temperature={:g}, negatives=hardest({{hardest}}))"
+# The paper gives the number of hard negatives, 4095, for every data set. The few digits of a smoke run have fewer
+# images than that: there it is a fraction.
+LOSS_VALUES: Mapping[str, Mapping[str, float]] = {"CIFAR-10": {"hardest": 4095}, "digits": {"hardest": 0.0819}}
+
+_IMAGENET100_SETTINGS: Settings = {
+    "stream": True,
+    "classes": "imagenet100",
+    "views": "moco-v2",
+    "encoder": "resnet50",
+    "weight_decay": 1e-4,
+}
+# The authors' code augments the probe's images differently on each data set: flips on CIFAR.
+ACCURACY = Quantity(name="", measure="linear:wang-liu-flips")
+_COLOURS, _CROPS = {ACCURACY.measure: "linear:wang-liu-colours"}, {ACCURACY.measure: "linear:wang-liu-crops"}
+DATA_SETS = (
+    CIFAR10,
+    CIFAR100,
+    StudyData(name="SVHN", data="svhn", changes={"views": "insdis-svhn"}, measures=_COLOURS),
+    StudyData(name="ImageNet-100", data="imagenet100", changes=_IMAGENET100_SETTINGS, measures=_CROPS),
+)
+CHECKPOINT_DIFFERENCE = "The authors' code evaluates the epoch with the best 200-NN accuracy, ours the last."
+UNIFORMITY = Quantity(name="-U", measure="-metric:uniformity:projector:test", unit="")
+TOLERANCE = Quantity(name="T", measure="metric:tolerance:projector:test", unit="")
+# Short scale: a quarter of the epochs, and the milestones with them.
+SHORT_SCALE: Settings = {"epochs": 50, "milestones": (40, 47)}
+
+
+def sweep_temperature(
+    loss: str, printed: Mapping[str, tuple[float, ...]] | None = None, *, series: str = ""
+) -> tuple[Row, ...]:
+    """Return a row for each temperature, with its printed number on every data set."""
+    rows = []
+    for index, tau in enumerate(TEMPERATURES):
+        numbers = {data_set: values[index] for data_set, values in (printed or {}).items()}
+        name = f"{series} τ = {tau:g}".strip()
+        rows.append(Row(name=name, changes={"loss": loss.format(tau)}, printed=numbers, x=tau, series=series))
+    return tuple(rows)
+
+
+def axis_points(rows: tuple[Row, ...], series: str | None = None) -> list[tuple[float, str]]:
+    """Return (temperature, row name) of all rows, or of one series."""
+    return [(row.x, row.name) for row in rows if isinstance(row.x, float) and series in (None, row.series)]
+
+
+CONTRASTIVE_ROWS, HARD_ROWS = sweep_temperature(NT_XENT), sweep_temperature(HARD_CONTRASTIVE)

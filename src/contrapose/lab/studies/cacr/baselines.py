@@ -1,0 +1,77 @@
+"""The methods that CACR's tables of ImageNet compare it with: their settings on ImageNet, and on CIFAR-10 in its place.
+
+Chen & He (SimSiam) made most of the numbers that Tables 4, 7 and 16 print of them, by the methods' own settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from contrapose.lab.frameworks import FRAMEWORK_DEFAULTS
+from contrapose.lab.studies.baselines import baseline_settings
+from contrapose.lab.studies.study import Settings
+
+# Rows start from a preset of MoCo, whose settings other frameworks do not use or refuse.
+_DEFAULTS: Settings = {"framework": "simclr", **FRAMEWORK_DEFAULTS}
+_OF_THE_TABLE = ("data", "epochs", "knn")
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A method, by the name of its presets METHOD/imagenet and METHOD/cifar10, and what its rows change of them."""
+
+    method: str
+    changes: Settings = field(default_factory=dict)  # on ImageNet
+    small_changes: Settings = field(default_factory=dict)  # on CIFAR-10
+    local_crops: int = 0
+
+    @property
+    def settings(self) -> Settings:
+        """The settings on ImageNet; data and epochs are the table's."""
+        return {**_DEFAULTS, **baseline_settings(self.method, "imagenet", without=_OF_THE_TABLE), **self.changes}
+
+    @property
+    def small_settings(self) -> Settings:
+        """The settings on CIFAR-10, at the small and the short scale."""
+        return {**_DEFAULTS, **baseline_settings(self.method, "cifar10", without=_OF_THE_TABLE), **self.small_changes}
+
+
+def _with_batch(method: str, batch: int) -> Settings:
+    """Return a batch size, and the learning rate of the method's preset in proportion to it."""
+    known = baseline_settings(method, "imagenet")
+    return {"batch": batch, "lr": known["lr"] * batch / known["batch"]}
+
+
+# BYOL's learning rate per 256 images, weight decay and momentum, by number of epochs: its authors' configuration.
+_BYOL_BATCH = 4096
+_BYOL_LENGTHS = {100: (0.45, 1e-6, 0.99), 300: (0.3, 1e-6, 0.99), 1000: (0.2, 1.5e-6, 0.996)}
+
+
+def byol_settings(epochs: int) -> Settings:
+    """Return what BYOL changes with the number of epochs; between two published lengths, that of the longer one.
+
+    >>> byol_settings(800)["momentum"]
+    0.996
+    """
+    length = min((known for known in _BYOL_LENGTHS if known >= epochs), default=max(_BYOL_LENGTHS))
+    rate, weight_decay, momentum = _BYOL_LENGTHS[length]
+    return {"lr": rate * _BYOL_BATCH / 256, "weight_decay": weight_decay, "momentum": momentum}
+
+
+# SwAV's scripts for batches of 4,096, without a queue. The one without multi-crop has SimCLR's share of the area.
+_SWAV: Settings = {"batch": 4096, "lr": 4.8, "warmup": 10.0, "queue": _DEFAULTS["queue"], "queue_start": 0}
+# The authors' code calls further views of full size multi-crop, and trains with all of them.
+_ALL_ANCHORS: Settings = {"anchor_views": 0}
+# By the names of the tables, with the batch sizes of Table 4.
+BASELINES: Mapping[str, Baseline] = {
+    "BYOL": Baseline("byol", {"batch": _BYOL_BATCH, **byol_settings(100)}),
+    "Barlow Twins": Baseline("barlow-twins", _with_batch("barlow-twins", 1024)),
+    "SimSiam": Baseline("simsiam", _with_batch("simsiam", 256)),
+    "SwAV": Baseline("swav", {**_SWAV, "views": "simclr"}),
+    "SwAV (multi-crop)": Baseline("swav", {**_SWAV, "views": "swav"}, local_crops=6),
+    "FNC (multi-crop)": Baseline("fnc", _ALL_ANCHORS, _ALL_ANCHORS),
+    "SimCLRv2": Baseline("simclr-v2"),
+}
+# The methods without negatives of Tables 4, 7 and 16, as far as a table has them.
+WITHOUT_NEGATIVES = ("Barlow Twins", "SimSiam", "SwAV", "SwAV (multi-crop)", "BYOL")

@@ -1,0 +1,65 @@
+"""What many studies of CACR have in common: where the paper is silent, and what remains different here."""
+
+from __future__ import annotations
+
+from contrapose.lab.studies.cacr.methods import LINEAR_IMAGENET, LOSSES, MOCO_PRESET
+from contrapose.lab.studies.study import Study
+
+_CMC = "The paper does not give CMC's temperature: it is CL's 0.19."
+_HARD_NEGATIVE = "The paper does not give τ⁺ of HN-CL: it is 0.1, on CIFAR-100 0.05, on ImageNet 0.01."
+_SCHEDULE = 'The learning rate falls by a cosine; the paper has "a cosine scheduler … at epoch 120 and epoch 160".'
+_STL = (
+    "On STL-10 training has the unlabelled images too, 105,000 in all, as in the authors' code; the paper says the training "
+    "set."
+)
+_LAST_EPOCH = "The probe's last epoch counts; the authors' code prints the best one."
+_SIMCLR = "SimCLR is trained with its own settings (LARS, batches of 4096), and evaluated as the other rows."
+# As in the appendices of their paper.
+_REPRODUCED = (
+    "Up to 800 epochs, BYOL, SwAV, SimSiam, SimCLR and MoCov2 are printed as SimSiam's authors reproduced them: with a third "
+    "layer in the projectors of SwAV and SimCLR, both views of MoCov2 as queries, and linear probes with LARS."
+)
+_BASELINES = (
+    "BYOL, Barlow Twins, SimSiam and SwAV have their authors' settings, in the batches of Table 4 and in bf16: those of "
+    "`contrapose train --preset METHOD/imagenet`, with a learning rate in proportion to the batch for Barlow Twins and SimSiam; "
+    "those of SwAV's scripts for batches of 4096; and those of BYOL for 100, 300 or 1000 epochs, of which the next longer one "
+    "counts."
+)
+_FNC = (
+    "FNC with multi-crop has its authors' settings, and ten views of full size that are all anchors, as in their code; but no "
+    "RandAugment."
+)
+_MOCO_V3 = (
+    "With MoCo v3, CACR is the objective of the authors' code, cacr_moco_v3: InfoNCE with weights for the queries of a key. "
+    "The paper has no formula for it."
+)
+_LOCAL_CROPS = (
+    "CACR's local crops are augmented as the first view, which is always blurred; the authors blur half of them, and interpolate "
+    "them by cubics."
+)
+_ADAMW = "AdamW does not decay biases and norms, which it does in MoCo v3's code."
+
+
+def with_notes(study: Study) -> Study:
+    """Return a study with the sentences that apply to its settings, its losses and its data."""
+    losses = {str(row.changes.get("loss")) for row in study.rows}
+    encoders = {study.preset, *(study_data.name for study_data in study.sets)}
+    rows = {row.name for row in study.rows}
+    moco_v3 = study.preset.startswith("cacr/moco-v3")
+    notes = {
+        _CMC: LOSSES["CMC (K=4)"] in losses,
+        _HARD_NEGATIVE: any("hard_negative" in loss for loss in losses),
+        _SCHEDULE: study.preset == MOCO_PRESET,
+        _MOCO_V3: moco_v3,
+    }
+    differences = {
+        _STL: any(study_data.data == "stl10" for study_data in study.sets),
+        _LAST_EPOCH: LINEAR_IMAGENET[0] in study.quantities,
+        _SIMCLR: study.preset == MOCO_PRESET and "SimCLR" in rows,
+        _BASELINES: "BYOL" in rows,
+        _REPRODUCED: "BYOL" in rows,
+        _FNC: "FNC (multi-crop)" in rows,
+        _LOCAL_CROPS: moco_v3 and any(row.local_crops for row in study.rows),
+        _ADAMW: moco_v3 and any("vit" in encoder.lower() for encoder in encoders),
+    }
+    return study.with_sentences(notes=notes, differences=differences)

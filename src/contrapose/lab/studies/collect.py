@@ -1,0 +1,162 @@
+"""Collect the results of a study from the directories of its runs, and build the report page from them."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from contrapose.lab.report.document import Document, RunNote, Section
+from contrapose.lab.studies.blocks import table
+from contrapose.lab.studies.claims import UNDECIDED, Verdict
+from contrapose.lab.studies.collapse import collapse_section
+from contrapose.lab.studies.downstream import downstream_names
+from contrapose.lab.studies.protocol import describe_quantities
+from contrapose.lab.studies.results import Cell, Results, RunDirectory, error_name
+from contrapose.lab.studies.study import SMOKE_PROBE_EPOCHS, Plan
+from contrapose.lab.training import Run
+from contrapose.lab.training.collapse import collapse_in_words
+
+
+def collect(plan: Plan, seeds: int, root: Path) -> Results:
+    """Return the results of a plan's runs, as far as they exist."""
+    cells, records, evaluations = {}, {}, {}
+    for row in plan.study.rows:
+        for study_data in plan.sets:
+            runs = [plan.run(row, study_data, seed) for seed in range(seeds)]
+            directories = [RunDirectory(root / run.name) for run in runs]
+            records[row.name, study_data.name] = tuple(directory.records() for directory in directories)
+            evaluations[row.name, study_data.name] = tuple(directory.evaluations() for directory in directories)
+            for quantity in plan.study.quantities:
+                cell = _cell(directories, plan.measure(quantity, study_data, row), runs[0].epochs, plan)
+                cells[row.name, quantity.name, study_data.name] = cell
+    return Results(
+        scale=plan.scale,
+        seeds=seeds,
+        sets=tuple(study_data.name for study_data in plan.sets),
+        rows=frozenset(row.name for row in plan.study.rows),
+        cells=cells,
+        records=records,
+        evaluations=evaluations,
+    )
+
+
+def _cell(directories: Sequence[RunDirectory], measure: str, epochs: int, plan: Plan) -> Cell:
+    """Return the values of a measure, one per directory, and the reasons for those that are missing."""
+    values, runs, missing_reasons, older_forms, errors = [], [], [], [], []
+    missing_data, needs_data = plan.missing_data(measure), bool(downstream_names(measure))
+    for directory in directories:
+        trained = directory.trained(epochs)
+        # A run may hold the same measure on other data, which the report must not show under this name.
+        measured = trained and not missing_data and (not needs_data or directory.holds(measure, plan.downstream))
+        value, older_form = directory.value_and_form(measure) if measured else (None, "")
+        if value is not None:
+            values.append(value)
+            runs.append(directory.folder.name)
+            older_forms += [older_form] if older_form else []
+            error = directory.value(error_name(measure))
+            errors += [] if error is None else [error]
+        else:
+            unmeasured = directory.missing_reason(measure) if trained else "not run"
+            missing_reasons.append(missing_data or directory.failure() or unmeasured)
+    return Cell(
+        values=tuple(values),
+        runs=tuple(runs),
+        missing_reasons=tuple(missing_reasons),
+        older_forms=tuple(older_forms),
+        errors=tuple(errors),
+    )
+
+
+def verdicts(plan: Plan, results: Results) -> list[Verdict]:
+    """Return the verdict on each claim. Those about smoke runs are undecided: they are too small to judge a paper."""
+    judged = [claim(results) for claim in plan.study.claims]
+    if plan.scale != "smoke" or plan.study.analytic:
+        return judged
+    return [
+        replace(verdict, outcome=UNDECIDED, evidence=f"{verdict.evidence}; too small to decide") for verdict in judged
+    ]
+
+
+def section(plan: Plan, results: Results) -> Section:
+    """Return the section of the report about one study."""
+    study = plan.study
+    blocks = (study.show or table)(study, results)
+    notes = [f"{study.paper}."] if study.paper else []
+    notes += [study.note] if study.note else []
+    notes += [f"Different from the paper: {' '.join(study.differences)}"] if study.differences else []
+    if study.rows and plan.scale != "own":  # a comparison describes its settings itself
+        where = ", ".join(f"{study_data.name} ({study_data.data})" for study_data in plan.sets)
+        notes.append(f"Scale {plan.scale}, {_seeds(results.seeds)}, on {where}.")
+        notes.append(f"Measured: {'; '.join(describe_quantities(plan))}.")
+    if plan.downstream:
+        paths = ", ".join(f"{name} ({path})" for name, path in plan.downstream.items())
+        notes.append(f"Evaluated after training on {paths}.")
+    if plan.scale == "smoke" and any(quantity.measure.startswith("linear") for quantity in study.quantities):
+        notes.append(f"Linear probes have {SMOKE_PROBE_EPOCHS} epochs at the smoke scale.")
+    if plan.scale == "smoke" and study.rows:
+        notes.append("The smoke scale shows that everything runs; it says nothing about the paper.")
+    if plan.scale_settings:
+        changed = ", ".join(f"{key} {value}" for key, value in plan.scale_settings.items())
+        notes.append(f"Changed against the paper: {changed}.")
+    judged = tuple((v.statement, v.outcome, v.evidence) for v in verdicts(plan, results))
+    title = study.title if plan.scale == "own" else f"{study.name}: {study.title}"
+    return Section(
+        title=title,
+        lead=study.claim,
+        verdicts=judged,
+        blocks=tuple(blocks),
+        notes=tuple(notes),
+        name=study.name.replace("/", "-"),
+    )
+
+
+def _seeds(count: int) -> str:
+    return "one seed" if count == 1 else f"{count} seeds"
+
+
+def document(plans: Sequence[Plan], seeds: int, root: Path, *, title: str = "", lead: str = "") -> Document:
+    """Return the report page of some studies. It depends only on the directories of their runs."""
+    sections: list[Section] = []
+    runs: dict[str, Run] = {}
+    for plan in plans:
+        results = collect(plan, seeds, root)
+        collapse = collapse_section(plan, results)
+        sections += [section(plan, results), *([collapse] if collapse is not None else [])]
+        runs |= plan.runs(seeds)
+    notes = [note for name in runs if (note := run_note(root / name)) is not None]
+    title = title or ", ".join(plan.study.name for plan in plans)
+    return Document(
+        title=title, lead=lead, sections=tuple(sections), runs=tuple(notes), foot=foot([root / name for name in runs])
+    )
+
+
+def run_note(folder: Path) -> RunNote | None:
+    """Return what a reader needs to repeat the run; None if it has not started."""
+    directory = RunDirectory(folder)
+    settings, records, damaged = directory.settings(), directory.records(), directory.damaged_files()
+    if not settings and not damaged:
+        return None
+    seconds = sum(record["seconds"] for record in records)
+    facts = [("seconds of training", f"{seconds:.0f}"), ("epochs recorded", str(len(records)))]
+    facts += [("failed", directory.failure())] if directory.failure() else []
+    facts += [("damaged", "; ".join(damaged))] if damaged else []
+    collapse = collapse_in_words(records)
+    facts += [("collapse", collapse)] if collapse else []
+    facts.append(("settings", json.dumps(settings, ensure_ascii=False)))
+    return RunNote(folder.name, tuple(facts))
+
+
+def foot(folders: Sequence[Path]) -> tuple[str, ...]:
+    """Return one line for each machine and set of versions that the runs recorded."""
+    environments = {json.dumps(RunDirectory(folder).environment(), sort_keys=True) for folder in folders}
+    lines = []
+    for text in sorted(environments - {"{}"}):
+        environment = defaultdict(lambda: "unknown", json.loads(text))
+        lines.append(
+            f"contrapose {environment['contrapose']}, torch {environment['torch']}, Python {environment['python']}, "
+            f"{environment['machine']}, {environment['cores']} cores, {environment['device']}"
+        )
+    return tuple(lines)

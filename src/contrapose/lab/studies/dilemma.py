@@ -1,0 +1,330 @@
+"""Losses side by side in accuracy, uniformity and tolerance: the plan of `compare`, and the page of `compare` and `demo`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from contrapose.lab.modalities import Split
+from contrapose.lab.modalities.images.sheet import contact_sheet
+from contrapose.lab.modalities.images.views import Views
+from contrapose.lab.report.document import Block, Chart, Number, Picture, Series, Table, Text
+from contrapose.lab.studies.blocks import map_chart, table
+from contrapose.lab.studies.collapse import collapse_sentences
+from contrapose.lab.studies.differences import Difference, differences, in_words, list_words
+from contrapose.lab.studies.results import Cell, Results
+from contrapose.lab.studies.scores import KNN, Score, choose_score, score_of
+from contrapose.lab.studies.study import Plan, Row, Study, StudyData
+from contrapose.lab.training import Run
+from contrapose.lab.training.method_settings import describe_settings, settings_for_loss
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a page says about its data and settings: a few sentences, and a contact sheet."""
+
+    data: str
+    settings: str
+    sheet: bytes = b""
+    frameworks: tuple[str, ...] = ()  # what each loss is trained with, where losses differ in it
+
+
+def describe(run: Run, split: Split, score: Score = KNN) -> Description:
+    """Describe the data and the settings that the runs of a comparison share."""
+    views = run.view_maker()
+    test = f"{len(split.test):,} {score.test_samples}" if split.test is not None else f"no {score.test_samples}"
+    neighbours = f", {run.knn} neighbours in the kNN accuracy" if score is KNN else ""
+    return Description(
+        data=f"Data: {run.data}, {len(split.train):,} {score.training_samples} and {test}.",
+        settings=f"Encoder {run.encoder}, {count_epochs(run.epochs)} in batches of {run.batch}, views {run.views}{neighbours}.",
+        sheet=contact_sheet(split.train, views, seed=run.seed) if isinstance(views, Views) else b"",
+    )
+
+
+def count_epochs(epochs: int) -> str:
+    """Return a number of epochs in words."""
+    return "1 epoch" if epochs == 1 else f"{epochs} epochs"
+
+
+def rows_of(rows: Iterable[Row], score: Score = KNN) -> tuple[Row, ...]:
+    """Return the rows with the evaluations that a comparison needs: the answer on each test sample, and references once."""
+    return tuple(
+        replace(row, measures=(*row.measures, *(score.measures if number == 0 else score.measures[:1])))
+        for number, row in enumerate(rows)
+    )
+
+
+def describe_frameworks(base: Run, rows: Iterable[Row]) -> tuple[str, ...]:
+    """Return which framework and head each loss is trained with, a line for all that have the same."""
+    groups: dict[str, list[str]] = {}
+    for row in rows:
+        changes = {name: value for name, value in row.changes.items() if name != "loss"}
+        words = describe_settings({"framework": base.framework, "head": base.head, **changes})
+        groups.setdefault(words, []).append(row.name)
+    return tuple(f"{', '.join(names)}: {words}." for words, names in groups.items())
+
+
+def comparison(base: Run, losses: Sequence[str], split: Split, *, given: Collection[str] = ()) -> Plan:
+    """Return the plan that compares losses on a user's data; `base` has all other settings.
+
+    Raises ValueError if the data has nothing to compare them by.
+    Each loss has the framework and the head that suit it, apart from the settings whose names are `given`.
+    """
+    score = choose_score(base, split)
+    study_data = StudyData(name=Path(base.data).name or base.data, data=base.data)
+    framework = base.framework if "framework" in given else ""
+    rows = rows_of(
+        (
+            Row(name=loss, changes={"loss": loss, **settings_for_loss(loss, framework=framework, given=given)})
+            for loss in losses
+        ),
+        score,
+    )
+    description = replace(describe(base, split, score), frameworks=describe_frameworks(base, rows))
+    study = Study(
+        name="compare",
+        title=score.title,
+        claim="Which loss suits this data?",
+        rows=rows,
+        quantities=score.quantities,
+        sets=(study_data,),
+        show=partial(show_dilemma, description=description),
+        base={key: value for key, value in vars(base).items() if key not in ("loss", "data", "seed")},
+    )
+    return Plan(study=study, scale="own", sets=study.sets)
+
+
+def show_dilemma(study: Study, results: Results, description: Description) -> list[Block]:
+    """Return what was compared and learned, the table, the plane of uniformity and tolerance, and further charts."""
+    line = [row for row in study.rows if row.series == "NT-Xent"]
+    others = [row for row in study.rows if row.series != "NT-Xent"]
+    seeds = "One seed" if results.seeds == 1 else f"{results.seeds} seeds"
+    plane = _plane(results, line, others)
+    blocks: list[Block] = [Text(learned(study, results))]
+    blocks += [plane] if plane.series else []
+    blocks += [
+        _table_with_references(study, results),
+        Text(score_of(study).definitions),
+        Text((description.data, f"{description.settings} {seeds} for each loss.", *description.frameworks)),
+    ]
+    blocks += [_accuracy_chart(results, line, others)] if line else []
+    blocks += _maps(study, results)
+    if description.sheet:
+        title = "Training images (first row) and two augmented views of each, which the losses compare"
+        blocks.append(
+            Picture(title, description.sheet, alt="A contact sheet of training images and their augmented views.")
+        )
+    return blocks
+
+
+def _plane(results: Results, line: Sequence[Row], others: Sequence[Row]) -> Chart:
+    series = [_uniformity_tolerance(results, line, "NT-Xent")] if line else []
+    series += [_uniformity_tolerance(results, [row], row.name) for row in others]
+    return Chart(
+        title="Spread out, or keep classes together",
+        x="-U: images spread evenly →",
+        y="T: classes stay together →",
+        series=tuple(s for s in series if s.x),
+        alt="Each loss at its uniformity and tolerance" + ("; NT-Xent's temperatures make a line." if line else "."),
+    )
+
+
+def _uniformity_tolerance(results: Results, rows: Sequence[Row], name: str) -> Series:
+    """Return rows as points of the plane; those of a line are labelled with their temperature."""
+    names = [row.name for row in rows if results.cell(row.name, "-U").values and results.cell(row.name, "T").values]
+    return Series(
+        name=name,
+        x=tuple(results.cell(row, "-U").mean for row in names),
+        y=tuple(results.cell(row, "T").mean for row in names),
+        labels=tuple(f"{row}: kNN {results.cell(row, 'kNN').mean:.1f} %" for row in names),
+        annotations=tuple(row.removeprefix("NT-Xent ") for row in names if len(rows) > 1),
+    )
+
+
+def _accuracy_chart(results: Results, line: Sequence[Row], others: Sequence[Row]) -> Chart:
+    """Return NT-Xent's accuracy over temperature, and the other losses as horizontal lines."""
+    cells = [(float(row.x), results.cell(row.name, "kNN")) for row in line if isinstance(row.x, float)]
+    measured = [(x, cell) for x, cell in cells if cell.values]
+    series = [
+        Series(
+            name="NT-Xent",
+            x=tuple(x for x, _ in measured),
+            y=tuple(cell.mean for _, cell in measured),
+            spread=tuple(cell.spread for _, cell in measured),
+        )
+    ]
+    ends = (cells[0][0], cells[-1][0])
+    for row in others:
+        cell = results.cell(row.name, "kNN")
+        if cell.values:
+            series.append(Series(row.name, ends, (cell.mean, cell.mean)))
+    return Chart(
+        title="Accuracy against temperature",
+        x="temperature of NT-Xent",
+        y="kNN accuracy, %",
+        series=tuple(series),
+        log_x=True,
+    )
+
+
+def _maps(study: Study, results: Results) -> Iterable[Chart]:
+    """Yield the t-SNE map of each row that has one, with its uniformity and tolerance."""
+    for row in study.rows:
+        for evaluation in results.evaluations.get((row.name, results.sets[0]), ())[:1]:
+            if "map" in evaluation:
+                values = [f"{name} {results.cell(row.name, name).mean:.2f}" for name in ("-U", "T")]
+                title = f"t-SNE map of test images, {row.name}: {', '.join(values)}"
+                yield map_chart(title, evaluation["map"])
+
+
+def references(study: Study, results: Results) -> dict[str, Cell]:
+    """Return scores without training, by name; empty if they were not measured."""
+    evaluations = results.evaluations.get((study.rows[0].name, results.sets[0]), ()) if results.sets else ()
+    measured = [evaluation["references"] for evaluation in evaluations if "references" in evaluation]
+    if not measured:
+        return {}
+    # Neither pixels nor the weights of a file depend on the seed; those of an untrained encoder do.
+    return {
+        name: Cell(tuple(m[key] for m in (measured if key == "untrained" else measured[:1])))
+        for key, name in score_of(study).references.items()
+        if all(key in m for m in measured)
+    }
+
+
+def _table_with_references(study: Study, results: Results) -> Block:
+    (block,) = table(study, results)
+    assert isinstance(block, Table)
+    score = score_of(study)
+    names = (score.words, *(quantity.name for quantity in score.quantities[1:]))
+    units = (f", {quantity.unit}" if quantity.unit else "" for quantity in score.quantities)
+    columns = tuple(f"{name}{unit}" for name, unit in zip(names, units, strict=True))
+    empty: tuple[Number | str, ...] = ("–",) * (len(columns) - 1)
+    rows = tuple(
+        (name, (Number(ours=cell.mean, spread=cell.spread, count=len(cell.values)), *empty))
+        for name, cell in references(study, results).items()
+    )
+    title = "Mean ± standard deviation (number of seeds)" if results.seeds > 1 else "Results of one seed"
+    return replace(block, title=title, columns=columns, rows=block.rows + rows)
+
+
+def learned(study: Study, results: Results) -> tuple[str, ...]:
+    """Return what the runs say, in words: which losses are ahead, what training is worth, and which runs collapsed."""
+    collapsed = " ".join(collapse_sentences(study, results))
+    has_temperatures = any(row.series == "NT-Xent" for row in study.rows)
+    compare = compare_with_best_temperature if has_temperatures else compare_accuracies
+    return (
+        compare(study, results),
+        *_compare_with_references(study, results),
+        *([collapsed] if collapsed else []),
+    )
+
+
+def compare_accuracies(study: Study, results: Results) -> str:
+    """Return which losses are ahead of which in the score, as far as the runs can tell."""
+    score = score_of(study)
+    cells = {row.name: results.cell(row.name, score.name) for row in study.rows}
+    measured = sorted((name for name in cells if cells[name].values), key=lambda name: -cells[name].mean)
+    if not measured:
+        return f"No run has a score yet: the data needs {score.test_samples}, or no run is done."
+    if len(study.rows) == 1:
+        return f"There is nothing to compare {measured[0]} with: --losses takes several losses, separated by commas."
+    if results.seeds == 1:
+        return (
+            f"One seed cannot tell how much of a difference in {score.short} is chance, so no loss is preferred here; "
+            "--seeds 3 trains each loss with three seeds, and takes three times as long."
+        )
+    if not score.hits:
+        return (
+            f"{measured[0]} has the highest mean of {score.words}; whether a difference is chance is not tested for it."
+        )
+    hits = _hits(results, measured, score)
+    if len(hits) < 2:
+        return "Too few runs are done to compare the losses: each needs at least two seeds."
+    found = differences(hits)
+    text = in_words(list(hits), found)
+    evidence = f"{score.words} on {len(next(iter(hits.values()))[0]):,} {score.test_samples}, {results.seeds} seeds"
+    unclear = [difference.chance for difference in found if not difference.clear]
+    if unclear:
+        evidence += f"; here, differences of up to {max(unclear):.1f} points can be chance"
+    text = f"{text} ({evidence})."
+    left_out = [row.name for row in study.rows if row.name not in hits]
+    return f"{text} Not compared, with fewer than two runs done: {', '.join(left_out)}." if left_out else text
+
+
+def compare_with_best_temperature(study: Study, results: Results) -> str:
+    """Return which losses are above or below NT-Xent at its best temperature by more than chance."""
+    score = score_of(study)
+    cells = {row.name: results.cell(row.name, score.name) for row in study.rows}
+    line = [row.name for row in study.rows if row.series == "NT-Xent" and cells[row.name].values]
+    hits = _hits(results, [name for name in cells if cells[name].values], score)
+    best = max(line, key=lambda name: cells[name].mean, default="")
+    if best not in hits or len(hits) < 2:
+        return compare_accuracies(study, results)  # says what is missing
+    found = differences(hits, reference=best)
+    above = [d for d in found if d.clear and d.second == best]
+    below = [d for d in found if d.clear and d.first == best]
+    mean = f"{cells[best].mean:.2f} ± {cells[best].spread:.2f}"
+    text = f"The most accurate temperature of NT-Xent is {best.removeprefix('NT-Xent ')}: {mean} %. "
+    if above:
+        text += f"{_with_points([d.first for d in above], above, '+')} above it by more than chance."
+    else:
+        text += "No other loss is above it by more than chance."
+        nearest = max((d for d in found if d.second == best), key=lambda d: d.points, default=None)
+        if nearest is not None:
+            text += (
+                f" The nearest is {nearest.first} with +{nearest.points:.1f} points, and up to {nearest.chance:.1f} can be"
+                " chance."
+            )
+    if below:
+        text += f" {_with_points([d.second for d in below], below, '-')} below it by more than chance."
+    count = len(next(iter(hits.values()))[0])
+    return f"{text} ({score.words} on {count:,} {score.test_samples}, {results.seeds} seeds.)"
+
+
+def _with_points(names: Sequence[str], found: Sequence[Difference], sign: str) -> str:
+    """Return "A (+1.2 points) and B (+0.9) are"."""
+    words = [f"{name} ({sign}{d.points:.1f} points)" for name, d in zip(names, found, strict=True)]
+    return f"{list_words(words)} {'is' if len(words) == 1 else 'are'}"
+
+
+def _hits(results: Results, rows: Sequence[str], score: Score) -> dict[str, Tensor]:
+    """Return whether each test sample was a hit, bool (seeds, samples), for losses with at least two seeds."""
+    digits = {
+        row: [
+            evaluation[score.hits]
+            for evaluation in results.evaluations[row, results.sets[0]]
+            if score.hits in evaluation
+        ]
+        for row in rows
+    }
+    lengths = sorted({len(text) for texts in digits.values() for text in texts})
+    if len(lengths) > 1:
+        raise ValueError(
+            f"data: the runs were tested on {lengths[0]:,} to {lengths[-1]:,} {score.test_samples}, so the test set has changed "
+            "between them; use another --root to start over"
+        )
+    return {
+        row: torch.tensor([[digit == "1" for digit in text] for text in texts])
+        for row, texts in digits.items()
+        if len(texts) > 1
+    }
+
+
+def _compare_with_references(study: Study, results: Results) -> tuple[str, ...]:
+    """Return what training is worth: scores without it, and the range of the losses."""
+    without, score = references(study, results), score_of(study)
+    scores = [cell.mean for row in study.rows if (cell := results.cell(row.name, score.name)).values]
+    if not without or not scores:
+        return ()
+    low, high = min(scores), max(scores)
+    names = [score.baseline, *(f"with the {name}" for name in list(without)[1:])]
+    parts = [f"{cell.mean:.1f} % {name}" for name, cell in zip(names, without.values(), strict=True)]
+    text = f"{score.words} is {', '.join(parts)}, and {low:.1f} to {high:.1f} % after training."
+    if high <= max(cell.mean for cell in without.values()):
+        text += " Training has gained nothing yet: use more --epochs, or other --views."
+    return (text,)

@@ -1,0 +1,95 @@
+"""Look up how long the runs of a study took, in the records of runs that exist."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from contrapose.lab.studies.results import RunDirectory
+from contrapose.lab.studies.study import data_name
+from contrapose.lab.training import Run
+
+# Settings that decide how long an epoch takes; runs that agree in them are alike.
+_SPEED = (
+    "limit", "imbalance", "views", "size", "view_count", "encoder", "framework", "symmetric", "norm_splits", "batch",
+    "accumulate", "contrast", "precision",
+)  # fmt: skip
+_SAME_SIZE = {"cifar100": "cifar10"}  # data sets with as many images of the same size as another one
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """How long a finished run took."""
+
+    seconds: float  # of training, without evaluations
+    epochs: int
+    device: str
+    shared: bool  # whether another run used the device meanwhile
+
+
+@dataclass(frozen=True)
+class Durations:
+    """Durations of the finished runs of some directories."""
+
+    by_run: Mapping[str, RecordedRun]  # by settings, the path of the data left out
+    by_speed: Mapping[str, Sequence[RecordedRun]]  # by the settings that decide the time of an epoch
+
+    @classmethod
+    def read(cls, roots: Iterable[Path]) -> Durations:
+        """Read the records of all runs in some directories; of two records of one run, the newer counts."""
+        by_run: dict[str, tuple[float, RecordedRun]] = {}
+        by_speed: dict[str, list[RecordedRun]] = {}
+        for path in [path for root in roots for path in root.glob("*/records.jsonl")]:
+            settings, recorded = RunDirectory(path.parent).settings(), _recorded(RunDirectory(path.parent))
+            if recorded is None or not settings:
+                continue
+            name, written = _identity(settings), path.stat().st_mtime
+            if name not in by_run or by_run[name][0] < written:
+                by_run[name] = written, recorded
+            by_speed.setdefault(_speed(settings), []).append(recorded)
+        return cls({name: recorded for name, (_, recorded) in by_run.items()}, by_speed)
+
+    def of(self, run: Run) -> RecordedRun | None:
+        """Return the record of a run, wherever its data was; None if it has not been finished."""
+        return self.by_run.get(_identity(run.describe()))
+
+    def estimate(self, run: Run) -> RecordedRun | None:
+        """Return what a run will take, from the epochs of recorded runs that are alike; None if there are none."""
+        alike = self.by_speed.get(_speed(run.describe()), ())
+        if not alike:
+            return None
+        # Rather a run that had the device to itself.
+        chosen = min(alike, key=lambda recorded: recorded.shared)
+        like = [recorded for recorded in alike if (recorded.device, recorded.shared) == (chosen.device, chosen.shared)]
+        epoch = median(recorded.seconds / recorded.epochs for recorded in like)
+        return RecordedRun(seconds=epoch * run.epochs, epochs=run.epochs, device=chosen.device, shared=chosen.shared)
+
+
+def _recorded(directory: RunDirectory) -> RecordedRun | None:
+    records, epochs = directory.records(), directory.settings().get("epochs")
+    if not records or records[-1]["epoch"] != epochs:
+        return None
+    return RecordedRun(
+        seconds=sum(record["seconds"] for record in records),
+        epochs=len(records),
+        device=str(directory.environment().get("device", "an unknown device")),
+        shared=any(record.get("beside") for record in records),
+    )
+
+
+def _identity(settings: Mapping[str, Any]) -> str:
+    """Return the settings as text, the data by its name alone: data/cifar10.npz is cifar10."""
+    return json.dumps({**settings, "data": _name(settings)}, sort_keys=True)
+
+
+def _speed(settings: Mapping[str, Any]) -> str:
+    size = _SAME_SIZE.get(_name(settings), _name(settings))
+    return json.dumps([size, *(settings.get(setting) for setting in _SPEED)])
+
+
+def _name(settings: Mapping[str, Any]) -> str:
+    return data_name(str(settings.get("data", "")))

@@ -1,0 +1,34 @@
+"""What many studies of DySTreSS have in common: where the paper is silent, and what remains different here."""
+
+from __future__ import annotations
+
+from contrapose.lab.studies.dystress.methods import LINEAR, LONG_TAIL
+from contrapose.lab.studies.study import Study
+from contrapose.lab.training import PRESETS
+
+_PROBE = "The paper does not describe its linear probe: it is lightly's, of which the best epoch counts."
+_SIMCLR = "The paper does not give SimCLR's temperature: it is lightly's, 0.5 on CIFAR and 0.1 on ImageNet."
+_RATE = "The learning rate is the paper's 0.06, with a momentum of 0.9; the authors' code has 0.2 and no momentum."
+_CIFAR100 = "CIFAR-100 is normalised with CIFAR-10's statistics, as in the authors' code."
+_LIGHTLY = "In training the learning rate falls to 0, in lightly to 0.1 % of its peak."
+_KUKLEVA = "In training the learning rate falls to 0, in the code of Kukleva et al. to 1e-6."
+_DRAW = "The class sizes are those of the authors' code; which images of a class are kept is a random draw of ours."
+
+
+def with_notes(study: Study) -> Study:
+    """Return a study with the sentences that apply to its settings, its losses and its data."""
+    if not study.preset:
+        return study
+    settings, measures = PRESETS[study.preset], {quantity.measure for quantity in study.quantities}
+    notes = {
+        _PROBE: LINEAR[0].measure in measures,
+        _SIMCLR: any(row.name == "SimCLR" for row in study.rows),
+        _RATE: settings["lr"] == 0.06 and not all("lr" in row.changes for row in study.rows),
+        _CIFAR100: settings["lr"] == 0.06 and any(study_data.data == "cifar100" for study_data in study.sets),
+    }
+    differences = {
+        _LIGHTLY: settings["optimiser"] == "lars",
+        _KUKLEVA: settings["views"] == "kukleva" or study.name == "dystress/table5",
+        _DRAW: any(study_data.changes.get("imbalance") == LONG_TAIL for study_data in study.sets),
+    }
+    return study.with_sentences(notes=notes, differences=differences)

@@ -1,0 +1,84 @@
+"""Files that the runs of a study need beside their training data, which the user gives with --data NAME=PATH.
+
+The settings of a `StudyData` hold names in place of paths, until a plan fills in what the user gave:
+
+probe_data   NAME            images to evaluate on during training
+encoder      hf:NAME         folder of the encoder to start from, or the name of another encoder, such as minilm
+record       sts:NAME@1      scored sentence pairs, by which the best step is chosen
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from contrapose.lab.modalities.text.encoders import EncoderName
+
+Settings = Mapping[str, Any]  # fields of Run
+# Descriptions of the files in messages; {} is the data set.
+IMAGES, ENCODER = "the data that {} is evaluated on", "the encoder that is trained on {}"
+PAIRS = "the file of pairs that choose the best step on {}"
+_FOLDER, _SCORED = "hf:", "sts:"
+
+
+def needed_files(changes: Settings) -> dict[str, str]:
+    """Return the files that the settings name, each with what it is of a data set {}.
+
+    >>> needed_files({"encoder": "hf:bert", "record": ("sts:pairs@1", "entropy:2@1")})
+    {'bert': 'the encoder that is trained on {}', 'pairs': 'the file of pairs that choose the best step on {}'}
+    """
+    files = {changes["probe_data"]: IMAGES} if "probe_data" in changes else {}
+    encoder = str(changes.get("encoder", ""))
+    if encoder.startswith(_FOLDER):
+        files[encoder.removeprefix(_FOLDER)] = ENCODER
+    return files | {_pairs(item): PAIRS for item in _records_of_pairs(changes)}
+
+
+def with_paths(changes: Settings, paths: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings with the user's paths in place of the names of files."""
+    filled = dict(changes)
+    if "probe_data" in filled:
+        filled["probe_data"] = paths.get(filled["probe_data"], filled["probe_data"])
+    path = paths.get(str(filled.get("encoder", "")).removeprefix(_FOLDER))
+    if path is not None:
+        filled["encoder"] = path if _is_encoder(path) else f"{_FOLDER}{path}"
+    if "record" in filled:
+        filled["record"] = tuple(
+            _filled(item, paths) if item.startswith(_SCORED) else item for item in filled["record"]
+        )
+    return filled
+
+
+def without_missing_files(changes: Settings, paths: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings without those whose files are not given."""
+    missing = needed_files(changes).keys() - paths.keys()
+    kept = dict(changes)
+    if str(kept.get("encoder", "")).removeprefix(_FOLDER) in missing:
+        del kept["encoder"]
+    if any(_pairs(item) in missing for item in _records_of_pairs(kept)):
+        del kept["record"]
+        kept.pop("keep_best", None)  # it is a number of these records
+    return kept
+
+
+def _is_encoder(path: str) -> bool:
+    """Return whether a path is an encoder's name, whether or not a folder exists: a report needs the names of runs alone."""
+    try:
+        EncoderName.parse(path)
+    except ValueError:
+        return False
+    return True
+
+
+def _filled(item: str, paths: Mapping[str, str]) -> str:
+    name = _pairs(item)
+    return f"{_SCORED}{paths.get(name, name)}@{item.rpartition('@')[2]}"
+
+
+def _records_of_pairs(changes: Settings) -> list[str]:
+    return [item for item in changes.get("record", ()) if item.startswith(_SCORED)]
+
+
+def _pairs(item: str) -> str:
+    """Return the file of "sts:FILE@1"."""
+    return item.removeprefix(_SCORED).rpartition("@")[0]

@@ -1,0 +1,53 @@
+"""Sentences at the smoke scale: settings, and small files in place of STS and SentEval, made by rule of a run's own texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from contrapose.lab.evaluation.sentences import SentencePair, TransferText
+from contrapose.lab.evaluation.sentences.classifier import LogisticRegression
+from contrapose.lab.evaluation.sentences.sts import STS_TASKS
+from contrapose.lab.evaluation.sentences.transfer import TRANSFER_TASKS
+
+# Seconds on a CPU: first sentences of the built-in pairs, and the last step, unless the user gives pairs that choose the best.
+SMOKE_TEXT: Mapping[str, Any] = {
+    "limit": 128, "views": "dropout", "encoder": "tiny", "optimiser": "adamw", "lr": 5e-4, "schedule": "cosine", "warmup": 0.0,
+    "weight_decay": 0.0, "epochs": 2, "parts": 1, "batch": 32, "precision": "fp32", "knn_every": 2, "metrics": 48,
+    "record": (), "keep_best": "",
+}  # fmt: skip
+TRIAL_TEXTS = 26  # just enough for the folds of cross-validation
+TRIAL_CLASSIFIER = LogisticRegression(max_evaluations=1)  # seconds on a CPU, which is too few for a good classifier
+_SPLITS = {"sst2": ("train", "dev", "test"), "trec": ("train", "test"), "mrpc": ("train", "test")}
+
+
+def made_pairs(texts: Sequence[str]) -> list[SentencePair]:
+    """Return pairs of each STS task: a text with its first words, scored from 0 to 5 by the share of words that are left."""
+    pairs = [
+        SentencePair(task, "made", "test", _kept(number), text, _first_words(text, _kept(number)))
+        for task in STS_TASKS
+        for number, text in enumerate(texts)
+    ]
+    dev = [pair._replace(split="dev") for pair in pairs if pair.dataset == "stsb"]
+    return pairs + dev
+
+
+def _kept(number: int) -> float:
+    return 5.0 - number % 5
+
+
+def _first_words(text: str, score: float) -> str:
+    words = text.split()
+    return " ".join(words[: max(1, round(len(words) * score / 5))])
+
+
+def made_tasks(texts: Sequence[str]) -> list[TransferText]:
+    """Return texts of each transfer task; the class of a text says whether it is one of the longer half."""
+    ordered = sorted(texts, key=lambda text: (len(text), text))
+    labels = {text: "long" if place >= len(ordered) // 2 else "short" for place, text in enumerate(ordered)}
+    return [
+        TransferText(task, split, labels[text], text, text[::-1] if task == "mrpc" else "")
+        for task in TRANSFER_TASKS
+        for split in _SPLITS.get(task, ("all",))
+        for text in texts
+    ]

@@ -1,0 +1,180 @@
+"""Execute the runs of studies in other processes: on this machine, or on a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.context import BaseContext
+from multiprocessing.managers import SyncManager
+from pathlib import Path
+from typing import Any
+
+from contrapose.child_processes import exit_with_parent, process_context, receive_signals
+from contrapose.extras import install_command
+from contrapose.lab.studies.task import ProgressDisplay, Task, run_task, task_steps
+from contrapose.lab.training import Stopped, signals
+from contrapose.lab.training.stops import StopRequests
+
+SILENCE_LIMIT = 7200.0  # seconds without a step or an evaluation after which a run's process is killed
+POOLS = 3  # pools that a run may break before it counts as failed
+
+
+def run_in_processes(tasks: Sequence[Task], display: ProgressDisplay, jobs: int) -> dict[str, str]:
+    """Execute tasks in a pool of `jobs` processes; return the reason of each failure, by name.
+
+    A process that is killed breaks its pool, with all the runs in it. They resume in a new pool, at most twice.
+    """
+    failures: dict[str, str] = {}
+    if not tasks:
+        return failures
+    for _ in range(POOLS):
+        with signals() as requests:
+            lost = _run_in_pool(tasks, display, jobs, failures=failures, requests=requests)
+        tasks = [task for task in tasks if task.name in lost]
+        if not tasks:
+            return failures
+    for task in tasks:
+        failures[task.name] = "its process was killed three times"
+        display.on_end(task.name, failures[task.name])
+    return failures
+
+
+def _run_in_pool(
+    tasks: Sequence[Task], display: ProgressDisplay, jobs: int, *, failures: dict[str, str], requests: StopRequests
+) -> set[str]:
+    """Execute tasks in one pool and add to `failures`; return the names of runs that were lost with a killed process."""
+    # Each run has one thread per core, whatever else runs: threads that spin while they wait would take the others' cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    context, lost, last_heard = process_context(), set(), dict[str, float]()
+    with _start_manager(context) as manager:
+        messages, stop, workers = manager.Queue(), manager.Event(), min(jobs, len(tasks))
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
+            pool_tasks = [replace(task, concurrent_runs=workers - 1) for task in tasks]
+            running = {pool.submit(_run_and_report, task, messages, stop): task.name for task in pool_tasks}
+            try:
+                while running:
+                    if requests:
+                        raise requests.stopped()
+                    ended, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
+                    with _ignore_lost_manager():
+                        while not messages.empty():
+                            name, progress = messages.get()
+                            last_heard[name] = time.monotonic()
+                            if progress is not None:
+                                display.on_step(name, progress)
+                    for future in ended:
+                        name, error = running.pop(future), future.exception()
+                        last_heard.pop(name, None)
+                        if name in failures:  # it was silent for too long, and that is already reported
+                            continue
+                        if isinstance(error, BrokenProcessPool):
+                            lost.add(name)
+                            continue
+                        failure = future.result()
+                        display.on_end(name, failure)
+                        failures |= {name: failure} if failure else {}
+                    silent = [name for name, when in last_heard.items() if time.monotonic() - when > SILENCE_LIMIT]
+                    for name in silent:
+                        failures[name] = (
+                            f"no step and no evaluation for {SILENCE_LIMIT / 60:g} minutes; its process was stopped"
+                        )
+                        display.on_end(name, failures[name])
+                    # The pool does not say which process has a run: kill all, and the others resume in another pool.
+                    if silent:
+                        _send_signal(pool, signal.SIGKILL)
+            except BaseException:  # a signal: running tasks save and stop, the others do not start
+                with _ignore_lost_manager():
+                    stop.set()
+                _send_signal(pool, signal.SIGTERM)
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+    return lost
+
+
+def _start_manager(context: BaseContext) -> SyncManager:
+    """Start a manager whose process ends with this one."""
+    manager = SyncManager(ctx=context)
+    manager.start(exit_with_parent)
+    return manager
+
+
+def _send_signal(pool: ProcessPoolExecutor, number: int) -> None:
+    for worker in list(pool._processes):
+        with suppress(ProcessLookupError):
+            os.kill(worker, number)
+
+
+def _ignore_lost_manager() -> suppress:
+    """Ignore a manager that is gone: a signal to the whole process group ends it too, and reaches the workers directly."""
+    return suppress(OSError, EOFError)
+
+
+def _start_worker() -> None:
+    """Initialise a worker process: a signal stops its run, and it ends with the process that started it."""
+    receive_signals()
+    exit_with_parent()
+
+
+def _run_and_report(task: Task, messages: Any, stop: Any) -> str:
+    """Execute a task and report its start, steps and evaluations, so that silence means that it hangs."""
+    # The executor hands a few queued tasks to its processes early, and those cannot be cancelled.
+    if stop.is_set():
+        raise Stopped(f"{task.name} was not started")
+    messages.put((task.name, None))
+    display = ProgressDisplay(on_step=lambda name, progress: messages.put((name, progress)))
+    with signals() as requests:
+        steps = task_steps(task, display.report_step, requests, wait=True)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return str(end.value)
+            messages.put((task.name, None))
+
+
+def run_on_ray(tasks: Sequence[Task], display: ProgressDisplay) -> dict[str, str]:
+    """Execute each run as a Ray task; return the reason of each failure, by name.
+
+    All nodes must see the directory of runs under the same path.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise ValueError(f"on: a Ray cluster needs: {install_command('cluster')}") from error
+    if not ray.is_initialized():
+        try:
+            ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False)
+        except ConnectionError as error:
+            raise ValueError("on: no Ray cluster found; start one with `ray start --head`") from error
+    gpus = 1 if ray.cluster_resources().get("GPU", 0) else 0
+    # A run whose node is lost resumes from its checkpoint on another one, so a retry is cheap.
+    remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=2)(_run_on_node)
+    running = {remote.remote(task, str(Path.cwd())): task for task in tasks}
+    failures: dict[str, str] = {}
+    while running:
+        ended, _ = ray.wait(list(running), num_returns=1)
+        for reference in ended:
+            task = running.pop(reference)
+            try:
+                failure = ray.get(reference)
+            except ray.exceptions.RayError as error:
+                failure = f"its node or process was lost: {str(error).splitlines()[0]}"
+            # A node without the shared file system trains into a directory of its own, and its results are lost.
+            if not failure and not task.done():
+                failure = f"its node does not see {task.folder.resolve()}"
+            display.on_end(task.name, failure)
+            failures |= {task.name: failure} if failure else {}
+    return failures
+
+
+def _run_on_node(task: Task, working_directory: str) -> str:
+    """Execute a task on another node, in the working directory of the driver, so that relative paths are the same."""
+    os.makedirs(working_directory, exist_ok=True)
+    os.chdir(working_directory)
+    return run_task(task)

@@ -1,0 +1,113 @@
+"""Say in words what a scale changes in a study against the paper, by comparing the runs of both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from contrapose.lab.studies.captions import is_caption_recall
+from contrapose.lab.studies.measures import is_evaluation
+from contrapose.lab.studies.study import Plan, Study, StudyData
+from contrapose.lab.training import Run
+
+# Settings whose values are shown, in this order. The others are only named, since a line has room for few.
+_SHOWN = ("epochs", "encoder", "batch", "view_count", "imbalance", "limit", "precision", "metrics")
+_WORDS = {
+    "view_count": "views of an image",
+    "limit": "training images",
+    "metrics": "metric images",
+    "views": "augmentation",
+    "lr": "learning rate",
+    "text_encoder": "encoder of captions",
+    "text_length": "tokens of a caption",
+    "size": "size of the views",
+    "knn": "k of k-NN",
+    "head": "projector",
+    "width": "width of the embeddings",
+    "predictor": "width of the predictor",
+    "rising": "rise of the momentum",
+    "gamma": "factor of the schedule's drops",
+    "loss": "values in the loss",
+    "keep": "kept epochs",
+    "record": "recorded measures",
+    "constant_predictor_lr": "learning rate of the predictor",
+}
+# Settings that follow from the data or from the epochs, and how often a run is evaluated.
+_IGNORED = ("data", "classes", "probe_data", "stream", "milestones", "seed", "knn_every")
+_MOST_VALUES = 2  # more values of one setting than this are shown as a range
+Change = tuple[Any, Any]  # a setting's value in the paper, and at the scale
+
+
+def describe_changes(plan: Plan) -> str:
+    """Return the data sets of a plan, and what it changes against the paper, such as "on CIFAR-10; epochs 200 → 50"."""
+    paper = plan.study.plan("paper")
+    changes = _changes(plan, paper) if plan != paper else {}
+    if not _uses_sample(plan.study):
+        changes.pop("metrics", None)
+    shown = [_describe_setting(name, changes[name]) for name in _SHOWN if name in changes]
+    others = [_WORDS.get(name, name.replace("_", " ")) for name in changes if name not in _SHOWN]
+    parts = (_describe_data_sets(plan, paper), ", ".join(shown), f"other {', '.join(others)}" if others else "")
+    text = "; ".join(part for part in parts if part)
+    return text.replace("training images", "training sentences") if plan.study.modality == "text" else text
+
+
+def _uses_sample(study: Study) -> bool:
+    """Return whether a quantity comes from the records, which measure a sample of the images."""
+    measures = {quantity.measure.removeprefix("-") for quantity in study.quantities}
+    others = {m for m in measures if not is_caption_recall(m)} - {"knn_top1", "best:knn_top1", "step_seconds"}
+    return any(not is_evaluation(measure) for measure in others)
+
+
+def _describe_data_sets(ours: Plan, paper: Plan) -> str:
+    kept = [study_data.name for study_data in ours.sets]
+    missing = [study_data.name for study_data in paper.sets if study_data.name not in kept]
+    # Some names have commas: CIFAR-10, exponential.
+    without = f", without {' / '.join(missing)}" if 0 < len(missing) < len(paper.sets) else ""
+    return f"on {' / '.join(kept)}{without}"
+
+
+def _changes(ours: Plan, paper: Plan) -> dict[str, list[Change | None]]:
+    """Return each setting that differs, with its change in every pair of runs; None where a pair has the same value."""
+    pairs = [
+        (paper.run(row, paper_data), run)
+        for row, study_data, run in ours.cells(1)
+        for paper_data in _counterparts(paper, study_data)
+    ]
+    changes = {field.name: [_change(field.name, *pair) for pair in pairs] for field in fields(Run)}
+    return {name: values for name, values in changes.items() if name not in _IGNORED and any(values)}
+
+
+def _counterparts(paper: Plan, study_data: StudyData) -> Sequence[StudyData]:
+    """Return the paper's data set of that name; all of them for one that stands in for them, such as the digits."""
+    return [known for known in paper.sets if known.name == study_data.name] or paper.sets
+
+
+def _change(name: str, paper: Run, ours: Run) -> Change | None:
+    """Return a setting of two runs if it differs and their framework uses it."""
+    before, after = getattr(paper, name), getattr(ours, name)
+    unused = name == "queue" and ours.framework not in ("moco", "fnc", "nnclr") and not ours.queue_start
+    return None if before == after or unused else (before, after)
+
+
+def _describe_setting(name: str, changes: Sequence[Change | None]) -> str:
+    """Return a setting and its changes, such as "epochs 400 → 100, 200 → 50"."""
+    before_by_after: dict[Any, list[Any]] = {}
+    for change in dict.fromkeys(changes):
+        if change is not None:
+            before_by_after.setdefault(change[1], []).append(change[0])
+    if len(before_by_after) > _MOST_VALUES:
+        before = [value for values in before_by_after.values() for value in values]
+        text = f"{_values(before)} → {_values(list(before_by_after))}"
+    else:
+        text = ", ".join(f"{_values(before)} → {_values([after])}" for after, before in before_by_after.items())
+    return f"{_WORDS.get(name, name)} {text}" + (" in some runs" if None in changes else "")
+
+
+def _values(values: Sequence[Any]) -> str:
+    """Return values in words; many numbers as a range."""
+    ordered = sorted(set(values))
+    names = [{0: "all", "": "none"}.get(value, str(value)) for value in ordered]
+    if len(names) <= _MOST_VALUES or isinstance(ordered[0], str):
+        return " or ".join(names)
+    return f"{names[0]} to {names[-1]}"

@@ -1,0 +1,138 @@
+"""What `compare` compares losses by: kNN accuracy of labelled images, recall of pairs of texts, or similarity of sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from contrapose.lab.evaluation.sentences import read_sts
+from contrapose.lab.modalities import Split
+from contrapose.lab.studies.study import Quantity, Study
+from contrapose.lab.training import Run
+from contrapose.lab.training.recording import recorded_measures
+
+PIXELS, WORDS = "raw pixels", "bag of words"  # rows of the table
+UNTRAINED, INIT = "untrained encoder", "encoder that all losses start from"
+_UNIFORMITY = Quantity(name="-U", measure="-uniformity", unit="")
+_UNIFORMITY_DEFINITION = (
+    "U, uniformity: the logarithm of the mean of exp(-2 · squared distance) over all pairs of embeddings; -U is larger if they"
+    " are spread more evenly."
+)
+
+
+@dataclass(frozen=True)
+class Score:
+    """A number between 0 and 100 by which encoders are compared, and how a report writes about it."""
+
+    quantities: tuple[Quantity, ...]  # columns of the table; the first one is the score
+    title: str
+    words: str  # the score in a sentence
+    short: str  # the same once it is known which
+    headings: tuple[str, ...]  # of the columns
+    training_samples: str
+    test_samples: str
+    definitions: tuple[str, ...]
+    hits: str = ""  # evaluation with a digit for each test sample: 1 for a hit; without it, differences are not tested
+    references: Mapping[str, str] = field(default_factory=dict)  # rows without training, by name in the evaluation
+    baseline: str = ""  # the first reference in a sentence
+
+    @property
+    def name(self) -> str:
+        """Name of the quantity."""
+        return self.quantities[0].name
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """Evaluations of the first run of a comparison; those of the others are without the references."""
+        return (self.hits, "references") if self.hits else ()
+
+
+KNN = Score(
+    quantities=(
+        Quantity(name="kNN", measure="knn_top1"),
+        _UNIFORMITY,
+        Quantity(name="T", measure="tolerance", unit=""),
+    ),
+    title="Accuracy, uniformity and tolerance",
+    words="kNN accuracy",
+    short="accuracy",
+    headings=("kNN, %", "-U (spread out)", "T (classes together)"),
+    training_samples="training images",
+    test_samples="test images",
+    definitions=(
+        _UNIFORMITY_DEFINITION,
+        "T, tolerance: the mean cosine similarity of two embeddings of one class; it is larger if classes stay together.",
+        "Embeddings are the projector's output on a sample of test images; kNN uses the encoder's output on all of them.",
+    ),
+    hits="knn_hits",
+    references={"pixels": PIXELS, "untrained": UNTRAINED, "init": INIT},
+    baseline="on raw pixels",
+)
+RECALL = Score(
+    quantities=(
+        Quantity(name="recall@1", measure="recall@1"),
+        Quantity(name="recall@10", measure="recall@10"),
+        _UNIFORMITY,
+    ),
+    title="Recall and uniformity",
+    words="recall@1",
+    short="recall@1",
+    headings=("recall@1, %", "recall@10, %", "-U (spread out)"),
+    training_samples="training pairs",
+    test_samples="held-out pairs",
+    definitions=(
+        "recall@k: the share of held-out pairs whose second text is among the k nearest to the first, of the second texts of all"
+        " held-out pairs, by the encoder's output.",
+        f"{_UNIFORMITY_DEFINITION} Embeddings are the projector's output on a sample of first texts.",
+    ),
+    hits="recall_hits",
+    references={"words": WORDS, "untrained": "encoder before training", "init": INIT},
+    baseline="with bags of words",
+)
+
+
+def sts_score(task: str) -> Score:
+    """Return the correlation with the human scores of a task, as a run records it."""
+    return Score(
+        quantities=(Quantity(name=task, measure=task, unit=""), _UNIFORMITY),
+        title="Semantic similarity and uniformity",
+        words=task,
+        short=task,
+        headings=(task, "-U (spread out)"),
+        training_samples="training sentences",
+        test_samples="scored pairs",
+        definitions=(
+            f"{task}: 100 × Spearman's correlation of cosine similarity with the human scores, after the last epoch.",
+            f"{_UNIFORMITY_DEFINITION} Embeddings are the projector's output on a sample of training sentences.",
+        ),
+    )
+
+
+def choose_score(run: Run, split: Split) -> Score:
+    """Return the score that the data has; raise ValueError that says what it lacks."""
+    if split.retrieval is not None:
+        return RECALL
+    if split.probe is not None and split.test is not None:
+        return KNN
+    if run.modality != "text":
+        raise ValueError(
+            f"data: {run.data} has no labelled test images to compare the losses on; a folder needs a folder for each class "
+            "(and --hold-out above 0, or train/ and test/)"
+        )
+    for measure in recorded_measures(run.record):
+        tasks = [pair.task for pair in read_sts(Path(measure.sts)) if pair.split == "dev"] if measure.sts else []
+        if tasks:
+            return sts_score(tasks[0])
+    raise ValueError(
+        f"data: {run.data} has no held-out pairs to compare the losses on; give a file of pairs (and --hold-out above 0), or "
+        "score sentences with --record sts:FILE@1"
+    )
+
+
+def score_of(study: Study) -> Score:
+    """Return the score of a comparison, by its first quantity."""
+    if not study.quantities:
+        return KNN
+    name = study.quantities[0].name
+    return next((score for score in (KNN, RECALL) if score.name == name), None) or sts_score(name)

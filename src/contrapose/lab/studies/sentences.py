@@ -1,0 +1,94 @@
+"""Measure sentence embeddings on files that the user gives with --data sts=FILE and --data senteval=FILE.
+
+sentences:sts:SCORE         100 · Spearman's correlation on a task of the file, such as sts12 or stsb_dev; sts_mean, the mean of
+                            seven tasks; stsb_alignment and stsb_uniformity
+sentences:senteval:SCORE    accuracy of logistic regression on a task of the file, such as mr; transfer_mean, the mean of seven
+sentences:…:start           of the encoder before its training
+
+A run that keeps its best step (`Run.keep_best`) is measured at that step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from contrapose.lab.evaluation.sentences import evaluate_sts, evaluate_transfer, read_sts, read_transfer
+from contrapose.lab.modalities import Split
+from contrapose.lab.modalities.text.encoders import Transformer
+from contrapose.lab.modalities.text.pretrained import longest_input
+from contrapose.lab.modalities.text.sentences import Sentences
+from contrapose.lab.modalities.text.views import TextViews
+from contrapose.lab.studies.downstream import MADE
+from contrapose.lab.studies.made_sentences import TRIAL_CLASSIFIER, TRIAL_TEXTS, made_pairs, made_tasks
+from contrapose.lab.training import Model, Run, build
+from contrapose.lab.training.embedder import Embedder
+from contrapose.lab.training.kept import best_epoch
+
+_LONGEST = 128  # tokens: SentEval's sentences are not cut to the length of the training
+
+
+def sentences(
+    model: Model, split: Split, name: str, score: str, weights: str = "", *, downstream: Mapping[str, str],
+    root: Path | None = None,
+) -> dict[str, float | None]:  # fmt: skip
+    """Return all scores of a file of sentences, by the names of their measures; None for one that the file does not have.
+
+    name      sts or senteval
+    score     the score that is asked for
+    weights   which encoder: the trained one, or "start"
+    """
+    embedder, path = _embedder(model, split, weights), downstream[name]
+    if name == "sts":
+        pairs = made_pairs(_texts(split)) if path == MADE else read_sts(Path(path))
+        scores = evaluate_sts(embedder.embed_once, pairs)
+    else:
+        tasks = made_tasks(_texts(split)) if path == MADE else read_transfer(Path(path))
+        classifier = TRIAL_CLASSIFIER if path == MADE else None
+        scores = evaluate_transfer(
+            embedder.embed_once, tasks, classifier=classifier, device=model.device, seed=model.run.seed
+        )
+    suffix = f":{weights}" if weights else ""
+    return {f"sentences:{name}:{key}{suffix}": value for key, value in {score: None, **scores}.items()}
+
+
+def _embedder(model: Model, split: Split, weights: str) -> Embedder:
+    """Return the encoder of a measure, with inputs longer than in training, in float32."""
+    # The seed, or the folder that a run starts from, gives the same weights again.
+    encoder = build(model.run, len(split.train)).encoder.to(model.device) if weights else _best(model).encoder
+    assert isinstance(encoder.network, Transformer)
+    assert isinstance(model.views, TextViews)
+    views = replace(model.views, length=int(min(_LONGEST, longest_input(encoder.network.model))))
+    embedder = Embedder(encoder, views, model.kind, model.device)
+    embedder.evaluation_context = model.evaluation_context
+    return embedder
+
+
+def _best(model: Model) -> Model:
+    """Return the model at the step by which its run is judged: the best one if the run keeps it, else the last one."""
+    if not model.run.keep_best or model.folder is None:
+        return model
+    best = best_epoch(model.folder, model.run.keep_best)
+    return model if best is None else model.at_epoch(best[0])
+
+
+def _texts(split: Split) -> list[str]:
+    assert isinstance(split.train, Sentences)
+    return split.train.subset(range(min(len(split.train), TRIAL_TEXTS))).texts()
+
+
+def describe_sentences(measure: str, run: Run) -> str:
+    """Return in words what is measured of a run; the names of rows say before or after training."""
+    _, name, score = measure.split(":")[:3]
+    if score.endswith(("alignment", "uniformity")):
+        return f"{score.removeprefix('stsb_')} of STS-B's test pairs"
+    if score.endswith("dev"):
+        return "the correlation on STS-B dev"
+    step = f"best on STS-B dev of {run.epochs} steps" if run.keep_best else "last step"
+    if name == "sts":
+        return (
+            "100 × Spearman's correlation of the encoder's cosine similarities with people's scores, all subsets of a task "
+            f"ranked together, {step}"
+        )
+    return f"accuracy of logistic regression on the encoder's output, SentEval's protocol with 10 folds, {step}"

@@ -1,0 +1,394 @@
+"""Define what a study is: one table or figure of a paper, its runs, the printed numbers and the claims they support.
+
+    Row        one line of a table or one point of a curve: the settings in which its runs differ
+    Quantity   what is measured of a run
+    StudyData  a data set, and the settings that go with it
+    Study      rows × quantities × data sets, what the report shows of them, and claims that are computed
+    Plan       a study at a scale: the runs to do
+
+Scales: `smoke` (seconds on a CPU, the built-in digits), `short` (one GPU, CIFAR-10, usually a quarter of the epochs),
+`small` (one GPU, CIFAR-10 and CIFAR-100, the printed epochs where a run then takes minutes) and `paper` (the printed
+settings). A study of sentences or of images with captions has a built-in set and the user's files in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from contrapose.lab.report.document import Block
+from contrapose.lab.studies.captions import SMOKE_CAPTIONS
+from contrapose.lab.studies.claims import Claim
+from contrapose.lab.studies.downstream import MADE, SUPERVISED, downstream_names, missing_data
+from contrapose.lab.studies.files import needed_files, with_paths, without_missing_files
+from contrapose.lab.studies.made_sentences import SMOKE_TEXT
+from contrapose.lab.studies.results import Results
+from contrapose.lab.studies.transfer import is_transfer, stand_in
+from contrapose.lab.training import PRESETS, Run
+from contrapose.lab.training.run import CHOICES
+from contrapose.validate import check_known
+
+SCALES = ("smoke", "short", "small", "paper")
+PAPERS = {
+    "dystress": "Manna et al.: Dynamically Scaled Temperature in Self-Supervised Contrastive Learning",
+    "behaviour": "Wang, Liu: Understanding the Behaviour of Contrastive Loss",
+    "cacr": "Zheng et al.: Contrastive Attraction and Contrastive Repulsion for Representation Learning",
+    "balanced": "Lee: Understanding Self-supervised Contrastive Learning through Supervised Objectives",
+}
+Settings = Mapping[str, Any]  # fields of Run
+
+# Smoke scale: seconds on a CPU. The built-in digits and a tiny network, trained with the study's own method.
+SMOKE: Settings = {
+    "data": "digits", "limit": 160, "views": "digits", "encoder": "tiny", "head": "simclr", "optimiser": "adamw", "lr": 0.004,
+    "schedule": "cosine", "milestones": (), "warmup": 0.0, "weight_decay": 1e-4, "epochs": 2, "batch": 32, "queue": 64,
+    "norm_splits": 1, "precision": "fp32", "knn": 5, "knn_every": 2, "metrics": 48,
+}  # fmt: skip
+_SMOKE_OF: Mapping[str, Settings] = {"text": SMOKE_TEXT, "captions": SMOKE_CAPTIONS}  # in place of SMOKE
+_BUILT_IN = {"text": "pydoc", "captions": "shapes"}  # the data of these
+SMOKE_PROBE_EPOCHS = 5  # of linear probes: a CPU takes long to encode augmented images anew in each epoch
+# Small and short scale: one GPU, bf16; every metric is computed after each tenth of the run.
+SMALL: Settings = {"precision": "bf16", "norm_splits": 1, "metrics": 2000}
+# Data sets that torchvision downloads, by the scale that uses them without being given their path.
+_DOWNLOADED: Mapping[str, tuple[str, ...]] = {"short": ("cifar10",), "small": ("cifar10", "cifar100")}
+_COUNTED = ("index", "pareto", "uniform")  # rules of imbalance that count the images of their own data set
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method of a table, or a point on an axis."""
+
+    name: str
+    changes: Settings = field(default_factory=dict)  # settings that differ from the study's
+    changes_on: Mapping[str, Settings] = field(default_factory=dict)  # further ones on some data sets, by their names
+    printed: Mapping[str, float] = field(default_factory=dict)  # the paper's numbers, by `column(quantity, data set)`
+    x: float | tuple[float, float] | None = None  # position on one axis, or on two
+    series: str = ""  # the curve that the point belongs to
+    small_settings: Settings = field(default_factory=dict)  # further changes at the small and the short scale
+    short_settings: Settings = field(default_factory=dict)  # further changes at the short scale
+    local_crops: int = 0  # multi-crop: local crops beside the views of the data set, at every scale
+    measures: tuple[str, ...] = ()  # evaluations that are not in the table, such as `map`
+    measure_values: Mapping[str, str] = field(default_factory=dict)  # values that fill the {placeholders} of measures
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What is measured: an entry of the run's last record, or an evaluation after training (see `measures`).
+
+    A leading "-" negates the value: "-uniformity" is the positive number that Wang & Liu plot.
+    """
+
+    name: str  # may be empty if the study has only one quantity
+    measure: str  # may have {placeholders} that the rows fill
+    unit: str = "%"
+    paper: str = ""  # what the paper measures instead, in words; empty if it measures the same
+    extra: bool = False  # measured beside the paper's quantity, such as the last epoch beside the best one
+
+
+@dataclass(frozen=True)
+class StudyData:
+    """A data set, and the settings that differ on it."""
+
+    name: str
+    data: str = "cifar10"
+    changes: Settings = field(default_factory=dict)
+    measures: Mapping[str, str] = field(default_factory=dict)  # replaces measures of the quantities on this data set
+
+
+CIFAR10, CIFAR100 = StudyData(name="CIFAR-10"), StudyData(name="CIFAR-100", data="cifar100")
+Show = Callable[["Study", Results], list[Block]]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A table or a figure, named by the paper's own numbering."""
+
+    name: str
+    title: str  # what it shows
+    claim: str  # what the paper says about it, in one sentence
+    preset: str = ""  # the printed settings that its runs start from
+    rows: tuple[Row, ...] = ()
+    quantities: tuple[Quantity, ...] = ()
+    sets: tuple[StudyData, ...] = (CIFAR10,)
+    show: Show | None = None  # the charts and tables of the report; by default one table
+    claims: tuple[Claim, ...] = ()
+    small_settings: Settings = field(default_factory=dict)  # changes at the small and the short scale
+    short_settings: Settings = field(default_factory=dict)  # further changes at the short scale
+    note: str = ""  # corrections of the paper, and choices where it is silent
+    differences: tuple[str, ...] = ()  # what remains different from the paper at the paper scale, a sentence each
+    diagram: bool = False  # a drawing, a taxonomy or a cross-reference: there is nothing to measure
+    base: Settings = field(default_factory=dict)  # settings of its own, used instead of or on top of a preset
+    # Values that fill the {placeholders} of a loss and of `record`, by data set: those that the paper tunes.
+    loss_values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def paper(self) -> str:
+        """Return authors and title of the paper; empty for a study that belongs to none, such as the demo."""
+        return PAPERS.get(self.name.split("/")[0], "")
+
+    @property
+    def modality(self) -> str:
+        """Return the kind of data of its runs: images, text or captions."""
+        return str({**PRESETS.get(self.preset, {}), **self.base}.get("modality", "images"))
+
+    @property
+    def analytic(self) -> bool:
+        """Return whether the study needs no training."""
+        return not self.rows
+
+    def select_rows(self, names: Sequence[str]) -> Study:
+        """Return the study with only these rows, which are run, shown and judged. Without names, all rows are kept."""
+        kept = tuple(row for row in self.rows if row.name in names)
+        if not names or len(kept) == len(self.rows):
+            return self
+        if not kept:
+            raise ValueError(f"rows: {self.name} has none of these; `contrapose study show {self.name}` names them")
+        note = f"{len(kept)} of its {len(self.rows)} rows alone, and judged by them."
+        return replace(self, rows=kept, note=f"{self.note} {note}".strip())
+
+    def with_sentences(self, *, notes: Mapping[str, bool], differences: Mapping[str, bool]) -> Study:
+        """Return the study with the sentences that apply to it added to its note and to its differences."""
+        note = " ".join(filter(None, (self.note, *(text for text, applies in notes.items() if applies))))
+        more = tuple(text for text, applies in differences.items() if applies)
+        return replace(self, note=note, differences=(*self.differences, *more))
+
+    def plan(self, scale: str, data: Sequence[str] = (), *, precision: str = "") -> Plan:
+        """Return the study at a scale.
+
+        `data` changes the data sets: NAME=PATH says where one of them is; a name or path alone replaces all of them.
+        `precision` replaces that of the scale, and is part of the names of the runs.
+        """
+        check_known("scale", scale, SCALES, cutoff=0.4)
+        if precision:
+            check_known("precision", precision, CHOICES["precision"])
+        paths, replacements = self._parse_data(data)
+        known = self.downstream_names
+        # Detectors need boxes, which the digits do not have.
+        made = [
+            name
+            for name, measure in known.items()
+            if scale == "smoke" and name != SUPERVISED and not is_transfer(measure)
+        ]
+        downstream = {**dict.fromkeys(made, MADE), **{name: path for name, path in paths.items() if name in known}}
+        study = self._smoke_transfer(downstream) if scale == "smoke" else self
+        own = {name: path for name, path in paths.items() if name in self.own_names}
+        sets = self._sets_at(scale, own, replacements)
+        return Plan(study=study, scale=scale, sets=sets, precision=precision, downstream=downstream)
+
+    @property
+    def own_names(self) -> set[str]:
+        """Return the names of data that runs are trained on, or evaluated on during training."""
+        files = {name for study_data in self.sets for name in needed_files(study_data.changes)}
+        downloaded = set() if self.modality in _BUILT_IN else {"cifar10"}
+        return {study_data.data for study_data in self.sets} | files | downloaded
+
+    @property
+    def downstream_names(self) -> dict[str, str]:
+        """Return the names of data that encoders are evaluated on after training, each with a measure that needs it."""
+        measures = (fill(quantity.measure, row) for row in self.rows for quantity in self.quantities)
+        return {name: measure for measure in measures for name in downstream_names(measure)}
+
+    def _smoke_transfer(self, downstream: Mapping[str, str]) -> Study:
+        """Return the study with the measures of transfer for which there is data; if there is none, with one on the digits."""
+        transfers = [quantity for quantity in self.quantities if is_transfer(quantity.measure)]
+        kept = [quantity for quantity in transfers if not missing_data(quantity.measure, downstream)]
+        stand_ins = [
+            replace(quantity, name=f"digits for {quantity.name}", measure=stand_in(quantity.measure))
+            for quantity in transfers[:1]
+        ]
+        others = [quantity for quantity in self.quantities if not is_transfer(quantity.measure)]
+        return replace(self, quantities=(*others, *(kept or stand_ins)))
+
+    def _sets_at(self, scale: str, paths: Mapping[str, str], replacements: Sequence[str]) -> tuple[StudyData, ...]:
+        """Return the data sets that a scale uses, with the user's paths."""
+        if self.modality in _BUILT_IN:
+            return self._user_sets_at(scale, paths, replacements)
+        imbalance = _imbalance(self.sets[0])
+        if replacements:
+            stems = {data_name(text): text for text in replacements}
+            # some/cifar100.npz is recognised as the study's own CIFAR-100, so that its printed numbers still apply.
+            own = tuple(_located(known, stems) for known in self.sets if known.data in stems)
+            return own or tuple(StudyData(name=stem, data=text, changes=imbalance) for stem, text in stems.items())
+        if scale == "smoke" and not paths:
+            return (StudyData(name="digits", data="digits", changes=imbalance),)
+        sets = self.sets
+        if scale != "paper":  # only what the user gives; without that, what is downloaded at this scale
+            given = tuple(s for s in sets if s.data in paths)
+            sets = given or tuple(s for s in sets if s.data in _DOWNLOADED.get(scale, ()))
+            # A study of ImageNet alone runs on CIFAR-10 in its place, and the name says so.
+            substitute = StudyData(name=f"CIFAR-10 for {self.sets[0].name}", data="cifar10", changes=imbalance)
+            sets = sets or (substitute,)
+        return tuple(_located(known, paths) for known in sets)
+
+    def _user_sets_at(self, scale: str, paths: Mapping[str, str], replacements: Sequence[str]) -> tuple[StudyData, ...]:
+        """Return the same for texts and captions, of which nothing is downloaded: beyond smoke, they need the user's files."""
+        sources = {data_name(text): text for text in replacements}
+        given = [known for known in self.sets if known.data in paths]
+        if scale == "smoke" and not (given or sources):
+            sources = {_BUILT_IN[self.modality]: _BUILT_IN[self.modality]}
+        # The paper's comes first. The last one, which may be the same, has its place at the other scales.
+        sets = given or [self.sets[0 if scale == "paper" else -1]]
+        sets = [replace(sets[0], name=name, data=text) for name, text in sources.items()] or sets
+        if scale == "smoke":  # without its files, a run starts from scratch and ends with its last step
+            sets = [replace(known, changes=without_missing_files(known.changes, paths)) for known in sets]
+        return tuple(_located(known, paths) for known in sets)
+
+    def _parse_data(self, data: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+        """Split the user's words into {NAME: PATH} and those that stand alone and replace all data sets."""
+        known = self.own_names | {*self.downstream_names}
+        paths: dict[str, str] = {}
+        replacements = []
+        for text in data:
+            name, equals, path = text.partition("=")
+            if equals and name in known:
+                paths[name] = path
+            elif equals and not Path(text).exists():  # a path may itself contain "="
+                raise ValueError(
+                    f"data: expected PATH or NAME=PATH with a name of {', '.join(sorted(known))}, got {text!r}"
+                )
+            else:
+                replacements.append(text)
+        if len({data_name(text) for text in replacements}) < len(replacements):
+            raise ValueError(
+                f"data: {' and '.join(replacements)} would have the same name in the report; run the study once for each"
+            )
+        return paths, replacements
+
+
+def fill(measure: str, row: Row) -> str:
+    """Return a measure with its {placeholders} filled by the row."""
+    return measure.format(**row.measure_values) if "{" in measure else measure
+
+
+def _located(study_data: StudyData, paths: Mapping[str, str]) -> StudyData:
+    """Return a data set with the user's paths of its images and of the files that its runs need."""
+    changes = with_paths(study_data.changes, paths)
+    return replace(study_data, data=paths.get(study_data.data, study_data.data), changes=changes)
+
+
+def data_name(path: str) -> str:
+    """Return the name under which the report shows a user's data."""
+    return Path(path).name.split(".")[0]
+
+
+def _imbalance(study_data: StudyData) -> dict[str, Any]:
+    """Return the settings that another data set inherits: how classes are thinned out, and what a probe learns from.
+
+    The others fit only the original.
+    """
+    changes = study_data.changes
+    counted = str(changes.get("imbalance", "")).split(":")[0] in _COUNTED
+    return {
+        key: changes[key] for key in ("imbalance", "probe") if key in changes and not (counted and key == "imbalance")
+    }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A study at a scale: its runs, and what is measured of them."""
+
+    study: Study
+    scale: str
+    sets: tuple[StudyData, ...]
+    precision: str = ""  # replaces that of the scale
+    downstream: Mapping[str, str] = field(default_factory=dict)  # paths of the downstream data that is given
+
+    def select_data_sets(self, names: Sequence[str]) -> Plan:
+        """Return the plan with only these data sets. Without names, all are kept."""
+        for name in names:
+            check_known("sets", name, [study_data.name for study_data in self.sets])
+        return replace(self, sets=tuple(s for s in self.sets if s.name in names)) if names else self
+
+    def run(self, row: Row, study_data: StudyData, seed: int = 0) -> Run:
+        """Return the run behind a cell of the table."""
+        study = self.study
+        changes = {**study_data.changes, **row.changes, **row.changes_on.get(study_data.name, {})}
+        settings: dict[str, Any] = {**(PRESETS[study.preset] if study.preset else {}), **study.base}
+        # Which classes and images are used belongs to the data set, and another one may stand in its place.
+        settings = {key: value for key, value in settings.items() if key not in ("classes", "imbalance")}
+        if self.scale == "smoke":
+            settings |= {**changes, **_SMOKE_OF.get(study.modality, SMOKE), **_smoke_changes(changes)}
+            settings["record"] = tuple(_short_probe(item) for item in settings.get("record", ()))
+        elif self.scale in ("short", "small"):
+            settings |= {**SMALL, **self.scale_settings, **changes, **self._settings_at_scale(row)}
+            settings["knn_every"] = max(1, settings["epochs"] // 10)
+        else:
+            settings |= changes
+        if self.precision:
+            settings["precision"] = self.precision
+        if row.local_crops:
+            settings["views"] += f"+local{row.local_crops}"
+        if study.loss_values:
+            values = self._loss_values(study_data)
+            settings["loss"] = settings["loss"].format(**values)
+            settings["record"] = tuple(item.format(**values) for item in settings.get("record", ()))
+        return Run(**{**settings, "data": study_data.data, "seed": seed})
+
+    @property
+    def scale_settings(self) -> Settings:
+        """Return what the study changes at this scale, in all of its rows."""
+        return self._settings_at_scale(self.study) if self.scale in ("short", "small") else {}
+
+    def _settings_at_scale(self, owner: Study | Row) -> Settings:
+        return {**owner.small_settings, **(owner.short_settings if self.scale == "short" else {})}
+
+    def _loss_values(self, study_data: StudyData) -> Mapping[str, float]:
+        """Return what fills the placeholders of a loss; a data set that the study does not know has the first one's."""
+        known = self.study.loss_values
+        # "CIFAR-10, exponential" is a thinned-out CIFAR-10 and shares its values.
+        return known.get(study_data.name.split(",")[0], next(iter(known.values())))
+
+    def cells(self, seeds: int) -> Iterator[tuple[Row, StudyData, Run]]:
+        """Yield every run of the study with its row and data set."""
+        for row, study_data, seed in product(self.study.rows, self.sets, range(seeds)):
+            yield row, study_data, self.run(row, study_data, seed)
+
+    def runs(self, seeds: int) -> dict[str, Run]:
+        """Return the runs by name. Cells with the same settings share one run."""
+        return {run.name: run for _, _, run in self.cells(seeds)}
+
+    def measure(self, quantity: Quantity, study_data: StudyData, row: Row) -> str:
+        """Return what a quantity measures of a row on a data set. A linear probe of a smoke run is short, as its name says."""
+        measure = fill(study_data.measures.get(quantity.measure, quantity.measure), row)
+        short = self.scale == "smoke" and measure.removeprefix("start:").startswith("linear")
+        return f"{measure}:{SMOKE_PROBE_EPOCHS}" if short else measure
+
+    def measures(self, study_data: StudyData, row: Row) -> tuple[str, ...]:
+        """Return what is measured of the runs of a row on a data set, as far as the data for it is given."""
+        measures = [self.measure(quantity, study_data, row).removeprefix("-") for quantity in self.study.quantities]
+        unique = dict.fromkeys((*measures, *row.measures))
+        return tuple(measure for measure in unique if not self.missing_data(measure))
+
+    def missing_data(self, measure: str) -> str:
+        """Return which option gives the downstream data of a measure; empty if it is given or none is needed."""
+        return missing_data(measure, self.downstream)
+
+
+def _short_probe(item: str) -> str:
+    """Return an item of `Run.record` with a short linear probe, "linear:PROBE:5@10"."""
+    return item.replace("@", f":{SMOKE_PROBE_EPOCHS}@") if item.startswith("linear") else item
+
+
+def _smoke_changes(changes: Settings) -> dict[str, Any]:
+    """Return the changes that a smoke run keeps: the method, but no sizes or schedules that 160 digits do not allow."""
+    dropped = (
+        *("views", "encoder", "text_encoder", "head", "data", "queue", "precision"),
+        *("optimiser", "lr", "weight_decay", "schedule", "milestones", "warmup"),
+    )
+    kept = {key: value for key, value in changes.items() if key not in dropped}
+    if "imbalance" in kept:  # thinning out 160 images would not leave a batch
+        kept["limit"] = 1000
+    if "epochs" in kept:
+        kept["epochs"] = min(3, max(1, round(kept["epochs"] / 100)))
+        kept["knn_every"] = kept["epochs"]
+    if "keep" in kept:
+        kept["keep"] = tuple(range(1, int(kept.get("epochs") or SMOKE["epochs"]) + 1))
+    if "batch" in kept:
+        kept["batch"] = max(8, min(64, kept["batch"] // 16))
+    if "view_count" in kept:
+        kept["view_count"] = min(3, kept["view_count"])
+    if "prototypes" in kept:
+        kept["prototypes"] = min(64, kept["prototypes"])
+    return kept

@@ -1,0 +1,108 @@
+"""What a run is made of: its data, its network and its loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from contrapose.lab.frameworks import FRAMEWORKS, Framework, Parts
+from contrapose.lab.modalities import Split
+from contrapose.lab.modalities.images.encoders import load_installed_weights
+from contrapose.lab.networks.encoder import Encoder
+from contrapose.lab.networks.heads import head
+from contrapose.lab.networks.tower import Tower, embedding_width
+from contrapose.lab.training.run import Run
+from contrapose.lab.training.weights import initialise
+from contrapose.losses import Loss
+from contrapose.losses.objective import with_state
+from contrapose.losses.parse import parse
+
+
+def prepare(run: Run, root: Path | None = None, *, folder: Path | None = None) -> Split:
+    """Load the run's data, cut to its limit and thinned out.
+
+    run      description of the run
+    root     directory of downloads; default: data
+    folder   directory of the run, if it is trained: texts get the tokens of its vocabulary
+    """
+    return run.kind.load(run, root, run.view_maker(folder), encoder=run.encoder)
+
+
+def prepare_other(
+    run: Run,
+    data: str,
+    root: Path | None = None,
+    *,
+    folder: Path | None = None,
+    hold_out: float | None = None,
+    stream: bool = False,
+    columns: tuple[str, ...] = (),
+) -> Split:
+    """Load all of another data set, for the networks of a run.
+
+    run        description of the run
+    data       name of a data set, folder of images, .npz file or file of texts
+    root       directory of downloads; default: data
+    folder     directory of the run, if it is trained
+    hold_out   share of each class to hold out of a folder without test images; default: that of the run
+    stream     leave the images on disk if each is a file
+    columns    of a file of texts; default: those with usual names, or all
+    """
+    if run.modality in ("text", "captions") and folder is None:
+        raise ValueError("folder: other texts need the tokenizer of the run; expected its directory, got None")
+    settings = replace(
+        run,
+        data=data,
+        columns=columns,
+        stream=stream and run.kind.can_stream(data),
+        classes="",
+        limit=0,
+        imbalance="",
+        probe="all",
+        probe_data="",
+        hold_out=run.hold_out if hold_out is None else hold_out,
+    )
+    return prepare(settings, root, folder=folder)
+
+
+def build_towers(run: Run, folder: Path | None = None) -> dict[str, Tower]:
+    """Build the run's towers, by modality; weights are drawn from torch's generator. `folder` is that of a trained run."""
+    encoders = run.kind.encoders(run, run.view_maker(folder))
+    first = next(iter(encoders.values()))  # of images, which come before their captions
+    if run.init:
+        initialise(first, Path(run.init))
+    elif folder is None:  # the weights of a trained run replace those that it started from, whose package may be gone
+        load_installed_weights(run.encoder, first)
+    towers = {name: _tower(run, encoder) for name, encoder in encoders.items()}
+    widths = {name: tower.width for name, tower in towers.items()}
+    if len(set(widths.values())) > 1:
+        described = " and ".join(f"{width} of {name}" for name, width in widths.items())
+        raise ValueError(
+            f"head: {run.head} gives embeddings of unequal widths, {described}; use --head clip, or set --width"
+        )
+    return towers
+
+
+def _tower(run: Run, encoder: Encoder) -> Tower:
+    """Return an encoder with its projector."""
+    projector = head(run.head, encoder.width, run.width)
+    width = embedding_width(encoder, projector)
+    if run.needs_score:  # one more output than the embedding has dimensions
+        projector = head(run.head, encoder.width, width + 1)
+    return Tower(encoder, projector, width)
+
+
+def build(run: Run, samples: int) -> Framework:
+    """Build the run's network, with weights that its seed decides; `samples` is the size of the training set."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(run.seed)  # encoder, projector and predictor draw from it in this order
+        parts = Parts(build_towers(run), samples, run.needs_score)
+        return FRAMEWORKS[run.framework].build(parts, run)
+
+
+def build_loss(run: Run, samples: int) -> Loss:
+    """Build the run's criterion, with the state that it keeps for each of so many samples."""
+    objective, state = with_state(parse(run.loss, run.loss_data), samples)
+    return Loss(objective, state=state)

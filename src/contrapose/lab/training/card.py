@@ -1,0 +1,92 @@
+"""The model card of an exported encoder: its training, scores and inputs, and code that uses it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from contrapose import __version__
+from contrapose.lab.training.collapse import MEANING, collapse_in_words
+from contrapose.lab.training.model import Model
+from contrapose.lab.training.records import last_evaluation, read_records
+
+_METRICS = ("uniformity", "alignment", "tolerance", "effective_rank", "feature_std")
+_SETTINGS = ("framework", "loss", "views", "batch", "epochs", "optimiser", "lr", "precision", "seed")
+
+
+def metadata_of(model: Model) -> dict[str, str]:
+    """Return what a user of the encoder has to know, as strings: how it was trained, and how its inputs are made."""
+    run = model.run
+    return {
+        "format": "contrapose encoder",
+        "contrapose": __version__,
+        "encoder": run.encoder,
+        "features": str(model.encoder.width),
+        "modality": run.modality,
+        **run.kind.describe_input(model.views),
+        "loss": run.loss,
+        "data": Path(run.data).name,  # without its folder, which is private and means nothing elsewhere
+        "step": str(model.step),
+    }
+
+
+def summary(model: Model) -> str:
+    """Return a sentence about the encoder."""
+    run, labels = model.run, "with" if model.run.needs_labels else "without"
+    return (
+        f"A {run.encoder} encoder with {model.encoder.width} features, trained {labels} labels on {Path(run.data).name} "
+        f"by contrapose {__version__}."
+    )
+
+
+def model_card(model: Model, folder: Path, file: str) -> str:
+    """Return a page in Markdown about an exported file.
+
+    model    the run's networks
+    folder   directory of the run, whose records have the scores
+    file     name of the exported file
+    """
+    run = model.run
+    scores = _scores(last_evaluation(folder, model.step))
+    collapse = collapse_in_words([record for record in read_records(folder) if record["step"] <= model.step])
+    warning = ["", f"**The training {collapse}.**"] if collapse else []
+    sections = {
+        "Training": [
+            f"- data: {Path(run.data).name}",
+            *(f"- {name}: {getattr(run, name)}" for name in _SETTINGS),
+            f"- steps: {model.step}",
+        ],
+        "Scores": scores or ["The run has not been evaluated."],
+        "Inputs": [f"- {name}: {value}" for name, value in run.kind.describe_input(model.views).items()],
+        "Use": _code(run.kind.usage(run.encoder, model.encoder.width, model.views, file)) + _own_usage(file),
+        "Licence": [
+            "The licence of the training data may restrict the use of these weights; check it before you share them."
+        ],
+    }
+    body = [line for title, lines in sections.items() for line in ("", f"## {title}", "", *lines)]
+    return "\n".join([f"# {file}", "", summary(model), *warning, *body, ""])
+
+
+def _scores(evaluation: Mapping[str, float]) -> list[str]:
+    """Return a line for each score of a record; those of an embedding say which output they measure."""
+    lines = []
+    for name, value in evaluation.items():
+        metric = name.removeprefix("encoder_")
+        output = "encoder's features" if metric != name else "projector's output"
+        if metric in _METRICS:
+            lines.append(f"- {metric} of the {output}: {value:.6g}")
+        elif name in ("epoch", "loss") or name.startswith(("knn_", "recall@", "sts", "sickr")):
+            lines.append(f"- {name}: {value:.6g}")
+    return lines + (["", f"{MEANING}."] if "feature_std" in evaluation else [])
+
+
+def _own_usage(file: str) -> list[str]:
+    if not file.endswith(".safetensors"):
+        return []
+    code = f'import contrapose\n\nfeatures = contrapose.load({json.dumps(file)}).embed(["image.jpg"])'
+    return ["", "Or with contrapose:", "", *_code(code)]
+
+
+def _code(text: str) -> list[str]:
+    return ["```python", text.rstrip(), "```"]

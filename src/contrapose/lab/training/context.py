@@ -1,0 +1,118 @@
+"""What a training step needs: the narrow context that the trainer hands to the two ways of taking steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from contrapose.embeddings import Embeddings
+from contrapose.gradient_cache import MicroBatch, encode_twice
+from contrapose.lab.frameworks import Framework
+from contrapose.lab.modalities import Reader, ViewMaker
+from contrapose.lab.training.precision import autocast
+from contrapose.lab.training.run import Run
+from contrapose.losses import Loss
+from contrapose.metrics import feature_std, penalties
+from contrapose.pairs import unit
+from contrapose.randomness import permutation
+
+Batch = tuple[Tensor, list[Tensor]]  # indices of samples, and their views
+StepWatch = Callable[[int, float, float], None]  # steps of the epoch that are done, a recent loss, steps per second
+_MANY_PAIRS = 2**25  # above, similarities of a batch are too many to look at in each epoch
+
+
+@dataclass(eq=False, kw_only=True)
+class StepContext:
+    """Networks, data and optimiser of a run. Steps read it, and leave the last batch's embeddings in `latest`."""
+
+    run: Run
+    device: torch.device
+    network: Framework
+    # The network, or its first half if a step is contrasted as a whole; under DistributedDataParallel with several processes
+    learner: nn.Module
+    criterion: Loss
+    optimiser: Optimizer
+    scaler: torch.amp.GradScaler
+    reader: Reader
+    views: ViewMaker
+    samples: int
+    steps_per_epoch: int
+    rank: int = 0
+    world_size: int = 1
+    say: Callable[[str], None] = print
+    must_stop: Callable[[], bool] = field(default=lambda: False)  # whether a signal has asked for an end
+    ids: Tensor | None = None  # (N,) on the device; samples with equal ids are never negatives of each other
+    labels: Tensor | None = None  # (N,) on the device, for a supervised loss
+    latest: Embeddings | None = None
+
+    def loss(self, views: list[Tensor], index: Tensor) -> Tensor:
+        """Return the loss of a batch. Low precision ends with the embeddings: the loss is computed in float32."""
+        # The criterion is outside: in bf16 a log-sum-exp at a low temperature would multiply the rounding error.
+        with autocast(self.device, self.run.precision):
+            embeddings = self._identified(self.learner(views, index))
+        if self.labels is not None:
+            embeddings = replace(embeddings, sample_labels=self.labels)
+        loss: Tensor = self.criterion(embeddings)
+        self.latest = embeddings
+        return loss
+
+    def order(self, epoch: int) -> Tensor:
+        """Return the samples of an epoch, counted from 0, in their order; those that do not fill a step are left out."""
+        # With several parts, a pass over the data in one random order is divided into as many epochs.
+        passes, part = divmod(epoch, self.run.parts)
+        count = self.steps_per_epoch * self.run.accumulate * self.run.batch
+        order = permutation(self.samples, self.run.seed, passes, device=self.device)
+        return order[part * count : (part + 1) * count]
+
+    def whole_loss(self, batches: list[Batch]) -> Tensor:
+        """Return the loss of all batches of a step together. Its backward pass encodes each batch a second time."""
+        with autocast(self.device, self.run.precision):
+            parts = encode_twice([MicroBatch(self.learner, views) for _, views in batches])
+        index = torch.cat([index for index, _ in batches])
+        embeddings = self._identified(self.network.compare(torch.cat(parts, 1), index))
+        loss: Tensor = self.criterion(embeddings)
+        # Without its graph, which would keep the views of the whole step in memory.
+        score = None if embeddings.score is None else embeddings.score.detach()
+        self.latest = replace(embeddings, z=embeddings.z.detach(), score=score)
+        return loss
+
+    def _identified(self, embeddings: Embeddings) -> Embeddings:
+        """Give samples with equal content one id: they are no negatives of each other. A bank has a row for each sample."""
+        if self.ids is None or embeddings.ids is None or self.network.bank is not None:
+            return embeddings
+        return replace(embeddings, ids=self.ids[embeddings.ids])
+
+    def batch_metrics(self) -> dict[str, float | None]:
+        """Return metrics of the last batch: its deviation, as SimSiam's paper plots it, and what the loss did to it."""
+        return self._deviation() | self.penalties()
+
+    def _deviation(self) -> dict[str, float | None]:
+        if self.latest is None:
+            return {}
+        z = unit(self.latest.z.detach()).flatten(0, -2)
+        if not bool(z.any()):  # a collapse to the origin: all embeddings are equal
+            return {"batch_feature_std": 0.0}
+        with suppress(ValueError):  # an embedding that is zero or not finite has no direction
+            return {"batch_feature_std": feature_std(z)}
+        return {}
+
+    def penalties(self) -> dict[str, float | None]:
+        """Return what the loss did to the similarities of the last batch, if it is a loss of similarities and they are few."""
+        if self.latest is None or self.criterion.traits.takes != "pairs":
+            return {}
+        if math.prod(self.latest.pairs.shape) > _MANY_PAIRS:
+            return {}
+        self.criterion.eval()  # computing the loss again must not update its state
+        summary = penalties(self.criterion.with_provided(self.latest), self.latest.pairs).summary()
+        self.criterion.train()
+        return summary
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return everything that is learned: the network's parameters and the criterion's."""
+        return [p for module in (self.network, self.criterion) for p in module.parameters() if p.requires_grad]

@@ -1,0 +1,133 @@
+"""Settings that a run leaves to its data and its device. They are chosen before the run's directory is named."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from contrapose.lab.training.run import Run
+from contrapose.lab.training.sources import check_lists
+
+# Optimiser steps to aim at, and the limits of the number of epochs: a CPU is slow, and few images are seen more often.
+_STEPS = {"cpu": 400, "cuda": 20_000}
+_EPOCHS = {"cpu": (5, 60), "cuda": (20, 400)}
+# Learning rates at a batch of 256: SimSiam's for SGD, SimCLR's for LARS.
+_RATES = {"sgd": 0.05, "lars": 0.3, "lars-moco": 0.3, "adam": 1e-3, "adamw": 1e-3}
+_SMALL = 500_000  # parameters, below which Adam bears a learning rate six times as high
+_ORDER = ("encoder", "text_encoder", "size", "views", "view_count", "batch", "epochs", "lr")  # in messages
+
+
+def resolve(
+    run: Run,
+    device: torch.device,
+    *,
+    say: Callable[[str], None] = print,
+    folder: Path | None = None,
+    world_size: int = 1,
+) -> Run:
+    """Return the run with every setting chosen, and say in one line which ones; refuse a run that cannot be trained.
+
+    Settings that were given are kept. If `folder` has a run on the same data, the others are those of that run: it is
+    resumed even if the number of images or the device has changed.
+    """
+    # Before any data is read. The warm-up is checked here if the epochs are given, and otherwise below.
+    check_lists(run)
+    _check_warmup(run)
+    if run.auto_settings:
+        stored = _stored_run(run, folder)
+        if stored is not None:
+            chosen = {name: getattr(stored, name) for name in _names(run)}
+            reason = f"as stored in {folder}"
+        else:
+            chosen, data = _choose(run, device, world_size)
+            reason = f"chosen for {data} on a {'CPU' if device.type == 'cpu' else 'GPU'}"
+        run = replace(run, **chosen)
+        say(f"{_describe(run, chosen)}: {reason}; each can be set (contrapose train --help)")
+    _check_warmup(run)
+    parameter_count(run)  # refuses an encoder that cannot take the size of the views
+    return run
+
+
+def _check_warmup(run: Run) -> None:
+    # Checked here and not by `Run`: a finished run with such settings can still be read.
+    if run.epochs and run.warmup > run.epochs:
+        raise ValueError(
+            f"warmup: {run.warmup:g} epochs are more than the {run.epochs} of the training; use --warmup "
+            f"{run.epochs / 10:g} or more --epochs"
+        )
+
+
+def parameter_count(run: Run) -> int:
+    """Return the number of parameters of the run's encoders, without memory for them."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        encoders = run.kind.encoders(run, run.view_maker())
+    return sum(parameter.numel() for encoder in encoders.values() for parameter in encoder.parameters())
+
+
+def _names(run: Run) -> list[str]:
+    """Return the names of the settings to choose.
+
+    The size is one of them if it is not fixed by the recipe of the views, and so is the number of views of texts, which may be
+    that of their columns.
+    """
+    names = set(run.auto_settings)
+    if "views" in run.auto_settings:
+        names |= {"size"} if not run.size else set()
+        names |= {"view_count"} if run.modality == "text" and run.view_count == Run.view_count else set()
+    return [name for name in _ORDER if name in names]
+
+
+def _stored_run(run: Run, folder: Path | None) -> Run | None:
+    """Return the run of a directory if it is on the same data."""
+    path = None if folder is None else folder / "run.json"
+    if path is None or not path.is_file():
+        return None
+    stored = Run.load(path)
+    return stored if stored.data == run.data else None
+
+
+def _choose(run: Run, device: torch.device, world_size: int) -> tuple[dict[str, Any], str]:
+    """Return values for the settings to choose, and a description of the data that they were chosen for."""
+    names = _names(run)
+    given = ("views", "size", "encoder", "text_encoder", "batch", "view_count", "accumulate")
+    suggestion = run.kind.suggest(run, {name: getattr(run, name) for name in given if name not in names}, device)
+    chosen = {name: suggestion.settings[name] for name in names if name in suggestion.settings}
+    if "batch" in chosen and chosen["batch"] > world_size:
+        chosen["batch"] -= chosen["batch"] % world_size  # the processes share a batch equally
+    run = replace(run, **chosen)
+    if "epochs" in names and "epochs" not in chosen:
+        chosen["epochs"] = _epochs(suggestion.samples // (run.batch * run.accumulate * run.parts), device)
+    if "lr" in names and "lr" not in chosen:
+        chosen["lr"] = _learning_rate(run)
+    return chosen, suggestion.description
+
+
+def _epochs(steps_per_epoch: int, device: torch.device) -> int:
+    kind = "cpu" if device.type == "cpu" else "cuda"
+    fewest, most = _EPOCHS[kind]
+    return min(most, max(fewest, round(_STEPS[kind] / max(1, steps_per_epoch))))
+
+
+def _learning_rate(run: Run) -> float:
+    """Scale the optimiser's learning rate with the images of a step: with their root for Adam, in proportion for others."""
+    images, rate = run.batch * run.accumulate / 256, _RATES[run.optimiser]
+    if run.optimiser in ("adam", "adamw"):
+        rate *= math.sqrt(images) * (6 if parameter_count(run) < _SMALL else 1)
+    else:
+        rate *= images
+    return float(f"{rate:.1g}")  # one digit says all that such a rule knows
+
+
+def _describe(run: Run, chosen: dict[str, Any]) -> str:
+    words = {
+        name: f"{name.replace('_', ' ')} {value:g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"
+        for name, value in chosen.items()
+    }
+    if "encoder" in words:
+        words["encoder"] += f" ({parameter_count(run) / 1e6:.2g} M parameters)"
+    return ", ".join(words[name] for name in _ORDER if name in words)

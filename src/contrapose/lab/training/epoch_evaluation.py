@@ -1,0 +1,56 @@
+"""What the record of an epoch says about its weights: the accuracy of kNN, metrics of the outputs and further measures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from contrapose.lab.evaluation import Measures
+from contrapose.lab.modalities import Split
+from contrapose.lab.training.model import Model
+from contrapose.lab.training.recording import RecordedMeasure, recorded_measures
+from contrapose.lab.training.run import Run
+from contrapose.lab.training.stops import Diverged
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EpochEvaluation:
+    """The evaluations of a run after its epochs, counted from 1, as its settings ask for them."""
+
+    run: Run
+    model: Model
+    split: Split
+    say: Callable[[str], None]
+
+    def due(self, epoch: int) -> tuple[bool, list[RecordedMeasure]]:
+        """Return whether the weights after an epoch are evaluated, and the further measures of its record."""
+        measures = [m for m in recorded_measures(self.run.record) if m.is_due(epoch, self.run.epochs)]
+        return epoch % self.run.knn_every == 0 or epoch == self.run.epochs, measures
+
+    def scores(self, epoch: int) -> dict[str, float]:
+        """Return the kNN accuracy of the encoder's features, if there are labels."""
+        try:
+            return self.model.evaluate(self.split)
+        except ValueError as error:  # features that are not finite: running statistics can diverge before the loss does
+            raise Diverged(f"no accuracy after epoch {epoch}: {error}; start over with a lower --lr") from error
+
+    def metrics(self, epoch: int) -> dict[str, float]:
+        """Return the metrics of the embedding as it is now, and those of the encoder's features as `encoder_NAME`."""
+        if not self.run.metrics:
+            return {}
+        source = self.split.train if self.run.metrics_on == "train" else self.split.held_out
+        try:
+            return self.model.measure_outputs(source, Measures(self.run.metrics))
+        except ValueError as error:
+            self.say(f"no metrics after epoch {epoch}: {error}")
+            return {}
+
+    def take(self, measure: RecordedMeasure, step: int) -> dict[str, float]:
+        """Take a measure of the current weights. STS is not defined if all embeddings are equal: say so and go on."""
+        try:
+            return self.model.take(measure, self.split)
+        except ValueError as error:
+            if not measure.sts:
+                raise
+            self.say(f"no {measure.text.rpartition('@')[0]} after step {step}: {error}")
+            return {}

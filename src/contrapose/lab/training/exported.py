@@ -1,0 +1,60 @@
+"""Load a trained encoder: from the directory of a run, or from an exported file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from contrapose.extras import train_extra
+from contrapose.lab.modalities import modality
+from contrapose.lab.training import model
+from contrapose.lab.training.embedder import Embedder
+from contrapose.lab.training.processes import own_device
+from contrapose.lab.training.weights import initialise, read_metadata
+
+
+@train_extra("contrapose.load")
+def load(path: str | Path, *, epoch: int | None = None, device: torch.device | str | None = None) -> Any:
+    """Load a trained encoder: a `Model` from the directory of a run, an `Embedder` from an exported file.
+
+    A run on images with captions has two encoders, and is a `CaptionModel`: `.images.embed(…)` and `.text.embed(…)`.
+
+    path     directory of a run, or a .safetensors file of `contrapose export`
+    epoch    an epoch after which the run kept its weights (`train --keep`); default: the newest weights
+    device   where it computes; default: a GPU if there is one, else the CPU
+
+    >>> import contrapose
+    >>> features = contrapose.load("encoder.safetensors").embed(["one.jpg", "two.png"])  # doctest: +SKIP
+    """
+    if Path(path).suffix == ".safetensors" and not Path(path).is_dir():
+        if epoch is not None:
+            raise ValueError(f"epoch: {path} is an exported file, and has one set of weights; give the run's directory")
+        return load_exported(Path(path), device=device)
+    return model.load_any(path, epoch=epoch, device=device)
+
+
+def load_exported(path: Path, *, device: torch.device | str | None = None) -> Embedder:
+    """Load an exported .safetensors file; its metadata says which encoder it is and how its inputs are made."""
+    metadata = read_metadata(path)
+    missing = [name for name in ("modality", "encoder") if name not in metadata]
+    try:
+        if missing:
+            raise ValueError(f"its metadata has no {', '.join(missing)}")
+        kind = modality(metadata["modality"])
+        views = kind.described_views(metadata)
+        # The weights that are drawn here are replaced at once; the caller's random numbers must not depend on that.
+        with torch.random.fork_rng(devices=[]):
+            (encoder,) = kind.encoders(SimpleNamespace(encoder=metadata["encoder"]), views).values()
+    except ValueError as error:
+        raise ValueError(
+            f"path: expected a file of `contrapose export`, but {path} cannot be loaded: {error}; "
+            f"`contrapose train --init {path}` starts a training from its weights"
+        ) from error
+    initialise(encoder, path)
+    target = torch.device(device) if device is not None else own_device()
+    embedder = Embedder(encoder, views, kind, target)
+    kind.prepare(embedder.to(target))
+    return embedder.eval()

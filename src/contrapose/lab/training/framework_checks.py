@@ -1,0 +1,98 @@
+"""Whether the framework of a run suits its data, its loss and its other settings.
+
+Called while a `Run` is created, so `run` has all settings as fields, but its type cannot be imported here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Any
+
+from contrapose.lab.frameworks import FRAMEWORKS
+from contrapose.lab.training.method_settings import METHOD_SETTINGS, method_name
+from contrapose.losses.objective import traits_of
+from contrapose.losses.parse import parse
+from contrapose.pairs import Hardest
+
+
+def check_framework(run: Any) -> None:
+    """Check the settings of the framework, and that it has as many negatives as the loss asks for."""
+    row = FRAMEWORKS[run.framework]
+    _check_modality(run)
+    row.check(run)
+    _check_takes(run)
+    _check_contrast(run)
+    if run.view_count < row.least_views:
+        raise ValueError(
+            f"view_count: {run.framework} needs at least {row.least_views} views of each image, got {run.view_count}"
+        )
+    _check_other_frameworks(run)
+    if "views" in run.auto_settings:
+        return
+    views = run.view_maker().count  # refuses an unknown recipe
+    if "batch" in run.auto_settings:
+        return
+    # Found now rather than in the first step: `hardest(k)` with too few negatives.
+    negatives = row.negatives(run, views)
+    if negatives is not None:
+        check_hardest(run, negatives)
+
+
+def check_hardest(run: Any, negatives: int) -> None:
+    """Refuse a loss that asks for more of an anchor's hardest negatives than the framework has."""
+    chosen = parse(run.loss, run.loss_data).keywords.get("negatives")
+    for choice in chosen if isinstance(chosen, tuple) else (chosen,):
+        if isinstance(choice, Hardest) and choice.k is not None and choice.k > negatives:
+            raise ValueError(f"loss: {choice!r} asks for more than the {negatives} negatives that {run.framework} has")
+
+
+def _check_modality(run: Any) -> None:
+    """Refuse a framework of another kind of data: captions have one of their own, and it is for nothing else."""
+    row = FRAMEWORKS[run.framework]
+    own = next((other.name for other in FRAMEWORKS.values() if other.modality == run.modality), "")
+    if own != row.name and (own or row.modality):
+        what = f"is for {row.modality}" if row.modality else "has one encoder"
+        raise ValueError(
+            f"framework: {row.name} {what}, and the data is {run.modality}; use --framework {own or 'simclr'}"
+        )
+
+
+def _check_takes(run: Any) -> None:
+    """Refuse a loss of what the framework does not offer."""
+    row, traits, method = FRAMEWORKS[run.framework], traits_of(parse(run.loss).func), method_name(run.loss)
+    if method == "nnclr" != row.name:  # its loss is NT-Xent: the pairs of its framework make it NNCLR
+        raise ValueError(f"loss: nnclr pairs nearest neighbours, and {row.name} does not; use --framework nnclr")
+    if row.suits(traits):
+        return
+    suited = [other.name for other in FRAMEWORKS.values() if other.suits(traits)]
+    own = METHOD_SETTINGS.get(method, {}).get("framework")
+    hint = f"use --framework {own if own in suited else suited[0]}"
+    if traits.takes not in row.offers:
+        offered = " and ".join(row.offers)
+        raise ValueError(f"loss: {run.loss} takes {traits.takes}, and {row.name} offers {offered} only; {hint}")
+    if traits.needs_target:
+        what = "a teacher" if traits.takes == "assignments" else "a predictor and a target without gradient"
+        raise ValueError(f"loss: {run.loss} needs {what}, which {row.name} does not have; {hint}")
+    raise ValueError(f"loss: {run.loss} takes the {traits.takes} of one network, and {row.name} has two; {hint}")
+
+
+def _check_contrast(run: Any) -> None:
+    """Refuse to contrast a step as a whole where that is impossible, or where it would change nothing but the name."""
+    if run.contrast == "separate":
+        return
+    if run.accumulate == 1:
+        raise ValueError("contrast: whole is for steps of several batches; set --accumulate to at least 2")
+    supported = [row.name for row in FRAMEWORKS.values() if row.contrasts_whole]
+    if run.framework not in supported:
+        raise ValueError(f"contrast: whole is for {', '.join(supported)}; the framework is {run.framework}")
+
+
+def _check_other_frameworks(run: Any) -> None:
+    """Refuse a setting of another framework: it would be ignored silently, and would change the name of the run."""
+    row = FRAMEWORKS[run.framework]
+    defaults = {field.name: field.default for field in fields(run) if field.default is not MISSING}
+    for owner in FRAMEWORKS.values():
+        for name in set(owner.own_settings) - set(row.own_settings):
+            if getattr(run, name) != defaults[name]:
+                owners = ", ".join(other.name for other in FRAMEWORKS.values() if name in other.own_settings)
+                raise ValueError(f"{name}: it is for {owners}; the framework is {run.framework}")

@@ -1,0 +1,227 @@
+"""The whole training step as one CUDA graph: data and its order on the GPU, nothing read back until an epoch is over.
+
+Gather, augmentation, encoder, loss, backward pass, optimiser, queue, bank and momentum encoder are captured once and
+replayed. What changes from step to step (position in the epoch, learning rate) and from epoch to epoch (order, augmentation,
+a scheduled temperature) is in tensors. A batch's views are made while the batch before it is trained on. Augmentation and
+encoders are compiled if there are many steps. The first steps run eagerly and are real steps: they set up autograd, cuDNN and
+the compiler.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Generator
+from functools import lru_cache
+from importlib.util import find_spec
+from itertools import repeat
+
+import torch
+from torch import Tensor
+
+from contrapose.lab.cuda.graphs import WARMUP_STEPS, GraphedStep
+from contrapose.lab.cuda.streams import side_stream
+from contrapose.lab.optim import LARS
+from contrapose.lab.training.context import StepContext, StepWatch
+from contrapose.lab.training.optimisers import gradient_norm, learning_rate, set_learning_rate
+from contrapose.lab.training.stops import Diverged
+
+# Steps queued before another run gets its turn: the GPU takes them in this order and overlaps neighbours. The step is captured
+# in the first turn, since another run may reset what is compiled for this one (views are then compiled once more, for the first
+# batch of an epoch).
+_TURN = max(4, WARMUP_STEPS)
+# A training of fewer steps is not compiled: this takes half a minute to two, and saves a few milliseconds of each step.
+COMPILED_STEPS = 5000
+_WINDOW = 5 * _TURN  # steps between looks at the loss, which is one window old, so that nothing waits for the GPU
+
+
+def graph_obstacle(context: StepContext) -> str:
+    """Return why this run cannot be captured in a CUDA graph; empty if it can."""
+    if context.device.type != "cuda":
+        return "there is no GPU"
+    if context.run.contrast == "whole":
+        return "the batches of a step are contrasted as a whole, and encoded twice"
+    if context.world_size > 1:
+        return f"{context.world_size} processes exchange embeddings within a step"
+    if context.reader.resident is None:
+        return "samples are streamed from disk"
+    if context.scaler.is_enabled():
+        return "fp16 loss scaling checks gradients on the host (--precision bf16 does not)"
+    if not context.criterion.traits.can_capture:
+        return "the loss computes eigenvectors, which waits for the GPU"
+    if not context.criterion.can_capture:
+        return "the loss has a scheduled setting that cannot be captured"
+    return "" if find_spec("triton") is not None else "the compiler needs Triton"
+
+
+class TensorStep:
+    """One step as a function of tensors alone: it takes nothing from the host and returns nothing to it."""
+
+    def __init__(self, context: StepContext, views: Callable[..., list[Tensor]]) -> None:
+        self.context, self.views = context, views
+        run, device, steps = context.run, context.device, context.steps_per_epoch
+        self.order = torch.zeros((steps * run.accumulate, run.batch), dtype=torch.long, device=device)
+        self.rates, self.losses, self.norms = (torch.zeros(steps, device=device) for _ in range(3))
+        self.place, self.epoch = (torch.zeros((), dtype=torch.long, device=device) for _ in range(2))
+        self.rate, self.failed = (torch.zeros((), device=device) for _ in range(2))
+        self.seed = torch.tensor(run.seed, device=device)
+        self.ready: list[Tensor] = []  # the views of the next batch
+        for group in context.optimiser.param_groups:  # a tensor too if constant: LARS masks a failed step only then
+            group["lr"] = torch.full((), group["lr"], device=device)
+        set_learning_rate(context.optimiser, self.rate)
+        if context.optimiser.defaults.get("fused") or isinstance(context.optimiser, LARS):
+            context.optimiser.found_inf = self.failed  # type: ignore[attr-defined]  # once it is 1, they do nothing
+        context.criterion.hold_schedules(device)
+
+    def begin(self, epoch: int, first: int) -> None:
+        """Set what differs between epochs; the next step is the epoch's `first`."""
+        context, run, steps = self.context, self.context.run, self.context.steps_per_epoch
+        self.order.copy_(context.order(epoch).view_as(self.order))
+        rates = [learning_rate(run, epoch * steps + place, steps) for place in range(steps)]
+        self.rates.copy_(torch.tensor(rates))
+        self.place.fill_(first)
+        self.epoch.fill_(epoch)
+        context.criterion.refresh_schedules()
+        context.network.train()
+        self._keep(self._views(self._batch(0)))
+
+    def _batch(self, ahead: int) -> Tensor:
+        """Return the indices of a batch of the step at `place`, or of the next step's first; the last is repeated at the end."""
+        number = self.place * self.context.run.accumulate + ahead
+        return self.order.index_select(0, number.clamp(max=len(self.order) - 1).view(1))[0]
+
+    def _views(self, index: Tensor) -> list[Tensor]:
+        raw = self.context.reader.resident
+        assert raw is not None
+        return self.views(raw[index], index, seed=self.seed, epoch=self.epoch)
+
+    def _keep(self, views: list[Tensor]) -> None:
+        """Copy views to the addresses where a captured step reads them."""
+        self.ready = self.ready or [torch.empty_like(view) for view in views]
+        for kept, view in zip(self.ready, views, strict=True):
+            kept.copy_(view)
+
+    def __call__(self) -> None:
+        """Take the step at `place` and advance. While a batch is trained on, the views of the next one are made."""
+        context, run = self.context, self.context.run
+        self.rate.copy_(self.rates.index_select(0, self.place.view(1))[0])
+        context.optimiser.zero_grad(set_to_none=True)
+        values = []
+        for number in range(run.accumulate):
+            with side_stream(context.device) as join:
+                coming = self._views(self._batch(number + 1))
+            loss = context.loss(self.ready, self._batch(number))
+            loss = loss / run.accumulate if run.accumulate > 1 else loss
+            loss.backward()
+            context.network.update(context.latest)
+            join()
+            self._keep(coming)
+            values.append(loss.detach())
+        value, norm = sum(values[1:], values[0]), gradient_norm(context.parameters(), run.clip)
+        both = value + norm
+        torch.maximum(self.failed, (both - both != 0).float(), out=self.failed)  # stays 1 from then on
+        context.optimiser.step()
+        context.network.after_step()
+        self.losses.index_copy_(0, self.place.view(1), value.view(1))
+        self.norms.index_copy_(0, self.place.view(1), norm.view(1))
+        self.place += 1
+
+    def failed_at(self) -> int:
+        """Return the epoch's first step whose loss or gradient was not finite; -1 if none."""
+        bad = (~(self.losses.isfinite() & self.norms.isfinite())).nonzero()
+        return int(bad[0]) if len(bad) else -1
+
+
+class GraphedSteps:
+    """Epochs of a run, each step a replay of one CUDA graph."""
+
+    def __init__(self, context: StepContext, *, compiled: bool = True) -> None:
+        gc.collect()  # an earlier run's graph holds its memory until then
+        self.context, run = context, context.run
+        _compile_for(
+            run.framework,
+            run.encoder,
+            run.text_encoder,
+            run.text_length,
+            run.size,
+            run.head,
+            run.width,
+            run.norm_splits,
+            run.symmetric,
+            run.views,
+            run.view_count,
+            run.batch,
+            run.precision,
+        )
+        make = context.views.train
+        self.step = TensorStep(context, torch.compile(make, dynamic=False) if compiled else make)
+        if compiled:
+            context.network.compile_encoders()
+        if not torch.are_deterministic_algorithms_enabled():
+            torch.backends.cudnn.benchmark = True
+        self.one = GraphedStep(self.step, context.device, context.say)
+
+    def epoch(self, epoch: int, first: int, watch: StepWatch) -> Generator[None, None, list[float]]:
+        """Take the epoch's steps from `first` on, up to the last or to a signal, and return their losses.
+
+        It yields whenever the GPU has work for a while, so that another run can queue some, too.
+        """
+        self.begin(epoch, first)
+        start, recent_loss, stop = time.perf_counter(), _DelayedLoss(self.step.losses), self.context.steps_per_epoch
+        try:
+            for place in range(first, stop):
+                self.one()
+                window = (place + 1 - first) % _WINDOW == 0
+                if (window or self.one.graph is None) and self.context.must_stop():
+                    stop = place + 1
+                    break
+                if window:
+                    with torch.cuda.stream(self.one.stream):
+                        recent = recent_loss.look(place)
+                    if recent is not None:
+                        watch(place + 1, recent, (place + 1 - first) / (time.perf_counter() - start))
+                if (place + 1 - first) % _TURN == 0:
+                    yield
+            yield from repeat(None, _WINDOW // _TURN)  # another run queues more before this one waits
+        finally:
+            self.one.stream.synchronize()  # also if the run ends here, since others get its memory
+        failed = self.step.failed_at()
+        if failed >= 0:
+            step = epoch * self.context.steps_per_epoch + failed + 1
+            raise Diverged(
+                f"the loss or gradient of step {step} (epoch {epoch + 1}) is not finite; the weights are those before it"
+            )
+        losses: list[float] = self.step.losses[first:stop].tolist()
+        watch(stop, losses[-1], len(losses) / (time.perf_counter() - start))
+        return losses
+
+    def begin(self, epoch: int, first: int) -> None:
+        """Prepare the epoch's step `first`."""
+        self.step.begin(epoch, first)
+        self.one.stream.wait_stream(torch.cuda.current_stream(self.context.device))
+
+
+@lru_cache(maxsize=1)
+def _compile_for(*settings: object) -> None:
+    """Reset the compiler unless the last run had the same settings: runs of the same networks, views and sizes share its code."""
+    torch._dynamo.reset()
+
+
+class _DelayedLoss:
+    """Reads a loss one window after it was asked for, when the GPU has computed it."""
+
+    def __init__(self, losses: Tensor) -> None:
+        self.losses = losses
+        self.asked: tuple[Tensor, torch.cuda.Event] | None = None
+
+    def look(self, place: int) -> float | None:
+        """Return the value asked for last time, and ask for this one."""
+        before = self.asked
+        host, event = torch.empty((), pin_memory=True), torch.cuda.Event()
+        host.copy_(self.losses[place], non_blocking=True)
+        event.record()
+        self.asked = host, event
+        if before is None:
+            return None
+        before[1].synchronize()
+        return float(before[0])

@@ -1,0 +1,290 @@
+"""`Model`: the networks of a run with the views of their evaluation, without its training data.
+
+>>> import contrapose
+>>> model = contrapose.load("runs/mine")  # doctest: +SKIP
+>>> features = model.embed(images)  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from contrapose.lab.evaluation import KNN, PROBES, Measures, Probe, features, probe_augmented, recall_at
+from contrapose.lab.evaluation.sentences import SentencePair, evaluate_sts, read_sts
+from contrapose.lab.frameworks import Framework, TwoTowers
+from contrapose.lab.modalities import Source, Split
+from contrapose.lab.networks.encoder import Encoder
+from contrapose.lab.networks.tower import encoder_of, projector_of
+from contrapose.lab.training import checkpoint
+from contrapose.lab.training.build import build_towers
+from contrapose.lab.training.embedder import Embedder
+from contrapose.lab.training.kept import read_kept
+from contrapose.lab.training.processes import own_device
+from contrapose.lab.training.recording import PROBE_SCORES, RecordedMeasure
+from contrapose.lab.training.run import Run
+from contrapose.lab.training.weights import difference
+from contrapose.metrics import conditional_entropy
+from contrapose.pairs import unit
+from contrapose.randomness import permutation
+from contrapose.validate import check_known
+
+if TYPE_CHECKING:
+    from contrapose.lab.training.caption_model import CaptionModel
+
+
+class Model(Embedder):
+    """Encoder and projector of a run, and what is needed to evaluate them on any data of its modality.
+
+    run         description of the training
+    encoder     network of samples -> features (B, width)
+    projector   network of features -> the embedding (B, d) that the loss sees
+    device      where they compute
+    step        number of training steps behind the weights
+    bank        stored embeddings (N, d) of the training samples; only during the training with a memory bank
+    folder      directory of the run, if it has one
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        encoder: Encoder,
+        projector: nn.Module,
+        device: torch.device,
+        *,
+        step: int = 0,
+        bank: Tensor | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        super().__init__(encoder, run.view_maker(folder), run.kind, device, precision=run.precision)
+        self.run, self.projector, self.step, self.bank, self.folder = run, projector, step, bank, folder
+
+    def at_epoch(self, epoch: int) -> Model:
+        """Return the model with the weights that the run kept after an epoch.
+
+        epoch   one of `run.keep`
+        """
+        if self.folder is None:
+            raise ValueError("epoch: kept weights belong to the directory of a run, and this model has none")
+        return load(self.folder, epoch=epoch, device=self.device)
+
+    def project(self, inputs: Tensor) -> Tensor:
+        """Return the embedding that the loss sees, (B, d) in float32, of `inputs` as `views.plain` makes them."""
+        with self._evaluating():
+            output: Tensor = self.projector(self.encoder(inputs))
+        # TaU's last output is a certainty and not a coordinate.
+        return output[..., :-1].float() if self.run.needs_score else output.float()
+
+    def labelled_features(self, split: Split) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        """Return features and labels to classify by, then those to be classified; None without labels.
+
+        split   data sets with labels, such as `prepare(run)`
+        """
+        probe, test = split.probe, split.test
+        if probe is None or test is None or probe.labels is None or test.labels is None:
+            return None
+        labels = probe.labels.to(self.device), test.labels.to(self.device)
+        return self.features(probe), labels[0], self.features(test), labels[1]
+
+    def evaluate(self, split: Split, neighbours: int | None = None) -> dict[str, float]:
+        """Return the kNN accuracy of the encoder's features in per cent, or recall of pairs; nothing without either.
+
+        split        data sets with labels, such as `prepare(run)`
+        neighbours   number of neighbours; default: that of the run
+        """
+        if split.retrieval is not None:
+            pairs = split.retrieval
+            return recall_at(self.features(pairs.queries), self.features(pairs.documents), ids=pairs.ids)
+        labelled = self.labelled_features(split)
+        if labelled is None:
+            return {}
+        scores = KNN(neighbours or self.run.knn)(*labelled)
+        return {f"knn_{name}": score for name, score in scores.items()}
+
+    def linear_probe(self, split: Split, probe: Probe, *, seed: int = 0) -> dict[str, float]:
+        """Train a linear probe of the encoder and return its accuracies in per cent; nothing without labels.
+
+        split   data sets with labels, such as `prepare(run)`: `probe` is learned from, `test` is classified
+        probe   settings, such as PROBES["cacr-crops"]; with `augment`, the encoder sees new views in each epoch
+        seed    determines order, views and initial weights
+        """
+        if not probe.augment:
+            labelled = self.labelled_features(split)
+            return {} if labelled is None else probe(*labelled, seed=seed)
+        source, test = split.probe, split.test
+        if source is None or test is None or source.labels is None or test.labels is None:
+            return {}
+        self.eval()
+        views = self.views.light(probe.augment, smallest=probe.smallest_crop)
+        reader = self.reader(source)
+        if reader.resident is None:  # a stream makes the views of its reader; resident samples are not copied again
+            reader = source.reader(views, self.device, workers=self.workers, timeout=self.timeout)
+        labels = source.labels.to(self.device), test.labels.to(self.device)
+        return probe_augmented(
+            probe, self._encode, reader, labels[0], self.features(test), labels[1], views=views, seed=seed
+        )
+
+    def probe_scores(self, split: Split, name: str) -> dict[str, float | None]:
+        """Return the accuracies of a linear probe by their names in records; None for the top-5 of fewer than five classes.
+
+        split   data sets with labels, such as `prepare(run)`
+        name    a name of `PROBES`; "cacr:5" trains that probe for 5 epochs
+        """
+        probe_name, _, epochs = name.partition(":")
+        probe = replace(PROBES[probe_name], best=True)
+        scores = self.linear_probe(split, probe.shortened(int(epochs)) if epochs else probe, seed=self.run.seed)
+        if not scores:
+            raise ValueError(f"{self.run.data} has no labelled training and test images to score with")
+        return {f"{kind}:{name}": scores.get(score) for score, kind in PROBE_SCORES.items()}
+
+    def take(self, measure: RecordedMeasure, split: Split) -> dict[str, float]:
+        """Return a measure of `Run.record` of the weights as they are now, by its names in the records.
+
+        measure   one of `recorded_measures(run.record)`
+        split     data sets, such as `prepare(run)`
+        """
+        if measure.sts:
+            return evaluate_sts(self.embed_once, _dev_pairs(measure.sts, Path(measure.sts).stat().st_mtime))
+        if not measure.probe:
+            return self._entropy(split.held_out, measure.t_neg, measure.batch or self.run.batch)
+        scores = self.probe_scores(split, measure.probe_name)
+        return {name: score for name, score in scores.items() if score is not None}
+
+    def _entropy(self, source: Source, t_neg: float, batch: int) -> dict[str, float]:
+        self.eval()
+        z = unit(features(self.project, self.reader(source).plain()))
+        # In a random order: the classes of a folder come one after the other, and one class is closer together than a batch.
+        order = permutation(len(z), self.run.seed, device=z.device)
+        entropy = conditional_entropy(z[order], t_neg=t_neg, batch=batch)
+        return {"entropy": entropy, "entropy_deficit": math.log(batch - 1) - entropy}
+
+    def measure(self, source: Source, how: Measures, *, space: str = "projector") -> dict[str, float]:
+        """Return metrics of an output of the networks on a data set.
+
+        source   a data set, such as `prepare(run).held_out`
+        how      which metrics, on how many samples
+        space    "projector": what the loss sees; "encoder": the features that classifiers get
+        """
+        check_known("space", space, ("encoder", "projector"))
+        self.eval()
+        return how(self.project if space == "projector" else self._encode, source, self.views, self.device)
+
+    def measure_outputs(self, source: Source, how: Measures) -> dict[str, float]:
+        """Return metrics of the projector's output and, as `encoder_NAME`, those of the encoder's that need no augmentation.
+
+        source   a data set, such as `prepare(run).held_out`
+        how      which metrics, on how many samples
+        """
+        encoder_values = self.measure(source, replace(how, augmented=False), space="encoder")
+        return self.measure(source, how) | {f"encoder_{name}": value for name, value in encoder_values.items()}
+
+    def sample_embeddings(self, source: Source, count: int) -> tuple[Tensor, Tensor | None, tuple[str, ...]]:
+        """Return unit embeddings, labels and class names of a random sample of a data set, the same one each time.
+
+        source   a data set
+        count    number of samples
+        """
+        self.eval()
+        sample = Measures(count).sample(source, self.views)
+        reader = sample.reader(self.views, self.device, workers=0, timeout=self.timeout)
+        z = features(self.project, reader.plain())
+        return unit(z), sample.labels, sample.classes
+
+
+@lru_cache(maxsize=1)
+def _dev_pairs(path: str, changed: float) -> list[SentencePair]:
+    """Return the pairs of split dev. Runs read them at every evaluation, which takes longer than their embeddings on a GPU."""
+    return [pair for pair in read_sts(Path(path)) if pair.split == "dev"]
+
+
+def _unfit_setting(run: Run, part: str, expected: dict[str, Tensor], weights: dict[str, Tensor]) -> str:
+    """Return the setting, and its value, that does not fit the weights of the encoder or the projector."""
+    if part == "encoder":
+        return f"encoder is {run.encoder!r}"
+    outputs = [tensor.shape[:1] for tensor in expected.values() if tensor.ndim == 2][-1]
+    resized = [name for name, tensor in expected.items() if name in weights and weights[name].shape != tensor.shape]
+    # The width decides the outputs of the last layer alone.
+    if expected.keys() == weights.keys() and all(
+        expected[name].shape[:1] == outputs and expected[name].shape[1:] == weights[name].shape[1:] for name in resized
+    ):
+        return f"width is {run.width}"
+    return f"head is {run.head!r}"
+
+
+def model_of(
+    run: Run, network: Framework, device: torch.device, *, step: int = 0, folder: Path | None = None
+) -> Any:  # a union would have to be taken apart wherever the kind of the run is known
+    """Return the `Model` of a framework's networks, which it shares; for images with captions a `CaptionModel`."""
+    if isinstance(network, TwoTowers):
+        return _model_class(2)(run, network.encoder, network.projector, device, step=step, folder=folder)
+    return Model(run, network.encoder, network.projector, device, step=step, bank=network.bank, folder=folder)
+
+
+def _model_class(towers: int) -> Any:
+    if towers == 1:
+        return Model
+    # Imported when it is used: it needs the packages of texts.
+    from contrapose.lab.training.caption_model import CaptionModel
+
+    return CaptionModel
+
+
+def load(folder: str | Path, *, epoch: int | None = None, device: torch.device | str | None = None) -> Model:
+    """Load the trained networks of a run with one encoder, without its data: the newest checkpoint that can be read.
+
+    folder   directory of the run
+    epoch    an epoch whose weights were kept (`Run.keep`), to load them in place of the newest
+    device   where it computes; default: a GPU if there is one, else the CPU
+    """
+    loaded = load_any(folder, epoch=epoch, device=device)
+    if not isinstance(loaded, Model):
+        raise ValueError(
+            f"run: {folder} was trained on images with captions and has two encoders, and this is for runs with one; see "
+            "docs/captions.md for what can be done with it"
+        )
+    return loaded
+
+
+def load_any(
+    folder: str | Path, *, epoch: int | None = None, device: torch.device | str | None = None
+) -> Model | CaptionModel:
+    """Load the trained networks of a run. The arguments are those of `load`."""
+    folder = Path(folder)
+    path = folder / "run.json"
+    if not path.exists():
+        raise ValueError(f"run: {folder} is not the directory of a run (it has no run.json)")
+    run = Run.load(path)
+    if epoch is not None:
+        saved: checkpoint.Checkpoint | None = read_kept(folder, epoch)
+    else:
+        saved = checkpoint.latest(folder / "checkpoints", lambda text: print(text, file=sys.stderr))
+    if saved is None:
+        raise ValueError(
+            f"run: {folder} has no checkpoint that can be read; `contrapose train` with its settings trains it"
+        )
+    # The weights that are drawn here are replaced at once; the caller's random numbers must not depend on that.
+    with torch.random.fork_rng(devices=[]):
+        # Without the weights that it started from, whose file may be gone.
+        towers = build_towers(replace(run, init=""), folder)
+    # The rest of a checkpoint (queue, bank, momentum encoder, optimiser) belongs to the training.
+    encoder, projector = encoder_of(towers), projector_of(towers)
+    for name, module in (("encoder", encoder), ("projector", projector)):
+        prefix = f"state.network.{name}."
+        weights = {key.removeprefix(prefix): tensor for key, tensor in saved.tensors.items() if key.startswith(prefix)}
+        obstacle = difference(module.state_dict(), weights)
+        if obstacle:
+            setting = _unfit_setting(run, name, module.state_dict(), weights)
+            raise ValueError(f"run: {path} does not fit the weights of step {saved.step}: {setting}: {obstacle}")
+        module.load_state_dict(weights)
+    target = torch.device(device) if device is not None else own_device()
+    model = _model_class(len(towers))(run, encoder, projector, target, step=saved.step, folder=folder)
+    run.kind.prepare(model.to(target))
+    loaded: Model | CaptionModel = model.eval()
+    return loaded

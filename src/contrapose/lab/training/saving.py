@@ -1,0 +1,76 @@
+"""The checkpoints of a training: when the next one is due, what it holds, and how a training continues from it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from contrapose.lab.training import checkpoint
+from contrapose.lab.training.checkpoint import Checkpoint
+from contrapose.lab.training.context import StepContext
+from contrapose.lab.training.state import collect, restore
+
+PartialEpoch = tuple[float, float]  # of an epoch that was interrupted: the sum of its losses, and its seconds
+_SCALER = ("scale", "_growth_tracker")  # what changes in the scaler of fp16's gradients
+
+
+class SavedTraining:
+    """Checkpoints of a run's networks, loss and optimiser in its directory."""
+
+    def __init__(self, folder: Path, context: StepContext) -> None:
+        self.folder, self.context = folder / "checkpoints", context
+        # One module for all that a checkpoint holds beside the optimiser: its names are the keys of the checkpoint.
+        self.state = nn.ModuleDict({"network": context.network, "criterion": context.criterion})
+        self.step, self._time, self._seconds = 0, -math.inf, 0.0  # of the last checkpoint
+
+    def is_due(self, *, evaluation_seconds: float) -> bool:
+        """Return whether it is time for a checkpoint: before an evaluation that takes longer than saving.
+
+        Otherwise all of them together take a hundredth of the time at most.
+        """
+        return evaluation_seconds > self._seconds or time.perf_counter() - self._time > 100 * self._seconds
+
+    def save(self, step: int, *, partial_epoch: PartialEpoch, record: Mapping[str, Any] | None) -> None:
+        """Write a checkpoint of the state after a step; `record` is that of the last epoch."""
+        if self.context.rank:  # rank 0 alone writes: parameters and buffers are equal on all processes
+            return
+        start = time.perf_counter()
+        tensors = collect(self.state, self.context.optimiser) | self._other_tensors(step, partial_epoch)
+        record = None if step % self.context.steps_per_epoch else record
+        checkpoint.save(self.folder, Checkpoint(step, tensors, record))
+        self.step, self._time = step, time.perf_counter()
+        self._seconds = self._time - start
+
+    def _other_tensors(self, step: int, partial_epoch: PartialEpoch) -> dict[str, Tensor]:
+        """Return what a checkpoint of a step holds beside the state: the gradients' scale, and the part of an epoch."""
+        scaler = self.context.scaler.state_dict()  # empty unless it is enabled
+        tensors = {f"scaler.{name}": torch.tensor(scaler[name]) for name in _SCALER if scaler}
+        if step % self.context.steps_per_epoch:
+            tensors["part"] = torch.tensor(partial_epoch, dtype=torch.float64)
+        return tensors
+
+    def newest(self) -> Checkpoint | None:
+        """Return the newest checkpoint that verifies; None if there is none."""
+        return checkpoint.latest(self.folder, self.context.say)
+
+    def restore(self, saved: Checkpoint) -> PartialEpoch:
+        """Continue from a checkpoint; return the part of an epoch that it holds. Raise ValueError if it does not fit the run."""
+        context, tensors = self.context, saved.tensors
+        total_steps = context.run.epochs * context.steps_per_epoch
+        if saved.step > total_steps:
+            raise ValueError(f"the run has {total_steps} steps")
+        restore(self.state, context.optimiser, tensors, self._other_tensors(saved.step, (0.0, 0.0)))
+        if "scaler.scale" in tensors:
+            values = {name: tensors[f"scaler.{name}"].item() for name in _SCALER}
+            context.scaler.load_state_dict(context.scaler.state_dict() | values)
+        self.step = saved.step
+        if "part" not in tensors:
+            return 0.0, 0.0
+        loss, seconds = tensors["part"].tolist()
+        return loss, seconds

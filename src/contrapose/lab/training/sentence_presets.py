@@ -1,0 +1,47 @@
+"""Settings of DySTreSS's Table 12, SimCSE with three losses: `contrapose train --preset simcse/wiki1m`.
+
+Give your own files: `--data SENTENCES.txt --encoder hf:FOLDER --record sts:PAIRS.tsv@1`. The papers start from
+bert-base-uncased. The weights that are best on STS-B's development pairs are kept, of an evaluation every 125 steps. For n
+sentences in place of wiki1m's million, set `--parts` and `--epochs` to n / 8000 to keep that interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from contrapose.lab.training.baselines import Settings
+from contrapose.lab.training.method_settings import TEXT_SETTINGS
+
+# Lowest and highest temperature, and shift, of each DySTreSS row.
+DYSTRESS_ROWS: tuple[tuple[float, float, float | None], ...] = (
+    (0.03, 0.05, None), (0.03, 0.05, -0.2), (0.03, 0.05, -0.4), (0.03, 0.05, -0.6),
+    (0.02, 0.05, -0.4), (0.05, 0.07, -0.4), (0.04, 0.05, -0.4),
+)  # fmt: skip
+# SimCSE's settings, which DySTreSS follows. bf16 in place of fp16 is our choice: it needs no scaling of the loss.
+_SIMCSE: Settings = {
+    **TEXT_SETTINGS, "head": "simcse", "warmup": 0.0, "data": "wiki1m_for_simcse.txt", "encoder": "hf:bert-base-uncased",
+    "views": "dropout", "size": 32,
+    "optimiser": "adamw", "lr": 3e-5, "weight_decay": 0.0, "batch": 64, "epochs": 125, "parts": 125, "knn_every": 125,
+    "precision": "bf16", "record": ("sts:sts.tsv@1",), "keep_best": "stsb_dev",
+}  # fmt: skip
+
+
+def dystress_preset(low: float, high: float, shift: float | None) -> str:
+    """Return the name of a DySTreSS row's preset.
+
+    >>> dystress_preset(0.03, 0.05, -0.4)
+    'dystress/wiki1m-0.03-0.05-s-0.4'
+    """
+    return f"dystress/wiki1m-{low:g}-{high:g}" + ("" if shift is None else f"-s{shift:g}")
+
+
+def _dystress_loss(low: float, high: float, shift: float | None) -> str:
+    shifted = "" if shift is None else f", shift={shift:g}"
+    return f"dystress(temperature=cosine({low:g}, {high:g}{shifted}))"
+
+
+SENTENCES: Mapping[str, Settings] = {
+    "simcse/wiki1m": _SIMCSE | {"loss": "simclr(temperature=0.05)"},
+    "macl/wiki1m": _SIMCSE | {"loss": "macl(temperature=0.05, alpha=2.0, center=0.8)"},
+    **{dystress_preset(*row): _SIMCSE | {"loss": _dystress_loss(*row)} for row in DYSTRESS_ROWS},
+}

@@ -1,0 +1,186 @@
+"""Where the files of a run are: its data and initial weights, found from any working directory and after a move.
+
+data.json in the run's directory keeps the number of training images, their fingerprint, sizes and hashes of a sample of the
+files, where they were, and the working directory, from which the relative paths of run.json start. They are no part of
+run.json, so that names of runs do not depend on them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from contrapose.lab.modalities import Split
+from contrapose.lab.modalities.images.encoders import check_installed_weights
+from contrapose.lab.modalities.images.load import class_list
+from contrapose.lab.modalities.tars import StoredFile
+from contrapose.lab.training.build import prepare
+from contrapose.lab.training.run import Run
+
+_SAMPLED = 100  # files whose content is compared when a run is resumed; all of them could be terabytes
+
+
+def describe_data(split: Split, data: str) -> dict[str, Any]:
+    """Return what identifies the training data, which was loaded from `data`, and where it is, for data.json."""
+    described = {"images": len(split.train), "fingerprint": split.train.fingerprint, "directory": os.getcwd()}
+    described |= {"sample": _describe_files(split.train.paths)} if split.train.paths else {}
+    return described | ({"path": os.path.abspath(data)} if os.path.exists(data) else {})
+
+
+def recorded_data(folder: Path) -> dict[str, Any]:
+    """Return the content of a run's data.json; empty if there is none."""
+    path = folder / "data.json"
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_bytes())
+        if isinstance(content["images"], int) and isinstance(content["fingerprint"], str):
+            return dict(content)
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise ValueError(
+        f"data: {path} is damaged, so the images cannot be compared with those that the run was trained on; "
+        "if they are the same, delete the file and run the command again"
+    )
+
+
+def same_data(split: Split, recorded: dict[str, Any]) -> bool:
+    """Return whether the training images are those of a data.json; True if it is empty."""
+    if not recorded:
+        return True
+    current = (len(split.train), split.train.fingerprint)
+    return current == (recorded["images"], recorded["fingerprint"]) and replaced_file(split, recorded) is None
+
+
+def replaced_file(split: Split, recorded: dict[str, Any]) -> Path | StoredFile | None:
+    """Return a file with another content than that of its name in a data.json; None if there is none in the sample."""
+    known, paths = recorded.get("sample"), split.train.paths
+    if not isinstance(known, dict):  # written before files were sampled, or the samples are no files
+        return None
+    current = _describe_files(paths)
+    return next((paths[int(i)] for i in current if i in known and known[i] != current[i]), None)
+
+
+def _describe_files(paths: Sequence[Path | StoredFile]) -> dict[str, list[int | str]]:
+    """Return the size and the hash of files at regular distances, by their index."""
+    step = max(1, -(-len(paths) // _SAMPLED))
+    return {str(index): _describe_file(paths[index]) for index in range(0, len(paths), step)}
+
+
+def _describe_file(path: Path | StoredFile) -> list[int | str]:
+    content = path.read_bytes() if isinstance(path, Path) else path.read()
+    return [len(content), hashlib.sha256(content).hexdigest()]
+
+
+def check_same_data(split: Split, run: Run, folder: Path) -> None:
+    """Refuse to resume with other data than the run was started with, which its data.json describes."""
+    recorded = recorded_data(folder)
+    if not same_data(split, recorded):
+        same_names = split.train.fingerprint == recorded["fingerprint"]
+        replaced = replaced_file(split, recorded) if same_names else None
+        if replaced is not None:
+            raise ValueError(
+                f"data: {replaced} is not the file of this name that {folder} was trained on; restore the files, or use "
+                "another --out to start over"
+            )
+        raise ValueError(
+            f"data: the {len(split.train)} {run.kind.noun} in {run.data} are not the {recorded['images']} that {folder} was "
+            "trained on; use another --out to start over"
+        )
+
+
+def starting_points(folder: Path) -> list[Path]:
+    """Return the directories at which a run's relative paths may start, in the order in which they are tried.
+
+    These are the working directory, the one in which the run was started and, if all of it was moved, the run's own directory
+    and the two above it (a project with runs/NAME).
+    """
+    directory, own = recorded_data(folder).get("directory"), Path(os.path.realpath(folder))
+    started = [Path(directory)] if isinstance(directory, str) else []
+    starts: dict[Path, Path] = {}
+    for start in (Path(), *started, own, *own.parents[:2]):
+        starts.setdefault(start.absolute(), start)  # the working directory stays relative, for shorter messages
+    return list(starts.values())
+
+
+def find_file(path: str, folder: Path) -> str:
+    """Return the path of a run's file from the first starting point at which it exists; unchanged if there is none."""
+    if not path:
+        return path
+    return next((str(start / path) for start in starting_points(folder) if (start / path).is_file()), path)
+
+
+def check_init(run: Run, folder: Path) -> None:
+    """Refuse a run whose initial weights do not exist, in a file or in an installed package."""
+    if run.init and run.modality == "text":
+        raise ValueError("init: texts start from a folder; use --encoder hf:FOLDER, such as `contrapose export` writes")
+    if run.init and not Path(find_file(run.init, folder)).is_file():
+        raise ValueError(f"init: {run.init} is not a file (relative paths start at the working directory)")
+    if not run.init:
+        check_installed_weights(run.encoder)
+
+
+def check_lists(run: Run) -> None:
+    """Refuse a list of classes or of images that cannot be used, before the data is read."""
+    if run.modality != "images":
+        return
+    if class_list(run.classes) and not Path(run.data).is_dir():
+        raise ValueError(f"classes: only a folder with one subfolder per class has a choice of classes, got {run.data}")
+    rule, _, file = run.imbalance.partition(":")
+    if rule == "index" and not Path(file).is_file():
+        raise ValueError(f"imbalance: expected a file of indices after 'index:', but {file} is not a file")
+
+
+def find_data(run: Run, folder: Path) -> list[str]:
+    """Return the paths at which a run's data may be, in the order in which they are tried; none if it has a known name."""
+    starts = starting_points(folder)
+    here, *others = [start / run.data for start in starts]
+    known = [Path(path)] if isinstance(path := recorded_data(folder).get("path"), str) else []
+    # The directory of a run may have the name of a data set, such as runs/digits.
+    existing = (path for path in (here, *known, *others) if path.exists() and not (path / "run.json").exists())
+    paths = list(dict.fromkeys(map(str, existing)))
+    if not paths:
+        _check_named(run, folder, starts)
+    return paths
+
+
+def load_own_data(run: Run, folder: Path, root: Path | None, say: Callable[[str], None]) -> Split:
+    """Load the data that a run was trained on, from the first starting point that has the same images.
+
+    Another data set of the same name is loaded if there is no better one, and `say` is told.
+    """
+    recorded, starts, paths = recorded_data(folder), starting_points(folder), find_data(run, folder)
+    rule, _, file = run.imbalance.rpartition(":")
+    imbalance = f"index:{find_file(file, folder)}" if rule == "index" else run.imbalance
+    other = run.probe_data and next(
+        (str(s / run.probe_data) for s in starts if (s / run.probe_data).exists()), run.probe_data
+    )
+    run = replace(run, classes=find_file(run.classes, folder), imbalance=imbalance, probe_data=other)
+    root = root and next((start / root for start in starts if (start / root).is_dir()), root)
+    splits = []
+    for path in paths or [run.data]:
+        splits.append(prepare(replace(run, data=path), root, folder=folder))
+        if same_data(splits[-1], recorded):
+            return splits[-1]
+    say(
+        f"data: the {len(splits[0].train)} {run.kind.noun} in {(paths or [run.data])[0]} are not the {recorded['images']} that "
+        f"{folder} was trained on; --data PATH evaluates on other data"
+    )
+    return splits[0]
+
+
+def _check_named(run: Run, folder: Path, starts: list[Path]) -> None:
+    """Raise ValueError that lists the starting points, unless the data set is known by its name."""
+    try:
+        run.kind.check_data(run.data)
+    except ValueError as error:
+        tried = ", ".join(str(start.absolute()) for start in starts)
+        raise ValueError(
+            f"data: {run.data}, which {folder} was trained on, does not exist (looked in {tried}); "
+            "give its path, or that of other data, with --data"
+        ) from error

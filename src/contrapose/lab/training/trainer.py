@@ -1,0 +1,380 @@
+"""The trainer: order, steps, records and checkpoints of one run."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import torch
+from torch import nn
+
+from contrapose.lab.frameworks import Embed
+from contrapose.lab.training import checkpoint
+from contrapose.lab.training.build import build, build_loss, prepare
+from contrapose.lab.training.checks import check_samples
+from contrapose.lab.training.collapse import follow_collapse, records_to_follow
+from contrapose.lab.training.context import StepContext
+from contrapose.lab.training.continuation import claim_directory, continued_run, record_extension, recorded_run
+from contrapose.lab.training.defaults import resolve
+from contrapose.lab.training.eager import EagerSteps
+from contrapose.lab.training.epoch_evaluation import EpochEvaluation
+from contrapose.lab.training.graphed import COMPILED_STEPS, GraphedSteps, graph_obstacle
+from contrapose.lab.training.kept import keep, keep_best, lost_weights
+from contrapose.lab.training.model import Model, model_of
+from contrapose.lab.training.optimisers import optimiser
+from contrapose.lab.training.precision import check_bf16
+from contrapose.lab.training.processes import any_requested, distributed, join_process_group, own_device
+from contrapose.lab.training.records import append, drop_records_after, environment, read_records, write_json_atomically
+from contrapose.lab.training.run import Run
+from contrapose.lab.training.saving import PartialEpoch, SavedTraining
+from contrapose.lab.training.sources import check_init, check_same_data, describe_data, find_file
+from contrapose.lab.training.stops import Stopped, StopRequests, signals
+from contrapose.lab.training.threads import choose_threads, fixed_threads, with_fixed_threads
+from contrapose.lab.workers import TIMEOUT, worker_failures
+from contrapose.validate import check_directory
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One step, for a progress display."""
+
+    epoch: int  # from 1
+    step: int  # from 1, over all epochs
+    steps: int  # of the whole training
+    loss: float  # of this step
+    images_per_second: float  # over the last steps
+
+
+@dataclass
+class Trainer:
+    """A run in a directory: started, or resumed from its newest checkpoint."""
+
+    run: Run  # what to train
+    folder: Path  # directory of its settings, records and checkpoints
+    watch: Callable[[Progress], None] = lambda progress: None  # called after each step
+    say: Callable[[str], None] = print  # called with each message
+    data_root: Path | None = None  # directory of downloaded data sets; None: data
+    workers: int = 0  # processes that decode images of a streamed folder
+    worker_timeout: float = TIMEOUT  # seconds without a batch from the workers before the training fails
+    device: torch.device = field(default_factory=own_device)  # by default a GPU if there is one, else the CPU
+    fast: bool = True  # on a GPU, the whole step in one CUDA graph
+    on_evaluation: Callable[[], None] = lambda: None  # called before each evaluation, which may take long
+    concurrent_runs: int = 0  # other runs on the device meanwhile, noted in the records beside the seconds
+    extend: bool = False  # continue a run with fewer epochs that the directory holds
+
+    def __post_init__(self) -> None:
+        self.rank, self.world_size = join_process_group()
+        self.run = resolve(
+            self.run,
+            self.device,
+            say=self.say if self.rank == 0 else lambda text: None,
+            folder=self.folder,
+            world_size=self.world_size,
+        )
+        self._check_settings()
+        requested = self.run
+        self.data_path = requested.data  # run.json keeps the path with which the run was started
+        self._continue_run()
+        self.threads = choose_threads(self.folder, self.run.threads, self.world_size)
+        check_bf16(self.device, self.run.precision, self.say)
+        # A run that is resumed keeps its tokenizer: another one would give its weights other tokens.
+        self.split = prepare(requested, self.data_root, folder=self.folder if self.recorded is not None else None)
+        if requested.data != self.run.data:
+            check_same_data(self.split, requested, self.folder)
+        check_samples(self.run, self.split)
+        with fixed_threads(self.threads):
+            self.context = self._build()
+        self.saved = SavedTraining(self.folder, self.context)
+        self.evaluation = EpochEvaluation(run=self.run, model=self.model, split=self.split, say=self.say)
+        # Only now is anything written: a run with bad settings leaves no directory behind.
+        if self.rank == 0 and self.recorded is None:
+            claim_directory(self.folder, self.run, environment(self.device) | {"threads": self.threads})
+        self.steps: EagerSteps | GraphedSteps = EagerSteps(self.context)
+        self.requests = StopRequests()  # replaced when training starts: several runs may share one list
+        self.step = 0
+        self.evaluation_seconds = math.inf  # of the last evaluation; the first one may take long
+        self.partial_epoch: PartialEpoch = (0.0, 0.0)
+        self.record: dict[str, Any] | None = None  # of the last epoch
+        self.earlier: list[Mapping[str, Any]] = []  # what is needed of the records so far
+
+    def _check_settings(self) -> None:
+        run = self.run
+        if run.batch % self.world_size:
+            raise ValueError(
+                f"batch: {run.batch} {run.kind.noun} cannot be shared equally by {self.world_size} processes"
+            )
+        if self.world_size > 1 and run.norm_splits > 1:
+            raise ValueError(f"norm_splits: {self.world_size} processes synchronise their batch norms; leave it at 1")
+        check_directory("out", self.folder)
+        check_init(run, self.folder)
+
+    def _continue_run(self) -> None:
+        """Continue the run that the directory holds; refuse another one."""
+        self.recorded = recorded_run(self.folder)
+        if self.recorded is not None:
+            self.run = continued_run(self.run, self.recorded, self.folder, extend=self.extend)
+
+    def _build(self) -> StepContext:
+        """Build the networks, the loss and the optimiser."""
+        run, samples = self.run, len(self.split.train)
+        labels, ids = self.split.train.labels, self.split.train.ids
+        # The weights are drawn on the CPU, so that a seed gives the same ones on any device.
+        network = build(replace(run, init=find_file(run.init, self.folder)), samples).to(self.device)
+        run.kind.prepare(network)
+        learner: nn.Module = Embed(network) if run.contrast == "whole" else network
+        if self.world_size > 1:
+            learner = distributed(learner, self.device)
+        criterion = build_loss(run, samples).to(self.device)
+        # Of images with captions it is a `CaptionModel`, which has the methods that a training needs.
+        self.model: Model = model_of(run, network, self.device, folder=self.folder)
+        self.model.use_workers(self.workers, timeout=self.worker_timeout)
+        return StepContext(
+            run=run,
+            device=self.device,
+            network=network,
+            learner=learner,
+            criterion=criterion,
+            optimiser=optimiser(run, network, criterion),
+            scaler=torch.amp.GradScaler(self.device.type, enabled=run.precision == "fp16"),
+            reader=self.model.reader(self.split.train),  # evaluation shares it: one copy of the data on the device
+            views=self.model.views,
+            samples=samples,
+            ids=None if ids is None else ids.to(self.device),
+            labels=labels.to(self.device) if run.needs_labels and labels is not None else None,
+            steps_per_epoch=samples // (run.batch * run.accumulate * run.parts),
+            rank=self.rank,
+            world_size=self.world_size,
+            say=self.say,
+            must_stop=self.must_stop,
+        )
+
+    @property
+    def saved_state(self) -> nn.ModuleDict:
+        """All that a checkpoint holds beside the optimiser, by the names that it has there."""
+        return self.saved.state
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps in an epoch."""
+        return self.context.steps_per_epoch
+
+    @property
+    def total_steps(self) -> int:
+        """Optimiser steps in the whole training."""
+        return self.run.epochs * self.steps_per_epoch
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last step is done."""
+        return self.step == self.total_steps
+
+    def train(self) -> dict[str, float]:
+        """Train to the end, from the newest checkpoint if there is one, and return the final scores."""
+        with worker_failures(), signals() as requests:
+            return drain(self.training(requests))
+
+    def training(self, requests: StopRequests) -> Generator[None, None, dict[str, float]]:
+        """Train in parts: yield after each epoch and, with a CUDA graph, whenever the GPU has work for a while.
+
+        Several runs can take turns this way. `requests` collects the signals that ask for an end.
+        """
+        self.requests = requests
+        return with_fixed_threads(self._training(), self.threads)
+
+    def _training(self) -> Generator[None, None, dict[str, float]]:
+        self._resume()
+        self._choose_steps()
+        network, criterion, scores = self.context.network, self.context.criterion, dict[str, float]()
+        while not self.complete:
+            if self.must_stop():  # a signal came while other runs had their turn
+                self._stop()
+            epoch = self.step // self.steps_per_epoch
+            criterion.epoch = epoch + 1
+            network.begin_epoch(epoch, self.run.epochs)
+            loss, seconds = yield from self._epoch(epoch)
+            record: dict[str, Any] = {"epoch": epoch + 1, "step": self.step, "loss": loss, "seconds": seconds}
+            record |= {"beside": self.concurrent_runs} if self.concurrent_runs else {}
+            record |= self.context.batch_metrics() if self.rank == 0 else {}
+            self.record = record
+            self._keep(epoch + 1)
+            # Before the evaluation. The checkpoint has the record: after a signal or a kill only the evaluation is repeated.
+            expected = self.evaluation_seconds if any(self.evaluation.due(epoch + 1)) else 0.0
+            if self.complete or self.saved.is_due(evaluation_seconds=expected):
+                self._save()
+            scores = self._evaluate_and_append(record)
+            if self.must_stop():
+                self._stop()
+            yield
+        with self._stops_immediately():
+            return scores or self.evaluate()
+
+    @contextmanager
+    def _stops_immediately(self) -> Iterator[None]:
+        """In this block, which changes no weights, a signal ends the training; with several processes, after the block.
+
+        One process that ended alone would leave the others waiting for it.
+        """
+        with nullcontext() if self.world_size > 1 else self.requests.immediate():
+            yield
+
+    def _evaluate_and_append(self, record: dict[str, Any]) -> dict[str, float]:
+        """Evaluate if it is time, and append the record of the epoch; return the scores."""
+        scores, (is_time, due) = dict[str, float](), self.evaluation.due(record["epoch"])
+        start = time.perf_counter()
+        if is_time or due:
+            try:
+                with self._stops_immediately():
+                    if self.rank == 0:
+                        self.on_evaluation()
+                    if is_time:
+                        scores = self.evaluate()
+                        record |= scores | self._measures()
+                    # On all processes: a probe can take longer than the others would wait for rank 0 in their next
+                    # collective.
+                    for measure in due:
+                        record |= self.evaluation.take(measure, self.step)
+            except Stopped:
+                self._stop()  # the weights are saved: the message names their step
+            self.evaluation_seconds = time.perf_counter() - start
+        if self.rank == 0:
+            if self.run.keep_best:
+                self._keep_best(record)
+            message = follow_collapse(record, self.earlier, self.run, evaluated=is_time)
+            if message:
+                self.say(message)
+            append(self.folder, record)
+            self.earlier = records_to_follow(self.earlier, record)
+        return scores
+
+    def _keep(self, epoch: int) -> None:
+        """Keep the weights of encoder and projector if the run's settings name this epoch."""
+        if self.rank == 0 and epoch in self.run.keep:
+            keep(self.folder, self.context.network, epoch=epoch, step=self.step)
+
+    def _keep_best(self, record: dict[str, Any]) -> None:
+        """Keep the weights if they are the best so far; say at the end if the records lack the number."""
+        name, network = self.run.keep_best, self.context.network
+        if self.complete and name not in record:
+            self.say(f"keep_best: the records have no {name!r}, so no weights were kept; they have {', '.join(record)}")
+        keep_best(self.folder, network, record, name=name, keep_always=self.run.keep)
+
+    def _resume(self) -> None:
+        """Load the newest checkpoint, if there is one, and make the records agree with it."""
+        resumed = self.load_latest()
+        if self.rank:
+            return
+        for name in ("checkpoints", "kept"):  # a finished run writes no further one, which would sweep them
+            checkpoint.remove_unfinished(self.folder / name)
+        self.run.kind.keep(self.folder, self.context.network.encoder, self.split, self.context.views)
+        write_json_atomically(self.folder / "data.json", describe_data(self.split, self.data_path))
+        if self.recorded is not None and self.recorded.epochs != self.run.epochs:
+            self.say(record_extension(self.recorded, self.run, self.folder, self.step, self.steps_per_epoch))
+            self.recorded = self.run
+        elif resumed:
+            self.say(f"finished at step {self.step}" if self.complete else f"resuming after step {self.step}")
+        passed = [epoch for epoch in self.run.keep if epoch * self.steps_per_epoch <= self.step]
+        for message in lost_weights(self.folder, passed):
+            self.say(message)
+        steps = drop_records_after(self.folder, self.step)
+        self.earlier = []
+        for record in read_records(self.folder):
+            self.earlier = records_to_follow(self.earlier, record)
+        if self.record is not None and self.step not in steps:  # killed after the checkpoint and before the record
+            self._evaluate_and_append(self.record)
+
+    def _choose_steps(self) -> None:
+        """On a GPU, capture the whole step in a CUDA graph if possible, and say which way is taken."""
+        if self.device.type != "cuda" or not self.fast:
+            return
+        obstacle = graph_obstacle(self.context)
+        if obstacle:
+            self.say(f"running eagerly, since {obstacle}")
+            return
+        compiled = self.total_steps >= COMPILED_STEPS
+        how = (
+            "the first steps compile it"
+            if compiled
+            else "not compiled: for so few steps, compilation takes longer than it saves"
+        )
+        self.say(f"using one CUDA graph for the whole step; {how}")
+        self.steps = GraphedSteps(self.context, compiled=compiled)
+        # Networks are compiled for the batch size of training; evaluation must not compile them again for its own.
+        self.model.evaluate_in(lambda: torch.compiler.set_stance("force_eager"))
+
+    def _epoch(self, epoch: int) -> Generator[None, None, tuple[float, float]]:
+        """Take the rest of an epoch's steps and return the epoch's mean loss and its seconds."""
+        first, start = self.step % self.steps_per_epoch, time.perf_counter()
+        total, before = self.partial_epoch if first else (0.0, 0.0)
+        begun, images = self.step - first, self.run.batch * self.run.accumulate
+
+        def watch(step: int, loss: float, rate: float) -> None:
+            if self.rank == 0:
+                self.watch(Progress(epoch + 1, begun + step, self.total_steps, loss, rate * images))
+
+        for loss in (yield from self.steps.epoch(epoch, first, watch)):
+            total += loss  # one by one, so that a resumed epoch has the same mean to the last digit
+            self.step += 1
+        seconds = before + time.perf_counter() - start
+        if self.step % self.steps_per_epoch:  # interrupted; a complete epoch is recorded first
+            self.partial_epoch = total, seconds
+            self._stop()
+        return total / self.steps_per_epoch, seconds
+
+    def evaluate(self) -> dict[str, float]:
+        """Return the kNN accuracy of the encoder's features, if there are labels."""
+        return self.evaluation.scores(self.step // self.steps_per_epoch)
+
+    def _measures(self) -> dict[str, float]:
+        """Return the metrics of the outputs as they are now; rank 0 alone needs them."""
+        return {} if self.rank else self.evaluation.metrics(self.step // self.steps_per_epoch)
+
+    def must_stop(self) -> bool:
+        """Return whether a signal came, to this process or to another one of the run's."""
+        self.requests.listen_again()
+        return any_requested(self.requests, self.device, self.world_size)
+
+    def _stop(self) -> NoReturn:
+        """Save what is not saved yet, and end."""
+        if self.step != self.saved.step:
+            self._save()
+        number = self.requests[0]
+        raise Stopped(
+            f"stopped by signal {number} after step {self.step}; run the same command again to resume", number
+        )
+
+    def _save(self) -> None:
+        self.saved.save(self.step, partial_epoch=self.partial_epoch, record=self.record)
+
+    def load_latest(self) -> bool:
+        """Load the newest checkpoint that verifies; return False if there is none."""
+        saved = self.saved.newest()
+        if saved is None:
+            return False
+        check_same_data(self.split, replace(self.run, data=self.data_path), self.folder)
+        try:
+            self.partial_epoch = self.saved.restore(saved)
+        except ValueError as error:
+            raise ValueError(
+                f"out: the checkpoint of step {saved.step} in {self.folder} does not fit the run's settings: {error}; "
+                "use another --out to start over"
+            ) from error
+        self.step = saved.step
+        self.record = None if saved.record is None else dict(saved.record)
+        return True
+
+
+def drain(work: Generator[None, None, T]) -> T:
+    """Run all parts of a generator and return its value."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            value: T = end.value
+            return value

@@ -1,5 +1,0 @@
-"""Optimisers that torch does not provide."""
-
-from contrapose.optim.lars import LARS
-
-__all__ = ["LARS"]

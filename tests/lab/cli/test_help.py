@@ -1,0 +1,166 @@
+"""The table of commands agrees with the commands, and help and version need neither torch nor tyro."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from commands import error_message
+
+from contrapose import extras
+from contrapose.extras import TRAIN_PACKAGES, install_command
+from contrapose.lab.cli import main
+from contrapose.lab.cli.commands import COMMANDS
+
+SOURCE = Path(__file__).parents[3] / "src"
+# torch and what it requires, as they lie in site-packages.
+TORCH = (
+    "torch", "torchgen", "functorch", "filelock", "typing_extensions.py", "sympy", "mpmath", "networkx", "jinja2",
+    "markupsafe", "fsspec", "nvidia", "triton", "cuda",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_text_is_the_docstring(name: str) -> None:
+    docstring = COMMANDS[name].load().__doc__
+    assert COMMANDS[name].summary == " ".join(textwrap.dedent(docstring).split("\n\n")[0].split())
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--help", "-h"):
+        main([option])
+        output = capsys.readouterr().out
+        assert all(f"\n  {name} " in output for name in COMMANDS)
+    main(["data", "--help"])
+    output = capsys.readouterr().out
+    assert "data check" in output
+    assert "study" not in output
+
+
+def test_without_a_command_there_is_an_overview(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten lines for someone who has just installed it; each example names a command that exists."""
+    main([])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 10
+    assert max(map(len, lines)) <= 110
+    commands = [line.split("  contrapose ")[1].split(" ") for line in lines if "  contrapose " in line]
+    assert len(commands) == 6
+    assert all(words[0] in COMMANDS or " ".join(words[:2]) in COMMANDS for words in commands)
+    assert lines[-2] == "Installed: everything that images, sentences and captions need"
+
+
+def test_hints_install_from_the_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command works in the directory where it is read: there, elsewhere, and after an installation from an index."""
+    clone = SOURCE.parent
+    monkeypatch.chdir(clone)
+    assert install_command("train,text") == "pip install '.[train,text]'"
+    monkeypatch.chdir(tmp_path)
+    assert install_command("train") == f"pip install '{clone}[train]'"
+    # As pip installs a clone without -e, and as it installs from an index.
+    monkeypatch.setattr(extras, "__file__", str(tmp_path / "site-packages" / "contrapose" / "extras.py"))
+    folder = tmp_path / "contrapose-0.1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: contrapose\nVersion: 0.1.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert install_command("train") == "pip install 'contrapose[train]'"
+    (folder / "direct_url.json").write_text(json.dumps({"url": clone.as_uri(), "dir_info": {}}))
+    assert install_command("train") == f"pip install '{clone}[train]'"
+    (folder / "direct_url.json").write_text(json.dumps({"url": "file:///gone", "dir_info": {}}))
+    assert install_command("train") == "pip install 'contrapose[train]'"
+
+
+def test_an_unknown_command_or_option_has_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no command 'trian'; did you mean 'train'?" in error_message(capsys, "trian")
+    assert "no command 'study lst'; did you mean 'study list'?" in error_message(capsys, "study", "lst")
+    assert "no command 'studdy'; did you mean 'study'?" in error_message(capsys, "studdy", "list")
+    assert "--batch" in error_message(capsys, "train", "--bathc", "3")
+
+
+@pytest.mark.parametrize("arguments", ["--version", "--help", "study --help"])
+def test_help_and_version_do_not_import_torch(arguments: str) -> None:
+    code = (
+        f"import sys; from contrapose.__main__ import main; sys.argv[1:] = {arguments.split()!r}; main(); "
+        "import json; print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+    )
+    output = subprocess.check_output([sys.executable, "-c", code], text=True)
+    # Packages that site-packages imports at startup (`.pth` files) are not ours.
+    startup = subprocess.check_output(
+        [sys.executable, "-c", "import sys; print('\\n'.join(name.split('.')[0] for name in sys.modules))"], text=True
+    )
+    others = set(json.loads(output.splitlines()[-1])) - set(startup.split()) - set(sys.stdlib_module_names)
+    assert others == {"contrapose"}
+
+
+@pytest.fixture(scope="module")
+def torch_only(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a Python that has torch, what torch requires, and contrapose."""
+    folder = tmp_path_factory.mktemp("torch-only")
+    for name in TORCH:
+        package = Path(torch.__file__).parents[1] / name
+        if package.exists():
+            (folder / name).symlink_to(package)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return {**kept, "PYTHONPATH": f"{folder}:{SOURCE}"}
+
+
+def run_torch_only(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    # -S leaves out site-packages.
+    command = [sys.executable, "-S", *arguments]
+    # In another directory: a hint must work wherever it is read.
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60, cwd="/")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "expected"),
+    [
+        ("--version", 0, "contrapose 0."),
+        ("--help", 0, f"which the commands need: pip install '{SOURCE.parent}[train]' (sentences: train,text)"),
+        ("", 0, f"which the commands need: pip install '{SOURCE.parent}[train]' (sentences: train,text)"),
+        (
+            "explain simclr",
+            1,
+            f"needs tyro, which is not installed; install it with: pip install '{SOURCE.parent}[train]'",
+        ),
+        ("trian", 2, "did you mean 'train'"),
+    ],
+)
+def test_the_command_with_torch_alone(torch_only: dict[str, str], arguments: str, code: int, expected: str) -> None:
+    completed = run_torch_only(torch_only, "-m", "contrapose", *arguments.split())
+    output = completed.stdout + completed.stderr
+    assert completed.returncode == code
+    assert expected in output
+    assert "Traceback" not in output
+    assert "NumPy" not in output
+
+
+def test_losses_with_torch_alone(torch_only: dict[str, str]) -> None:
+    code = """
+import contrapose
+two_views = contrapose.two_views  # imports torch
+import torch
+print(contrapose.nt_xent(two_views(torch.eye(4), torch.eye(4)), temperature=contrapose.cosine(0.07, 0.2)).item())
+print(contrapose.explain("dystress"))
+try:
+    contrapose.load("encoder.safetensors")
+except ImportError as error:
+    print(error)
+"""
+    completed = run_torch_only(torch_only, "-c", code)
+    assert completed.stderr == ""
+    assert completed.stdout.startswith("0.0396")
+    assert "contrapose.load needs safetensors, which is not installed" in completed.stdout
+
+
+def test_the_extra_has_the_packages_that_messages_name() -> None:
+    extras = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    required = {line.split(">")[0] for extra in ("train", "images", "figures") for line in extras[extra]}
+    imported_as = {"scikit-learn": "sklearn"}
+    named = {imported_as.get(name, name) for name in required if not name.startswith("contrapose")}
+    assert named | {"PIL"} == TRAIN_PACKAGES  # torchvision requires PIL

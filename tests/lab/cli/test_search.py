@@ -1,0 +1,238 @@
+"""`contrapose search`: what it prints and writes, what it keeps, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from commands import error_message
+from PIL import Image
+from torch import Tensor, nn
+
+from contrapose.lab.cli import main
+from contrapose.lab.cli.search import Search
+from contrapose.lab.modalities.images.modality import IMAGES
+from contrapose.lab.modalities.images.views import Recipe, Views
+from contrapose.lab.networks.encoder import Encoder
+from contrapose.lab.training import Embedder, Run
+
+COLOURS = {"red": (1.0, -1.0, -1.0), "green": (-1.0, 1.0, -1.0), "blue": (-1.0, -1.0, 1.0)}
+PURE = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255)}
+
+
+class ColourWords(Embedder):
+    """Embeds a text as the colour that it names."""
+
+    def embed(self, samples: Tensor | Sequence[Any]) -> Tensor:
+        return torch.tensor([COLOURS[next(word for word in text.split() if word in COLOURS)] for text in samples])
+
+
+@dataclass
+class ColourModel:
+    """A model with two towers into the space of colours; images are read, decoded and embedded as those of any run."""
+
+    images: Embedder
+    text: Embedder
+    run: Run
+    step: int = 7
+
+
+def colour_model(data: Path) -> Any:
+    encoder = Encoder(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), 3)
+    views, cpu = Views((Recipe(16, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),)), torch.device("cpu")
+    towers = (Embedder(encoder, views, IMAGES, cpu), ColourWords(encoder, views, IMAGES, cpu))
+    return ColourModel(*towers, Run(data=str(data)))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Images of three colours with captions."""
+    folder = tmp_path / "colours"
+    (folder / "images").mkdir(parents=True)
+    lines = ["image\tcaption"]
+    for name, colour in PURE.items():
+        Image.new("RGB", (20, 16), colour).save(folder / "images" / f"{name}.png")
+        lines += [f"{name}.png\ta {name} <thing>", f"{name}.png\tsomething {name}"]
+    (folder / "captions.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    return folder
+
+
+def printed(capsys: pytest.CaptureFixture[str], command: Search, model: Any) -> list[str]:
+    command.search(model)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_texts_and_pictures_find_the_own_pictures_of_a_run(
+    data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Image.new("RGB", (9, 9), (0, 10, 250)).save(tmp_path / "photo.jpg")
+    queries = ("a red thing", str(tmp_path / "photo.jpg"))
+    out = tmp_path / "pages" / "search.html"
+    lines = printed(capsys, Search(run, queries, top=2, out=out), colour_model(data))
+    assert lines[0] == "a red thing"
+    assert lines[1] == f"   1  1.000  {data / 'images' / 'red.png'}"
+    assert lines[3] == queries[1]
+    assert lines[4].endswith("blue.png")
+    assert lines[-1] == f"page {out}"
+    assert len(lines) == 2 * 3 + 1
+    page = out.read_text()
+    assert "3 pictures of <bdi>colours</bdi>" in page
+    assert "a red &lt;thing&gt;" in page
+    assert page.count("<img ") == 5
+
+
+def test_embeddings_are_kept_until_step_or_pictures_change(
+    data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, model = Search(run, ("red",), top=1, out=tmp_path / "search.html"), colour_model(data)
+    assert "red.png" in printed(capsys, command, model)[1]
+    (kept,) = (run / "search").iterdir()
+    assert kept.name.startswith("step-00000007-")
+    # Another encoder at the same step would find nothing: the second search does not use it.
+    forgetful = colour_model(data)
+    forgetful.images.encoder.network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 3))
+    assert printed(capsys, command, forgetful)[1] == f"   1  1.000  {data / 'images' / 'red.png'}"
+    kept.write_bytes(kept.read_bytes()[:20])  # damaged: computed again
+    assert "red.png" in printed(capsys, command, model)[1]
+    assert [path.name for path in (run / "search").iterdir()] == [kept.name]
+    # A picture that was edited, at the same size, and another step.
+    changed = data / "images" / "red.png"
+    Image.new("RGB", (20, 16), PURE["blue"]).save(changed)
+    os.utime(changed, ns=(0, 1))
+    assert "1.000" not in printed(capsys, command, model)[1]
+    assert len(list((run / "search").iterdir())) == 2
+    printed(capsys, command, replace(model, step=8))  # those of the earlier step are deleted
+    (kept,) = (run / "search").iterdir()
+    assert kept.name.startswith("step-00000008-")
+
+
+def test_a_folder_of_any_layout_and_a_tar(
+    data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = tmp_path / "photos"
+    (photos / "2019" / "sea").mkdir(parents=True)
+    Image.new("RGB", (8, 8), PURE["blue"]).save(photos / "2019" / "sea" / "a.png")
+    Image.new("RGB", (8, 8), PURE["red"]).save(photos / os.fsdecode(b"odd\xff\n.png"))  # beside a folder
+    command = Search(run, ("blue",), data=photos, out=tmp_path / "search.html")
+    lines = printed(capsys, command, colour_model(data))
+    assert lines[1] == f"   1  1.000  {photos / '2019' / 'sea' / 'a.png'}"
+    assert lines[2].endswith(r"odd\udcff\n.png")
+    assert r"odd\udcff\n.png" in (tmp_path / "search.html").read_text()
+    with tarfile.open(tmp_path / "shard.tar", "w") as tar:
+        for name in PURE:
+            (tmp_path / "caption.txt").write_text(f"a {name} one")
+            tar.add(data / "images" / f"{name}.png", f"{name}.png")
+            tar.add(tmp_path / "caption.txt", f"{name}.txt")
+    lines = printed(capsys, replace(command, data=tmp_path / "shard.tar"), colour_model(data))
+    assert lines[1].endswith("shard.tar/blue.png")
+    assert "a blue one" in (tmp_path / "search.html").read_text()
+
+
+def test_broken_pictures_are_named_or_left_out(
+    data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (data / "images" / "green.png").write_bytes(b"no image")
+    command, model = Search(run, ("red",), out=tmp_path / "search.html"), colour_model(data)
+    with pytest.raises(ValueError, match=r"green\.png, cannot be read: its content is none of .*--skip-broken"):
+        command.search(model)
+    for _ in range(2):  # computed, then kept
+        lines = printed(capsys, replace(command, skip_broken=True), model)
+        assert [Path(line.split()[-1]).name for line in lines[1:-1]] == ["red.png", "blue.png"]
+
+
+def test_a_run_that_can_only_be_read(data: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "search").write_text("a file where the folder would be")
+    Search(run, ("red",), out=tmp_path / "search.html").search(colour_model(data))
+    output = capsys.readouterr()
+    assert "red.png" in output.out
+    assert "the next search computes the embeddings again" in output.err
+
+
+def test_refusals(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments, message in (
+        ((), 'queries: expected at least one text or picture, as in contrapose search run "a dog on the beach"'),
+        (("  ",), "queries: expected texts or image files, got an empty text"),
+        (("missing.JPG",), "queries: missing.JPG is not a file"),
+        (("a dog", "--top", "0"), "top: expected a whole number of at least 1, got 0"),
+        (("a dog", "--out", "page.pdf"), "out: expected a name that ends in .html, got page.pdf"),
+        (("a dog",), "run: run is not the directory of a run"),
+    ):
+        assert message in error_message(capsys, "search", "run", *arguments)
+    (tmp_path / "empty").mkdir()
+    model = colour_model(tmp_path / "gone")
+    for folder, message in (("empty", "data: no pictures under empty"), ("nowhere", "nowhere is not a folder")):
+        with pytest.raises(ValueError, match=message):
+            Search(run, ("red",), data=Path(folder)).search(model)
+    with pytest.raises(ValueError, match=r"gone, which .* was trained on, does not exist .* with --data"):
+        Search(run, ("red",)).search(model)
+    assert not (tmp_path / "search.html").exists()
+
+
+def test_a_run_on_images_alone_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = str(tmp_path / "run")
+    main(["train", "--limit", "32", "--batch", "16", "--epochs", "1", "--knn", "3", "--metrics", "0", "--out", run])
+    message = error_message(capsys, "search", run, "a dog")
+    assert f"run: {run} was trained on images alone; a search needs a run on images with captions" in message
+
+
+@pytest.mark.thorough
+def test_a_trained_run_is_evaluated_and_searched(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = "--encoder tiny --text-encoder tiny --size 32 --batch 3 --epochs 60 --lr 0.003 --warmup 0 --knn-every 60"
+    main(["train", "--data", str(data), "--hold-out", "0", "--metrics", "0", "--out", "run", *settings.split()])
+    capsys.readouterr()
+    main(
+        [
+            "evaluate",
+            "run",
+            "--sheet",
+            "sheet.html",
+            "--zero-shot",
+            str(_class_folder(tmp_path)),
+            "--templates",
+            "a {} thing",
+        ]
+    )
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["image_to_text_recall_1"] == scores["text_to_image_recall_1"] == 100
+    assert scores["chance_text_to_image_recall_1"] < 50
+    assert scores["zero_shot_top1"] == 100
+    assert (tmp_path / "sheet.html").read_text().count("hit") >= 6
+    main(["search", "run", "something blue", "--top", "1"])
+    output = capsys.readouterr()
+    assert "blue.png" in output.out
+    assert "tokens" not in output.err
+    main(["search", "run", "something blue " * 40, "--top", "1"])
+    note = "queries: only the beginning of 'something blue something blue something '… is used: the text encoder takes 32 tokens"
+    assert note in capsys.readouterr().err
+    message = error_message(capsys, "evaluate", "run", "--linear", "cacr")
+    assert "linear: --linear is for runs on images or on text; run was trained on images with captions" in message
+    assert "has two encoders" in error_message(capsys, "export", "run", "-o", "encoder.safetensors")
+
+
+def _class_folder(tmp_path: Path) -> Path:
+    """Make a folder with one image of each colour, as its class."""
+    folder = tmp_path / "classes"
+    for name, colour in PURE.items():
+        (folder / name).mkdir(parents=True)
+        Image.new("RGB", (20, 16), colour).save(folder / name / "0.png")
+    return folder

@@ -1,0 +1,227 @@
+"""The command line on texts: train, evaluate, embed, export, compare and map, and what bad input gets."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from commands import error_message
+from sentence_transformers import SentenceTransformer
+
+from contrapose.lab.cli import main
+from contrapose.lab.modalities.text.pretrained import load_sentence_encoder
+from contrapose.lab.modalities.text.sentences import Sentences
+from contrapose.lab.training import Run, load, prepare, resolve
+from contrapose.lab.training.card import model_card
+
+TOPICS = ("rivers", "loops", "violins", "taxes", "bread")
+FIRST = [f"Question {i} is about {TOPICS[i % 5]} & what <they> need" for i in range(40)]
+SECOND = [f"Answer {i}: {TOPICS[i % 5]} need number {i * 7}" for i in range(40)]
+SHORT = ["--epochs", "1", "--batch", "16", "--metrics", "20"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files of sentences, pairs, triplets and scored pairs, and a run on the pairs."""
+    folder = tmp_path_factory.mktemp("text")
+    (folder / "sentences.txt").write_text("".join(f"{text}\n" for text in FIRST))
+    pairs = list(zip(FIRST, SECOND, strict=True))
+    (folder / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in [("question", "answer"), *pairs]))
+    rows = "".join(f"{a}\t{b}\t{SECOND[0]}\n" for a, b in pairs)
+    (folder / "triplets.tsv").write_text(f"anchor\tpositive\tnegative\n{rows}")
+    scored = "".join(
+        f"STSB\tx\t{split}\t{i}\t{a}\t{b}\n" for split in ("dev", "test") for i, (a, b) in enumerate(pairs)
+    )
+    (folder / "sts.tsv").write_text(f"dataset\tsubset\tsplit\tscore\tsentence1\tsentence2\n{scored}")
+    main(["train", "--data", str(folder / "pairs.tsv"), *SHORT, "--out", str(folder / "run"), *root(folder)])
+    return folder
+
+
+def root(folder: Path) -> list[str]:
+    return ["--data-root", str(folder / "data")]
+
+
+def test_a_run_on_texts_speaks_of_sentences(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["train", "--data", str(folder / "sentences.txt"), *SHORT, "--out", str(tmp_path), *root(folder)])
+    output = capsys.readouterr().out
+    assert "40 sentences of sentences.txt on cpu" in output
+    assert " sentences/s" in output
+    assert "images" not in output
+    assert "views dropout" in output
+    message = error_message(capsys, "evaluate", str(tmp_path), *root(folder))
+    assert "sentences.txt has no labels, and no pairs that are held out; give pairs with --data FILE" in message
+
+
+def test_exported_folder_gives_equal_features_everywhere(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = str(folder / "run"), tmp_path / "encoder"
+    main(["export", run, "-o", str(out)])
+    output = capsys.readouterr()
+    assert f"or here as hf:{out}" in output.out
+    assert output.err == ""  # no progress bars of transformers
+    card = (out / "README.md").read_text()
+    assert card == model_card(load(folder / "run", device="cpu"), folder / "run", str(out))
+    assert "recall@1: " in card
+    assert f"SentenceTransformer({str(out)!r})" in card
+    expected = load(folder / "run", device="cpu").embed(FIRST)
+    theirs = SentenceTransformer(str(out), device="cpu").encode(FIRST, convert_to_tensor=True)
+    torch.testing.assert_close(theirs, expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(load_sentence_encoder(out)(FIRST), expected, atol=1e-5, rtol=1e-4)
+    main(["export", run, "-o", str(out)])  # over its own folder
+    for option in (str(out) + ".safetensors", str(out) + ".onnx"):
+        assert f"written as a folder, with its tokenizer; use -o {out}" in error_message(
+            capsys, "export", run, "-o", option
+        )
+    assert "has other files; expected a new folder" in error_message(capsys, "export", run, "-o", str(folder))
+    assert "is a file, and a directory is needed" in error_message(
+        capsys, "export", run, "-o", str(folder / "sentences.txt")
+    )
+
+
+def test_embed_writes_features_beside_their_texts(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pyarrow import parquet
+
+    embed, sentences, pairs = ["embed", str(folder / "run")], str(folder / "sentences.txt"), str(folder / "pairs.tsv")
+    main([*embed, sentences, "-o", str(tmp_path / "a.npz"), *root(folder)])
+    arrays = np.load(tmp_path / "a.npz")
+    assert arrays["train_texts"].tolist() == FIRST  # as in the file: capitals, signs and all words
+    model = load(folder / "run", device="cpu")
+    np.testing.assert_allclose(arrays["train_features"], model.embed(FIRST).numpy(), atol=1e-5)
+    main([*embed, pairs, "-o", str(tmp_path / "b.npz"), *root(folder)])
+    assert np.load(tmp_path / "b.npz")["train_texts"].tolist() == FIRST
+    main([*embed, pairs, "-o", str(tmp_path / "c.parquet"), "--columns", "answer", *root(folder)])
+    table = parquet.read_table(tmp_path / "c.parquet").to_pydict()
+    assert table["text"] == SECOND
+    np.testing.assert_allclose(np.array(table["features"]), model.embed(SECOND).numpy(), atol=1e-5)
+    main(["export", str(folder / "run"), "-o", str(tmp_path / "encoder")])
+    main(["embed", f"hf:{tmp_path / 'encoder'}", sentences, "-o", str(tmp_path / "d.npz")])
+    np.testing.assert_allclose(np.load(tmp_path / "d.npz")["train_features"], arrays["train_features"], atol=1e-5)
+    both = error_message(capsys, *embed, pairs, "-o", str(tmp_path / "e.npz"), "--columns", "question", "answer")
+    assert "columns: expected one column to embed, got 2" in both
+
+
+def test_evaluate_a_run_on_pairs_and_on_sts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate, sts = ["evaluate", str(folder / "run"), *root(folder)], ["--sts", str(folder / "sts.tsv")]
+    capsys.readouterr()
+    main(evaluate)
+    output = capsys.readouterr()
+    held_out = json.loads(output.out)
+    assert "8 of 40 pairs are held out" in output.err
+    assert 100 * round(held_out["recall@1"] * 8 / 100) / 8 == pytest.approx(held_out["recall@1"])
+    main([*evaluate, "--data", str(folder / "pairs.tsv")])
+    output = capsys.readouterr()
+    every = json.loads(output.out)
+    assert "held out" not in output.err
+    assert every["recall@1"] <= held_out["recall@1"]  # among 40 texts, not 8
+    main([*evaluate, *sts])
+    scores = json.loads(capsys.readouterr().out)
+    assert {"stsb", "stsb_dev", "stsb_alignment"} <= set(scores)
+    assert "recall@1" not in scores
+    main([*evaluate, *sts, "--data", str(folder / "pairs.tsv")])
+    assert json.loads(capsys.readouterr().out) == scores | every
+    assert "columns: they are those of --data or --captions, and neither is given" in error_message(
+        capsys, *evaluate, "--columns", "a"
+    )
+    assert "expected labelled training and test images" in error_message(capsys, *evaluate, "--shots", "5")
+
+
+@pytest.mark.thorough
+def test_compare_by_recall_of_held_out_pairs(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["compare", *SHORT, "--losses", "simclr,dystress", "--root", str(tmp_path / "runs"), *root(folder)]
+    arguments += ["-o", str(tmp_path / "out")]
+    main([*arguments, "--data", str(folder / "pairs.tsv"), "--seeds", "2"])
+    output = capsys.readouterr().out
+    assert "simclr, dystress: framework simcse, head none." in output
+    assert "(recall@1 on 8 held-out pairs, 2 seeds" in output
+    assert "images" not in output
+    (report,) = (tmp_path / "out").iterdir()
+    page = (report / "index.md").read_text()
+    assert "32 training pairs and 8 held-out pairs." in page
+    assert "|  | recall@1, % | recall@10, % | -U |" in page
+    assert "| bag of words | " in page
+    for run in (path for path in (tmp_path / "runs").iterdir() if path.is_dir()):
+        hits = json.loads((run / "evaluations.json").read_text())["recall_hits"]
+        record = json.loads((run / "records.jsonl").read_text().splitlines()[-1])
+        assert 100 * hits.count("1") / 8 == pytest.approx(record["recall@1"])
+    sentences = ["--data", str(folder / "sentences.txt"), "--seeds", "1"]
+    assert "score sentences with --record sts:FILE@1" in error_message(capsys, *arguments, *sentences)
+    main([*arguments, *sentences, "--record", f"sts:{folder / 'sts.tsv'}@1"])
+    assert "stsb_dev: 100 × Spearman's correlation" in capsys.readouterr().out
+
+
+def test_the_map_of_texts_shows_them(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "map.png"
+    arguments = ["map", str(folder / "run"), "--method", "pca", "-o", str(out), *root(folder)]
+    main([*arguments, "--data", str(folder / "pairs.tsv")])
+    assert f"page {tmp_path / 'map.html'}" in capsys.readouterr().out
+    assert out.stat().st_size > 5000
+    page = (tmp_path / "map.html").read_text()
+    for text in FIRST:
+        assert text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") in page
+    assert "at least 10 embeddings" in error_message(capsys, *arguments)  # 8 pairs are held out
+
+
+def test_held_out_texts_are_those_of_the_file(folder: Path) -> None:
+    split = prepare(Run.load(folder / "run" / "run.json"), folder / "data", folder=folder / "run")
+    assert split.retrieval is not None
+    first, second = split.retrieval.queries, split.retrieval.documents
+    assert isinstance(split.train, Sentences)
+    assert isinstance(first, Sentences)
+    assert isinstance(second, Sentences)
+    partner = dict(zip(FIRST, SECOND, strict=True))
+    assert second.texts() == [partner[text] for text in first.texts()]
+    assert sorted(first.texts() + split.train.texts()) == sorted(FIRST)
+    assert first.subset([3, 1]).texts() == [first.texts()[3], first.texts()[1]]
+
+
+def test_three_columns_are_three_views(folder: Path) -> None:
+    lines: list[str] = []
+    run = Run(modality="text", data=str(folder / "triplets.tsv"), framework="simcse", head="simcse", loss="simclr")
+    assert resolve(run, torch.device("cpu"), say=lines.append).view_count == 3
+    assert "views columns, view count 3" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("--data sentences.txt --views columns", "views: columns are the views of pairs, and the data has one column"),
+        ("--data sentences.txt --columns question", "columns: expected one of text, got 'question'"),
+        ("--data pairs.tsv --columns question anwser", "did you mean 'answer'?"),
+        ("--data triplets.tsv --views columns", "use --view-count 3, or choose 2 columns with --columns"),
+        (
+            "--data sentences.txt --encoder resnet18",
+            "encoder: expected one of tiny, small, medium, clip-small, clip, hf:PATH, minilm",
+        ),
+        ("--data sentences.txt --encoder tinny", "got 'tinny'"),
+        ("--data sentences.txt --imbalance pareto", "imbalance: it is for images, and "),
+        ("--data sentences.txt --batch 64 --epochs 1", "batch: 64 sentences for a step are more than the 40"),
+        ("--data missing.tsv", "missing.tsv does not exist; expected a file of texts"),
+        ("--data run --modality text", "run is a folder; expected a file of texts"),
+        ("--data sentences.txt --encoder hf:run", "run has no config.json"),
+        ("--data sentences.txt --encoder hf:run/encoder", "encoder has no weights; expected model.safetensors"),
+        ("--data sentences.txt --encoder hf:no-padding", "has no padding token; add a pad_token to its"),
+    ],
+)
+def test_bad_input(
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: str,
+    expected: str,
+) -> None:
+    monkeypatch.chdir(folder)
+    if "no-padding" in arguments:
+        shutil.copytree(folder / "run" / "encoder", folder / "no-padding")
+        path = folder / "no-padding" / "tokenizer_config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "pad_token": None}))
+        (folder / "no-padding" / "model.safetensors").touch()  # tokenizers are read before weights
+    assert expected in error_message(capsys, "train", *arguments.split(), "--out", str(tmp_path / "run"))
+    assert not (tmp_path / "run" / "run.json").exists()

@@ -1,0 +1,153 @@
+"""A second modality in under 60 lines that needs no change elsewhere: noisy vectors as views and an MLP as encoder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import contrapose
+from contrapose.lab.modalities import MODALITIES, Split
+from contrapose.lab.modalities.modality import Suggestion
+from contrapose.lab.networks.encoder import Encoder
+from contrapose.lab.training import Model, Run, Trainer
+from contrapose.randomness import uniform
+
+
+@dataclass(frozen=True)
+class NoisyVectors:
+    count: int
+
+    def train(self, raw: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
+        noise = [uniform(index, raw.shape[1], seed, epoch, view) - 0.5 for view in range(self.count)]
+        return [torch.stack([raw + 0.5 * n for n in noise])]
+
+    def draw(self, raw: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> Tensor:
+        return self.train(raw, index, seed=seed, epoch=epoch)[0][0]
+
+    def plain(self, raw: Tensor) -> Tensor:
+        return raw
+
+    def light(self, augment: str = "crops", *, smallest: float | None = 0.2) -> NoisyVectors:
+        return NoisyVectors(1)
+
+    def evaluation_batch(self, device: torch.device) -> int:
+        return 64
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    resident: Tensor
+    labels: Tensor
+    views: Any = None
+    name, classes, paths, ids, fingerprint = "vectors", (), (), None, "vectors"
+
+    def __len__(self) -> int:
+        return len(self.resident)
+
+    def counts(self) -> list[int]:
+        return self.labels.bincount().tolist()
+
+    def subset(self, index: Tensor | Sequence[int]) -> Vectors:
+        return Vectors(self.resident[index], self.labels[index])
+
+    def in_memory(self, views: Any) -> Vectors:
+        return self
+
+    def reader(self, views: Any, device: torch.device, *, workers: int, timeout: float) -> Vectors:
+        return replace(self, views=views)
+
+    def train(self, batches: Sequence[list[int]], *, seed: int, epoch: int) -> Iterator[list[Tensor]]:
+        for index in map(torch.tensor, batches):
+            yield self.views.train(self.resident[index], index, seed=seed, epoch=epoch)
+
+    def plain(self) -> Iterator[Tensor]:
+        yield from self.resident.split(64)
+
+
+class VectorModality:
+    noun = "vectors"
+
+    def check_data(self, name: str, argument: str = "data") -> None:
+        assert name == "clusters"
+
+    def can_stream(self, name: str) -> bool:
+        return False
+
+    def load(self, settings: Any, root: Path | None, views: Any, *, encoder: str) -> Split:
+        centres, label = torch.randn(4, 8, generator=torch.Generator().manual_seed(0)), torch.arange(200) % 4
+        rows = centres[label] + 0.1 * torch.randn(200, 8, generator=torch.Generator().manual_seed(1))
+        train, test = Vectors(rows[:160], label[:160]), Vectors(rows[160:], label[160:])
+        return Split(train, train, test)
+
+    def views(
+        self, name: str, count: int, *, size: int = 0, length: int = 0, folder: Path | None = None
+    ) -> NoisyVectors:
+        return NoisyVectors(count)
+
+    def suggest(self, settings: Any, chosen: Any, device: torch.device) -> Suggestion:
+        return Suggestion({"views": "noisy", "size": 0, "encoder": "mlp", "batch": 32}, 160, "160 vectors")
+
+    def check_encoder(self, name: str) -> None:
+        assert name == "mlp"
+
+    def encoders(self, settings: Any, views: Any) -> dict[str, Encoder]:
+        return {"vectors": Encoder(nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 16)), 16)}
+
+    def prepare(self, network: nn.Module) -> nn.Module:
+        return network
+
+    def keep(self, folder: Path, encoder: Encoder, split: Split, views: Any) -> None:
+        return
+
+    def decode(self, samples: Any, views: Any) -> Tensor:
+        return torch.as_tensor(samples)
+
+    def describe_input(self, views: Any) -> dict[str, str]:
+        return {"numbers": "8"}
+
+    def described_views(self, description: Mapping[str, str]) -> NoisyVectors:
+        return NoisyVectors(1)
+
+    def usage(self, encoder: str, width: int, views: Any, file: str) -> str:
+        return f"load_file({file!r})"
+
+    def example_input(self, views: Any) -> Tensor:
+        return torch.zeros(2, 8)
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODALITIES, "vectors", VectorModality())
+
+
+@pytest.mark.parametrize("framework", ["simclr", "moco", "moco-v3", "memory-bank"])
+def test_vectors_train_resume_and_load(framework: str, tmp_path: Path) -> None:
+    run = Run(
+        modality="vectors",
+        data="clusters",
+        encoder="mlp",
+        framework=framework,
+        batch=32,
+        epochs=3,
+        knn=5,
+        queue=64,
+        metrics=30,
+    )
+    cpu = torch.device("cpu")
+    trainer = Trainer(run, tmp_path, say=lambda text: None, device=cpu)
+    scores = trainer.train()
+    assert scores["knn_top1"] > 90
+    records = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
+    assert "uniformity" in records[-1]
+    model = contrapose.load(tmp_path, device=cpu)
+    assert model.embed(torch.randn(3, 8)).shape == (3, 16)
+    assert isinstance(model, Model)
+    assert model.run == trainer.run
+    assert Trainer(run, tmp_path, say=lambda text: None, device=cpu).train() == scores

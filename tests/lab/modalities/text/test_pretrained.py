@@ -1,0 +1,173 @@
+"""Sentence encoders of local folders: pooling, batches, and folders that cannot be loaded."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling
+from sentences import SPECIAL, WIDTH, WORDS, bert
+from transformers import BertConfig, BertModel
+
+from contrapose.lab.modalities.text.pretrained import load_sentence_encoder
+
+TEXTS = [
+    "q1",
+    "p1 p2 p3 p4 p5 p6",
+    "n3 n4",
+    "unknown",
+    "",
+    "q1",
+    " ".join(WORDS[:30]),
+]  # the last is longer than the model
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that sentence-transformers saved: BERT with mean pooling."""
+    folder = tmp_path_factory.mktemp("encoder") / "saved"
+    bert(dropout=0.1).save(str(folder))
+    return folder
+
+
+@pytest.fixture
+def folder(saved: Path, tmp_path: Path) -> Path:
+    """A copy to change."""
+    return Path(shutil.copytree(saved, tmp_path / "folder"))
+
+
+def edit(path: Path, **values: Any) -> None:
+    content = json.loads(path.read_text()) | values
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
+
+
+def their_embeddings(model: SentenceTransformer) -> torch.Tensor:
+    embeddings: torch.Tensor = model.eval().encode(TEXTS, convert_to_tensor=True, show_progress_bar=False)
+    return embeddings.cpu()
+
+
+@pytest.mark.parametrize("mode", ["mean", "cls"])
+@pytest.mark.parametrize("normalise", [False, True])
+def test_embeddings_equal_those_of_sentence_transformers(tmp_path: Path, mode: str, normalise: bool) -> None:
+    model = SentenceTransformer(modules=[bert()[0], Pooling(WIDTH, mode), *[Normalize()] * normalise], device="cpu")
+    model.save(str(tmp_path))
+    encoder = load_sentence_encoder(tmp_path, device=CPU)
+    assert (encoder.pooling, encoder.normalise, encoder.length) == (mode, normalise, 16)
+    torch.testing.assert_close(encoder(TEXTS), their_embeddings(model), atol=1e-6, rtol=0)
+
+
+def test_embeddings_do_not_depend_on_the_batch(saved: Path) -> None:
+    encoder = load_sentence_encoder(saved, device=CPU)
+    together = encoder(TEXTS)
+    assert together.shape == (len(TEXTS), WIDTH)
+    torch.testing.assert_close(encoder(TEXTS, batch_size=2), together, atol=1e-6, rtol=0)
+    torch.testing.assert_close(torch.cat([encoder([text]) for text in TEXTS]), together, atol=1e-6, rtol=0)
+    assert encoder([]).shape == (0, WIDTH)
+    with pytest.raises(ValueError, match="batch_size: expected a whole number of at least 1"):
+        encoder(TEXTS, batch_size=0)
+
+
+def test_texts_are_truncated(saved: Path) -> None:
+    encoder = load_sentence_encoder(saved, length=4, device=CPU)  # [CLS], two words, [SEP]
+    short, long = encoder(["p1 p2", "p1 p2 p3 p4"])
+    torch.testing.assert_close(short, long, atol=1e-6, rtol=0)
+    with pytest.raises(ValueError, match="length: expected at most 16, the longest input of this encoder, got 17"):
+        load_sentence_encoder(saved, length=17)
+    with pytest.raises(ValueError, match="length: expected a whole number of at least 3"):
+        load_sentence_encoder(saved, length=-1)
+
+
+def test_a_plain_folder_with_a_wordpiece_vocabulary(tmp_path: Path) -> None:
+    """BERT's own files: no pooling is named, and the pooler, which is not used, may be missing."""
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, "[MASK]", "walk", "##ing", "the", "dog"]))
+    config = BertConfig(
+        vocab_size=9, hidden_size=WIDTH, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    BertModel(config, add_pooling_layer=False).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"does not name its pooling.*choose --pooling cls or mean"):
+        load_sentence_encoder(tmp_path)
+    encoder = load_sentence_encoder(tmp_path, pooling="cls", device=CPU)
+    assert encoder.length == 128
+    assert encoder.tokenizer.tokenize("walking the dog") == ["walk", "##ing", "the", "dog"]
+    one, other = encoder(["walking", "the dog"])
+    assert not torch.allclose(one, other)
+
+
+def test_padding_on_the_left_does_not_move_the_first_token(folder: Path) -> None:
+    expected = load_sentence_encoder(folder, pooling="cls", device=CPU)(TEXTS)
+    edit(folder / "tokenizer_config.json", padding_side="left")
+    torch.testing.assert_close(load_sentence_encoder(folder, pooling="cls", device=CPU)(TEXTS), expected)
+
+
+def test_old_pooling_files(folder: Path) -> None:
+    path = folder / "1_Pooling" / "config.json"
+    path.write_text(json.dumps({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}))
+    assert load_sentence_encoder(folder).pooling == "cls"
+    assert load_sentence_encoder(folder, pooling="mean").pooling == "mean"
+    path.write_text(json.dumps({"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}))
+    with pytest.raises(ValueError, match=r"trained with pooling 'cls\+max_tokens', which is not available"):
+        load_sentence_encoder(folder)
+
+
+def refusal(path: Path, **settings: Any) -> str:
+    with pytest.raises(ValueError, match=r"^(encoder|pooling): ") as error:
+        load_sentence_encoder(path, **settings)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_incomplete_folders_are_refused(folder: Path) -> None:
+    assert "does not exist; expected a folder with config.json" in refusal(folder / "none")
+    assert "is a file" in refusal(folder / "config.json")
+    assert "expected one of cls, mean, last, got 'meen'; did you mean 'mean'?" in refusal(folder, pooling="meen")
+    (folder / "tokenizer.json").rename(folder / "kept.json")
+    assert "has no tokenizer; expected tokenizer.json" in refusal(folder)
+    (folder / "kept.json").rename(folder / "tokenizer.json")
+    edit(folder / "tokenizer_config.json", pad_token=None)
+    assert "has no padding token; add a pad_token" in refusal(folder)
+    (folder / "model.safetensors").unlink()
+    assert "has no weights; expected model.safetensors" in refusal(folder)
+    (folder / "pytorch_model.bin").write_bytes(b"pickle")
+    assert "has weights only in pytorch_model.bin, a pickle, which can execute code" in refusal(folder)
+    (folder / "config.json").unlink()
+    assert "has no config.json" in refusal(folder)
+
+
+def test_other_modules_are_refused(tmp_path: Path) -> None:
+    model = bert()
+    SentenceTransformer(modules=[*model, Dense(WIDTH, 4)], device="cpu").save(str(tmp_path))
+    assert "has a module Dense, which contrapose does not apply" in refusal(tmp_path)
+
+
+def test_damaged_folders_are_refused(folder: Path) -> None:
+    edit(folder / "config.json", num_hidden_layers=2)
+    assert "lack 16 parameters of the model in config.json, such as encoder.layer.1." in refusal(folder)
+    edit(folder / "config.json", num_hidden_layers=1, hidden_size=8)
+    assert "transformers cannot load" in refusal(folder)
+    (folder / "model.safetensors").write_bytes(b"no tensors")
+    assert "transformers cannot load" in refusal(folder)
+    (folder / "config.json").write_text("{")
+    assert "transformers cannot load" in refusal(folder)
+    (folder / "modules.json").write_text("{")
+    assert "modules.json is not a JSON file" in refusal(folder)
+
+
+def test_code_in_a_folder_is_not_executed(folder: Path) -> None:
+    marker = folder / "executed"
+    (folder / "own.py").write_text(f"open({str(marker)!r}, 'w').close()\n")
+    edit(folder / "config.json", model_type="own", auto_map={"AutoConfig": "own.Config", "AutoModel": "own.Model"})
+    assert "transformers cannot load" in refusal(folder)
+    assert not marker.exists()
+
+
+def test_values_that_are_not_finite_are_refused(saved: Path) -> None:
+    encoder = load_sentence_encoder(saved, device=CPU)
+    encoder.model.embeddings.word_embeddings.weight.data[len(SPECIAL)] = torch.nan  # q0
+    with pytest.raises(ValueError, match="the embedding of 'q0 q1' is not finite"):
+        encoder(["q1", "q0 q1"])

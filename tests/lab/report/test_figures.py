@@ -1,0 +1,105 @@
+"""Figures show the right numbers, and the same figure gives the same file."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from contrapose.explanation import Subject, relative_penalty
+from contrapose.lab.report.document import Chart
+from contrapose.lab.report.draw import plotly
+from contrapose.lab.report.embedding import NamedEmbedding, map_figure, map_page, map_points, project_to_plane
+from contrapose.lab.report.loss import explain_figure
+from contrapose.lab.report.page import drawing, page, section
+from contrapose.lab.report.render import as_html
+from contrapose.lab.report.style import save
+
+
+def test_figure_and_page_of_a_loss(tmp_path: Path) -> None:
+    subjects = [Subject.of("dystress"), Subject.of("simple")]
+    figure = explain_figure(subjects, ode=True)
+    titles = [ax.get_title(loc="left") for ax in figure.axes]
+    assert len(titles) == 6
+    penalty = figure.axes[titles.index("Relative penalty of negatives")]
+    s = torch.linspace(-1, 1, 2001, dtype=torch.float64)
+    drawn = np.asarray(penalty.lines[0].get_ydata())
+    np.testing.assert_allclose(drawn, (2001 * relative_penalty(subjects[0], s)).clamp(min=1e-4).numpy())
+    temperature = figure.axes[0]
+    assert temperature.get_ylim()[0] == 0
+    assert temperature.get_ylim()[1] > 0.2
+    save(figure, tmp_path / "a.svg")
+    save(explain_figure(subjects, ode=True), tmp_path / "b.svg")
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    html = page("What <dystress> does", [drawing(figure, "six panels"), section("dystress", ["It <works>."])])
+    assert "&lt;works&gt;" in html
+    assert "<svg" in html
+    assert 'src="http' not in html
+
+
+def random_embedding(d: int, n: int = 30) -> NamedEmbedding:
+    z = torch.nn.functional.normalize(torch.randn(n, d), dim=1)
+    return NamedEmbedding("random", z, torch.arange(n) % 3, ("a", "b", "c"), {"knn_top1": 50.0})
+
+
+@pytest.mark.parametrize(("method", "d"), [("pca", 5), ("tsne", 5), ("sphere", 3)])
+def test_map_figure(method: str, d: int, tmp_path: Path) -> None:
+    embedding = random_embedding(d)
+    figure = map_figure([embedding, embedding], map_points([embedding, embedding], method))
+    assert len(figure.axes) == 2
+    drawn = [c for c in figure.axes[0].collections if c.get_label() in ("a", "b", "c")]
+    assert [np.asarray(c.get_offsets()).shape for c in drawn] == [(10, 2)] * 3
+    assert "kNN 50.0 %" in embedding.caption
+    assert "tolerance" in embedding.caption
+    save(figure, tmp_path / "map.png")
+    assert (tmp_path / "map.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("method", ["tsne", "pca"])
+def test_the_map_of_a_collapsed_embedding_is_one_point(method: str, tmp_path: Path) -> None:
+    z = torch.eye(4)[0].expand(30, -1)
+    assert not project_to_plane(z, method, 0).any()
+    collapsed = [NamedEmbedding("collapsed", z, torch.arange(30) % 3)]
+    save(map_figure(collapsed, map_points(collapsed, method)), tmp_path / "map.png")
+
+
+def test_a_map_of_texts_shows_each_text_of_its_points() -> None:
+    z = torch.nn.functional.normalize(torch.randn(12, 5), dim=1)
+    texts = tuple(f'if a < {i} & "b": </script> {"word " * 30}' for i in range(12))
+    embedding = NamedEmbedding("random", z, scores={"recall@1": 25.0}, texts=texts)
+    assert embedding.caption.endswith("; encoder recall@1 25.0 %")
+    points = map_points([embedding], "pca")
+    (chart,) = map_page("Texts", [embedding], points).sections[0].blocks
+    assert isinstance(chart, Chart)
+    (series,) = chart.series
+    torch.testing.assert_close(torch.tensor([series.x, series.y]).T, points[0].float())
+    (trace,) = cast("list[dict[str, Any]]", plotly(chart)["data"])
+    lines = trace["hovertext"][3].split("<br>")
+    assert html.unescape(" ".join(lines)) == texts[3].strip()  # plotly would take a plain "<" for a tag
+    assert max(map(len, lines)) < 100
+    assert "</script> word" not in as_html(map_page("Texts", [embedding], points))
+    figure = map_figure([embedding], points)
+    assert np.asarray(figure.axes[0].collections[0].get_offsets()).shape == (12, 2)
+
+
+def test_bad_input_is_rejected() -> None:
+    with pytest.raises(ValueError, match="a sphere shows embeddings of 3 dimensions, got 5"):
+        map_points([random_embedding(5)], "sphere")
+    with pytest.raises(ValueError, match="method: expected one of tsne, umap, pca, sphere"):
+        map_points([random_embedding(5)], "mds")
+    with pytest.raises(ValueError, match="at least 10 embeddings"):
+        map_points([random_embedding(5, 6)], "tsne")
+
+
+@pytest.mark.parametrize("name", ["demo.png", "explain.png"])
+def test_pictures_of_the_documentation_are_in_true_colour(name: str) -> None:
+    """A palette of few colours would change the colours of the curves."""
+    path = Path(__file__).parents[3] / "docs" / name
+    with Image.open(path) as picture:
+        assert picture.mode in ("RGB", "RGBA")
+    assert path.stat().st_size < 300_000

@@ -1,0 +1,96 @@
+"""What a comparison says in words, from results that are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from contrapose.lab.studies.dilemma import Description, compare_accuracies, learned, rows_of, show_dilemma
+from contrapose.lab.studies.results import Cell, Results
+from contrapose.lab.studies.study import Row, Study
+
+STUDY = Study(name="compare", title="", claim="", rows=rows_of(Row(name) for name in "abc"))
+
+
+def results_of(
+    seeds: int = 1, images: int = 1000, references: tuple[float, float] | None = None, **accuracies: Any
+) -> Results:
+    """Return results in which each loss misses the first test images, as many as its accuracy leaves."""
+    cells, evaluations = {}, dict[tuple[str, str], tuple[dict[str, Any], ...]]()
+    for name, accuracy in accuracies.items():
+        hits = "0" * (images - round(images * accuracy / 100)) + "1" * round(images * accuracy / 100)
+        evaluation: dict[str, Any] = {"knn_hits": hits}
+        if references:
+            evaluation["references"] = {"pixels": references[0], "untrained": references[1]}
+        cells[name, "kNN", "mine"] = Cell((accuracy,) * seeds)
+        evaluations[name, "mine"] = (evaluation,) * seeds
+    return Results(sets=("mine",), seeds=seeds, cells=cells, evaluations=evaluations)
+
+
+def test_one_seed_prefers_no_loss() -> None:
+    text = compare_accuracies(STUDY, results_of(a=90.0, b=60.0, c=30.0))
+    assert text.startswith("One seed cannot tell how much of a difference in accuracy is chance")
+    assert "--seeds 3" in text
+
+
+def test_several_seeds() -> None:
+    text = compare_accuracies(STUDY, results_of(seeds=3, a=80.0, b=79.9, c=60.0))
+    assert text.startswith("a and b are ahead of c; between a and b these runs cannot tell (kNN accuracy on 1,000 test")
+    assert "points can be chance)." in text
+    few = compare_accuracies(STUDY, results_of(seeds=3, images=24, a=83.3, b=79.2, c=75.0))
+    assert few.startswith(
+        "These runs cannot tell a, b and c apart (kNN accuracy on 24 test images, 3 seeds; here, diff"
+    )
+    assert compare_accuracies(STUDY, results_of()).startswith("No run has a score yet")
+    assert compare_accuracies(STUDY, results_of(seeds=3, a=80.0)).startswith("Too few runs are done")
+    missing = compare_accuracies(STUDY, results_of(seeds=3, a=80.0, b=60.0))
+    assert missing.endswith("Not compared, with fewer than two runs done: c.")
+
+
+def test_a_test_set_that_has_changed_is_refused() -> None:
+    results = results_of(seeds=2, a=80.0, b=70.0, c=60.0)
+    shorter = {**results.evaluations, ("b", "mine"): ({"knn_hits": "1" * 999},) * 2}
+    with pytest.raises(ValueError, match="data: the runs were tested on 999 to 1,000 test images"):
+        compare_accuracies(STUDY, Results(sets=("mine",), seeds=2, cells=results.cells, evaluations=shorter))
+
+
+def test_what_training_is_worth() -> None:
+    text = learned(STUDY, results_of(references=(40.0, 50.0), a=80.0, b=70.0, c=60.0))[1]
+    assert text == (
+        "kNN accuracy is 40.0 % on raw pixels, 50.0 % with the untrained encoder, and 60.0 to 80.0 % after training."
+    )
+    nothing = learned(STUDY, results_of(references=(40.0, 85.0), a=80.0, b=70.0, c=60.0))[1]
+    assert nothing.endswith("Training has gained nothing yet: use more --epochs, or other --views.")
+
+
+def test_a_page_without_metrics_has_no_empty_chart() -> None:
+    blocks = show_dilemma(STUDY, results_of(a=80.0, b=70.0, c=60.0), Description(data="Data.", settings="Settings."))
+    assert [type(block).__name__ for block in blocks] == ["Text", "Table", "Text", "Text"]
+
+
+TEMPERATURES = Study(
+    name="demo",
+    title="",
+    claim="",
+    rows=rows_of(
+        [*(Row(f"NT-Xent τ = {tau:g}", x=tau, series="NT-Xent") for tau in (0.1, 1.0)), Row("CACR"), Row("other")]
+    ),
+)
+
+
+def test_losses_beside_the_best_temperature() -> None:
+    accuracies: dict[str, Any] = {"NT-Xent τ = 0.1": 80.0, "NT-Xent τ = 1": 60.0, "CACR": 95.0, "other": 80.5}
+    text = learned(TEMPERATURES, results_of(seeds=3, **accuracies))[0]
+    assert text == (
+        "The most accurate temperature of NT-Xent is τ = 0.1: 80.00 ± 0.00 %. CACR (+15.0 points) is above it by more than "
+        "chance. NT-Xent τ = 1 (-20.0 points) is below it by more than chance. (kNN accuracy on 1,000 test images, 3 seeds.)"
+    )
+    accuracies |= {"CACR": 70.0}
+    text = learned(TEMPERATURES, results_of(seeds=3, **accuracies))[0]
+    assert "No other loss is above it by more than chance. The nearest is other with +0.5 points, and up to " in text
+    assert "NT-Xent τ = 1 (-20.0 points) and CACR (-10.0 points) are below it by more than chance." in text
+    # All losses below the best temperature: there is no nearest one above it.
+    text = learned(TEMPERATURES, results_of(seeds=3, **accuracies | {"other": 75.0}))[0]
+    assert "No other loss is above it by more than chance. NT-Xent" in text
+    assert learned(TEMPERATURES, results_of(**accuracies))[0].startswith("One seed cannot tell")

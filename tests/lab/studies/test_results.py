@@ -1,0 +1,87 @@
+"""A number of an older run says beside it which images it is of, and a mean over anchors has its error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from contrapose.lab.report.render import as_html, as_markdown
+from contrapose.lab.studies import find
+from contrapose.lab.studies.claims import FAILS, HOLDS, UNDECIDED
+from contrapose.lab.studies.collect import document
+from contrapose.lab.studies.results import Cell, Results, RunDirectory, error_name, older_names
+
+RECORDED = Path(__file__).parents[3] / "results" / "runs"
+NT_XENT = RunDirectory(RECORDED / "cifar10.npz-nt_xent-03d0e03e")
+SAMPLE = "a sample of 2,000 test images"
+
+
+def test_older_names_say_which_images_they_are_of() -> None:
+    assert older_names("metric:tolerance:projector:test", SAMPLE) == {"tolerance_whole": "", "tolerance": SAMPLE}
+    assert older_names("metric:tolerance:encoder:test", SAMPLE) == {"encoder_tolerance": SAMPLE}
+    bank = older_names("metric:separation_n1:projector:bank", SAMPLE)
+    assert bank == {"separation_n1_whole": "all test images", "separation_n1": SAMPLE}
+    assert older_names("knn:1:uniform", SAMPLE) == {}
+
+
+def test_a_recorded_run_says_what_it_holds() -> None:
+    last = NT_XENT.records()[-1]
+    assert NT_XENT.value_and_form("-metric:uniformity:projector:test") == (-last["uniformity"], SAMPLE)
+    assert NT_XENT.value_and_form("metric:separation_n1:projector:bank") == (last["separation_n1"], SAMPLE)
+    assert NT_XENT.value_and_form("uniformity") == (last["uniformity"], "")
+    assert NT_XENT.value("metric:uniformity:encoder:test") is None
+    assert "projector's output only" in NT_XENT.missing_reason("metric:uniformity:encoder:test")
+
+
+def test_the_report_says_it_beside_the_number() -> None:
+    plan = find("behaviour/figure5").select_rows(["τ = 0.2"]).plan("short", ["cifar10=data/cifar10.npz"])
+    page = document([plan], 1, RECORDED)
+    for text in (as_markdown(page), as_html(page)):
+        assert f"of {SAMPLE}" in text
+        assert "T: tolerance (projector" in text
+
+
+def test_the_error_of_a_measure() -> None:
+    assert error_name("-metric:uniformity:encoder:test") == "metric:uniformity_error:encoder:test"
+    assert error_name("attraction_gap") == "attraction_gap_error"
+    assert Cell(values=(1.0, 2.0), errors=(0.3, 0.4)).error == pytest.approx(0.25)
+
+
+def bias_results(error: float, *, other: float) -> Results:
+    cells = {
+        (row, "bias", "digits"): Cell(values=(value,), errors=(error,))
+        for row, value in {"base": 0.5, "-gaussian_blur": other}.items()
+    }
+    return Results(sets=("digits",), rows=frozenset({"base", "-gaussian_blur"}), cells=cells)
+
+
+@pytest.mark.parametrize(
+    ("error", "other", "outcome"), [(0.001, 0.52, HOLDS), (0.02, 0.52, UNDECIDED), (0.001, 0.4, FAILS)]
+)
+def test_a_bias_is_judged_by_its_sampling_error(error: float, other: float, outcome: str) -> None:
+    verdict = find("balanced/figure3").claims[1](bias_results(error, other=other))
+    assert verdict.outcome == outcome
+    assert f"base 0.500 ± {error:.3f}" in verdict.evidence
+
+
+def gap_results(gaps: list[float], **errors: list[float]) -> Results:
+    records = [
+        {"epoch": epoch, "attraction_gap": gap, "repulsion_gap": gap + 1}
+        | {f"{name}_gap_error": values[epoch] for name, values in errors.items()}
+        for epoch, gap in enumerate(gaps)
+    ]
+    row = find("balanced/figure6").rows[0].name
+    return Results(sets=("digits",), rows=frozenset({row}), records={(row, "digits"): (records,)})
+
+
+def test_a_gap_is_judged_by_its_sampling_error() -> None:
+    falls, _, larger = find("balanced/figure6").claims
+    gaps = [0.2, 0.15, 0.11, 0.1, 0.1, 0.1]
+    assert falls(gap_results(gaps)).outcome == HOLDS
+    assert falls(gap_results(gaps)).evidence == "from 0.200 to 0.100, 0.000 in the last fifth"
+    precise, rough = (gap_results(gaps, attraction=[error] * 6, repulsion=[error] * 6) for error in (0.001, 0.01))
+    assert falls(precise).outcome == HOLDS
+    assert "from 0.200 ± 0.001 to 0.100 ± 0.001" in falls(precise).evidence
+    assert falls(rough).outcome == UNDECIDED
+    assert larger(precise).evidence == "at 6 of 6 epochs, least difference 1.000 ± 0.001"

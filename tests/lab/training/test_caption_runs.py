@@ -1,0 +1,324 @@
+"""Runs on images with captions: which captions they see, how they repeat and divide their steps, and what uses them later."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from captioned import COLOURS, SIZE, captions_of, run_of, trainer_of, write_folder, write_tars
+from commands import error_message
+from processes import run_in_process_group
+from torch import Tensor
+
+import contrapose
+from contrapose.lab.cli import main
+from contrapose.lab.modalities.captions.captions import Captions
+from contrapose.lab.modalities.captions.views import CaptionViews
+from contrapose.lab.training import Run, Trainer, drain, load, prepare
+from contrapose.lab.training.caption_model import CaptionModel
+from contrapose.lab.training.eager import EagerSteps
+from contrapose.lab.training.graphed import GraphedSteps, TensorStep
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("captions") / "data")
+
+
+@pytest.fixture(scope="module")
+def trained(data: Path) -> Path:
+    """The directory of a finished run."""
+    trainer_of(run_of(data), data.parent / "trained").train()
+    return data.parent / "trained"
+
+
+def weights(trainer: Trainer) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in trainer.saved_state.state_dict().items()}
+
+
+def train(run: Run, folder: Path, **options: Any) -> dict[str, Tensor]:
+    trainer = trainer_of(run, folder, **options)
+    trainer.train()
+    return weights(trainer)
+
+
+def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert torch.equal(value, other[name]), name
+
+
+class Draws:
+    """Which of its captions each training image gets."""
+
+    def __init__(self, data: Path) -> None:
+        run = run_of(data)
+        views, source = run.view_maker(), prepare(run, data.parent / "cache").train
+        assert isinstance(views, CaptionViews)
+        assert isinstance(source, Captions)
+        self.views, self.source = views, source
+        self.reader = source.reader(views, torch.device("cpu"), workers=0, timeout=60)
+
+    def __call__(self, *, seed: int, epoch: int) -> list[int]:
+        index = torch.arange(len(self.source))
+        (tokens,) = self.views.train_texts(
+            self.reader.captions, self.source.first, self.source.number, index, seed=seed, epoch=epoch
+        )
+        equal = (tokens[0, :, 0, None] == self.reader.captions).all(-1)  # (image, caption)
+        assert equal.sum(1).tolist() == [1] * len(index)  # no two captions are equal
+        place = equal.long().argmax(1) - self.source.first
+        assert bool(((place >= 0) & (place < self.source.number)).all())  # an image's own
+        return place.tolist()
+
+
+def test_captions_are_drawn_anew_in_each_epoch_and_repeated(data: Path) -> None:
+    draws = Draws(data)
+    epochs = [draws(seed=0, epoch=epoch) for epoch in range(8)]
+    assert len(set(map(tuple, epochs))) > 4
+    assert epochs == [draws(seed=0, epoch=epoch) for epoch in range(8)]
+    assert epochs != [draws(seed=1, epoch=epoch) for epoch in range(8)]
+
+
+def test_each_caption_is_equally_likely(data: Path) -> None:
+    draws, trials = Draws(data), 1500
+    drawn = torch.tensor([draws(seed=seed, epoch=3) for seed in range(trials)])
+    for image, number in enumerate(draws.source.number.tolist()):
+        expected = trials / number
+        counts = torch.bincount(drawn[:, image], minlength=number)
+        # Five standard deviations of a binomial number.
+        assert (counts - expected).abs().max() < 5 * (expected * (1 - 1 / number)) ** 0.5
+
+
+def test_images_with_a_caption_in_common_share_an_id(data: Path, tmp_path: Path) -> None:
+    assert prepare(run_of(data), tmp_path / "cache").train.ids is None
+    lines = (data / "captions.tsv").read_text().splitlines()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "images").symlink_to(data / "images")
+    # Image 7 has a caption of image 1, and one of image 4: all three become one group.
+    shared = [f"07.png\t{caption}\ttrain" for caption in ("a green square", "a white square")]
+    (tmp_path / "data" / "captions.tsv").write_text("\n".join([*lines, *shared]) + "\n")
+    run = run_of(tmp_path / "data", batch=10, loss="nt_xent(temperature=0.5)", metrics=0)
+    trainer = trainer_of(run, tmp_path / "run")
+    assert trainer.split.train.ids is not None
+    assert trainer.split.train.ids.tolist() == [0, 1, 2, 3, 1, 5, 6, 1, 8, 9]
+    index, views = next(iter(EagerSteps(trainer.context).batches(0, 0)))
+    trainer.context.loss(views, index)
+    latest = trainer.context.latest
+    assert latest is not None
+    assert latest.ids is not None
+    assert latest.ids.tolist() == [1 if i in (1, 4, 7) else i for i in index.tolist()]
+
+
+def test_an_interrupted_run_resumes_with_the_same_bits(data: Path, tmp_path: Path) -> None:
+    for loss in ("clip", "siglip"):
+        run = run_of(data, loss=loss, epochs=3)
+        whole = train(run, tmp_path / f"whole-{loss}")
+        stopped = trainer_of(run, tmp_path / f"stopped-{loss}")
+        for _ in stopped.training(stopped.requests):
+            break  # after the first epoch
+        assert stopped.step < 3 * stopped.steps_per_epoch
+        assert_equal(train(run, tmp_path / f"stopped-{loss}"), whole)
+
+
+def test_training_from_tars_equals_training_from_a_folder(data: Path, tmp_path: Path) -> None:
+    tars = write_tars(tmp_path / "tars")
+    expected = train(run_of(data), tmp_path / "folder")
+    assert_equal(train(run_of(tars), tmp_path / "run"), expected)
+    streamed = train(run_of(tars, stream=True), tmp_path / "streamed", workers=0)
+    assert_equal(streamed, train(run_of(data, stream=True), tmp_path / "folder-streamed", workers=0))
+
+
+def test_streamed_views_are_those_in_memory(data: Path, tmp_path: Path) -> None:
+    batches = []
+    for stream in (False, True):
+        trainer = trainer_of(run_of(data, stream=stream), tmp_path / str(stream), workers=0)
+        batches.append(list(EagerSteps(trainer.context).batches(1, 0)))
+    for (index, (images, texts)), (same_index, (same_images, same_texts)) in zip(*batches, strict=True):
+        assert torch.equal(index, same_index)
+        assert torch.equal(texts, same_texts)
+        torch.testing.assert_close(images, same_images, rtol=0, atol=1e-5)
+
+
+def test_any_number_of_workers_gives_the_same_weights(data: Path, tmp_path: Path) -> None:
+    run = run_of(data, stream=True, epochs=1)
+    assert_equal(train(run, tmp_path / "0", workers=0), train(run, tmp_path / "1", workers=1))
+
+
+def test_a_tensor_step_equals_the_eager_step(data: Path, tmp_path: Path) -> None:
+    run = run_of(data, metrics=0)
+    eager = trainer_of(run, tmp_path / "eager")
+    steps = EagerSteps(eager.context)
+    losses = [steps.step([batch], 0, place) for place, batch in enumerate(steps.batches(0, 0))]
+    captured = trainer_of(run, tmp_path / "tensors")
+    step = TensorStep(captured.context, captured.context.views.train)
+    step.begin(0, 0)
+    for _ in losses:
+        step()
+    torch.testing.assert_close(step.losses, torch.tensor(losses), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("loss", ["clip", "siglip", "cacr", "dystress"])
+def test_a_graph_on_captions_has_the_losses_of_the_eager_steps(loss: str, tmp_path: Path) -> None:
+    run = run_of(Path("shapes"), loss=loss, limit=160, batch=8, precision="bf16", metrics=0, optimiser="sgd", lr=1e-4)
+    eager = Trainer(run, tmp_path / "eager", say=lambda text: None, data_root=tmp_path / "cache")
+    steps = EagerSteps(eager.context)
+    losses = [steps.step([batch], 0, place) for place, batch in enumerate(steps.batches(0, 0))]
+    captured = GraphedSteps(
+        Trainer(run, tmp_path / "graph", say=lambda text: None, data_root=tmp_path / "cache").context
+    )
+    graph_losses = drain(captured.epoch(0, 0, lambda *progress: None))
+    assert captured.one.graph is not None
+    torch.testing.assert_close(torch.tensor(graph_losses), torch.tensor(losses), rtol=0.02, atol=0.02)
+
+
+def gradients(trainer: Trainer, *, whole: bool) -> list[Tensor]:
+    """Return the loss and its gradients in float64 of a run's first step."""
+    context = trainer.context
+    context.network.double()
+    context.criterion.double()
+    batches = [
+        (index, [view.double() if view.is_floating_point() else view for view in views])
+        for index, views in EagerSteps(context).batches(0, 0)
+    ][: context.run.accumulate]
+    loss = context.whole_loss(batches) if whole else context.loss(batches[0][1], batches[0][0])
+    loss.backward()
+    return [loss.detach(), *(p.grad for p in context.parameters() if p.grad is not None)]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("frozen", ["", "images"])
+def test_a_step_contrasted_as_a_whole_equals_one_large_batch(frozen: str, data: Path, tmp_path: Path) -> None:
+    # An encoder of images without batch norm, whose statistics would be those of a small batch; texts keep their dropout.
+    run = run_of(data, batch=8, encoder="timm:test_vit", size=32, frozen_tower=frozen)
+    large = gradients(trainer_of(run, tmp_path / "large"), whole=False)
+    parts = replace(run, batch=2, accumulate=4, contrast="whole")
+    cached = gradients(trainer_of(parts, tmp_path / "parts"), whole=True)
+    assert len(large) > 20
+    torch.testing.assert_close(cached, large, rtol=1e-9, atol=1e-12)
+
+
+def train_in_processes(rank: int, world_size: int, out: str) -> None:
+    folder = Path(out)
+    os.environ["WORLD_SIZE"] = str(world_size)  # as torchrun sets it
+    run = Run.load(folder / "described.json")
+    trainer = trainer_of(run, folder / f"run{world_size}")
+    steps = EagerSteps(trainer.context)
+    for place, batch in enumerate(steps.batches(0, 0)):
+        steps.step([batch], 0, place)
+    if rank == 0:
+        learned = trainer.context.network.state_dict() | trainer.context.criterion.state_dict()
+        torch.save(learned, folder / f"weights{world_size}.pt")
+
+
+@pytest.mark.slow
+def test_two_processes_take_the_same_steps(data: Path, tmp_path: Path) -> None:
+    # SGD: Adam would turn the rounding of tiny gradients into steps of full size.
+    run = run_of(data, batch=4, metrics=0, optimiser="sgd", lr=0.05)
+    (tmp_path / "described.json").write_text(json.dumps(run.describe()))
+    train_in_processes(0, 1, str(tmp_path))
+    run_in_process_group(train_in_processes, 2, tmp_path)
+    one, two = (torch.load(tmp_path / f"weights{size}.pt") for size in (1, 2))
+    torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-6)
+    start = trainer_of(run, tmp_path / "start").context.network.state_dict()
+    for name in ("projector.images.weight", "projector.text.weight"):
+        assert not torch.allclose(one[name], start[name], atol=1e-4)
+
+
+def test_a_run_learns_and_its_model_embeds_both_sides(data: Path, tmp_path: Path) -> None:
+    trainer = trainer_of(run_of(data, epochs=30, batch=10, lr=3e-3), tmp_path / "run")
+    trainer.train()
+    records = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
+    assert records[-1]["loss"] < 0.5 * records[0]["loss"]
+    assert {"image_to_text_recall_1", "text_to_image_recall_1", "modality_gap"} <= records[-1].keys()
+    model = contrapose.load(tmp_path / "run", device="cpu")
+    assert isinstance(model, CaptionModel)
+    paths = [data / "images" / f"{number:02d}.png" for number in range(10)]
+    images = model.images.embed(paths)
+    texts = model.text.embed([captions_of(number, colour)[0] for number, colour in enumerate(COLOURS)][:10])
+    assert images.shape == texts.shape == (10, 16)
+    similarity = torch.nn.functional.cosine_similarity(images[:, None], texts[None], dim=-1)
+    own = similarity.diagonal()
+    assert float(own.mean()) > float(similarity.mean()) + 0.1
+    split = prepare(model.run, tmp_path / "cache", folder=tmp_path / "run")
+    assert isinstance(split.train, Captions)
+    torch.testing.assert_close(model.embed_both(split.train)[0], images, rtol=1e-5, atol=1e-5)
+    assert model.evaluate(split) == trainer.model.evaluate(trainer.split)
+
+
+def test_commands_for_one_encoder_refuse_two(
+    trained: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = str(trained)
+    commands = [
+        ("export", run, "--out", "encoder.safetensors"),
+        ("map", run),
+        ("detect", run, str(tmp_path)),
+        ("embed", run, str(data), "--out", "features.npz"),
+    ]
+    for command in commands:
+        message = error_message(capsys, *command)
+        assert "was trained on images with captions and has two encoders" in message, command
+        assert message.count("\n") == 1
+    message = error_message(capsys, "compare", "--data", str(data), "--losses", "clip,siglip", "--seeds", "1")
+    assert "compare takes labelled images or pairs of texts" in message
+    assert message.count("\n") == 1
+    with pytest.raises(ValueError, match="has two encoders, and this is for runs with one"):
+        load(trained)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"frozen_tower": "x"}, "frozen_tower: expected images or text, or nothing to train both, got 'x'"),
+        ({"text_encoder": "huge"}, "text_encoder: expected one of tiny, .*got 'huge'"),
+        ({"encoder": "huge"}, "encoder: expected one of tiny, .*got 'huge'"),
+        ({"framework": "simclr"}, "framework: simclr has one encoder, and the data is captions; use --framework two_towers"),
+        ({"view_count": 3}, "view_count: two_towers has one view of each image and one caption, got 3"),
+        ({"text_length": 2}, "text_length: expected at least 3 tokens"),
+        ({"text_length": -1}, "text_length: expected a whole number of at least 0, got -1"),
+        ({"loss": "tau"}, "loss: tau needs one more output"),
+        ({"views": "captions+local2"}, "views: two_towers has one view of each image, and no local crops; use --views captions, got"),
+        ({"loss": "barlow_twins"}, "loss: barlow_twins takes embeddings"),
+    ],
+)  # fmt: skip
+def test_settings_that_do_not_suit_captions_are_refused(changes: dict[str, Any], message: str, data: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        run_of(data, **changes)
+
+
+def test_settings_of_captions_are_refused_for_images() -> None:
+    with pytest.raises(ValueError, match="framework: two_towers is for captions, and the data is images"):
+        Run(framework="two_towers")
+    for name, value in (("text_encoder", "tiny"), ("text_length", 9), ("frozen_tower", "text")):
+        with pytest.raises(ValueError, match=f"{name}: it is for two_towers; the framework is simclr"):
+            replace(Run(), **{name: value})  # type: ignore[arg-type]
+
+
+def test_data_that_does_not_suit_a_run_is_refused(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="record: linear:cacr@1 is for runs on images or on text"):
+        trainer_of(run_of(data, record=("linear:cacr@1",)), tmp_path / "run")
+    with pytest.raises(ValueError, match="imbalance: it is for images with classes"):
+        trainer_of(run_of(data, imbalance="exponential-100"), tmp_path / "run")
+    with pytest.raises(ValueError, match=r"batch: 16 captioned images for a step are more than the 10"):
+        trainer_of(run_of(data, batch=16), tmp_path / "run")
+
+
+def test_the_command_line_recognises_captions(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["--size", str(SIZE), "--epochs", "1", "--batch", "2", "--accumulate", "4", "--contrast", "whole"]
+    main(["train", "--data", str(data), *options, "--out", "run"])
+    run = Run.load(Path("run") / "run.json")
+    assert (run.modality, run.framework, run.loss, run.text_encoder) == ("captions", "two_towers", "clip", "tiny")
+    assert "10 images with 25 captions" in capsys.readouterr().out
+    assert "framework: simclr has one encoder" in error_message(
+        capsys, "train", "--data", str(data), "--framework", "simclr"
+    )
