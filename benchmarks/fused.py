@@ -149,11 +149,11 @@ def main() -> None:
     for rows in (
         run(["nt_xent"], options.sizes, only=("ours", "dense", "PyTorch")),
         run(["nt_xent"], some, only=("ours", "torch.compile", "lightly")),
-        run(["nt_xent"], [2**14, *large], only=("ours", "chunked")),
+        run(["nt_xent"], [2**14, *large], only=("ours", "blocks")),
         run(["dystress", "hard_negative", "cacr", "align_uniform"], [2**14, *large], only=("ours",)),
         run(["hardest"], [2**14, *large], only=("ours",), seconds=0.1),
         run(["cross"], [2**11, 2**14, *large], only=("ours", "inf-cl", "siglip-kernel")),
-        run(["nt_xent"], [2**14, *large], dtype="float32", only=("ours", "chunked")),
+        run(["nt_xent"], [2**14, *large], dtype="float32", only=("ours", "blocks")),
     ):
         for timing in rows:
             write_record(**as_record(timing))

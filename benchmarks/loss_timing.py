@@ -47,9 +47,9 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
     "siglip": siglip,  # with a learned temperature and a learned bias
 }
 BETWEEN_TOWERS = ("cross", "clip", "siglip")
-PATHS = ("ours", "dense", "chunked", "fused")
+PATHS = ("ours", "dense", "blocks", "fused", "tiled")
 PEERS = ("PyTorch", "torch.compile", "lightly", "inf-cl", "siglip-kernel")
-WITHOUT_MATRIX = ("ours", "chunked", "fused", "inf-cl", "siglip-kernel")  # the others store the n × n matrix
+WITHOUT_MATRIX = ("ours", "blocks", "fused", "tiled", "inf-cl", "siglip-kernel")  # the others store the n × n matrix
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,7 @@ def _compare_at(
     shape: dict[str, Any] = {"n": n, "d": d, "dtype": dtype, "device": device}
     for name in names:
         row = partial(Timing, loss, name, n, d, dtype)
-        if name == "fused" and device == "cpu":
+        if name in ("fused", "tiled") and device == "cpu":
             continue  # Triton only has an interpreter there, which is for tests
         # Forward and backward together hold about four float32 matrices.
         if name not in WITHOUT_MATRIX and 16 * n * n > 0.6 * _total_memory(device):
@@ -363,7 +363,7 @@ class TimeLosses:
     seconds: float = 1.0
     """Seconds for which each measurement is repeated."""
     only: tuple[str, ...] = ()
-    """Time only these implementations, such as ours, dense, chunked, PyTorch or lightly."""
+    """Time only these implementations, such as ours, dense, blocks, PyTorch or lightly."""
     out: Path | None = None
     """JSON file for the timings, with machine and versions."""
 

@@ -84,7 +84,7 @@ AREAS = {
         ("tests/promises/test_derivatives.py::test_a_batch_of_gradients_is_right_or_refused", "tests/reduce/test_fused.py",
          "tests/reduce/test_blocks.py::test_memory_does_not_grow_with_the_square",
          "tests/promises/test_fast_paths.py::test_kernels_equal_the_dense_formula"),
-        ("exponent", "fused", "hardware", "kernels", "launch", "positive_kernels", "sigmoid", "threshold", "tile", "unit_kernels", "view_loss"),
+        ("exponent", "hardware", "head_kernels", "kernel_", "unit_kernels"),
     ),
     "checkpoint": Area(
         ("lab/training/checkpoint.py", "lab/training/state.py"),

@@ -53,6 +53,8 @@ from contrapose.pairs import stored_rows as stored_rows
 from contrapose.pairs import two_views as two_views
 from contrapose.pairs import unit as unit
 from contrapose.pairs import views as views
+from contrapose.reduce import chosen_engines as chosen_engines
+from contrapose.reduce import path as path
 from contrapose.temperature import CosineDecay as CosineDecay
 from contrapose.temperature import CosineSchedule as CosineSchedule
 from contrapose.temperature import LinearWarmup as LinearWarmup

@@ -31,27 +31,6 @@ def check_values(condition: Tensor, message: Callable[[], str]) -> None:
         raise ValueError(message())
 
 
-# A value on its way to the host: the event that tells when it has arrived, its place there, and its check.
-_PENDING: list[tuple[torch.cuda.Event, Tensor, Callable[[float], None]]] = []
-
-
-def check_later(value: Tensor, check: Callable[[float], None]) -> None:
-    """Check a number on a GPU without waiting for it: `check` is called with it in a later call of this function.
-
-    A loss that waited for the device in every step would leave it idle while the host prepares the next one. Only one value is
-    on its way at a time: those that come before it has arrived are not checked.
-    """
-    if not values_may_be_read(value) or (_PENDING and not _PENDING[0][0].query()):
-        return
-    if _PENDING:
-        _, arrived, earlier_check = _PENDING.pop()
-        earlier_check(float(arrived))
-    place, event = torch.empty((), dtype=torch.float32, pin_memory=True), torch.cuda.Event()
-    place.copy_(value.detach(), non_blocking=True)
-    event.record(torch.cuda.current_stream(value.device))
-    _PENDING.append((event, place, check))
-
-
 def check_embeddings(name: str, z: Tensor, *dims: int, shapes: Mapping[int, str] = _SHAPES) -> None:
     """Check that `z` is a floating point tensor with one of the numbers of dimensions in `dims`, and not empty.
 

@@ -117,9 +117,9 @@ def test_similarity_values_are_the_same_comparison(pairs: Pairs) -> None:
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_low_precision_products_need_low_precision_everywhere(symmetric: bool) -> None:
     a, b, h = A.bfloat16(), B.bfloat16(), H.bfloat16()
-    assert cross(a, b, negatives=h, symmetric=symmetric).half_precision
-    assert not cross(a, b, negatives=h.float(), symmetric=symmetric).half_precision
-    assert not cross(a.float(), b, negatives=h, symmetric=symmetric).half_precision
+    assert cross(a, b, negatives=h, symmetric=symmetric).kernel_inputs.half_precision
+    assert not cross(a, b, negatives=h.float(), symmetric=symmetric).kernel_inputs.half_precision
+    assert not cross(a.float(), b, negatives=h, symmetric=symmetric).kernel_inputs.half_precision
 
 
 def test_views_tell_the_sides_apart() -> None:

@@ -23,7 +23,7 @@ Z, KEYS, ROWS = (
 
 def negatives_of_each_view(pairs: Pairs, *choice: object) -> list[float]:
     (count,) = pairs.reduce(Count(), negatives=choice)  # type: ignore[arg-type]
-    by_view = count.reshape(pairs.views, -1)
+    by_view = count.reshape(pairs.view_count, -1)
     assert bool((by_view == by_view[:, :1]).all())
     return by_view[:, 0].tolist()
 
@@ -31,7 +31,7 @@ def negatives_of_each_view(pairs: Pairs, *choice: object) -> list[float]:
 def test_anchors_are_all_views_and_the_pool_is_the_keys() -> None:
     pairs = views(Z, keys=KEYS, ids=torch.tensor([4, 9, 7]))
     assert pairs.shape == (VIEWS * SAMPLES, 2 * SAMPLES)
-    assert (pairs.views, pairs.global_views, pairs.key_views) == (VIEWS, 2, 2)
+    assert (pairs.view_count, pairs.global_views, pairs.key_views) == (VIEWS, 2, 2)
     assert pairs.anchor_id.tolist() == [4, 9, 7] * VIEWS
     assert pairs.pool_id.tolist() == [4, 9, 7] * 2
     assert pairs.anchor_view.tolist() == [v for v in range(VIEWS) for _ in range(SAMPLES)]

@@ -25,7 +25,8 @@ import torch
 from contrapose.losses import align_uniform, balanced, cacr, dcl, hard_negative, macl, nt_xent, sogclr
 from contrapose.pairs.negatives import hardest, other_views, same_view
 from contrapose.pairs import bank, cross, queue, two_views, views
-from contrapose.reduce import fused, launch, path, view_loss
+from contrapose.reduce import chosen_engines, path
+from contrapose.reduce.fused import launch
 from contrapose.temperature import cosine, exponential, exponential_legacy, linear, monotonic_cosine
 
 torch.set_num_threads(1)
@@ -92,14 +93,6 @@ precision = sys.argv[2]
 if precision == "bf16":
     ROUGH = ("nt_xent", "per anchor", "dystress", "dystress not detached", "balanced", "hard_negative", "cacr", "sogclr", "align_uniform")
     LOSSES, VIEWS = {name: LOSSES[name] for name in ROUGH}, {}
-by_kernels = []
-
-
-def noted(function):
-    return lambda *args, **settings: by_kernels.append(function(*args, **settings)) or by_kernels[-1]
-
-
-fused.reduce, view_loss.mean_cross_entropy = noted(fused.reduce), noted(view_loss.mean_cross_entropy)
 worst = {}
 for m, d in json.loads(sys.argv[1]):
     torch.manual_seed(m)
@@ -113,10 +106,9 @@ for m, d in json.loads(sys.argv[1]):
             chosen = {name: loss for i, (name, loss) in enumerate(chosen.items()) if i % len(KINDS) == position}
         for name, loss in chosen.items():
             results = []
-            by_kernels.clear()
             for dtype, which in ((torch.float64, "dense"), (torch.float32, "dense"), (torch.float32, "fused")):
                 leaves = [x.to(dtype, copy=True).requires_grad_() for x in raw]
-                with path(which, precision=precision if which == "fused" else None):
+                with path(which, precision=precision if which == "fused" else None), chosen_engines() as chosen:
                     value = loss(make(*leaves))
                     value.backward()
                 grads = [x.grad.double() for x in leaves if x.grad is not None]
@@ -124,7 +116,7 @@ for m, d in json.loads(sys.argv[1]):
             (true, gradient), plain, ours = results
             scale = float(gradient.norm()) + 1e-9
             errors = [abs(v - true) / max(1.0, abs(true)) + float((g - gradient).norm()) / scale for v, g in (plain, ours)]
-            worst[f"{m} {d} {kind} {name}"] = [*errors, any(x is not None for x in by_kernels)]
+            worst[f"{m} {d} {kind} {name}"] = [*errors, any(choice.name in ("fused", "tiled") for choice in chosen)]
 print(json.dumps(worst))
 """
 

@@ -34,7 +34,7 @@ def guide() -> Pairs:
 
 def support(pairs: Pairs) -> Tensor:
     """Further views of the samples."""
-    samples = len(pairs.anchor) // pairs.views
+    samples = len(pairs.anchor) // pairs.view_count
     return torch.randn(3, samples, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
 
 

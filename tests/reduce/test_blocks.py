@@ -17,7 +17,7 @@ from oracles import log1pexp
 from contrapose import losses
 from contrapose.pairs import cross, from_similarities, two_views, unit
 from contrapose.pairs.negatives import Choice, hardest
-from contrapose.reduce import Block, Count, Scale, SoftplusSum, memory, rows
+from contrapose.reduce import Block, Count, Scale, SoftplusSum, choose, memory
 
 MEASURE = """
 import resource, sys, torch
@@ -108,7 +108,7 @@ def test_means_need_no_similarities(kind: str, monkeypatch: pytest.MonkeyPatch) 
     raw = KINDS[kind].draw(m=6, d=3)
     results = []
     for small, limits in ((2**18, 10**9), (0, None)):
-        monkeypatch.setattr(rows, "_SMALL", {False: small, True: small})
+        monkeypatch.setattr(choose, "_SMALL", {False: small, True: small})
         leaves = {name: value.clone().requires_grad_() for name, value in raw.items()}
         with memory(block=limits, kept=limits) if limits else nullcontext():
             loss = losses.simple(KINDS[kind].make(leaves), weight=0.3)

@@ -20,7 +20,7 @@ from contrapose.reduce import path
 def test_paths_agree_and_unknown_ones_raise() -> None:
     z1, z2 = torch.randn(2, 40, 8, dtype=torch.float64)
     values = []
-    for name in ("dense", "chunked"):
+    for name in ("dense", "blocks"):
         with path(name):
             values.append(float(nt_xent(two_views(z1, z2), temperature=0.1)))
     assert values[0] == pytest.approx(values[1], rel=1e-14)
@@ -36,7 +36,8 @@ NANS = """
 import torch
 from contrapose.losses import hard_negative, nt_xent, sogclr
 from contrapose.pairs import queue
-from contrapose.reduce import launch, path
+from contrapose.reduce import path
+from contrapose.reduce.fused import launch
 q, k, rows = torch.randn(3, 8), torch.randn(3, 8), torch.randn(400, 8)
 rows[170] = torch.nan
 for launch.MIN_TILES in (1, 4, 100):
@@ -63,12 +64,11 @@ for m, d, dtype in ((1, 3, torch.float32), (7, 17, torch.float32), (65, 128, tor
     z[1, 0] = 0  # without a direction
     leaf = z.clone().requires_grad_()
     unit_vectors, products, *_ = unit_views(leaf)
-    upstream = torch.randn_like(leaf, dtype=torch.float32), torch.randn_like(products)
+    upstream = torch.randn_like(unit_vectors), torch.randn_like(products)
     ours, inverse, ours_products, rounded = unit_kernels.forward(*z)
     assert (rounded is None) == (dtype == torch.float32)
     if rounded is not None:
         torch.testing.assert_close(rounded, ours.bfloat16(), rtol=1e-2, atol=0)  # the interpreter truncates
-    unit_vectors = unit_vectors.view(z.shape)
     torch.testing.assert_close(ours, unit_vectors.detach(), rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(ours_products, products.detach(), rtol=1e-6, atol=1e-7)
     for gradients in (upstream, (upstream[0], None), (None, upstream[1])):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from contrapose.reduce import Expectation, LogSumExp, Scale, Statistic
-from contrapose.reduce.reduction import group_by_exponent, share_exponential
+from contrapose.reduce.request import group_by_exponent, share_exponential
 
 ONCE, TWICE = Scale(5.0), Scale(10.0)
 

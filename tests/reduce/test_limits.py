@@ -12,8 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from contrapose.losses import CATALOGUE, nt_xent
 from contrapose.pairs import cross
-from contrapose.reduce import Statistic, rows, unit
-from contrapose.reduce.block import Source
+from contrapose.reduce import chosen_engines, unit
 
 KEPT = 4096  # anchors and candidates whose similarities are kept: 64 MiB in float32
 
@@ -67,18 +66,11 @@ def test_a_block_takes_2_mebibytes_or_64_rows(queries: int, candidates: int, hei
     assert {shape for shape in products.shapes if shape[1] == candidates} == {(height, candidates)}
 
 
-def test_small_matrices_are_left_to_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts: list[int] = []
-    plan = rows._Plan
-
-    def noted(source: Source, statistics: tuple[Statistic, ...], device: torch.device) -> Any:
-        counts.append(source.spans[-1][1])
-        return plan(source, statistics, device)
-
-    monkeypatch.setattr(rows, "_Plan", noted)
-    for count in (512, 513):
-        CATALOGUE["dystress"]()(cross(*queries_and_candidates(count, count)))
-    assert counts == [513]
+def test_small_matrices_are_left_to_autograd() -> None:
+    with chosen_engines() as chosen:
+        for count in (512, 513):
+            CATALOGUE["dystress"]()(cross(*queries_and_candidates(count, count)))
+    assert [choice.name for choice in chosen] == ["autograd", "blocks"]
 
 
 @pytest.mark.parametrize("width", [3, unit._CHUNK + 1])

@@ -20,14 +20,16 @@ import torch
 from torch import Tensor
 from contrapose.losses import align_uniform, cacr, clip, dcl, hard_negative, nt_xent, siglip, sogclr
 from contrapose.pairs import bank, cross, hardest, queue, two_views, views
-from contrapose.reduce import fused, path, sigmoid, thresholds, tiled, tiles
+from contrapose.reduce import choose, path
+from contrapose.reduce.hardest import thresholds
+from contrapose.reduce.tiled import engine, launch, sigmoid
 from contrapose.temperature import cosine
 
 torch.set_num_threads(1)
-fused.MAX_RESIDENT_WIDTH = 0  # tiles at any width
-tiled.BLOCK = tiled._FORWARD_BLOCK = sigmoid.BLOCK = 32
-for precision in tiles.TILES:
-    tiles.TILES[precision] = (16, 16, 16, 4, 2)
+choose.MAX_FUSED_WIDTH = 0  # tiles at any width
+engine.BLOCK = engine._FORWARD_BLOCK = sigmoid.BLOCK = 32
+for precision in launch.TILES:
+    launch.TILES[precision] = (16, 16, 16, 4, 2)
 sigmoid._TILE = (16, 16, 16, 4, 2)
 
 
@@ -100,7 +102,7 @@ thresholds.MIN_ROWS, thresholds.MIN_COLUMNS, thresholds._STRIDE, thresholds._DEP
 thresholds._COLLECT_TILE, thresholds._SPLITS, thresholds._MOST_SPLITS = (16, 16, 4, 2), 1, 1
 out = {}
 for slots, width in ((8, 0), (8, 256), (1, 256)):  # in the last case many anchors are left to the eight passes
-    thresholds.SLOTS, fused.MAX_RESIDENT_WIDTH = slots, width
+    thresholds.SLOTS, choose.MAX_FUSED_WIDTH = slots, width
     for choice in (hardest(0.1), hardest(3)):
         torch.manual_seed(0)
         raw = [torch.randn(25, 20), torch.randn(25, 20)]
@@ -113,7 +115,7 @@ z, k = torch.nn.functional.pad(z, (0, 12)), chosen.kept_counts(torch.int64)
 search = thresholds._Search(z, z, chosen.anchor_id, chosen.pool_id, "tf32x3")
 for slots, all_found in ((8, True), (1, False)):
     thresholds.SLOTS = slots
-    assert bool(thresholds._find_by_sample(search, k, int(k.max()))[2].all()) == all_found, slots
+    assert bool(thresholds._find_by_sample(search, k, int(k.max()))[1].all()) == all_found, slots
 print(json.dumps(out))
 """
 )
@@ -121,7 +123,7 @@ print(json.dumps(out))
 INTERVALS = """
 import math
 import torch
-from contrapose.reduce.threshold_kernels import interval_kernel
+from contrapose.reduce.hardest.kernels import interval_kernel
 torch.manual_seed(0)
 m, n = 500, 3
 ids = torch.arange(m)
@@ -152,13 +154,9 @@ ONE_NODE = (
     SETUP
     + """
 from contrapose.pairs import other_views
-from contrapose.reduce import Scale, unit_kernels
-from contrapose.reduce.unit import RawViews
-from contrapose.reduce.sigmoid import mean_sigmoid_loss
-from contrapose.reduce.view_loss import mean_cross_entropy
-worst = 0.0
+from contrapose.reduce import chosen_engines
 for width in (0, 256):
-    fused.MAX_RESIDENT_WIDTH = width
+    choose.MAX_FUSED_WIDTH = width
     # 48: tiles are full, so that ids are compared as numbers
     for m, d, dtype, stacked in (
         (7, 20, torch.float32, False), (20, 17, torch.float32, True), (9, 16, torch.bfloat16, False),
@@ -167,46 +165,62 @@ for width in (0, 256):
         for negatives in (None, other_views()):
             precision = "bf16" if m == 48 and dtype == torch.bfloat16 else "tf32x3"
             z = torch.randn(2, m, d).to(dtype)
-            leaves = (z.clone().requires_grad_(),) if stacked else tuple(x.clone().requires_grad_() for x in z)
-            units, inverse, products, rounded = unit_kernels.forward(*z)
-            pairs = two_views(*z)
-            source = pairs._source(pairs._choices(negatives), may_be_empty=False)
-            rounded = None if rounded is None else rounded.flatten(0, 1)
-            learned = [torch.tensor(5.0, requires_grad=True) for _ in range(2)]  # 1 / τ
-            loss = mean_cross_entropy(
-                RawViews(leaves, inverse), units.flatten(0, 1), products, source.selection, learned[0] if m == 7 else 5.0,
-                precision=precision, bf16_anchor=rounded,
-            )
-            (3 * loss).backward()
-            ours = torch.stack([x.grad for x in leaves]).reshape(z.shape)
-            reference = z.clone().requires_grad_()
-            with path("dense"):
-                value = nt_xent(two_views(*reference), temperature=1 / learned[1], negatives=negatives)
-            (3 * value).backward()
+            results = []
+            for which in ("fused", "dense"):
+                leaf, numbers = z.clone().requires_grad_(), torch.tensor([5.0, -2.0], requires_grad=True)
+                pairs = views(leaf) if stacked else two_views(*leaf)
+                found = []
+                with path(which, precision=precision if which == "fused" else None), chosen_engines() as chosen:
+                    tau = 1 / numbers[0] if m == 7 else 0.2
+                    for loss in (
+                        nt_xent(pairs, temperature=tau, negatives=negatives),
+                        siglip(pairs, temperature=1 / numbers[0], bias=numbers[1], negatives=negatives),
+                    ):
+                        assert loss.grad_fn.name() == "LossOfViewsBackward" or which == "dense", loss.grad_fn.name()
+                        of_views, of_numbers = torch.autograd.grad(3 * loss, (leaf, numbers), retain_graph=True, allow_unused=True)
+                        assert of_views.dtype == dtype
+                        found.append((loss.detach(), of_views, torch.zeros(2) if of_numbers is None else of_numbers))
+                assert {choice.name for choice in chosen} <= {"fused", "tiled"} or which == "dense"
+                results.append(found)
             near = 1e-5 if precision == "tf32x3" else 5e-3
-            torch.testing.assert_close(loss, value, rtol=near, atol=near)
             tolerance = 1e-2 if dtype == torch.bfloat16 else 2e-5
-            torch.testing.assert_close(ours, reference.grad, rtol=tolerance, atol=tolerance)
-            assert ours.dtype == dtype
-            if m == 7:
-                torch.testing.assert_close(learned[0].grad, learned[1].grad, rtol=1e-4, atol=1e-6)
-            numbers = [torch.tensor([5.0, -2.0], requires_grad=True) for _ in range(2)]
-            for x in leaves:
-                x.grad = None
-            loss = mean_sigmoid_loss(
-                RawViews(leaves, inverse), units.flatten(0, 1), products, source.selection, numbers[0][0], numbers[0][1],
-                precision=precision, bf16_anchor=rounded,
-            )
-            (3 * loss).backward()
-            reference = z.clone().requires_grad_()
-            with path("dense"):
-                value = siglip(two_views(*reference), temperature=1 / numbers[1][0], bias=numbers[1][1], negatives=negatives)
-            (3 * value).backward()
-            torch.testing.assert_close(loss, value, rtol=near, atol=near)
-            ours = torch.stack([x.grad for x in leaves]).reshape(z.shape)
-            torch.testing.assert_close(ours, reference.grad, rtol=tolerance, atol=tolerance)
-            torch.testing.assert_close(numbers[0].grad, numbers[1].grad, rtol=10 * near, atol=near)
+            for (loss, gradient, learned), (value, reference, expected) in zip(*results):
+                torch.testing.assert_close(loss, value, rtol=near, atol=near)
+                torch.testing.assert_close(gradient, reference, rtol=tolerance, atol=tolerance)
+                torch.testing.assert_close(learned, expected, rtol=10 * near, atol=near)
 print("equal")
+"""
+)
+
+# Negatives that nearly tie: half of them within the band of ties, others at its edges. With an exponent of nearly 0, Σ e^φ
+# is how many of them count.
+EXACTLY_K = (
+    SETUP
+    + """
+from contrapose.reduce import LogSumExp, Scale
+found = {}
+for kind in ("near ties", "sorted classes", "duplicates"):
+    for width, d in ((256, 8), (256, 96), (0, 96), (0, 400)):
+        choose.MAX_FUSED_WIDTH = width
+        for precision in ("tf32x3", "bf16"):
+            torch.manual_seed(d)
+            a = torch.nn.functional.normalize(torch.randn(40, d), dim=1)
+            if kind == "near ties":
+                rows = a[:1] + 4e-7 * torch.randn(300, d)
+            elif kind == "sorted classes":
+                rows = (torch.randn(6, d)[:, None] + 1e-3 * torch.randn(6, 50, d)).flatten(0, 1)
+            else:
+                rows = torch.randn(10, d).repeat_interleave(30, 0)
+            pairs = queue(a, a.clone(), rows)
+            with path("fused", precision=precision):
+                (total,) = pairs.reduce(LogSumExp(Scale(1e-6)), negatives=hardest(16))
+                (steep,) = pairs.reduce(LogSumExp(Scale(50.0)), negatives=hardest(16))
+            s = pairs.anchor @ pairs.pool.T if precision == "tf32x3" else pairs.anchor.bfloat16().float() @ pairs.pool.bfloat16().float().T
+            expected = (50.0 * s.double().topk(16).values).logsumexp(1)
+            found[f"{kind} {width} {d} {precision}"] = [
+                float((total.exp() - 16).abs().max()), float((steep - expected).abs().max()),
+            ]
+print(json.dumps(found))
 """
 )
 
@@ -215,7 +229,7 @@ SHARE = (
     + """
 from contrapose.reduce import LogSumExp, Scale, reduce_rows
 for width in (0, 256):
-    fused.MAX_RESIDENT_WIDTH = width
+    choose.MAX_FUSED_WIDTH = width
     for share in (slice(0, 9), slice(5, 27)):  # within one side, and across both: not all rows of the pool are met
         results = []
         for which in ("dense", "fused"):
@@ -240,7 +254,7 @@ KNOWN_IDS = (
 import random
 import triton
 import triton.language as tl
-from contrapose.reduce.kernels import may_share_ids
+from contrapose.reduce.kernel_math import may_share_ids
 
 @triton.jit
 def answer(out, row, column, period, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
@@ -258,7 +272,7 @@ for _ in range(300):
 assert answers == {True, False}
 found = {}
 for width in (0, 256):
-    fused.MAX_RESIDENT_WIDTH = width
+    choose.MAX_FUSED_WIDTH = width
     raw = [torch.randn(75, 16), torch.randn(75, 16)]
     for name, make in (("two_views", two_views), ("cross", cross), ("both", lambda a, b: cross(a, b, symmetric=True))):
         found[f"{name} {width}"] = errors(make, lambda p, t: nt_xent(p, temperature=0.2), raw, "tf32x3")
@@ -303,6 +317,15 @@ def test_bf16_tiles_are_as_exact_as_bf16_products() -> None:
 def test_the_hardest_negatives_are_found_in_a_sample() -> None:
     for name, (plain, tiled) in json.loads(run(HARDEST)).items():
         assert tiled <= 2 * plain + 1e-5, f"{name}: {tiled} against the dense path's {plain}"
+
+
+def test_exactly_k_negatives_count() -> None:
+    """However near they are to each other: a threshold that another kernel found does not decide how many there are."""
+    found: dict[str, tuple[float, float]] = json.loads(run(EXACTLY_K))
+    assert len(found) == 24
+    for name, (count, value) in found.items():
+        assert count < 1e-4, f"{name}: the number of negatives is off by {count}"
+        assert value < 2e-4, f"{name}: {value}"  # the product of 50 and the width of the band of ties, and rounding
 
 
 @pytest.mark.thorough

@@ -109,19 +109,20 @@ for dtype in (torch.float32, torch.bfloat16):
     rows = torch.tensor([1.0, 2.0**65, 2.0**90, 2.0**120, 2.0**-30])[:, None].to(dtype)
     plain, inverse, products, _ = unit_kernels.forward(*z)
     long, inverse_long, products_long, _ = unit_kernels.forward(*(z * rows))
-    assert torch.equal(long[:, 0], plain[:, 0])  # a row of ordinary length keeps its bits
+    assert torch.equal(long[::5], plain[::5])  # a row of ordinary length keeps its bits
     torch.testing.assert_close(long, plain, rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(products_long, products, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(inverse_long.double() * rows.double(), inverse.double(), rtol=1e-5, atol=0.0)
-    upstream = torch.randn(2, 5, 24)
+    ratio = inverse.double().view(2, 5) / inverse_long.double().view(2, 5)
+    torch.testing.assert_close(ratio, rows.double().T.expand(2, 5), rtol=1e-5, atol=0.0)
+    upstream = torch.randn(10, 24)
     gradient = unit_kernels.backward(upstream, None, plain, inverse, dtype=torch.float32)
     ours = unit_kernels.backward(upstream, None, long, inverse_long, dtype=torch.float32)
     torch.testing.assert_close(ours.double() * rows.double(), gradient.double(), rtol=1e-3, atol=1e-5)
 z = torch.randn(2, 3, 16)
 z[0, 0], z[0, 1, 3], z[1, 2, 2] = 0.0, torch.inf, torch.nan
 out, inverse, *_ = unit_kernels.forward(*z)
-assert out[0, 0].abs().max() == 0 and inverse[0, 0] == 0
-assert out[0, 1].isnan().any() and out[1, 2].isnan().any() and out[1, :2].isfinite().all()
+assert out[0].abs().max() == 0 and inverse[0] == 0
+assert out[1].isnan().any() and out[5].isnan().any() and out[3:5].isfinite().all()
 print("equal")
 """
 

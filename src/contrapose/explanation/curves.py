@@ -30,7 +30,7 @@ def _two_view_similarities(negatives: Tensor, positive: float) -> Similarities:
         pool_id=torch.arange(1, m + 1).repeat(2),
         anchor_view=view,
         pool_view=view.repeat_interleave(m),
-        views=2,
+        view_count=2,
     )
 
 

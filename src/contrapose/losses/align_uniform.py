@@ -71,7 +71,7 @@ def _uniformity(pairs: AnyPairs, t: float, negatives: Negatives) -> Tensor:
     chosen = (same_view(), *steps(negatives)) if within else steps(negatives)
     empty = may_leave_none(negatives)
     total, count = pairs.reduce(LogSumExp(Scale(2 * t)), Count(), negatives=chosen, may_be_empty=empty)
-    groups = (pairs.views if pairs.has_views else 1, -1)
+    groups = (pairs.view_count if pairs.has_views else 1, -1)
     return _log_mean(total.reshape(groups), count.reshape(groups), t).mean()
 
 

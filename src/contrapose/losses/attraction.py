@@ -35,7 +35,7 @@ def byol(pairs: AnyPairs, *, reduction: str = "mean") -> Tensor:
     4.0
     """
     # The authors' loss adds up the views of an image, where `finish` averages over anchors.
-    return finish(pairs.views * pairs.positive_distances(), reduction)
+    return finish(pairs.view_count * pairs.positive_distances(), reduction)
 
 
 @objective(unit_vectors=True, needs_target=True)

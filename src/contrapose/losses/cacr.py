@@ -132,7 +132,7 @@ def _mean_negative(pairs: AnyPairs, sharpness: float, negatives: Negatives, deta
     """Return Σ_j π⁻_j s_j, (n,)."""
     if not steps(negatives) and pairs.has_views:
         parts = [_mean_negative(between, sharpness, None, detach_queue) for between in _view_pairs(pairs)]
-        return torch.stack(parts).mean(0).repeat(pairs.views)
+        return torch.stack(parts).mean(0).repeat(pairs.view_count)
     expectation = Expectation(Scale(sharpness), detach=detach_queue and pairs.stored > 0)
     mixed = 0 < pairs.stored < pairs.shape[1]
     chosen = steps(negatives) or ((same_view(),) if mixed else ())
@@ -156,7 +156,7 @@ def _rbf_repulsion(pairs: AnyPairs, sharpness: float, t: float, negatives: Negat
     chosen = steps(negatives) or ((same_view(),) if 0 < pairs.stored < pairs.shape[1] else ())
     weighted, total = pairs.reduce(LogSumExp(Scale(sharpness + 2 * t)), LogSumExp(Scale(sharpness)), negatives=chosen)
     # Both sums are log-sum-exps of s: π⁻ e^{-t c} = e^{(κ + 2t) s - 2t} / Σ e^{κ s}.
-    log_values = (weighted - total - 2 * t).reshape(pairs.views, -1)
+    log_values = (weighted - total - 2 * t).reshape(pairs.view_count, -1)
     return log_values.logsumexp(1).mean() - math.log(log_values.shape[1])
 
 
@@ -197,15 +197,15 @@ def cacr_moco_v3(
     for query, key, between in pairs.between_views():
         similarity[query, key] = between.positives()[:, 0].detach()
         losses[query, key] = _query_losses(between, temperature, cost, negatives)[:, 0]
-    values: list[list[Tensor]] = [[] for _ in range(pairs.views)]
+    values: list[list[Tensor]] = [[] for _ in range(pairs.view_count)]
     for key in range(pairs.key_views):
-        queries = [view for view in range(pairs.views) if view != key]
+        queries = [view for view in range(pairs.view_count) if view != key]
         # ‖q - k‖² is 2 - 2s, and a softmax does not see the constant.
         weights = torch.stack([-2 / temperature * similarity[query, key] for query in queries]).softmax(0)
         for query, weight in zip(queries, weights, strict=True):
             values[query].append(weight * losses[query, key])
     # The mean over all anchors, which `finish` takes, has one term for each view; the authors' has one for each key.
-    scale = pairs.views / pairs.key_views
+    scale = pairs.view_count / pairs.key_views
     return finish(scale * torch.cat([torch.stack(terms).sum(0) for terms in values]), reduction)
 
 

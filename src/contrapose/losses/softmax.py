@@ -119,7 +119,10 @@ def moco_v3(
     check_number("temperature", temperature, above=0.0)
     chosen = (only_other_views(), *steps(negatives)) if pairs.has_views else steps(negatives)
     return (
-        2 * temperature * pairs.views * nt_xent(pairs, temperature=temperature, negatives=chosen, reduction=reduction)
+        2
+        * temperature
+        * pairs.view_count
+        * nt_xent(pairs, temperature=temperature, negatives=chosen, reduction=reduction)
     )
 
 
@@ -206,7 +209,7 @@ def dclw(
     check_number("sigma", sigma, above=0.0)
     logit, positives = temperature_logit(temperature, pairs.shape[0]), pairs.positives()
     total = _log_total(pairs, LogSumExp(logit), negatives, split_views)
-    by_view = (positives.detach() / sigma).reshape(pairs.views, -1, positives.shape[1])  # (V, m, k)
+    by_view = (positives.detach() / sigma).reshape(pairs.view_count, -1, positives.shape[1])  # (V, m, k)
     weight = 2 - (by_view.softmax(1) * by_view.shape[1]).flatten(0, 1)
     return finish(total - (weight * logit(positives)).mean(1), reduction)
 
@@ -394,7 +397,7 @@ def cmc(
         return nt_xent(pairs, temperature=temperature, negatives=negatives, reduction=reduction)
     if isinstance(temperature, Tensor) and temperature.ndim == 1:
         raise ValueError("temperature: cmc takes a number or a function of similarity, not one per anchor")
-    values: list[list[Tensor]] = [[] for _ in range(pairs.views)]
+    values: list[list[Tensor]] = [[] for _ in range(pairs.view_count)]
     for v, _, between in pairs.between_views():
         values[v].append(nt_xent(between, temperature=temperature, negatives=negatives, reduction="none"))
     return finish(torch.cat([torch.stack(of_view).mean(0) for of_view in values]), reduction)

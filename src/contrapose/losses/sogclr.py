@@ -78,7 +78,7 @@ def sogclr(
     log_u = log_g if log_average is None else log_moving_average(log_average.to(log_g), log_g, gamma)
     values = (log_g - log_u).exp() * pull - pairs.positives().mean(1)
     # The authors' loss adds up the views of an image, where `finish` averages over anchors.
-    return finish(values * pairs.views, reduction)
+    return finish(values * pairs.view_count, reduction)
 
 
 @objective(

@@ -11,6 +11,7 @@ from contrapose.pairs.comparison import comparable_rows
 from contrapose.pairs.ids import sample_ids, stored_ids, views_by_count, views_in_order
 from contrapose.pairs.negatives import STORED
 from contrapose.pairs.pairs import Pairs, keys_of_others, other_views_of
+from contrapose.reduce import KernelInputs
 from contrapose.reduce.hardware import is_half
 from contrapose.reduce.unit import matmul, unit_views, units
 from contrapose.validate import check_embeddings, check_index, check_same_shape, check_values, check_width
@@ -77,10 +78,10 @@ def views(
         anchor_id=sample,
         pool_id=sample[: len(keys) * m],
         view_ids=partial(views_in_order, count, m, z.device, pool_views=len(keys)),
-        views=count,
+        view_count=count,
         global_views=_global_views(keys, count),
         detached=True,
-        half_precision=half,
+        kernel_inputs=KernelInputs(half),
         similarity=similarity,
     )
 
@@ -90,7 +91,7 @@ def within_views(*embeddings: Tensor, ids: Tensor | None) -> Pairs:
     # Before normalisation, which returns float32.
     half, device = is_half(*embeddings), embeddings[0].device
     # Positives come with the normalisation: one gradient of the embeddings in the backward pass, not one for each.
-    anchor, similarity, bf16, raw = unit_views(*embeddings)
+    anchor, similarity, bf16 = unit_views(*embeddings)
     count, m = (len(embeddings), len(embeddings[0])) if len(embeddings) > 1 else embeddings[0].shape[:2]
     sample = sample_ids(ids, m, device, times=count)
     return Pairs(
@@ -99,12 +100,9 @@ def within_views(*embeddings: Tensor, ids: Tensor | None) -> Pairs:
         pool=anchor,
         anchor_id=sample,
         pool_id=sample,
-        id_period=m if ids is None else 1,
         view_ids=partial(views_in_order, count, m, device),
-        views=count,
-        half_precision=half,
-        bf16_anchor=bf16,
-        raw=raw,
+        view_count=count,
+        kernel_inputs=KernelInputs(half, bf16, m if ids is None else 1),
     )
 
 
@@ -121,7 +119,7 @@ def within_raw_views(z: Tensor, *, similarity: str, ids: Tensor | None) -> Pairs
         anchor_id=sample,
         pool_id=sample,
         view_ids=partial(views_in_order, count, m, device),
-        views=count,
+        view_count=count,
         similarity=similarity,
     )
 
@@ -181,12 +179,12 @@ def queue(
         anchor_id=sample,
         pool_id=pool_id,
         view_ids=partial(views_by_count, query_views, pool_views, q.device),
-        views=count,
+        view_count=count,
         global_views=_global_views(k, count),
         stored=len(rows),
         has_keys=keys,
         detached=True,
-        half_precision=half,
+        kernel_inputs=KernelInputs(half),
     )
 
 
@@ -218,9 +216,9 @@ def neighbours(p: Tensor, z: Tensor, rows: Tensor, *, ids: Tensor | None = None)
         anchor_id=sample,
         pool_id=sample,
         view_ids=partial(views_in_order, count, m, p.device),
-        views=count,
+        view_count=count,
         between_views_only=count == 2,
-        half_precision=half,
+        kernel_inputs=KernelInputs(half),
     )
 
 
@@ -260,10 +258,10 @@ def bank(z: Tensor, index: Tensor, rows: Tensor) -> Pairs:
         anchor_id=index.repeat(count),
         pool_id=torch.arange(size, device=z.device),
         view_ids=partial(views_in_order, count, m, z.device, stored=size, pool_views=0),
-        views=count,
+        view_count=count,
         stored=size,
         detached=True,
-        half_precision=half,
+        kernel_inputs=KernelInputs(half),
     )
 
 

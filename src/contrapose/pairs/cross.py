@@ -14,6 +14,7 @@ from contrapose.pairs.build import within_raw_views, within_views
 from contrapose.pairs.comparison import SIMILARITIES, comparable_rows
 from contrapose.pairs.ids import sample_ids, stored_ids, views_by_count
 from contrapose.pairs.pairs import Pairs
+from contrapose.reduce import KernelInputs
 from contrapose.reduce.hardware import is_half
 from contrapose.reduce.unit import unit, units
 from contrapose.validate import check_choice, check_embeddings, check_same_shape, check_values, check_width
@@ -97,11 +98,9 @@ def _both_ways(a: Tensor, b: Tensor, explicit: _Explicit | None, similarity: str
         pool=pool,
         anchor_id=sample,
         pool_id=torch.cat([sample, explicit.pool_ids(sample)]),
-        id_period=1,
         view_ids=partial(views_by_count, sides, [*sides, (1, len(explicit.rows))], a.device),
-        half_precision=pairs.half_precision and is_half(explicit.rows),
-        bf16_anchor=None,  # the pool is no longer the anchors
-        raw=None,
+        # The pool is no longer the anchors, whose bf16 form does not serve it.
+        kernel_inputs=KernelInputs(pairs.kernel_inputs.half_precision and is_half(explicit.rows)),
     )
 
 
@@ -152,10 +151,9 @@ def _one_sum(
         pool=_joined(widened),
         anchor_id=sample,
         pool_id=pool_id,
-        id_period=m if ids is None and len(pool_id) == m else 1,
         view_ids=partial(views_by_count, [(0, m)], [(rows.view, len(rows.rows)) for rows in pool], a.device),
         between_views_only=all(rows.view for rows in pool),
-        half_precision=half,
+        kernel_inputs=KernelInputs(half, id_period=m if ids is None and len(pool_id) == m else 1),
         similarity=similarity,
     )
 

@@ -81,7 +81,7 @@ class _Finder:
 
     @property
     def samples(self) -> int:
-        return self.pairs.shape[0] // self.pairs.views
+        return self.pairs.shape[0] // self.pairs.view_count
 
     def of_run(self, anchors: slice, candidates: slice) -> Tensor:
         """Return the pool rows found for anchors that are compared with `candidates`, (anchors, top)."""
@@ -109,13 +109,13 @@ class _Finder:
         """Return the scores of candidates for some samples, (b, c), as a tensor of its own."""
         pairs = self.pairs
         if self.support is None and isinstance(pairs, Similarities):
-            each: Tensor = pairs.negative.unflatten(0, (pairs.views, self.samples))
+            each: Tensor = pairs.negative.unflatten(0, (pairs.view_count, self.samples))
             return each[:, samples, candidates].amax(0)
         assert pairs.pool is not None
         views = self.support
         if views is None:
             assert isinstance(pairs, Pairs)
-            views = pairs.anchor.unflatten(0, (pairs.views, self.samples))
+            views = pairs.anchor.unflatten(0, (pairs.view_count, self.samples))
         pool = pairs.pool[candidates].T
         # View by view, so that a block takes the memory of two matrices and not of S.
         score = matmul(views[0, samples], pool)
@@ -141,7 +141,7 @@ def _support_rows(pairs: AnyPairs, support: Tensor) -> Tensor:
             "support: similarity values have no rows to compare it with; "
             "expected None, or the result of two_views, views, cross, queue or bank"
         )
-    samples = pairs.shape[0] // pairs.views
+    samples = pairs.shape[0] // pairs.view_count
     if support.shape[1] != samples:
         raise ValueError(f"support: expected views of {samples} samples, (S, {samples}, d), got {tuple(support.shape)}")
     check_width("support", support, pairs.pool)

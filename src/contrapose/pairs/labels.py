@@ -67,9 +67,9 @@ def match_labels(pairs: AnyPairs, labels: Tensor, stored_labels: Tensor | None) 
             "expected the result of two_views, views, cross, queue or bank"
         )
     anchors = pairs.shape[0]
-    _check("labels", labels, anchors // pairs.views, anchors)
+    _check("labels", labels, anchors // pairs.view_count, anchors)
     anchor = labels.to(pairs.anchor_id.device).long()
-    anchor = anchor if len(anchor) == anchors else anchor.repeat(pairs.views)
+    anchor = anchor if len(anchor) == anchors else anchor.repeat(pairs.view_count)
     own, _ = _lookup(pairs.anchor_id, anchor, pairs.anchor_id)
     pool, in_batch = _lookup(pairs.anchor_id, anchor, pairs.pool_id)
     given = torch.cat([_stored(pairs, stored_labels, pool), pool[pairs.stored :]])

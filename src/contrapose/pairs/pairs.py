@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import cast
@@ -13,11 +13,13 @@ from torch import Tensor
 
 from contrapose.distributed import Group, gather, raise_on_all_ranks, share_of_rows, sum_over_ranks, world_size
 from contrapose.pairs.ids import opposite_views
+from contrapose.pairs.layout import Layout
 from contrapose.pairs.negatives import Choice, Hardest, Negatives, ViewChoice, narrow, other_views, steps
-from contrapose.pairs.similarities import Similarities, candidate_runs
+from contrapose.pairs.similarities import Similarities
 from contrapose.reduce import (
     ALL,
     Block,
+    KernelInputs,
     Logit,
     Selection,
     SoftplusSum,
@@ -28,18 +30,17 @@ from contrapose.reduce import (
     sigmoid_loss_of_views,
     sum_rows,
 )
-from contrapose.reduce.comparisons import Runs
-from contrapose.reduce.unit import RawViews, matmul, products, squared_distances, squared_view_distances
+from contrapose.reduce.unit import matmul, products, squared_distances, squared_view_distances
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Pairs:
+class Pairs(Layout):
     """Anchors, their positives and a pool of candidates: rows whose products are the similarities.
 
     Rows are unit vectors unless `similarity` says otherwise.
 
-    Made by the functions of `contrapose.pairs`, which check and normalise. Anchors are ordered view by view. Exactly one of
-    `positive_rows` and `positive_similarity` is given. (`cross` with several directions has anchors made of two unit
+    Made by the functions of `contrapose.pairs`, which check and normalise. Exactly one of `positive_rows` and
+    `positive_similarity` is given. (`cross` with several directions has anchors made of two unit
     vectors; its pool rows are zero in one half, so that products are similarities all the same.)
     """
 
@@ -51,26 +52,17 @@ class Pairs:
     # (n, k, d): the positives; if an anchor is made of two vectors, as wide as the first, which they are compared with
     positive_rows: Tensor | None = None
     positive_similarity: Tensor | None = None  # (n, k): similarities to the same sample's anchors in the views after it
-    views: int = 1  # number of views the anchors are laid out in: n = views · samples
-    global_views: int = (
-        0  # multi-crop: number of global crops, the first views, which alone have keys; 0: no multi-crop
-    )
-    between_views_only: bool = False  # whether no row of an anchor's own view is its negative, as in `cross`
-    id_period: int = 1  # the id of each anchor and pool row is its number modulo this; 1 if ids are not known to be so
-    stored: int = 0  # number of pool rows, the first ones, that come from a queue or a bank
-    has_keys: bool = False  # whether the pool has keys of the batch beside stored rows, as `queue(…, keys=True)` has
-    detached: bool = False  # whether positives, and the pool's stored rows or keys, carry no gradient
-    half_precision: bool = False  # whether the embeddings came in half precision
-    bf16_anchor: Tensor | None = None  # (n, d): the anchors in bf16, if normalisation produced that too
-    similarity: str = "cosine"  # what a product of rows is: cosine, dot or neg_euclid; only the first is within [-1, 1]
-    raw: RawViews | None = None  # the two views that anchors and pool are the unit vectors of
+    kernel_inputs: KernelInputs = field(
+        default_factory=KernelInputs
+    )  # what is known about anchors and pool, for kernels
     is_sharded: bool = False  # whether each process reduces a part of the anchors; see `sharded`
     group: Group = None  # the processes that share the anchors; None for all
 
     def __repr__(self) -> str:
-        n, m = self.shape
-        each = self._positive_count
-        return f"Pairs({n} anchors in {self.views} views, {each} positives each, {m} candidates, {self.stored} of them stored)"
+        (n, m), views, each = self.shape, self.view_count, self._positive_count
+        return (
+            f"Pairs({n} anchors in {views} views, {each} positives each, {m} candidates, {self.stored} of them stored)"
+        )
 
     @cached_property
     def anchor_view(self) -> Tensor:
@@ -91,22 +83,12 @@ class Pairs:
         """(n, k, d)."""
         if self.positive_rows is not None:
             return self.positive_rows
-        return other_views_of(self.anchor.view(self.views, -1, self.anchor.shape[1]))
+        return other_views_of(self.anchor.view(self.view_count, -1, self.anchor.shape[1]))
 
     @property
     def shape(self) -> tuple[int, int]:
         """Number of anchors, number of candidates."""
         return self.anchor.shape[0], self.pool.shape[0]
-
-    @property
-    def has_views(self) -> bool:
-        """Whether the pool is the batch itself, in several views, each compared with itself and the others."""
-        return self.views > 1 and not self.stored and not self.between_views_only
-
-    @property
-    def key_views(self) -> int:
-        """Number of views that the keys, or other positives, are of."""
-        return self.global_views or self.views
 
     def positives(self) -> Tensor:
         """Return the similarities to the positives, (n, k)."""
@@ -117,7 +99,7 @@ class Pairs:
     def positive_distances(self) -> Tensor:
         """Return ‖z - z⁺‖² of unit vectors, (n, k), as exact as their difference: 2 - 2s cancels where they nearly coincide."""
         if self.positive_similarity is not None:
-            return squared_view_distances(self.anchor.view(self.views, -1, self.anchor.shape[1]))
+            return squared_view_distances(self.anchor.view(self.view_count, -1, self.anchor.shape[1]))
         return squared_distances(*self._compared_rows())
 
     def _compared_rows(self) -> tuple[Tensor, Tensor]:
@@ -158,43 +140,33 @@ class Pairs:
 
         None if these pairs or this device have none for it: `reduce` then has the sum.
         """
-        if self.raw is None or self.is_sharded or self.positive_similarity is None:
+        if self.is_sharded or self.positive_similarity is None:
             return None
         source = self._source(self._choices(negatives), may_be_empty=False)
-        return cross_entropy_of_views(source, self.raw, self.positive_similarity, logit)
+        return cross_entropy_of_views(source, self.positive_similarity, logit)
 
     def mean_sigmoid_loss(self, logit: Logit, bias: float | Tensor, *, negatives: Negatives = None) -> Tensor | None:
         """Return the mean over anchors of SigLIP's loss as one node of the graph; None if there is no kernel for it."""
-        if self.raw is None or self.is_sharded or self.positive_similarity is None:
+        if self.is_sharded or self.positive_similarity is None:
             return None
         source = self._source(self._choices(negatives), may_be_empty=False)
-        return sigmoid_loss_of_views(source, self.raw, self.positive_similarity, logit, bias)
+        return sigmoid_loss_of_views(source, self.positive_similarity, logit, bias)
 
     def _source(self, chosen: tuple[Choice, ...], may_be_empty: bool, *, share: slice | None = None) -> _Rows:
         """Return these pairs, or the `share` of their anchors, as `reduce` reads them."""
         pairs = self if share is None else self._slice_anchors(share)
         # One view against one other is a smaller matrix; with more than two other views it would be several.
-        in_views = self.has_views or self._is_symmetric
+        in_views = self.has_views or self.is_symmetric
         # Local crops have no rows of their own view in the pool.
         in_views = in_views and not self.global_views
-        if chosen and isinstance(chosen[0], ViewChoice) and in_views and (chosen[0].same or self.views == 2):
-            first, samples = 0 if share is None else share.start, self.shape[0] // self.views
+        if chosen and isinstance(chosen[0], ViewChoice) and in_views and (chosen[0].same or self.view_count == 2):
+            first, samples = 0 if share is None else share.start, self.shape[0] // self.view_count
             return _RowsViewByView(pairs, chosen[1:], may_be_empty, chosen[0].same, samples, first)
         return _Rows(pairs, chosen, may_be_empty)
 
     def _share_source(self, own: slice, chosen: tuple[Choice, ...], may_be_empty: bool) -> _Rows:
         """Return a process's share of the anchors as `reduce` reads them."""
         return self._source(tuple(choice.for_rows(own) for choice in chosen), may_be_empty, share=own)
-
-    @property
-    def _is_symmetric(self) -> bool:
-        """Whether two sides are compared with each other only, in both directions."""
-        return self.between_views_only and self.views == 2
-
-    @property
-    def candidate_runs(self) -> Runs:
-        """(anchors, pool rows) that are compared: all with all, or each of two sides with the other."""
-        return candidate_runs(self.shape, both_ways=self._is_symmetric)
 
     def _choices(self, negatives: Negatives) -> tuple[Choice, ...]:
         """Return all choices to apply, checked, those that belong to these pairs first."""
@@ -205,7 +177,7 @@ class Pairs:
             return chosen
         # Here `other_views()` keeps every negative: left out, it does not keep kernels from computing the rest.
         rest = chosen[1:] if chosen[:1] == (other_views(),) else chosen
-        return (other_views(), *rest) if self._is_symmetric else rest
+        return (other_views(), *rest) if self.is_symmetric else rest
 
     def sharded(self, group: Group = None) -> Pairs:
         """Return the same pairs, made of gathered embeddings, with the work divided between processes.
@@ -225,17 +197,15 @@ class Pairs:
             positive_rows=self.anchor[rows, None],  # never read: positives are those of the whole
             positive_similarity=None,
             anchor_id=self.anchor_id[rows],
-            id_period=1,
+            kernel_inputs=KernelInputs(self.kernel_inputs.half_precision),
             view_ids=lambda: (self.anchor_view[rows], self.pool_view),
-            bf16_anchor=None,
-            raw=None,
             is_sharded=False,
         )
 
     def similarities(self) -> Similarities:
         """Return the same comparison as values, (n, k) and (n, m), without gradient to the embeddings."""
         no_negative = self.anchor_id[:, None] == self.pool_id
-        if self._is_symmetric:
+        if self.is_symmetric:
             no_negative |= self.anchor_view[:, None] == self.pool_view
         return Similarities(
             positive=self.positives().detach(),
@@ -246,13 +216,7 @@ class Pairs:
             pool=self.pool.detach(),
             anchor_view=self.anchor_view,
             pool_view=self.pool_view,
-            views=self.views,
-            global_views=self.global_views,
-            between_views_only=self.between_views_only,
-            stored=self.stored,
-            has_keys=self.has_keys,
-            detached=self.detached,
-            similarity=self.similarity,
+            **self.layout(),
         )
 
     def between_views(self) -> Iterator[tuple[int, int, Pairs]]:
@@ -263,9 +227,9 @@ class Pairs:
         if not self.has_views:
             yield 0, 1, self
             return
-        anchors, pool = self.anchor.unflatten(0, (self.views, -1)), self.pool.unflatten(0, (self.key_views, -1))
-        ids = self.anchor_id.unflatten(0, (self.views, -1))
-        for v in range(self.views):
+        anchors, pool = self.anchor.unflatten(0, (self.view_count, -1)), self.pool.unflatten(0, (self.key_views, -1))
+        ids = self.anchor_id.unflatten(0, (self.view_count, -1))
+        for v in range(self.view_count):
             for w in range(self.key_views):
                 if v != w:
                     yield (
@@ -280,7 +244,7 @@ class Pairs:
                             view_ids=partial(opposite_views, len(ids[v]), ids.device),
                             between_views_only=True,
                             detached=self.detached,
-                            half_precision=self.half_precision,
+                            kernel_inputs=KernelInputs(self.kernel_inputs.half_precision),
                             similarity=self.similarity,
                             is_sharded=self.is_sharded,
                             group=self.group,
@@ -314,7 +278,7 @@ def repeated_positives(pairs: AnyPairs, device: torch.device) -> Tensor | None:
     if not pairs.global_views:
         return None
     n = pairs.shape[0]
-    is_global = torch.arange(n, device=device) < n // pairs.views * pairs.global_views
+    is_global = torch.arange(n, device=device) < n // pairs.view_count * pairs.global_views
     return is_global[:, None] & (torch.arange(2, device=device) > 0)
 
 
@@ -339,25 +303,21 @@ class _Rows:
         return [(0, *self.pairs.shape)]
 
     @property
-    def half_precision(self) -> bool:
-        return self.pairs.half_precision
+    def kernel_inputs(self) -> KernelInputs:
+        return self.pairs.kernel_inputs
 
-    @property
-    def bf16_anchor(self) -> Tensor | None:
-        return self.pairs.bf16_anchor
-
-    @property
+    @cached_property  # asked for several times in each step
     def selection(self) -> Selection | None:
         hardest = self.negatives[0] if len(self.negatives) == 1 else None
         # Kernels can pick by id and by rank, of similarities within [-1, 1]. Any other choice needs the block.
         if (self.negatives and not isinstance(hardest, Hardest)) or self.pairs.similarity != "cosine":
             return None
-        spans, pool, of = self.spans, len(self.pool), None
+        spans, pool, of = self.spans, self.pool.shape[0], None
         met = [(slice(start, end), self.candidates(slice(start, end))) for start, end, _ in spans]
         runs = [(rows, slice(*columns.indices(pool)[:2])) for rows, columns in met]
         if isinstance(hardest, Hardest):
             of = partial(hardest.kept_count, candidates=min(candidates for _, _, candidates in spans))
-        return Selection(self.pairs.anchor_id, self.pairs.pool_id, runs, of, self.pairs.id_period)
+        return Selection(self.pairs.anchor_id, self.pairs.pool_id, runs, of, self.kernel_inputs.id_period)
 
     def candidates(self, rows: slice) -> slice:
         return ALL
@@ -384,7 +344,7 @@ class _RowsViewByView(_Rows):
 
     @property
     def spans(self) -> list[tuple[int, int, int]]:
-        n, bounds = len(self.anchor), range(0, self.samples * self.pairs.views, self.samples)
+        n, bounds = len(self.anchor), range(0, self.samples * self.pairs.view_count, self.samples)
         cuts = [0, *(bound - self.first for bound in bounds if 0 < bound - self.first < n), n]
         runs = [(slice(start, end), self.candidates(slice(start, end))) for start, end in pairwise(cuts)]
         return [(rows.start, rows.stop, columns.stop - columns.start) for rows, columns in runs]

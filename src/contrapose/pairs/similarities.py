@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from contrapose.pairs.layout import Layout
 from contrapose.pairs.negatives import Choice, Negatives, narrow, steps
-from contrapose.reduce import Block, Statistic, reduce_rows
-from contrapose.reduce.comparisons import Runs
+from contrapose.reduce import Block, KernelInputs, Statistic, reduce_rows
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Similarities:
+class Similarities(Layout):
     """Similarities of n anchors to their k positives and m candidates, with what is known about the candidates."""
 
     positive: Tensor  # (n, k)
@@ -25,33 +25,11 @@ class Similarities:
     pool: Tensor | None = None  # (m, d): the candidates, if they are known, without gradient
     anchor_view: Tensor | None = None  # (n,); None if views are unknown
     pool_view: Tensor | None = None  # (m,)
-    views: int = 1
-    global_views: int = 0
-    between_views_only: bool = False  # whether no candidate of an anchor's own view is its negative
-    stored: int = 0
-    has_keys: bool = False
-    detached: bool = False
-    similarity: str = "cosine"  # which one the values are, as far as known
 
     @property
     def shape(self) -> tuple[int, int]:
         """Number of anchors, number of candidates."""
         return self.negative.shape[0], self.negative.shape[1]
-
-    @property
-    def has_views(self) -> bool:
-        """Whether the pool is the batch itself, in several views, each compared with itself and the others."""
-        return self.views > 1 and not self.stored and not self.between_views_only
-
-    @property
-    def key_views(self) -> int:
-        """Number of views that the keys, or other positives, are of."""
-        return self.global_views or self.views
-
-    @property
-    def candidate_runs(self) -> Runs:
-        """(anchors, candidates) that are compared: all with all, or each of two sides with the other."""
-        return candidate_runs(self.shape, both_ways=self.between_views_only and self.views == 2)
 
     def positives(self) -> Tensor:
         """Return the similarities to the positives, (n, k)."""
@@ -82,19 +60,19 @@ class Similarities:
         if not self.has_views:
             yield 0, 1, self
             return
-        n, m = self.shape[0] // self.views, self.shape[1] // self.key_views
-        for v in range(self.views):
+        n, m = self.shape[0] // self.view_count, self.shape[1] // self.key_views
+        for v in range(self.view_count):
             for w in range(self.key_views):
                 if v != w:
                     rows, columns = slice(v * n, v * n + n), slice(w * m, w * m + m)
                     # Positives are ordered by the number of views after the anchor's, cyclically; those of a local crop,
                     # which is none of these views, begin with the first.
-                    place = (w - v) % self.key_views - 1 if v < self.key_views else w
+                    pointer = (w - v) % self.key_views - 1 if v < self.key_views else w
                     yield (
                         v,
                         w,
                         Similarities(
-                            positive=self.positive[rows, place : place + 1],
+                            positive=self.positive[rows, pointer : pointer + 1],
                             negative=self.negative[rows, columns],
                             same_id=None if self.same_id is None else self.same_id[rows, columns],
                             anchor_id=None if self.anchor_id is None else self.anchor_id[rows],
@@ -118,8 +96,7 @@ class _GivenRows:
     anchor: None = None
     pool: None = None
     selection: None = None
-    half_precision = False
-    bf16_anchor = None
+    kernel_inputs: KernelInputs = field(default_factory=KernelInputs)
 
     @property
     def spans(self) -> list[tuple[int, int, int]]:
@@ -134,14 +111,6 @@ class _GivenRows:
         view = None if values.anchor_view is None else values.anchor_view[rows, None]
         pool_view = None if values.pool_view is None else values.pool_view[None]
         return narrow(Block(rows, similarity, same_id, view, pool_view), self.negatives, may_be_empty=self.may_be_empty)
-
-
-def candidate_runs(shape: tuple[int, int], *, both_ways: bool) -> Runs:
-    """Return (anchors, candidates) that are compared; `both_ways` if each half of the anchors meets the other side only."""
-    (n, m), half = shape, shape[0] // 2
-    if not both_ways:
-        return [(slice(0, n), slice(0, m))]
-    return [(slice(0, half), slice(half, m)), (slice(half, n), slice(0, half))]
 
 
 def from_similarities(pos: Tensor, neg: Tensor) -> Similarities:

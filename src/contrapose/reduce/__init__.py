@@ -1,35 +1,26 @@
-"""Row reductions over a similarity matrix, one block of rows at a time.
+"""Statistics of each anchor's negatives, without the similarity matrix.
 
 Every objective is plain autograd on a few numbers per anchor: statistics of its similarities to its negatives. They are
-computed here, block by block, so that only a small part of the matrix exists at any time. A small matrix is kept for
-the backward pass, a large one is computed again. Memory then grows with the number of embeddings and not with its
-square.
+computed here by one of four engines, so that only a small part of the matrix exists at any time. Memory then grows with the
+number of embeddings and not with its square.
 
-`reduce_rows`, in `rows`, selects one of these implementations:
+    blocks   on any device, every statistic, temperature and choice of negatives: blocks of rows
+    cpu      on a CPU, the log-sum-exp of s / τ with τ a number: few passes over the matrix
+    fused    on a GPU, widths up to 256: Triton kernels that keep a row's gradient in registers
+    tiled    on a GPU, widths up to 2,048, and both directions of two sides: tiles, and matrix products for the gradient
 
-    cpu         on a CPU, the log-sum-exp of s / τ with τ a number: few passes over the matrix
-    rows        on any device, blocks of rows for every other statistic, temperature and choice of negatives
-    fused       on a GPU, widths up to 256: Triton kernels that keep a row's gradient in registers
-    tiled       on a GPU, widths up to 2,048, and both directions of two sides: tiles, and matrix products for the gradient
-    view_loss   on a GPU, two views to the mean cross-entropy: the same kernels as one node of the graph
-    sigmoid     on a GPU, a sigmoid loss and its gradient in one pass over the tiles
-    thresholds  on a GPU, the similarity of each anchor's k-th hardest negative
+An engine is two plain functions (`engine`). Two autograd functions call them (`autograd`): statistics of rows, and the loss
+of two views in one node. `choose_engine` decides, and `chosen_engines` shows what it decided, and why. Two cases need no engine:
+plain autograd for similarity values and small matrices, and means, which come from sums of embeddings.
 """
 
-from contrapose.reduce.block import ALL, Block, Selection, Source
+from contrapose.reduce.autograd import cross_entropy_of_views, reduce_rows, sigmoid_loss_of_views, sum_rows
+from contrapose.reduce.block import ALL, Block, KernelInputs, Selection, Source
+from contrapose.reduce.choose import EngineChoice, choose_engine, chosen_engines
 from contrapose.reduce.exponent import KernelProfile
 from contrapose.reduce.logit import Divided, Hardened, Logit, Scale
 from contrapose.reduce.means import group_counts, group_sums
-from contrapose.reduce.rows import (
-    PATHS,
-    PRECISIONS,
-    cross_entropy_of_views,
-    memory,
-    path,
-    reduce_rows,
-    sigmoid_loss_of_views,
-    sum_rows,
-)
+from contrapose.reduce.path import PATHS, PRECISIONS, memory, path
 from contrapose.reduce.statistics import (
     Count,
     Expectation,
@@ -51,8 +42,10 @@ __all__ = [
     "Block",
     "Count",
     "Divided",
+    "EngineChoice",
     "Expectation",
     "Hardened",
+    "KernelInputs",
     "KernelProfile",
     "LogSumExp",
     "Logit",
@@ -65,6 +58,8 @@ __all__ = [
     "Source",
     "Statistic",
     "Sum",
+    "choose_engine",
+    "chosen_engines",
     "cross_entropy_of_views",
     "group_counts",
     "group_sums",

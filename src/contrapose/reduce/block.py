@@ -66,6 +66,8 @@ class Selection:
 
     def contiguous(self) -> Selection:
         """Return the same selection with contiguous ids, which kernels require."""
+        if self.anchor_id.is_contiguous() and self.pool_id.is_contiguous():
+            return self
         return replace(self, anchor_id=self.anchor_id.contiguous(), pool_id=self.pool_id.contiguous())
 
     def kept_counts(self, dtype: torch.dtype) -> Tensor:
@@ -79,6 +81,17 @@ class Selection:
             )
             count[rows] = len(ids) - same_id
         return (count if self.hardest is None else self.hardest(count)).to(dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class KernelInputs:
+    """What is known about embeddings, so that engines need not compute it again."""
+
+    half_precision: bool = False  # whether they were in half precision before they were normalised
+    bf16_anchor: Tensor | None = (
+        None  # (n, d): the anchors in bf16, if they are the pool too and have been rounded already
+    )
+    id_period: int = 1  # the id of each anchor and pool row is its number modulo this; 1 if ids are not known to be so
 
 
 class Source(Protocol):
@@ -101,12 +114,8 @@ class Source(Protocol):
         """The choice of negatives in the form kernels read; None if it has no such form."""
 
     @property
-    def half_precision(self) -> bool:
-        """Whether the embeddings were in half precision before they were normalised."""
-
-    @property
-    def bf16_anchor(self) -> Tensor | None:
-        """The anchors (n, d) in bf16, if they are the pool too and have been rounded already."""
+    def kernel_inputs(self) -> KernelInputs:
+        """What kernels know about the embeddings beside their values."""
 
     def similarity(self, rows: slice, *, bf16: bool = False) -> Tensor:
         """Return similarities (b, c) of some anchors of one run to its candidates; `bf16` rounds the factors to bf16.

@@ -1,14 +1,14 @@
-"""Log-sum-exps of one loss's usual form on the CPU, φ = s / τ with τ a number, in few passes over the matrix.
+"""The engine of one usual form on the CPU: log-sum-exps of φ = s / τ with τ a number, in few passes over the matrix.
 
 Plain autograd reads or writes the matrix about ten times. Here e^φ takes the place of φ and needs no maximum, because |φ| is
 bounded; ∂L/∂s is e^φ times a number per row. A similarity that serves both of its rows (two views of a batch, both directions of
 CLIP) is computed once, and both terms of its gradient are one product. A small matrix of e^φ is kept for the backward pass, a
-large one is computed again, block by block. The mean cross-entropy of two views is one node of the graph: in a small batch the
-nodes of the normalisation, of the log-sum-exp and of the cross-entropy cost as much as their arithmetic.
+large one is computed again, block by block.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -17,16 +17,40 @@ import torch
 from torch import Tensor
 
 from contrapose.reduce.block import Selection
-from contrapose.reduce.comparisons import Comparison, comparisons
-from contrapose.reduce.derivatives import check_backward
+from contrapose.reduce.engine import Engine, Gradients, Needs, Operands, Tensors
 from contrapose.reduce.exponent import MAX_SHIFT
 from contrapose.reduce.logit import Logit, Scale
-from contrapose.reduce.reduction import part
-from contrapose.reduce.statistics import LogSumExp, Statistic, softplus
-from contrapose.reduce.unit import RawViews, full_precision, same_tensor, unit_views_backward_
+from contrapose.reduce.matrix_blocks import MatrixBlock, matrix_blocks
+from contrapose.reduce.path import CPU_MEMORY
+from contrapose.reduce.request import part
+from contrapose.reduce.statistics import LogSumExp, Statistic
+from contrapose.reduce.unit import full_precision, same_tensor
 
 _PANEL = 2**18  # similarities that stay in the cache while exponential, mask and sum pass over them
 _BLOCK = 2048  # rows and columns of a block of a matrix that is not kept
+
+
+@dataclass(frozen=True, eq=False)
+class SumRequest:
+    """log Σ_j e^{factor · s_ij} over each anchor's negatives, and the blocks that the matrix is divided into."""
+
+    selection: Selection
+    factor: float
+    blocks: list[MatrixBlock]
+    keep: bool  # whether the matrix is kept for the backward pass
+
+    @property
+    def is_one_panel(self) -> bool:
+        """Whether the matrix is its own transpose and so small that nothing has to be added up."""
+        block = self.blocks[0]
+        return len(self.blocks) == 1 and block.diagonal and block.height * block.width <= _PANEL
+
+
+def request_sums(anchor: Tensor, pool: Tensor, selection: Selection, factor: float) -> SumRequest:
+    """Divide the matrix into blocks: one that is kept, or several that are computed again in the backward pass."""
+    keep = anchor.shape[0] * pool.shape[0] <= CPU_MEMORY.kept
+    blocks = matrix_blocks(selection.runs, same=same_tensor(anchor, pool), block=2**62 if keep else _BLOCK)
+    return SumRequest(selection, factor, list(blocks), keep)
 
 
 def constant_scale(statistics: tuple[Statistic, ...], selection: Selection) -> float | None:
@@ -43,58 +67,73 @@ def bounded_factor(logit: Logit) -> float | None:
     return float(logit.factor)
 
 
-def log_sum_exp(anchor: Tensor, pool: Tensor, selection: Selection, factor: float, *, keep: bool) -> Tensor:
-    """Return log Σ_j e^{factor · s_ij} over each anchor's negatives, (n,); `keep` the matrix for the backward pass."""
-    value: Tensor = _LogSumExp.apply(_Sums.of(anchor, pool, selection, factor, keep=keep), anchor, pool)
-    return value
+def forward(operands: Operands, request: SumRequest, needs: Needs) -> tuple[Tensors, Tensors]:
+    """Return the log-sum-exps (n,)."""
+    anchor, pool = operands.anchor, operands.pool
+    kept: list[Tensor] = []
+    with _without_autocast(anchor):
+        if request.is_one_panel:
+            kept = [_exponentials(anchor, pool, request.blocks[0], request)]
+            total = kept[0].sum(1)
+        else:
+            total = anchor.new_zeros(anchor.shape[0])
+            for block in request.blocks:
+                e = _exponentials(anchor, pool, block, request)
+                part(total, block.rows).add_(e.sum(1))
+                if block.serves_columns and not block.diagonal:
+                    part(total, block.columns).add_(e.sum(0))
+                if request.keep and needs.any:
+                    kept.append(e)
+    return (total.log(),), (anchor, pool, total, *kept)
 
 
-def mean_cross_entropy(
-    raw: RawViews, anchor: Tensor, similarity: Tensor, selection: Selection, factor: float, *, keep: bool
-) -> Tensor:
-    """Return the mean of log(1 + Σ_j e^{factor · s_ij} / e^{factor · s⁺_i}) over all rows.
-
-    `anchor` (n, d) and `similarity` (n, 1) are the unit vectors of the views and their products, as `unit_views` made them.
-    """
-    anchor, similarity, n = anchor.detach(), similarity.detach(), anchor.shape[0]
-    loss: Tensor
-    if keep and n * n <= _PANEL and selection.runs == [(slice(0, n), slice(0, n))]:
-        loss = _PanelLoss.apply(selection, factor, anchor, raw.inverse, similarity, *raw.views)
-    else:
-        sums = _Sums.of(anchor, anchor, selection, factor, keep=keep)
-        loss = _ViewLoss.apply(sums, anchor, raw.inverse, similarity, *raw.views)
-    return loss
-
-
-def _panels(comparison: Comparison) -> list[slice]:
-    step = max(64, _PANEL // comparison.width)
-    return [slice(start, min(start + step, comparison.height)) for start in range(0, comparison.height, step)]
+def backward(request: SumRequest, saved: Sequence[Tensor], gradients: Tensors, needs: Needs) -> Gradients:
+    """Return the gradients of anchors and pool; None for the pool if both are one tensor."""
+    anchor, pool, total, *kept = saved
+    # An anchor without negatives has no weights, and must not turn its zeros into NaN.
+    scale = gradients[0] * request.factor / total.clamp(min=torch.finfo(total.dtype).tiny)
+    same = same_tensor(anchor, pool)
+    with _without_autocast(anchor):
+        if request.is_one_panel:
+            return torch.mm((scale[:, None] + scale).mul_(kept[0]), anchor), None
+        # Zeros: blocks add up, and a process's share of the anchors need not meet all rows of the pool.
+        d_anchor = torch.zeros_like(anchor) if needs.anchor else None
+        d_pool = d_anchor if same else torch.zeros_like(pool) if needs.pool else None
+        for number, block in enumerate(request.blocks):
+            e = kept[number] if kept else _exponentials(anchor, pool, block, request)
+            _add_gradients(block, e, scale, anchor, pool, d_anchor, d_pool)
+    return d_anchor, None if same else d_pool
 
 
-def _exponentials(anchor: Tensor, pool: Tensor, c: Comparison, selection: Selection, factor: float) -> Tensor:
+def _panels(block: MatrixBlock) -> list[slice]:
+    step = max(64, _PANEL // block.width)
+    return [slice(start, min(start + step, block.height)) for start in range(0, block.height, step)]
+
+
+def _exponentials(anchor: Tensor, pool: Tensor, block: MatrixBlock, request: SumRequest) -> Tensor:
     """Return e^{factor · s} of a block, 0 for pairs of the same sample."""
-    rows, columns = part(anchor, c.rows) * factor, part(pool, c.columns).T
-    if c.height * c.width <= _PANEL:
-        return _clear_same_samples(torch.mm(rows, columns).exp_(), c, selection)
-    e = rows.new_empty((c.height, c.width))
-    for panel in _panels(c):
+    rows, columns = part(anchor, block.rows) * request.factor, part(pool, block.columns).T
+    if block.height * block.width <= _PANEL:
+        return _clear_same_samples(torch.mm(rows, columns).exp_(), block, request.selection)
+    e = rows.new_empty((block.height, block.width))
+    for panel in _panels(block):
         torch.mm(rows[panel], columns, out=e[panel]).exp_()
-    return _clear_same_samples(e, c, selection)
+    return _clear_same_samples(e, block, request.selection)
 
 
-def _clear_same_samples(e: Tensor, c: Comparison, selection: Selection) -> Tensor:
+def _clear_same_samples(e: Tensor, block: MatrixBlock, selection: Selection) -> Tensor:
     """Write 0 for the pairs of the same sample in a block, in place."""
     if selection.id_period > 1:  # ids are the numbers of rows: equal ones are on diagonals
-        first, period = (c.rows.start - c.columns.start) % selection.id_period, selection.id_period
+        first, period = (block.rows.start - block.columns.start) % selection.id_period, selection.id_period
         if (
-            first == 0 and c.height % period == 0 and c.width % period == 0
+            first == 0 and block.height % period == 0 and block.width % period == 0
         ):  # whole views: one diagonal for each two of them
-            e.view(c.height // period, period, c.width // period, period).diagonal(0, 1, 3).zero_()
+            e.view(block.height // period, period, block.width // period, period).diagonal(0, 1, 3).zero_()
             return e
-        for offset in range(first - (first + c.height - 1) // period * period, c.width, period):
+        for offset in range(first - (first + block.height - 1) // period * period, block.width, period):
             e.diagonal(offset).fill_(0.0)
         return e
-    row_id, column_id = part(selection.anchor_id, c.rows), part(selection.pool_id, c.columns)
+    row_id, column_id = part(selection.anchor_id, block.rows), part(selection.pool_id, block.columns)
     if e.numel() <= _PANEL:  # a search for equal ids has more operations than a pass over so few
         return e.masked_fill_(row_id[:, None] == column_id, 0.0)
     e[_same_sample(row_id, column_id)] = 0.0
@@ -111,142 +150,13 @@ def _same_sample(row_id: Tensor, column_id: Tensor) -> tuple[Tensor, Tensor]:
     return rows, order[first[rows] + within]
 
 
-@dataclass(frozen=True, eq=False)
-class _Sums:
-    """Σ_j e^{factor · s_ij} over each anchor's negatives, and its gradient."""
-
-    selection: Selection
-    factor: float
-    comparisons: list[Comparison]
-    keep: bool  # whether the matrix is kept for the backward pass
-
-    @classmethod
-    def of(cls, anchor: Tensor, pool: Tensor, selection: Selection, factor: float, *, keep: bool) -> _Sums:
-        """Divide the matrix into blocks."""
-        block = 2**62 if keep else _BLOCK
-        found = comparisons(selection.runs, same=same_tensor(anchor, pool), block=block)
-        return cls(selection, factor, list(found), keep)
-
-    def forward(self, anchor: Tensor, pool: Tensor, *, wants_gradient: bool) -> tuple[Tensor, list[Tensor]]:
-        """Return the sums (n,), and the blocks of e^φ that are kept."""
-        total, kept = anchor.new_zeros(anchor.shape[0]), []
-        with _without_autocast(anchor):
-            for c in self.comparisons:
-                e = _exponentials(anchor, pool, c, self.selection, self.factor)
-                part(total, c.rows).add_(e.sum(1))
-                if c.both and not c.diagonal:
-                    part(total, c.columns).add_(e.sum(0))
-                if self.keep and wants_gradient:
-                    kept.append(e)
-        return total, kept
-
-    def backward(
-        self, gradient: Tensor, anchor: Tensor, pool: Tensor, total: Tensor, kept: list[Tensor],
-        *, wants_anchor: bool, wants_pool: bool,
-    ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
-        """Return the gradients of anchors and pool, given that of the sums' logarithms (n,); one tensor has one gradient."""
-        # An anchor without negatives has no weights, and must not turn its zeros into NaN.
-        scale = gradient * self.factor / total.clamp(min=torch.finfo(total.dtype).tiny)
-        same = same_tensor(anchor, pool)
-        # Zeros: blocks add up, and a process's share of the anchors need not meet all rows of the pool.
-        d_anchor = torch.zeros_like(anchor) if wants_anchor else None
-        d_pool = d_anchor if same else torch.zeros_like(pool) if wants_pool else None
-        with _without_autocast(anchor):
-            for number, c in enumerate(self.comparisons):
-                e = kept[number] if kept else _exponentials(anchor, pool, c, self.selection, self.factor)
-                _add_gradients(c, e, scale, anchor, pool, d_anchor, d_pool)
-        return d_anchor, None if same else d_pool
-
-
 def _without_autocast(like: Tensor) -> AbstractContextManager[Any]:
     # Entering the context takes as long as an operation on a small batch.
     return full_precision(like) if torch.is_autocast_enabled(like.device.type) else nullcontext()
 
 
-class _LogSumExp(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, sums: _Sums, anchor: Tensor, pool: Tensor) -> Tensor:
-        total, kept = sums.forward(anchor, pool, wants_gradient=any(ctx.needs_input_grad))
-        ctx.sums = sums
-        ctx.save_for_backward(anchor, pool, total, *kept)
-        return total.log()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        check_backward(*gradients)
-        anchor, pool, total, *kept = ctx.saved_tensors
-        _, wants_anchor, wants_pool = ctx.needs_input_grad
-        d_anchor, d_pool = ctx.sums.backward(
-            gradients[0], anchor, pool, total, kept, wants_anchor=wants_anchor, wants_pool=wants_pool
-        )
-        return None, d_anchor, d_pool
-
-
-class _ViewLoss(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, sums: _Sums, anchor: Tensor, inverse: Tensor, similarity: Tensor, *views: Tensor) -> Tensor:
-        total, kept = sums.forward(anchor, anchor, wants_gradient=any(ctx.needs_input_grad))
-        gap = torch.sub(total.log()[:, None], similarity, alpha=sums.factor)
-        ctx.sums, ctx.dtypes = sums, [z.dtype for z in views]
-        ctx.save_for_backward(gap, anchor, inverse, total, *kept)
-        return softplus(gap).mean()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        check_backward(*gradients)
-        gap, anchor, inverse, total, *kept = ctx.saved_tensors
-        weight = torch.sigmoid(gap).mul_(gradients[0] / gap.shape[0])
-        d_anchor, _ = ctx.sums.backward(weight[:, 0], anchor, anchor, total, kept, wants_anchor=True, wants_pool=False)
-        unit_vectors = anchor.view(2, -1, anchor.shape[1])
-        d_views = unit_views_backward_(
-            d_anchor.view(unit_vectors.shape), weight.mul_(-ctx.sums.factor), unit_vectors, inverse
-        )
-        return None, None, None, None, *_of_views(d_views, ctx.dtypes)
-
-
-class _PanelLoss(torch.autograd.Function):
-    """The same as `_ViewLoss` for one panel: with nothing to add up there are half as many operations around the products."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        selection: Selection,
-        factor: float,
-        anchor: Tensor,
-        inverse: Tensor,
-        similarity: Tensor,
-        *views: Tensor,
-    ) -> Tensor:
-        whole = slice(0, anchor.shape[0])
-        with _without_autocast(anchor):
-            e = _exponentials(anchor, anchor, Comparison(whole, whole, both=True, diagonal=True), selection, factor)
-        total = e.sum(1, keepdim=True)
-        gap = torch.sub(total.log(), similarity, alpha=factor)
-        ctx.factor, ctx.dtypes = factor, [z.dtype for z in views]
-        ctx.save_for_backward(gap, anchor, inverse, total, e)
-        return softplus(gap).mean()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        check_backward(*gradients)
-        gap, anchor, inverse, total, e = ctx.saved_tensors
-        weight = torch.sigmoid(gap).mul_(gradients[0] / gap.shape[0]).mul_(ctx.factor)
-        scale = weight / total.clamp(min=torch.finfo(total.dtype).tiny)
-        with _without_autocast(anchor):
-            d_anchor = torch.mm((scale + scale.view(-1)).mul_(e), anchor)
-        views = anchor.view(2, -1, anchor.shape[1])
-        d_views = unit_views_backward_(d_anchor.view(views.shape), weight.neg_(), views, inverse)
-        return None, None, None, None, None, *_of_views(d_views, ctx.dtypes)
-
-
-def _of_views(d_views: Tensor, dtypes: list[torch.dtype]) -> list[Tensor]:
-    """Return the gradient of two views (2, m, d) as that of the inputs they came from: one tensor, or two."""
-    parts = [d_views] if len(dtypes) == 1 else d_views.unbind()
-    return [d_view.to(dtype) for d_view, dtype in zip(parts, dtypes, strict=True)]
-
-
 def _add_gradients(
-    c: Comparison,
+    block: MatrixBlock,
     e: Tensor,
     scale: Tensor,
     anchor: Tensor,
@@ -255,12 +165,19 @@ def _add_gradients(
     d_pool: Tensor | None,
 ) -> None:
     """Add a block's part of the gradients: the rows' own and, if its columns are anchors, theirs too."""
-    of_rows, of_columns, columns = part(scale, c.rows)[:, None], part(scale, c.columns), part(pool, c.columns)
-    for panel in _panels(c):
+    of_rows, of_columns, columns = (
+        part(scale, block.rows)[:, None],
+        part(scale, block.columns),
+        part(pool, block.columns),
+    )
+    for panel in _panels(block):
         # ∂L/∂s of both rows that a similarity belongs to: their numbers add up before the exponential is multiplied.
         of_panel = part(of_rows, panel)
-        weights = part(e, panel) * (of_panel + of_columns if c.both else of_panel)
+        weights = part(e, panel) * (of_panel + of_columns if block.serves_columns else of_panel)
         if d_anchor is not None:
-            part(part(d_anchor, c.rows), panel).addmm_(weights, columns)
-        if d_pool is not None and not c.diagonal:
-            part(d_pool, c.columns).addmm_(weights.T, part(part(anchor, c.rows), panel))
+            part(part(d_anchor, block.rows), panel).addmm_(weights, columns)
+        if d_pool is not None and not block.diagonal:
+            part(d_pool, block.columns).addmm_(weights.T, part(part(anchor, block.rows), panel))
+
+
+CPU = Engine("cpu", forward, backward)

@@ -12,12 +12,8 @@ from contrapose.reduce.block import Selection
 from contrapose.reduce.statistics import Count, Mean, Statistic
 
 
-def means(
-    anchor: Tensor, pool: Tensor, selection: Selection, statistics: tuple[Statistic, ...]
-) -> tuple[Tensor, ...] | None:
-    """Return means and counts over all negatives, (n,) each; None if another statistic or the hardest are asked for."""
-    if selection.hardest is not None or not all(isinstance(s, Mean | Count) for s in statistics):
-        return None
+def means(anchor: Tensor, pool: Tensor, selection: Selection, statistics: tuple[Statistic, ...]) -> tuple[Tensor, ...]:
+    """Return means and counts over all negatives, (n,) each."""
     count = selection.kept_counts(anchor.dtype)
     if all(isinstance(s, Count) for s in statistics):
         return tuple(count for _ in statistics)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -86,26 +85,16 @@ def squared_view_distances(z: Tensor) -> Tensor:
     return torch.cat([torch.stack([between[min(v, w), max(v, w)] for w in after[v]], 1) for v in range(views)])
 
 
-@dataclass(frozen=True, eq=False)
-class RawViews:
-    """Two views before normalisation, and their inverse lengths (2, m, 1), for losses whose gradient is that of the views."""
-
-    views: tuple[Tensor, ...]  # (m, d) each, or one tensor (2, m, d)
-    inverse: Tensor
-
-
-def unit_views(*views: Tensor) -> tuple[Tensor, Tensor, Tensor | None, RawViews | None]:
+def unit_views(*views: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return unit vectors (V · m, d) of V views, and each row's products with its row in other views, (V · m, V - 1).
 
     Pass the views one by one, (m, d) each, or as one tensor (V, m, d). Unit vectors and products are one operation, so
     that the backward pass holds one gradient of the embeddings and not one for each. The third result is the unit
-    vectors in bf16 if kernels computed them and the embeddings are in half precision; the fourth is there for two views,
-    unless gradients are switched off: a loss would pass its gradient to the views all the same.
+    vectors in bf16 if kernels computed them and the embeddings are in half precision.
     """
     refuse_transforms()
-    unit_vectors, similarity, rounded, inverse = _UnitViews.apply(*views)
-    cut_off = not unit_vectors.requires_grad and any(z.requires_grad for z in views)
-    return unit_vectors, similarity, rounded, None if inverse is None or cut_off else RawViews(views, inverse)
+    unit_vectors, similarity, rounded = _UnitViews.apply(*views)
+    return unit_vectors, similarity, rounded
 
 
 def _chunks(rows: int, width: int) -> Iterator[slice]:
@@ -172,8 +161,8 @@ class _Unit(torch.autograd.Function):
 
 class _UnitViews(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *views: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        ctx.input_count, ctx.dtypes = len(views), [z.dtype for z in views]
+    def forward(ctx: Any, *views: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        ctx.dtypes = [z.dtype for z in views]
         # A missing gradient stays None and is not filled with zeros: a loss may use the products alone.
         ctx.set_materialize_grads(False)
         pair = (views[0][0], views[0][1]) if len(views) == 1 and len(views[0]) == 2 else views
@@ -182,42 +171,38 @@ class _UnitViews(torch.autograd.Function):
             from contrapose.reduce import unit_kernels
 
             unit_vectors, inverse, similarity, rounded = unit_kernels.forward(*pair)
-        else:
-            z = views[0] if len(views) == 1 else torch.stack(views)
-            inverse, rounded = _inverse_length(z), None
-            overwritten = (
-                len(views) > 1 and z.dtype == inverse.dtype
-            )  # a copy of the views, which is not needed any more
-            unit_vectors = z.mul_(inverse) if overwritten else z * inverse
-            similarity = _view_products(unit_vectors)
+            if rounded is not None:
+                ctx.mark_non_differentiable(rounded)
+            ctx.save_for_backward(unit_vectors, inverse)
+            return unit_vectors, similarity, rounded
+        z = views[0] if len(views) == 1 else torch.stack(views)
+        inverse = _inverse_length(z)
+        # A copy of the views is not needed any more, and overwritten.
+        unit_vectors = z.mul_(inverse) if len(views) > 1 and z.dtype == inverse.dtype else z * inverse
         ctx.save_for_backward(unit_vectors, inverse)
-        rounded = None if rounded is None else rounded.flatten(0, 1)
-        inverse_of_two = inverse if unit_vectors.shape[0] == 2 else None
-        ctx.mark_non_differentiable(*(x for x in (rounded, inverse_of_two) if x is not None))
         # Flattened here and not by the caller: one node of the graph less.
-        return unit_vectors.flatten(0, 1), similarity, rounded, inverse_of_two
+        return unit_vectors.flatten(0, 1), _view_products(unit_vectors), None
 
     @staticmethod
     def backward(
-        ctx: Any, gradient: Tensor | None, product_gradient: Tensor | None, *_: Tensor | None
+        ctx: Any, gradient: Tensor | None, product_gradient: Tensor | None, _: Tensor | None
     ) -> Tensor | tuple[Tensor, ...]:
         refuse_second_derivative()
         unit_vectors, inverse = ctx.saved_tensors
-        gradient = None if gradient is None else gradient.view(unit_vectors.shape)
         if ctx.in_kernels:
             from contrapose.reduce import unit_kernels
 
-            d_embeddings = unit_kernels.backward(gradient, product_gradient, unit_vectors, inverse, dtype=ctx.dtypes[0])
-        else:
-            # A copy, since autograd may pass the same gradient to others.
-            d_unit = None if gradient is None else gradient.clone(memory_format=_CONTIGUOUS)
-            d_embeddings = unit_views_backward_(d_unit, product_gradient, unit_vectors, inverse)
-        if ctx.input_count == 1:
-            return d_embeddings.to(ctx.dtypes[0])
-        return tuple(part.to(dtype) for part, dtype in zip(d_embeddings, ctx.dtypes, strict=True))
+            d_views = unit_kernels.backward(gradient, product_gradient, unit_vectors, inverse, dtype=ctx.dtypes[0])
+            return d_views if len(ctx.dtypes) == 1 else d_views.unbind()
+        # A copy, since autograd may pass the same gradient to others.
+        d_unit = None if gradient is None else gradient.view(unit_vectors.shape).clone(memory_format=_CONTIGUOUS)
+        d_views = _views_backward_(d_unit, product_gradient, unit_vectors, inverse)
+        if len(ctx.dtypes) == 1:
+            return d_views.to(ctx.dtypes[0])
+        return tuple(part.to(dtype) for part, dtype in zip(d_views, ctx.dtypes, strict=True))
 
 
-def unit_views_backward_(
+def _views_backward_(
     gradient: Tensor | None, product_gradient: Tensor | None, unit_vectors: Tensor, inverse: Tensor
 ) -> Tensor:
     """Return the gradient of views (V, m, d), written over that of their unit vectors (None: zero).

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from contrapose.reduce.hardware import is_half
-from contrapose.reduce.launch import launch, specialisation
+from contrapose.reduce.kernel_launch import launch_kernel, specialisation
 
 _TILE = 2048  # coordinates of a view that a program holds
 
@@ -57,8 +57,8 @@ def _forward_kernel(
 
 @triton.jit
 def _backward_kernel(
-    gradient, product_gradient, unit_vectors, inverse, upstream, out, m, d, share,
-    GRADIENT: tl.constexpr, PRODUCTS: tl.constexpr, UPSTREAM: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    gradient, product_gradient, unit_vectors, inverse, out, m, d,
+    GRADIENT: tl.constexpr, PRODUCTS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     rows, coordinates = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     first, inside = (
@@ -78,9 +78,6 @@ def _backward_kernel(
     gradient_x -= tl.sum(gradient_x * x, 1)[:, None] * x
     gradient_y -= tl.sum(gradient_y * y, 1)[:, None] * y
     inverse_x, inverse_y = tl.load(inverse + rows, rows < m, 0.0), tl.load(inverse + m + rows, rows < m, 0.0)
-    if UPSTREAM:
-        factor = tl.load(upstream) * share
-        inverse_x, inverse_y = inverse_x * factor, inverse_y * factor
     gradient_x *= inverse_x[:, None]
     gradient_y *= inverse_y[:, None]
     tl.store(out + first, gradient_x.to(out.dtype.element_ty), inside)
@@ -97,18 +94,18 @@ def _launch_shape(m: int, d: int) -> tuple[tuple[int, int, int], dict[str, int]]
 def forward(z1: Tensor, z2: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Normalise two views, (m, d) each.
 
-    Return unit vectors (2, m, d) in float32, inverse lengths (2, m, 1), products with the other view (2 · m, 1) and,
+    Return unit vectors (2 · m, d) in float32, inverse lengths (2 · m,), products with the other view (2 · m, 1) and,
     for embeddings in half precision, the unit vectors in bf16 (otherwise None).
     """
     m, d = z1.shape
     grid, constants = _launch_shape(m, d)
-    unit_vectors = z1.new_empty((2, m, d), dtype=torch.float32)
+    unit_vectors = z1.new_empty((2 * m, d), dtype=torch.float32)
     rounded = torch.empty_like(unit_vectors, dtype=torch.bfloat16) if is_half(z1) else None
-    inverse, products = unit_vectors.new_empty((2, m, 1)), unit_vectors.new_empty((2 * m, 1))
+    inverse, products = unit_vectors.new_empty(2 * m), unit_vectors.new_empty((2 * m, 1))
     buffers = (
         z1.contiguous(), z2.contiguous(), unit_vectors, unit_vectors if rounded is None else rounded, inverse, products,
     )  # fmt: skip
-    launch(
+    launch_kernel(
         _forward_kernel, grid, (*buffers, m, d), specialisation(buffers, (m, d)),
         {"ROUND": rounded is not None, **constants}, near=z1, warps=4, stages=1,
     )  # fmt: skip
@@ -122,24 +119,17 @@ def backward(
     inverse: Tensor,
     *,
     dtype: torch.dtype,
-    upstream: Tensor | None = None,
-    share: float = 1.0,
 ) -> Tensor:
-    """Return the gradient of the views, (2, m, d), from those of their unit vectors and products (None: zero).
-
-    With `upstream`, a scalar, it is multiplied by that and by `share`.
-    """
-    _, m, d = unit_vectors.shape
+    """Return the gradient of the views, (2, m, d), from those of their unit vectors and products (None: zero)."""
+    m, d = unit_vectors.shape[0] // 2, unit_vectors.shape[1]
     grid, constants = _launch_shape(m, d)
-    out = torch.empty_like(unit_vectors, dtype=dtype)
+    out = unit_vectors.new_empty((2, m, d), dtype=dtype)
     # A missing gradient is replaced by any tensor: its flag keeps the kernel from reading it.
     inputs: list[Any] = [unit_vectors if x is None else x.contiguous() for x in (gradient, product_gradient)]
-    flags = {
-        "GRADIENT": gradient is not None, "PRODUCTS": product_gradient is not None, "UPSTREAM": upstream is not None,
-    }  # fmt: skip
-    buffers = (*inputs, unit_vectors, inverse, inverse if upstream is None else upstream, out)
-    launch(
-        _backward_kernel, grid, (*buffers, m, d, share), specialisation(buffers, (m, d)), flags | constants, near=unit_vectors,
+    flags = {"GRADIENT": gradient is not None, "PRODUCTS": product_gradient is not None}
+    buffers = (*inputs, unit_vectors, inverse, out)
+    launch_kernel(
+        _backward_kernel, grid, (*buffers, m, d), specialisation(buffers, (m, d)), flags | constants, near=unit_vectors,
         warps=4, stages=1,
     )  # fmt: skip
     return out

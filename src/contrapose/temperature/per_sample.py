@@ -136,9 +136,9 @@ class PerSample(State):
         )
         if self.towers == 1:
             return index
-        if pairs.views != self.towers or pairs.anchor_view is None:
+        if pairs.view_count != self.towers or pairs.anchor_view is None:
             raise ValueError(
-                f"pairs: expected the anchors of {self.towers} towers, one view each, got {pairs.views} "
+                f"pairs: expected the anchors of {self.towers} towers, one view each, got {pairs.view_count} "
                 f"(two_views(a, b), or towers=1 for views that share their state)"
             )
         return index + pairs.anchor_view * size

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from contrapose.reduce import Divided, Logit, Scale
+from contrapose.temperature.deferred_check import DeferredCheck
 from contrapose.temperature.learned import LearnedTemperature
 from contrapose.temperature.profile import Profile
 from contrapose.temperature.schedule import Schedule
-from contrapose.validate import check_later, check_number, check_values
+from contrapose.validate import check_number, check_values
 
+_check_learned_later = DeferredCheck()
 SMALLEST = 1e-6  # at a lower temperature, s/τ has no digits after the point left in float32
 
 Temperature: TypeAlias = float | Tensor | Callable[[Tensor], Tensor]
@@ -55,8 +57,8 @@ def _check_tensor(temperature: Tensor, anchors: int, name: str) -> Tensor:
         raise ValueError(f"{name}: expected floating point temperatures, got {temperature.dtype}")
     values: Any = temperature.detach()
     message = f"{name}: expected temperatures of at least {SMALLEST:g}, got"
-    if temperature.is_cuda and temperature.requires_grad:  # learned: it is new in every step of a training
-        check_later(values.min() if values.ndim else values, partial(_check_learned, message=message))
+    if temperature.is_cuda and temperature.requires_grad:  # learned: it is new in every step
+        _check_learned_later(values.min() if values.ndim else values, partial(_check_learned, message=message))
     else:
         check_values(values >= SMALLEST, lambda: f"{message} {values.min().item():g}")
     return temperature.float() if temperature.dtype in (torch.float16, torch.bfloat16) else temperature

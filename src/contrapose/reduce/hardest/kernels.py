@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Triton kernels of `thresholds`, which documents what they are for. Arguments are those of `kernels`.
+"""Triton kernels of `thresholds`, which documents what they are for. Arguments are those of `fused.kernels`.
 
 low, high        of each row: an interval of similarities
 unresolved       of each row: whether it is still searched for; programs without such a row return at once
@@ -10,7 +10,7 @@ DEPTH            coordinates of a product that are summed at a time
 import triton
 import triton.language as tl
 
-from contrapose.reduce.kernels import BAND, excluded_pairs, may_share_ids, program_rows, tile_similarities
+from contrapose.reduce.kernel_math import BAND, excluded_pairs, may_share_ids, program_rows, tile_similarities
 
 LOWEST = tl.constexpr(-1.01)  # products of rounded unit vectors may exceed ±1 a little
 HIGHEST = tl.constexpr(1.01)
@@ -239,12 +239,12 @@ def collect_kernel(
 
 @triton.jit
 def select_kernel(
-    values, collected, above, k, low, high, thresholds, tie_weights, resolved, n,
+    values, collected, above, k, low, high, thresholds, resolved, n,
     PARTS: tl.constexpr, SLOTS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Find each row's `k`-th largest similarity, the weight of ties there, and whether it is one of the collected values.
+    """Find each row's `k`-th largest similarity, and whether it is one of the collected values.
 
-    PARTS are the splits of `collect_kernel`. The weights of the row's negatives sum to `k`.
+    PARTS are the splits of `collect_kernel`.
     """
     row, part = tl.program_id(0).to(tl.int64), tl.arange(0, PARTS)
     place = tl.arange(0, PARTS * SLOTS * COLUMNS)
@@ -265,9 +265,5 @@ def select_kernel(
         lower, at_lower = tl.where(reached, middle, lower), tl.where(reached, count, at_lower)
         upper, at_upper = tl.where(reached, upper, middle), tl.where(reached, at_upper, count)
         step += 1
-    threshold = tl.min(tl.where(x >= lower, x, 4.0), 0)  # the value itself
-    larger, ties = tl.sum((x > threshold + BAND).to(tl.int32), 0), tl.sum((x >= threshold - BAND).to(tl.int32), 0)
-    weight = (wanted - larger).to(tl.float32) / tl.maximum(ties - larger, 1).to(tl.float32)
-    tl.store(thresholds + row, threshold)
-    tl.store(tie_weights + row, tl.minimum(tl.maximum(weight, 0.0), 1.0))
+    tl.store(thresholds + row, tl.min(tl.where(x >= lower, x, 4.0), 0))  # the value itself
     tl.store(resolved + row, known)

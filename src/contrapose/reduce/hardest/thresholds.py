@@ -15,10 +15,8 @@ import torch
 from torch import Tensor
 
 from contrapose.reduce.block import Selection
-from contrapose.reduce.kernels import BAND
-from contrapose.reduce.launch import Launch, Tile, launch, specialisation
-from contrapose.reduce.reduction import part
-from contrapose.reduce.threshold_kernels import (
+from contrapose.reduce.fused.launch import RowLaunch, Tile
+from contrapose.reduce.hardest.kernels import (
     HIGHEST,
     LOWEST,
     collect_kernel,
@@ -26,6 +24,8 @@ from contrapose.reduce.threshold_kernels import (
     interval_kernel,
     select_kernel,
 )
+from contrapose.reduce.kernel_launch import launch_kernel, specialisation
+from contrapose.reduce.request import part
 
 _PASSES = 8
 MIN_COLUMNS, MIN_ROWS = 16384, 4096  # smaller problems are searched by the eight passes
@@ -72,13 +72,13 @@ class _Search:
         """Call the kernel with the ids and these buffers."""
         width = self.z.shape[1]
         depth = min(1 << (width - 1).bit_length(), _DEPTH if self.precision == "bf16" else _DEPTH // 2)
-        Launch(tile, self.z, self.p, self.z.shape[1], self.precision, ids=self.id_numbers, depth=depth, splits=splits)(
-            kernel, self.row_id, self.column_id, *buffers, numbers=(), DEPTH=depth, **constants
-        )
+        RowLaunch(
+            tile, self.z, self.p, self.z.shape[1], self.precision, ids=self.id_numbers, depth=depth, splits=splits
+        )(kernel, self.row_id, self.column_id, *buffers, numbers=(), DEPTH=depth, **constants)
 
     def counts(self, low: Tensor, step: Tensor, unresolved: Tensor) -> Tensor:
         """Return (n, 8): the number of negatives at or above low + k · step, k = 0…7; undefined where all is resolved."""
-        splits = Launch(_COUNT_TILE, self.z, self.p, self.z.shape[1], self.precision).splits
+        splits = RowLaunch(_COUNT_TILE, self.z, self.p, self.z.shape[1], self.precision).splits
         counts = low.new_empty((splits, len(low), 8), dtype=torch.int32)
         self.launch(count_kernel, low, step, unresolved, counts)
         return counts.sum(0)
@@ -111,17 +111,16 @@ class _Sample:
         buffers = similarities, search.row_id, self.column_id, part(self.more, rows), part(self.fewer, rows), low, high
         sizes, size = (len(self.p),), 1 << (len(self.p) - 1).bit_length()
         constants = {"SIZE": size, "COARSE": min(_COARSE, size), "NEAR": _NEAR}
-        launch(
+        launch_kernel(
             interval_kernel, (len(low), 1, 1), (*buffers, *sizes), specialisation(buffers, sizes), constants,
             near=low, warps=_WARPS, stages=1,
         )  # fmt: skip
         return low, high
 
 
-def thresholds(z: Tensor, p: Tensor, selection: Selection, precision: str) -> tuple[Tensor, Tensor] | None:
-    """Return each anchor's similarity to its k-th hardest negative, and the weight of ties there: weights sum to k."""
-    if selection.hardest is None:
-        return None
+def thresholds(z: Tensor, p: Tensor, selection: Selection, precision: str) -> tuple[Tensor, Tensor]:
+    """Return each anchor's similarity to its k-th hardest negative, and k, (n,) each."""
+    assert selection.hardest is not None
     kept = selection.kept_counts(torch.int64)
     found = []
     for rows, columns in selection.runs:
@@ -130,19 +129,16 @@ def thresholds(z: Tensor, p: Tensor, selection: Selection, precision: str) -> tu
         search = _Search(part(z, rows), part(p, columns), *ids, precision, numbers)
         most = int(selection.hardest(torch.tensor([len(search.p)])))  # computed on the host: it waits for nothing
         found.append(_find(search, part(kept, rows), most))
-    threshold, tie_weight = (torch.cat(values) for values in zip(*found, strict=True))
-    return threshold, tie_weight
+    return torch.cat(found), kept.float()
 
 
-def _find(search: _Search, k: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """Return the thresholds and weights of `thresholds`; no anchor's k is larger than `most`."""
+def _find(search: _Search, k: Tensor, most: int) -> Tensor:
+    """Return the thresholds; no anchor's k is larger than `most`."""
     low = torch.full((len(k),), LOWEST.value, device=k.device)
     if not MIN_COLUMNS <= len(search.p) <= _MAX_COLUMNS or len(k) < MIN_ROWS:
-        return _ties(search, _bisect(search, low, k), k)
-    threshold, tie_weight, resolved = _find_by_sample(search, k, most)
-    missing = ~resolved
-    exact, exact_weight = _ties(search, _bisect(search, low, k, missing), k, missing)
-    return torch.where(missing, exact, threshold), torch.where(missing, exact_weight, tie_weight)
+        return _bisect(search, low, k)
+    threshold, resolved = _find_by_sample(search, k, most)
+    return torch.where(resolved, threshold, _bisect(search, low, k, ~resolved))
 
 
 def _bisect(search: _Search, low: Tensor, k: Tensor, unresolved: Tensor | None = None) -> Tensor:
@@ -156,26 +152,18 @@ def _bisect(search: _Search, low: Tensor, k: Tensor, unresolved: Tensor | None =
     return low
 
 
-def _ties(search: _Search, low: Tensor, k: Tensor, unresolved: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return the thresholds and the weight of negatives within the band of ties."""
-    unresolved = torch.ones_like(k, dtype=torch.bool) if unresolved is None else unresolved
-    counts = search.counts(low - BAND.value, torch.full_like(low, 2 * BAND.value), unresolved)
-    above, ties = counts[:, 1], counts[:, 0] - counts[:, 1]
-    return low, ((k - above) / ties.clamp(min=1)).clamp(0, 1).float()
-
-
-def _find_by_sample(search: _Search, k: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return thresholds, weights of ties, and whether each row's k-th negative was found, (n,) each."""
+def _find_by_sample(search: _Search, k: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Return thresholds, and whether each row's k-th negative was found, (n,) each."""
     sample = _Sample.of(search, k)
     splits = _splits(most, len(search.p), len(sample.p))
-    threshold, tie_weight = torch.empty((2, len(k)), device=k.device).unbind()
+    threshold = torch.empty(len(k), device=k.device)
     resolved = torch.empty_like(k, dtype=torch.bool)
     group = max(1, _COLLECTED // (splits * SLOTS * _COLLECT_TILE[1]))
     for first in range(0, len(k), group):
         rows = slice(first, min(first + group, len(k)))
-        some, outputs = search.part(rows), (threshold[rows], tie_weight[rows], resolved[rows])
-        _select(some, k[rows], sample.intervals(some, rows), splits, outputs)
-    return threshold, tie_weight, resolved
+        some = search.part(rows)
+        _select(some, k[rows], sample.intervals(some, rows), splits, (threshold[rows], resolved[rows]))
+    return threshold, resolved
 
 
 def _splits(k: int, columns: int, sampled: int) -> int:
@@ -186,9 +174,9 @@ def _splits(k: int, columns: int, sampled: int) -> int:
 
 
 def _select(
-    search: _Search, k: Tensor, interval: tuple[Tensor, Tensor], splits: int, outputs: tuple[Tensor, Tensor, Tensor]
+    search: _Search, k: Tensor, interval: tuple[Tensor, Tensor], splits: int, outputs: tuple[Tensor, Tensor]
 ) -> None:
-    """Find each row's k-th largest similarity within its interval: write it, the weight of ties, and whether it was found."""
+    """Find each row's k-th largest similarity within its interval: write it, and whether it was found."""
     columns = _COLLECT_TILE[1]
     sizes = {"PARTS": splits, "SLOTS": SLOTS}
     values = torch.empty((len(k), splits, SLOTS, columns), device=k.device)
@@ -198,7 +186,7 @@ def _select(
         collect_kernel, *interval, values, collected, above, tile=_COLLECT_TILE, splits=splits, FAST=k.is_cuda, **sizes
     )  # fmt: skip
     buffers = values, collected, above, k, *interval, *outputs
-    launch(
+    launch_kernel(
         select_kernel, (len(k), 1, 1), (*buffers, len(k)), specialisation(buffers, (len(k),)),
         sizes | {"COLUMNS": columns}, near=values, warps=_WARPS, stages=1,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What kernels reduce: statistics grouped by their exponent, the negatives they are about, and their gradients."""
+"""What is asked of kernels: statistics grouped by their exponent, the negatives they are about, and their gradients."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from contrapose.reduce.block import Selection
+from contrapose.reduce.engine import Operands
 from contrapose.reduce.exponent import Exponent, exponent
 from contrapose.reduce.logit import Logit, Scale
 from contrapose.reduce.statistics import Count, Expectation, LogSumExp, Statistic
@@ -80,13 +81,16 @@ def share_exponential(one: Group, two: Group) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Reduction:
+class KernelRequest:
     """What one call of the kernels computes, and of which negatives."""
 
     phi: Exponent
     selection: Selection
     precision: str
-    hardest: tuple[Tensor, Tensor] | None  # (n,) each: thresholds of the hardest negatives, weights of ties at them
+    width: int  # d, of the embeddings before they were padded
+    hardest: tuple[Tensor, Tensor] | None = (
+        None  # (n,) each: thresholds of the hardest negatives, and how many they are
+    )
     sums: int = TOTAL
     fixed_weights: bool = False  # whether an expectation's weights carry no gradient
     times2: float = 0.0
@@ -130,7 +134,9 @@ class Reduction:
         )
 
 
-def scaled_gradients(reduction: Reduction, lse: Tensor, second: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def scaled_gradients(
+    request: KernelRequest, lse: Tensor, second: Tensor, a: Tensor, b: Tensor
+) -> tuple[Tensor, Tensor]:
     """Scale the gradients a and b of the statistics, (n,) each, for the backward kernel. It computes ∂L/∂s as
 
         one total             e^φ φ' a
@@ -140,17 +146,17 @@ def scaled_gradients(reduction: Reduction, lse: Tensor, second: Tensor, a: Tenso
     Kernels with a constant shift compute e^{φ - shift} where a softmax weight e^{φ - lse} is due; a and b make up for
     the difference. For one total the kernel does that itself, with b = 1 / Σ e^{φ - shift}.
     """
-    phi = reduction.phi
-    if reduction.sums == TOTAL:
+    phi = request.phi
+    if request.sums == TOTAL:
         return a, second
-    if reduction.output_count == 2 and reduction.sums == TOTAL_AND_EXPECTATION and not reduction.fixed_weights:
+    if request.output_count == 2 and request.sums == TOTAL_AND_EXPECTATION and not request.fixed_weights:
         a = a - b * second
     if phi.is_bounded:
         correction = torch.exp(phi.upper_bound - lse)
         a = a * correction
-        if reduction.sums == TWO_TOTALS:
+        if request.sums == TWO_TOTALS:
             a = a * phi.times
-            b = b * (torch.exp(reduction.shift2 - second) * reduction.times2)
+            b = b * (torch.exp(request.shift2 - second) * request.times2)
         else:
             b = b * correction
     return a.contiguous(), b.contiguous()
@@ -161,31 +167,29 @@ def part(x: Tensor, rows: slice) -> Tensor:
     return x if rows.start == 0 and rows.stop == x.shape[0] else x[rows]
 
 
-def ids_of(reduction: Reduction, anchors: slice, pool: slice) -> tuple[Tensor, Tensor]:
+def ids_of(request: KernelRequest, anchors: slice, pool: slice) -> tuple[Tensor, Tensor]:
     """Return the sample ids of some anchors and some pool rows."""
-    return part(reduction.selection.anchor_id, anchors), part(reduction.selection.pool_id, pool)
+    return part(request.selection.anchor_id, anchors), part(request.selection.pool_id, pool)
 
 
-def row_data(reduction: Reduction, anchors: slice, unused: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return factors, thresholds and tie weights, (n,) each; `unused` in place of those that kernels do not read."""
-    factors, hardest = unused, (unused, unused)
-    if reduction.phi.factor is not None:
-        factors = part(reduction.phi.factor.detach(), anchors).contiguous()
-    elif not reduction.phi.is_bounded:
-        factors = unused.new_full((anchors.stop - anchors.start,), reduction.phi.times, dtype=torch.float32)
-    if reduction.hardest is not None:
-        hardest = part(reduction.hardest[0], anchors), part(reduction.hardest[1], anchors)
-    return factors, *hardest
+def row_data(request: KernelRequest, anchors: slice, unused: Tensor) -> tuple[Tensor, Tensor]:
+    """Return factors and thresholds, (n,) each; `unused` in place of those that kernels do not read."""
+    factors, threshold = unused, unused
+    if request.phi.factor is not None:
+        factors = part(request.phi.factor.detach(), anchors).contiguous()
+    elif not request.phi.is_bounded:
+        factors = unused.new_full((anchors.stop - anchors.start,), request.phi.times, dtype=torch.float32)
+    if request.hardest is not None:
+        threshold = part(request.hardest[0], anchors)
+    return factors, threshold
 
 
-def operands_of(
-    anchor: Tensor, pool: Tensor, precision: str, bf16_anchor: Tensor | None, width: int
-) -> tuple[Tensor, Tensor]:
-    """Return anchor and pool as kernels read them, `width` coordinates wide; if both are one tensor, so are the results."""
+def kernel_operands(anchor: Tensor, pool: Tensor, precision: str, bf16_anchor: Tensor | None, width: int) -> Operands:
+    """Return anchors and pool as kernels read them, `width` coordinates wide; if both are one tensor, so are the results."""
     same = same_tensor(anchor, pool)
     first = anchor if bf16_anchor is None or precision != "bf16" or not same else bf16_anchor
-    left = _operand(first, precision, width)
-    return left, left if same else _operand(pool, precision, width)
+    z = _operand(first, precision, width)
+    return Operands(anchor, pool, z, z if same else _operand(pool, precision, width))
 
 
 def _operand(z: Tensor, precision: str, width: int) -> Tensor:

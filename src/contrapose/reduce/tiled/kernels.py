@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Triton kernels of `tiled`: one program computes one tile of the similarity matrix, whatever the width of the rows.
+"""Triton kernels of the tiled engine: one program computes one tile of the similarity matrix, whatever the width of the rows.
 
     z, p                      row and column operands, (n, width) and (m, width)
     z_id, p_id                their sample ids: a column with the id of the row is not a negative
@@ -8,21 +8,22 @@
                               and each stands for its transpose too
 
 Factors, thresholds, log-sum-exps and gradients are those of the anchors, indexed like the rows and, if columns are anchors
-too, like the columns. As in `kernels`, exponents are in base 2 inside a kernel and natural logarithms outside.
+too, like the columns. Exponents are in base 2 inside a kernel and natural logarithms outside.
 """
 
 import triton
 import triton.language as tl
 
-from contrapose.reduce.kernels import (
+from contrapose.reduce.kernel_math import (
     LN2,
     LOG2E,
+    compare_with_threshold,
+    count_hardest,
     load_anchors,
     may_share_ids,
-    membership_of,
     over_temperature,
-    reciprocal,
     similarity_weights,
+    softplus_and_sigmoid,
     tile_similarities,
 )
 
@@ -75,63 +76,58 @@ def _replace_excluded(
 
 
 @triton.jit
-def _store_sums(
-    parts, tile, index, count, inside, planes_stride, largest, total, second,
-    CONSTANT_SHIFT: tl.constexpr, SECOND: tl.constexpr,
-):  # fmt: skip
-    """Store a tile's sums of some anchors in row `tile` of `parts`: planes (total, second, largest exponent)."""
-    here = parts + tile.to(tl.int64) * count + index
-    tl.store(here, total, inside)
-    if SECOND > 0:
-        tl.store(here + planes_stride, second, inside)
-    if not CONSTANT_SHIFT:
-        tl.store(here + 2 * planes_stride, largest, inside)
-
-
-@triton.jit
-def _sums(
-    s, logit, e, e2, factor, threshold, tie_weight, AXIS: tl.constexpr,
+def _sum_and_store(
+    s, logit, e, e2, factor, threshold, parts, tile, index, count, inside, planes_stride, AXIS: tl.constexpr,
     CONSTANT_SHIFT: tl.constexpr, SECOND: tl.constexpr, HARDEST_ONLY: tl.constexpr,
 ):  # fmt: skip
-    """Sum a tile over one axis: return the largest exponent, Σ e^{φ - largest} and the second sum of SECOND.
+    """Sum a tile over one axis, and store the sums of some anchors in row `tile` of `parts`.
 
-    With a constant shift that shift takes the place of the largest exponent, and `e` and `e2` are e^{φ - shift} and
-    e^{φ2 - shift2}. Without, φ is `logit` · `factor`.
+    Planes are Σ e^{φ - largest}, the second sum of SECOND and, without a constant shift, the largest exponent. A constant shift
+    takes the place of the largest exponent; `e` and `e2` are then e^{φ - shift} and e^{φ2 - shift2}. Otherwise φ is `logit` ·
+    `factor`. With HARDEST_ONLY, planes are those of `hardest.sums`.
     """
-    if CONSTANT_SHIFT:
-        largest = tl.sum(s, AXIS) * 0.0  # never read
-    else:
+    here = parts + tile.to(tl.int64) * count + index
+    if not CONSTANT_SHIFT:
         # Selected: the factor may be 0 outside of the matrix, and 0 · -inf would be NaN.
-        logit = tl.where(logit == float("-inf"), logit, logit * (factor * LOG2E))
-        largest = tl.max(logit, AXIS)
+        scaled = tl.where(logit == float("-inf"), logit, logit * (factor * LOG2E))
+        largest = tl.max(scaled, AXIS)
         # An anchor without negatives in this tile: -inf - (-inf) would be NaN.
         finite = tl.where(largest == float("-inf"), 0.0, largest)
-        e = tl.exp2(logit - tl.expand_dims(finite, AXIS))
-    if HARDEST_ONLY:
-        membership = membership_of(s, threshold, tie_weight)
-        e *= membership
-    total = tl.sum(e, AXIS)
-    second = total
+        e = tl.exp2(scaled - tl.expand_dims(finite, AXIS))
     if SECOND == 1:
-        second = tl.sum(e * s, AXIS)
-    if SECOND == 2:
-        if HARDEST_ONLY:
-            e2 *= membership
-        second = tl.sum(e2, AXIS)
-    return largest, total, second
+        e2 = e * s
+    if HARDEST_ONLY:
+        # -inf marks pairs that are not negatives.
+        below, not_above = compare_with_threshold(tl.where(logit == float("-inf"), -4.0, s), threshold)
+        above_count, count_here = count_hardest(below, not_above, AXIS)
+        tl.store(here, tl.sum(tl.where(not_above, 0.0, e), AXIS), inside)
+        tl.store(here + planes_stride, tl.sum(tl.where(below, 0.0, e), AXIS), inside)
+        tl.store(here + 2 * planes_stride, above_count.to(tl.float32), inside)
+        tl.store(here + 3 * planes_stride, count_here.to(tl.float32), inside)
+        if SECOND > 0:
+            tl.store(here + 4 * planes_stride, tl.sum(tl.where(not_above, 0.0, e2), AXIS), inside)
+            tl.store(here + 5 * planes_stride, tl.sum(tl.where(below, 0.0, e2), AXIS), inside)
+        if not CONSTANT_SHIFT:
+            tl.store(here + 6 * planes_stride, largest, inside)
+    else:
+        tl.store(here, tl.sum(e, AXIS), inside)
+        if SECOND > 0:
+            tl.store(here + planes_stride, tl.sum(e2, AXIS), inside)
+        if not CONSTANT_SHIFT:
+            tl.store(here + 2 * planes_stride, largest, inside)
 
 
 @triton.jit
 def sum_tiles_kernel(
-    z, p, z_id, p_id, factors, thresholds, tie_weights, row_parts, column_parts,
+    z, p, z_id, p_id, factors, thresholds, row_parts, column_parts,
     row_start, row_end, column_start, column_end, period, times, times2, low, span, bend, shift, shift2,
     COLUMNS_ARE_ANCHORS: tl.constexpr, TRIANGLE: tl.constexpr, CONSTANT_SHIFT: tl.constexpr, TEMPERATURE: tl.constexpr,
     DETACH: tl.constexpr, SECOND: tl.constexpr, HARDEST_ONLY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr, FULL_TILES: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """Sum each tile over its columns and, if columns are anchors, over its rows: see `_sums`.
+    """Sum each tile over its columns and, if columns are anchors, over its rows: see `_sum_and_store`.
 
-    `row_parts` is (3, tiles across, rows), `column_parts` (3, tiles down, columns); one and the same for a TRIANGLE.
+    `row_parts` is (planes, tiles across, rows), `column_parts` (planes, tiles down, columns); one and the same for a TRIANGLE.
     """
     i, j = tl.program_id(0), tl.program_id(1)
     if TRIANGLE and j < i:
@@ -159,47 +155,25 @@ def sum_tiles_kernel(
         row_count.to(tl.int64) * tl.num_programs(1),
         column_count.to(tl.int64) * tl.num_programs(0),
     )
-    none = tl.zeros((ROWS,), tl.float32)
-    factor, threshold, tie_weight = none, none, none
+    factor, threshold = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32)
     if not CONSTANT_SHIFT:
         factor = tl.load(factors + rows, row_inside, 0.0)
     if HARDEST_ONLY:
-        threshold, tie_weight = (
-            tl.load(thresholds + rows, row_inside, 0.0),
-            tl.load(tie_weights + rows, row_inside, 0.0),
-        )
-    largest, total, second = _sums(
-        s, base, e, e2, factor[:, None], threshold[:, None], tie_weight[:, None], 1, CONSTANT_SHIFT, SECOND, HARDEST_ONLY,
+        threshold = tl.load(thresholds + rows, row_inside, 0.0)
+    _sum_and_store(
+        s, base, e, e2, factor[:, None], threshold[:, None], row_parts, j, rows - row_start, row_count, row_inside,
+        row_stride, 1, CONSTANT_SHIFT, SECOND, HARDEST_ONLY,
     )  # fmt: skip
-    _store_sums(
-        row_parts,
-        j,
-        rows - row_start,
-        row_count,
-        row_inside,
-        row_stride,
-        largest,
-        total,
-        second,
-        CONSTANT_SHIFT,
-        SECOND,
-    )
     if COLUMNS_ARE_ANCHORS:
         if not TRIANGLE or j > i:  # a tile on the diagonal is its own transpose
-            none = tl.zeros((COLUMNS,), tl.float32)
-            factor, threshold, tie_weight = none, none, none
+            factor, threshold = tl.zeros((COLUMNS,), tl.float32), tl.zeros((COLUMNS,), tl.float32)
             if not CONSTANT_SHIFT:
                 factor = tl.load(factors + columns, column_inside, 0.0)
             if HARDEST_ONLY:
                 threshold = tl.load(thresholds + columns, column_inside, 0.0)
-                tie_weight = tl.load(tie_weights + columns, column_inside, 0.0)
-            largest, total, second = _sums(
-                s, base, e, e2, factor[None, :], threshold[None, :], tie_weight[None, :], 0,
-                CONSTANT_SHIFT, SECOND, HARDEST_ONLY,
-            )  # fmt: skip
-            _store_sums(
-                column_parts, i, columns - column_start, column_count, column_inside, column_stride, largest, total,
-                second, CONSTANT_SHIFT, SECOND,
+            _sum_and_store(
+                s, base, e, e2, factor[None, :], threshold[None, :], column_parts, i, columns - column_start, column_count,
+                column_inside, column_stride, 0, CONSTANT_SHIFT, SECOND, HARDEST_ONLY,
             )  # fmt: skip
 
 
@@ -309,23 +283,6 @@ def weigh_tiles_kernel(
     if TRIANGLE:
         if j > i:
             out.store([j * COLUMNS, i * ROWS], tl.trans(weight))
-
-
-@triton.jit
-def softplus_and_sigmoid(x, HALF: tl.constexpr, FAST: tl.constexpr):
-    """Return log2(1 + 2^x) and 2^x / (1 + 2^x). With HALF, the first to five digits, in fewer operations."""
-    if HALF:
-        e = tl.exp2(tl.minimum(x, 126.0))
-        one_plus = 1.0 + e
-        # The logarithm of 1 + e has lost the digits of a small e: two terms of its series have more of them.
-        value = tl.where(e < 2.0**-8, e * (LOG2E - e * (0.5 * LOG2E)), tl.maximum(tl.log2(one_plus), x))
-        return value, e * reciprocal(one_plus, FAST)
-    u = tl.exp2(-tl.abs(x))
-    one_plus = 1.0 + u
-    inverse = reciprocal(one_plus, FAST)
-    # log(1 + u), with the digits of a small u that 1 + u rounds off
-    value = tl.maximum(x, 0.0) + tl.log2(one_plus) + (u - (one_plus - 1.0)) * inverse * LOG2E
-    return value, tl.where(x >= 0, inverse, u * inverse)
 
 
 @triton.jit

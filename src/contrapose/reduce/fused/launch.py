@@ -1,4 +1,4 @@
-"""Launch a kernel: choose the size of its tiles, and how many programs divide the columns of a row between them."""
+"""Launch kernels over rows: choose the size of their tiles, and how many programs divide the columns of a row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from contrapose.reduce.hardware import on_device
+from contrapose.reduce.kernel_launch import launch_kernel, specialisation
 
 # (rows, columns, warps, pipeline stages) of a tile, by precision and pass: the fastest on an H200 at n = 65,536, d = 128.
 Tile = tuple[int, int, int, int]
@@ -46,7 +46,7 @@ def tile_of(precision: str, direction: int, rows: int, d: int) -> Tile:
     return _TILES.get((precision, direction), _DEFAULT)
 
 
-class Launch:
+class RowLaunch:
     """Launches kernels over rows z (n, width) and columns p (m, width): embeddings of d coordinates, padded.
 
     `splits` programs divide the columns of each row, `columns_per_program` for each.
@@ -86,7 +86,7 @@ class Launch:
         sizes = (self.n, self.m, self.d, self.columns_per_program, *self.ids)
         arguments = (*operands, *buffers, *sizes, *numbers)
         key = (self.z.dtype, specialisation(buffers, sizes))
-        launch(kernel, self.grid, arguments, key, constants, near=self.z, warps=warps, stages=stages)
+        launch_kernel(kernel, self.grid, arguments, key, constants, near=self.z, warps=warps, stages=stages)
 
     def combine(
         self, kernel: Any, parts: Tensor, parts2: Tensor, shift: float, **constants: Any
@@ -96,37 +96,8 @@ class Launch:
         buffers, sizes = (parts, parts2, *out), (self.n, self.splits)
         grid, constants = (_ceil_div(self.n, _COMBINED_ROWS), 1, 1), constants | {"ROWS": _COMBINED_ROWS}
         key = specialisation(buffers, sizes)
-        launch(kernel, grid, (*buffers, *sizes, shift), key, constants, near=parts, warps=4, stages=1)
+        launch_kernel(kernel, grid, (*buffers, *sizes, shift), key, constants, near=parts, warps=4, stages=1)
         return out[0], out[1]
-
-
-_COMPILED: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]] = {}  # kernels and their constants
-
-
-def launch(
-    kernel: Any, grid: tuple[int, int, int], arguments: tuple[Any, ...], specialisation: tuple[Any, ...],
-    constants: dict[str, Any], *, near: Tensor, warps: int, stages: int,
-) -> None:  # fmt: skip
-    """Run kernel[grid](…) on the device of `near`."""
-    # With a cache of compiled kernels: for small problems Triton's own look-up takes longer than the kernel. A compiled kernel
-    # takes its constants too, by position.
-    key = (kernel.__name__, near.device, specialisation, *constants.items(), warps, stages)
-    compiled, values = _COMPILED.get(key, (None, ()))
-    if compiled is not None and near.is_cuda and near.device.index == torch.cuda.current_device():
-        compiled[grid](*arguments, *values)
-        return
-    with on_device(near):
-        if compiled is None:
-            compiled = kernel[grid](*arguments, **constants, num_warps=warps, num_stages=stages)
-            values = tuple(constants[name] for name in kernel.arg_names[len(arguments) :])
-            _COMPILED[key] = compiled, values
-        else:
-            compiled[grid](*arguments, *values)
-
-
-def specialisation(buffers: tuple[Tensor, ...], sizes: tuple[int, ...]) -> tuple[Any, ...]:
-    """Return what Triton specialises a kernel for: types, alignment to 16 bytes, integers divisible by 16 or 1."""
-    return *[(x.dtype, x.data_ptr() % 16 == 0) for x in buffers], *[(x == 1, x % 16 == 0) for x in sizes]
 
 
 @lru_cache

@@ -9,12 +9,12 @@ Runs = list[tuple[slice, slice]]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class MatrixBlock:
     """A block of the similarity matrix: some anchors against some pool rows."""
 
     rows: slice
     columns: slice
-    both: bool = False  # whether the columns are anchors too, compared with these rows
+    serves_columns: bool = False  # whether the columns are anchors too, compared with these rows
     diagonal: bool = False  # whether the block is its own transpose
 
     @property
@@ -33,29 +33,31 @@ def both_directions(runs: Runs, same: bool) -> bool:
     return same and len(runs) == 2 and runs[0] == runs[1][::-1] and runs[0][0] != runs[0][1]
 
 
-def comparisons(runs: Runs, *, same: bool, block: int) -> Iterator[Comparison]:
+def matrix_blocks(runs: Runs, *, same: bool, block: int) -> Iterator[MatrixBlock]:
     """Yield blocks of about `block` rows and columns that hold every similarity of the runs once.
 
     `same` says that anchors and pool are one tensor. Then a block above the diagonal serves its columns too, and the blocks
     below the diagonal are left out; likewise for the second of two directions.
     """
     if both_directions(runs, same):
-        yield from _rectangle(*runs[0], block, both=True)
+        yield from _rectangle(*runs[0], block, serves_columns=True)
         return
     for rows, columns in runs:
         if same and rows == columns:
             cuts = list(_cuts(rows, block))
             for i, down in enumerate(cuts):
-                yield from (Comparison(down, across, both=True, diagonal=down == across) for across in cuts[i:])
+                yield from (
+                    MatrixBlock(down, across, serves_columns=True, diagonal=down == across) for across in cuts[i:]
+                )
         else:
-            yield from _rectangle(rows, columns, block, both=False)
+            yield from _rectangle(rows, columns, block, serves_columns=False)
 
 
-def _rectangle(rows: slice, columns: slice, block: int, *, both: bool) -> Iterator[Comparison]:
+def _rectangle(rows: slice, columns: slice, block: int, *, serves_columns: bool) -> Iterator[MatrixBlock]:
     # Few rows: more columns in a block, so that there is enough work for the whole device.
     length = block * max(1, block // (rows.stop - rows.start))
     for down in _cuts(rows, block):
-        yield from (Comparison(down, across, both=both) for across in _cuts(columns, length))
+        yield from (MatrixBlock(down, across, serves_columns=serves_columns) for across in _cuts(columns, length))
 
 
 def _cuts(whole: slice, length: int) -> Iterator[slice]:

@@ -9,9 +9,9 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from contrapose.reduce.block import Selection
-from contrapose.reduce.comparisons import Comparison
-from contrapose.reduce.launch import launch, specialisation
-from contrapose.reduce.reduction import part
+from contrapose.reduce.kernel_launch import launch_kernel, specialisation
+from contrapose.reduce.matrix_blocks import MatrixBlock
+from contrapose.reduce.request import part
 
 BLOCK = 8192  # rows and columns of a block
 # (rows, columns, coordinates per step, warps, pipeline stages) of a tile, by precision: the fastest on an H200. Square, since a
@@ -35,7 +35,7 @@ def _descriptor(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
     return TensorDescriptor(x, list(x.shape), list(x.stride()), [rows, columns])
 
 
-class Tiles:
+class TileLaunch:
     """The tiles of one similarity matrix, z · pᵀ: kernels are launched with one program for each tile of a block."""
 
     def __init__(
@@ -56,14 +56,14 @@ class Tiles:
             "PRECISION": "ieee" if precision == "bf16" else precision, "FAST": z.is_cuda,
         }  # fmt: skip
 
-    def grid(self, block: Comparison) -> tuple[int, int]:
+    def grid(self, block: MatrixBlock) -> tuple[int, int]:
         """Return the number of tiles down and across a block."""
         return -(-block.height // self.rows), -(-block.width // self.columns)
 
     def __call__(
         self,
         kernel: Any,
-        block: Comparison,
+        block: MatrixBlock,
         *buffers: Tensor,
         out: Tensor | None = None,
         numbers: tuple[float, ...] = (),
@@ -77,10 +77,10 @@ class Tiles:
         sizes = (block.rows.start, block.rows.stop, block.columns.start, block.columns.stop, self.id_period)
         written = () if out is None else (_descriptor(out, self.rows, self.columns),)
         constants = self.constants | constants | {
-            "COLUMNS_ARE_ANCHORS": block.both, "TRIANGLE": block.diagonal,
+            "COLUMNS_ARE_ANCHORS": block.serves_columns, "TRIANGLE": block.diagonal,
             "FULL_TILES": block.height % self.rows == 0 and block.width % self.columns == 0,
         }  # fmt: skip
-        launch(
+        launch_kernel(
             kernel, (*self.grid(block), 1), (*self.operands, *buffers, *written, *sizes, *numbers),
             (self.z.dtype, specialisation(buffers, sizes)), constants, near=self.z, warps=self.warps, stages=self.stages,
         )  # fmt: skip
@@ -101,7 +101,7 @@ class BlockGradients:
         self.begun: set[tuple[int, int, bool]] = set()
         self.buffer: Tensor | None = None
 
-    def weights(self, block: Comparison) -> Tensor:
+    def weights(self, block: MatrixBlock) -> Tensor:
         """Return a place for ∂L/∂s of a block, (rows, columns), valid until the next block."""
         stride = -(-block.width // 64) * 64  # the matrix product wants rows that start at multiples of 16 bytes
         buffer = self.buffer
@@ -111,7 +111,7 @@ class BlockGradients:
             buffer = buffer.view(-1)[: block.height * stride].view(block.height, stride)
         return buffer if stride == block.width else buffer[:, : block.width]
 
-    def add(self, block: Comparison, weights: Tensor) -> None:
+    def add(self, block: MatrixBlock, weights: Tensor) -> None:
         """Add a block's part: weights · p to its rows and weightsᵀ · z to its columns. A diagonal block is both already."""
         if self.of_rows is not None:
             self._add_product(self.of_rows, block.rows, weights, part(self.p, block.columns))

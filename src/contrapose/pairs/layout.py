@@ -1,0 +1,55 @@
+"""How anchors and their candidates are laid out: what `Pairs` and `Similarities` have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from contrapose.reduce.matrix_blocks import Runs
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Layout:
+    """Views, stored rows, and which rows are compared with each other. Anchors are ordered view by view."""
+
+    view_count: int = 1  # number of views the anchors are laid out in: n = view_count · samples
+    global_views: int = (
+        0  # multi-crop: number of global crops, the first views, which alone have keys; 0: no multi-crop
+    )
+    between_views_only: bool = False  # whether no row of an anchor's own view is its negative, as in `cross`
+    stored: int = 0  # number of candidates, the first ones, that come from a queue or a bank
+    has_keys: bool = False  # whether there are keys of the batch beside stored rows, as `queue(…, keys=True)` has
+    detached: bool = False  # whether positives, and stored rows or keys, carry no gradient
+    similarity: str = "cosine"  # what is compared: cosine, dot or neg_euclid; only the first is within [-1, 1]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of anchors, number of candidates."""
+        raise NotImplementedError
+
+    @property
+    def has_views(self) -> bool:
+        """Whether the pool is the batch itself, in several views, each compared with itself and the others."""
+        return self.view_count > 1 and not self.stored and not self.between_views_only
+
+    @property
+    def key_views(self) -> int:
+        """Number of views that the keys, or other positives, are of."""
+        return self.global_views or self.view_count
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether two sides are compared with each other only, in both directions."""
+        return self.between_views_only and self.view_count == 2
+
+    @property
+    def candidate_runs(self) -> Runs:
+        """(anchors, candidates) that are compared: all with all, or each of two sides with the other."""
+        (n, m), half = self.shape, self.shape[0] // 2
+        if not self.is_symmetric:
+            return [(slice(0, n), slice(0, m))]
+        return [(slice(0, half), slice(half, m)), (slice(half, n), slice(0, half))]
+
+    def layout(self) -> dict[str, Any]:
+        """Return these fields by name, for other pairs that are laid out in the same way."""
+        return {field.name: getattr(self, field.name) for field in fields(Layout)}

@@ -1,0 +1,185 @@
+"""Choose the engine of a reduction, and say why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+
+from contrapose.reduce import cpu
+from contrapose.reduce.block import Source
+from contrapose.reduce.hardware import has_kernels
+from contrapose.reduce.logit import Logit, Scale
+from contrapose.reduce.matrix_blocks import both_directions
+from contrapose.reduce.path import NOTHING, forced
+from contrapose.reduce.request import Group, group_by_exponent
+from contrapose.reduce.statistics import Count, Mean, Statistic
+from contrapose.reduce.unit import same_tensor
+
+# Similarities left to plain autograd, on the CPU and on a GPU: the number of operations decides the time there, not their size.
+_SMALL = {False: 2**18, True: 2**20}
+MAX_FUSED_WIDTH = 256  # up to here a program keeps its rows and their gradient in registers
+MAX_WIDTH = 2048  # up to here kernels are tested; wider embeddings are reduced in blocks
+
+
+@dataclass(frozen=True, eq=False)
+class EngineChoice:
+    """The engine of a reduction: autograd (plain operations), means, cpu, fused, tiled or blocks."""
+
+    name: str
+    reason: str
+    precision: str = ""  # of the products in kernels
+    groups: tuple[Group | None, ...] = ()  # of statistics that kernels compute
+
+    def __str__(self) -> str:
+        return f"{self.name}: {f'{self.precision}, ' if self.precision else ''}{self.reason}"
+
+
+_CHOSEN: ContextVar[list[EngineChoice] | None] = ContextVar("chosen", default=None)
+
+
+@contextmanager
+def chosen_engines() -> Iterator[list[EngineChoice]]:
+    """Collect the engines that are chosen in this context, in order: `print(*chosen, sep="\\n")` says which, and why.
+
+    >>> from contrapose import nt_xent, two_views
+    >>> with chosen_engines() as chosen:
+    ...     loss = nt_xent(two_views(torch.randn(8, 4), torch.randn(8, 4)), temperature=0.1)
+    >>> print(*chosen)
+    cpu: a log-sum-exp of s / τ on a CPU, with τ a number
+    """
+    chosen: list[EngineChoice] = []
+    token = _CHOSEN.set(chosen)
+    try:
+        yield chosen
+    finally:
+        _CHOSEN.reset(token)
+
+
+def _note(choice: EngineChoice) -> EngineChoice:
+    chosen = _CHOSEN.get()
+    if chosen is not None:
+        chosen.append(choice)
+    return choice
+
+
+def choose_engine(source: Source, statistics: tuple[Statistic, ...]) -> EngineChoice:
+    """Return the engine that computes statistics of a source on its device, in this context."""
+    return _note(_choose(source, statistics))
+
+
+def _choose(source: Source, statistics: tuple[Statistic, ...]) -> EngineChoice:
+    anchor, pool, selection = source.anchor, source.pool, source.selection
+    if anchor is None or pool is None:
+        return _AUTOGRAD_VALUES
+    if selection is None:
+        return _AUTOGRAD_LEARNED if _needs_autograd(statistics, anchor, pool) else _BLOCKS_CHOICE
+    if _may_use_cpu(anchor) and cpu.constant_scale(statistics, selection) is not None:
+        return _CPU
+    small = forced() == NOTHING and len(anchor) * len(pool) <= _SMALL[anchor.is_cuda]
+    if small and not anchor.is_cuda:
+        return _AUTOGRAD_SMALL
+    only_means = selection.hardest is None and all(isinstance(statistic, Mean | Count) for statistic in statistics)
+    if only_means and forced() == NOTHING:
+        return _MEANS
+    precision = kernel_precision(source, anchor)
+    if precision is not None and fits_kernels(anchor, pool):
+        groups = group_by_exponent(statistics, anchor)
+        if groups is not None:
+            name = kernel_engine(source, anchor, pool)
+            return EngineChoice(name, _KERNEL_REASONS[name], precision, tuple(groups))
+    if _needs_autograd(statistics, anchor, pool):
+        return _AUTOGRAD_LEARNED
+    return _AUTOGRAD_SMALL if small else _BLOCKS
+
+
+def choose_one_node(source: Source, similarity: Tensor, logit: Logit, *, sigmoid: bool) -> EngineChoice | None:
+    """Return the engine that computes the loss of two views in one autograd function; None if there is none.
+
+    `similarity` are the products of the positives, (n, 1).
+    """
+    anchor, pool, selection = source.anchor, source.pool, source.selection
+    if anchor is None or pool is None or selection is None or torch.compiler.is_compiling():
+        return None
+    if similarity.shape[1] != 1 or pool is not anchor:
+        return None
+    if not sigmoid and selection.hardest is None and _may_use_cpu(anchor) and cpu.bounded_factor(logit) is not None:
+        return _note(_CPU)
+    precision = kernel_precision(source, anchor)
+    is_number = isinstance(logit, Scale) and not (isinstance(logit.factor, Tensor) and logit.factor.ndim)
+    if precision is None or not is_number or not fits_kernels(anchor, pool):
+        return None
+    if sigmoid:
+        return None if selection.hardest is not None else _note(EngineChoice("tiled", _SIGMOID, precision))
+    name = kernel_engine(source, anchor, pool)
+    return _note(EngineChoice(name, _KERNEL_REASONS[name], precision))
+
+
+_CPU = EngineChoice("cpu", "a log-sum-exp of s / τ on a CPU, with τ a number")
+_MEANS = EngineChoice("means", "means of similarities need no similarities")
+_BLOCKS = EngineChoice("blocks", "no other engine supports these statistics, this device or this context")
+_BLOCKS_CHOICE = EngineChoice("blocks", "this choice of negatives, or this similarity, is not one that kernels know")
+_AUTOGRAD_VALUES = EngineChoice("autograd", "similarity values were given, and have all derivatives")
+_AUTOGRAD_LEARNED = EngineChoice("autograd", "the temperature is a function with parameters of its own")
+_AUTOGRAD_SMALL = EngineChoice("autograd", "the matrix is so small that plain operations are the fastest")
+_SIGMOID = "a sum of sigmoid losses and its gradient in one pass"
+_KERNEL_REASONS = {
+    "fused": f"Triton kernels for widths up to {MAX_FUSED_WIDTH}",
+    "tiled": f"Triton kernels for widths up to {MAX_WIDTH}, and for both directions of two sides",
+}
+
+
+def kernel_engine(source: Source, anchor: Tensor, pool: Tensor) -> str:
+    """Return which engine with kernels serves these embeddings: fused or tiled."""
+    assert source.selection is not None
+    wide = anchor.shape[1] > MAX_FUSED_WIDTH or forced().path == "tiled"
+    return "tiled" if wide or both_directions(source.selection.runs, same_tensor(anchor, pool)) else "fused"
+
+
+def fits_kernels(anchor: Tensor, pool: Tensor) -> bool:
+    """Return whether kernels can read these embeddings."""
+    return anchor.dtype == torch.float32 and anchor.shape[1] <= MAX_WIDTH and anchor.device == pool.device
+
+
+def kernel_precision(source: Source, anchor: Tensor) -> str | None:
+    """Return the precision of the kernels' products; None if this device or context does not use kernels."""
+    context = forced()
+    if context.path not in (None, "fused", "tiled"):
+        return None
+    if context.path is None and (context.memory is not None or not has_kernels(anchor.device)):
+        return None
+    precision = context.precision or _precision(source.kernel_inputs.half_precision)
+    return precision if context.path is not None or _tiles_fit(anchor.device, precision) else None
+
+
+def _tiles_fit(device: torch.device, precision: str) -> bool:
+    """Whether the kernels' tiles fit in shared memory: float32 tiles do on data-centre GPUs from Hopper on."""
+    return precision == "bf16" or torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= 220 * 1024
+
+
+def _precision(half: bool) -> str:
+    if half:
+        return "bf16"
+    try:
+        exact = torch.get_float32_matmul_precision() == "highest"
+    except RuntimeError:  # raised if the precision was set through torch's newer setting, fp32_precision
+        exact = torch.backends.cuda.matmul.fp32_precision != "tf32"
+    return "tf32x3" if exact else "tf32"
+
+
+def _may_use_cpu(anchor: Tensor) -> bool:
+    """Whether these are tensors on the CPU, and no other path is forced."""
+    context = forced()
+    # A tracer (make_fx, fake tensors) has no ids to search in.
+    return anchor.is_cpu and (context == NOTHING or context.path == "cpu") and not is_in_torch_dispatch_mode()
+
+
+def _needs_autograd(statistics: tuple[Statistic, ...], anchor: Tensor, pool: Tensor) -> bool:
+    # The one parameter of a `Scale` has its gradient from `backward`.
+    logits = [s.logit for s in statistics if s.logit is not None and not isinstance(s.logit, Scale)]
+    return bool(logits) and any(logit.needs_autograd(anchor[:1].detach() @ pool[:1].detach().T) for logit in logits)

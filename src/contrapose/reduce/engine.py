@@ -1,0 +1,72 @@
+"""What an engine is: two plain functions that compute statistics of each anchor's negatives, and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from contrapose.reduce.unit import same_tensor
+
+Request = TypeVar("Request")
+Tensors = tuple[Tensor, ...]
+
+
+class Operands(NamedTuple):
+    """What an engine multiplies: anchors (n, d) and pool (m, d), and the same as kernels read them."""
+
+    anchor: Tensor
+    pool: Tensor
+    z: Tensor  # the anchors in the precision of the products, padded; the anchors themselves where no kernel reads them
+    p: Tensor
+    numbers: Tensor | None = None  # (2,): scale and bias of a sigmoid
+
+    @property
+    def same(self) -> bool:
+        """Whether anchors and pool are one tensor."""
+        return same_tensor(self.anchor, self.pool)
+
+
+class Needs(NamedTuple):
+    """Whose gradients the backward pass returns."""
+
+    anchor: bool
+    pool: bool
+    learned: bool = False  # a temperature, or a bias
+
+    @property
+    def any(self) -> bool:
+        """Whether there is a backward pass at all."""
+        return self.anchor or self.pool or self.learned
+
+
+# Of anchors (n, d), of the pool (m, d) unless it is the same tensor, and of what is learned
+Gradients = tuple[Tensor | None, ...]
+
+
+@dataclass(frozen=True)
+class Engine(Generic[Request]):
+    """A way to compute statistics. `request` says which ones, in the engine's own terms; it holds no large tensor.
+
+    Tensors that the backward pass needs are returned by `forward`, and kept by autograd, which frees them in time.
+    """
+
+    name: str
+    forward: Callable[[Operands, Request, Needs], tuple[Tensors, Tensors]]  # -> statistics, tensors for `backward`
+    backward: Callable[[Request, Sequence[Tensor], Tensors, Needs], Gradients]  # saved, ∂L/∂statistics -> gradients
+
+
+AnyEngine = Engine[Any]
+
+
+def plain_operands(anchor: Tensor, pool: Tensor) -> Operands:
+    """Return the operands of an engine without kernels."""
+    return Operands(anchor, pool, anchor, pool)
+
+
+def without_gradients(z: Tensor) -> Tensor:
+    """Return z itself if it carries no gradient; detaching takes time in a small batch."""
+    return z.detach() if z.requires_grad and torch.is_grad_enabled() else z

@@ -1,0 +1,220 @@
+# mypy: ignore-errors
+"""Triton functions that the kernels of several engines call: similarities, exponents, weights of negatives.
+
+GPUs have an instruction for 2^x and none for e^x, so exponents are in base 2 inside a kernel: `times`, `shift`, factors and
+log-sum-exps are multiplied by log2 e there. Everything outside the kernels is a natural logarithm.
+"""
+
+import triton
+import triton.language as tl
+
+# Similarities this close to a threshold are ties. Sums of products in another order differ by less, so that a threshold that
+# one kernel found lies within the band of another.
+BAND = tl.constexpr(1e-6)
+LN2 = tl.constexpr(0.6931471805599453)
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def reciprocal(x, FAST: tl.constexpr):
+    """Return 1 / x."""
+    if FAST:  # one instruction, exact to the last bit or two; Triton's interpreter cannot run inline assembly
+        return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=r,r", [x], tl.float32, True, 1)
+    return 1.0 / x
+
+
+@triton.jit
+def over_temperature(
+    s, low, span, bend, TEMPERATURE: tl.constexpr, DETACH: tl.constexpr, FAST: tl.constexpr, ROUGH: tl.constexpr
+):
+    """Return s / τ(s) and its derivative, or s and 1 without a TEMPERATURE.
+
+    TEMPERATURE is a function (s, low, span, bend, ROUGH) -> τ(s), τ'(s). With DETACH, τ is a constant in the
+    derivative.
+    """
+    if TEMPERATURE is None:
+        base, slope = s, 1.0
+    else:
+        tau, tau_slope = TEMPERATURE(s, low, span, bend, ROUGH)
+        inverse = reciprocal(tau, FAST)
+        base, slope = s * inverse, inverse
+        if not DETACH:
+            slope = (tau - s * tau_slope) * inverse * inverse
+    return base, slope
+
+
+@triton.jit
+def tile_similarities(
+    z, p, row, column, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Return a tile of z · pᵀ, (ROWS, COLUMNS) from `row` and `column` on, summed over DEPTH coordinates at a time."""
+    s = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for k in range(0, WIDTH, DEPTH):
+        s = tl.dot(z.load([row, k]), tl.trans(p.load([column, k])), s, input_precision=PRECISION)
+    return s
+
+
+@triton.jit
+def may_share_ids(row, column, period, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Return whether a tile from `row` and `column` on can hold two equal ids, if those of row and column r are r % period."""
+    # Comparing all ids of a tile takes a third of its instructions, and nearly all tiles hold negatives only.
+    largest_distance = column - row + COLUMNS - 1
+    return (largest_distance + period * (row // period + 1)) % period < ROWS + COLUMNS - 1
+
+
+@triton.jit
+def excluded_pairs(row_ids, p_id, columns, m, FULL_TILES: tl.constexpr):
+    """Return (ROWS, COLUMNS) bool: true where a column is not a negative, or lies beyond the last column."""
+    if FULL_TILES:
+        return row_ids[:, None] == tl.load(p_id + columns)[None, :]
+    return (row_ids[:, None] == tl.load(p_id + columns, columns < m, -2)[None, :]) | (columns >= m)[None, :]
+
+
+@triton.jit
+def zero_excluded(x, row_ids, p_id, columns, m, any_excluded, FULL_TILES: tl.constexpr):
+    """Return x (ROWS, COLUMNS) with 0 for each pair that is not one of negatives."""
+    if any_excluded:
+        # Selected, not multiplied: an excluded entry may be NaN or inf.
+        x = tl.where(excluded_pairs(row_ids, p_id, columns, m, FULL_TILES), 0.0, x)
+    return x
+
+
+@triton.jit
+def compare_with_threshold(s, threshold):
+    """Return which similarities are below the ties of an anchor's threshold, and which are not above them.
+
+    Neither is true of NaN, so that it is left where these are replaced by zeros.
+    """
+    return s < threshold - BAND, s <= threshold + BAND
+
+
+@triton.jit
+def count_hardest(below, not_above, AXIS: tl.constexpr):
+    """Return the number of negatives above the ties of a threshold, and of those at or above them, in one sum."""
+    # A tile has fewer than 2¹⁵ columns.
+    counts = tl.sum(tl.where(not_above, tl.where(below, 0, 1), 65537), AXIS)
+    return counts >> 16, counts & 65535
+
+
+@triton.jit
+def program_rows(z_id, n, ROWS: tl.constexpr):
+    """Return a program's first row, its rows, a mask of those that exist, their ids, and its range of the columns."""
+    first = tl.program_id(0) * ROWS
+    rows = first + tl.arange(0, ROWS)
+    return first, rows, rows < n, tl.load(z_id + rows, rows < n, -1), tl.program_id(1)
+
+
+@triton.jit
+def _load(x, index, inside, FULL: tl.constexpr):
+    """Load one number per index, 0 outside; with FULL all are inside, and no mask is needed."""
+    return tl.load(x + index) if FULL else tl.load(x + index, inside, 0.0)
+
+
+@triton.jit
+def load_anchors(
+    factors, thresholds, tie_weights, lse, gradient, gradient2, index, inside,
+    CONSTANT_SHIFT: tl.constexpr, SECOND: tl.constexpr, HARDEST_ONLY: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
+    """Load what the weights of some anchors need: a, b, factor, lse · log2 e, threshold, tie weight.
+
+    What the flags do not ask for is replaced by `a`, and not read.
+    """
+    a = _load(gradient, index, inside, FULL)
+    b, factor, total, threshold, tie_weight = a, a, a, a, a
+    if SECOND > 0 or CONSTANT_SHIFT:
+        b = _load(gradient2, index, inside, FULL)
+    if SECOND == 0 and CONSTANT_SHIFT:
+        a *= b
+    if not CONSTANT_SHIFT:
+        factor = _load(factors, index, inside, FULL)
+        total = _load(lse, index, inside, FULL) * LOG2E
+    if HARDEST_ONLY:
+        threshold = _load(thresholds, index, inside, FULL)
+        tie_weight = _load(tie_weights, index, inside, FULL)
+    return a, b, factor, total, threshold, tie_weight
+
+
+@triton.jit
+def _mask_gradients(s, a, b, threshold, tie_weight):
+    """Multiply the gradients of a row's statistics by each negative's membership among the hardest.
+
+    That is 1 above the threshold, the weight of ties at it, and 0 below: see `compare_with_threshold`.
+    """
+    above, at_least = s > threshold + BAND, s >= threshold - BAND
+    # Products with the weight of ties are one for each row, those with a membership would be one for each negative.
+    return (
+        tl.where(above, a, tl.where(at_least, a * tie_weight, 0.0)),
+        tl.where(above, b, tl.where(at_least, b * tie_weight, 0.0)),
+    )
+
+
+@triton.jit
+def _similarity_gradient(s, slope, e, factor, a, b, SECOND: tl.constexpr, FIXED_WEIGHTS: tl.constexpr):
+    """Return ∂L/∂s from e = e^φ, φ' = slope · factor and the scaled gradients a, b of `scaled_gradients`."""
+    if SECOND == 0:
+        return e * (slope * (factor * a))
+    if FIXED_WEIGHTS:
+        return e * (slope * factor * a + b)
+    return e * (slope * factor * (a + b * s) + b)
+
+
+@triton.jit
+def similarity_weights(
+    s, base, slope,
+    row_a, row_b, row_factor, row_total, row_threshold, row_tie_weight,
+    column_a, column_b, column_factor, column_total, column_threshold, column_tie_weight,
+    times, times2, shift, shift2,
+    ROWS_ARE_ANCHORS: tl.constexpr, COLUMNS_ARE_ANCHORS: tl.constexpr, CONSTANT_SHIFT: tl.constexpr,
+    SECOND: tl.constexpr, FIXED_WEIGHTS: tl.constexpr, HARDEST_ONLY: tl.constexpr,
+):  # fmt: skip
+    """Return ∂L/∂s of a tile: of its rows' losses if rows are anchors, plus of its columns' losses if columns are.
+
+    Row data have shape (ROWS, 1), column data (1, COLUMNS): see `load_anchors`. With one statistic and a constant shift,
+    the result is still to be multiplied by `times` · ln 2.
+    """
+    if HARDEST_ONLY:
+        if ROWS_ARE_ANCHORS:
+            row_a, row_b = _mask_gradients(s, row_a, row_b, row_threshold, row_tie_weight)
+        if COLUMNS_ARE_ANCHORS:
+            column_a, column_b = _mask_gradients(s, column_a, column_b, column_threshold, column_tie_weight)
+    if CONSTANT_SHIFT:  # φ(s_ij) = φ(s_ji): one exponential serves both terms, only the gradients differ
+        if ROWS_ARE_ANCHORS and COLUMNS_ARE_ANCHORS:
+            a, b = row_a + column_a, row_b + column_b
+        elif COLUMNS_ARE_ANCHORS:
+            a, b = column_a, column_b
+        else:
+            a, b = row_a, row_b
+        e = tl.exp2(base * times - shift)
+        if SECOND == 2:
+            weight = slope * (a * e + b * tl.exp2(base * times2 - shift2))
+        elif SECOND == 1:
+            weight = _similarity_gradient(s, slope, e, times * LN2, a, b, SECOND, FIXED_WEIGHTS)
+        else:
+            weight = e * slope * a
+    else:
+        weight = tl.zeros_like(s)
+        if ROWS_ARE_ANCHORS:
+            e = tl.exp2(base * (row_factor * LOG2E) - row_total)
+            weight += _similarity_gradient(s, slope, e, row_factor, row_a, row_b, SECOND, FIXED_WEIGHTS)
+        if COLUMNS_ARE_ANCHORS:
+            e = tl.exp2(base * (column_factor * LOG2E) - column_total)
+            weight += _similarity_gradient(s, slope, e, column_factor, column_a, column_b, SECOND, FIXED_WEIGHTS)
+    return weight
+
+
+@triton.jit
+def softplus_and_sigmoid(x, HALF: tl.constexpr, FAST: tl.constexpr):
+    """Return log2(1 + 2^x) and 2^x / (1 + 2^x). With HALF, the first to five digits, in fewer operations."""
+    if HALF:
+        e = tl.exp2(tl.minimum(x, 126.0))
+        one_plus = 1.0 + e
+        # The logarithm of 1 + e has lost the digits of a small e: two terms of its series have more of them.
+        value = tl.where(e < 2.0**-8, e * (LOG2E - e * (0.5 * LOG2E)), tl.maximum(tl.log2(one_plus), x))
+        return value, e * reciprocal(one_plus, FAST)
+    u = tl.exp2(-tl.abs(x))
+    one_plus = 1.0 + u
+    inverse = reciprocal(one_plus, FAST)
+    # log(1 + u), with the digits of a small u that 1 + u rounds off
+    value = tl.maximum(x, 0.0) + tl.log2(one_plus) + (u - (one_plus - 1.0)) * inverse * LOG2E
+    return value, tl.where(x >= 0, inverse, u * inverse)
