@@ -35,7 +35,7 @@ class Row:
 PROMISES = (
     Row("values", "Every loss equals a float64 loop written from its paper, at any shape and temperature.",
         ("test_values.py",), "relative error"),
-    Row("gradients", "Every gradient is that of the formula, on every kind of pairs; higher derivatives are right or refused.",
+    Row("gradients", "Every gradient equals that of the formula, on every kind of pairs; higher derivatives are correct or refused.",
         ("test_gradients.py", "test_derivatives.py"), "relative error"),
     Row("identities", "The identities that the papers' arguments rely on hold.", ("test_identities.py",), "relative error"),
     Row("extremes", "Zero vectors, duplicates, low precision and low temperatures give finite values or a clear error.",
@@ -46,19 +46,19 @@ PROMISES = (
         ("test_world_size.py", "test_synchronised.py", "test_large_batch.py"), "difference"),
     Row("determinism", "The same run twice, and with any number of loader workers, gives the same weights.",
         ("test_resume.py::test_twice_the_same", "test_workers.py::test_any_number_of_workers")),
-    Row("kill -9", "A run that is killed at any moment, also inside a write, resumes to the same bits.",
+    Row("kill -9", "A run that is killed at any moment, even during a write, resumes bit for bit.",
         ("test_resume.py::test_stopped_anywhere", "test_resume.py::test_kill_nine", "test_durable_writes.py::test_a_kill")),
     Row("SIGTERM", "A signal ends a run within one step and one write, and its progress is saved.",
         ("test_resume.py::test_a_signal",), "seconds to exit"),
-    Row("torn write", "A failure at any call of a write leaves a checkpoint that can be read.",
+    Row("torn write", "A write that fails at any point leaves a readable checkpoint.",
         ("test_checkpoints.py::test_a_failure_at_every_call_of_a_write[killed]", "test_durable_writes.py::test_everything")),
-    Row("corruption", "Every change of a checkpoint is detected, and the one before it is used.",
+    Row("corruption", "Any change to a checkpoint is detected, and the previous one is used.",
         ("test_checkpoints.py::test_a_damaged_checkpoint", "test_checkpoints.py::test_everything_in_a_checkpoint")),
-    Row("disk full", "A full disk at any call of a write leaves the previous checkpoint intact.",
+    Row("disk full", "A disk that is full at any point of a write leaves the previous checkpoint intact.",
         ("test_checkpoints.py::test_a_failure_at_every_call_of_a_write[disk full]",)),
-    Row("NaN", "NaN or infinity in an image, a loss or a gradient stops the run before the weights change, and is named.",
+    Row("NaN", "NaN or infinity in an image, a loss or a gradient stops the run before the weights change, and the message says where it is.",
         ("test_nan.py",)),
-    Row("bad image", "Broken images are named, and unusual ones are read.", ("test_bad_images.py",)),
+    Row("bad image", "Broken images are reported by name, and unusual ones are read.", ("test_bad_images.py",)),
     Row("dead worker", "A loader worker that dies or hangs ends the run with a clear error, and no process is left.",
         ("test_workers.py::test_a_dead_worker", "test_workers.py::test_a_worker_that_does_not_respond"), "seconds to the error"),
     Row("no pickle", "No file can execute code.",
@@ -67,10 +67,10 @@ PROMISES = (
     Row("bad settings", "Every wrong setting is refused in one line before any data is read.", ("test_bad_settings.py",)),
     Row("studies", "A study that is killed, or started twice, repeats no run and misses none.", ("test_killed_studies.py",)),
     Row("report", "A report that is deleted and rebuilt has the same bytes.", ("test_rebuilt_report.py",)),
-    Row("boundary", "Losses import torch alone, and packages import only lower ones.", ("test_boundary.py",)),
-    Row("threads and jobs", "A run has the same bits with any number of jobs, and whatever OMP_NUM_THREADS says.",
+    Row("boundary", "Losses import only torch, and packages import only those of lower layers.", ("test_boundary.py",)),
+    Row("threads and jobs", "A run is bit-identical with any number of jobs and any OMP_NUM_THREADS.",
         ("test_threads.py",)),
-    Row("earlier versions", "A checkpoint of an earlier version resumes to the same bits.", ("test_earlier_versions.py",)),
+    Row("earlier versions", "A checkpoint of an earlier version resumes bit for bit.", ("test_earlier_versions.py",)),
     Row("another world size", "A run that resumes on another number of processes takes the same steps, or is refused.",
         ("test_other_world_size.py",), "difference"),
     Row("isolation", "No program is started, no network is used, and nothing is written outside of the run's directory.",
@@ -139,7 +139,7 @@ def promises_table(lines: Sequence[Line]) -> str:
     kept = sum(cells(row, lines)[0] == "yes" for row in PROMISES)
     versions = "\n".join(f"- {text}" for text in version_texts(lines))
     return (
-        f"# What contrapose promises\n\nFull counts of the tests that `make promises` runs: {kept} of {len(PROMISES)} promises are shown to be kept.\n\n"
+        f"# What contrapose promises\n\nAll cases of the tests that `make promises` runs: {kept} of {len(PROMISES)} promises are shown to be kept.\n\n"
         f"{table}\n\nVersions:\n\n{versions}\n"
     )
 
