@@ -356,6 +356,7 @@ def test_samples_that_lack_something(tmp_path: Path) -> None:
         ("9.txt", b"l\xe4uft", "9.txt is not UTF-8: byte 2 is 0xe4"),
         ("9.json", b"{", "9.json is not JSON: "),
         ("9.json", b"[1]", "9.json is not a JSON object"),
+        ("9.json", b'{"caption": "\\ud800"}', "9.json has half of a surrogate pair"),
         ("9.json", b'{"caption": 1}', "9.json has a caption that is not a text"),
         ("9.json", b'{"caption": "a", "split": "x"}', "9.json has the part 'x', expected train, val or test"),
         ("9.txt", b"x" * 400_001, "9.txt has more than 100,000 characters"),

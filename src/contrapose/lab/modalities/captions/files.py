@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from contrapose.lab.modalities.captions.folder import read_folder
+from contrapose.lab.modalities.captions.folder import find_tables, read_folder
 from contrapose.lab.modalities.captions.reading import Reading
 from contrapose.lab.modalities.captions.shapes import is_shapes, read_shapes
 from contrapose.lab.modalities.captions.shards import find_tars, names_tar, read_tars
-from contrapose.lab.modalities.captions.table import find_tables
 from contrapose.lab.modalities.images.decoding import ImagePath
 from contrapose.lab.modalities.images.folder import loose_images, visible_folders
 from contrapose.lab.modalities.tars import TarMember as TarMember  # offered here too, beside the lists that have them

@@ -8,20 +8,40 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from contrapose.lab.modalities.captions.columns import choose_caption_columns, choose_part_columns, image_name
+from contrapose.lab.modalities.captions.columns import (
+    are_names,
+    choose_caption_columns,
+    choose_part_columns,
+    image_name,
+)
 from contrapose.lab.modalities.captions.reading import Reading
-from contrapose.lab.modalities.captions.table import Table, find_tables, open_table
 from contrapose.lab.modalities.images.folder import all_images
 from contrapose.lab.modalities.tars import printable
-from contrapose.lab.modalities.text.lines import EMPTY, Broken
-from contrapose.lab.modalities.text.records import row_error
+from contrapose.lab.modalities.text.lines import COMPRESSIONS, EMPTY, Broken, read_lines
+from contrapose.lab.modalities.text.records import FORMATS, format_of
+from contrapose.lab.modalities.text.table import Table, no_text, open_table, row_error
+
+
+def find_tables(folder: Path, name: str) -> list[Path]:
+    """Return the files of a folder that have this name and the ending of a known format."""
+    paths = [folder / f"{name}{ending}{compression}" for ending in FORMATS for compression in ("", *COMPRESSIONS)]
+    return [path for path in paths if format_of(path) and path.is_file()]
+
+
+def _open(path: Path, requested: Sequence[str] = ()) -> Table:
+    """Open a table; a .txt file has columns as well: Flickr's have tabs, others are CSV."""
+    format = format_of(path)
+    if format == ".txt":
+        line = next((line for _, line in read_lines(path) if isinstance(line, str)), "")
+        format = ".tsv" if "\t" in line else ".csv"
+    return open_table(path, lambda cells: are_names(cells, requested), format=format)
 
 
 def read_folder(file: Path, *, columns: Sequence[str], skip_broken: bool) -> Reading:
     """Read a file of captions, the images in its folder, and the file `split` beside it if there is one."""
-    table, images = open_table(file, columns), _ImageIndex(file.parent)
+    table, images = _open(file, columns), _ImageIndex(file.parent)
     image_column, caption_column, part_column = choose_caption_columns(
-        table.names, table.first, columns, file=str(file)
+        table.names, _cells(table), columns, file=str(file)
     )
     advice = (
         f"expected the images beside {file.name} or in images/, by their names in column {image_column!r}: check the folder "
@@ -49,13 +69,18 @@ def read_folder(file: Path, *, columns: Sequence[str], skip_broken: bool) -> Rea
     return reading
 
 
+def _cells(table: Table) -> dict[str, Any]:
+    """Return the first row of a table without names, by the number of each column: it tells the columns."""
+    return {} if table.named else dict(zip(table.names, table.first, strict=True))
+
+
 def _read_parts(folder: Path, images: _ImageIndex, reading: Reading, skip_broken: bool) -> None:
     """Read the part of each image from split.tsv, in place of a column of the captions."""
     files = find_tables(folder, "split")
     if not files:
         return
-    table = open_table(files[0])
-    image_column, part_column = choose_part_columns(table.names, table.first, file=str(files[0]))
+    table = _open(files[0])
+    image_column, part_column = choose_part_columns(table.names, _cells(table), file=str(files[0]))
     reading.parts.clear()
 
     def assign(row: dict[str, Any], where: str) -> Broken | None:
@@ -97,7 +122,7 @@ def _each_row(
 
 def _name(row: dict[str, Any], column: str) -> str | Broken:
     cell = row.get(column)
-    return image_name(cell) if isinstance(cell, str) else _no_text(cell, column)
+    return image_name(cell) if isinstance(cell, str) else no_text(cell, column)
 
 
 def _texts(row: dict[str, Any], column: str) -> list[str] | Broken:
@@ -105,12 +130,7 @@ def _texts(row: dict[str, Any], column: str) -> list[str] | Broken:
     cell = row.get(column)
     texts = [] if cell is None else cell if isinstance(cell, list) else [cell]
     other = next((text for text in texts if not isinstance(text, str)), "")
-    return texts if isinstance(other, str) else _no_text(other, column)
-
-
-def _no_text(cell: Any, column: str) -> Broken:
-    value = "no text" if cell is None else f"{type(cell).__name__} instead of a text"
-    return Broken(f"has {value} in column {column!r}")
+    return texts if isinstance(other, str) else no_text(other, column)
 
 
 class _ImageIndex:

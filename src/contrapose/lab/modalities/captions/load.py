@@ -16,9 +16,9 @@ from contrapose.lab.modalities.captions.files import CaptionList, open_captions
 from contrapose.lab.modalities.captions.views import CaptionViews
 from contrapose.lab.modalities.images.stream import Files, without_broken
 from contrapose.lab.modalities.modality import DataSettings, Split
+from contrapose.lab.modalities.text.load import sample_rows
 from contrapose.lab.modalities.text.sentences import Sentences
 from contrapose.lab.modalities.text.tokens import tokenise
-from contrapose.randomness import permutation
 
 _MOST_HELD_OUT = 1000  # images, as in the usual protocol of Flickr30k and COCO
 _OF_CLASSES = ("classes", "imbalance", "probe_data")
@@ -72,7 +72,7 @@ def list_captions(settings: DataSettings) -> Listed:
             raise ValueError(
                 f"limit: expected at most the {len(train)} training images of {settings.data}, got {settings.limit}"
             )
-        train = train[permutation(len(train), 0)[: settings.limit].sort().values]
+        train = train[sample_rows(len(train), settings.limit)]
     return Listed(listing, train, test, (*listing.notes, *notes))
 
 
@@ -91,7 +91,7 @@ def _divide(listing: CaptionList, hold_out: float) -> tuple[torch.Tensor, torch.
     count = min(_MOST_HELD_OUT, round(hold_out * len(everything)))
     if not count:
         return everything, everything[:0], ()
-    test = permutation(len(everything), 0)[:count].sort().values
+    test = sample_rows(len(everything), count)
     kept = torch.ones(len(everything), dtype=torch.bool)
     kept[test] = False
     note = f"{count:,} of {len(everything):,} images are held out, to measure retrieval (--hold-out)"

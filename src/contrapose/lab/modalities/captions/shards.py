@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from contrapose.lab.modalities.images.decoding import ENDINGS
 from contrapose.lab.modalities.progress import progress_bar
 from contrapose.lab.modalities.tars import TarMember, list_tar
 from contrapose.lab.modalities.text.lines import LONGEST, TOO_LONG, Broken
+from contrapose.lab.modalities.text.records import parse_json
 
 _COMPRESSED = re.compile(r"\.(tar\.\w+|tgz|tbz2?|txz)$", re.IGNORECASE)
 _BRACES = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}|\{([^{}]*,[^{}]*)\}")
@@ -157,10 +157,9 @@ def _json(member: TarMember, file: BinaryIO) -> dict[str, Any] | Broken:
     text = _text(member, file)
     if isinstance(text, Broken):
         return text
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        return Broken(f"is not JSON: {error}")
+    values = parse_json(text)
+    if isinstance(values, Broken):
+        return values
     if not isinstance(values, dict):
         return Broken("is not a JSON object")
     caption = values.get(usual_column(tuple(values), CAPTION)) or []

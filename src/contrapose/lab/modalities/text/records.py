@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +56,11 @@ def _parse_csv(record: str) -> Record | Broken:
 
 def _read_json(path: Path) -> Numbered:
     for number, line in read_lines(path):
-        yield number, line if isinstance(line, Broken) else _parse_json(line)
+        yield number, line if isinstance(line, Broken) else parse_json(line)
 
 
-def _parse_json(line: str) -> Record | Broken:
+def parse_json(line: str) -> Record | Broken:
+    """Return a JSON object or array, or why it cannot be used."""
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
@@ -127,36 +128,6 @@ def format_of(path: Path) -> str:
     return ending if ending in FORMATS and not (compressed and ending == ".parquet") else ""
 
 
-def by_name(record: Record, names: Sequence[str]) -> dict[str, Any] | Broken:
-    """Return the values of a record by the names of its columns."""
-    if isinstance(record, dict):
-        return record
-    if len(record) != len(names):
-        columns = f"{len(record):,} column{'' if len(record) == 1 else 's'}"
-        return Broken(f"has {columns}, expected {len(names)} as in the first row")
-    return dict(zip(names, record, strict=True))
-
-
-def row_error(path: Path, number: int, broken: Broken, *, others: int) -> ValueError:
-    """Return the error for the first row of a file that cannot be used, of which there are `others` more."""
-    line = "row" if format_of(path) == ".parquet" else "line"
-    also = f", and {others:,} more {line}{'' if others == 1 else 's'} cannot be used either" if others else ""
-    them = "them" if others else "it"
-    return ValueError(
-        f"data: {path}, {line} {number:,} {broken.reason}{also}; correct {them}, or leave {them} out with --skip-broken"
-    )
-
-
-def first_record(path: Path, records: Numbered) -> Record:
-    """Return the first record that can be read: it tells the columns."""
-    problem = ""
-    for number, record in records:
-        if not isinstance(record, Broken):
-            return record
-        problem = problem or f"has no line that can be read: line {number:,} {record.reason}"
-    raise ValueError(f"data: {path} {problem or 'is empty'}; expected at least one row of text")
-
-
 def is_number(text: str) -> bool:
     """Return whether a cell has a number."""
     try:
@@ -164,8 +135,3 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def read_records(path: Path) -> Numbered:
-    """Yield each record with its number, or why it cannot be used."""
-    return FORMATS[format_of(path)](path)
