@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contrapose.lab.modalities.captions.folder import find_tables, read_folder
-from contrapose.lab.modalities.captions.reading import Reading
+from contrapose.lab.modalities.captions.read_report import ReadReport
 from contrapose.lab.modalities.captions.shapes import is_shapes, read_shapes
 from contrapose.lab.modalities.captions.shards import find_tars, names_tar, read_tars
 from contrapose.lab.modalities.images.decoding import ImagePath
@@ -95,7 +95,7 @@ def _unknown(path: Path) -> str:
     return f"data: cannot tell the format of {path}; {_EXPECTED}"
 
 
-def _complete(reading: Reading, name: str, skip_broken: bool) -> CaptionList:
+def _complete(reading: ReadReport, name: str, skip_broken: bool) -> CaptionList:
     """Check what was read, and return it with notes on what is left out."""
     if not skip_broken:
         reading.check_shares()

@@ -14,10 +14,10 @@ from contrapose.lab.modalities.captions.columns import (
     choose_part_columns,
     image_name,
 )
-from contrapose.lab.modalities.captions.reading import Reading
+from contrapose.lab.modalities.captions.read_report import ReadReport
 from contrapose.lab.modalities.images.folder import all_images
 from contrapose.lab.modalities.tars import printable
-from contrapose.lab.modalities.text.lines import COMPRESSIONS, EMPTY, Broken, read_lines
+from contrapose.lab.modalities.text.lines import COMPRESSIONS, EMPTY, BadLine, read_lines
 from contrapose.lab.modalities.text.records import FORMATS, format_of
 from contrapose.lab.modalities.text.table import Table, no_text, open_table, row_error
 
@@ -37,7 +37,7 @@ def _open(path: Path, requested: Sequence[str] = ()) -> Table:
     return open_table(path, lambda cells: are_names(cells, requested), format=format)
 
 
-def read_folder(file: Path, *, columns: Sequence[str], skip_broken: bool) -> Reading:
+def read_folder(file: Path, *, columns: Sequence[str], skip_broken: bool) -> ReadReport:
     """Read a file of captions, the images in its folder, and the file `split` beside it if there is one."""
     table, images = _open(file, columns), _ImageIndex(file.parent)
     image_column, caption_column, part_column = choose_caption_columns(
@@ -47,13 +47,13 @@ def read_folder(file: Path, *, columns: Sequence[str], skip_broken: bool) -> Rea
         f"expected the images beside {file.name} or in images/, by their names in column {image_column!r}: check the folder "
         "and the column (--columns)"
     )
-    reading = Reading(str(file), advice)
+    reading = ReadReport(str(file), advice)
 
-    def add(row: dict[str, Any], where: str) -> Broken | None:
+    def add(row: dict[str, Any], where: str) -> BadLine | None:
         name, texts = _name(row, image_column), _texts(row, caption_column)
-        if isinstance(name, Broken):
+        if isinstance(name, BadLine):
             return name
-        if isinstance(texts, Broken):
+        if isinstance(texts, BadLine):
             return texts
         image, part = images.find(name), row.get(part_column) or ""
         problem = reading.assign(image, str(part)) if image is not None and part else None
@@ -74,7 +74,7 @@ def _cells(table: Table) -> dict[str, Any]:
     return {} if table.named else dict(zip(table.names, table.first, strict=True))
 
 
-def _read_parts(folder: Path, images: _ImageIndex, reading: Reading, skip_broken: bool) -> None:
+def _read_parts(folder: Path, images: _ImageIndex, reading: ReadReport, skip_broken: bool) -> None:
     """Read the part of each image from split.tsv, in place of a column of the captions."""
     files = find_tables(folder, "split")
     if not files:
@@ -83,9 +83,9 @@ def _read_parts(folder: Path, images: _ImageIndex, reading: Reading, skip_broken
     image_column, part_column = choose_part_columns(table.names, _cells(table), file=str(files[0]))
     reading.parts.clear()
 
-    def assign(row: dict[str, Any], where: str) -> Broken | None:
+    def assign(row: dict[str, Any], where: str) -> BadLine | None:
         name = _name(row, image_column)
-        if isinstance(name, Broken):
+        if isinstance(name, BadLine):
             return name
         image = images.find(name)
         # A name without an image does no harm: its captions, if there are any, are counted already.
@@ -101,17 +101,17 @@ def _read_parts(folder: Path, images: _ImageIndex, reading: Reading, skip_broken
 
 
 def _each_row(
-    table: Table, use: Callable[[dict[str, Any], str], Broken | None], reading: Reading, skip_broken: bool
+    table: Table, use: Callable[[dict[str, Any], str], BadLine | None], reading: ReadReport, skip_broken: bool
 ) -> None:
     """Call `use` with each row; the first one that cannot be used is an error, or is counted if so chosen."""
-    first: tuple[int, Broken] | None = None
+    first: tuple[int, BadLine] | None = None
     others = 0
     for number, row in table.rows():
         where = f"line {number:,} of {table.path.name}"
         if row == EMPTY:
             reading.empty.append(where)
             continue
-        problem = row if isinstance(row, Broken) else use(row, where)
+        problem = row if isinstance(row, BadLine) else use(row, where)
         if problem is None:
             continue
         reading.broken.append(f"{where} {problem.reason}")
@@ -120,12 +120,12 @@ def _each_row(
         raise row_error(table.path, first[0], first[1], others=others)
 
 
-def _name(row: dict[str, Any], column: str) -> str | Broken:
+def _name(row: dict[str, Any], column: str) -> str | BadLine:
     cell = row.get(column)
     return image_name(cell) if isinstance(cell, str) else no_text(cell, column)
 
 
-def _texts(row: dict[str, Any], column: str) -> list[str] | Broken:
+def _texts(row: dict[str, Any], column: str) -> list[str] | BadLine:
     """Return the captions of a row: one text, or a list of them."""
     cell = row.get(column)
     texts = [] if cell is None else cell if isinstance(cell, list) else [cell]

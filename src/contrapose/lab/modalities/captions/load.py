@@ -25,7 +25,7 @@ _OF_CLASSES = ("classes", "imbalance", "probe_data")
 
 
 @dataclass(frozen=True)
-class Lines:
+class LineTable:
     """Texts in memory, as rows of one column."""
 
     path: Path
@@ -46,7 +46,7 @@ class Lines:
 
 
 @dataclass(frozen=True)
-class Listed:
+class CaptionIndex:
     """A data set's images and captions, before anything is decoded: the numbers of those to train on and to test with."""
 
     listing: CaptionList
@@ -54,13 +54,13 @@ class Listed:
     test: torch.Tensor
     notes: tuple[str, ...]
 
-    def training_texts(self) -> Lines:
+    def training_texts(self) -> LineTable:
         """Return the captions of the training images."""
         texts = tuple(text for image in self.train.tolist() for text in self.listing.captions[image])
-        return Lines(Path(self.listing.name), texts)
+        return LineTable(Path(self.listing.name), texts)
 
 
-def list_captions(settings: DataSettings) -> Listed:
+def list_captions(settings: DataSettings) -> CaptionIndex:
     """List a run's images and captions, and divide them: as the data says, or with some held out."""
     for name in _OF_CLASSES:
         if getattr(settings, name):
@@ -73,7 +73,7 @@ def list_captions(settings: DataSettings) -> Listed:
                 f"limit: expected at most the {len(train)} training images of {settings.data}, got {settings.limit}"
             )
         train = train[sample_rows(len(train), settings.limit)]
-    return Listed(listing, train, test, (*listing.notes, *notes))
+    return CaptionIndex(listing, train, test, (*listing.notes, *notes))
 
 
 def _divide(listing: CaptionList, hold_out: float) -> tuple[torch.Tensor, torch.Tensor, tuple[str, ...]]:
@@ -99,7 +99,7 @@ def _divide(listing: CaptionList, hold_out: float) -> tuple[torch.Tensor, torch.
 
 
 def load(
-    settings: DataSettings, listed: Listed, tokenizer: Any, views: CaptionViews, *, cache: Path | None = None
+    settings: DataSettings, listed: CaptionIndex, tokenizer: Any, views: CaptionViews, *, cache: Path | None = None
 ) -> Split:
     """Load a run's images, in memory unless they are streamed, and the tokens of their captions."""
     images = Files(listed.listing.name, listed.listing.images, None, max_megapixels=settings.max_megapixels)
@@ -113,7 +113,7 @@ def load(
 
 
 def _captions(images: Files, listing: CaptionList, tokenizer: Any, *, length: int, cache: Path | None) -> Captions:
-    lines = Lines(Path(listing.name), tuple(text for captions in listing.captions for text in captions))
+    lines = LineTable(Path(listing.name), tuple(text for captions in listing.captions for text in captions))
     number = torch.tensor([len(captions) for captions in listing.captions])
     return Captions(
         images=images,

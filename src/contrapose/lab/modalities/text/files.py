@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from contrapose.lab.modalities.text.columns import choose_columns, known_order
-from contrapose.lab.modalities.text.lines import COMPRESSIONS, LONGEST, TOO_LONG, Broken
+from contrapose.lab.modalities.text.lines import COMPRESSIONS, LONGEST, TOO_LONG, BadLine
 from contrapose.lab.modalities.text.records import FORMATS, format_of, is_number
 from contrapose.lab.modalities.text.table import Table, no_text, open_table, row_error
 
@@ -34,11 +34,11 @@ class TextFile:
         """Yield one text for each column, row by row; a row that cannot be used is an error, or is skipped if so chosen."""
         rows, empty = self._read(), True
         for number, row in rows:
-            if not isinstance(row, Broken):
+            if not isinstance(row, BadLine):
                 empty = False
                 yield row
             elif not self.skip_broken:
-                raise row_error(self.path, number, row, others=sum(isinstance(other, Broken) for _, other in rows))
+                raise row_error(self.path, number, row, others=sum(isinstance(other, BadLine) for _, other in rows))
         if empty:
             raise ValueError(f"data: {self.path} has no row that can be used; expected at least one row of text")
 
@@ -55,7 +55,7 @@ class TextFile:
     def _counts(self) -> tuple[int, int]:
         if not self.skip_broken:
             return sum(1 for _ in self.rows()), 0
-        broken = Counter(isinstance(row, Broken) for _, row in self._read())
+        broken = Counter(isinstance(row, BadLine) for _, row in self._read())
         return broken[False], broken[True]
 
     @cached_property
@@ -67,12 +67,12 @@ class TextFile:
         digest.update(json.dumps(settings).encode())
         return digest.hexdigest()
 
-    def _read(self) -> Iterator[tuple[int, tuple[str, ...] | Broken]]:
+    def _read(self) -> Iterator[tuple[int, tuple[str, ...] | BadLine]]:
         """Yield the number of each row and its texts, or why it cannot be used."""
         for number, row in self.table.rows():
-            yield number, row if isinstance(row, Broken) else self._choose(row)
+            yield number, row if isinstance(row, BadLine) else self._choose(row)
 
-    def _choose(self, row: dict[str, object]) -> tuple[str, ...] | Broken:
+    def _choose(self, row: dict[str, object]) -> tuple[str, ...] | BadLine:
         """Return the texts of the columns."""
         texts = []
         for column in self.columns:
@@ -80,7 +80,7 @@ class TextFile:
             if not isinstance(text, str):
                 return no_text(text, column)
             if not text.strip():
-                return Broken(f"has an empty text in column {column!r}")
+                return BadLine(f"has an empty text in column {column!r}")
             if len(text) > LONGEST:
                 return TOO_LONG
             texts.append(text)
@@ -145,7 +145,7 @@ def _are_names(cells: Sequence[str], columns: Sequence[str]) -> bool:
 def _check_numbers(texts: TextFile) -> None:
     """Refuse a column of numbers beside others: a score or an id is not a text."""
     # Of two rows, since the first one may have names that are not recognised as such.
-    rows = (row for _, row in islice(texts._read(), 2) if not isinstance(row, Broken))
+    rows = (row for _, row in islice(texts._read(), 2) if not isinstance(row, BadLine))
     for row in rows:
         for column, cell in zip(texts.columns, row, strict=True):
             if len(row) > 1 and is_number(cell):

@@ -9,33 +9,33 @@ from pathlib import Path
 from typing import Any
 
 from contrapose.extras import needs_extra
-from contrapose.lab.modalities.text.lines import COMPRESSIONS, EMPTY, LONGEST, Broken, read_lines
+from contrapose.lab.modalities.text.lines import COMPRESSIONS, EMPTY, LONGEST, BadLine, read_lines
 
 Record = list[Any] | dict[str, Any]
-Numbered = Iterator[tuple[int, Record | Broken]]  # with the number of the line or row
+Numbered = Iterator[tuple[int, Record | BadLine]]  # with the number of the line or row
 _BATCH = 4096  # rows of a Parquet file that are read at a time
 
 
 def _read_plain(path: Path) -> Numbered:
     for number, line in read_lines(path):
-        yield number, line if isinstance(line, Broken) else [line]
+        yield number, line if isinstance(line, BadLine) else [line]
 
 
 def _read_tsv(path: Path) -> Numbered:
     # A quotation mark is an ordinary character: sentences contain them unpaired.
     for number, line in read_lines(path):
-        yield number, line if isinstance(line, Broken) else line.split("\t")
+        yield number, line if isinstance(line, BadLine) else line.split("\t")
 
 
 def _read_csv(path: Path) -> Numbered:
     """Yield the number of each record's first line, and its cells; a quoted cell may have line breaks."""
     start, record = 0, ""
     for number, line in read_lines(path):
-        if isinstance(line, Broken) and not (record and line == EMPTY):
+        if isinstance(line, BadLine) and not (record and line == EMPTY):
             record = ""
             yield number, line
             continue
-        text = "" if isinstance(line, Broken) else line
+        text = "" if isinstance(line, BadLine) else line
         start, record = (start, f"{record}\n{text}") if record else (number, text)
         # Quotation marks come in pairs in a complete record; one that is not closed must not swallow the whole file.
         if record.count('"') % 2 == 0 or len(record) > LONGEST:
@@ -45,32 +45,32 @@ def _read_csv(path: Path) -> Numbered:
         yield start, _parse_csv(record)
 
 
-def _parse_csv(record: str) -> Record | Broken:
+def _parse_csv(record: str) -> Record | BadLine:
     if record.count('"') % 2:
-        return Broken("has a quotation mark that is not closed")
+        return BadLine("has a quotation mark that is not closed")
     try:
         return next(csv.reader([record], strict=True))
     except csv.Error as error:
-        return Broken(f"is not CSV: {error}")
+        return BadLine(f"is not CSV: {error}")
 
 
 def _read_json(path: Path) -> Numbered:
     for number, line in read_lines(path):
-        yield number, line if isinstance(line, Broken) else parse_json(line)
+        yield number, line if isinstance(line, BadLine) else parse_json(line)
 
 
-def parse_json(line: str) -> Record | Broken:
+def parse_json(line: str) -> Record | BadLine:
     """Return a JSON object or array, or why it cannot be used."""
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
-        return Broken(f"is not JSON: {error.msg} (character {error.pos + 1})")
+        return BadLine(f"is not JSON: {error.msg} (character {error.pos + 1})")
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
-        return Broken(f"is not JSON that can be read: {error}")
+        return BadLine(f"is not JSON that can be read: {error}")
     if not isinstance(value, dict | list):
-        return Broken("is neither a JSON object nor an array")
+        return BadLine("is neither a JSON object nor an array")
     if "\\ud" in line.lower() and not _is_unicode(value):
-        return Broken("has half of a surrogate pair, which is not a character")
+        return BadLine("has half of a surrogate pair, which is not a character")
     return value
 
 

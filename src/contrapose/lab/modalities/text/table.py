@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contrapose.lab.modalities.text.lines import Broken
+from contrapose.lab.modalities.text.lines import BadLine
 from contrapose.lab.modalities.text.records import FORMATS, Record, format_of
 
 
@@ -32,11 +32,11 @@ class Table:
             return ("text",)
         return tuple(map(str, self.first if self.named else range(1, len(self.first) + 1)))
 
-    def rows(self) -> Iterator[tuple[int, dict[str, Any] | Broken]]:
+    def rows(self) -> Iterator[tuple[int, dict[str, Any] | BadLine]]:
         """Yield each row's number and its values by name, or why it cannot be used."""
         names, names_follow = self.names, self.header
         for number, record in FORMATS[self.format](self.path):
-            if isinstance(record, Broken | dict):
+            if isinstance(record, BadLine | dict):
                 yield number, record
             elif names_follow:
                 names_follow = False
@@ -44,7 +44,7 @@ class Table:
                 yield number, dict(zip(names, record, strict=True))
             else:
                 columns = f"{len(record):,} column{'' if len(record) == 1 else 's'}"
-                yield number, Broken(f"has {columns}, expected {len(names)} as in the first row")
+                yield number, BadLine(f"has {columns}, expected {len(names)} as in the first row")
 
 
 def open_table(path: Path, are_names: Callable[[Sequence[Any]], bool], *, format: str = "") -> Table:
@@ -56,19 +56,19 @@ def open_table(path: Path, are_names: Callable[[Sequence[Any]], bool], *, format
     format = format or format_of(path)
     problem = ""
     for number, record in FORMATS[format](path):
-        if not isinstance(record, Broken):
+        if not isinstance(record, BadLine):
             return Table(path, format, record, header=isinstance(record, list) and are_names(record))
         problem = problem or f"has no line that can be read: line {number:,} {record.reason}"
     raise ValueError(f"data: {path} {problem or 'is empty'}; expected at least one row of text")
 
 
-def no_text(cell: object, column: str) -> Broken:
+def no_text(cell: object, column: str) -> BadLine:
     """Return that a cell has something else than a text."""
     value = "no text" if cell is None else f"{type(cell).__name__} instead of a text"
-    return Broken(f"has {value} in column {column!r}")
+    return BadLine(f"has {value} in column {column!r}")
 
 
-def row_error(path: Path, number: int, broken: Broken, *, others: int) -> ValueError:
+def row_error(path: Path, number: int, broken: BadLine, *, others: int) -> ValueError:
     """Return the error for the first row of a file that cannot be used, of which there are `others` more."""
     line = "row" if format_of(path) == ".parquet" else "line"
     also = f", and {others:,} more {line}{'' if others == 1 else 's'} cannot be used either" if others else ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from contrapose.lab.modalities.captions.columns import PARTS
 from contrapose.lab.modalities.images.decoding import ImagePath
 from contrapose.lab.modalities.tars import printable
-from contrapose.lab.modalities.text.lines import Broken
+from contrapose.lab.modalities.text.lines import BadLine
 
 LARGEST_SHARE = 0.5  # of captions or images that may be left out; more is hardly what the user means
 _LONG = 1000  # characters, from which on a caption is far longer than the tokens that any encoder here reads
@@ -16,7 +16,7 @@ _NAMED = 3  # names in a note
 
 
 @dataclass
-class Reading:
+class ReadReport:
     """Captions by image, in the order of the data, with the names of all that is left out."""
 
     source: str  # of the data, for messages
@@ -42,13 +42,13 @@ class Reading:
         elif captions:
             self.captions.setdefault(image, []).extend(captions)
 
-    def assign(self, image: ImagePath, name: str) -> Broken | None:
+    def assign(self, image: ImagePath, name: str) -> BadLine | None:
         """Put an image into the part of this name; return why that cannot be, if so."""
         part = PARTS.get(name.strip().lower(), "")
         if not part:
-            return Broken(f"has the part {name!r}, expected train, val or test")
+            return BadLine(f"has the part {name!r}, expected train, val or test")
         if self.parts.setdefault(image, part) != part:
-            return Broken(f"has {image.name} in {part}, but it is in {self.parts[image]} already")
+            return BadLine(f"has {image.name} in {part}, but it is in {self.parts[image]} already")
         return None
 
     def check_shares(self) -> None:
@@ -98,10 +98,10 @@ class Reading:
     def _note(self, sentence: str, names: Sequence[str], total: int = 0) -> None:
         if names:
             of = f" of {total:,}" if total else ""
-            self.notes.append(f"data: {sentence}: {len(names):,}{of} ({some(names)})")
+            self.notes.append(f"data: {sentence}: {len(names):,}{of} ({first_names(names)})")
 
 
-def some(names: Sequence[str]) -> str:
+def first_names(names: Sequence[str]) -> str:
     """Name the first few, and say how many more there are."""
     different = list(dict.fromkeys(names))
     more = f" and {len(different) - _NAMED:,} more" if len(different) > _NAMED else ""
