@@ -11,7 +11,7 @@ from typing import Any
 from contrapose.lab.modalities.captions.columns import (
     are_names,
     choose_caption_columns,
-    choose_part_columns,
+    choose_split_columns,
     image_name,
 )
 from contrapose.lab.modalities.captions.read_report import ReadReport
@@ -40,7 +40,7 @@ def _open(path: Path, requested: Sequence[str] = ()) -> Table:
 def read_folder(file: Path, *, columns: Sequence[str], skip_broken: bool) -> ReadReport:
     """Read a file of captions, the images in its folder, and the file `split` beside it if there is one."""
     table, images = _open(file, columns), _ImageIndex(file.parent)
-    image_column, caption_column, part_column = choose_caption_columns(
+    image_column, caption_column, split_column = choose_caption_columns(
         table.names, _cells(table), columns, file=str(file)
     )
     advice = (
@@ -55,14 +55,14 @@ def read_folder(file: Path, *, columns: Sequence[str], skip_broken: bool) -> Rea
             return name
         if isinstance(texts, BadLine):
             return texts
-        image, part = images.find(name), row.get(part_column) or ""
-        problem = reading.assign(image, str(part)) if image is not None and part else None
+        image, split = images.find(name), row.get(split_column) or ""
+        problem = reading.assign(image, str(split)) if image is not None and split else None
         if problem is None:
             reading.add(image, name, texts, where)
         return problem
 
     _each_row(table, add, reading, skip_broken)
-    _read_parts(file.parent, images, reading, skip_broken)
+    _read_splits(file.parent, images, reading, skip_broken)
     if reading.without_image and reading.without_image[0].startswith(("http://", "https://")):
         reading.advice = "the images are web addresses: download them first, for example with img2dataset"
     reading.without_caption += [printable(name) for name, path in images.paths.items() if path not in reading.captions]
@@ -74,14 +74,14 @@ def _cells(table: Table) -> dict[str, Any]:
     return {} if table.named else dict(zip(table.names, table.first, strict=True))
 
 
-def _read_parts(folder: Path, images: _ImageIndex, reading: ReadReport, skip_broken: bool) -> None:
-    """Read the part of each image from split.tsv, in place of a column of the captions."""
+def _read_splits(folder: Path, images: _ImageIndex, reading: ReadReport, skip_broken: bool) -> None:
+    """Read the split of each image from split.tsv, in place of a column of the captions."""
     files = find_tables(folder, "split")
     if not files:
         return
     table = _open(files[0])
-    image_column, part_column = choose_part_columns(table.names, _cells(table), file=str(files[0]))
-    reading.parts.clear()
+    image_column, split_column = choose_split_columns(table.names, _cells(table), file=str(files[0]))
+    reading.splits.clear()
 
     def assign(row: dict[str, Any], where: str) -> BadLine | None:
         name = _name(row, image_column)
@@ -89,10 +89,10 @@ def _read_parts(folder: Path, images: _ImageIndex, reading: ReadReport, skip_bro
             return name
         image = images.find(name)
         # A name without an image does no harm: its captions, if there are any, are counted already.
-        return None if image is None else reading.assign(image, str(row.get(part_column) or ""))
+        return None if image is None else reading.assign(image, str(row.get(split_column) or ""))
 
     _each_row(table, assign, reading, skip_broken)
-    if not reading.parts:
+    if not reading.splits:
         # Without this, all images would be trained on, test images too.
         raise ValueError(
             f"data: {files[0]} names no image of {folder}; expected the names that the captions have, such as "

@@ -77,12 +77,12 @@ def list_captions(settings: DataSettings) -> CaptionIndex:
 
 
 def _divide(listing: CaptionList, hold_out: float) -> tuple[torch.Tensor, torch.Tensor, tuple[str, ...]]:
-    """Return the numbers of training and test images, and notes. A validation part stands in for a missing test part."""
+    """Return the numbers of training and test images, and notes. A validation split stands in for a missing test split."""
     everything = torch.arange(len(listing.images))
-    if listing.parts:
+    if listing.splits:
         members = {
-            part: torch.tensor([n for n, own in enumerate(listing.parts) if own == part], dtype=torch.long)
-            for part in ("train", "val", "test")
+            split: torch.tensor([n for n, own in enumerate(listing.splits) if own == split], dtype=torch.long)
+            for split in ("train", "val", "test")
         }
         if not len(members["train"]):
             raise ValueError(f"data: {listing.name} says which images are val or test, and none that are train")

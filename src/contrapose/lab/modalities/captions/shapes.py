@@ -127,7 +127,7 @@ def _drawing(number: int, draw: list[float]) -> Drawing:
 
 
 def read_shapes() -> ReadReport:
-    """List the images with their captions and parts."""
+    """List the images with their captions and splits."""
     reading = ReadReport(source=NAME, advice="")
     for drawing in drawings():
         reading.add(drawing, drawing.name, drawing.captions, str(drawing))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from contrapose.lab.modalities.captions.columns import CAPTION, PART, PARTS, usual_column
+from contrapose.lab.modalities.captions.columns import CAPTION, SPLIT, SPLITS, usual_column
 from contrapose.lab.modalities.captions.read_report import ReadReport, first_names
 from contrapose.lab.modalities.images.decoding import ENDINGS
 from contrapose.lab.modalities.progress import progress_bar
@@ -72,15 +72,15 @@ def read_tars(tars: Sequence[Path], *, source: str, skip_broken: bool) -> ReadRe
         "expected samples as WebDataset writes them: KEY.jpg with KEY.txt, or with KEY.json that has a caption, where the key "
         "ends at the first dot; unpack a tar of a folder with captions.tsv, and use the folder"
     )
-    reading, parts = ReadReport(source, advice), _parts_by_name(tars)
+    reading, splits = ReadReport(source, advice), _splits_by_name(tars)
     with progress_bar("listing tars", len(tars)) as advance:
         for tar in tars:
-            _read_tar(tar, parts.get(tar, ""), reading, skip_broken)
+            _read_tar(tar, splits.get(tar, ""), reading, skip_broken)
             advance()
     return reading
 
 
-def _read_tar(tar: Path, part: str, reading: ReadReport, skip_broken: bool) -> None:
+def _read_tar(tar: Path, split: str, reading: ReadReport, skip_broken: bool) -> None:
     listing = list_tar(tar)
     if listing.problem and not skip_broken:
         raise ValueError(
@@ -90,7 +90,7 @@ def _read_tar(tar: Path, part: str, reading: ReadReport, skip_broken: bool) -> N
         reading.notes.append(f"data: {tar} {listing.problem}; its complete samples are used (--skip-broken)")
     with tar.open("rb") as file:
         for sample in _samples(tar, listing.members).values():
-            problem = _add(sample, part, reading, file)
+            problem = _add(sample, split, reading, file)
             if problem is not None and not skip_broken:
                 raise ValueError(f"data: {problem}; correct it, or leave it out with --skip-broken")
             reading.broken += [problem] if problem is not None else []
@@ -114,7 +114,7 @@ def _samples(tar: Path, members: Sequence[TarMember]) -> dict[str, dict[str, Tar
     return samples
 
 
-def _add(sample: dict[str, TarMember], part: str, reading: ReadReport, file: BinaryIO) -> str | None:
+def _add(sample: dict[str, TarMember], split: str, reading: ReadReport, file: BinaryIO) -> str | None:
     """Add one sample; return a member that cannot be used with the reason."""
     image, texts, values = sample.get("image"), [], {}
     if "json" in sample:
@@ -132,8 +132,8 @@ def _add(sample: dict[str, TarMember], part: str, reading: ReadReport, file: Bin
     if caption is None:
         reading.without_caption.append(str(image))
         return None
-    part = values.get("part") or part
-    problem = reading.assign(image, part) if image is not None and part else None
+    split = values.get("split") or split
+    problem = reading.assign(image, split) if image is not None and split else None
     if problem is not None:
         return f"{caption} {problem.reason}"
     reading.add(image, str(caption), texts, str(caption))
@@ -153,7 +153,7 @@ def _text(member: TarMember, file: BinaryIO) -> str | BadLine:
 
 
 def _json(member: TarMember, file: BinaryIO) -> dict[str, Any] | BadLine:
-    """Return the captions and the part of a JSON object; no captions if it has none."""
+    """Return the captions and the split of a JSON object; no captions if it has none."""
     text = _text(member, file)
     if isinstance(text, BadLine):
         return text
@@ -166,17 +166,17 @@ def _json(member: TarMember, file: BinaryIO) -> dict[str, Any] | BadLine:
     captions = caption if isinstance(caption, list) else [caption]
     if not all(isinstance(text, str) for text in captions):
         return BadLine("has a caption that is not a text")
-    return {"captions": captions, "part": str(values.get(usual_column(tuple(values), PART)) or "")}
+    return {"captions": captions, "split": str(values.get(usual_column(tuple(values), SPLIT)) or "")}
 
 
-def _parts_by_name(tars: Sequence[Path]) -> dict[Path, str]:
-    """Return the part of each tar if all names tell one, such as cc3m-train-0000.tar, and they differ; else none."""
-    named = {tar: _parts_in(tar.name) or _parts_in(tar.parent.name) for tar in tars}
+def _splits_by_name(tars: Sequence[Path]) -> dict[Path, str]:
+    """Return the split of each tar if all names tell one, such as cc3m-train-0000.tar, and they differ; else none."""
+    named = {tar: _splits_in(tar.name) or _splits_in(tar.parent.name) for tar in tars}
     different = set().union(*named.values())
-    if len(different) < 2 or any(len(parts) != 1 for parts in named.values()):
+    if len(different) < 2 or any(len(splits) != 1 for splits in named.values()):
         return {}
-    return {tar: next(iter(parts)) for tar, parts in named.items()}
+    return {tar: next(iter(splits)) for tar, splits in named.items()}
 
 
-def _parts_in(name: str) -> set[str]:
-    return {PARTS[word] for word in re.split(r"[^a-z]+", name.lower()) if word in PARTS}
+def _splits_in(name: str) -> set[str]:
+    return {SPLITS[word] for word in re.split(r"[^a-z]+", name.lower()) if word in SPLITS}
