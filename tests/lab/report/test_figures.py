@@ -13,8 +13,8 @@ from PIL import Image
 
 from contrapose.explanation import Subject, relative_penalty
 from contrapose.lab.report.document import Chart
-from contrapose.lab.report.draw import plotly
 from contrapose.lab.report.embedding import NamedEmbedding, map_figure, map_page, map_points, project_to_plane
+from contrapose.lab.report.interactive import plotly
 from contrapose.lab.report.loss import explain_figure
 from contrapose.lab.report.page import drawing, page, section
 from contrapose.lab.report.render import as_html

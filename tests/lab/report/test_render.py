@@ -7,17 +7,19 @@ import io
 import json
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from matplotlib.figure import Figure
 
 from contrapose.explanation import Subject
+from contrapose.extras import MissingPackage
 from contrapose.lab.modalities.images.digits import digits
 from contrapose.lab.modalities.images.sheet import contact_sheet
 from contrapose.lab.modalities.images.views import Views
@@ -35,10 +37,12 @@ from contrapose.lab.report.document import (
     Thumbnails,
     words,
 )
+from contrapose.lab.report.draw import figure
 from contrapose.lab.report.embedding import NamedEmbedding, map_figure, map_points
+from contrapose.lab.report.interactive import plotly
 from contrapose.lab.report.loss import explain_figure
 from contrapose.lab.report.render import as_html, as_markdown, write
-from contrapose.lab.report.style import figure_style
+from contrapose.lab.report.style import COLOURS, figure_style
 
 TABLE = Table(
     "Accuracy",
@@ -83,6 +87,25 @@ def test_same_document_gives_the_same_bytes(tmp_path: Path) -> None:
     assert files == ["index.html", "index.md", "part-1.png", "part-1.svg", "part-2.png", "part-2.svg"]
     for name in files:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_only_a_page_with_charts_has_and_needs_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(as_html(DOCUMENT)) > 1_000_000
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)  # as if it were not installed
+    without_charts = replace(DOCUMENT, sections=(Section("Part", blocks=(words("Some words."), TABLE)),))
+    assert len(as_html(without_charts)) < 20_000
+    with pytest.raises(MissingPackage, match=r"a page with charts needs plotly, .*\[figures\]"):
+        as_html(DOCUMENT)
+
+
+def test_a_method_has_the_same_colour_in_both_drawings_and_beside_printed_numbers() -> None:
+    ours, paper = (Series(name, (1.0, 2.0), (3.0, 4.0), printed=name == "paper") for name in ("ours", "paper"))
+    for series in ((ours, ours), (paper, ours, ours)):
+        chart = Chart("Curve", "x", "y", series)
+        traces = cast("list[dict[str, Any]]", plotly(chart)["data"])
+        assert [trace["line"]["color"] for trace in traces if trace["name"] == "ours"] == list(COLOURS[:2])
+        lines = figure(chart).axes[0].lines
+        assert [line.get_color() for line in lines if line.get_label() == "ours"] == list(COLOURS[:2])
 
 
 def test_a_picture_is_in_the_page_and_beside_it(tmp_path: Path) -> None:
@@ -150,10 +173,10 @@ def test_a_hostile_name_is_text_everywhere(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_hostile_name_is_text_in_figures() -> None:
-    for figure in (hostile_figure(), explain_figure([replace(Subject.of("simclr"), name=HOSTILE)])):
+    for picture in (hostile_figure(), explain_figure([replace(Subject.of("simclr"), name=HOSTILE)])):
         drawn = io.StringIO()
         with figure_style():  # texts as texts and not as outlines
-            figure.savefig(drawn, format="svg")
+            picture.savefig(drawn, format="svg")
         assert html.unescape(drawn.getvalue()).count(HOSTILE) >= 1
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,25 @@ class Chart:
     series: tuple[Series, ...]
     log_x: bool = False
     alt: str = ""  # description for screen readers
+
+    @property
+    def is_map(self) -> bool:
+        """Whether the axes have no name: distances of a projection have a meaning, its coordinates do not."""
+        return not (self.x or self.y)
+
+    def numbered(self) -> Iterator[tuple[int, Series]]:
+        """Yield each series with its number, which chooses its colour and marker."""
+        # Counted apart, so that a method keeps its colour whether or not the paper's numbers are drawn as well.
+        counts = {True: count(), False: count()}
+        return ((next(counts[series.printed]), series) for series in self.series)
+
+    def log_ticks(self) -> dict[float, str]:
+        """Return a tick for each x value, if there are at most 15, with its text.
+
+        By default a logarithmic axis labels only powers of ten, and most charts over temperature span just one or two.
+        """
+        values = sorted({x for series in self.series for x in series.x})
+        return {x: f"{x:g}" for x in values} if len(values) <= 15 else {}
 
 
 @dataclass(frozen=True)

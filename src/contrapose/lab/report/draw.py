@@ -1,8 +1,7 @@
-"""Draw charts and heat maps: as matplotlib figures for PNG and SVG files, and as plotly JSON for the HTML page."""
+"""Draw charts, heat maps and thumbnails with matplotlib, for PNG and SVG files."""
 
 from __future__ import annotations
 
-import html
 import io
 from collections.abc import Sequence
 from textwrap import fill
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from contrapose.lab.report.document import Chart, Heat, Series, Thumbnails
 from contrapose.lab.report.labels import label_places
 from contrapose.lab.report.page import JPEG_START
-from contrapose.lab.report.style import COLOURS, MARKERS, curve_style, figure_style, literal, new_figure
+from contrapose.lab.report.style import COLOURS, MARKERS, curve_style, figure_style, hide_axes, literal, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
 _TITLE_LENGTH = 75  # characters; matplotlib cuts off what does not fit
 _NAME_LENGTH = 22  # characters in a line of a group's name, for each of its thumbnails
-_PLOTLY_DASHES = ("solid", "dash", "dashdot", "dot", "longdash", "longdashdot")
-_PLOTLY_SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
 
 
 def figure(block: Chart | Heat | Thumbnails) -> Figure:
@@ -73,43 +70,27 @@ def _draw_frame(ax: Any, mark: str) -> None:
 def _draw_chart(chart: Chart) -> Figure:
     with figure_style():
         fig, (ax,) = new_figure(1, 1, (7.2, 4.6))
-        # Counted apart, so that a method keeps its colour whether or not the paper's numbers are drawn as well.
-        measured_count = printed_count = 0
-        for series, places in zip(chart.series, label_places(chart), strict=True):
+        for (index, series), places in zip(chart.numbered(), label_places(chart), strict=True):
             if series.printed:
-                _draw_printed(ax, series, printed_count)
-                printed_count += 1
+                _draw_printed(ax, series, index)
             else:
-                _draw_measured(ax, series, measured_count, places)
-                measured_count += 1
+                _draw_measured(ax, series, index, places)
         ax.set_title(literal(fill(chart.title, _TITLE_LENGTH)))
         ax.set_xlabel(literal(chart.x))
         ax.set_ylabel(literal(chart.y))
         if chart.log_x:
             ax.set_xscale("log")
-            ticks = _ticks(chart)
+            ticks = chart.log_ticks()
             if ticks:
-                ax.set_xticks(ticks["tickvals"], ticks["ticktext"])
+                ax.set_xticks(list(ticks), list(ticks.values()))
                 ax.minorticks_off()
         # Points of a map cover the whole area, so its legend is outside.
-        outside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "markerscale": 2} if _is_map(chart) else {}
-        if _is_map(chart):
-            _hide_axes(ax)
+        outside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "markerscale": 2} if chart.is_map else {}
+        if chart.is_map:
+            hide_axes(ax)
         if chart.series:
             ax.legend(fontsize=8, ncols=1 + len(chart.series) // (24 if outside else 9), **outside)
         return fig
-
-
-def _is_map(chart: Chart) -> bool:
-    """Return whether the axes have no name: distances of a projection have a meaning, its coordinates do not."""
-    return not (chart.x or chart.y)
-
-
-def _hide_axes(ax: Any) -> None:
-    ax.set_xticks([])
-    ax.set_yticks([])
-    ax.set_aspect("equal", "datalim")
-    ax.spines[:].set_visible(False)
 
 
 def _draw_printed(ax: Any, series: Series, index: int) -> None:
@@ -159,83 +140,3 @@ def _draw_heat_map(heat: Heat) -> Figure:
         if measured:  # matplotlib warns about the colour bar of an empty range
             fig.colorbar(image)
         return fig
-
-
-def _ticks(chart: Chart) -> dict[str, object]:
-    """Return a tick for each x value, if there are at most 15.
-
-    By default a logarithmic axis labels only powers of ten, and most charts over temperature span just one or two.
-    """
-    values = sorted({x for series in chart.series for x in series.x})
-    return {"tickvals": values, "ticktext": [f"{x:g}" for x in values]} if len(values) <= 15 else {}
-
-
-def plotly(block: Chart | Heat) -> dict[str, object]:
-    """Return the same drawing as plotly JSON, with zoom, hover texts and a legend that hides series; without its title."""
-    x, y = ({"text": _plotly_text(title)} for title in (block.x, block.y))
-    layout: dict[str, object] = {
-        "xaxis": {"title": x, "automargin": True},
-        "yaxis": {"title": y}, "margin": {"l": 60, "r": 20, "t": 30, "b": 50}, "template": "none",
-        "font": {"family": "system-ui, sans-serif"}, "hovermode": "closest",
-        # At the bottom of the container: below a narrow chart it has several lines, and plotly makes room for them.
-        "legend": {"font": {"size": 11}, "orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom"},
-    }  # fmt: skip
-    if isinstance(block, Heat):
-        # Categories, not numbers: cells of equal size, as in the PNG.
-        layout["xaxis"] = {"title": x, "type": "category"}
-        layout["yaxis"] = {"title": y, "type": "category"}
-        return {"data": [_plotly_heat_map(block)], "layout": layout}
-    if block.log_x:
-        layout["xaxis"] = {"title": x, "automargin": True, "type": "log", **_ticks(block)}
-    if _is_map(block):
-        layout |= {"xaxis": {"visible": False}, "yaxis": {"visible": False, "scaleanchor": "x"}}
-    data, measured_count, printed_count = [], 0, 0
-    for series, places in zip(block.series, label_places(block), strict=True):
-        data.append(_plotly_trace(series, printed_count if series.printed else measured_count, places))
-        printed_count += series.printed
-        measured_count += not series.printed
-    return {"data": data, "layout": layout}
-
-
-def _plotly_text(text: str) -> str:
-    """Return a text, in one or several lines, as plotly shows it: "<" would start a tag there."""
-    return html.escape(text, quote=False).replace("\n", "<br>")  # plotly shows &quot; as it is
-
-
-def _plotly_heat_map(heat: Heat) -> dict[str, object]:
-    return {
-        "type": "heatmap",
-        "z": heat.values,
-        "text": [["" if value is None else f"{value:.1f}" for value in row] for row in heat.values],
-        "texttemplate": "%{text}",
-        "colorscale": "Cividis",
-        "x": [f"{x:g}" for x in heat.xs],
-        "y": [f"{y:g}" for y in heat.ys],
-    }
-
-
-def _plotly_trace(series: Series, index: int, places: Sequence[str]) -> dict[str, object]:
-    trace: dict[str, object] = {"name": _plotly_text(series.name), "x": series.x, "y": series.y}
-    symbol = _PLOTLY_SYMBOLS[index % len(_PLOTLY_SYMBOLS)]
-    if series.printed:
-        trace |= {"mode": "lines+markers", "line": {"color": "#888", "dash": "dot", "width": 1.5}}
-        trace["marker"] = {"color": "#888", "symbol": f"{symbol}-open", "size": 6}
-    else:
-        colour = COLOURS[index % len(COLOURS)]
-        mode = "markers" if series.points or len(series.x) == 1 else "lines" if len(series.x) > 60 else "lines+markers"
-        trace |= {"mode": mode, "line": {"color": colour, "dash": _PLOTLY_DASHES[index % len(_PLOTLY_DASHES)]}}
-        trace["marker"] = {"color": colour, "symbol": symbol, "size": 5 if series.points else 8}
-    if any(series.spread):
-        trace["error_y"] = {"type": "data", "array": series.spread}
-    if series.labels:
-        trace["hovertext"] = [_plotly_text(label) for label in series.labels]
-        if series.points:  # of a map, whose coordinates have no meaning
-            trace["hoverinfo"] = "text"
-    if series.annotations:
-        trace |= {
-            "text": [_plotly_text(text) for text in series.annotations],
-            "mode": f"{trace['mode']}+text",
-            "textposition": places,
-        }
-        trace["cliponaxis"] = False
-    return trace

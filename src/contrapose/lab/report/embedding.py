@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from contrapose.lab.report.document import Chart, Document, Section, Series
-from contrapose.lab.report.style import COLOURS, MARKERS, figure_style, literal, new_figure
+from contrapose.lab.report.style import COLOURS, MARKERS, figure_style, hide_axes, literal, new_figure
 from contrapose.metrics import tolerance, uniformity
 
 if TYPE_CHECKING:
@@ -168,8 +168,4 @@ def _scatter(ax: Any, points: Tensor, embedding: NamedEmbedding) -> None:
         }
         ax.scatter(*members.T.numpy(), s=9, alpha=0.75, linewidths=0, label=literal(name), **style)
     if points.shape[1] == 2:
-        # Coordinates of a projection have no meaning, only distances do.
-        ax.set_xticks([])
-        ax.set_yticks([])
-        ax.set_aspect("equal", "datalim")
-        ax.spines[:].set_visible(False)
+        hide_axes(ax)  # coordinates of a projection have no meaning, only distances do

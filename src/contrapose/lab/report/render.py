@@ -21,8 +21,9 @@ from contrapose.lab.report.document import (
     Text,
     Thumbnails,
 )
-from contrapose.lab.report.draw import figure, plotly
-from contrapose.lab.report.page import drawing, image_element, page
+from contrapose.lab.report.draw import figure
+from contrapose.lab.report.interactive import plotly, plotly_source
+from contrapose.lab.report.page import image_element, page
 from contrapose.lab.report.style import save
 
 _VERDICT_MARKS = {"holds": "✓", "does not hold": "✗", "undecided": "?", "too short to tell": "?"}
@@ -86,31 +87,22 @@ def _figures(document: Document) -> Iterator[tuple[str, Chart | Heat | Picture |
 
 
 def as_html(document: Document) -> str:
-    """Return the document as an HTML page, with interactive figures if plotly is installed."""
+    """Return the document as an HTML page, with interactive charts."""
     parts = [f"<p>{html.escape(document.lead)}</p>"] if document.lead else []
-    plotly_source = _plotly_source()
     for section in document.sections:
-        parts += _html_section(section, interactive=plotly_source is not None)
+        parts += _html_section(section)
     if document.runs:
         parts.append("<h2>The runs behind the numbers</h2>")
         parts += [_html_run(run) for run in document.runs]
     parts.append("<footer>" + "<br>".join(html.escape(line) for line in document.foot) + "</footer>")
-    if plotly_source is not None:
-        parts.append(f"<script>{plotly_source}</script>")
+    if any(
+        isinstance(block, Chart | Heat) for _, block in _figures(document)
+    ):  # megabytes that other pages do not need
+        parts.append(f"<script>{plotly_source()}</script>")
     return page(document.title, [*parts, f"<script>{_SCRIPT}</script>"])
 
 
-def _plotly_source() -> str | None:
-    """Return plotly's JavaScript, which is copied into the page so that it needs no network; None if it is not installed."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        return None
-    source: str = get_plotlyjs()
-    return source
-
-
-def _html_section(section: Section, *, interactive: bool) -> Iterator[str]:
+def _html_section(section: Section) -> Iterator[str]:
     if section.title:
         yield f"<h2>{html.escape(section.title)}</h2>"
     if section.lead:
@@ -123,12 +115,12 @@ def _html_section(section: Section, *, interactive: bool) -> Iterator[str]:
         )
         yield f'<ul class="verdicts">{items}</ul>'
     for block in section.blocks:
-        yield _html_block(block, interactive=interactive)
+        yield _html_block(block)
     for note in section.notes:
         yield f'<p class="note">{html.escape(note)}</p>'
 
 
-def _html_block(block: Block, *, interactive: bool) -> str:
+def _html_block(block: Block) -> str:
     if isinstance(block, Text):
         return "".join(f"<p>{html.escape(line)}</p>" for line in block.lines)
     if isinstance(block, Table):
@@ -140,8 +132,6 @@ def _html_block(block: Block, *, interactive: bool) -> str:
     if isinstance(block, Thumbnails):
         return f"<figure>{caption}{_html_thumbnails(block)}</figure>"
     alt = block.alt or f"{block.title}: {block.y} against {block.x}"
-    if not interactive:  # inline SVG: no file that could get lost beside the page
-        return drawing(figure(block), alt)
     # "</script>" would end the element early, and "<!--<script" would let it go on to the end of the page; to JSON,
     # "\u003c" is the same character.
     data = json.dumps(plotly(block), ensure_ascii=False).replace("<", "\\u003c")

@@ -62,6 +62,14 @@ def new_figure(rows: int, columns: int, size: tuple[float, float], **options: An
     return figure, list(axes.flatten())
 
 
+def hide_axes(ax: Any) -> None:
+    """Remove ticks and frame from a map, and give both axes the same scale."""
+    ax.set_xticks([])
+    ax.set_yticks([])
+    ax.set_aspect("equal", "datalim")
+    ax.spines[:].set_visible(False)
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write a figure to a file. The same figure gives the same bytes, for PNG and SVG."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -112,7 +112,7 @@ def test_forms_of_a_folder(tmp_path: Path, form: str) -> None:
     assert is_captions(folder)
     assert by_name(opened) == CAPTIONS
     assert opened.images == tuple(folder / "images" / name for name in CAPTIONS)
-    assert (opened.name, opened.parts, opened.notes, len(opened)) == ("mine", (), (), 3)
+    assert (opened.name, opened.splits, opened.notes, len(opened)) == ("mine", (), (), 3)
     file = folder / FORMS[form][0]
     assert is_captions(file)
     assert open_captions(file) == opened
@@ -145,34 +145,34 @@ def test_a_linked_folder_of_images(tmp_path: Path) -> None:
 def test_parts_of_a_file_beside_the_captions(tmp_path: Path) -> None:
     split = "".join(f"{name}\t{part}\n" for name, part in PARTS.items()) + "absent.jpg\ttrain\n"
     folder = folder_of(tmp_path, dict([FORMS["flickr8k"]]) | {"split.tsv": split})
-    assert open_captions(folder).parts == ("train", "test", "val")
+    assert open_captions(folder).splits == ("train", "test", "val")
     before = open_captions(folder).fingerprint
     (folder / "split.tsv").write_text("split,image\n")
     assert "split.tsv" in refusal(folder)
     (folder / "split.tsv").write_text("image\tsplit\na.jpg\tTraining\nb.jpg\tdev\n")
     opened = open_captions(folder)
-    assert opened.parts == ("train", "val")
-    assert opened.notes == ("data: images in no part (train, val or test) are left out: 1 (c.png)",)
+    assert opened.splits == ("train", "val")
+    assert opened.notes == ("data: images in no split (train, val or test) are left out: 1 (c.png)",)
     assert opened.fingerprint != before
     (folder / "split.tsv").write_text("a.jpg\ttrain\nb.jpg\tholdout\n")
-    assert "split.tsv, line 2 has the part 'holdout', expected train, val or test" in refusal(folder)
+    assert "split.tsv, line 2 has the split 'holdout', expected train, val or test" in refusal(folder)
     (folder / "split.tsv").write_text("a.jpg\ttrain\nimages/a.jpg\ttest\n")
     assert "line 2 has a.jpg in test, but it is in train already" in refusal(folder)
     (folder / "split.tsv").write_text("image\tsplit\na\ttrain\nb\ttest\n")
     assert "split.tsv names no image of" in refusal(folder)
     (folder / "split.tsv").write_text("a.jpg\ttrain\n")
     assert "2 of 3 images of" in refusal(folder)
-    assert open_captions(folder, skip_broken=True).parts == ("train",)
+    assert open_captions(folder, skip_broken=True).splits == ("train",)
 
 
 def test_parts_of_a_column(tmp_path: Path) -> None:
     rows = "".join(f"{text}\t{name}\t{PARTS[name]}\n" for name, text in ROWS)
     named = folder_of(tmp_path / "named", {"captions.tsv": "caption\tname\tsplit\n" + rows})
     plain = folder_of(tmp_path / "plain", {"captions.tsv": rows})
-    assert open_captions(named).parts == ("train", "test", "val")
+    assert open_captions(named).splits == ("train", "test", "val")
     assert "cannot tell which column of" in refusal(plain)
-    assert open_captions(plain, columns=("2", "1", "3")).parts == ("train", "test", "val")
-    assert open_captions(plain, columns=("2", "1")).parts == ()
+    assert open_captions(plain, columns=("2", "1", "3")).splits == ("train", "test", "val")
+    assert open_captions(plain, columns=("2", "1")).splits == ()
 
 
 def test_columns_are_chosen_by_name_or_number(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_more_than_half_is_an_error(tmp_path: Path) -> None:
         ("captions.jsonl", b'{"image": "a.jpg", "text": "one"}\n{"image": "b.jpg"', "line 2 is not JSON"),
         ("captions.jsonl", b'{"image": "a.jpg", "text": "one"}\n{"image": 7, "text": "x"}\n', "int instead of a text in"),
         ("captions.jsonl", b'{"image": "a.jpg", "text": "one"}\n{"image": "b.jpg", "text": [{}]}\n', "dict instead of"),
-        ("captions.tsv", b"image\ttext\tsplit\na.jpg\tone\ttrain\nb.jpg\ttwo\tfoo\n", "line 3 has the part 'foo'"),
+        ("captions.tsv", b"image\ttext\tsplit\na.jpg\tone\ttrain\nb.jpg\ttwo\tfoo\n", "line 3 has the split 'foo'"),
     ],
 )  # fmt: skip
 def test_a_row_that_cannot_be_used(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
@@ -293,7 +293,7 @@ def test_a_tar(tmp_path: Path) -> None:
         "0003.png": ("one", "two"),
         "0004.webp": ("first line\nsecond line",),
     }
-    assert (opened.name, opened.parts, opened.notes) == ("pairs.tar", (), ())
+    assert (opened.name, opened.splits, opened.notes) == ("pairs.tar", (), ())
     member = opened.images[2]
     assert isinstance(member, TarMember)
     assert member.read() == image_bytes("0002.jpg")
@@ -309,11 +309,11 @@ def test_several_tars(tmp_path: Path) -> None:
     opened = open_captions(tmp_path)
     assert is_captions(tmp_path)
     assert [image.name for image in opened.images] == [f"{number:04d}.jpg" for number in range(6)]
-    assert opened.parts == ("train",) * 4 + ("val",) * 2
+    assert opened.splits == ("train",) * 4 + ("val",) * 2
     pattern = tmp_path / "s-train-{0000..0001}.tar"
     assert is_captions(pattern)
     assert open_captions(pattern).images == opened.images[:4]
-    assert open_captions(pattern).parts == ()  # one part only, so the names do not tell parts apart
+    assert open_captions(pattern).splits == ()  # one split only, so the names do not tell splits apart
     message = refusal(tmp_path / "s-train-{0001..0003}.tar")
     assert "2 of the 3 tars that" in message
     assert "do not exist: " in message
@@ -333,13 +333,13 @@ def test_samples_that_lack_something(tmp_path: Path) -> None:
     split = json.dumps({"text": "seven", "split": "test"}).encode()
     members = [*samples(4), ("5.txt", b"no image"), ("6.jpg", b""), ("7.jpg", b"?"), ("7.json", split), ("0.txt", b" ")]
     path = write_tar(tmp_path / "a.tar", members)
-    assert "4 of 5 images of" in refusal(path)  # are in no part
+    assert "4 of 5 images of" in refusal(path)  # are in no split
     notes = open_captions(path, skip_broken=True).notes
     assert notes == (
         f"data: captions without an image are left out: 1 of 6 ({path}/5.txt)",
         f"data: images without a caption are left out: 1 of 6 ({path}/6.jpg)",
         f"data: empty captions are left out: 1 ({path}/0.txt)",
-        "data: images in no part (train, val or test) are left out: 4 (0000.jpg, 0001.jpg, 0002.jpg and 1 more)",
+        "data: images in no split (train, val or test) are left out: 4 (0000.jpg, 0001.jpg, 0002.jpg and 1 more)",
     )
     assert "has 1.jpg and 1.png, expected one image for each key" in refusal(
         write_tar(tmp_path / "b.tar", [("1.jpg", b"a"), ("1.png", b"b")])
@@ -356,8 +356,9 @@ def test_samples_that_lack_something(tmp_path: Path) -> None:
         ("9.txt", b"l\xe4uft", "9.txt is not UTF-8: byte 2 is 0xe4"),
         ("9.json", b"{", "9.json is not JSON: "),
         ("9.json", b"[1]", "9.json is not a JSON object"),
+        ("9.json", b'{"caption": "\\ud800"}', "9.json has half of a surrogate pair"),
         ("9.json", b'{"caption": 1}', "9.json has a caption that is not a text"),
-        ("9.json", b'{"caption": "a", "split": "x"}', "9.json has the part 'x', expected train, val or test"),
+        ("9.json", b'{"caption": "a", "split": "x"}', "9.json has the split 'x', expected train, val or test"),
         ("9.txt", b"x" * 400_001, "9.txt has more than 100,000 characters"),
     ],
 )

@@ -6,7 +6,7 @@ shapes      a data set of drawn shapes in either layout, for trials without VOC 
 detectors   torchvision's detectors around an encoder
 heads       heads of Mask R-CNN that share the encoder's last stage
 train       schedules of the papers, and the training
-score       average precision, computed by pycocotools
+score       average precision, computed by torchmetrics and pycocotools
 """
 
 from contrapose.lab.evaluation.detection.data import BoxData, DetectionData, read_detection_data

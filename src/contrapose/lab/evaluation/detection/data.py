@@ -6,6 +6,7 @@ import io
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,10 @@ class BoxData:
     """
 
     def __init__(self, index: BoxIndex, *, masks: bool = False, boxes_only: bool = False) -> None:
-        with needs_extra("detection", "detection", {"pycocotools"}):
+        with needs_extra("detection", "detection", {"pycocotools", "torchmetrics"}):
             from pycocotools.coco import COCO
+
+            version("torchmetrics")  # missing, it is reported here and not by the score after hours of training
 
         self.masks = masks
         self.coco = COCO()
@@ -65,15 +68,21 @@ class BoxData:
                 f"data: {entry['file_name']} has {pixels.shape[2]} × {pixels.shape[1]} pixels, but its annotation says "
                 f"{entry['width']} × {entry['height']}"
             )
-        return pixels.float() / 255, self._target(image_id)
+        return pixels.float() / 255, self._target(image_id, self._objects(image_id))
+
+    def annotated(self, position: int) -> Target:
+        """Return all objects of an image, as the score needs them: `iscrowd` marks those that it ignores."""
+        image_id = self.image_ids[position]
+        annotations = self.coco.imgToAnns[image_id]
+        crowds = torch.tensor([a["iscrowd"] for a in annotations], dtype=torch.int64)
+        return {**self._target(image_id, annotations), "iscrowd": crowds}
 
     def _objects(self, image_id: int) -> list[dict[str, Any]]:
         """Return the annotations to learn: without crowds, and without the few boxes of COCO that have no area."""
         annotations: list[dict[str, Any]] = self.coco.imgToAnns[image_id]
         return [a for a in annotations if not a.get("iscrowd") and a["bbox"][2] > 0 and a["bbox"][3] > 0]
 
-    def _target(self, image_id: int) -> Target:
-        objects = self._objects(image_id)
+    def _target(self, image_id: int, objects: Sequence[dict[str, Any]]) -> Target:
         boxes = torch.tensor([a["bbox"] for a in objects], dtype=torch.float32).reshape(-1, 4)
         boxes[:, 2:] += boxes[:, :2]
         labels = torch.tensor([1 + self.categories.index(a["category_id"]) for a in objects], dtype=torch.int64)

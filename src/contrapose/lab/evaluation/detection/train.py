@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from contrapose.lab.evaluation.detection.data import BoxData, DetectionData, Sample, Target
 from contrapose.lab.evaluation.detection.detectors import build_detector
-from contrapose.lab.evaluation.detection.score import as_results, average_precision
+from contrapose.lab.evaluation.detection.score import average_precision
 from contrapose.lab.modalities import ViewMaker
 from contrapose.lab.modalities.images.decoding import quiet_decoders
 from contrapose.lab.modalities.images.views import Views
@@ -127,17 +127,14 @@ class Detection:
         device     where to compute
         """
         detector.eval()
-        detections: list[dict[str, Any]] = []
-        with progress_bar("detecting in the test images", len(data)) as advance:
-            for position, (image, _) in enumerate(_prefetch(data.__getitem__, range(len(data)))):
-                (prediction,) = detector([image.to(device)])
-                detections += as_results(data, position, prediction)
-                advance()
-        scores = average_precision(data, detections)
-        if self.masks:
-            of_masks = average_precision(data, detections, masks=True)
-            scores |= {f"mask_{name}": value for name, value in of_masks.items()}
-        return scores
+
+        def detections() -> Iterator[tuple[Target, Target]]:
+            with progress_bar("detecting in the test images", len(data)) as advance:
+                for position, (image, _) in enumerate(_prefetch(data.__getitem__, range(len(data)))):
+                    yield detector([image.to(device)])[0], data.annotated(position)
+                    advance()
+
+        return average_precision(detections(), masks=self.masks)
 
     def _rate(self, step: int) -> float:
         """Return the learning rate of an iteration, counted from 0."""

@@ -1,4 +1,4 @@
-"""Columns of a file of captions: which one has the image, which one the caption, and which one the part."""
+"""Columns of a file of captions: which one has the image, which one the caption, and which one the split."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ IMAGE = (
     "name",
 )
 CAPTION = ("caption", "captions", "text", "texts", "sentence", "sentences", "title", "description")
-PART = ("split",)
-# Names of the parts of a data set. Karpathy's "restval" are validation images of COCO that are trained on.
-PARTS = {
+SPLIT = ("split",)
+# Names of the splits of a data set. Karpathy's "restval" are validation images of COCO that are trained on.
+SPLITS = {
     **dict.fromkeys(("train", "training", "restval"), "train"),
     **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
@@ -51,7 +51,7 @@ def usual_column(names: Sequence[str], usual: Sequence[str]) -> str:
 def choose_caption_columns(
     names: Sequence[str], first: Mapping[str, Any], requested: Sequence[str], *, file: str
 ) -> tuple[str, str, str]:
-    """Return the columns of images, captions and parts; empty for a file without parts.
+    """Return the columns of images, captions and splits; empty for a file without splits.
 
     first       values of the first row of a file without names, by number: they tell the columns; empty: names do
     requested   names or numbers from 1 on, of two or three columns in this order; empty: those with usual names
@@ -61,9 +61,9 @@ def choose_caption_columns(
     choose_columns(names, (), file=file)  # no name may occur twice
     if first:
         image, caption = _image_cell(first), _caption_cell(first)
-        part = ""
+        split = ""
     else:
-        image, caption, part = (usual_column(names, usual) for usual in (IMAGE, CAPTION, PART))
+        image, caption, split = (usual_column(names, usual) for usual in (IMAGE, CAPTION, SPLIT))
     for column, what, usual in ((image, "images", IMAGE), (caption, "captions", CAPTION)):
         if not column:
             raise ValueError(
@@ -71,19 +71,19 @@ def choose_caption_columns(
                 f"and captions with --columns, for example --columns {names[0]} {names[-1]}, or write a first row with "
                 f"names: {usual[0]} is recognised"
             )
-    return image, caption, part
+    return image, caption, split
 
 
 def _requested(names: Sequence[str], requested: Sequence[str], file: str) -> tuple[str, str, str]:
     if len(requested) not in (2, 3):
         raise ValueError(
-            f"columns: expected two, of images and captions, or three with the one of parts (train, val, test), got "
+            f"columns: expected two, of images and captions, or three with the one of splits (train, val, test), got "
             f"{len(requested)}: {' '.join(requested)}"
         )
     numbers = {str(number): name for number, name in enumerate(names, start=1)}
     chosen = [name if name in names else numbers.get(name, name) for name in requested]
-    image, caption, *part = choose_columns(names, chosen, file=file)
-    return image, caption, part[0] if part else ""
+    image, caption, *split = choose_columns(names, chosen, file=file)
+    return image, caption, split[0] if split else ""
 
 
 def _image_cell(first: Mapping[str, Any]) -> str:
@@ -102,21 +102,21 @@ def _is_image(cell: Any) -> bool:
     return isinstance(cell, str) and PurePath(image_name(cell)).suffix.lower() in ENDINGS
 
 
-def part_cell(first: Mapping[str, Any]) -> str:
-    """Return the first column whose cell is the name of a part; empty if there is none."""
-    return next((name for name, cell in first.items() if str(cell).strip().lower() in PARTS), "")
+def split_cell(first: Mapping[str, Any]) -> str:
+    """Return the first column whose cell is the name of a split; empty if there is none."""
+    return next((name for name, cell in first.items() if str(cell).strip().lower() in SPLITS), "")
 
 
-def choose_part_columns(names: Sequence[str], first: Mapping[str, Any], *, file: str) -> tuple[str, str]:
-    """Return the columns of images and parts of a file that says which images are trained on."""
+def choose_split_columns(names: Sequence[str], first: Mapping[str, Any], *, file: str) -> tuple[str, str]:
+    """Return the columns of images and splits of a file that says which images are trained on."""
     image = _image_cell(first) if first else usual_column(names, IMAGE)
-    part = part_cell(first) if first else usual_column(names, PART)
-    if not image or not part:
+    split = split_cell(first) if first else usual_column(names, SPLIT)
+    if not image or not split:
         raise ValueError(
-            f"data: cannot tell which columns of {file} have the images and their parts, of {', '.join(names)}; expected the "
+            f"data: cannot tell which columns of {file} have the images and their splits, of {', '.join(names)}; expected the "
             "name of an image and train, val or test in each row, such as: a.jpg<TAB>train"
         )
-    return image, part
+    return image, split
 
 
 def are_names(cells: Sequence[Any], requested: Collection[str]) -> bool:
@@ -124,5 +124,5 @@ def are_names(cells: Sequence[Any], requested: Collection[str]) -> bool:
     if any(name in cells for name in requested if not name.isdigit()):
         return True
     # A row with the name of an image has a caption beside it, even if that is a single word such as "text".
-    usual = {*IMAGE, *CAPTION, *PART}
+    usual = {*IMAGE, *CAPTION, *SPLIT}
     return not any(map(_is_image, cells)) and any(str(cell).strip().lower() in usual for cell in cells)

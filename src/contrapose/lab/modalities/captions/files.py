@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from contrapose.lab.modalities.captions.folder import read_folder
-from contrapose.lab.modalities.captions.reading import Reading
+from contrapose.lab.modalities.captions.folder import find_tables, read_folder
+from contrapose.lab.modalities.captions.read_report import ReadReport
 from contrapose.lab.modalities.captions.shapes import is_shapes, read_shapes
 from contrapose.lab.modalities.captions.shards import find_tars, names_tar, read_tars
-from contrapose.lab.modalities.captions.table import find_tables
 from contrapose.lab.modalities.images.decoding import ImagePath
 from contrapose.lab.modalities.images.folder import loose_images, visible_folders
 from contrapose.lab.modalities.tars import TarMember as TarMember  # offered here too, beside the lists that have them
@@ -26,17 +25,22 @@ _EXPECTED = (
 
 @dataclass(frozen=True)
 class CaptionList:
-    """Images, the captions of each, and the part of each if the data has parts; made by `open_captions`."""
+    """Images, the captions of each, and the split of each if the data has splits; made by `open_captions`."""
 
     name: str
     images: tuple[ImagePath, ...]
     captions: tuple[tuple[str, ...], ...]  # of each image, at least one
-    parts: tuple[str, ...]  # train, val or test for each image; empty if the data does not say
+    splits: tuple[str, ...]  # train, val or test for each image; empty if the data does not say
     notes: tuple[str, ...]  # what a user may not expect of the data, one sentence each
-    fingerprint: str  # of the names of the images, their captions and parts
+    fingerprint: str  # of the names of the images, their captions and splits
 
     def __len__(self) -> int:
         return len(self.images)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The former name of `splits`; use that."""
+        return self.splits
 
 
 def is_captions(path: Path) -> bool:
@@ -57,7 +61,7 @@ def open_captions(path: Path, *, columns: Sequence[str] = (), skip_broken: bool 
     path          a folder with captions.tsv (.csv, .jsonl, .txt, .parquet), or that file, with images beside it or in
                   images/; or a .tar of WebDataset, a folder of them, or a pattern such as shards-{0000..0003}.tar; or
                   shapes, the built-in set
-    columns       columns of images and captions, and of parts if there are any, by name, or by number from 1 on; empty: those
+    columns       columns of images and captions, and of splits if there are any, by name, or by number from 1 on; empty: those
                   with usual names, such as image, file_name, caption, text and split
     skip_broken   leave out rows and members that cannot be used, and use any share of captions with images; by default, a row
                   that cannot be used is an error, and so is a missing image for more than half of the captions or a missing
@@ -96,22 +100,22 @@ def _unknown(path: Path) -> str:
     return f"data: cannot tell the format of {path}; {_EXPECTED}"
 
 
-def _complete(reading: Reading, name: str, skip_broken: bool) -> CaptionList:
+def _complete(reading: ReadReport, name: str, skip_broken: bool) -> CaptionList:
     """Check what was read, and return it with notes on what is left out."""
     if not skip_broken:
         reading.check_shares()
     reading.make_notes()
-    reading.leave_out_without_part()
+    reading.leave_out_without_split()
     reading.check_not_empty()
     images = tuple(reading.captions)
     captions = tuple(tuple(texts) for texts in reading.captions.values())
-    parts = tuple(reading.parts[image] for image in images) if reading.parts else ()
+    splits = tuple(reading.splits[image] for image in images) if reading.splits else ()
     digest = hashlib.blake2b(digest_size=8)
     for number, image in enumerate(images):
         # Names without the folders above them, so that a data set keeps its fingerprint when it is moved.
-        row = [f"{image.parent.name}/{image.name}", captions[number], parts[number] if parts else ""]
+        row = [f"{image.parent.name}/{image.name}", captions[number], splits[number] if splits else ""]
         digest.update(json.dumps(row).encode())
-    return CaptionList(name, images, captions, parts, tuple(reading.notes), digest.hexdigest())
+    return CaptionList(name, images, captions, splits, tuple(reading.notes), digest.hexdigest())
 
 
 def _name(path: Path) -> str:

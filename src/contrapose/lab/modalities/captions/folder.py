@@ -8,66 +8,91 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from contrapose.lab.modalities.captions.columns import choose_caption_columns, choose_part_columns, image_name
-from contrapose.lab.modalities.captions.reading import Reading
-from contrapose.lab.modalities.captions.table import Table, find_tables, open_table
+from contrapose.lab.modalities.captions.columns import (
+    are_names,
+    choose_caption_columns,
+    choose_split_columns,
+    image_name,
+)
+from contrapose.lab.modalities.captions.read_report import ReadReport
 from contrapose.lab.modalities.images.folder import all_images
 from contrapose.lab.modalities.tars import printable
-from contrapose.lab.modalities.text.lines import EMPTY, Broken
-from contrapose.lab.modalities.text.records import row_error
+from contrapose.lab.modalities.text.lines import COMPRESSIONS, EMPTY, BadLine, read_lines
+from contrapose.lab.modalities.text.records import FORMATS, format_of
+from contrapose.lab.modalities.text.table import Table, no_text, open_table, row_error
 
 
-def read_folder(file: Path, *, columns: Sequence[str], skip_broken: bool) -> Reading:
+def find_tables(folder: Path, name: str) -> list[Path]:
+    """Return the files of a folder that have this name and the ending of a known format."""
+    paths = [folder / f"{name}{ending}{compression}" for ending in FORMATS for compression in ("", *COMPRESSIONS)]
+    return [path for path in paths if format_of(path) and path.is_file()]
+
+
+def _open(path: Path, requested: Sequence[str] = ()) -> Table:
+    """Open a table; a .txt file has columns as well: Flickr's have tabs, others are CSV."""
+    format = format_of(path)
+    if format == ".txt":
+        line = next((line for _, line in read_lines(path) if isinstance(line, str)), "")
+        format = ".tsv" if "\t" in line else ".csv"
+    return open_table(path, lambda cells: are_names(cells, requested), format=format)
+
+
+def read_folder(file: Path, *, columns: Sequence[str], skip_broken: bool) -> ReadReport:
     """Read a file of captions, the images in its folder, and the file `split` beside it if there is one."""
-    table, images = open_table(file, columns), _ImageIndex(file.parent)
-    image_column, caption_column, part_column = choose_caption_columns(
-        table.names, table.first, columns, file=str(file)
+    table, images = _open(file, columns), _ImageIndex(file.parent)
+    image_column, caption_column, split_column = choose_caption_columns(
+        table.names, _cells(table), columns, file=str(file)
     )
     advice = (
         f"expected the images beside {file.name} or in images/, by their names in column {image_column!r}: check the folder "
         "and the column (--columns)"
     )
-    reading = Reading(str(file), advice)
+    reading = ReadReport(str(file), advice)
 
-    def add(row: dict[str, Any], where: str) -> Broken | None:
+    def add(row: dict[str, Any], where: str) -> BadLine | None:
         name, texts = _name(row, image_column), _texts(row, caption_column)
-        if isinstance(name, Broken):
+        if isinstance(name, BadLine):
             return name
-        if isinstance(texts, Broken):
+        if isinstance(texts, BadLine):
             return texts
-        image, part = images.find(name), row.get(part_column) or ""
-        problem = reading.assign(image, str(part)) if image is not None and part else None
+        image, split = images.find(name), row.get(split_column) or ""
+        problem = reading.assign(image, str(split)) if image is not None and split else None
         if problem is None:
             reading.add(image, name, texts, where)
         return problem
 
     _each_row(table, add, reading, skip_broken)
-    _read_parts(file.parent, images, reading, skip_broken)
+    _read_splits(file.parent, images, reading, skip_broken)
     if reading.without_image and reading.without_image[0].startswith(("http://", "https://")):
         reading.advice = "the images are web addresses: download them first, for example with img2dataset"
     reading.without_caption += [printable(name) for name, path in images.paths.items() if path not in reading.captions]
     return reading
 
 
-def _read_parts(folder: Path, images: _ImageIndex, reading: Reading, skip_broken: bool) -> None:
-    """Read the part of each image from split.tsv, in place of a column of the captions."""
+def _cells(table: Table) -> dict[str, Any]:
+    """Return the first row of a table without names, by the number of each column: it tells the columns."""
+    return {} if table.named else dict(zip(table.names, table.first, strict=True))
+
+
+def _read_splits(folder: Path, images: _ImageIndex, reading: ReadReport, skip_broken: bool) -> None:
+    """Read the split of each image from split.tsv, in place of a column of the captions."""
     files = find_tables(folder, "split")
     if not files:
         return
-    table = open_table(files[0])
-    image_column, part_column = choose_part_columns(table.names, table.first, file=str(files[0]))
-    reading.parts.clear()
+    table = _open(files[0])
+    image_column, split_column = choose_split_columns(table.names, _cells(table), file=str(files[0]))
+    reading.splits.clear()
 
-    def assign(row: dict[str, Any], where: str) -> Broken | None:
+    def assign(row: dict[str, Any], where: str) -> BadLine | None:
         name = _name(row, image_column)
-        if isinstance(name, Broken):
+        if isinstance(name, BadLine):
             return name
         image = images.find(name)
         # A name without an image does no harm: its captions, if there are any, are counted already.
-        return None if image is None else reading.assign(image, str(row.get(part_column) or ""))
+        return None if image is None else reading.assign(image, str(row.get(split_column) or ""))
 
     _each_row(table, assign, reading, skip_broken)
-    if not reading.parts:
+    if not reading.splits:
         # Without this, all images would be trained on, test images too.
         raise ValueError(
             f"data: {files[0]} names no image of {folder}; expected the names that the captions have, such as "
@@ -76,17 +101,17 @@ def _read_parts(folder: Path, images: _ImageIndex, reading: Reading, skip_broken
 
 
 def _each_row(
-    table: Table, use: Callable[[dict[str, Any], str], Broken | None], reading: Reading, skip_broken: bool
+    table: Table, use: Callable[[dict[str, Any], str], BadLine | None], reading: ReadReport, skip_broken: bool
 ) -> None:
     """Call `use` with each row; the first one that cannot be used is an error, or is counted if so chosen."""
-    first: tuple[int, Broken] | None = None
+    first: tuple[int, BadLine] | None = None
     others = 0
     for number, row in table.rows():
         where = f"line {number:,} of {table.path.name}"
         if row == EMPTY:
             reading.empty.append(where)
             continue
-        problem = row if isinstance(row, Broken) else use(row, where)
+        problem = row if isinstance(row, BadLine) else use(row, where)
         if problem is None:
             continue
         reading.broken.append(f"{where} {problem.reason}")
@@ -95,22 +120,17 @@ def _each_row(
         raise row_error(table.path, first[0], first[1], others=others)
 
 
-def _name(row: dict[str, Any], column: str) -> str | Broken:
+def _name(row: dict[str, Any], column: str) -> str | BadLine:
     cell = row.get(column)
-    return image_name(cell) if isinstance(cell, str) else _no_text(cell, column)
+    return image_name(cell) if isinstance(cell, str) else no_text(cell, column)
 
 
-def _texts(row: dict[str, Any], column: str) -> list[str] | Broken:
+def _texts(row: dict[str, Any], column: str) -> list[str] | BadLine:
     """Return the captions of a row: one text, or a list of them."""
     cell = row.get(column)
     texts = [] if cell is None else cell if isinstance(cell, list) else [cell]
     other = next((text for text in texts if not isinstance(text, str)), "")
-    return texts if isinstance(other, str) else _no_text(other, column)
-
-
-def _no_text(cell: Any, column: str) -> Broken:
-    value = "no text" if cell is None else f"{type(cell).__name__} instead of a text"
-    return Broken(f"has {value} in column {column!r}")
+    return texts if isinstance(other, str) else no_text(other, column)
 
 
 class _ImageIndex:

@@ -16,16 +16,16 @@ from contrapose.lab.modalities.captions.files import CaptionList, open_captions
 from contrapose.lab.modalities.captions.views import CaptionViews
 from contrapose.lab.modalities.images.stream import Files, without_broken
 from contrapose.lab.modalities.modality import DataSettings, Split
+from contrapose.lab.modalities.text.load import sample_rows
 from contrapose.lab.modalities.text.sentences import Sentences
 from contrapose.lab.modalities.text.tokens import tokenise
-from contrapose.randomness import permutation
 
 _MOST_HELD_OUT = 1000  # images, as in the usual protocol of Flickr30k and COCO
 _OF_CLASSES = ("classes", "imbalance", "probe_data")
 
 
 @dataclass(frozen=True)
-class Lines:
+class LineTable:
     """Texts in memory, as rows of one column."""
 
     path: Path
@@ -46,7 +46,7 @@ class Lines:
 
 
 @dataclass(frozen=True)
-class Listed:
+class CaptionIndex:
     """A data set's images and captions, before anything is decoded: the numbers of those to train on and to test with."""
 
     listing: CaptionList
@@ -54,13 +54,13 @@ class Listed:
     test: torch.Tensor
     notes: tuple[str, ...]
 
-    def training_texts(self) -> Lines:
+    def training_texts(self) -> LineTable:
         """Return the captions of the training images."""
         texts = tuple(text for image in self.train.tolist() for text in self.listing.captions[image])
-        return Lines(Path(self.listing.name), texts)
+        return LineTable(Path(self.listing.name), texts)
 
 
-def list_captions(settings: DataSettings) -> Listed:
+def list_captions(settings: DataSettings) -> CaptionIndex:
     """List a run's images and captions, and divide them: as the data says, or with some held out."""
     for name in _OF_CLASSES:
         if getattr(settings, name):
@@ -72,17 +72,17 @@ def list_captions(settings: DataSettings) -> Listed:
             raise ValueError(
                 f"limit: expected at most the {len(train)} training images of {settings.data}, got {settings.limit}"
             )
-        train = train[permutation(len(train), 0)[: settings.limit].sort().values]
-    return Listed(listing, train, test, (*listing.notes, *notes))
+        train = train[sample_rows(len(train), settings.limit)]
+    return CaptionIndex(listing, train, test, (*listing.notes, *notes))
 
 
 def _divide(listing: CaptionList, hold_out: float) -> tuple[torch.Tensor, torch.Tensor, tuple[str, ...]]:
-    """Return the numbers of training and test images, and notes. A validation part stands in for a missing test part."""
+    """Return the numbers of training and test images, and notes. A validation split stands in for a missing test split."""
     everything = torch.arange(len(listing.images))
-    if listing.parts:
+    if listing.splits:
         members = {
-            part: torch.tensor([n for n, own in enumerate(listing.parts) if own == part], dtype=torch.long)
-            for part in ("train", "val", "test")
+            split: torch.tensor([n for n, own in enumerate(listing.splits) if own == split], dtype=torch.long)
+            for split in ("train", "val", "test")
         }
         if not len(members["train"]):
             raise ValueError(f"data: {listing.name} says which images are val or test, and none that are train")
@@ -91,7 +91,7 @@ def _divide(listing: CaptionList, hold_out: float) -> tuple[torch.Tensor, torch.
     count = min(_MOST_HELD_OUT, round(hold_out * len(everything)))
     if not count:
         return everything, everything[:0], ()
-    test = permutation(len(everything), 0)[:count].sort().values
+    test = sample_rows(len(everything), count)
     kept = torch.ones(len(everything), dtype=torch.bool)
     kept[test] = False
     note = f"{count:,} of {len(everything):,} images are held out, to measure retrieval (--hold-out)"
@@ -99,7 +99,7 @@ def _divide(listing: CaptionList, hold_out: float) -> tuple[torch.Tensor, torch.
 
 
 def load(
-    settings: DataSettings, listed: Listed, tokenizer: Any, views: CaptionViews, *, cache: Path | None = None
+    settings: DataSettings, listed: CaptionIndex, tokenizer: Any, views: CaptionViews, *, cache: Path | None = None
 ) -> Split:
     """Load a run's images, in memory unless they are streamed, and the tokens of their captions."""
     images = Files(listed.listing.name, listed.listing.images, None, max_megapixels=settings.max_megapixels)
@@ -113,7 +113,7 @@ def load(
 
 
 def _captions(images: Files, listing: CaptionList, tokenizer: Any, *, length: int, cache: Path | None) -> Captions:
-    lines = Lines(Path(listing.name), tuple(text for captions in listing.captions for text in captions))
+    lines = LineTable(Path(listing.name), tuple(text for captions in listing.captions for text in captions))
     number = torch.tensor([len(captions) for captions in listing.captions])
     return Captions(
         images=images,

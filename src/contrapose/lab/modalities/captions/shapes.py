@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from contrapose.lab.modalities.captions.reading import Reading
+from contrapose.lab.modalities.captions.read_report import ReadReport
 from contrapose.lab.modalities.images.stream import Files
 from contrapose.randomness import uniform
 
@@ -126,9 +126,9 @@ def _drawing(number: int, draw: list[float]) -> Drawing:
     )
 
 
-def read_shapes() -> Reading:
-    """List the images with their captions and parts."""
-    reading = Reading(source=NAME, advice="")
+def read_shapes() -> ReadReport:
+    """List the images with their captions and splits."""
+    reading = ReadReport(source=NAME, advice="")
     for drawing in drawings():
         reading.add(drawing, drawing.name, drawing.captions, str(drawing))
         reading.assign(drawing, "train" if drawing.number < _TRAIN else "test")

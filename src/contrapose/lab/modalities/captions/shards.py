@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from contrapose.lab.modalities.captions.columns import CAPTION, PART, PARTS, usual_column
-from contrapose.lab.modalities.captions.reading import Reading, some
+from contrapose.lab.modalities.captions.columns import CAPTION, SPLIT, SPLITS, usual_column
+from contrapose.lab.modalities.captions.read_report import ReadReport, first_names
 from contrapose.lab.modalities.images.decoding import ENDINGS
 from contrapose.lab.modalities.progress import progress_bar
 from contrapose.lab.modalities.tars import TarMember, list_tar
-from contrapose.lab.modalities.text.lines import LONGEST, TOO_LONG, Broken
+from contrapose.lab.modalities.text.lines import LONGEST, TOO_LONG, BadLine
+from contrapose.lab.modalities.text.records import parse_json
 
 _COMPRESSED = re.compile(r"\.(tar\.\w+|tgz|tbz2?|txz)$", re.IGNORECASE)
 _BRACES = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}|\{([^{}]*,[^{}]*)\}")
@@ -40,8 +40,8 @@ def find_tars(path: Path) -> list[Path]:
     missing = [str(tar) for tar in tars if not tar.is_file()]
     if missing or not tars:
         raise ValueError(
-            f"data: {len(missing):,} of the {len(tars):,} tars that {path} names do not exist: {some(missing)}; expected a "
-            ".tar file, or several as in shards-{0000..0003}.tar"
+            f"data: {len(missing):,} of the {len(tars):,} tars that {path} names do not exist: {first_names(missing)}; expected "
+            "a .tar file, or several as in shards-{0000..0003}.tar"
         )
     if _COMPRESSED.search(path.name):
         raise ValueError(
@@ -66,21 +66,21 @@ def expand_braces(pattern: str) -> list[str]:
     return [pattern[: match.start()] + option + end for option in options for end in rest]
 
 
-def read_tars(tars: Sequence[Path], *, source: str, skip_broken: bool) -> Reading:
+def read_tars(tars: Sequence[Path], *, source: str, skip_broken: bool) -> ReadReport:
     """List the samples of tars and read their captions; images stay where they are."""
     advice = (
         "expected samples as WebDataset writes them: KEY.jpg with KEY.txt, or with KEY.json that has a caption, where the key "
         "ends at the first dot; unpack a tar of a folder with captions.tsv, and use the folder"
     )
-    reading, parts = Reading(source, advice), _parts_by_name(tars)
+    reading, splits = ReadReport(source, advice), _splits_by_name(tars)
     with progress_bar("listing tars", len(tars)) as advance:
         for tar in tars:
-            _read_tar(tar, parts.get(tar, ""), reading, skip_broken)
+            _read_tar(tar, splits.get(tar, ""), reading, skip_broken)
             advance()
     return reading
 
 
-def _read_tar(tar: Path, part: str, reading: Reading, skip_broken: bool) -> None:
+def _read_tar(tar: Path, split: str, reading: ReadReport, skip_broken: bool) -> None:
     listing = list_tar(tar)
     if listing.problem and not skip_broken:
         raise ValueError(
@@ -90,7 +90,7 @@ def _read_tar(tar: Path, part: str, reading: Reading, skip_broken: bool) -> None
         reading.notes.append(f"data: {tar} {listing.problem}; its complete samples are used (--skip-broken)")
     with tar.open("rb") as file:
         for sample in _samples(tar, listing.members).values():
-            problem = _add(sample, part, reading, file)
+            problem = _add(sample, split, reading, file)
             if problem is not None and not skip_broken:
                 raise ValueError(f"data: {problem}; correct it, or leave it out with --skip-broken")
             reading.broken += [problem] if problem is not None else []
@@ -114,26 +114,26 @@ def _samples(tar: Path, members: Sequence[TarMember]) -> dict[str, dict[str, Tar
     return samples
 
 
-def _add(sample: dict[str, TarMember], part: str, reading: Reading, file: BinaryIO) -> str | None:
+def _add(sample: dict[str, TarMember], split: str, reading: ReadReport, file: BinaryIO) -> str | None:
     """Add one sample; return a member that cannot be used with the reason."""
     image, texts, values = sample.get("image"), [], {}
     if "json" in sample:
         content = _json(sample["json"], file)
-        if isinstance(content, Broken):
+        if isinstance(content, BadLine):
             return f"{sample['json']} {content.reason}"
         values = content
         texts = values["captions"]
     if "txt" in sample:
         text = _text(sample["txt"], file)
-        if isinstance(text, Broken):
+        if isinstance(text, BadLine):
             return f"{sample['txt']} {text.reason}"
         texts = [text]
     caption = sample.get("txt", sample.get("json"))
     if caption is None:
         reading.without_caption.append(str(image))
         return None
-    part = values.get("part") or part
-    problem = reading.assign(image, part) if image is not None and part else None
+    split = values.get("split") or split
+    problem = reading.assign(image, split) if image is not None and split else None
     if problem is not None:
         return f"{caption} {problem.reason}"
     reading.add(image, str(caption), texts, str(caption))
@@ -142,42 +142,41 @@ def _add(sample: dict[str, TarMember], part: str, reading: Reading, file: Binary
     return None
 
 
-def _text(member: TarMember, file: BinaryIO) -> str | Broken:
+def _text(member: TarMember, file: BinaryIO) -> str | BadLine:
     """Return the whole content of a member as one text."""
     if member.size > _LARGEST:
         return TOO_LONG
     try:
         return member.read_from(file).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        return Broken(f"is not UTF-8: byte {error.start + 1} is 0x{error.object[error.start]:02x}")
+        return BadLine(f"is not UTF-8: byte {error.start + 1} is 0x{error.object[error.start]:02x}")
 
 
-def _json(member: TarMember, file: BinaryIO) -> dict[str, Any] | Broken:
-    """Return the captions and the part of a JSON object; no captions if it has none."""
+def _json(member: TarMember, file: BinaryIO) -> dict[str, Any] | BadLine:
+    """Return the captions and the split of a JSON object; no captions if it has none."""
     text = _text(member, file)
-    if isinstance(text, Broken):
+    if isinstance(text, BadLine):
         return text
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        return Broken(f"is not JSON: {error}")
+    values = parse_json(text)
+    if isinstance(values, BadLine):
+        return values
     if not isinstance(values, dict):
-        return Broken("is not a JSON object")
+        return BadLine("is not a JSON object")
     caption = values.get(usual_column(tuple(values), CAPTION)) or []
     captions = caption if isinstance(caption, list) else [caption]
     if not all(isinstance(text, str) for text in captions):
-        return Broken("has a caption that is not a text")
-    return {"captions": captions, "part": str(values.get(usual_column(tuple(values), PART)) or "")}
+        return BadLine("has a caption that is not a text")
+    return {"captions": captions, "split": str(values.get(usual_column(tuple(values), SPLIT)) or "")}
 
 
-def _parts_by_name(tars: Sequence[Path]) -> dict[Path, str]:
-    """Return the part of each tar if all names tell one, such as cc3m-train-0000.tar, and they differ; else none."""
-    named = {tar: _parts_in(tar.name) or _parts_in(tar.parent.name) for tar in tars}
+def _splits_by_name(tars: Sequence[Path]) -> dict[Path, str]:
+    """Return the split of each tar if all names tell one, such as cc3m-train-0000.tar, and they differ; else none."""
+    named = {tar: _splits_in(tar.name) or _splits_in(tar.parent.name) for tar in tars}
     different = set().union(*named.values())
-    if len(different) < 2 or any(len(parts) != 1 for parts in named.values()):
+    if len(different) < 2 or any(len(splits) != 1 for splits in named.values()):
         return {}
-    return {tar: next(iter(parts)) for tar, parts in named.items()}
+    return {tar: next(iter(splits)) for tar, splits in named.items()}
 
 
-def _parts_in(name: str) -> set[str]:
-    return {PARTS[word] for word in re.split(r"[^a-z]+", name.lower()) if word in PARTS}
+def _splits_in(name: str) -> set[str]:
+    return {SPLITS[word] for word in re.split(r"[^a-z]+", name.lower()) if word in SPLITS}

@@ -12,38 +12,33 @@ from itertools import islice
 from pathlib import Path
 
 from contrapose.lab.modalities.text.columns import choose_columns, known_order
-from contrapose.lab.modalities.text.lines import COMPRESSIONS, LONGEST, TOO_LONG, Broken
-from contrapose.lab.modalities.text.records import (
-    FORMATS,
-    Record,
-    by_name,
-    first_record,
-    format_of,
-    is_number,
-    read_records,
-    row_error,
-)
+from contrapose.lab.modalities.text.lines import COMPRESSIONS, LONGEST, TOO_LONG, BadLine
+from contrapose.lab.modalities.text.records import FORMATS, format_of, is_number
+from contrapose.lab.modalities.text.table import Table, no_text, open_table, row_error
 
 
 @dataclass(frozen=True)
 class TextFile:
     """Rows of texts in a file, which stays on disk; made by `open_texts`."""
 
-    path: Path
+    table: Table
     columns: tuple[str, ...]  # names of the columns that are read; numbers from 1 on if the file has no names
-    names: tuple[str, ...]  # names of all columns of text
-    header: bool = False  # whether the first row has the names
     skip_broken: bool = False
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.table.path
 
     def rows(self) -> Iterator[tuple[str, ...]]:
         """Yield one text for each column, row by row; a row that cannot be used is an error, or is skipped if so chosen."""
         rows, empty = self._read(), True
         for number, row in rows:
-            if not isinstance(row, Broken):
+            if not isinstance(row, BadLine):
                 empty = False
                 yield row
             elif not self.skip_broken:
-                raise row_error(self.path, number, row, others=sum(isinstance(other, Broken) for _, other in rows))
+                raise row_error(self.path, number, row, others=sum(isinstance(other, BadLine) for _, other in rows))
         if empty:
             raise ValueError(f"data: {self.path} has no row that can be used; expected at least one row of text")
 
@@ -60,7 +55,7 @@ class TextFile:
     def _counts(self) -> tuple[int, int]:
         if not self.skip_broken:
             return sum(1 for _ in self.rows()), 0
-        broken = Counter(isinstance(row, Broken) for _, row in self._read())
+        broken = Counter(isinstance(row, BadLine) for _, row in self._read())
         return broken[False], broken[True]
 
     @cached_property
@@ -68,36 +63,28 @@ class TextFile:
         """A checksum of the file's content and of what is read of it."""
         with self.path.open("rb") as file:
             digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8))
-        settings = [format_of(self.path), self.columns, self.header, self.skip_broken]
+        settings = [self.table.format, self.columns, self.table.header, self.skip_broken]
         digest.update(json.dumps(settings).encode())
         return digest.hexdigest()
 
-    def _read(self) -> Iterator[tuple[int, tuple[str, ...] | Broken]]:
-        """Yield each row with its number, or why it cannot be used."""
-        names_follow = self.header
-        for number, record in read_records(self.path):
-            if isinstance(record, Broken):
-                yield number, record
-            elif names_follow:
-                names_follow = False
-            else:
-                yield number, self._choose(record)
+    def _read(self) -> Iterator[tuple[int, tuple[str, ...] | BadLine]]:
+        """Yield the number of each row and its texts, or why it cannot be used."""
+        for number, row in self.table.rows():
+            yield number, row if isinstance(row, BadLine) else self._choose(row)
 
-    def _choose(self, record: Record) -> tuple[str, ...] | Broken:
+    def _choose(self, row: dict[str, object]) -> tuple[str, ...] | BadLine:
         """Return the texts of the columns."""
-        values = by_name(record, self.names)
-        if isinstance(values, Broken):
-            return values
+        texts = []
         for column in self.columns:
-            text = values.get(column)
+            text = row.get(column)
             if not isinstance(text, str):
-                value = "no text" if text is None else f"{type(text).__name__} instead of a text"
-                return Broken(f"has {value} in column {column!r}")
+                return no_text(text, column)
             if not text.strip():
-                return Broken(f"has an empty text in column {column!r}")
+                return BadLine(f"has an empty text in column {column!r}")
             if len(text) > LONGEST:
                 return TOO_LONG
-        return tuple(values[column] for column in self.columns)
+            texts.append(text)
+        return tuple(texts)
 
 
 def is_text_file(path: Path) -> bool:
@@ -121,21 +108,16 @@ def open_texts(path: Path, *, columns: Sequence[str] = (), skip_broken: bool = F
     skip_broken   leave out rows that cannot be used (empty, damaged, too long); by default the first one is an error
     """
     check_path(path)
-    first = first_record(path, read_records(path))
-    header = False
+    table = open_table(path, lambda cells: format_of(path) in (".tsv", ".csv") and _are_names(cells, columns))
+    names, first = list(table.names), table.first
     if isinstance(first, dict):
         # A column of strings in a Parquet file may begin without one.
-        texts = [name for name, value in first.items() if isinstance(value, str) or format_of(path) == ".parquet"]
+        texts = [name for name, value in first.items() if isinstance(value, str) or table.format == ".parquet"]
         names = texts + [name for name in columns if name in first and name not in texts]
         if not names:
-            raise ValueError(f"data: {path} has no column of text{_listed(first)}; expected at least one")
-    elif format_of(path) == ".txt":
-        names = ["text"]
-    else:
-        header = format_of(path) in (".tsv", ".csv") and _are_names(first, columns)
-        names = first if header else [str(number) for number in range(1, len(first) + 1)]
-    chosen = choose_columns(names, columns, file=str(path))
-    opened = TextFile(path, chosen, tuple(names), header, skip_broken)
+            others = f", only {', '.join(first)}" if first else ""
+            raise ValueError(f"data: {path} has no column of text{others}; expected at least one")
+    opened = TextFile(table, choose_columns(names, columns, file=str(path)), skip_broken)
     if not columns:
         _check_numbers(opened)
     return opened
@@ -163,7 +145,7 @@ def _are_names(cells: Sequence[str], columns: Sequence[str]) -> bool:
 def _check_numbers(texts: TextFile) -> None:
     """Refuse a column of numbers beside others: a score or an id is not a text."""
     # Of two rows, since the first one may have names that are not recognised as such.
-    rows = (row for _, row in islice(texts._read(), 2) if not isinstance(row, Broken))
+    rows = (row for _, row in islice(texts._read(), 2) if not isinstance(row, BadLine))
     for row in rows:
         for column, cell in zip(texts.columns, row, strict=True):
             if len(row) > 1 and is_number(cell):
@@ -172,7 +154,3 @@ def _check_numbers(texts: TextFile) -> None:
                     f"data: column {column!r} of {texts.path} has numbers such as {cell!r}; name the columns of text, for "
                     f"example --columns {others}"
                 )
-
-
-def _listed(names: Sequence[str] | dict[str, object]) -> str:
-    return f", only {', '.join(names)}" if names else ""

@@ -20,17 +20,17 @@ _DAMAGES = (EOFError, OSError, zlib.error, lzma.LZMAError)  # bz2 raises OSError
 
 
 @dataclass(frozen=True)
-class Broken:
+class BadLine:
     """Why a line or row cannot be used, as a predicate for a message: "is empty"."""
 
     reason: str
 
 
-EMPTY = Broken("is empty")
-TOO_LONG = Broken(f"has more than {LONGEST:,} characters")
+EMPTY = BadLine("is empty")
+TOO_LONG = BadLine(f"has more than {LONGEST:,} characters")
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str | Broken]]:
+def read_lines(path: Path) -> Iterator[tuple[int, str | BadLine]]:
     """Yield each line's number and text, without the line end; empty lines at the end of the file are left out."""
     empty = 0  # lines just before this one
     for number, raw in enumerate(_read_raw_lines(path), start=1):
@@ -64,7 +64,7 @@ def _read_raw_lines(path: Path) -> Iterator[bytes]:
         ) from error
 
 
-def _decode(raw: bytes, path: Path, number: int) -> str | Broken:
+def _decode(raw: bytes, path: Path, number: int) -> str | BadLine:
     if number == 1:
         if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise ValueError(
@@ -78,7 +78,7 @@ def _decode(raw: bytes, path: Path, number: int) -> str | Broken:
     try:
         line = raw.removesuffix(b"\n").removesuffix(b"\r").decode()
     except UnicodeDecodeError as error:
-        return Broken(
+        return BadLine(
             f"is not UTF-8: byte {error.start + 1} is 0x{raw[error.start]:02x} "
             f"(convert the file with: iconv -f latin1 -t utf-8 {path.name} > NEW)"
         )

@@ -67,7 +67,7 @@ def load(settings: DataSettings, tokenizer: Any, *, length: int, cache: Path | N
         note = f"{texts.skipped:,} rows of {settings.data} cannot be used and are left out (--skip-broken)"
         split = replace(split, notes=(note, *split.notes))
     if 0 < settings.limit < len(split.train):
-        split = replace(split, train=split.train.subset(_sample(len(split.train), settings.limit)))
+        split = replace(split, train=split.train.subset(sample_rows(len(split.train), settings.limit)))
     return split
 
 
@@ -77,7 +77,7 @@ def _hold_out(rows: Sentences, texts: Texts, share: float) -> Split:
     if isinstance(texts, BuiltInTexts):  # its last rows: no sentence of theirs is trained on
         held_out = torch.arange(len(rows) - texts.held_out, len(rows))
     else:
-        held_out = _sample(len(rows), max(2, min(_MOST_HELD_OUT, round(share * len(rows)))))
+        held_out = sample_rows(len(rows), max(2, min(_MOST_HELD_OUT, round(share * len(rows)))))
     trained = torch.ones(len(rows), dtype=torch.bool)
     trained[held_out] = False
     note = f"{len(held_out):,} of {len(rows):,} pairs are held out, to measure retrieval (--hold-out)"
@@ -101,6 +101,6 @@ def _retrieval(pairs: Sentences) -> Retrieval:
     return Retrieval(pairs.column(0), documents, ids)
 
 
-def _sample(size: int, count: int) -> Tensor:
+def sample_rows(size: int, count: int) -> Tensor:
     """Return `count` of the numbers below `size`, sorted, always the same ones."""
     return permutation(size, 0)[:count].sort().values

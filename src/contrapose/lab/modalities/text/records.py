@@ -4,38 +4,38 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from contrapose.extras import needs_extra
-from contrapose.lab.modalities.text.lines import COMPRESSIONS, EMPTY, LONGEST, Broken, read_lines
+from contrapose.lab.modalities.text.lines import COMPRESSIONS, EMPTY, LONGEST, BadLine, read_lines
 
 Record = list[Any] | dict[str, Any]
-Numbered = Iterator[tuple[int, Record | Broken]]  # with the number of the line or row
+Numbered = Iterator[tuple[int, Record | BadLine]]  # with the number of the line or row
 _BATCH = 4096  # rows of a Parquet file that are read at a time
 
 
 def _read_plain(path: Path) -> Numbered:
     for number, line in read_lines(path):
-        yield number, line if isinstance(line, Broken) else [line]
+        yield number, line if isinstance(line, BadLine) else [line]
 
 
 def _read_tsv(path: Path) -> Numbered:
     # A quotation mark is an ordinary character: sentences contain them unpaired.
     for number, line in read_lines(path):
-        yield number, line if isinstance(line, Broken) else line.split("\t")
+        yield number, line if isinstance(line, BadLine) else line.split("\t")
 
 
 def _read_csv(path: Path) -> Numbered:
     """Yield the number of each record's first line, and its cells; a quoted cell may have line breaks."""
     start, record = 0, ""
     for number, line in read_lines(path):
-        if isinstance(line, Broken) and not (record and line == EMPTY):
+        if isinstance(line, BadLine) and not (record and line == EMPTY):
             record = ""
             yield number, line
             continue
-        text = "" if isinstance(line, Broken) else line
+        text = "" if isinstance(line, BadLine) else line
         start, record = (start, f"{record}\n{text}") if record else (number, text)
         # Quotation marks come in pairs in a complete record; one that is not closed must not swallow the whole file.
         if record.count('"') % 2 == 0 or len(record) > LONGEST:
@@ -45,31 +45,32 @@ def _read_csv(path: Path) -> Numbered:
         yield start, _parse_csv(record)
 
 
-def _parse_csv(record: str) -> Record | Broken:
+def _parse_csv(record: str) -> Record | BadLine:
     if record.count('"') % 2:
-        return Broken("has a quotation mark that is not closed")
+        return BadLine("has a quotation mark that is not closed")
     try:
         return next(csv.reader([record], strict=True))
     except csv.Error as error:
-        return Broken(f"is not CSV: {error}")
+        return BadLine(f"is not CSV: {error}")
 
 
 def _read_json(path: Path) -> Numbered:
     for number, line in read_lines(path):
-        yield number, line if isinstance(line, Broken) else _parse_json(line)
+        yield number, line if isinstance(line, BadLine) else parse_json(line)
 
 
-def _parse_json(line: str) -> Record | Broken:
+def parse_json(line: str) -> Record | BadLine:
+    """Return a JSON object or array, or why it cannot be used."""
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
-        return Broken(f"is not JSON: {error.msg} (character {error.pos + 1})")
+        return BadLine(f"is not JSON: {error.msg} (character {error.pos + 1})")
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
-        return Broken(f"is not JSON that can be read: {error}")
+        return BadLine(f"is not JSON that can be read: {error}")
     if not isinstance(value, dict | list):
-        return Broken("is neither a JSON object nor an array")
+        return BadLine("is neither a JSON object nor an array")
     if "\\ud" in line.lower() and not _is_unicode(value):
-        return Broken("has half of a surrogate pair, which is not a character")
+        return BadLine("has half of a surrogate pair, which is not a character")
     return value
 
 
@@ -127,36 +128,6 @@ def format_of(path: Path) -> str:
     return ending if ending in FORMATS and not (compressed and ending == ".parquet") else ""
 
 
-def by_name(record: Record, names: Sequence[str]) -> dict[str, Any] | Broken:
-    """Return the values of a record by the names of its columns."""
-    if isinstance(record, dict):
-        return record
-    if len(record) != len(names):
-        columns = f"{len(record):,} column{'' if len(record) == 1 else 's'}"
-        return Broken(f"has {columns}, expected {len(names)} as in the first row")
-    return dict(zip(names, record, strict=True))
-
-
-def row_error(path: Path, number: int, broken: Broken, *, others: int) -> ValueError:
-    """Return the error for the first row of a file that cannot be used, of which there are `others` more."""
-    line = "row" if format_of(path) == ".parquet" else "line"
-    also = f", and {others:,} more {line}{'' if others == 1 else 's'} cannot be used either" if others else ""
-    them = "them" if others else "it"
-    return ValueError(
-        f"data: {path}, {line} {number:,} {broken.reason}{also}; correct {them}, or leave {them} out with --skip-broken"
-    )
-
-
-def first_record(path: Path, records: Numbered) -> Record:
-    """Return the first record that can be read: it tells the columns."""
-    problem = ""
-    for number, record in records:
-        if not isinstance(record, Broken):
-            return record
-        problem = problem or f"has no line that can be read: line {number:,} {record.reason}"
-    raise ValueError(f"data: {path} {problem or 'is empty'}; expected at least one row of text")
-
-
 def is_number(text: str) -> bool:
     """Return whether a cell has a number."""
     try:
@@ -164,8 +135,3 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def read_records(path: Path) -> Numbered:
-    """Yield each record with its number, or why it cannot be used."""
-    return FORMATS[format_of(path)](path)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from contrapose.lab.modalities.captions.columns import PARTS
+from contrapose.lab.modalities.captions.columns import SPLITS
 from contrapose.lab.modalities.images.decoding import ImagePath
 from contrapose.lab.modalities.tars import printable
-from contrapose.lab.modalities.text.lines import Broken
+from contrapose.lab.modalities.text.lines import BadLine
 
 LARGEST_SHARE = 0.5  # of captions or images that may be left out; more is hardly what the user means
 _LONG = 1000  # characters, from which on a caption is far longer than the tokens that any encoder here reads
@@ -16,13 +16,13 @@ _NAMED = 3  # names in a note
 
 
 @dataclass
-class Reading:
+class ReadReport:
     """Captions by image, in the order of the data, with the names of all that is left out."""
 
     source: str  # of the data, for messages
     advice: str  # what to check if most captions have no image, or most images no caption
     captions: dict[ImagePath, list[str]] = field(default_factory=dict)
-    parts: dict[ImagePath, str] = field(default_factory=dict)
+    splits: dict[ImagePath, str] = field(default_factory=dict)
     count: int = 0  # of all captions, also of those without an image
     without_image: list[str] = field(default_factory=list)  # the missing image of each such caption
     without_caption: list[str] = field(default_factory=list)  # images
@@ -42,23 +42,23 @@ class Reading:
         elif captions:
             self.captions.setdefault(image, []).extend(captions)
 
-    def assign(self, image: ImagePath, name: str) -> Broken | None:
-        """Put an image into the part of this name; return why that cannot be, if so."""
-        part = PARTS.get(name.strip().lower(), "")
-        if not part:
-            return Broken(f"has the part {name!r}, expected train, val or test")
-        if self.parts.setdefault(image, part) != part:
-            return Broken(f"has {image.name} in {part}, but it is in {self.parts[image]} already")
+    def assign(self, image: ImagePath, name: str) -> BadLine | None:
+        """Put an image into the split of this name; return why that cannot be, if so."""
+        split = SPLITS.get(name.strip().lower(), "")
+        if not split:
+            return BadLine(f"has the split {name!r}, expected train, val or test")
+        if self.splits.setdefault(image, split) != split:
+            return BadLine(f"has {image.name} in {split}, but it is in {self.splits[image]} already")
         return None
 
     def check_shares(self) -> None:
         """Refuse data of which most captions have no image, or most images no caption: something else must be wrong."""
         images = len(self.captions) + len(self.without_caption)
-        part_advice = "expected train, val or test for each: check the names of the images in the file of parts"
+        split_advice = "expected train, val or test for each: check the names of the images in the file of splits"
         for names, total, what, lack, advice in (
             (self.without_image, self.count, "captions", "image", self.advice),
             (self.without_caption, images, "images", "caption", self.advice),
-            (self._without_part(), len(self.captions), "images", "part", part_advice),
+            (self._without_split(), len(self.captions), "images", "split", split_advice),
         ):
             if len(names) > LARGEST_SHARE * total:
                 raise ValueError(
@@ -66,14 +66,14 @@ class Reading:
                     f"{advice}, or use the rest with --skip-broken"
                 )
 
-    def leave_out_without_part(self) -> None:
-        """Leave out images without a part if others have one: they may be test images as well as training images."""
-        self._note("images in no part (train, val or test) are left out", self._without_part())
-        if self.parts:
-            self.captions = {image: texts for image, texts in self.captions.items() if image in self.parts}
+    def leave_out_without_split(self) -> None:
+        """Leave out images without a split if others have one: they may be test images as well as training images."""
+        self._note("images in no split (train, val or test) are left out", self._without_split())
+        if self.splits:
+            self.captions = {image: texts for image, texts in self.captions.items() if image in self.splits}
 
-    def _without_part(self) -> list[str]:
-        return [printable(image.name) for image in self.captions if image not in self.parts] if self.parts else []
+    def _without_split(self) -> list[str]:
+        return [printable(image.name) for image in self.captions if image not in self.splits] if self.splits else []
 
     def check_not_empty(self) -> None:
         """Refuse data without any image that has a caption."""
@@ -98,10 +98,10 @@ class Reading:
     def _note(self, sentence: str, names: Sequence[str], total: int = 0) -> None:
         if names:
             of = f" of {total:,}" if total else ""
-            self.notes.append(f"data: {sentence}: {len(names):,}{of} ({some(names)})")
+            self.notes.append(f"data: {sentence}: {len(names):,}{of} ({first_names(names)})")
 
 
-def some(names: Sequence[str]) -> str:
+def first_names(names: Sequence[str]) -> str:
     """Name the first few, and say how many more there are."""
     different = list(dict.fromkeys(names))
     more = f" and {len(different) - _NAMED:,} more" if len(different) > _NAMED else ""

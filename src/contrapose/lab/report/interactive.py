@@ -1,0 +1,93 @@
+"""Describe charts and heat maps as JSON for plotly, which draws them in the HTML page with zoom and hover texts."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+from contrapose.extras import needs_extra
+from contrapose.lab.report.document import Chart, Heat, Series
+from contrapose.lab.report.labels import label_places
+from contrapose.lab.report.style import COLOURS
+
+_DASHES = ("solid", "dash", "dashdot", "dot", "longdash", "longdashdot")
+_SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "star")
+
+
+def plotly_source() -> str:
+    """Return plotly's JavaScript, which is copied into the page so that it needs no network."""
+    with needs_extra("a page with charts", "figures", {"plotly"}):
+        from plotly.offline import get_plotlyjs
+    source: str = get_plotlyjs()
+    return source
+
+
+def plotly(block: Chart | Heat) -> dict[str, object]:
+    """Return what `draw.figure` draws, without the title: its legend hides series, and its points show their texts."""
+    x, y = ({"title": {"text": _text(title)}} for title in (block.x, block.y))
+    layout: dict[str, object] = {
+        "xaxis": {**x, "automargin": True},
+        "yaxis": y, "margin": {"l": 60, "r": 20, "t": 30, "b": 50}, "template": "none",
+        "font": {"family": "system-ui, sans-serif"}, "hovermode": "closest",
+        # At the bottom of the container: below a narrow chart it has several lines, and plotly makes room for them.
+        "legend": {"font": {"size": 11}, "orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom"},
+    }  # fmt: skip
+    if isinstance(block, Heat):
+        # Categories, not numbers: cells of equal size, as in the PNG.
+        layout |= {"xaxis": {**x, "type": "category"}, "yaxis": {**y, "type": "category"}}
+        return {"data": [_heat_map(block)], "layout": layout}
+    if block.is_map:
+        layout |= {"xaxis": {"visible": False}, "yaxis": {"visible": False, "scaleanchor": "x"}}
+    elif block.log_x:
+        ticks = block.log_ticks()
+        chosen = {"tickvals": list(ticks), "ticktext": list(ticks.values())} if ticks else {}
+        layout["xaxis"] = {**x, "automargin": True, "type": "log", **chosen}
+    traces = [
+        _trace(series, index, places)
+        for (index, series), places in zip(block.numbered(), label_places(block), strict=True)
+    ]
+    return {"data": traces, "layout": layout}
+
+
+def _text(text: str) -> str:
+    """Return a text, in one or several lines, as plotly shows it: "<" would start a tag there."""
+    return html.escape(text, quote=False).replace("\n", "<br>")  # plotly shows &quot; as it is
+
+
+def _heat_map(heat: Heat) -> dict[str, object]:
+    return {
+        "type": "heatmap",
+        "z": heat.values,
+        "text": [["" if value is None else f"{value:.1f}" for value in row] for row in heat.values],
+        "texttemplate": "%{text}",
+        "colorscale": "Cividis",
+        "x": [f"{x:g}" for x in heat.xs],
+        "y": [f"{y:g}" for y in heat.ys],
+    }
+
+
+def _trace(series: Series, index: int, places: Sequence[str]) -> dict[str, object]:
+    trace: dict[str, object] = {"name": _text(series.name), "x": series.x, "y": series.y}
+    symbol = _SYMBOLS[index % len(_SYMBOLS)]
+    if series.printed:
+        trace |= {"mode": "lines+markers", "line": {"color": "#888", "dash": "dot", "width": 1.5}}
+        trace["marker"] = {"color": "#888", "symbol": f"{symbol}-open", "size": 6}
+    else:
+        colour = COLOURS[index % len(COLOURS)]
+        mode = "markers" if series.points or len(series.x) == 1 else "lines" if len(series.x) > 60 else "lines+markers"
+        trace |= {"mode": mode, "line": {"color": colour, "dash": _DASHES[index % len(_DASHES)]}}
+        trace["marker"] = {"color": colour, "symbol": symbol, "size": 5 if series.points else 8}
+    if any(series.spread):
+        trace["error_y"] = {"type": "data", "array": series.spread}
+    if series.labels:
+        trace["hovertext"] = [_text(label) for label in series.labels]
+        if series.points:  # of a map, whose coordinates have no meaning
+            trace["hoverinfo"] = "text"
+    if series.annotations:
+        trace |= {
+            "text": [_text(text) for text in series.annotations],
+            "mode": f"{trace['mode']}+text",
+            "textposition": places,
+            "cliponaxis": False,
+        }
+    return trace
