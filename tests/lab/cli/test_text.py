@@ -53,7 +53,7 @@ def test_a_run_on_texts_speaks_of_sentences(folder: Path, tmp_path: Path, capsys
     assert "images" not in output
     assert "views dropout" in output
     message = error_message(capsys, "evaluate", str(tmp_path), *root(folder))
-    assert "sentences.txt has no labels, and no pairs that are held out; give pairs with --data FILE" in message
+    assert "sentences.txt has no labels and no held-out pairs to score with; give a file of pairs" in message
 
 
 def test_exported_folder_gives_equal_features_everywhere(

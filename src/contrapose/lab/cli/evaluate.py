@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,8 @@ from contrapose.lab.cli.sentences import PREFIX, SentenceOptions
 from contrapose.lab.evaluation import FINE_TUNING, PROBES, FewShot, FineTune, Measures, Probe, few_shot
 from contrapose.lab.modalities import Source, Split
 from contrapose.lab.modalities.progress import allow_progress_bars
-from contrapose.lab.modalities.text.load import all_pairs
+from contrapose.lab.modalities.text.evaluation import embed_once
 from contrapose.lab.training import Model, prepare_other
-from contrapose.lab.training.caption_model import CaptionModel
 from contrapose.lab.training.collapse import MEANING, collapsed_outputs
 from contrapose.lab.training.model import load_any
 from contrapose.lab.training.sources import find_data, load_own_data
@@ -107,7 +107,7 @@ class Evaluate:
     def _evaluate_run(self) -> None:
         tasks = self.sentences.read() if self.sentences.name_tasks else None
         model = load_any(self.run, epoch=self.epoch or None)
-        if isinstance(model, CaptionModel):
+        if len(model.towers) > 1:
             self._evaluate_towers(model)
             return
         _refuse(
@@ -122,12 +122,12 @@ class Evaluate:
                 raise ValueError(
                     f"{option}: --{option} is for sentence encoders, and {self.run} was trained on {model.run.kind.noun}"
                 )
-            scores = tasks.score(model.embed_once, model.device)
+            scores = tasks.score(partial(embed_once, model.tower), model.device)
         if tasks is None or _given(self, "run", "epoch", "data_root", "skip_broken"):
             scores |= self._evaluate_on_data(model)
         print(json.dumps({"step": model.step, **scores}))
 
-    def _evaluate_towers(self, model: CaptionModel) -> None:
+    def _evaluate_towers(self, model: Model) -> None:
         """Score a run on images with captions: on its own test images unless other data is given."""
         takes = f"{self.run} was trained on images with captions and takes --zero-shot, --captions or --sheet"
         others = _given(self, "run", "epoch", "columns", "data_root", "skip_broken") + _given(self.sentences)
@@ -236,9 +236,7 @@ def load_data(
     """Load `data` or, if that is empty, what the run in `folder` was trained on; print its notes to stderr."""
     run = replace(model.run, skip_broken=model.run.skip_broken or skip_broken)
     if data:
-        hold_out = 0 if run.modality == "text" else None
-        other = prepare_other(run, data, root, folder=folder, hold_out=hold_out, stream=stream, columns=columns)
-        split = all_pairs(other)
+        split = prepare_other(run, data, root, folder=folder, stream=stream, columns=columns)
     else:
         split = load_own_data(run, folder, root, lambda text: print(f"contrapose: {text}", file=sys.stderr))
     print_notes(split)
@@ -257,10 +255,5 @@ def _labelled_features(model: Model, split: Split) -> tuple[Tensor, Tensor, Tens
     features = model.labelled_features(split)
     if features is None:
         name = split.train.name.removesuffix(" (train)")
-        if model.run.modality == "text":
-            raise ValueError(
-                f"data: {name} has no labels, and no pairs that are held out; give pairs with --data FILE, or other tasks with "
-                "--sts FILE or --transfer FILE"
-            )
-        raise ValueError(f"data: {name} has no labelled training and test images to evaluate with")
+        raise ValueError(f"data: {name} {model.kind.unscored}")
     return features

@@ -20,10 +20,10 @@ from contrapose.lab.evaluation import (
     zero_shot_chance,
     zero_shot_scores,
 )
-from contrapose.lab.evaluation.zero_shot import choose_templates, class_name_notes, find_class_names
 from contrapose.lab.modalities import Source
 from contrapose.lab.modalities.captions.files import CaptionList, open_captions
 from contrapose.lab.modalities.captions.pretrained import load_image_text_model
+from contrapose.lab.modalities.captions.zero_shot import choose_templates, class_name_notes, find_class_names
 from contrapose.lab.modalities.images.images import Images
 from contrapose.lab.modalities.images.load import check_name, load
 from contrapose.lab.modalities.images.stream import without_broken
@@ -31,7 +31,7 @@ from contrapose.lab.modalities.images.views import Recipe
 from contrapose.lab.report.document import Document, Section
 from contrapose.lab.report.render import as_html
 from contrapose.lab.report.search import retrieval_rows, retrieval_sheet
-from contrapose.lab.training.caption_model import CaptionModel
+from contrapose.lab.training import Model
 from contrapose.metrics import two_tower_measures
 from contrapose.pairs import unit
 from contrapose.randomness import permutation
@@ -141,15 +141,16 @@ class ImageTextTasks:
         return _beside_chance(scores, zero_shot_chance(len(classes)), "zero_shot_")
 
 
-def towers_of(model: CaptionModel) -> Towers:
+def towers_of(model: Model) -> Towers:
     """Return how the model of a run embeds images and texts."""
 
     def embed_images(samples: Any) -> Tensor:
         # A tensor of images would otherwise be one batch, and a data set does not fit in one.
         size = model.views.evaluation_batch(model.device)
-        return torch.cat([model.images.embed(samples[first : first + size]) for first in range(0, len(samples), size)])
+        parts = [samples[first : first + size] for first in range(0, len(samples), size)]
+        return torch.cat([model.towers["images"].embed(part) for part in parts])
 
-    return Towers(embed_images, model.text.embed)
+    return Towers(embed_images, model.towers["text"].embed)
 
 
 def score_captions(data: CaptionList, towers: Towers, *, sheet: Path | None = None) -> dict[str, float]:

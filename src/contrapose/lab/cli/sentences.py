@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from contrapose.lab.evaluation.sentences import (
+from contrapose.lab.modalities.text.evaluation import (
     SentencePair,
     TransferText,
     evaluate_sts,

@@ -62,7 +62,10 @@ class FrameworkRow:
 class Framework(State, ABC):
     """An encoder, a projector and what the method keeps between steps: `update` stores a batch, `after_step` moves an average."""
 
-    def __init__(self, encoder: Encoder, projector: nn.Module, *, has_score: bool = False) -> None:
+    encoder: nn.Module  # an `Encoder`, or a ModuleDict of several
+    projector: nn.Module
+
+    def __init__(self, encoder: nn.Module, projector: nn.Module, *, has_score: bool = False) -> None:
         super().__init__()
         self.encoder, self.projector, self.has_score = encoder, projector, has_score
 
@@ -85,8 +88,10 @@ class Framework(State, ABC):
 
     def compile_encoders(self) -> None:
         """Compile the networks that views pass through."""
-        # The inner network: laying out the inputs stays outside of what is compiled.
-        self.encoder.network.compile(dynamic=False)
+        for module in self.encoder.modules():
+            if isinstance(module, Encoder):
+                # The inner network: laying out the inputs stays outside of what is compiled.
+                module.network.compile(dynamic=False)
 
     def embed(self, views: list[Tensor]) -> Tensor:
         """Return (V, B, d): all views through encoder and projector, one pass for each shape of input."""

@@ -5,16 +5,18 @@
     ViewMaker  random views for training, plain inputs for evaluation
     Modality   loads sources, makes view makers and encoders by name
 
-Everything above this layer (frameworks, training, evaluation) works with these protocols alone. A batch of inputs is a tensor
+Everything above this layer (frameworks, training, evaluation) works with these types alone. A batch of inputs is a tensor
 whose first dimension counts samples; views of a batch are a list of tensors (V, B, …), one for each shape of input.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +24,7 @@ from torch import Tensor, nn
 from contrapose.lab.modalities.tars import StoredFile
 from contrapose.lab.networks.encoder import Encoder
 
+Settings = Mapping[str, Any]  # fields of Run
 AUGMENTATIONS = ("crops", "flips", "colours")  # of supervised training, see `ViewMaker.light`
 
 
@@ -182,65 +185,210 @@ class DataSettings:
 class Suggestion:
     """Settings that suit the data and the device."""
 
-    settings: Mapping[str, Any]  # views, size, encoder and batch, but for those that were chosen
+    settings: Settings  # views, size, encoder and batch, but for those that were chosen
     samples: int  # number of training samples
     description: str  # of the data, for messages: "600 images of 240 pixels"
 
 
-class Modality(Protocol):
-    """A kind of data."""
+class NetworkSettings(Protocol):
+    """The settings of a run that name its encoders."""
 
     @property
-    def noun(self) -> str:
-        """What samples are called in messages: images."""
+    def encoder(self) -> str:
+        """Name of the encoder, or of the first one of two."""
 
+    @property
+    def text_encoder(self) -> str:
+        """Name of the encoder of captions."""
+
+
+class SampleEmbedder(Protocol):
+    """A tower of a trained run: what embeds samples, or a whole data set, of one kind of input."""
+
+    def embed(self, samples: Sequence[Any]) -> Tensor:
+        """Embed a list of samples, such as texts or files: (n, d)."""
+
+    def features(self, source: Source) -> Tensor:
+        """Embed a data set: (N, d)."""
+
+
+class JointEvaluation(Protocol):
+    """Scores of several towers that embed their inputs into one space."""
+
+    def scores(self, towers: Mapping[str, SampleEmbedder], split: Split) -> dict[str, float]:
+        """Return the scores on the held-out samples; nothing without any."""
+
+    def metrics(self, towers: Mapping[str, SampleEmbedder], source: Source) -> dict[str, float]:
+        """Return the geometry of the embeddings of a data set."""
+
+
+class RecordedEvaluation(Protocol):
+    """A measure of `Run.record` that only one modality has, written NAME:ARGUMENT@EPOCHS."""
+
+    @property
+    def argument(self) -> str:
+        """What its argument is, in messages: FILE."""
+
+    def check(self, argument: str) -> None:
+        """Refuse an argument, such as a file, that cannot be used, before the first epoch."""
+
+    def score(self, argument: str) -> str:
+        """Return the name in the records of the value by which losses are compared."""
+
+    def __call__(self, embedder: SampleEmbedder, argument: str) -> dict[str, float]:
+        """Return the values of the current weights, by their names in the records."""
+
+
+V = TypeVar("V", bound=ViewMaker)
+
+
+class Modality(ABC, Generic[V]):
+    """A kind of data, with views of type V. The abstract methods are required; all others are capabilities with defaults."""
+
+    noun: ClassVar[str]
+    """What samples are called in messages: images."""
+
+    @abstractmethod
     def check_data(self, name: str, argument: str = "data") -> None:
         """Refuse a data set that does not exist, before anything is read; `argument` is what the message names."""
 
-    def can_stream(self, name: str) -> bool:
-        """Whether the samples of a data set can stay on disk."""
-
-    def load(self, settings: DataSettings, root: Path | None, views: ViewMaker, *, encoder: str) -> Split:
+    @abstractmethod
+    def load(self, settings: DataSettings, root: Path | None, views: V, *, encoder: str) -> Split:
         """Load a run's data, prepared for these views and the encoder of this name; `root` is where downloads go."""
 
-    def views(self, name: str, count: int, *, size: int = 0, length: int = 0, folder: Path | None = None) -> ViewMaker:
+    @abstractmethod
+    def views(self, name: str, count: int, *, size: int = 0, length: int = 0, folder: Path | None = None) -> V:
         """Make a view maker by name, with so many views of this size; 0: the size that belongs to the name.
 
         `length` is that of captions, in tokens. `folder` is the directory of a trained run, with what `keep` wrote.
         """
 
-    def suggest(self, settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
+    @abstractmethod
+    def encoders(self, settings: NetworkSettings, views: V) -> Mapping[str, Encoder]:
+        """Build the encoders of a run, by the kind of their input; refuse one that cannot take what these views make."""
+
+    @abstractmethod
+    def decode(self, samples: Any, views: V) -> Tensor:
+        """Return raw samples (B, …): a tensor is checked, a list of files or objects is read as for these views."""
+
+    # Settings of a run
+
+    settings: ClassVar[Settings] = MappingProxyType({})
+    """Settings of a run on such data, unless the user chooses others."""
+    presets: ClassVar[Mapping[str, Settings]] = MappingProxyType({})
+    """Papers' settings for such data, by name."""
+    auto_settings: ClassVar[Settings] = MappingProxyType({})
+    """Further settings that are chosen for the data and the device, each with the value that asks for it."""
+    chosen_with_views: ClassVar[tuple[str, ...]] = ("size",)
+    """Settings that are chosen together with the views if they are at their defaults."""
+    catalogue_data: ClassVar[str] = ""
+    """The data set whose values of the catalogue a loss has; empty: the run's own."""
+
+    def recognises(self, data: str) -> bool:
+        """Return whether a name or a path is data of this kind, by its name or files alone."""
+        return False
+
+    def suggest(self, settings: DataSettings, chosen: Settings, device: torch.device) -> Suggestion:
         """Choose views, size, encoder and batch for the data, but for those in `chosen`, without loading all of it."""
+        raise ValueError(
+            f"views: nothing is chosen for {self.noun}; set --views, --encoder, --epochs, --batch and --lr"
+        )
 
     def check_encoder(self, name: str) -> None:
-        """Refuse an encoder that does not exist."""
+        """Refuse an encoder that does not exist, before one is built."""
+        return
 
-    def encoders(self, settings: Any, views: ViewMaker) -> Mapping[str, Encoder]:
-        """Build the encoders of a run, by the kind of their input; refuse one that cannot take what these views make.
+    def check_settings(self, settings: DataSettings) -> None:
+        """Refuse settings of a run that contradict the kind of data."""
+        return
 
-        `settings` is the description of the run, in which the names of encoders are fields.
-        """
+    def check_files(self, settings: DataSettings) -> None:
+        """Refuse settings that name files which cannot be used, before the data is read."""
+        return
+
+    # Data
+
+    needs_run_directory: ClassVar[bool] = False
+    """Whether inputs need what `keep` wrote to the directory of a run, such as a tokenizer."""
+
+    def can_stream(self, name: str) -> bool:
+        """Return whether the samples of a data set can stay on disk."""
+        return False
+
+    def load_for_evaluation(self, settings: DataSettings, root: Path | None, views: V, *, encoder: str) -> Split:
+        """Load other data than a run was trained on, to evaluate its networks."""
+        return self.load(settings, root, views, encoder=encoder)
+
+    prefix: ClassVar[str] = ""
+    """Marks the folder of a model that was trained elsewhere: "hf:" of hf:FOLDER; empty if none can be loaded."""
+
+    def embed_elsewhere(self, folder: Path, settings: DataSettings) -> tuple[Tensor, Sequence[str]]:
+        """Return the features of a data set (N, d) by a model that was trained elsewhere, and the texts of its samples."""
+        raise ValueError(f"run: {folder} cannot embed a data set; expected the directory of a run")
+
+    def texts(self, source: Source) -> Sequence[str]:
+        """Return what the samples of a data set say, to be shown beside them; nothing if they are no texts."""
+        return ()
+
+    # Networks
+
+    def check_initial_weights(self, encoder: str, init: str) -> None:
+        """Refuse a file `init` to start from, or an encoder whose weights come from a package that is not installed."""
+        return
+
+    def load_initial_weights(self, settings: NetworkSettings, encoders: Mapping[str, Encoder]) -> None:
+        """Load the weights of installed packages with which some encoders start."""
+        return
 
     def prepare(self, network: nn.Module) -> nn.Module:
         """Lay out the weights as this modality's networks run fastest."""
+        return network
 
-    def keep(self, folder: Path, encoder: Any, split: Split, views: ViewMaker) -> None:
+    def keep(self, folder: Path, encoder: nn.Module, split: Split, views: V) -> None:
         """Write to a run's directory what its encoder and inputs need beside the weights, such as a tokenizer.
 
-        `encoder` is that of the framework: one, or several by the kind of their input.
+        `encoder` is that of the framework: one, or a ModuleDict of several by the kind of their input.
         """
+        return
 
-    def decode(self, samples: Any, views: ViewMaker) -> Tensor:
-        """Return raw samples (B, …): a tensor is checked, a list of files or objects is read as for these views."""
+    def tower(self, name: str, views: V) -> tuple[Modality[Any], ViewMaker]:
+        """Return the modality and the views of one tower's inputs."""
+        return self, views
 
-    def describe_input(self, views: ViewMaker) -> dict[str, str]:
+    # Evaluation
+
+    joint_evaluation: ClassVar[JointEvaluation | None] = None
+    """How several towers are evaluated together; None for one tower."""
+    recorded: ClassVar[Mapping[str, RecordedEvaluation]] = MappingProxyType({})
+    """Measures of `Run.record` that no other kind of data has, by name."""
+    unscored: ClassVar[str] = "has no labelled training and test samples to score with"
+    """What data without a score lacks, and what to do: the end of a sentence that starts with its name."""
+
+    def check_comparison(self, data: str) -> None:
+        """Refuse data on which `compare` cannot compare losses."""
+        return
+
+    # Export
+
+    exports_folder: ClassVar[bool] = False
+    """Whether an encoder is exported as a folder, by `export`, in place of a file of weights."""
+
+    def export(self, folder: Path, encoder: Encoder, views: V) -> str:
+        """Write a folder that other libraries load; return how to load it, for the user."""
+        raise ValueError(f"encoders of {self.noun} are not exported as folders")
+
+    def describe_input(self, views: V) -> dict[str, str]:
         """Describe how the encoder's inputs are made, by names and values, for the metadata of an exported file."""
+        return {}
 
-    def described_views(self, description: Mapping[str, str]) -> ViewMaker:
+    def described_views(self, description: Mapping[str, str]) -> V:
         """Return views for evaluation by `describe_input`; raise ValueError that says what is missing."""
+        raise ValueError(f"encoders of {self.noun} are not loaded from files of weights")
 
-    def usage(self, encoder: str, width: int, views: ViewMaker, file: str) -> str:
+    def usage(self, encoder: str, width: int, views: V, file: str) -> str:
         """Return Python code that computes the features of samples with an exported file, without contrapose."""
+        raise ValueError(f"encoders of {self.noun} are not exported")
 
-    def example_input(self, views: ViewMaker) -> Any:
-        """Two samples of zeros, as the encoder takes them: for exporting its graph."""
+    def example_input(self, views: V) -> Tensor:
+        """Return two samples of zeros, as the encoder takes them: for exporting its graph."""
+        raise ValueError(f"encoders of {self.noun} are not exported as graphs")

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from contrapose.lab.evaluation.zero_shot import TEMPLATES, class_embeddings, find_class_names, zero_shot_scores
 from contrapose.lab.modalities import Source, Split
 from contrapose.lab.modalities.captions.shapes import labelled_shapes
+from contrapose.lab.modalities.captions.zero_shot import TEMPLATES, class_embeddings, find_class_names, zero_shot_scores
 from contrapose.lab.modalities.images.class_names import CLASS_NAMES
 from contrapose.lab.modalities.images.load import load
 from contrapose.lab.studies.downstream import CLASS_NAMES_FILE, MADE
-from contrapose.lab.training.caption_model import CaptionModel
+from contrapose.lab.training import Model
 
 # Seconds on a CPU: a few of the built-in shapes.
 SMOKE_CAPTIONS: Mapping[str, Any] = {
@@ -30,7 +30,7 @@ _DIRECTIONS = {"image_to_text": "of captions by their images", "text_to_image": 
 
 
 def zero_shot(
-    model: CaptionModel, split: Split, name: str, names: str = "", *, downstream: Mapping[str, str],
+    model: Model, split: Split, name: str, names: str = "", *, downstream: Mapping[str, str],
     root: Path | None = None,
 ) -> dict[str, float]:  # fmt: skip
     """Return the accuracy on the downstream data `name`, with class names from a file if `names` says so."""
@@ -40,8 +40,8 @@ def zero_shot(
     # An .npz file has no names, but the study knows which data set it is.
     built_in = name if not images.classes and name in CLASS_NAMES else ""
     classes = find_class_names(images, built_in if file in ("", MADE) else file)
-    embeddings = model.images.features(images)
-    texts = class_embeddings(model.text.embed, classes, TEMPLATES[_PROMPT]).to(embeddings.device)
+    embeddings = model.towers["images"].features(images)
+    texts = class_embeddings(model.towers["text"].embed, classes, TEMPLATES[_PROMPT]).to(embeddings.device)
     return {
         ":".join(filter(None, ("zero_shot", name, names))): zero_shot_scores(embeddings, images.labels, texts)["top1"]
     }

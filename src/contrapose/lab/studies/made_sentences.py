@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from contrapose.lab.evaluation.sentences import SentencePair, TransferText
-from contrapose.lab.evaluation.sentences.classifier import LogisticRegression
-from contrapose.lab.evaluation.sentences.sts import STS_TASKS
-from contrapose.lab.evaluation.sentences.transfer import TRANSFER_TASKS
+from contrapose.lab.modalities.text.evaluation import SentencePair, TransferText
+from contrapose.lab.modalities.text.evaluation.classifier import LogisticRegression
+from contrapose.lab.modalities.text.evaluation.sts import STS_TASKS
+from contrapose.lab.modalities.text.evaluation.transfer import TRANSFER_TASKS
 
 # Seconds on a CPU: first sentences of the built-in pairs, and the last step, unless the user gives pairs that choose the best.
 SMOKE_TEXT: Mapping[str, Any] = {

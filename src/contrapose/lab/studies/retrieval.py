@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contrapose.lab.evaluation.retrieval import recall_at, wrong_before
 from contrapose.lab.modalities import Source, Split
 from contrapose.lab.modalities.modality import Retrieval
 from contrapose.lab.modalities.text.sentences import Sentences
 from contrapose.lab.studies.embeddings import start
 from contrapose.lab.training import Model
+from contrapose.metrics.retrieval import recall_at, wrong_before
 
 
 def recall_hits(model: Model, split: Split) -> dict[str, Any]:

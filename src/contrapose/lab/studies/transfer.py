@@ -62,8 +62,8 @@ def transfer(
             views=model.views,
             device=model.device,
             seed=model.run.seed,
-            workers=model.workers,
-            timeout=model.timeout,
+            workers=model.reader.workers,
+            timeout=model.reader.timeout,
         )
     return {":".join(part for part in ("transfer", name, protocol, weights) if part): value}
 

@@ -1,13 +1,22 @@
-"""Settings of a run that images with captions add to those of images."""
+"""Settings of a run that images with captions add to those of images, and those that they start with."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from contrapose.lab.modalities.modality import Settings
 from contrapose.lab.modalities.text.encoders import EncoderName
 from contrapose.lab.modalities.text.views import DEFAULT_LENGTH
 
 TOWERS = ("images", "text")
+# Unless the user chooses others: CLIP, with open_clip's weight decay.
+CAPTION_SETTINGS: Settings = {
+    "modality": "captions",
+    "framework": "two_towers",
+    "head": "clip",
+    "loss": "clip",
+    "weight_decay": 0.1,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
