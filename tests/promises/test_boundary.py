@@ -15,7 +15,8 @@ from tiers import first
 import contrapose
 
 SOURCE = Path(contrapose.__file__).parent
-# From the lowest to the highest. A package may import those below it, and itself.
+# From the lowest to the highest. A package may import those below it, and itself. The most specific name counts: commands of a
+# modality are in its folder, and belong to a higher layer than the rest of it.
 LAYERS = (
     "extras",
     "moved",
@@ -44,6 +45,8 @@ LAYERS = (
     "lab.report",
     "lab.training",
     "lab.studies",
+    "lab.modalities.captions.commands",
+    "lab.modalities.text.commands",
     "lab.cli",
     "__main__",
 )
@@ -54,11 +57,9 @@ Graph = dict[str, set[str]]
 def level(module: str) -> int:
     """Return the height of a module's layer; a folder of layers itself has none, and is the lowest."""
     package = module.removeprefix("contrapose.")
-    for height, layer in enumerate(LAYERS):
-        if f"{package}.".startswith(f"{layer}."):
-            return height
-    assert package == "lab", f"{module} has no layer: add it to LAYERS"
-    return 0
+    found = max((layer for layer in LAYERS if f"{package}.".startswith(f"{layer}.")), key=len, default="")
+    assert found or package == "lab", f"{module} has no layer: add it to LAYERS"
+    return LAYERS.index(found) if found else 0
 
 
 def imported(code: str, modules: set[str]) -> set[str]:

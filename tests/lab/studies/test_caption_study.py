@@ -99,7 +99,7 @@ def test_an_archive_has_the_names_of_its_data_set(measured: Path, tmp_path: Path
 def test_a_measure_of_one_encoder_is_refused(measured: Path, tmp_path: Path) -> None:
     model = trained(measured)
     with pytest.raises(
-        ValueError, match="map cannot be computed of a run on shapes, which has an encoder of images and"
+        ValueError, match="map cannot be computed of a run on shapes, which has encoders of images and text"
     ):
         evaluate(model, prepare(model.run, folder=model.folder), "map")
     run = Run(limit=48, batch=16, epochs=1, knn=3, metrics=0)

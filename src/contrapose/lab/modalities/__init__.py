@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from contrapose.lab.modalities.captions.settings import CaptionSettings
-from contrapose.lab.modalities.modality import (
-    AUGMENTATIONS,
-    DataSettings,
-    Modality,
-    Reader,
-    Source,
-    Split,
-    ViewMaker,
-)
+from contrapose.lab.modalities.modality import DataSettings, Modality, Settings
+from contrapose.lab.modalities.source import AUGMENTATIONS, Reader, Source, Split, ViewMaker
 from contrapose.validate import check_known
 
 __all__ = [
@@ -29,6 +23,7 @@ __all__ = [
     "Split",
     "ViewMaker",
     "modality",
+    "presets",
     "recognise",
     "trained_elsewhere",
 ]
@@ -50,6 +45,17 @@ def modality(name: str) -> Modality[Any]:
         loaded: Modality[Any] = getattr(import_module(module), attribute)
         return loaded
     return known
+
+
+def presets() -> dict[str, Settings]:
+    """Return the papers' settings of all modalities by name: `PRESETS` of presets.py in their folders, where there is one."""
+    modules = [
+        known.partition(":")[0].rpartition(".")[0] + ".presets"
+        for known in MODALITIES.values()
+        if isinstance(known, str)
+    ]
+    tables = [import_module(module).PRESETS for module in modules if find_spec(module)]
+    return {name: settings for table in tables for name, settings in table.items()}
 
 
 def recognise(data: str) -> str:

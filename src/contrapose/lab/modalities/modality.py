@@ -1,19 +1,10 @@
-"""What a modality is: data sets, views of their samples, and encoders.
-
-    Source     a data set: length, labels, subsets
-    Reader     a source on a device, with the views that are made of it
-    ViewMaker  random views for training, plain inputs for evaluation
-    Modality   loads sources, makes view makers and encoders by name
-
-Everything above this layer (frameworks, training, evaluation) works with these types alone. A batch of inputs is a tensor
-whose first dimension counts samples; views of a batch are a list of tensors (V, B, …), one for each shape of input.
-"""
+"""What a modality is: it loads data sets, and makes views of their samples and encoders by name."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -21,127 +12,11 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from contrapose.lab.modalities.tars import StoredFile
+from contrapose.lab.modalities.evaluations import DownstreamEvaluation, JointEvaluation, RecordedEvaluation
+from contrapose.lab.modalities.source import Source, Split, ViewMaker
 from contrapose.lab.networks.encoder import Encoder
 
 Settings = Mapping[str, Any]  # fields of Run
-AUGMENTATIONS = ("crops", "flips", "colours")  # of supervised training, see `ViewMaker.light`
-
-
-class ViewMaker(Protocol):
-    """How inputs of a network are made from raw samples."""
-
-    @property
-    def count(self) -> int:
-        """Number of views of a sample."""
-
-    def train(self, raw: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
-        """Random views of raw samples, decided by (seed, epoch, index, view): tensors (V, B, …), one per shape of input."""
-
-    def draw(self, raw: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> Tensor:
-        """One random view (B, …), as the first of `train`: for metrics under augmentation."""
-
-    def plain(self, raw: Tensor) -> Tensor:
-        """Inputs for evaluation (B, …), without augmentation."""
-
-    def light(self, augment: str = "crops", *, smallest: float | None = 0.2) -> ViewMaker:
-        """One view with a mild augmentation of `AUGMENTATIONS`, for fine-tuning and linear probes.
-
-        augment    for images: "crops" crops and flips; "flips" and "colours" leave the image whole
-        smallest   smallest share of an image that is cropped; None: as in training
-        """
-
-    def evaluation_batch(self, device: torch.device) -> int:
-        """Number of samples in a batch of evaluation on this device."""
-
-
-class Reader(Protocol):
-    """A source on a device."""
-
-    @property
-    def resident(self) -> Tensor | None:
-        """All raw samples on the device; None if they are streamed from disk."""
-
-    def train(self, batches: Sequence[list[int]], *, seed: int, epoch: int) -> Iterator[list[Tensor]]:
-        """Views of each batch of indices."""
-
-    def plain(self) -> Iterator[Tensor]:
-        """Evaluation inputs of all samples, in order and in batches."""
-
-
-class Source(Protocol):
-    """A data set: samples, with labels if there are any."""
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-
-    @property
-    def labels(self) -> Tensor | None:
-        """(N,) int64."""
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the classes, if they are known."""
-
-    @property
-    def paths(self) -> Sequence[Path | StoredFile]:
-        """The file of each sample, or its member of a tar, if each has one; else empty."""
-
-    @property
-    def ids(self) -> Tensor | None:
-        """(N,) numbers below N, equal for samples that are no negatives of each other, such as equal texts; None: all differ."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Changes when the samples change."""
-
-    def __len__(self) -> int: ...
-
-    def counts(self) -> list[int]:
-        """Number of samples of each class."""
-
-    def subset(self, index: Tensor | Sequence[int]) -> Source:
-        """The samples at these indices, in this order."""
-
-    def in_memory(self, views: ViewMaker) -> Source:
-        """The same samples in memory, prepared for these views."""
-
-    def reader(self, views: ViewMaker, device: torch.device, *, workers: int, timeout: float) -> Reader:
-        """The source on a device."""
-
-
-@dataclass(frozen=True)
-class Retrieval:
-    """Held-out pairs: document i belongs to query i."""
-
-    queries: Source
-    documents: Source
-    ids: Tensor  # (n,) equal documents have equal ids: any of them is right
-
-
-@dataclass(frozen=True)
-class Split:
-    """What is trained on, and what is evaluated: features of `probe` classify those of `test`, if there are labels."""
-
-    train: Source
-    probe: Source | None
-    test: Source | None
-    notes: tuple[str, ...] = ()  # what a user may not expect of the data, one sentence each
-    retrieval: Retrieval | None = None  # pairs to evaluate on
-
-    def map(self, change: Callable[[Source], Source]) -> Split:
-        """Change each data set; `probe` stays the same object as `train` if it was."""
-        sources = {id(source): source for source in (self.train, self.probe, self.test) if source is not None}
-        changed = {key: change(source) for key, source in sources.items()}
-        # A source that is in two places is changed once: reading it twice would take twice the time and memory.
-        probe, test = changed.get(id(self.probe)), changed.get(id(self.test))
-        return replace(self, train=changed[id(self.train)], probe=probe, test=test)
-
-    @property
-    def held_out(self) -> Source:
-        """The test samples, or the training samples if there are no others."""
-        return self.test if self.test is not None else self.train
 
 
 LARGEST_MEGAPIXELS = 178  # Pillow refuses larger images by itself
@@ -190,6 +65,19 @@ class Suggestion:
     description: str  # of the data, for messages: "600 images of 240 pixels"
 
 
+class BrokenFiles(Exception):
+    """Some files of a data set cannot be read."""
+
+
+@dataclass(frozen=True)
+class CommonOptions:
+    """Options of `contrapose evaluate` that say how data is read."""
+
+    columns: tuple[str, ...] = ()
+    root: Path = Path("data")  # directory of downloads
+    skip_broken: bool = False
+
+
 class NetworkSettings(Protocol):
     """The settings of a run that name its encoders."""
 
@@ -200,43 +88,6 @@ class NetworkSettings(Protocol):
     @property
     def text_encoder(self) -> str:
         """Name of the encoder of captions."""
-
-
-class SampleEmbedder(Protocol):
-    """A tower of a trained run: what embeds samples, or a whole data set, of one kind of input."""
-
-    def embed(self, samples: Sequence[Any]) -> Tensor:
-        """Embed a list of samples, such as texts or files: (n, d)."""
-
-    def features(self, source: Source) -> Tensor:
-        """Embed a data set: (N, d)."""
-
-
-class JointEvaluation(Protocol):
-    """Scores of several towers that embed their inputs into one space."""
-
-    def scores(self, towers: Mapping[str, SampleEmbedder], split: Split) -> dict[str, float]:
-        """Return the scores on the held-out samples; nothing without any."""
-
-    def metrics(self, towers: Mapping[str, SampleEmbedder], source: Source) -> dict[str, float]:
-        """Return the geometry of the embeddings of a data set."""
-
-
-class RecordedEvaluation(Protocol):
-    """A measure of `Run.record` that only one modality has, written NAME:ARGUMENT@EPOCHS."""
-
-    @property
-    def argument(self) -> str:
-        """What its argument is, in messages: FILE."""
-
-    def check(self, argument: str) -> None:
-        """Refuse an argument, such as a file, that cannot be used, before the first epoch."""
-
-    def score(self, argument: str) -> str:
-        """Return the name in the records of the value by which losses are compared."""
-
-    def __call__(self, embedder: SampleEmbedder, argument: str) -> dict[str, float]:
-        """Return the values of the current weights, by their names in the records."""
 
 
 V = TypeVar("V", bound=ViewMaker)
@@ -275,8 +126,6 @@ class Modality(ABC, Generic[V]):
 
     settings: ClassVar[Settings] = MappingProxyType({})
     """Settings of a run on such data, unless the user chooses others."""
-    presets: ClassVar[Mapping[str, Settings]] = MappingProxyType({})
-    """Papers' settings for such data, by name."""
     auto_settings: ClassVar[Settings] = MappingProxyType({})
     """Further settings that are chosen for the data and the device, each with the value that asks for it."""
     chosen_with_views: ClassVar[tuple[str, ...]] = ("size",)
@@ -330,6 +179,25 @@ class Modality(ABC, Generic[V]):
         """Return what the samples of a data set say, to be shown beside them; nothing if they are no texts."""
         return ()
 
+    expected_data: ClassVar[str] = "a data set"
+    """What a path should lead to, in messages."""
+
+    def has_data(self, name: str, root: Path | None) -> bool:
+        """Return whether a data set is known by its name; one that is missing is downloaded to `root`."""
+        return False
+
+    def list_data(self) -> Sequence[str]:
+        """Return a line about each data set that is known by its name."""
+        return ()
+
+    def inspect(self, settings: DataSettings) -> Iterator[str]:
+        """Read all of the data; yield what it has and what looks wrong, a line each. Raise `BrokenFiles` at the end, if any."""
+        raise ValueError(f"path: {settings.data} has {self.noun}, and only images are checked")
+
+    def load_task(self, name: str, data: str) -> Split | None:
+        """Load the data of an evaluation that has a layout of its own; None if it is loaded like any other."""
+        return None
+
     # Networks
 
     def check_initial_weights(self, encoder: str, init: str) -> None:
@@ -351,6 +219,10 @@ class Modality(ABC, Generic[V]):
         """
         return
 
+    def downstream_views(self, encoder: Encoder, views: V) -> V:
+        """Return the views with which an encoder is evaluated on other data."""
+        return views
+
     def tower(self, name: str, views: V) -> tuple[Modality[Any], ViewMaker]:
         """Return the modality and the views of one tower's inputs."""
         return self, views
@@ -361,12 +233,33 @@ class Modality(ABC, Generic[V]):
     """How several towers are evaluated together; None for one tower."""
     recorded: ClassVar[Mapping[str, RecordedEvaluation]] = MappingProxyType({})
     """Measures of `Run.record` that no other kind of data has, by name."""
+    downstream: ClassVar[Mapping[str, DownstreamEvaluation]] = MappingProxyType({})
+    """Evaluations of a trained run on other data that no other kind of data has, by name."""
     unscored: ClassVar[str] = "has no labelled training and test samples to score with"
     """What data without a score lacks, and what to do: the end of a sentence that starts with its name."""
+
+    evaluation_options: ClassVar[str] = ""
+    """Options of `contrapose evaluate` for such data, a dataclass as "module:class"; a module of a higher layer may not be
+    imported here."""
 
     def check_comparison(self, data: str) -> None:
         """Refuse data on which `compare` cannot compare losses."""
         return
+
+    smoke_settings: ClassVar[Settings] = MappingProxyType({})
+    """Settings of studies at the smoke scale, with `data` that is built in; empty: those of the built-in digits."""
+
+    def contact_sheet(self, source: Source, views: V, *, seed: int = 0) -> bytes:
+        """Return a PNG of some samples and their views; empty if they cannot be drawn."""
+        return b""
+
+    def thumbnails(self, inputs: Tensor, views: V) -> list[bytes]:
+        """Return inputs of the network as PNG files."""
+        raise ValueError(f"inputs of {self.noun} cannot be drawn")
+
+    def count_words(self, *sources: Source) -> list[Tensor]:
+        """Return how often each word is in each sample, (N, words): features without a network, to compare with."""
+        raise ValueError(f"there are no words in {self.noun}")
 
     # Export
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from contrapose.lab.modalities import MODALITIES, modality
+from contrapose.lab import modalities
 from contrapose.lab.training.baselines import BASELINES, Settings
 from contrapose.lab.training.run import Run
 from contrapose.validate import check_known
@@ -132,7 +132,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "balanced/cifar10": _BALANCED | {"data": "cifar10", "loss": "balanced(alpha=2.0, weight=4.0)"},
     "balanced/imagenet": _BALANCED | {
         "data": "imagenet", "views": "moco-v2", "encoder": "resnet50-zero", "head": "balanced", "epochs": 100, "knn": 200},
-    **{name: settings for kind in MODALITIES for name, settings in modality(kind).presets.items()},
+    **modalities.presets(),
     **BASELINES,
 }  # fmt: skip
 

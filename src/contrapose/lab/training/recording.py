@@ -20,7 +20,7 @@ from types import MappingProxyType
 
 from contrapose.lab.evaluation import PROBES
 from contrapose.lab.modalities import Split
-from contrapose.lab.modalities.modality import RecordedEvaluation
+from contrapose.lab.modalities.evaluations import RecordedEvaluation
 from contrapose.validate import check_known
 
 OwnMeasures = Mapping[str, RecordedEvaluation]  # those of a modality, by name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -11,24 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from contrapose.lab.modalities.captions.captions import Captions
-from contrapose.lab.modalities.captions.evaluation import CaptionEvaluation
+from contrapose.lab.modalities.captions.evaluation import CaptionEvaluation, zero_shot
 from contrapose.lab.modalities.captions.files import is_captions
 from contrapose.lab.modalities.captions.load import list_captions, load
-from contrapose.lab.modalities.captions.presets import PRESETS
-from contrapose.lab.modalities.captions.settings import CAPTION_SETTINGS, CaptionSettings, check_caption_settings
+from contrapose.lab.modalities.captions.settings import (
+    CAPTION_SETTINGS,
+    SMOKE_CAPTIONS,
+    CaptionSettings,
+    check_caption_settings,
+)
 from contrapose.lab.modalities.captions.shapes import is_shapes
 from contrapose.lab.modalities.captions.suggest import suggest
 from contrapose.lab.modalities.captions.views import CaptionViews
 from contrapose.lab.modalities.images.modality import IMAGES
-from contrapose.lab.modalities.modality import (
-    DataSettings,
-    Modality,
-    NetworkSettings,
-    Settings,
-    Split,
-    Suggestion,
-    ViewMaker,
-)
+from contrapose.lab.modalities.modality import DataSettings, Modality, NetworkSettings, Settings, Suggestion
+from contrapose.lab.modalities.source import Split, ViewMaker
 from contrapose.lab.modalities.text.encoders import VOCABULARY, EncoderName
 from contrapose.lab.modalities.text.load import learn_tokenizer
 from contrapose.lab.modalities.text.modality import TEXT
@@ -42,10 +39,14 @@ class CaptionModality(Modality[CaptionViews]):
 
     noun = "captioned images"
     settings = CAPTION_SETTINGS
-    presets = PRESETS
     auto_settings = MappingProxyType({"text_encoder": ""})
     needs_run_directory = True
+    expected_data = "a folder with captions.tsv and images, or tars of both (docs/captions.md)"
+    smoke_settings = SMOKE_CAPTIONS
+    prefix = "clip:"
+    evaluation_options = "contrapose.lab.modalities.captions.commands.evaluate:ImageTextOptions"
     joint_evaluation = CaptionEvaluation()
+    downstream = MappingProxyType({"zero_shot": zero_shot})
 
     def recognises(self, data: str) -> bool:
         """Return whether a path has captions, or is the built-in set."""
@@ -61,6 +62,14 @@ class CaptionModality(Modality[CaptionViews]):
                 f"{argument}: expected a folder with captions.tsv, .csv or .jsonl and images, tars of both, or shapes, the "
                 f"built-in set (docs/captions.md), got {name!r}{missing}"
             )
+
+    def has_data(self, name: str, root: Path | None) -> bool:
+        """Return whether a name is that of the built-in set."""
+        return is_captions(Path(name))
+
+    def inspect(self, settings: DataSettings) -> Iterator[str]:
+        """Read every image, as without captions."""
+        return IMAGES.inspect(settings)
 
     def can_stream(self, name: str) -> bool:
         """Return True: images are files, or members of tars."""

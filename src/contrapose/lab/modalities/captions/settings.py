@@ -17,6 +17,12 @@ CAPTION_SETTINGS: Settings = {
     "loss": "clip",
     "weight_decay": 0.1,
 }
+# Seconds on a CPU: a few of the built-in shapes.
+SMOKE_CAPTIONS: Settings = {
+    "data": "shapes", "limit": 128, "stream": False, "views": "captions", "size": 32, "encoder": "tiny", "text_encoder": "tiny",
+    "text_length": 16, "width": 64, "optimiser": "adamw", "lr": 1e-3, "schedule": "cosine", "warmup": 0.0, "weight_decay": 0.1,
+    "epochs": 2, "batch": 32, "precision": "fp32", "knn_every": 2, "metrics": 48,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

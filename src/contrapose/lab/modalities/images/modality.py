@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from contrapose.lab.modalities.images.digits import DRAWINGS
 from contrapose.lab.modalities.images.encoders import (
     check_encoder,
     check_installed_weights,
@@ -20,13 +21,17 @@ from contrapose.lab.modalities.images.encoders import (
 from contrapose.lab.modalities.images.images import Images
 from contrapose.lab.modalities.images.imbalance import by_rule, check_rule
 from contrapose.lab.modalities.images.inputs import InputDescription, decode
+from contrapose.lab.modalities.images.inspection import describe_files
 from contrapose.lab.modalities.images.layout import NO_SCORE
-from contrapose.lab.modalities.images.load import can_stream, check_name, class_list, load
+from contrapose.lab.modalities.images.load import NAMED, can_stream, check_name, class_list, list_named, load
+from contrapose.lab.modalities.images.sheet import contact_sheet, thumbnails
 from contrapose.lab.modalities.images.stream import Files, with_limit, without_broken
 from contrapose.lab.modalities.images.suggest import suggest
 from contrapose.lab.modalities.images.usage import usage
 from contrapose.lab.modalities.images.views import Views
-from contrapose.lab.modalities.modality import DataSettings, Modality, NetworkSettings, Settings, Split, Suggestion
+from contrapose.lab.modalities.images.voc import load_voc
+from contrapose.lab.modalities.modality import DataSettings, Modality, NetworkSettings, Settings, Suggestion
+from contrapose.lab.modalities.source import Source, Split
 from contrapose.lab.networks.encoder import Encoder
 
 
@@ -34,6 +39,7 @@ class ImageModality(Modality[Views]):
     """Images in memory or on disk, augmented views, and convolutional networks or vision transformers."""
 
     noun = "images"
+    expected_data = "a folder with train/ and test/ (or val/), class folders inside, or an .npz file"
     unscored = (
         "has no labelled training and test images to score with; a folder needs a folder for each class (and --hold-out above "
         "0, or train/ and test/), see `contrapose data check PATH`"
@@ -61,6 +67,34 @@ class ImageModality(Modality[Views]):
         rule, _, file = settings.imbalance.partition(":")
         if rule == "index" and not Path(file).is_file():
             raise ValueError(f"imbalance: expected a file of indices after 'index:', but {file} is not a file")
+
+    def has_data(self, name: str, root: Path | None) -> bool:
+        """Return whether a name is that of a built-in set, or of one that torchvision reads, which is downloaded."""
+        if name in NAMED and name not in DRAWINGS:
+            load(name, root=root)
+        return name in NAMED
+
+    def list_data(self) -> Sequence[str]:
+        """Return the name, the number of classes and the origin of each data set that is known by its name."""
+        return list_named()
+
+    def inspect(self, settings: DataSettings) -> Iterator[str]:
+        """Read every image; yield splits, classes, sizes, kinds of images, duplicates, broken files and what looks wrong."""
+        return describe_files(
+            with_limit(load(settings.data, classes=settings.classes), settings.max_megapixels), settings.data
+        )
+
+    def load_task(self, name: str, data: str) -> Split | None:
+        """Load PASCAL VOC, whose images have several classes."""
+        return load_voc(Path(data)) if name == "voc2007" else None
+
+    def contact_sheet(self, source: Source, views: Views, *, seed: int = 0) -> bytes:
+        """Return a PNG with some images in the first row and two views of each in the rows below."""
+        return contact_sheet(source, views, seed=seed)
+
+    def thumbnails(self, inputs: Tensor, views: Views) -> list[bytes]:
+        """Return inputs (B, 3, H, W) as PNG files of one size."""
+        return thumbnails(inputs, views)
 
     def can_stream(self, name: str) -> bool:
         """Return whether the images are files, of a folder or of a data set of torchvision."""

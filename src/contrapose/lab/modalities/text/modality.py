@@ -12,30 +12,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from contrapose.lab.modalities.modality import (
-    DataSettings,
-    Modality,
-    NetworkSettings,
-    Settings,
-    Source,
-    Split,
-    Suggestion,
-)
+from contrapose.lab.modalities.modality import DataSettings, Modality, NetworkSettings, Settings, Suggestion
+from contrapose.lab.modalities.source import Source, Split
 from contrapose.lab.modalities.text.built_in import BUILT_IN
 from contrapose.lab.modalities.text.encoders import PREFIX, VOCABULARY, EncoderName, Transformer, encoder
+from contrapose.lab.modalities.text.evaluation.downstream import senteval, sts
 from contrapose.lab.modalities.text.evaluation.recorded import RecordedSTS
 from contrapose.lab.modalities.text.files import check_path
 from contrapose.lab.modalities.text.folder import write_folder
 from contrapose.lab.modalities.text.load import all_pairs, is_text, learn_tokenizer, load, open_data
-from contrapose.lab.modalities.text.presets import PRESETS
 from contrapose.lab.modalities.text.pretrained import load_sentence_encoder, load_tokenizer, longest_input, quiet
-from contrapose.lab.modalities.text.sentences import Sentences
-from contrapose.lab.modalities.text.settings import TEXT_SETTINGS
+from contrapose.lab.modalities.text.sentences import Sentences, count_tokens
+from contrapose.lab.modalities.text.settings import SMOKE_TEXT, TEXT_SETTINGS
 from contrapose.lab.modalities.text.suggest import suggest
 from contrapose.lab.modalities.text.usage import usage
 from contrapose.lab.modalities.text.views import DEFAULT_LENGTH, NO_TOKEN, TextViews
 from contrapose.lab.networks.encoder import Encoder
 
+_LONGEST = 128  # tokens: SentEval's sentences are not cut to the length of the training
 KEPT = "encoder"  # folder of a run's directory: the encoder's tokenizer and configuration
 
 
@@ -44,12 +38,15 @@ class TextModality(Modality[TextViews]):
 
     noun = "sentences"
     settings = TEXT_SETTINGS
-    presets = PRESETS
     chosen_with_views = ("size", "view_count")  # the number of views may be that of the columns
     catalogue_data = "simcse"
     recorded = MappingProxyType({"sts": RecordedSTS()})
+    downstream = MappingProxyType({"sts": sts, "senteval": senteval})
     needs_run_directory = True
     exports_folder = True
+    expected_data = "a file with one sentence a line"
+    smoke_settings = SMOKE_TEXT
+    evaluation_options = "contrapose.lab.modalities.text.commands.evaluate:SentenceOptions"
     prefix = PREFIX
     unscored = (
         "has no labels and no held-out pairs to score with; give a file of pairs (and --hold-out above 0), or score sentences "
@@ -88,6 +85,14 @@ class TextModality(Modality[TextViews]):
     ) -> Split:
         """Load all of the texts; pairs are all there to measure retrieval with."""
         return all_pairs(self.load(replace(settings, hold_out=0.0), root, views, encoder=encoder))
+
+    def has_data(self, name: str, root: Path | None) -> bool:
+        """Return whether a name is that of a built-in set."""
+        return name in BUILT_IN
+
+    def count_words(self, *sources: Source) -> list[Tensor]:
+        """Return how often each token is in each text, (N, V), where V counts the tokens that are in any text."""
+        return count_tokens([source for source in sources if isinstance(source, Sentences)])
 
     def texts(self, source: Source) -> Sequence[str]:
         """Return the first text of each row."""
@@ -131,6 +136,11 @@ class TextModality(Modality[TextViews]):
             raise ValueError(
                 "init: texts start from a folder; use --encoder hf:FOLDER, such as `contrapose export` writes"
             )
+
+    def downstream_views(self, encoder: Encoder, views: TextViews) -> TextViews:
+        """Return views of longer texts than in training, as far as the encoder takes them."""
+        assert isinstance(encoder.network, Transformer)
+        return replace(views, length=int(min(_LONGEST, longest_input(encoder.network.model))))
 
     def keep(self, folder: Path, encoder: nn.Module, split: Split, views: TextViews) -> None:
         """Write tokenizer, pooling and configuration of the encoder to a run's directory."""

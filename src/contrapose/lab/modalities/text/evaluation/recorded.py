@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from contrapose.lab.modalities.modality import SampleEmbedder
+from contrapose.lab.modalities.evaluations import SampleEmbedder
 from contrapose.lab.modalities.text.evaluation.sts import SentencePair, evaluate_sts, read_sts
 
 

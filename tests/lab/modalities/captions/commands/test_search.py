@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from contrapose.lab.cli import main
-from contrapose.lab.cli.search import Search
+from contrapose.lab.modalities.captions.commands.search import Search
 from contrapose.lab.modalities.images.modality import IMAGES
 from contrapose.lab.modalities.images.views import Recipe, Views
 from contrapose.lab.networks.encoder import Encoder
@@ -224,7 +224,7 @@ def test_a_trained_run_is_evaluated_and_searched(
     note = "queries: only the beginning of 'something blue something blue something '… is used: the text encoder takes 32 tokens"
     assert note in capsys.readouterr().err
     message = error_message(capsys, "evaluate", "run", "--linear", "cacr")
-    assert "linear: --linear is for runs on images or on text; run was trained on images with captions" in message
+    assert "linear: --linear is for runs with one encoder; run was trained on captioned images" in message
     assert "has two encoders" in error_message(capsys, "export", "run", "-o", "encoder.safetensors")
 
 

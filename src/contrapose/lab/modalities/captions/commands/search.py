@@ -17,6 +17,7 @@ from torch import Tensor
 from tyro.conf import Positional, arg
 
 from contrapose.lab.modalities import Split
+from contrapose.lab.modalities.captions.commands.pages import Match, SearchResult, search_page
 from contrapose.lab.modalities.captions.files import TarMember, is_captions, open_captions
 from contrapose.lab.modalities.images.decoding import ENDINGS, ImagePath
 from contrapose.lab.modalities.images.folder import all_images
@@ -26,7 +27,6 @@ from contrapose.lab.modalities.progress import allow_progress_bars
 from contrapose.lab.modalities.tars import printable
 from contrapose.lab.modalities.text.modality import TEXT
 from contrapose.lab.modalities.text.views import TextViews
-from contrapose.lab.report.search import Match, SearchResult, search_page
 from contrapose.lab.training import Model, Run
 from contrapose.lab.training.model import load_any
 from contrapose.lab.training.sources import find_data
