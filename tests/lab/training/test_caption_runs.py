@@ -294,7 +294,9 @@ def test_settings_that_do_not_suit_captions_are_refused(changes: dict[str, Any],
 
 
 def test_settings_of_captions_are_refused_for_images() -> None:
-    with pytest.raises(ValueError, match="framework: two_towers is for captions, and the data is images"):
+    with pytest.raises(
+        ValueError, match="framework: two_towers has two encoders, and the data is images; use --framework simclr"
+    ):
         Run(framework="two_towers")
     for name, value in (("text_encoder", "tiny"), ("text_length", 9), ("frozen_tower", "text")):
         with pytest.raises(ValueError, match=f"{name}: it is for two_towers; the framework is simclr"):

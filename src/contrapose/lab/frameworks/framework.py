@@ -47,7 +47,7 @@ class FrameworkRow:
     check: Callable[[Any], None] = lambda run: None  # raises ValueError for settings that do not fit
     least_views: int = 2
     contrasts_whole: bool = False  # whether it has `compare`, which `--contrast whole` needs
-    modality: str = ""  # the kind of data that it is made for; empty: every other kind
+    tower_count: int = 1  # number of encoders, of different kinds of input
     has_target: bool = False  # whether views predict a target without gradient: a teacher's embeddings, or their own
     offers: tuple[str, ...] = ("pairs",)  # what its `Embeddings` offer an objective: pairs, embeddings, assignments
 

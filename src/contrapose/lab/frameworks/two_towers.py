@@ -90,6 +90,6 @@ ROWS = (
         own_settings=("text_encoder", "text_length", "frozen_tower"),
         check=_check,
         contrasts_whole=True,
-        modality="captions",
+        tower_count=2,
     ),
 )

@@ -200,6 +200,11 @@ class Modality(ABC, Generic[V]):
 
     # Networks
 
+    @property
+    def tower_count(self) -> int:
+        """Number of encoders: two towers are evaluated together."""
+        return 1 if self.joint_evaluation is None else 2
+
     def check_initial_weights(self, encoder: str, init: str) -> None:
         """Refuse a file `init` to start from, or an encoder whose weights come from a package that is not installed."""
         return
@@ -230,7 +235,7 @@ class Modality(ABC, Generic[V]):
     # Evaluation
 
     joint_evaluation: ClassVar[JointEvaluation | None] = None
-    """How several towers are evaluated together; None for one tower."""
+    """How two towers are evaluated together; None if the modality has one tower."""
     recorded: ClassVar[Mapping[str, RecordedEvaluation]] = MappingProxyType({})
     """Measures of `Run.record` that no other kind of data has, by name."""
     downstream: ClassVar[Mapping[str, DownstreamEvaluation]] = MappingProxyType({})

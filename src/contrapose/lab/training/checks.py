@@ -27,7 +27,7 @@ def check_samples(run: Run, split: Split) -> None:
             f"framework: {run.framework} would take the negatives of {run.data} for positives; use --framework simcse, or two "
             "--columns"
         )
-    if run.record and run.kind.joint_evaluation is not None:
+    if run.record and run.kind.tower_count > 1:
         raise ValueError(f"record: {run.record[0]} is for runs with one encoder, and one on {noun} has two")
     check_record(run.record, split, run.batch, run.kind.recorded)
     # The bank is as large as the data set, so the run alone could not check this.

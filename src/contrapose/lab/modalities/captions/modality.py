@@ -43,6 +43,7 @@ class CaptionModality(Modality[CaptionViews]):
     needs_run_directory = True
     expected_data = "a folder with captions.tsv and images, or tars of both (docs/captions.md)"
     smoke_settings = SMOKE_CAPTIONS
+    unscored = "has no held-out images to measure retrieval with; set --hold-out above 0"
     prefix = "clip:"
     evaluation_options = "contrapose.lab.modalities.captions.commands.evaluate:ImageTextOptions"
     joint_evaluation = CaptionEvaluation()
