@@ -78,17 +78,15 @@ class CaptionModality(Modality[CaptionViews]):
 
     def load(self, settings: DataSettings, root: Path | None, views: CaptionViews, *, encoder: str) -> Split:
         """Load images and captions; tokens are those of the text encoder and are cached in `root`."""
-        # Before the captions are read, which takes long: the weights may not be installed.
-        folder = views.texts.kept or self._text_folder(settings)
+        assert isinstance(settings, CaptionSettings)
+        # Before the captions are read, which takes long: the weights may not be installed. None for an encoder made from
+        # scratch, whose tokens are learned from the captions.
+        folder = views.texts.kept or EncoderName.parse(settings.text_encoder).folder
         listed = list_captions(settings)
         tokenizer = load_tokenizer(folder) if folder else learn_tokenizer(listed.training_texts(), size=VOCABULARY)
         # Captions of the built-in set are tokenised in less time than it takes to look for their tokens.
         cache = None if is_shapes(Path(settings.data)) else (root or Path("data")) / "tokens"
         return load(settings, listed, tokenizer, views, cache=cache)
-
-    def _text_folder(self, settings: Any) -> Path | None:
-        """Return the folder of the text encoder; None for one made from scratch, whose tokens are learned from the captions."""
-        return EncoderName.parse(settings.text_encoder).folder
 
     def views(
         self, name: str, count: int, *, size: int = 0, length: int = 0, folder: Path | None = None
