@@ -100,7 +100,9 @@ class _Evaluate:
             print(json.dumps(self._evaluate_run()))
             return
         kind, folder = elsewhere
-        name = next(name for name in OPTIONS if modality(name) is kind)
+        name = next((name for name in OPTIONS if modality(name) is kind), "")
+        if not name:
+            raise ValueError(f"run: models of {kind.noun} are evaluated as runs; expected a directory, got {self.run}")
         options = self._options(name)
         _refuse(_given(self, "run", *options.shared), "runs trained here", options.takes)
         self._refuse_others(name, options.takes)

@@ -192,7 +192,7 @@ class Modality(ABC, Generic[V]):
 
     def inspect(self, settings: DataSettings) -> Iterator[str]:
         """Read all of the data; yield what it has and what looks wrong, a line each. Raise `BrokenFiles` at the end, if any."""
-        raise ValueError(f"path: {settings.data} has {self.noun}, and only images are checked")
+        raise ValueError(f"path: {settings.data} has {self.noun}, which `contrapose data check` does not read")
 
     def load_task(self, name: str, data: str) -> Split | None:
         """Load the data of an evaluation that has a layout of its own; None if it is loaded like any other."""
@@ -244,8 +244,8 @@ class Modality(ABC, Generic[V]):
     """What data without a score lacks, and what to do: the end of a sentence that starts with its name."""
 
     evaluation_options: ClassVar[str] = ""
-    """Options of `contrapose evaluate` for such data, a dataclass as "module:class"; a module of a higher layer may not be
-    imported here."""
+    """Options of `contrapose evaluate` for such data, a dataclass as "module:class": it may import higher layers, which this one
+    may not."""
 
     def check_comparison(self, data: str) -> None:
         """Refuse data on which `compare` cannot compare losses."""
