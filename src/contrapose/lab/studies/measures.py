@@ -44,7 +44,6 @@ from contrapose.lab.studies.retrieval import recall_hits, recall_references
 from contrapose.lab.studies.sentences import sentences
 from contrapose.lab.studies.transfer import transfer
 from contrapose.lab.training import Model
-from contrapose.lab.training.caption_model import CaptionModel
 from contrapose.metrics import similarity_histograms
 
 
@@ -54,7 +53,7 @@ def is_evaluation(measure: str) -> bool:
 
 
 def evaluate(
-    model: Model | CaptionModel,
+    model: Model,
     split: Split,
     measure: str,
     downstream: Mapping[str, str] = MappingProxyType({}),
@@ -66,8 +65,8 @@ def evaluate(
     the directory of downloads.
     """
     kind, *options = measure.split(":")
-    if isinstance(model, CaptionModel) != (kind in _OF_TWO_TOWERS):
-        towers = "one encoder" if isinstance(model, Model) else "an encoder of images and one of captions"
+    if (len(model.towers) > 1) != (kind in _OF_TWO_TOWERS):
+        towers = f"encoders of {' and '.join(model.towers)}" if len(model.towers) > 1 else "one encoder"
         raise ValueError(f"measures: {measure} cannot be computed of a run on {model.run.data}, which has {towers}")
     if kind in _ON_DOWNSTREAM_DATA:
         values = _ON_DOWNSTREAM_DATA[kind](model, split, *options, downstream=downstream, root=data_root)
@@ -104,8 +103,8 @@ def _fine_tune(model: Model, split: Split) -> dict[str, Any]:
             views=model.views,
             device=model.device,
             seed=model.run.seed,
-            workers=model.workers,
-            timeout=model.timeout,
+            workers=model.reader.workers,
+            timeout=model.reader.timeout,
         )
     return {"fine_tune": scores["top1"]}
 

@@ -125,7 +125,7 @@ def _bank(run: Run) -> str:
 
 def _every(probe: str, run: Run) -> str:
     """Return how often a run records a linear probe, in words; empty if it is trained once, after the last epoch."""
-    recorded = [measure.every for measure in recorded_measures(run.record) if measure.probe == probe]
+    recorded = [measure.every for measure in recorded_measures(run.record, run.kind.recorded) if measure.probe == probe]
     return f", after every {recorded[0]} epochs of the training" if recorded else ""
 
 

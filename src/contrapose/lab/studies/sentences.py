@@ -11,22 +11,15 @@ A run that keeps its best step (`Run.keep_best`) is measured at that step.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
-from contrapose.lab.evaluation.sentences import evaluate_sts, evaluate_transfer, read_sts, read_transfer
 from contrapose.lab.modalities import Split
-from contrapose.lab.modalities.text.encoders import Transformer
-from contrapose.lab.modalities.text.pretrained import longest_input
-from contrapose.lab.modalities.text.sentences import Sentences
-from contrapose.lab.modalities.text.views import TextViews
+from contrapose.lab.modalities.evaluations import DownstreamData
 from contrapose.lab.studies.downstream import MADE
-from contrapose.lab.studies.made_sentences import TRIAL_CLASSIFIER, TRIAL_TEXTS, made_pairs, made_tasks
 from contrapose.lab.training import Model, Run, build
 from contrapose.lab.training.embedder import Embedder
 from contrapose.lab.training.kept import best_epoch
-
-_LONGEST = 128  # tokens: SentEval's sentences are not cut to the length of the training
+from contrapose.lab.training.model import model_of
 
 
 def sentences(
@@ -39,16 +32,14 @@ def sentences(
     score     the score that is asked for
     weights   which encoder: the trained one, or "start"
     """
-    embedder, path = _embedder(model, split, weights), downstream[name]
-    if name == "sts":
-        pairs = made_pairs(_texts(split)) if path == MADE else read_sts(Path(path))
-        scores = evaluate_sts(embedder.embed_once, pairs)
-    else:
-        tasks = made_tasks(_texts(split)) if path == MADE else read_transfer(Path(path))
-        classifier = TRIAL_CLASSIFIER if path == MADE else None
-        scores = evaluate_transfer(
-            embedder.embed_once, tasks, classifier=classifier, device=model.device, seed=model.run.seed
-        )
+    data = DownstreamData(
+        name=name,
+        path="" if downstream[name] == MADE else downstream[name],
+        split=split,
+        device=model.device,
+        seed=model.run.seed,
+    )
+    scores = model.kind.downstream[name]({model.run.modality: _embedder(model, split, weights)}, data)
     suffix = f":{weights}" if weights else ""
     return {f"sentences:{name}:{key}{suffix}": value for key, value in {score: None, **scores}.items()}
 
@@ -56,13 +47,15 @@ def sentences(
 def _embedder(model: Model, split: Split, weights: str) -> Embedder:
     """Return the encoder of a measure, with inputs longer than in training, in float32."""
     # The seed, or the folder that a run starts from, gives the same weights again.
-    encoder = build(model.run, len(split.train)).encoder.to(model.device) if weights else _best(model).encoder
-    assert isinstance(encoder.network, Transformer)
-    assert isinstance(model.views, TextViews)
-    views = replace(model.views, length=int(min(_LONGEST, longest_input(encoder.network.model))))
+    encoder = _at_start(model, split).encoder if weights else _best(model).encoder
+    views = model.kind.downstream_views(encoder, model.views)
     embedder = Embedder(encoder, views, model.kind, model.device)
     embedder.evaluation_context = model.evaluation_context
     return embedder
+
+
+def _at_start(model: Model, split: Split) -> Model:
+    return model_of(model.run, build(model.run, len(split.train)).to(model.device), model.device, folder=model.folder)
 
 
 def _best(model: Model) -> Model:
@@ -71,11 +64,6 @@ def _best(model: Model) -> Model:
         return model
     best = best_epoch(model.folder, model.run.keep_best)
     return model if best is None else model.at_epoch(best[0])
-
-
-def _texts(split: Split) -> list[str]:
-    assert isinstance(split.train, Sentences)
-    return split.train.subset(range(min(len(split.train), TRIAL_TEXTS))).texts()
 
 
 def describe_sentences(measure: str, run: Run) -> str:
