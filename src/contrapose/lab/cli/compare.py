@@ -13,6 +13,7 @@ from tyro.conf import Suppress, arg
 
 from contrapose.lab.cli import exits
 from contrapose.lab.cli.evaluate import print_notes
+from contrapose.lab.cli.run_options import RunOptions
 from contrapose.lab.cli.study import check_seeds, run_plans
 from contrapose.lab.cli.train import given_options
 from contrapose.lab.report.document import Document
@@ -47,7 +48,7 @@ class Compare:
     are given. Each comparison has a report of its own; run the same command again to resume.
     """
 
-    run: Annotated[Run, arg(name="")]
+    options: Annotated[RunOptions, arg(name="")]
     losses: str = "simclr,dystress,cacr,balanced"
     """Losses, separated by commas, each as in `train --loss`."""
     seeds: int = 3
@@ -67,10 +68,11 @@ class Compare:
         """Run, compare and report."""
         check_seeds(self.seeds)
         check_directory("out", self.out)
-        check_init(self.run, self.root)
-        self.run.kind.check_data(self.run.data)
-        self.run.kind.check_comparison(self.run.data)
-        run = resolve(self.run, own_device())
+        requested = Run(**self.options)
+        check_init(requested, self.root)
+        requested.kind.check_data(requested.data)
+        requested.kind.check_comparison(requested.data)
+        run = resolve(requested, own_device())
         losses = split_losses(self.losses)
         split = prepare(run, self.data_root)
         print_notes(split)

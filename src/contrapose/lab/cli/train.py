@@ -13,6 +13,7 @@ from tyro.conf import arg
 
 from contrapose.lab.cli.display import training_display
 from contrapose.lab.cli.progress import format_duration
+from contrapose.lab.cli.run_options import RunOptions
 from contrapose.lab.modalities import MODALITIES, modality, recognise
 from contrapose.lab.modalities.progress import allow_progress_bars
 from contrapose.lab.training import PRESETS, Run, Trainer, preset, resolve
@@ -37,7 +38,7 @@ class Train:
     chooses the framework and the head that it needs, unless these are given.
     """
 
-    run: Annotated[Run, arg(name="")]
+    options: Annotated[RunOptions, arg(name="")]
     out: Path | None = None
     """Directory of the run; if omitted, a name derived from the settings, in runs/."""
     data_root: Path = Path("data")
@@ -50,16 +51,22 @@ class Train:
     """Continue the run in --out to more --epochs than it was started with. A cosine learning rate then follows the schedule
     over all epochs from the current step on."""
 
+    @property
+    def run(self) -> Run:
+        """The run that the options describe."""
+        return Run(**self.options)
+
     def __call__(self) -> None:
         """Train, with a progress bar on a terminal."""
-        with training_display(noun=self.run.kind.noun, silent=_rank() > 0) as display, ExitStack() as stack:
+        requested = self.run
+        with training_display(noun=requested.kind.noun, silent=_rank() > 0) as display, ExitStack() as stack:
             watch, say = ignore_closed_output(display.show_step), ignore_closed_output(display.print_line)
             # Refuse an unknown name before a directory or lock is created.
-            self.run.kind.check_data(self.run.data)
-            if self.run.probe_data:
-                self.run.kind.check_data(self.run.probe_data, "probe_data")
+            requested.kind.check_data(requested.data)
+            if requested.probe_data:
+                requested.kind.check_data(requested.probe_data, "probe_data")
             world_size = int(os.environ.get("WORLD_SIZE", "1"))
-            run = resolve(self.run, own_device(), say=say, folder=self.out, world_size=world_size)
+            run = resolve(requested, own_device(), say=say, folder=self.out, world_size=world_size)
             folder = self.out or Path("runs") / run.name
             check_init(run, folder)
             check_directory("out", folder)
