@@ -10,7 +10,7 @@ import pytest
 from commands import error_message
 from conftest import Promise
 
-from contrapose.lab.frameworks import FRAMEWORK_DEFAULTS, FRAMEWORKS, FrameworkSettings, users
+from contrapose.lab.frameworks import FRAMEWORK_DEFAULTS, FRAMEWORKS, FrameworkSettings, frameworks_with
 from contrapose.lab.settings import rule_of
 from contrapose.lab.training import Run
 
@@ -77,7 +77,7 @@ def test_bad_settings_are_refused_before_anything_is_read(
 @pytest.mark.parametrize("setting", OF_OTHER_FRAMEWORKS, ids=lambda setting: setting.name)
 def test_a_setting_of_another_framework(setting: Field[Any], promise: Promise) -> None:
     """It would be ignored silently, and would change the name of the run."""
-    message = f"{setting.name}: it is for {', '.join(users(setting.name))}; the framework is simclr"
+    message = f"{setting.name}: it is for {', '.join(frameworks_with(setting.name))}; the framework is simclr"
     with pytest.raises(ValueError, match=f"^{message}$"):
         Run(**{**vars(RUN), setting.name: True if setting.type == "bool" else FRAMEWORK_DEFAULTS[setting.name] + 3})
     promise.case()

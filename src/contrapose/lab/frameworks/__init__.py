@@ -8,8 +8,8 @@ settings, which become settings of `Run`, the losses that need it, and its prese
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Mapping
-from dataclasses import Field, field, fields, make_dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import field, fields, make_dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -38,28 +38,24 @@ _ROWS: list[FrameworkRow] = [
 FRAMEWORKS: Mapping[str, FrameworkRow] = {row.name: row for row in sorted(_ROWS, key=lambda row: row.name != "simclr")}
 
 
-def users(setting: str) -> list[str]:
+def frameworks_with(setting: str, rows: Iterable[FrameworkRow] = FRAMEWORKS.values()) -> list[str]:
     """Return the names of the frameworks that use a setting."""
-    return [row.name for row in FRAMEWORKS.values() if row.uses(setting)]
+    return [row.name for row in rows if row.uses(setting)]
 
 
-def _all_settings() -> list[tuple[str, Any, Any]]:
+def merge_settings(rows: Collection[FrameworkRow]) -> list[tuple[str, Any, Any]]:
     """Return the settings of all frameworks as `make_dataclass` takes them; one that several have must be the same in all."""
-    known: dict[str, tuple[Field[Any], str]] = {}
-    for row in FRAMEWORKS.values():
+    merged: dict[str, tuple[str, Any, Any]] = {}
+    for row in rows:
         texts = help_texts(row.settings)
         for own in fields(row.settings):
-            other, _ = known.setdefault(own.name, (own, texts[own.name]))
-            if (own.type, own.default, rule_of(own)) != (other.type, other.default, rule_of(other)):
-                raise TypeError(f"{own.name}: {row.name} declares it unlike {users(own.name)[0]}; both must inherit it")
-    return [
-        (name, own.type, field(default=own.default, metadata={**own.metadata, "help": _with_users(name, text)}))
-        for name, (own, text) in known.items()
-    ]
-
-
-def _with_users(setting: str, text: str) -> str:
-    return f"{', '.join(users(setting))}: {text[:1].lower()}{text[1:]}"
+            names = frameworks_with(own.name, rows)
+            text = f"{', '.join(names)}: {texts[own.name][:1].lower()}{texts[own.name][1:]}"
+            known: Any = field(default=own.default, metadata={"rule": rule_of(own), "help": text})
+            _, annotation, other = merged.setdefault(own.name, (own.name, own.type, known))
+            if (own.type, own.default, known.metadata) != (annotation, other.default, other.metadata):
+                raise TypeError(f"{own.name}: {' and '.join(names)} declare it differently; let them inherit one class")
+    return list(merged.values())
 
 
 if TYPE_CHECKING:
@@ -76,7 +72,9 @@ if TYPE_CHECKING:
     ):
         """The settings of all frameworks."""
 else:
-    FrameworkSettings = make_dataclass("FrameworkSettings", _all_settings(), frozen=True, kw_only=True)
+    FrameworkSettings = make_dataclass(
+        "FrameworkSettings", merge_settings(FRAMEWORKS.values()), frozen=True, kw_only=True
+    )
 
 FRAMEWORK_DEFAULTS: Settings = {setting.name: setting.default for setting in fields(FrameworkSettings)}
 
@@ -98,5 +96,6 @@ __all__ = [
     "SimSiam",
     "SwAV",
     "TwoTowers",
-    "users",
+    "frameworks_with",
+    "merge_settings",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from contrapose.lab.frameworks import FRAMEWORKS, FrameworkSettings, users
+from contrapose.lab.frameworks import FRAMEWORKS, FrameworkSettings, frameworks_with
 from contrapose.lab.settings import rule_of
 from contrapose.lab.training.method_settings import METHOD_SETTINGS, method_name
 from contrapose.losses.objective import traits_of
@@ -95,5 +95,5 @@ def _check_other_frameworks(run: Any) -> None:
         is_checked = not (row.uses(setting.name) or rule_of(setting).ignored_elsewhere)
         if is_checked and getattr(run, setting.name) != setting.default:
             raise ValueError(
-                f"{setting.name}: it is for {', '.join(users(setting.name))}; the framework is {run.framework}"
+                f"{setting.name}: it is for {', '.join(frameworks_with(setting.name))}; the framework is {run.framework}"
             )
