@@ -46,8 +46,9 @@ def test_every_framework_describes_its_settings(name: str) -> None:
     assert row.settings_of(Run()) == row.settings()
 
 
-def test_settings_of_frameworks_are_settings_of_a_run() -> None:
+def test_a_run_has_the_settings_of_every_framework() -> None:
     assert {setting.name for setting in fields(FrameworkSettings)} <= {setting.name for setting in fields(Run)}
+    assert all(isinstance(Run(), row.settings) for row in FRAMEWORKS.values())
 
 
 @pytest.mark.parametrize("name", MODALITIES)

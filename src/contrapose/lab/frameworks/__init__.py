@@ -58,6 +58,15 @@ def merge_settings(rows: Collection[FrameworkRow]) -> list[tuple[str, Any, Any]]
     return list(merged.values())
 
 
+def settings_classes(rows: Iterable[FrameworkRow]) -> tuple[type, ...]:
+    """Return the dataclasses of settings, without those that others inherit; the last one is that of the first framework."""
+    owners = tuple(dict.fromkeys(row.settings for row in rows))
+    # In reverse: the fields of the last base class come first.
+    return tuple(
+        cls for cls in reversed(owners) if not any(issubclass(other, cls) for other in owners if other is not cls)
+    )
+
+
 if TYPE_CHECKING:
     # A type checker cannot see the registry. Where typed code should know a new framework's settings, add them here.
     class FrameworkSettings(
@@ -73,7 +82,11 @@ if TYPE_CHECKING:
         """The settings of all frameworks."""
 else:
     FrameworkSettings = make_dataclass(
-        "FrameworkSettings", merge_settings(FRAMEWORKS.values()), frozen=True, kw_only=True
+        "FrameworkSettings",
+        merge_settings(FRAMEWORKS.values()),
+        bases=settings_classes(FRAMEWORKS.values()),
+        frozen=True,
+        kw_only=True,
     )
 
 FRAMEWORK_DEFAULTS: Settings = {setting.name: setting.default for setting in fields(FrameworkSettings)}
