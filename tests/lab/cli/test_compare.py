@@ -11,7 +11,7 @@ from PIL import Image
 from contrapose.lab.cli import main
 from contrapose.lab.cli.compare import report_name, split_losses
 from contrapose.lab.modalities.images.digits import digits
-from contrapose.lab.studies.dilemma import comparison
+from contrapose.lab.studies.loss_comparison import comparison
 from contrapose.lab.studies.results import RunDirectory
 from contrapose.lab.training import Run, prepare
 

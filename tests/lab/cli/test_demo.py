@@ -10,8 +10,8 @@ import pytest
 from contrapose.lab.cli import main
 from contrapose.lab.studies import demo
 from contrapose.lab.studies.collect import collect, verdicts
-from contrapose.lab.studies.dilemma import references
 from contrapose.lab.studies.execute import run_tasks
+from contrapose.lab.studies.loss_comparison import references
 from contrapose.lab.studies.scores import INIT, PIXELS, UNTRAINED
 from contrapose.lab.studies.task import Task
 from contrapose.lab.training import Run, load, prepare

@@ -19,7 +19,7 @@ from contrapose.lab.report.document import Document
 from contrapose.lab.report.render import write
 from contrapose.lab.studies import Plan
 from contrapose.lab.studies.collect import collect, document, verdicts
-from contrapose.lab.studies.dilemma import comparison, describe_frameworks, learned, references
+from contrapose.lab.studies.loss_comparison import comparison, describe_frameworks, learned, references
 from contrapose.lab.studies.results import Cell, Results
 from contrapose.lab.studies.scores import score_of
 from contrapose.lab.training import Run, resolve

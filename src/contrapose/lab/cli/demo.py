@@ -15,8 +15,8 @@ from contrapose.lab.cli.progress import progress_display
 from contrapose.lab.cli.study import check_seeds, run_plans
 from contrapose.lab.studies.collect import collect
 from contrapose.lab.studies.demo import SIZES, Size, demo, largest_size, measure_step_seconds, page
-from contrapose.lab.studies.dilemma import count_epochs
 from contrapose.lab.studies.execute import run_tasks
+from contrapose.lab.studies.loss_comparison import count_epochs
 from contrapose.lab.studies.task import Task
 from contrapose.lab.training import load
 from contrapose.lab.training.build import prepare

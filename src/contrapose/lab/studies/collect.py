@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from contrapose.lab.report.document import Document, RunNote, Section
-from contrapose.lab.studies.blocks import table
 from contrapose.lab.studies.claims import UNDECIDED, Verdict
 from contrapose.lab.studies.collapse import collapse_section
 from contrapose.lab.studies.downstream import downstream_names
 from contrapose.lab.studies.protocol import describe_quantities
+from contrapose.lab.studies.report_blocks import table
 from contrapose.lab.studies.results import Cell, Results, RunDirectory, error_name
 from contrapose.lab.studies.study import SMOKE_PROBE_EPOCHS, Plan
 from contrapose.lab.training import Run

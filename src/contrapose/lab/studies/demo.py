@@ -18,7 +18,7 @@ from contrapose.lab.modalities import Split
 from contrapose.lab.report.document import Chart, Document, Section, Text
 from contrapose.lab.studies.claims import HOLDS, TOO_SHORT, Claim, Verdict, is_monotonic
 from contrapose.lab.studies.collect import document, verdicts
-from contrapose.lab.studies.dilemma import count_epochs, describe, learned, rows_of, show_dilemma
+from contrapose.lab.studies.loss_comparison import count_epochs, describe, learned, rows_of, show_comparison
 from contrapose.lab.studies.results import Results
 from contrapose.lab.studies.scores import KNN
 from contrapose.lab.studies.study import Plan, Row, Study, StudyData
@@ -139,7 +139,7 @@ def demo(weights: Path, size: Size, split: Split) -> Plan:
         rows=rows_of(rows),
         quantities=KNN.quantities,
         sets=(StudyData(name=DATA, data=DATA),),
-        show=partial(show_dilemma, description=replace(description, settings=f"{description.settings} {start}")),
+        show=partial(show_comparison, description=replace(description, settings=f"{description.settings} {start}")),
         claims=tuple(unless_too_short(claim, size) for claim in claims),
         base=base,
     )

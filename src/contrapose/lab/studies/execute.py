@@ -6,7 +6,7 @@ import gc
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
-from contrapose.lab.studies.pools import run_in_processes, run_on_ray
+from contrapose.lab.studies.executors import run_in_processes, run_on_ray
 from contrapose.lab.studies.task import BUSY, ProgressDisplay, Task, task_steps
 from contrapose.lab.training import Stopped, signals
 from contrapose.lab.training.processes import own_device

@@ -21,7 +21,7 @@ from contrapose.lab.modalities.text.pretrained import longest_input
 from contrapose.lab.modalities.text.sentences import Sentences
 from contrapose.lab.modalities.text.views import TextViews
 from contrapose.lab.studies.downstream import MADE
-from contrapose.lab.studies.made_sentences import TRIAL_CLASSIFIER, TRIAL_TEXTS, made_pairs, made_tasks
+from contrapose.lab.studies.synthetic_sentences import TRIAL_CLASSIFIER, TRIAL_TEXTS, synthetic_pairs, synthetic_tasks
 from contrapose.lab.training import Model, Run, build
 from contrapose.lab.training.embedder import Embedder
 from contrapose.lab.training.kept import best_epoch
@@ -41,10 +41,10 @@ def sentences(
     """
     embedder, path = _embedder(model, split, weights), downstream[name]
     if name == "sts":
-        pairs = made_pairs(_texts(split)) if path == MADE else read_sts(Path(path))
+        pairs = synthetic_pairs(_texts(split)) if path == MADE else read_sts(Path(path))
         scores = evaluate_sts(embedder.embed_once, pairs)
     else:
-        tasks = made_tasks(_texts(split)) if path == MADE else read_transfer(Path(path))
+        tasks = synthetic_tasks(_texts(split)) if path == MADE else read_transfer(Path(path))
         classifier = TRIAL_CLASSIFIER if path == MADE else None
         scores = evaluate_transfer(
             embedder.embed_once, tasks, classifier=classifier, device=model.device, seed=model.run.seed

@@ -24,8 +24,8 @@ from contrapose.lab.studies.captions import SMOKE_CAPTIONS
 from contrapose.lab.studies.claims import Claim
 from contrapose.lab.studies.downstream import MADE, SUPERVISED, downstream_names, missing_data
 from contrapose.lab.studies.files import needed_files, with_paths, without_missing_files
-from contrapose.lab.studies.made_sentences import SMOKE_TEXT
 from contrapose.lab.studies.results import Results
+from contrapose.lab.studies.synthetic_sentences import SMOKE_TEXT
 from contrapose.lab.studies.transfer import is_transfer, stand_in
 from contrapose.lab.training import PRESETS, Run
 from contrapose.lab.training.run import CHOICES

@@ -18,7 +18,6 @@ from contrapose.lab.studies.balanced.methods import (
     SIMCLR,
     SMALL_SCALE,
 )
-from contrapose.lab.studies.blocks import grid, over_epochs, table
 from contrapose.lab.studies.claims import (
     FAILS,
     HOLDS,
@@ -31,6 +30,7 @@ from contrapose.lab.studies.claims import (
     is_best,
     with_error,
 )
+from contrapose.lab.studies.report_blocks import grid, over_epochs, table
 from contrapose.lab.studies.results import Cell, Results, error_name
 from contrapose.lab.studies.study import CIFAR10, Quantity, Row, Study
 

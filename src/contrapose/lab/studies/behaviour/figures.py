@@ -26,7 +26,6 @@ from contrapose.lab.studies.behaviour.methods import (
     axis_points,
     sweep_temperature,
 )
-from contrapose.lab.studies.blocks import curves, maps, table
 from contrapose.lab.studies.claims import (
     Claim,
     computed_claim,
@@ -36,6 +35,7 @@ from contrapose.lab.studies.claims import (
     on_data_sets,
     stays_within,
 )
+from contrapose.lab.studies.report_blocks import curves, maps, table
 from contrapose.lab.studies.results import Results
 from contrapose.lab.studies.study import CIFAR100, Quantity, Row, Study, StudyData
 from contrapose.losses import nt_xent

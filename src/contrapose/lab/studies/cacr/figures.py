@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 
 from contrapose.lab.report.document import Block, Chart, points
-from contrapose.lab.studies.blocks import curves, over_epochs
 from contrapose.lab.studies.cacr import printed
 from contrapose.lab.studies.cacr.methods import (
     ACCURACY_AXIS,
@@ -35,6 +34,7 @@ from contrapose.lab.studies.cacr.queries import (
     show_weights,
 )
 from contrapose.lab.studies.claims import Claim, computed_claim, is_above, is_best, is_monotonic
+from contrapose.lab.studies.report_blocks import curves, over_epochs
 from contrapose.lab.studies.results import Results
 from contrapose.lab.studies.study import CIFAR10, Quantity, Row, Study, StudyData
 

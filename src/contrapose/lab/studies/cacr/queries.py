@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from contrapose.lab.report.document import Block, Chart, Thumbnail, Thumbnails, points
-from contrapose.lab.studies.blocks import table
 from contrapose.lab.studies.claims import Claim, computed_claim
 from contrapose.lab.studies.queries import POSITIVES
+from contrapose.lab.studies.report_blocks import table
 from contrapose.lab.studies.results import Results
 from contrapose.lab.studies.study import Study
 

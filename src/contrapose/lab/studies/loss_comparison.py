@@ -14,9 +14,9 @@ from contrapose.lab.modalities import Split
 from contrapose.lab.modalities.images.sheet import contact_sheet
 from contrapose.lab.modalities.images.views import Views
 from contrapose.lab.report.document import Block, Chart, Number, Picture, Series, Table, Text
-from contrapose.lab.studies.blocks import map_chart, table
 from contrapose.lab.studies.collapse import collapse_sentences
 from contrapose.lab.studies.differences import Difference, differences, in_words, list_words
+from contrapose.lab.studies.report_blocks import map_chart, table
 from contrapose.lab.studies.results import Cell, Results
 from contrapose.lab.studies.scores import KNN, Score, choose_score, score_of
 from contrapose.lab.studies.study import Plan, Row, Study, StudyData
@@ -93,13 +93,13 @@ def comparison(base: Run, losses: Sequence[str], split: Split, *, given: Collect
         rows=rows,
         quantities=score.quantities,
         sets=(study_data,),
-        show=partial(show_dilemma, description=description),
+        show=partial(show_comparison, description=description),
         base={key: value for key, value in vars(base).items() if key not in ("loss", "data", "seed")},
     )
     return Plan(study=study, scale="own", sets=study.sets)
 
 
-def show_dilemma(study: Study, results: Results, description: Description) -> list[Block]:
+def show_comparison(study: Study, results: Results, description: Description) -> list[Block]:
     """Return what was compared and learned, the table, the plane of uniformity and tolerance, and further charts."""
     line = [row for row in study.rows if row.series == "NT-Xent"]
     others = [row for row in study.rows if row.series != "NT-Xent"]
