@@ -17,7 +17,7 @@ from streaming import all_exit
 from contrapose.lab.report.render import write
 from contrapose.lab.studies import find
 from contrapose.lab.studies.collect import document
-from contrapose.lab.studies.results import RunDirectory
+from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.studies.task import Task
 from contrapose.lab.training.locks import lock_directory
 

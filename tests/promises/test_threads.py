@@ -16,13 +16,14 @@ import torch
 from conftest import Promise
 
 from contrapose.lab.studies.execute import run_tasks
-from contrapose.lab.studies.results import RunDirectory
+from contrapose.lab.studies.measures import LinearProbe
+from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.studies.task import Task
 from contrapose.lab.training import Run, Stopped, Trainer, checkpoint
 from contrapose.lab.training.threads import available_cores
 
 SETTINGS: dict[str, Any] = {"limit": 64, "batch": 32, "epochs": 2, "knn": 3, "knn_every": 2, "metrics": 20}
-MEASURES = ("linear:cacr:2",)
+MEASURES = (LinearProbe("cacr", epochs=2),)
 
 
 @pytest.fixture(autouse=True)

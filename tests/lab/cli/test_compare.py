@@ -12,7 +12,7 @@ from contrapose.lab.cli import main
 from contrapose.lab.cli.compare import report_name, split_losses
 from contrapose.lab.modalities.images.digits import digits
 from contrapose.lab.studies.loss_comparison import comparison
-from contrapose.lab.studies.results import RunDirectory
+from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.training import Run, prepare
 
 

@@ -12,6 +12,7 @@ from contrapose.lab.studies import demo
 from contrapose.lab.studies.collect import collect, verdicts
 from contrapose.lab.studies.execute import run_tasks
 from contrapose.lab.studies.loss_comparison import references
+from contrapose.lab.studies.measures import References
 from contrapose.lab.studies.scores import INIT, PIXELS, UNTRAINED
 from contrapose.lab.studies.task import Task
 from contrapose.lab.training import Run, load, prepare
@@ -73,7 +74,7 @@ def test_the_smallest_conclusive_demo_shows_the_dilemma(tmp_path: Path) -> None:
     plan = demo.demo(weights, size, prepare(pretraining.run))
     # Without the losses that the claims are not about, and without the maps.
     rows = tuple(
-        replace(row, measures=("references",) if i == 0 else ()) for i, row in enumerate(plan.study.rows) if row.series
+        replace(row, measures=(References(),) if i == 0 else ()) for i, row in enumerate(plan.study.rows) if row.series
     )
     plan = replace(plan, study=replace(plan.study, rows=rows))
     tasks = [Task(run, plan.measures(data, row), tmp_path) for row, data, run in plan.cells(1)]

@@ -9,7 +9,7 @@ import pytest
 
 from contrapose.lab.cli import main
 from contrapose.lab.studies import find
-from contrapose.lab.studies.results import RunDirectory
+from contrapose.lab.studies.run_directory import RunDirectory
 
 STUDY = "behaviour/equation6"
 GARBAGE = {"half": b'{"half', "no text": b"\xff\xfe\x00", "deep": b"[" * 100_000, "a list": b"[1, 2]", "empty": b""}

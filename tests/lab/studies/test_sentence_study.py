@@ -82,7 +82,7 @@ def test_smoke_scale_needs_no_files(tmp_path: Path) -> None:
     (path,) = (tmp_path / "runs").glob("*/evaluations.json")
     values = json.loads(path.read_text())
     for quantity in find("dystress/table12").quantities:
-        assert isinstance(values[quantity.measure.format(weights="")], float), quantity.name
+        assert isinstance(values[quantity.measure.key], float), quantity.name
 
 
 def test_paths_fill_the_settings() -> None:

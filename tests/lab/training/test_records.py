@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from contrapose.lab.studies.results import RunDirectory
+from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.training import checkpoint
 from contrapose.lab.training.records import WriteFailed, append, drop_records_after, read_records, write_json_atomically
 

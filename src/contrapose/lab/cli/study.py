@@ -21,11 +21,11 @@ from contrapose.lab.modalities.text.built_in import BUILT_IN
 from contrapose.lab.report.render import write
 from contrapose.lab.studies import STUDIES, Plan, Study, find
 from contrapose.lab.studies.collect import collect, document, verdicts
-from contrapose.lab.studies.downstream import MADE
 from contrapose.lab.studies.execute import run_tasks
 from contrapose.lab.studies.files import ENCODER, PAIRS, needed_files
+from contrapose.lab.studies.measures.downstream import MADE
 from contrapose.lab.studies.protocol import protocol_page
-from contrapose.lab.studies.results import RunDirectory
+from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.studies.scales import describe_changes
 from contrapose.lab.studies.task import Task
 from contrapose.validate import check_directory, check_known, nearest

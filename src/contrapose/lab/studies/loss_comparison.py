@@ -294,12 +294,10 @@ def _with_points(names: Sequence[str], found: Sequence[Difference], sign: str) -
 
 def _hits(results: Results, rows: Sequence[str], score: Score) -> dict[str, Tensor]:
     """Return whether each test sample was a hit, bool (seeds, samples), for losses with at least two seeds."""
+    assert score.hits is not None
+    key = score.hits.key
     digits = {
-        row: [
-            evaluation[score.hits]
-            for evaluation in results.evaluations[row, results.sets[0]]
-            if score.hits in evaluation
-        ]
+        row: [evaluation[key] for evaluation in results.evaluations[row, results.sets[0]] if key in evaluation]
         for row in rows
     }
     lengths = sorted({len(text) for texts in digits.values() for text in texts})

@@ -32,6 +32,7 @@ from contrapose.lab.studies.dystress.methods import (
     method_rows,
     row_names,
 )
+from contrapose.lab.studies.measures import Histograms
 from contrapose.lab.studies.report_blocks import curves, grid, table
 from contrapose.lab.studies.results import Results
 from contrapose.lab.studies.study import Quantity, Row, Show, Study
@@ -212,7 +213,7 @@ FIGURES = (
         quantities=(
             Quantity(
                 name="histograms",
-                measure="histograms",
+                measure=Histograms(),
                 unit="",
                 paper="similarities of two views, of one class and of two classes, before and after training",
             ),

@@ -1,0 +1,98 @@
+"""Scores of sentence embeddings on files of scored or labelled sentences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from contrapose.lab.evaluation.sentences import evaluate_sts, evaluate_transfer, read_sts, read_transfer
+from contrapose.lab.modalities import Split
+from contrapose.lab.modalities.text.encoders import Transformer
+from contrapose.lab.modalities.text.pretrained import longest_input
+from contrapose.lab.modalities.text.sentences import Sentences
+from contrapose.lab.modalities.text.views import TextViews
+from contrapose.lab.studies.measures.downstream import MADE, DownstreamEvaluation, join_key
+from contrapose.lab.studies.measures.measure import Context, Words
+from contrapose.lab.studies.synthetic_sentences import TRIAL_CLASSIFIER, TRIAL_TEXTS, synthetic_pairs, synthetic_tasks
+from contrapose.lab.training import Model, Run, build
+from contrapose.lab.training.embedder import Embedder
+from contrapose.lab.training.kept import best_epoch
+
+_LONGEST = 128  # tokens: SentEval's sentences are not cut to the length of the training
+
+
+@dataclass(frozen=True)
+class SentenceScore(DownstreamEvaluation):
+    """A score of sentence embeddings on the user's file: `data_set` is sts or senteval.
+
+    A run that keeps its best step (`Run.keep_best`) is measured at that step.
+    """
+
+    # sts: 100 · Spearman's correlation on a task of the file, such as sts12 or stsb_dev; sts_mean, the mean of seven tasks;
+    # stsb_alignment and stsb_uniformity. senteval: accuracy of logistic regression on a task, such as mr; transfer_mean.
+    score: str
+    weights: str = ""  # which encoder: the trained one, or "start"
+
+    @property
+    def key(self) -> str:
+        """Return sentences:SET:SCORE or sentences:SET:SCORE:start."""
+        return self._key(self.score)
+
+    def _key(self, score: str) -> str:
+        return join_key("sentences", self.data_set, score, self.weights)
+
+    def describe(self, run: Run) -> Words:
+        """Return the score and the step; the names of rows say before or after training."""
+        if self.score.endswith(("alignment", "uniformity")):
+            return Words(f"{self.score.removeprefix('stsb_')} of STS-B's test pairs")
+        if self.score.endswith("dev"):
+            return Words("the correlation on STS-B dev")
+        step = f"best on STS-B dev of {run.epochs} steps" if run.keep_best else "last step"
+        if self.data_set == "sts":
+            return Words(
+                "100 × Spearman's correlation of the encoder's cosine similarities with people's scores, all subsets of a task "
+                f"ranked together, {step}"
+            )
+        return Words(
+            f"accuracy of logistic regression on the encoder's output, SentEval's protocol with 10 folds, {step}"
+        )
+
+    def evaluate(self, context: Context) -> dict[str, float | None]:
+        """Return all scores of the file; None for one that the file does not have."""
+        model, split, path = context.model, context.split, context.downstream[self.data_set]
+        embedder = _embedder(model, split, self.weights)
+        if self.data_set == "sts":
+            pairs = synthetic_pairs(_texts(split)) if path == MADE else read_sts(Path(path))
+            scores = evaluate_sts(embedder.embed_once, pairs)
+        else:
+            tasks = synthetic_tasks(_texts(split)) if path == MADE else read_transfer(Path(path))
+            classifier = TRIAL_CLASSIFIER if path == MADE else None
+            scores = evaluate_transfer(
+                embedder.embed_once, tasks, classifier=classifier, device=model.device, seed=model.run.seed
+            )
+        return {self._key(score): value for score, value in {self.score: None, **scores}.items()}
+
+
+def _embedder(model: Model, split: Split, weights: str) -> Embedder:
+    """Return the encoder of a measure, with inputs longer than in training, in float32."""
+    # The seed, or the folder that a run starts from, gives the same weights again.
+    encoder = build(model.run, len(split.train)).encoder.to(model.device) if weights else _best(model).encoder
+    assert isinstance(encoder.network, Transformer)
+    assert isinstance(model.views, TextViews)
+    views = replace(model.views, length=int(min(_LONGEST, longest_input(encoder.network.model))))
+    embedder = Embedder(encoder, views, model.kind, model.device)
+    embedder.evaluation_context = model.evaluation_context
+    return embedder
+
+
+def _best(model: Model) -> Model:
+    """Return the model at the step by which its run is judged: the best one if the run keeps it, else the last one."""
+    if not model.run.keep_best or model.folder is None:
+        return model
+    best = best_epoch(model.folder, model.run.keep_best)
+    return model if best is None else model.at_epoch(best[0])
+
+
+def _texts(split: Split) -> list[str]:
+    assert isinstance(split.train, Sentences)
+    return split.train.subset(range(min(len(split.train), TRIAL_TEXTS))).texts()
