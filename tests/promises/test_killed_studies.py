@@ -25,7 +25,7 @@ STUDY = "behaviour/figure2"
 
 
 def start(root: Path, *more: str) -> subprocess.Popen[bytes]:
-    arguments = ["study", "run", STUDY, "--root", str(root / "runs"), "-o", str(root / "reports"), *more]
+    arguments = ["study", "run", STUDY, "--runs-dir", str(root / "runs"), "-o", str(root / "reports"), *more]
     with (root / "log").open("ab") as log:
         return subprocess.Popen([sys.executable, "-m", "contrapose", *arguments], stdout=log, stderr=subprocess.STDOUT)
 

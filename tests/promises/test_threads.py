@@ -117,7 +117,7 @@ def test_any_omp_num_threads(tmp_path: Path, promise: Promise) -> None:
     outcomes = set()
     for jobs, threads in ((1, "1"), (1, "3"), (2, "1"), (2, "")):
         root = tmp_path / f"{jobs}-{threads}"
-        options = ["--jobs", str(jobs), "--root", str(root / "runs"), "-o", str(root / "reports")]
+        options = ["--jobs", str(jobs), "--runs-dir", str(root / "runs"), "-o", str(root / "reports")]
         environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
         environment |= {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads} if threads else {}
         command = [sys.executable, "-m", "contrapose", "study", "run", "behaviour/equation6", *options]

@@ -26,7 +26,7 @@ def test_demo_on_less_data(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     """The whole command on less data; `make demo` runs it in full."""
     # A size that takes longer than the limit, so that the smallest one is chosen and says that it is too short.
     monkeypatch.setattr("contrapose.lab.cli.demo.SIZES", (replace(demo.SIZES[1], pretraining_epochs=10**6), TINY))
-    arguments = ["demo", "--jobs", "1", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "reports")]
+    arguments = ["demo", "--jobs", "1", "--runs-dir", str(tmp_path / "runs"), "-o", str(tmp_path / "reports")]
     main(arguments)
     output = capsys.readouterr().out
     assert "ms on this machine. Training on 64 digits for 1 epoch, then 1 epoch with each of nine losses" in output

@@ -142,7 +142,7 @@ def test_every_method_trains_on_digits(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("name", TABLES)
 def test_smoke_scale(name: str, tmp_path: Path) -> None:
     rows = [row.name for row in find(name).rows if row.name in BASELINES]
-    main(["study", "run", name, "--rows", *rows, "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")])
+    main(["study", "run", name, "--rows", *rows, "--runs-dir", str(tmp_path / "runs"), "-o", str(tmp_path / "out")])
     plan = find(name).select_rows(rows).plan("smoke")
     results = collect(plan, 1, tmp_path / "runs")
     for row in rows:

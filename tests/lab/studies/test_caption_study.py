@@ -42,7 +42,19 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "names.txt").write_text("\n".join(SHAPES))
     data = [f"imagenet={write_imagenet(root / 'imagenet')}", f"class_names={root / 'names.txt'}"]
     main(
-        ["study", "run", NAME, "--rows", "CACR", "--data", *data, "--root", str(root / "runs"), "-o", str(root / "out")]
+        [
+            "study",
+            "run",
+            NAME,
+            "--rows",
+            "CACR",
+            "--data",
+            *data,
+            "--runs-dir",
+            str(root / "runs"),
+            "-o",
+            str(root / "out"),
+        ]
     )
     return root
 

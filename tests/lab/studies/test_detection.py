@@ -87,5 +87,5 @@ def test_without_its_data_a_cell_says_so(
     run(plan, tmp_path)
     cell = collect(plan, 1, tmp_path).cell("CACR (K=1)", "COCO mask AP")
     assert cell.missing_reasons == ("not given; --data coco=PATH",)
-    arguments = ["study", "run", "cacr/table7", "--root", str(tmp_path), "--data", "voc=nowhere"]
+    arguments = ["study", "run", "cacr/table7", "--runs-dir", str(tmp_path), "--data", "voc=nowhere"]
     assert "data: voc=nowhere does not exist; expected a path" in error_message(capsys, *arguments)

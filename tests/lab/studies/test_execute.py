@@ -104,8 +104,8 @@ def test_several_processes(tmp_path: Path) -> None:
     assert all(task.done() for task in tasks[:3])
     with pytest.raises(ValueError, match="jobs: expected at least 1"):
         run_tasks(tasks, jobs=0)
-    with pytest.raises(ValueError, match="on: expected local or ray"):
-        run_tasks(tasks, on="cloud")
+    with pytest.raises(ValueError, match="executor: expected local or ray"):
+        run_tasks(tasks, executor="cloud")
 
 
 @pytest.mark.thorough
@@ -349,7 +349,7 @@ def test_on_a_ray_cluster(tmp_path: Path) -> None:
     try:
         ray.init(address=cluster.address, log_to_driver=False)
         tasks = [make_task(tmp_path, seed=seed) for seed in range(3)] + [make_task(tmp_path, batch=64)]
-        failures = run_tasks(tasks, on="ray")
+        failures = run_tasks(tasks, executor="ray")
         assert list(failures) == [tasks[-1].name]
         assert all(task.done() for task in tasks[:3])
     finally:

@@ -74,7 +74,7 @@ def test_only_given_data_is_measured() -> None:
 )
 def test_smoke_scale(name: str, rows: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--rows", *rows] if rows else []
-    main(["study", "run", name, *options, "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")])
+    main(["study", "run", name, *options, "--runs-dir", str(tmp_path / "runs"), "-o", str(tmp_path / "out")])
     (folder,) = (tmp_path / "out").glob("*-smoke*")
     page = (folder / "index.md").read_text()
     assert "digits for " in page

@@ -54,7 +54,7 @@ class Compare:
     """Number of runs per loss. One takes a third of the time of three, but cannot tell which differences are chance."""
     jobs: int | None = None
     """Number of concurrent runs."""
-    root: Path = Path("runs")
+    runs_dir: Path = Path("runs")
     """Directory of all runs."""
     out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
     """Directory of the report."""
@@ -67,7 +67,7 @@ class Compare:
         """Run, compare and report."""
         check_seeds(self.seeds)
         check_directory("out", self.out)
-        check_init(self.run, self.root)
+        check_init(self.run, self.runs_dir)
         self.run.kind.check_data(self.run.data)
         if self.run.modality == "captions":
             raise ValueError(
@@ -83,9 +83,9 @@ class Compare:
         seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
         print(f"{len(plan.runs(self.seeds))} runs: {len(losses)} losses with {seeds} (--seeds changes it)", flush=True)
         print(*describe_frameworks(run, plan.study.rows), sep="\n", flush=True)
-        failures = run_plans([plan], self.seeds, self.root, data_root=self.data_root, jobs=self.jobs)
-        page = document([plan], self.seeds, self.root, title=title)
-        show_results(plan, collect(plan, self.seeds, self.root), page, folder)
+        failures = run_plans([plan], self.seeds, self.runs_dir, data_root=self.data_root, jobs=self.jobs)
+        page = document([plan], self.seeds, self.runs_dir, title=title)
+        show_results(plan, collect(plan, self.seeds, self.runs_dir), page, folder)
         if failures:
             raise SystemExit(exits.FAILED)
 

@@ -101,7 +101,7 @@ class _StudyOptions:
     """fp32, bf16 or fp16 in place of the scale's. It is part of the names of the runs."""
     seeds: int = 1
     """Number of runs per setting, with random seeds 0, 1, …"""
-    root: Path = Path("runs")
+    runs_dir: Path = Path("runs")
     """Directory of all runs; `contrapose train` uses it too."""
     out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
     """Directory of the report."""
@@ -113,7 +113,7 @@ class _StudyOptions:
         # A report on a selection gets a name of its own, so that it does not overwrite the full report.
         selection = "\n".join((*self.rows, "", *self.sets)).strip()
         suffix = f"-part-{zlib.crc32(selection.encode()):08x}" if selection else ""
-        write_report(plans, self.seeds, self.root, out=self.out, suffix=suffix)
+        write_report(plans, self.seeds, self.runs_dir, out=self.out, suffix=suffix)
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ class StudyRun(_StudyOptions):
 
     jobs: int | None = None
     """Concurrent runs on this machine: processes on a CPU (1 if omitted), taking turns on a GPU (2 if omitted)."""
-    on: str = "local"
-    """Where to run: local, or ray for a cluster whose nodes share the directory of runs."""
+    executor: str = "local"
+    """Where runs are executed: local, or ray for a cluster whose nodes share the directory of runs."""
     data_root: Path = Path("data")
     """Directory of downloaded data sets; missing ones are downloaded to it."""
 
@@ -136,8 +136,10 @@ class StudyRun(_StudyOptions):
         check_directory("out", self.out)  # before hours of training
         check_seeds(self.seeds)
         check_data_available(plans, self.data_root)
-        announce_plans(plans, self.seeds, self.root)
-        failures = run_plans(plans, self.seeds, self.root, data_root=self.data_root, jobs=self.jobs, on=self.on)
+        announce_plans(plans, self.seeds, self.runs_dir)
+        failures = run_plans(
+            plans, self.seeds, self.runs_dir, data_root=self.data_root, jobs=self.jobs, executor=self.executor
+        )
         self.report(plans)
         if failures:
             raise SystemExit(exits.FAILED)
@@ -152,14 +154,18 @@ class StudyReport(_StudyOptions):
         check_seeds(self.seeds)
         plans = self.plans()
         run_names = {name for plan in plans for name in plan.runs(self.seeds)}
-        if run_names and not any((self.root / name).is_dir() for name in run_names):
+        if run_names and not any((self.runs_dir / name).is_dir() for name in run_names):
             # Naming the data of the runs that do exist shows at once if --scale or --data is wrong.
             existing_data = sorted(
-                {str(RunDirectory(path).settings().get("data", "")) for path in self.root.glob("*/") if path.is_dir()}
+                {
+                    str(RunDirectory(path).settings().get("data", ""))
+                    for path in self.runs_dir.glob("*/")
+                    if path.is_dir()
+                }
                 - {""}
             )
             raise ValueError(
-                f"root: none of the {len(run_names)} runs is in {self.root}; use the --scale and --data of `study run`"
+                f"runs_dir: none of the {len(run_names)} runs is in {self.runs_dir}; use the --scale and --data of `study run`"
                 + (f" (the runs in it are on {', '.join(existing_data)})" if existing_data else "")
             )
         self.report(plans)
@@ -248,11 +254,11 @@ def announce_plans(plans: Sequence[Plan], seeds: int, root: Path) -> None:
 
 
 def run_plans(
-    plans: Sequence[Plan], seeds: int, root: Path, *, data_root: Path, jobs: int | None, on: str = "local"
+    plans: Sequence[Plan], seeds: int, root: Path, *, data_root: Path, jobs: int | None, executor: str = "local"
 ) -> dict[str, str]:
     """Execute all runs of some plans, with a progress display; return the reason of each failure, by name."""
     check_seeds(seeds)
-    check_directory("root", root)
+    check_directory("runs_dir", root)
     tasks = [
         Task(run, plan.measures(study_data, row), root, data_root, downstream=plan.downstream)
         for plan in plans
@@ -262,7 +268,7 @@ def run_plans(
     if not names:
         return {}
     with progress_display(len(names)) as display:
-        return run_tasks(tasks, display, jobs=jobs, on=on)
+        return run_tasks(tasks, display, jobs=jobs, executor=executor)
 
 
 def write_report(plans: Sequence[Plan], seeds: int, root: Path, *, out: Path, suffix: str = "") -> Path:

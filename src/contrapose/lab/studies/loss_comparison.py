@@ -304,7 +304,7 @@ def _hits(results: Results, rows: Sequence[str], score: Score) -> dict[str, Tens
     if len(lengths) > 1:
         raise ValueError(
             f"data: the runs were tested on {lengths[0]:,} to {lengths[-1]:,} {score.test_samples}, so the test set has changed "
-            "between them; use another --root to start over"
+            "between them; use another --runs-dir to start over"
         )
     return {
         row: torch.tensor([[digit == "1" for digit in text] for text in texts])
