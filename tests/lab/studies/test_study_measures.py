@@ -59,10 +59,8 @@ def test_keys_are_those_of_recorded_results(key: str) -> None:
 class LargestFeature(Evaluation):
     """The largest feature of a test image; `context.model` is a trained one."""
 
-    key = "largest_feature"
-
-    def describe(self, run: Run) -> Words:
-        return Words("largest feature", " (encoder's output, all test images)")
+    kind = "largest_feature"
+    summary = Words("largest feature", " (encoder's output, all test images)")
 
     def evaluate(self, context: Context) -> dict[str, float]:
         return {self.key: float(context.model.features(context.split.held_out).max())}

@@ -12,7 +12,7 @@ from contrapose.lab.modalities import Source
 from contrapose.lab.modalities.captions.shapes import labelled_shapes
 from contrapose.lab.modalities.images.class_names import CLASS_NAMES
 from contrapose.lab.modalities.images.load import load
-from contrapose.lab.studies.measures.downstream import CLASS_NAMES_FILE, MADE, DownstreamEvaluation, join_key
+from contrapose.lab.studies.measures.downstream import CLASS_NAMES_FILE, MADE, DownstreamEvaluation
 from contrapose.lab.studies.measures.measure import Context, Words
 from contrapose.lab.studies.measures.records import RecordEntry
 from contrapose.lab.training import Run
@@ -38,7 +38,7 @@ class ZeroShot(DownstreamEvaluation):
     @property
     def key(self) -> str:
         """Return zero_shot:SET or zero_shot:SET:class_names."""
-        return join_key("zero_shot", self.data_set, *self.files)
+        return ":".join(("zero_shot", *self.needs_data))
 
     @property
     def files(self) -> tuple[str, ...]:

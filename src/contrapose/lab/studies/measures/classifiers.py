@@ -101,12 +101,9 @@ class NearestNeighbours(Evaluation):
 class KNNHits(Evaluation):
     """A digit for each test image: 1 if the kNN of the records finds its class, else 0."""
 
-    key = "knn_hits"
+    kind = "knn_hits"
+    summary = Words("which test images kNN classifies correctly")
     is_number = False
-
-    def describe(self, run: Run) -> Words:
-        """Return the words."""
-        return Words("which test images kNN classifies correctly")
 
     def evaluate(self, context: Context) -> dict[str, Any]:
         """Return the digits as a text."""
@@ -118,12 +115,9 @@ class KNNHits(Evaluation):
 class References(Evaluation):
     """Scores without training: kNN accuracy of pixels or recall of bags of words, and those of the initial encoders."""
 
-    key = "references"
+    kind = "references"
+    summary = Words("scores without training")
     is_number = False
-
-    def describe(self, run: Run) -> Words:
-        """Return the words."""
-        return Words("scores without training")
 
     def evaluate(self, context: Context) -> dict[str, Any]:
         """Return the score of pixels or words, of the untrained encoder and, if there is any, of that of --init."""
@@ -143,11 +137,6 @@ class LinearSVM(Evaluation):
 
     images: str  # "few_shot": as many of each class as the smallest has; "long_tail": all training images
 
-    @property
-    def key(self) -> str:
-        """Return the images."""
-        return self.images
-
     def describe(self, run: Run) -> Words:
         """Return the images."""
         images = {
@@ -165,7 +154,7 @@ class LinearSVM(Evaluation):
 class FineTuning(Evaluation):
     """Top-1 accuracy after fine-tuning, by the recipe of CACR's Table 18 for the encoder."""
 
-    key = "fine_tune"
+    kind = "fine_tune"
 
     def describe(self, run: Run) -> Words:
         """Return the recipe."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from contrapose.lab.evaluation.detection import PROTOCOLS, draw_shapes, read_detection_data
-from contrapose.lab.studies.measures.downstream import MADE, DownstreamEvaluation, join_key, weights_file
+from contrapose.lab.studies.measures.downstream import MADE, DownstreamEvaluation, weights_file
 from contrapose.lab.studies.measures.measure import Context, Words
 from contrapose.lab.studies.measures.transfer import chosen_encoder
 from contrapose.lab.training import Run
@@ -24,16 +24,9 @@ _SMALL_SIZE = 128
 class Detection(DownstreamEvaluation):
     """A score of Faster R-CNN on VOC, or of Mask R-CNN on COCO: `data_set` is voc or coco."""
 
+    kind = "detection"
     score: str  # AP, AP50 or AP75; on COCO also mask_AP, mask_AP50 and mask_AP75
     weights: str = ""  # which encoder, as in `Transfer`
-
-    @property
-    def key(self) -> str:
-        """Return detection:SET:SCORE or detection:SET:SCORE:WEIGHTS."""
-        return self._key(self.score)
-
-    def _key(self, score: str) -> str:
-        return join_key("detection", self.data_set, score, self.weights)
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -64,4 +57,4 @@ class Detection(DownstreamEvaluation):
             with model.evaluation_context():
                 encoder = chosen_encoder(model, context.split, self.weights, context.downstream)
                 scores = protocol(encoder, data, views=model.views, device=model.device, seed=model.run.seed)
-        return {self._key(score): value for score, value in scores.items()}
+        return {replace(self, score=score).key: value for score, value in scores.items()}

@@ -36,8 +36,3 @@ class DownstreamEvaluation(Evaluation):
 def weights_file(weights: str) -> tuple[str, ...]:
     """Return the name of the file of "supervised" weights; nothing for those that the run itself has."""
     return (SUPERVISED,) if weights == SUPERVISED else ()
-
-
-def join_key(*parts: str) -> str:
-    """Return a key of its parts, without those that are empty."""
-    return ":".join(filter(None, parts))

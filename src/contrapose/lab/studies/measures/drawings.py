@@ -12,7 +12,7 @@ from contrapose.lab.modalities import Split
 from contrapose.lab.report.embedding import project_to_plane
 from contrapose.lab.studies.measures.initial_model import start
 from contrapose.lab.studies.measures.measure import Context, Evaluation, Words
-from contrapose.lab.training import Model, Run
+from contrapose.lab.training import Model
 from contrapose.metrics import similarity_histograms
 
 
@@ -20,12 +20,9 @@ from contrapose.metrics import similarity_histograms
 class Map(Evaluation):
     """A t-SNE map of a sample of test images, with their classes."""
 
-    key = "map"
+    kind = "map"
+    summary = Words("t-SNE of the projector's output on 1,000 test images")
     is_number = False
-
-    def describe(self, run: Run) -> Words:
-        """Return the words."""
-        return Words("t-SNE of the projector's output on 1,000 test images")
 
     def evaluate(self, context: Context) -> dict[str, Any]:
         """Return points in the plane and their classes."""
@@ -41,15 +38,12 @@ class Map(Evaluation):
 class Histograms(Evaluation):
     """Similarities of positives, false and true negatives, before and after training."""
 
-    key = "histograms"
+    kind = "histograms"
+    summary = Words(
+        "similarities of two views, of one class and of two classes, before and after training, of the projector's "
+        "output on 2,000 test images"
+    )
     is_number = False
-
-    def describe(self, run: Run) -> Words:
-        """Return the words."""
-        return Words(
-            "similarities of two views, of one class and of two classes, before and after training, of the projector's "
-            "output on 2,000 test images"
-        )
 
     def evaluate(self, context: Context) -> dict[str, Any]:
         """Return the histograms of the encoder that training started from, and of the trained one."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -45,19 +45,21 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Measure(ABC):
+class Measure:
     """One number of a run, or the data of one drawing."""
 
+    kind: ClassVar[str] = ""  # begins the key
+    summary: ClassVar[Words] = Words("")  # the words of a measure that is the same for all runs
     is_number: ClassVar[bool] = True  # a drawing has no column in a table
 
     @property
-    @abstractmethod
     def key(self) -> str:
-        """Return the name under which the records or evaluations of a run hold the value."""
+        """Return the name under which a run holds the value: the kind and the fields, KIND:FIELD:FIELD."""
+        return ":".join(filter(None, (self.kind, *(getattr(self, own.name) for own in fields(self)))))
 
-    @abstractmethod
     def describe(self, run: Run) -> Words:
         """Return in words what is measured of a run: the quantity, of which output, on which images."""
+        return self.summary
 
     @property
     def needs_data(self) -> tuple[str, ...]:
@@ -112,7 +114,7 @@ class Measure(ABC):
 
 
 @dataclass(frozen=True)
-class Evaluation(Measure):
+class Evaluation(Measure, ABC):
     """A measure that is computed after training, once; the run's directory keeps it."""
 
     towers: ClassVar[int] = 1  # encoders of the run: 2 for images with captions

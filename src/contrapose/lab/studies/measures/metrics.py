@@ -44,17 +44,10 @@ _SAMPLED = {"test": "test", "train": "training"}
 class Metric(Evaluation):
     """A metric of an output on all images, or on new views of them against the run's memory bank."""
 
+    kind = "metric"
     name: str  # of a metric of the records
     space: str  # "projector" or "encoder"
     images: str = "test"  # "test" or "train": all of them; "bank": new views of all training images against the bank
-
-    @property
-    def key(self) -> str:
-        """Return metric:NAME:SPACE:IMAGES."""
-        return self._key(self.name)
-
-    def _key(self, name: str) -> str:
-        return f"metric:{name}:{self.space}:{self.images}"
 
     def describe(self, run: Run) -> Words:
         """Return the metric, the output and the images."""
@@ -93,7 +86,7 @@ class Metric(Evaluation):
             source = split.train if self.images == "train" else split.held_out
             how = Measures(images=0, augmented=self.name not in GEOMETRY)
             values = model.measure(source, how, space=self.space)
-        return {self._key(name): value for name, value in values.items()}
+        return {replace(self, name=name).key: value for name, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -101,11 +94,6 @@ class RecordedMetric(Measure):
     """A metric of the projector's output in the last record, on a sample of the images."""
 
     name: str
-
-    @property
-    def key(self) -> str:
-        """Return the name."""
-        return self.name
 
     def describe(self, run: Run) -> Words:
         """Return the metric and the sample."""

@@ -87,17 +87,9 @@ class QueryWeights(Evaluation):
     """
 
     name: str
-
-    @property
-    def key(self) -> str:
-        """Return the name."""
-        return self.name
-
-    def describe(self, run: Run) -> Words:
-        """Return the words."""
-        return Words(
-            "weights of one query's positives and negatives beside their images; mean weight of negatives of a query's own class"
-        )
+    summary = Words(
+        "weights of one query's positives and negatives beside their images; mean weight of negatives of a query's own class"
+    )
 
     def evaluate(self, context: Context) -> dict[str, Any]:
         """Return images and weights of one query, and the mean weight of negatives of a query's own class."""
@@ -169,11 +161,6 @@ class QueryMap(Evaluation):
     """
 
     name: str
-
-    @property
-    def key(self) -> str:
-        """Return the name."""
-        return self.name
 
     def describe(self, run: Run) -> Words:
         """Return the words."""

@@ -58,11 +58,8 @@ class RecordedKNN(Measure):
 class StepSeconds(Measure):
     """Seconds of a training step in the median epoch, of a run that has its device to itself."""
 
-    key = "step_seconds"
-
-    def describe(self, run: Run) -> Words:
-        """Return the words."""
-        return Words("seconds of a training step, in the median epoch")
+    kind = "step_seconds"
+    summary = Words("seconds of a training step, in the median epoch")
 
     def read(self, directory: RunDirectory) -> Reading:
         """Return the seconds; nothing for a run that shared its device, whose times mean little."""

@@ -14,19 +14,16 @@ from contrapose.lab.modalities.modality import Retrieval
 from contrapose.lab.modalities.text.sentences import Sentences
 from contrapose.lab.studies.measures.initial_model import start
 from contrapose.lab.studies.measures.measure import Context, Evaluation, Words
-from contrapose.lab.training import Model, Run
+from contrapose.lab.training import Model
 
 
 @dataclass(frozen=True)
 class RecallHits(Evaluation):
     """A digit for each held-out pair of texts: 1 if the second is nearest to the first, else 0."""
 
-    key = "recall_hits"
+    kind = "recall_hits"
+    summary = Words("which held-out pairs are found")
     is_number = False
-
-    def describe(self, run: Run) -> Words:
-        """Return the words."""
-        return Words("which held-out pairs are found")
 
     def evaluate(self, context: Context) -> dict[str, Any]:
         """Return the digits as a text."""

@@ -11,7 +11,7 @@ from contrapose.lab.modalities.text.encoders import Transformer
 from contrapose.lab.modalities.text.pretrained import longest_input
 from contrapose.lab.modalities.text.sentences import Sentences
 from contrapose.lab.modalities.text.views import TextViews
-from contrapose.lab.studies.measures.downstream import MADE, DownstreamEvaluation, join_key
+from contrapose.lab.studies.measures.downstream import MADE, DownstreamEvaluation
 from contrapose.lab.studies.measures.measure import Context, Words
 from contrapose.lab.studies.synthetic_sentences import TRIAL_CLASSIFIER, TRIAL_TEXTS, synthetic_pairs, synthetic_tasks
 from contrapose.lab.training import Model, Run, build
@@ -28,18 +28,11 @@ class SentenceScore(DownstreamEvaluation):
     A run that keeps its best step (`Run.keep_best`) is measured at that step.
     """
 
+    kind = "sentences"
     # sts: 100 · Spearman's correlation on a task of the file, such as sts12 or stsb_dev; sts_mean, the mean of seven tasks;
     # stsb_alignment and stsb_uniformity. senteval: accuracy of logistic regression on a task, such as mr; transfer_mean.
     score: str
     weights: str = ""  # which encoder: the trained one, or "start"
-
-    @property
-    def key(self) -> str:
-        """Return sentences:SET:SCORE or sentences:SET:SCORE:start."""
-        return self._key(self.score)
-
-    def _key(self, score: str) -> str:
-        return join_key("sentences", self.data_set, score, self.weights)
 
     def describe(self, run: Run) -> Words:
         """Return the score and the step; the names of rows say before or after training."""
@@ -70,7 +63,7 @@ class SentenceScore(DownstreamEvaluation):
             scores = evaluate_transfer(
                 embedder.embed_once, tasks, classifier=classifier, device=model.device, seed=model.run.seed
             )
-        return {self._key(score): value for score, value in {self.score: None, **scores}.items()}
+        return {replace(self, score=score).key: value for score, value in {self.score: None, **scores}.items()}
 
 
 def _embedder(model: Model, split: Split, weights: str) -> Embedder:

@@ -11,7 +11,7 @@ from contrapose.lab.evaluation import PROTOCOLS, TRANSFER_SETS, transfer_score
 from contrapose.lab.modalities import Split
 from contrapose.lab.modalities.images.voc import load_voc
 from contrapose.lab.networks.encoder import Encoder
-from contrapose.lab.studies.measures.downstream import SUPERVISED, DownstreamEvaluation, join_key, weights_file
+from contrapose.lab.studies.measures.downstream import SUPERVISED, DownstreamEvaluation, weights_file
 from contrapose.lab.studies.measures.initial_model import start
 from contrapose.lab.studies.measures.measure import Context, Words
 from contrapose.lab.training import Model, Run, prepare_other
@@ -24,15 +24,11 @@ _BUILT_IN = "digits"  # what the smoke scale transfers to if no data is given
 class Transfer(DownstreamEvaluation):
     """The score of an encoder on a data set of TRANSFER_SETS, by a protocol of PROTOCOLS."""
 
+    kind = "transfer"
     protocol: str
     weights: str = (
         ""  # which encoder: the trained one, "start" or "supervised", with weights from --data supervised=FILE
     )
-
-    @property
-    def key(self) -> str:
-        """Return transfer:SET:PROTOCOL or transfer:SET:PROTOCOL:WEIGHTS."""
-        return join_key("transfer", self.data_set, self.protocol, self.weights)
 
     def describe(self, run: Run) -> Words:
         """Return the protocol. What the encoder is differs between rows, and their names say it."""
