@@ -50,14 +50,14 @@ def _quantity_words(quantity: Quantity, plan: Plan) -> Words:
     """Return in words what is measured; by data set if it differs between them, and of all rows if those differ."""
     names: dict[tuple[Words, ...], list[str]] = {}  # of data sets
     for study_data in plan.sets:
-        parts = tuple(dict.fromkeys(_cell_words(quantity, study_data, row, plan) for row in plan.study.rows))
-        names.setdefault(parts, []).append(study_data.name)
+        words = tuple(dict.fromkeys(_cell_words(quantity, study_data, row, plan) for row in plan.study.rows))
+        names.setdefault(words, []).append(study_data.name)
     (first, *others), *more = names
     if not others and not more:
         return first
     if not more:
         return Words(_join((first, *others)))
-    return Words("; ".join(f"{', '.join(group)}: {_join(parts)}" for parts, group in names.items()))
+    return Words("; ".join(f"{', '.join(group)}: {_join(words)}" for words, group in names.items()))
 
 
 def _cell_words(quantity: Quantity, study_data: StudyData, row: Row, plan: Plan) -> Words:

@@ -55,7 +55,8 @@ class Measure:
     @property
     def key(self) -> str:
         """Return the name under which a run holds the value: the kind and the fields, KIND:FIELD:FIELD."""
-        return ":".join(filter(None, (self.kind, *(getattr(self, own.name) for own in fields(self)))))
+        parts = (self.kind, *(getattr(self, own.name) for own in fields(self)))
+        return ":".join(str(part) for part in parts if part)
 
     def describe(self, run: Run) -> Words:
         """Return in words what is measured of a run: the quantity, of which output, on which images."""
