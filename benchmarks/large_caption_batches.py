@@ -26,9 +26,9 @@ from typing import Any
 import torch
 from PIL import Image
 
+from contrapose.lab.modalities.captions.settings import CAPTION_SETTINGS
 from contrapose.lab.training import Run, Trainer
 from contrapose.lab.training.eager import EagerSteps
-from contrapose.lab.training.method_settings import CAPTION_SETTINGS
 
 _SIDE = 8  # of the image files, in pixels; they are enlarged when they are read
 

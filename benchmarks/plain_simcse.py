@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 from transformers import AutoModel, AutoTokenizer, BatchEncoding
 
-from contrapose.lab.evaluation.sentences import SentencePair, read_sts, spearman
+from contrapose.lab.modalities.text.evaluation import SentencePair, read_sts, spearman
 
 _REPORTED = (5, 10, 20, 40, 60, 90, 125, 190, 250, 375, 500, 750, 1000, 2000, 3000, 5000)
 

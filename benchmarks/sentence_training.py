@@ -19,9 +19,9 @@ import torch
 
 from contrapose.lab.modalities.text.files import open_texts
 from contrapose.lab.modalities.text.pretrained import load_tokenizer
+from contrapose.lab.modalities.text.settings import TEXT_SETTINGS
 from contrapose.lab.modalities.text.tokens import text_lengths, tokenise
 from contrapose.lab.training import Run, Trainer
-from contrapose.lab.training.method_settings import TEXT_SETTINGS
 from contrapose.lab.training.records import environment, read_records
 
 TEMPERATURE = 0.05

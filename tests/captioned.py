@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from PIL import Image
 
+from contrapose.lab.modalities.captions.settings import CAPTION_SETTINGS
 from contrapose.lab.training import Run, Trainer
-from contrapose.lab.training.method_settings import CAPTION_SETTINGS
 
 COLOURS = {
     "red": (220, 30, 40), "green": (30, 180, 60), "blue": (40, 60, 220), "yellow": (230, 220, 40), "white": (240, 240, 240),

@@ -37,7 +37,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ordinary"))
 
 
 # Importing transformers, lightly or Ray takes seconds: the tests that do share a worker.
-_HEAVY_IMPORTS = ("integrations", "lab/modalities/text", "lab/evaluation/sentences", "losses/test_attraction.py")
+_HEAVY_IMPORTS = ("integrations", "lab/modalities/text", "losses/test_attraction.py")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

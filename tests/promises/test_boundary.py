@@ -13,9 +13,11 @@ from conftest import Promise
 from tiers import first
 
 import contrapose
+from contrapose.lab.modalities import MODALITIES
 
 SOURCE = Path(contrapose.__file__).parent
-# From the lowest to the highest. A package may import those below it, and itself.
+# From the lowest to the highest. A package may import those below it, and itself. The most specific name counts: commands of a
+# modality are in its folder, and belong to a higher layer than the rest of it.
 LAYERS = (
     "extras",
     "moved",
@@ -44,6 +46,8 @@ LAYERS = (
     "lab.report",
     "lab.training",
     "lab.studies",
+    "lab.modalities.captions.commands",
+    "lab.modalities.text.commands",
     "lab.cli",
     "__main__",
 )
@@ -54,11 +58,9 @@ Graph = dict[str, set[str]]
 def level(module: str) -> int:
     """Return the height of a module's layer; a folder of layers itself has none, and is the lowest."""
     package = module.removeprefix("contrapose.")
-    for height, layer in enumerate(LAYERS):
-        if f"{package}.".startswith(f"{layer}."):
-            return height
-    assert package == "lab", f"{module} has no layer: add it to LAYERS"
-    return 0
+    found = max((layer for layer in LAYERS if f"{package}.".startswith(f"{layer}.")), key=len, default="")
+    assert found or package == "lab", f"{module} has no layer: add it to LAYERS"
+    return LAYERS.index(found) if found else 0
 
 
 def imported(code: str, modules: set[str]) -> set[str]:
@@ -119,6 +121,57 @@ def test_layers_import_lower_layers_only(promise: Promise) -> None:
     assert upward(graph) == []
     for _ in graph:
         promise.case()
+
+
+# What outside of lab.modalities may import modules of one modality: names that the documentation imports from
+# contrapose.lab.evaluation, detectors, which take images alone, and the class list that two papers print.
+OF_ONE_MODALITY = {
+    "contrapose.lab.evaluation",
+    "contrapose.lab.evaluation.detection.data",
+    "contrapose.lab.evaluation.detection.train",
+    "contrapose.lab.studies.behaviour.tables",
+}
+
+
+def importers_of_one_modality(graph: Graph) -> set[str]:
+    """Return the modules outside of lab.modalities that import modules of a single modality."""
+    folder = "contrapose.lab.modalities"
+    own = tuple(f"{folder}.{name}" for name in MODALITIES)
+    return {
+        one
+        for one, others in graph.items()
+        for other in others
+        if other.startswith(own) and not f"{one}.".startswith(f"{folder}.")
+    }
+
+
+def compares_modality(code: str) -> bool:
+    """Return whether code compares a modality with the name of one."""
+    names = {*MODALITIES}
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Compare) and "modality" in ast.unparse(node):
+            constants = {inner.value for inner in ast.walk(node) if isinstance(inner, ast.Constant)}
+            if constants & names:
+                return True
+    return False
+
+
+def test_nothing_outside_asks_for_a_modality(promise: Promise) -> None:
+    files = source_files()
+    assert importers_of_one_modality(import_graph(files)) == OF_ONE_MODALITY
+    lab = {name: code for name, code in files.items() if name.startswith("contrapose.lab.")}
+    others = {name: code for name, code in lab.items() if not name.startswith("contrapose.lab.modalities.")}
+    assert [name for name, code in others.items() if compares_modality(code)] == []
+    for _ in others:
+        promise.case()
+
+
+def test_a_test_of_the_name_of_a_modality_is_detected() -> None:
+    assert compares_modality('if run.modality in ("text", "captions"): pass')
+    assert not compares_modality('Run(modality="text"); run.modality == other.modality')
+    files = source_files()
+    files["contrapose.lab.studies.scores"] += "\nfrom contrapose.lab.modalities.text.load import load\n"
+    assert importers_of_one_modality(import_graph(files)) - OF_ONE_MODALITY == {"contrapose.lab.studies.scores"}
 
 
 def test_no_import_cycles(promise: Promise) -> None:

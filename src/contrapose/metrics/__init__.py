@@ -5,6 +5,7 @@ All are exact, and are computed in blocks: no metric stores the n × n matrix of
     geometry     uniformity, tolerance, alignment, interclass_uniformity, effective_rank, feature_std
     neighbours   local_separation, similarity_histograms
     entropy      conditional_entropy
+    retrieval    recall_at
     two_towers   two_tower_measures: modality gap, alignment and uniformity of images and their captions
     bounds       prototype_bias_means, prototype_bias_single, prototype_deviations, attraction_gap, repulsion_gap,
                  standard_error
@@ -37,6 +38,7 @@ from contrapose.metrics.geometry import (
 )
 from contrapose.metrics.neighbours import Histograms, Separation, local_separation, similarity_histograms
 from contrapose.metrics.penalties import Penalties, penalties
+from contrapose.metrics.retrieval import recall_at
 from contrapose.metrics.two_towers import two_tower_measures
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "prototype_bias_means",
     "prototype_bias_single",
     "prototype_deviations",
+    "recall_at",
     "repulsion_gap",
     "similarity_histograms",
     "standard_error",

@@ -53,7 +53,7 @@ def test_a_run_on_texts_speaks_of_sentences(folder: Path, tmp_path: Path, capsys
     assert "images" not in output
     assert "views dropout" in output
     message = error_message(capsys, "evaluate", str(tmp_path), *root(folder))
-    assert "sentences.txt has no labels, and no pairs that are held out; give pairs with --data FILE" in message
+    assert "sentences.txt has no labels and no held-out pairs to score with; give a file of pairs" in message
 
 
 def test_exported_folder_gives_equal_features_everywhere(
@@ -74,9 +74,7 @@ def test_exported_folder_gives_equal_features_everywhere(
     torch.testing.assert_close(load_sentence_encoder(out)(FIRST), expected, atol=1e-5, rtol=1e-4)
     main(["export", run, "-o", str(out)])  # over its own folder
     for option in (str(out) + ".safetensors", str(out) + ".onnx"):
-        assert f"written as a folder, with its tokenizer; use -o {out}" in error_message(
-            capsys, "export", run, "-o", option
-        )
+        assert f"written as a folder; use -o {out}" in error_message(capsys, "export", run, "-o", option)
     assert "has other files; expected a new folder" in error_message(capsys, "export", run, "-o", str(folder))
     assert "is a file, and a directory is needed" in error_message(
         capsys, "export", run, "-o", str(folder / "sentences.txt")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 import contrapose
-from contrapose.lab.modalities import MODALITIES, Split
-from contrapose.lab.modalities.modality import Suggestion
+from contrapose.lab.modalities import MODALITIES, DataSettings, Modality, Split
+from contrapose.lab.modalities.modality import NetworkSettings
 from contrapose.lab.networks.encoder import Encoder
-from contrapose.lab.training import Model, Run, Trainer
+from contrapose.lab.training import Model, Run, Trainer, resolve
 from contrapose.randomness import uniform
 
 
@@ -71,16 +71,13 @@ class Vectors:
         yield from self.resident.split(64)
 
 
-class VectorModality:
+class VectorModality(Modality[NoisyVectors]):
     noun = "vectors"
 
     def check_data(self, name: str, argument: str = "data") -> None:
         assert name == "clusters"
 
-    def can_stream(self, name: str) -> bool:
-        return False
-
-    def load(self, settings: Any, root: Path | None, views: Any, *, encoder: str) -> Split:
+    def load(self, settings: DataSettings, root: Path | None, views: NoisyVectors, *, encoder: str) -> Split:
         centres, label = torch.randn(4, 8, generator=torch.Generator().manual_seed(0)), torch.arange(200) % 4
         rows = centres[label] + 0.1 * torch.randn(200, 8, generator=torch.Generator().manual_seed(1))
         train, test = Vectors(rows[:160], label[:160]), Vectors(rows[160:], label[160:])
@@ -91,35 +88,11 @@ class VectorModality:
     ) -> NoisyVectors:
         return NoisyVectors(count)
 
-    def suggest(self, settings: Any, chosen: Any, device: torch.device) -> Suggestion:
-        return Suggestion({"views": "noisy", "size": 0, "encoder": "mlp", "batch": 32}, 160, "160 vectors")
-
-    def check_encoder(self, name: str) -> None:
-        assert name == "mlp"
-
-    def encoders(self, settings: Any, views: Any) -> dict[str, Encoder]:
+    def encoders(self, settings: NetworkSettings, views: NoisyVectors) -> dict[str, Encoder]:
         return {"vectors": Encoder(nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 16)), 16)}
 
-    def prepare(self, network: nn.Module) -> nn.Module:
-        return network
-
-    def keep(self, folder: Path, encoder: Encoder, split: Split, views: Any) -> None:
-        return
-
-    def decode(self, samples: Any, views: Any) -> Tensor:
+    def decode(self, samples: Any, views: NoisyVectors) -> Tensor:
         return torch.as_tensor(samples)
-
-    def describe_input(self, views: Any) -> dict[str, str]:
-        return {"numbers": "8"}
-
-    def described_views(self, description: Mapping[str, str]) -> NoisyVectors:
-        return NoisyVectors(1)
-
-    def usage(self, encoder: str, width: int, views: Any, file: str) -> str:
-        return f"load_file({file!r})"
-
-    def example_input(self, views: Any) -> Tensor:
-        return torch.zeros(2, 8)
 
 
 @pytest.fixture(autouse=True)
@@ -132,7 +105,9 @@ def test_vectors_train_resume_and_load(framework: str, tmp_path: Path) -> None:
     run = Run(
         modality="vectors",
         data="clusters",
+        views="noisy",
         encoder="mlp",
+        lr=0.002,
         framework=framework,
         batch=32,
         epochs=3,
@@ -151,3 +126,13 @@ def test_vectors_train_resume_and_load(framework: str, tmp_path: Path) -> None:
     assert isinstance(model, Model)
     assert model.run == trainer.run
     assert Trainer(run, tmp_path, say=lambda text: None, device=cpu).train() == scores
+
+
+def test_what_a_modality_does_not_offer_is_refused() -> None:
+    run = Run(modality="vectors", data="clusters", encoder="mlp")
+    with pytest.raises(ValueError, match="views: nothing is chosen for vectors; set --views, --encoder"):
+        resolve(run, torch.device("cpu"), say=lambda text: None)
+    with pytest.raises(ValueError, match="encoders of vectors are not exported as graphs"):
+        run.kind.example_input(NoisyVectors(1))
+    with pytest.raises(ValueError, match="record: expected MEASURE@EPOCHS with linear:PROBE"):
+        Run(modality="vectors", data="clusters", encoder="mlp", record=("sts:pairs.tsv@1",))

@@ -17,8 +17,7 @@ from contrapose.lab.modalities.captions.shapes import SHAPES, drawings, labelled
 from contrapose.lab.studies import find
 from contrapose.lab.studies.measures import Context, Map, ZeroShot
 from contrapose.lab.studies.task import Task, run_task
-from contrapose.lab.training import Run, prepare
-from contrapose.lab.training.caption_model import CaptionModel
+from contrapose.lab.training import Model, Run, prepare
 from contrapose.pairs import unit
 
 NAME = "cacr/table19"
@@ -59,10 +58,10 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def trained(root: Path) -> CaptionModel:
+def trained(root: Path) -> Model:
     (folder,) = (root / "runs").glob("shapes-cacr-*")
     model = load(folder)
-    assert isinstance(model, CaptionModel)
+    assert isinstance(model, Model)
     return model
 
 
@@ -89,15 +88,15 @@ def test_zero_shot_accuracy_is_that_of_the_towers(measured: Path) -> None:
     model = trained(measured)
     paths = sorted((measured / "imagenet" / "val").rglob("*.png"))
     labels = [sorted(WORDNET.values()).index(path.parent.name) for path in paths]
-    images = unit(model.images.embed(paths))
-    texts = unit(model.text.embed([f"a photo of a {shape}." for shape in SHAPES]))
+    images = unit(model.towers["images"].embed(paths))
+    texts = unit(model.towers["text"].embed([f"a photo of a {shape}." for shape in SHAPES]))
     right = [int(row.argmax()) == label for row, label in zip(images @ texts.T, labels, strict=True)]
     assert model.folder is not None
     values = json.loads((model.folder / "evaluations.json").read_text())
     assert values["zero_shot:imagenet:class_names"] == pytest.approx(100 * np.mean(right))
     made = labelled_shapes()
     assert made.labels is not None
-    similar = unit(model.images.embed(made.paths)) @ class_embeddings(model.text.embed, SHAPES).T
+    similar = unit(model.towers["images"].embed(made.paths)) @ class_embeddings(model.towers["text"].embed, SHAPES).T
     assert values["zero_shot:cifar10"] == pytest.approx(100 * float((similar.argmax(1) == made.labels).float().mean()))
 
 
@@ -115,7 +114,7 @@ def test_an_archive_has_the_names_of_its_data_set(measured: Path, tmp_path: Path
 def test_a_measure_of_one_encoder_is_refused(measured: Path, tmp_path: Path) -> None:
     model = trained(measured)
     with pytest.raises(
-        ValueError, match="map cannot be computed of a run on shapes, which has an encoder of images and"
+        ValueError, match="map cannot be computed of a run on shapes, which has encoders of images and text"
     ):
         Map().take(context_of(model, {}))
     run = Run(limit=48, batch=16, epochs=1, knn=3, metrics=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,14 @@ from commands import error_message
 
 from contrapose import load
 from contrapose.lab.cli import main
-from contrapose.lab.evaluation.sentences import evaluate_sts, read_sts
+from contrapose.lab.modalities.text.evaluation import embed_once, evaluate_sts, read_sts
+from contrapose.lab.modalities.text.presets import PRESETS as SENTENCES
 from contrapose.lab.studies import find
 from contrapose.lab.studies.claims import Verdict, needs_seeds
 from contrapose.lab.studies.dystress.printed import TABLE12
 from contrapose.lab.studies.results import Cell, Results
 from contrapose.lab.training.kept import best_epoch, kept_epochs
 from contrapose.lab.training.records import read_records
-from contrapose.lab.training.sentence_presets import SENTENCES
 
 SUBJECTS = (
     "a cat",
@@ -67,7 +68,7 @@ def test_runs_are_measured_at_their_best_step(tmp_path: Path, capsys: pytest.Cap
     assert best is not None
     assert kept_epochs(folder) == [best[0]]
     values = json.loads((folder / "evaluations.json").read_text())
-    expected = evaluate_sts(load(folder, epoch=best[0]).embed_once, read_sts(pairs))
+    expected = evaluate_sts(partial(embed_once, load(folder, epoch=best[0])), read_sts(pairs))
     assert values["sentences:sts:sts_mean"] == pytest.approx(expected["sts_mean"])
     assert values["sentences:sts:stsb_dev"] == pytest.approx(best[1])
     assert values["sentences:sts:stsb_uniformity:start"] != pytest.approx(values["sentences:sts:stsb_uniformity"])

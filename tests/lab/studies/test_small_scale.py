@@ -58,7 +58,7 @@ def seconds(run: Run) -> float:
     return run.epochs * (EPOCH + images // run.batch * (step + view * views))
 
 
-IMAGES = [study.name for study in STUDIES.values() if study.rows and study.modality == "images"]
+IMAGES = [study.name for study in STUDIES.values() if study.rows and study.kind.noun == "images"]
 
 
 @pytest.mark.parametrize("name", IMAGES)

@@ -18,9 +18,9 @@ from torch import Tensor
 import contrapose
 from contrapose.lab.cli import main
 from contrapose.lab.modalities.captions.captions import Captions
+from contrapose.lab.modalities.captions.evaluation import embed_both
 from contrapose.lab.modalities.captions.views import CaptionViews
-from contrapose.lab.training import Run, Trainer, drain, load, prepare
-from contrapose.lab.training.caption_model import CaptionModel
+from contrapose.lab.training import Model, Run, Trainer, drain, load, prepare
 from contrapose.lab.training.eager import EagerSteps
 from contrapose.lab.training.graphed import GraphedSteps, TensorStep
 
@@ -237,17 +237,17 @@ def test_a_run_learns_and_its_model_embeds_both_sides(data: Path, tmp_path: Path
     assert records[-1]["loss"] < 0.5 * records[0]["loss"]
     assert {"image_to_text_recall_1", "text_to_image_recall_1", "modality_gap"} <= records[-1].keys()
     model = contrapose.load(tmp_path / "run", device="cpu")
-    assert isinstance(model, CaptionModel)
+    assert isinstance(model, Model)
     paths = [data / "images" / f"{number:02d}.png" for number in range(10)]
-    images = model.images.embed(paths)
-    texts = model.text.embed([captions_of(number, colour)[0] for number, colour in enumerate(COLOURS)][:10])
+    images = model.towers["images"].embed(paths)
+    texts = model.towers["text"].embed([captions_of(number, colour)[0] for number, colour in enumerate(COLOURS)][:10])
     assert images.shape == texts.shape == (10, 16)
     similarity = torch.nn.functional.cosine_similarity(images[:, None], texts[None], dim=-1)
     own = similarity.diagonal()
     assert float(own.mean()) > float(similarity.mean()) + 0.1
     split = prepare(model.run, tmp_path / "cache", folder=tmp_path / "run")
     assert isinstance(split.train, Captions)
-    torch.testing.assert_close(model.embed_both(split.train)[0], images, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(embed_both(model.towers, split.train)[0], images, rtol=1e-5, atol=1e-5)
     assert model.evaluate(split) == trainer.model.evaluate(trainer.split)
 
 
@@ -264,7 +264,7 @@ def test_commands_for_one_encoder_refuse_two(
     ]
     for command in commands:
         message = error_message(capsys, *command)
-        assert "was trained on images with captions and has two encoders" in message, command
+        assert "was trained on captioned images and has two encoders" in message, command
         assert message.count("\n") == 1
     message = error_message(capsys, "compare", "--data", str(data), "--losses", "clip,siglip", "--seeds", "1")
     assert "compare takes labelled images or pairs of texts" in message
@@ -294,7 +294,9 @@ def test_settings_that_do_not_suit_captions_are_refused(changes: dict[str, Any],
 
 
 def test_settings_of_captions_are_refused_for_images() -> None:
-    with pytest.raises(ValueError, match="framework: two_towers is for captions, and the data is images"):
+    with pytest.raises(
+        ValueError, match="framework: two_towers has two encoders, and the data is images; use --framework simclr"
+    ):
         Run(framework="two_towers")
     for name, value in (("text_encoder", "tiny"), ("text_length", 9), ("frozen_tower", "text")):
         with pytest.raises(ValueError, match=f"{name}: it is for two_towers; the framework is simclr"):
@@ -302,7 +304,7 @@ def test_settings_of_captions_are_refused_for_images() -> None:
 
 
 def test_data_that_does_not_suit_a_run_is_refused(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="record: linear:cacr@1 is for runs on images or on text"):
+    with pytest.raises(ValueError, match="record: linear:cacr@1 is for runs with one encoder"):
         trainer_of(run_of(data, record=("linear:cacr@1",)), tmp_path / "run")
     with pytest.raises(ValueError, match="imbalance: it is for images with classes"):
         trainer_of(run_of(data, imbalance="exponential-100"), tmp_path / "run")

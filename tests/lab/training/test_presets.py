@@ -13,10 +13,10 @@ from tyro.conf import OmitArgPrefixes
 from contrapose.lab.cli import main
 from contrapose.lab.cli.train import Train, expand_preset
 from contrapose.lab.modalities.images.views import Views
+from contrapose.lab.modalities.text.presets import PRESETS as SENTENCES
 from contrapose.lab.training import PRESETS, preset
 from contrapose.lab.training.baselines import BASELINES
 from contrapose.lab.training.presets import moco_v3_settings
-from contrapose.lab.training.sentence_presets import SENTENCES
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))

@@ -19,12 +19,13 @@ from tiers import first
 from torch import Tensor
 
 import contrapose
+from contrapose.lab.modalities.text.evaluation import embed_once
 from contrapose.lab.modalities.text.modality import TEXT
-from contrapose.lab.training import Run, Trainer, drain, prepare
+from contrapose.lab.modalities.text.settings import TEXT_SETTINGS
+from contrapose.lab.training import Model, Run, Trainer, drain, prepare
 from contrapose.lab.training.eager import EagerSteps
 from contrapose.lab.training.graphed import GraphedSteps, TensorStep
 from contrapose.lab.training.kept import kept_epochs
-from contrapose.lab.training.method_settings import TEXT_SETTINGS
 from contrapose.lab.training.records import read_records
 
 CPU = torch.device("cpu")
@@ -169,8 +170,9 @@ def test_texts_of_a_run_are_embedded_as_sentence_transformers_does(tmp_path: Pat
     model = contrapose.load(tmp_path / "run", device="cpu")
     texts = ["the dog 1", "a much longer text about a teacher and the letter that she repairs", "river"]
     features = model.embed(texts)
-    torch.testing.assert_close(model.embed_once(texts), features, rtol=1e-4, atol=1e-5)
-    TEXT.export(tmp_path / "exported", model.encoder, model.views)
+    torch.testing.assert_close(embed_once(model, texts), features, rtol=1e-4, atol=1e-5)
+    assert isinstance(model, Model)
+    model.kind.export(tmp_path / "exported", model.encoder, model.views)
     theirs = SentenceTransformer(str(tmp_path / "exported"), device="cpu").encode(texts, convert_to_tensor=True)
     torch.testing.assert_close(theirs, features, rtol=1e-4, atol=1e-5)
     # And the other way round: a folder of sentence-transformers is the start of a run.

@@ -15,92 +15,94 @@ class Command(NamedTuple):
 
     def load(self) -> Any:
         """Import the class of the command."""
-        return getattr(import_module(f"contrapose.lab.cli.{self.module}"), self.class_name)
+        return getattr(import_module(f"contrapose.lab.{self.module}"), self.class_name)
 
 
 # "GROUP NAME" is a command of a group; a group's name alone runs its first command.
 COMMANDS = {
     "demo": Command(
-        "demo",
+        "cli.demo",
         "Demo",
         "Show the uniformity-tolerance dilemma in five minutes on a CPU: nine losses on small digits, with a report.",
     ),
     "compare": Command(
-        "compare",
+        "cli.compare",
         "Compare",
         "Train with several losses on your own data, and say which of them give a more accurate encoder.",
     ),
     "train": Command(
-        "train",
+        "cli.train",
         "Train",
         "Train an encoder, by default on the built-in digits. Run the same command again to resume an interrupted training.",
     ),
     "evaluate": Command(
-        "evaluate",
+        "cli.evaluate",
         "Evaluate",
         "Evaluate a run's encoder: kNN accuracy and, on request, a linear probe, fine-tuning, few-shot SVMs and metrics.",
     ),
     "detect": Command(
-        "detect",
+        "cli.detect",
         "Detect",
         "Fine-tune a run's encoder as the backbone of a detector on VOC or COCO, and print its average precision.",
     ),
     "explain": Command(
-        "explain",
+        "cli.explain",
         "Explain",
         "Explain what a loss does, without training, and compare it with others: a figure, a page and a summary in words.",
     ),
     "map": Command(
-        "explain",
+        "cli.explain",
         "Map",
         "Draw the projector's outputs of runs side by side, coloured by class, with uniformity, tolerance and kNN accuracy.",
     ),
     "embed": Command(
-        "files",
+        "cli.files",
         "Embed",
         "Write the features that a run's encoder computes for a data set to an .npz or .parquet file.",
     ),
     "search": Command(
-        "search",
+        "modalities.captions.commands.search",
         "Search",
         "Find the pictures that are nearest to a text or to another picture, with a run on images with captions.",
     ),
     "export": Command(
-        "files",
+        "cli.files",
         "Export",
         "Write a run's encoder as .safetensors, with torchvision's or timm's parameter names, as .onnx, or for detectron2.",
     ),
     "import": Command(
-        "files",
+        "cli.files",
         "Import",
         "Convert a foreign .pth file of weights to .safetensors, for `train --init`. Nothing in the file is executed.",
     ),
-    "presets": Command("train", "Presets", "List the presets: the papers' training settings, for `train --preset`."),
-    "data list": Command("data", "DataList", "List the data sets that are known by name."),
+    "presets": Command(
+        "cli.train", "Presets", "List the presets: the papers' training settings, for `train --preset`."
+    ),
+    "data list": Command("cli.data", "DataList", "List the data sets that are known by name."),
     "data check": Command(
-        "data",
+        "cli.data",
         "DataCheck",
         "Read every image of a data set, and show what training would use: splits, classes, sizes, kinds of images, duplicates, "
         "broken files and what looks wrong.",
     ),
-    "study list": Command("study", "StudyList", "List every table and figure of the four papers."),
+    "study list": Command("cli.study", "StudyList", "List every table and figure of the four papers."),
     "study show": Command(
-        "study_show",
+        "cli.study_show",
         "StudyShow",
         "Show what a study claims and measures, the printed numbers, what each scale changes, and how long it took.",
     ),
     "study protocols": Command(
-        "study",
+        "cli.study",
         "StudyProtocols",
         "Print what each table and figure measures in the paper and here, as a page in Markdown (docs/studies.md).",
     ),
     "study run": Command(
-        "study",
+        "cli.study",
         "StudyRun",
         "Train and evaluate the runs of studies and write the report. Run the same command again to resume.",
     ),
     "study report": Command(
-        "study",
+        "cli.study",
         "StudyReport",
         "Write the report of studies from the runs that exist, without training. Use the same options as for `study run`.",
     ),

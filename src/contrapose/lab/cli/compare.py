@@ -69,11 +69,7 @@ class Compare:
         check_directory("out", self.out)
         check_init(self.run, self.runs_dir)
         self.run.kind.check_data(self.run.data)
-        if self.run.modality == "captions":
-            raise ValueError(
-                f"data: compare takes labelled images or pairs of texts, and {self.run.data} has captions; train once with each "
-                "--loss, and compare the recall that `contrapose train` prints"
-            )
+        self.run.kind.check_comparison(self.run.data)
         run = resolve(self.run, own_device())
         losses = split_losses(self.losses)
         split = prepare(run, self.data_root)

@@ -5,29 +5,47 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass, replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 from tyro.conf import Positional
 
-from contrapose.lab.cli.image_text import CLIP_PREFIX, ImageTextOptions, towers_of
-from contrapose.lab.cli.sentences import PREFIX, SentenceOptions
 from contrapose.lab.evaluation import FINE_TUNING, PROBES, FewShot, FineTune, Measures, Probe, few_shot
-from contrapose.lab.modalities import Source, Split
+from contrapose.lab.modalities import MODALITIES, Source, Split, modality, trained_elsewhere
+from contrapose.lab.modalities.modality import CommonOptions
 from contrapose.lab.modalities.progress import allow_progress_bars
-from contrapose.lab.modalities.text.load import all_pairs
 from contrapose.lab.training import Model, prepare_other
-from contrapose.lab.training.caption_model import CaptionModel
 from contrapose.lab.training.collapse import MEANING, collapsed_outputs
 from contrapose.lab.training.model import load_any
-from contrapose.lab.training.sources import find_data, load_own_data
+from contrapose.lab.training.sources import load_own_data
 from contrapose.validate import check_known
 
 
+class EvaluationOptions(Protocol):
+    """Options for data of one modality: a dataclass that its `evaluation_options` names."""
+
+    purpose: ClassVar[str]  # what they are for, in messages
+    takes: ClassVar[str]  # which options a model of this modality takes, in messages
+    shared: ClassVar[tuple[str, ...]]  # options of `evaluate` itself that a model trained elsewhere takes too
+    for_folders: ClassVar[tuple[str, ...]]  # its options that a run does not take
+    replaces: ClassVar[bool]  # whether its scores take the place of those of any encoder
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether the options name data with columns."""
+
+    def evaluate_folder(self, folder: Path, common: CommonOptions) -> dict[str, Any]:
+        """Return the scores of a model that was trained elsewhere, and what it is."""
+
+    def score(self, model: Model, run: Path, common: CommonOptions) -> dict[str, float] | None:
+        """Return the scores of a run; None if none of the options asks for some."""
+
+
 @dataclass(frozen=True)
-class Evaluate:
+class _Evaluate:
     """Evaluate a run's encoder: kNN accuracy and, on request, a linear probe, fine-tuning, few-shot SVMs and metrics.
 
     A run on pairs of texts has recall@k of the pairs that are held out, and --sts and --transfer evaluate it on other tasks.
@@ -73,72 +91,63 @@ class Evaluate:
     """Leave out files of a folder that cannot be read; the default if the run was trained so."""
     data_root: Path = Path("data")
     """Directory of downloaded data sets."""
-    sentences: SentenceOptions = field(default_factory=SentenceOptions)
-    image_text: ImageTextOptions = field(default_factory=ImageTextOptions)
 
     @allow_progress_bars()
     def __call__(self) -> None:
         """Print the scores as JSON."""
-        name = str(self.run)
-        self._check_options(name)
-        if name.startswith(PREFIX):
-            self.sentences.evaluate(Path(name.removeprefix(PREFIX)).expanduser())
-        elif name.startswith(CLIP_PREFIX):
-            path = Path(name.removeprefix(CLIP_PREFIX)).expanduser()
-            self.image_text.evaluate(path, columns=self.columns, root=self.data_root, skip_broken=self.skip_broken)
-        else:
-            self._evaluate_run()
+        elsewhere = trained_elsewhere(str(self.run))
+        if elsewhere is None:
+            print(json.dumps(self._evaluate_run()))
+            return
+        kind, folder = elsewhere
+        name = next((name for name in OPTIONS if modality(name) is kind), "")
+        if not name:
+            raise ValueError(f"run: models of {kind.noun} are evaluated as runs; expected a directory, got {self.run}")
+        options = self._options(name)
+        _refuse(_given(self, "run", *options.shared), "runs trained here", options.takes)
+        self._refuse_others(name, options.takes)
+        self._check_columns(name)
+        print(json.dumps(options.evaluate_folder(folder, self._common)))
 
-    def _check_options(self, name: str) -> None:
-        """Refuse options that would have no effect: those of a run, of a sentence encoder, or of a model of images and texts."""
-        if name.startswith(PREFIX):
-            _refuse(_given(self, "run"), "runs trained here", "a sentence encoder takes --sts or --transfer")
-            _refuse(_given(self.image_text), f"{CLIP_PREFIX}FOLDER", "a sentence encoder takes --sts or --transfer")
-        elif name.startswith(CLIP_PREFIX):
-            takes = "a model of images and texts takes --zero-shot or --captions"
-            _refuse(_given(self, "run", "columns", "data_root", "skip_broken"), "runs trained here", takes)
-            _refuse(_given(self.sentences), "sentence encoders", takes)
-        else:
-            rest = f"{name} is the directory of a run, which has its own"
-            _refuse(_given(self.sentences, "sts", "transfer", "seed"), f"{PREFIX}FOLDER", rest)
-        if self.columns and not self.data and self.image_text.captions is None:
+    @property
+    def _common(self) -> CommonOptions:
+        return CommonOptions(columns=self.columns, root=self.data_root, skip_broken=self.skip_broken)
+
+    def _options(self, name: str) -> EvaluationOptions:
+        """Return the options of a modality."""
+        options: EvaluationOptions = getattr(self, name)
+        return options
+
+    def _refuse_others(self, name: str, instead: str) -> None:
+        """Refuse options of other modalities, which would have no effect."""
+        for other in OPTIONS:
+            if other != name:
+                _refuse(_given(self._options(other)), self._options(other).purpose, instead)
+
+    def _check_columns(self, name: str) -> None:
+        if self.columns and not self.data and not (name in OPTIONS and self._options(name).has_columns):
             raise ValueError("columns: they are those of --data or --captions, and neither is given")
 
-    def _evaluate_run(self) -> None:
-        tasks = self.sentences.read() if self.sentences.name_tasks else None
+    def _evaluate_run(self) -> dict[str, Any]:
+        """Return the scores of a run: those of its modality, if any are asked for, and those of any encoder."""
+        for name in OPTIONS:
+            options, prefix = self._options(name), modality(name).prefix
+            only_folders = [option for option in _given(options) if option in options.for_folders]
+            _refuse(only_folders, f"{prefix}FOLDER", f"{self.run} is the directory of a run, which has its own")
         model = load_any(self.run, epoch=self.epoch or None)
-        if isinstance(model, CaptionModel):
-            self._evaluate_towers(model)
-            return
-        _refuse(
-            _given(self.image_text),
-            f"models of images and texts, as in {CLIP_PREFIX}FOLDER",
-            f"{self.run} was trained on {model.run.kind.noun}",
-        )
-        scores = {}
-        if tasks is not None:
-            if model.run.modality != "text":
-                option = "sts" if self.sentences.sts else "transfer"
-                raise ValueError(
-                    f"{option}: --{option} is for sentence encoders, and {self.run} was trained on {model.run.kind.noun}"
-                )
-            scores = tasks.score(model.embed_once, model.device)
-        if tasks is None or _given(self, "run", "epoch", "data_root", "skip_broken"):
-            scores |= self._evaluate_on_data(model)
-        print(json.dumps({"step": model.step, **scores}))
-
-    def _evaluate_towers(self, model: CaptionModel) -> None:
-        """Score a run on images with captions: on its own test images unless other data is given."""
-        takes = f"{self.run} was trained on images with captions and takes --zero-shot, --captions or --sheet"
-        others = _given(self, "run", "epoch", "columns", "data_root", "skip_broken") + _given(self.sentences)
-        _refuse(others, "runs on images or on text", takes)
-        options = self.image_text
-        if options.captions is None and (options.sheet is not None or not options.zero_shot):
-            path = next(iter(find_data(model.run, self.run)), model.run.data)
-            options = replace(options, captions=Path(path))
-        columns = self.columns or model.run.columns
-        tasks = options.read(columns=columns, root=self.data_root, skip_broken=self.skip_broken)
-        print(json.dumps({"step": model.step, **tasks.score(towers_of(model))}))
+        name, noun = model.run.modality, model.kind.noun
+        self._refuse_others(name, f"{self.run} was trained on {noun}")
+        self._check_columns(name)
+        if name not in OPTIONS:
+            return {"step": model.step, **self._evaluate_on_data(model)}
+        options = self._options(name)
+        if options.replaces:
+            others = _given(self, "run", "epoch", "columns", "data_root", "skip_broken")
+            _refuse(others, "runs with one encoder", f"{self.run} was trained on {noun}, and {options.takes}")
+        scores = options.score(model, self.run, self._common)
+        if scores is None or (not options.replaces and _given(self, "run", "epoch", "data_root", "skip_broken")):
+            scores = {**(scores or {}), **self._evaluate_on_data(model)}
+        return {"step": model.step, **scores}
 
     def _evaluate_on_data(self, model: Model) -> dict[str, float]:
         probe = self._probe()
@@ -204,6 +213,23 @@ class Evaluate:
         return {f"{'finetune' if fine_tune else 'linear'}_{self.shots}_shot": result.mean}
 
 
+def _load_options() -> dict[str, type]:
+    """Return the classes of the options of each modality that has some."""
+    paths = {name: modality(name).evaluation_options.partition(":") for name in MODALITIES}
+    return {name: getattr(import_module(module), attribute) for name, (module, _, attribute) in paths.items() if module}
+
+
+OPTIONS = _load_options()
+# A group of options for each modality.
+Evaluate = make_dataclass(
+    "Evaluate",
+    [(name, options, field(default_factory=options)) for name, options in OPTIONS.items()],
+    bases=(_Evaluate,),
+    frozen=True,
+)
+Evaluate.__doc__ = _Evaluate.__doc__
+
+
 def _given(options: Any, *without: str) -> list[str]:
     """Return the names of options that are not at their defaults, as they are typed, except for some and for nested ones."""
     plain = (option for option in fields(options) if option.default_factory is MISSING)
@@ -236,9 +262,7 @@ def load_data(
     """Load `data` or, if that is empty, what the run in `folder` was trained on; print its notes to stderr."""
     run = replace(model.run, skip_broken=model.run.skip_broken or skip_broken)
     if data:
-        hold_out = 0 if run.modality == "text" else None
-        other = prepare_other(run, data, root, folder=folder, hold_out=hold_out, stream=stream, columns=columns)
-        split = all_pairs(other)
+        split = prepare_other(run, data, root, folder=folder, stream=stream, columns=columns)
     else:
         split = load_own_data(run, folder, root, lambda text: print(f"contrapose: {text}", file=sys.stderr))
     print_notes(split)
@@ -257,10 +281,5 @@ def _labelled_features(model: Model, split: Split) -> tuple[Tensor, Tensor, Tens
     features = model.labelled_features(split)
     if features is None:
         name = split.train.name.removesuffix(" (train)")
-        if model.run.modality == "text":
-            raise ValueError(
-                f"data: {name} has no labels, and no pairs that are held out; give pairs with --data FILE, or other tasks with "
-                "--sts FILE or --transfer FILE"
-            )
-        raise ValueError(f"data: {name} has no labelled training and test images to evaluate with")
+        raise ValueError(f"data: {name} {model.kind.unscored}")
     return features

@@ -101,7 +101,6 @@ class Map:
         """Return the embedding of a sample of a run's data."""
         from contrapose.lab.cli.evaluate import load_data
         from contrapose.lab.evaluation import Measures
-        from contrapose.lab.modalities.text.sentences import Sentences
         from contrapose.lab.report.embedding import NamedEmbedding
         from contrapose.lab.training import load
 
@@ -109,7 +108,7 @@ class Map:
         split = load_data(model, folder, self.data, self.data_root)
         z, labels, classes = model.sample_embeddings(split.held_out, self.images)
         sample = Measures(self.images).sample(split.held_out, model.views)
-        texts = tuple(sample.texts()) if isinstance(sample, Sentences) else ()
+        texts = tuple(model.kind.texts(sample))
         if labels is None and not texts:
             raise ValueError(f"runs: the data of {folder} has no labels to colour by")
         return NamedEmbedding(model.run.loss, z.cpu(), labels, classes, model.evaluate(split), texts)

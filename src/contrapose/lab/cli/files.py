@@ -10,13 +10,8 @@ from tyro.conf import Positional, arg
 
 from contrapose.extras import install_command
 from contrapose.lab.cli.evaluate import print_notes
-from contrapose.lab.cli.sentences import PREFIX
-from contrapose.lab.modalities.modality import DataSettings
+from contrapose.lab.modalities import DataSettings, Modality, trained_elsewhere
 from contrapose.lab.modalities.progress import allow_progress_bars
-from contrapose.lab.modalities.text.load import open_data
-from contrapose.lab.modalities.text.modality import TEXT
-from contrapose.lab.modalities.text.pretrained import load_sentence_encoder
-from contrapose.lab.modalities.text.sentences import Sentences
 from contrapose.lab.training import Model, load, prepare_other
 from contrapose.validate import check_directory
 
@@ -50,8 +45,8 @@ class Embed:
             raise ValueError(f"out: expected a name that ends in .npz or .parquet, got {self.out}")
         if len(self.columns) > 1:
             raise ValueError(f"columns: expected one column to embed, got {len(self.columns)}")
-        foreign = str(self.run).startswith(PREFIX)
-        arrays = self._embed_texts() if foreign else self._embed_data_set()
+        elsewhere = trained_elsewhere(str(self.run))
+        arrays = self._embed_elsewhere(*elsewhere) if elsewhere else self._embed_data_set()
         self.out.parent.mkdir(parents=True, exist_ok=True)
         if self.out.suffix == ".parquet":
             _write_parquet(arrays, self.out)
@@ -78,22 +73,21 @@ class Embed:
                     arrays[f"{name}_labels"] = source.labels.numpy()
                 if source.paths:
                     arrays[f"{name}_paths"] = np.array([str(path) for path in source.paths])
-                if isinstance(source, Sentences):
-                    arrays[f"{name}_texts"] = np.array(source.texts())
+                if texts := model.kind.texts(source):
+                    arrays[f"{name}_texts"] = np.array(texts)
                 if source.classes:
                     arrays["classes"] = np.array(source.classes)
         return arrays
 
-    def _embed_texts(self) -> dict[str, Any]:
-        """Return features of texts by an encoder that was trained elsewhere."""
+    def _embed_elsewhere(self, kind: Modality[Any], folder: Path) -> dict[str, Any]:
+        """Return features by an encoder that was trained elsewhere."""
         import numpy as np
 
         if self.epoch:
             raise ValueError("epoch: --epoch is for runs trained here")
-        settings = DataSettings(modality="text", data=self.data, columns=self.columns, skip_broken=self.skip_broken)
-        texts = [row[0] for row in open_data(settings).rows()]
-        encoder = load_sentence_encoder(Path(str(self.run).removeprefix(PREFIX)).expanduser())
-        return {"train_features": encoder(texts).numpy(), "train_texts": np.array(texts)}
+        settings = DataSettings(data=self.data, columns=self.columns, skip_broken=self.skip_broken)
+        features, texts = kind.embed_elsewhere(folder, settings)
+        return {"train_features": features.numpy(), "train_texts": np.array(texts)}
 
 
 @dataclass(frozen=True)
@@ -118,7 +112,7 @@ class Export:
         from contrapose.lab.training.weights import DETECTRON2_ENCODERS, export, export_for_detectron2
 
         model = load(self.run, epoch=self.epoch or None, device="cpu")
-        if model.run.modality == "text":
+        if model.kind.exports_folder:
             self._write_folder(model)
             return
         if self.out.suffix not in (".safetensors", ".onnx", ".pkl"):
@@ -143,20 +137,20 @@ class Export:
         print(f"its inputs, and code that uses it: {card}")
 
     def _write_folder(self, model: Model) -> None:
-        """Write an encoder of texts with its tokenizer and model card, as sentence-transformers saves it."""
+        """Write an encoder with all that its inputs need, such as a tokenizer, and its model card."""
         from contrapose.lab.training.card import model_card
 
         if self.out.suffix in (".safetensors", ".onnx", ".pkl"):
             raise ValueError(
-                f"out: an encoder of texts is written as a folder, with its tokenizer; use -o {self.out.with_suffix('')}"
+                f"out: an encoder of {model.kind.noun} is written as a folder; use -o {self.out.with_suffix('')}"
             )
         check_directory("out", self.out)
         if self.out.is_dir() and any(self.out.iterdir()) and not (self.out / "modules.json").exists():
             raise ValueError(f"out: {self.out} has other files; expected a new folder, or one that `export` wrote")
-        TEXT.export(self.out, model.encoder, model.views)
+        how_to_load = model.kind.export(self.out, model.encoder, model.views)
         (self.out / "README.md").write_text(model_card(model, self.run, str(self.out)), encoding="utf-8")
         print(f"{model.run.encoder}, {model.encoder.width} features, written to {self.out}")
-        print(f'load it with SentenceTransformer("{self.out}"), or here as hf:{self.out}')
+        print(how_to_load)
 
 
 @dataclass(frozen=True)

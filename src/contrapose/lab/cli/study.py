@@ -13,11 +13,7 @@ from tyro.conf import Positional, arg
 from contrapose.lab.cli import exits
 from contrapose.lab.cli.progress import progress_display
 from contrapose.lab.cli.study_show import describe_estimate, recorded_durations
-from contrapose.lab.modalities.captions.files import is_captions
-from contrapose.lab.modalities.images.digits import DRAWINGS
-from contrapose.lab.modalities.images.load import NAMED
-from contrapose.lab.modalities.images.load import load as load_data
-from contrapose.lab.modalities.text.built_in import BUILT_IN
+from contrapose.lab.modalities import MODALITIES, modality
 from contrapose.lab.report.render import write
 from contrapose.lab.studies import STUDIES, Plan, Study, find
 from contrapose.lab.studies.collect import collect, document, verdicts
@@ -31,11 +27,6 @@ from contrapose.lab.studies.task import Task
 from contrapose.validate import check_directory, check_known, nearest
 
 # What a path should lead to, in messages.
-_IMAGES = "a folder with train/ and test/ (or val/), class folders inside, or an .npz file"
-_EXPECTED = {
-    "text": "a file with one sentence a line",
-    "captions": "a folder with captions.tsv and images, or tars of both (docs/captions.md)",
-}
 _FILES = {
     ENCODER: "a Hugging Face folder with config.json, or minilm",
     PAIRS: "a tab-separated file of scored pairs, as for `contrapose evaluate --sts`",
@@ -200,7 +191,7 @@ def check_data_available(plans: Sequence[Plan], root: Path) -> None:
             sources = {study_data.data: study_data.name, **needed_files(study_data.changes)}
             for source, what in sources.items():
                 if not _is_available(source, root):
-                    expected = _FILES.get(what) or _EXPECTED.get(plan.study.modality, _IMAGES)
+                    expected = _FILES.get(what) or plan.study.kind.expected_data
                     raise ValueError(_describe_missing(plan, source, what.format(study_data.name), expected))
 
 
@@ -214,9 +205,7 @@ def _describe_missing(plan: Plan, source: str, what: str, expected: str) -> str:
 def _is_available(source: str, root: Path) -> bool:
     """Return whether data is built in or exists; a data set that torchvision knows is downloaded, or raises ValueError."""
     # Downloaded here, once, because concurrent runs would download the same files at the same time.
-    if source in NAMED and source not in DRAWINGS:
-        load_data(source, root=root)
-    return source in (*NAMED, *BUILT_IN) or Path(source).exists() or is_captions(Path(source))
+    return any(modality(name).has_data(source, root) for name in MODALITIES) or Path(source).exists()
 
 
 def _check_downstream_data(plans: Sequence[Plan], root: Path) -> None:

@@ -13,27 +13,19 @@ from tyro.conf import arg
 
 from contrapose.lab.cli.display import training_display
 from contrapose.lab.cli.progress import format_duration
-from contrapose.lab.modalities.captions.files import is_captions
+from contrapose.lab.modalities import MODALITIES, modality, recognise
 from contrapose.lab.modalities.progress import allow_progress_bars
-from contrapose.lab.modalities.text.load import is_text
 from contrapose.lab.training import PRESETS, Run, Trainer, preset, resolve
 from contrapose.lab.training.collapse import describe_collapse
 from contrapose.lab.training.kept import best_epoch
 from contrapose.lab.training.locks import lock_directory
-from contrapose.lab.training.method_settings import (
-    CAPTION_SETTINGS,
-    TEXT_SETTINGS,
-    describe_settings,
-    settings_for_loss,
-)
+from contrapose.lab.training.method_settings import describe_settings, settings_for_loss
 from contrapose.lab.training.processes import leave_process_group, own_device
 from contrapose.lab.training.records import read_records
 from contrapose.lab.training.sources import check_init
 from contrapose.lab.training.stops import ignore_closed_output
 from contrapose.lab.workers import TIMEOUT
 from contrapose.validate import check_directory
-
-_MODALITY_SETTINGS = {"text": TEXT_SETTINGS, "captions": CAPTION_SETTINGS}
 
 
 @dataclass(frozen=True)
@@ -101,8 +93,8 @@ class Train:
             for name, score in scores.items():
                 how = f"last epoch, {run.knn} neighbours" if name.startswith("knn") else "last epoch"
                 say(f"{name:10} {score:6.2f} %   ({how})")
-            if not scores and run.modality == "images":
-                say("no score: the data has no labelled training and test images (see `contrapose data check PATH`)")
+            if not scores and not run.record:
+                say(f"no score: {run.data} {run.kind.unscored}")
             best = best_epoch(folder, run.keep_best)
             if best is not None:
                 say(
@@ -160,21 +152,15 @@ def expand_preset(arguments: list[str]) -> list[str]:
 
 
 def choose_modality(arguments: list[str]) -> list[str]:
-    """Insert the settings of texts or captions if `--data` is such, without those that the user or the preset gives."""
+    """Insert the settings that suit the kind of `--data`, without those that the user or the preset gives."""
     given = given_options(arguments)
     base = PRESETS.get(given.get("preset", ""), {})
     settings = {**base, **given}
-    suited = _MODALITY_SETTINGS.get(settings.get("modality") or recognise(str(settings.get("data", ""))), {})
+    name = settings.get("modality") or recognise(str(settings.get("data", "")))
+    suited = modality(name).settings if name in MODALITIES else {}  # `Run` refuses an unknown one
     if "modality" in base or not suited:
         return arguments
     return _insert({name: value for name, value in suited.items() if name not in settings}, arguments)
-
-
-def recognise(data: str) -> str:
-    """Return the modality of a data set by its name or its files."""
-    if data and is_captions(Path(data)):  # before texts: a file of captions may have their ending
-        return "captions"
-    return "text" if is_text(data) else "images"
 
 
 def given_options(arguments: list[str]) -> dict[str, str]:

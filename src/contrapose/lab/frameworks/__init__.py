@@ -32,7 +32,7 @@ from contrapose.lab.frameworks.predictors import NNCLR, MomentumPredictor, Predi
 from contrapose.lab.frameworks.prototypes import DINO, PrototypeSettings, SwAV
 from contrapose.lab.frameworks.simclr import SimCLR
 from contrapose.lab.frameworks.two_towers import TwoTowers
-from contrapose.lab.modalities.captions.settings import CaptionSettings
+from contrapose.lab.modalities import CaptionSettings
 
 _ROWS = [
     row

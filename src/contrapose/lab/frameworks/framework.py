@@ -47,7 +47,7 @@ class FrameworkRow:
     check: Callable[[Any], None] = lambda run: None  # raises ValueError for settings that do not fit
     least_views: int = 2
     contrasts_whole: bool = False  # whether it has `compare`, which `--contrast whole` needs
-    modality: str = ""  # the kind of data that it is made for; empty: every other kind
+    tower_count: int = 1  # number of encoders, of different kinds of input
     has_target: bool = False  # whether views predict a target without gradient: a teacher's embeddings, or their own
     offers: tuple[str, ...] = ("pairs",)  # what its `Embeddings` offer an objective: pairs, embeddings, assignments
 
@@ -62,7 +62,10 @@ class FrameworkRow:
 class Framework(State, ABC):
     """An encoder, a projector and what the method keeps between steps: `update` stores a batch, `after_step` moves an average."""
 
-    def __init__(self, encoder: Encoder, projector: nn.Module, *, has_score: bool = False) -> None:
+    encoder: nn.Module  # an `Encoder`, or a ModuleDict of several
+    projector: nn.Module
+
+    def __init__(self, encoder: nn.Module, projector: nn.Module, *, has_score: bool = False) -> None:
         super().__init__()
         self.encoder, self.projector, self.has_score = encoder, projector, has_score
 
@@ -85,8 +88,10 @@ class Framework(State, ABC):
 
     def compile_encoders(self) -> None:
         """Compile the networks that views pass through."""
-        # The inner network: laying out the inputs stays outside of what is compiled.
-        self.encoder.network.compile(dynamic=False)
+        for module in self.encoder.modules():
+            if isinstance(module, Encoder):
+                # The inner network: laying out the inputs stays outside of what is compiled.
+                module.network.compile(dynamic=False)
 
     def embed(self, views: list[Tensor]) -> Tensor:
         """Return (V, B, d): all views through encoder and projector, one pass for each shape of input."""

@@ -21,11 +21,11 @@ class TwoTowers(Framework):
     frozen   name of a tower whose encoder keeps the weights that it starts with (LiT); its projector is trained
     """
 
-    encoder: nn.ModuleDict  # type: ignore[assignment]
+    encoder: nn.ModuleDict
     projector: nn.ModuleDict
 
     def __init__(self, towers: Mapping[str, Tower], *, frozen: str = "", has_score: bool = False) -> None:
-        super().__init__(encoder_of(towers), projector_of(towers), has_score=has_score)  # type: ignore[arg-type]
+        super().__init__(encoder_of(towers), projector_of(towers), has_score=has_score)
         self.frozen = frozen
         if frozen:
             self.encoder[frozen].requires_grad_(False)
@@ -56,11 +56,6 @@ class TwoTowers(Framework):
         """Compare both sides (2, B, d) with each other, and with those of other processes."""
         z, score = self.split_score(gather(z, 1))
         return Embeddings(z=z, score=score, ids=gather(index), compare=between_towers)
-
-    def compile_encoders(self) -> None:
-        """Compile both networks."""
-        for encoder in self.encoder.values():
-            encoder.network.compile(dynamic=False)  # type: ignore[union-attr]
 
 
 def _build(parts: Parts, run: Any) -> TwoTowers:
@@ -95,6 +90,6 @@ ROWS = (
         own_settings=("text_encoder", "text_length", "frozen_tower"),
         check=_check,
         contrasts_whole=True,
-        modality="captions",
+        tower_count=2,
     ),
 )

@@ -29,6 +29,17 @@ def projector_of(towers: Mapping[str, Tower]) -> nn.Module:
     return _only({name: tower.projector for name, tower in towers.items()})
 
 
+def towers_of(encoder: nn.Module, projector: nn.Module, *, name: str) -> dict[str, Tower]:
+    """Return the towers of which `encoder_of` and `projector_of` are these; `name` is that of a single one."""
+    if isinstance(encoder, nn.ModuleDict) and isinstance(projector, nn.ModuleDict):
+        return {
+            side: tower for side in encoder for tower in towers_of(encoder[side], projector[side], name=side).values()
+        }
+    if not isinstance(encoder, Encoder):
+        raise TypeError(f"encoder: expected an Encoder, or a ModuleDict of several, got {type(encoder).__name__}")
+    return {name: Tower(encoder, projector, embedding_width(encoder, projector))}
+
+
 def embedding_width(encoder: Encoder, projector: nn.Module) -> int:
     """Return the number of outputs of a projector after this encoder: those of its last layer, if it has one."""
     layers = [module for module in projector.modules() if isinstance(module, nn.Linear)]

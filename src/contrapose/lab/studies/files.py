@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from contrapose.lab.modalities.text.encoders import EncoderName
+from contrapose.lab.modalities import modality
 
 Settings = Mapping[str, Any]  # fields of Run
 # Descriptions of the files in messages; {} is the data set.
@@ -70,7 +70,7 @@ def without_missing_files(changes: Settings, paths: Mapping[str, str]) -> dict[s
 def _is_encoder(path: str) -> bool:
     """Return whether a path is an encoder's name, whether or not a folder exists: a report needs the names of runs alone."""
     try:
-        EncoderName.parse(path)
+        modality("text").check_encoder(path)
     except ValueError:
         return False
     return True

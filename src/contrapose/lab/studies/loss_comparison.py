@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 
 from contrapose.lab.modalities import Split
-from contrapose.lab.modalities.images.sheet import contact_sheet
-from contrapose.lab.modalities.images.views import Views
 from contrapose.lab.report.document import Block, Chart, Number, Picture, Series, Table, Text
 from contrapose.lab.studies.collapse import collapse_sentences
 from contrapose.lab.studies.differences import Difference, differences, in_words, list_words
@@ -36,13 +34,12 @@ class Description:
 
 def describe(run: Run, split: Split, score: Score = KNN) -> Description:
     """Describe the data and the settings that the runs of a comparison share."""
-    views = run.view_maker()
     test = f"{len(split.test):,} {score.test_samples}" if split.test is not None else f"no {score.test_samples}"
     neighbours = f", {run.knn} neighbours in the kNN accuracy" if score is KNN else ""
     return Description(
         data=f"Data: {run.data}, {len(split.train):,} {score.training_samples} and {test}.",
         settings=f"Encoder {run.encoder}, {count_epochs(run.epochs)} in batches of {run.batch}, views {run.views}{neighbours}.",
-        sheet=contact_sheet(split.train, views, seed=run.seed) if isinstance(views, Views) else b"",
+        sheet=run.kind.contact_sheet(split.train, run.view_maker(), seed=run.seed),
     )
 
 

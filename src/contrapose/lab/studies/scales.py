@@ -48,7 +48,7 @@ def describe_changes(plan: Plan) -> str:
     others = [_WORDS.get(name, name.replace("_", " ")) for name in changes if name not in _SHOWN]
     parts = (_describe_data_sets(plan, paper), ", ".join(shown), f"other {', '.join(others)}" if others else "")
     text = "; ".join(part for part in parts if part)
-    return text.replace("training images", "training sentences") if plan.study.modality == "text" else text
+    return text.replace("training images", f"training {plan.study.kind.noun}")
 
 
 def _uses_sample(study: Study) -> bool:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from contrapose.lab.evaluation.sentences import read_sts
 from contrapose.lab.modalities import Split
 from contrapose.lab.studies.measures import (
     Evaluation,
@@ -124,19 +122,11 @@ def choose_score(run: Run, split: Split) -> Score:
         return RECALL
     if split.probe is not None and split.test is not None:
         return KNN
-    if run.modality != "text":
-        raise ValueError(
-            f"data: {run.data} has no labelled test images to compare the losses on; a folder needs a folder for each class "
-            "(and --hold-out above 0, or train/ and test/)"
-        )
-    for measure in recorded_measures(run.record):
-        tasks = [pair.task for pair in read_sts(Path(measure.sts)) if pair.split == "dev"] if measure.sts else []
-        if tasks:
-            return sts_score(tasks[0])
-    raise ValueError(
-        f"data: {run.data} has no held-out pairs to compare the losses on; give a file of pairs (and --hold-out above 0), or "
-        "score sentences with --record sts:FILE@1"
-    )
+    own = run.kind.recorded
+    for measure in recorded_measures(run.record, own):
+        if measure.own and (task := own[measure.own].score(measure.argument)):
+            return sts_score(task)
+    raise ValueError(f"data: {run.data} {run.kind.unscored}")
 
 
 def score_of(study: Study) -> Score:

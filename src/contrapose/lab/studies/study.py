@@ -19,15 +19,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from contrapose.lab.modalities import Modality, modality
 from contrapose.lab.report.document import Block
 from contrapose.lab.studies.claims import Claim
 from contrapose.lab.studies.files import data_name, needed_files, with_paths, without_missing_files
 from contrapose.lab.studies.measures import Evaluation, Measure
-from contrapose.lab.studies.measures.captions import SMOKE_CAPTIONS
 from contrapose.lab.studies.measures.classifiers import SMOKE_PROBE_EPOCHS
 from contrapose.lab.studies.measures.downstream import MADE
 from contrapose.lab.studies.results import Results
-from contrapose.lab.studies.synthetic_sentences import SMOKE_TEXT
 from contrapose.lab.training import PRESETS, Run
 from contrapose.lab.training.run import CHOICES
 from contrapose.validate import check_known
@@ -47,8 +46,6 @@ SMOKE: Settings = {
     "schedule": "cosine", "milestones": (), "warmup": 0.0, "weight_decay": 1e-4, "epochs": 2, "batch": 32, "queue": 64,
     "norm_splits": 1, "precision": "fp32", "knn": 5, "knn_every": 2, "metrics": 48,
 }  # fmt: skip
-_SMOKE_OF: Mapping[str, Settings] = {"text": SMOKE_TEXT, "captions": SMOKE_CAPTIONS}  # in place of SMOKE
-_BUILT_IN = {"text": "pydoc", "captions": "shapes"}  # the data of these
 # Small and short scale: one GPU, bf16; every metric is computed after each tenth of the run.
 SMALL: Settings = {"precision": "bf16", "norm_splits": 1, "metrics": 2000}
 # Data sets that torchvision downloads, by the scale that uses them without being given their path.
@@ -131,9 +128,9 @@ class Study:
         return PAPERS.get(self.name.split("/")[0], "")
 
     @property
-    def modality(self) -> str:
-        """Return the kind of data of its runs: images, text or captions."""
-        return str({**PRESETS.get(self.preset, {}), **self.base}.get("modality", "images"))
+    def kind(self) -> Modality[Any]:
+        """Return the modality of its runs."""
+        return modality(str({**PRESETS.get(self.preset, {}), **self.base}.get("modality", Run.modality)))
 
     @property
     def analytic(self) -> bool:
@@ -178,7 +175,7 @@ class Study:
     def own_names(self) -> set[str]:
         """Return the names of data that runs are trained on, or evaluated on during training."""
         files = {name for study_data in self.sets for name in needed_files(study_data.changes)}
-        downloaded = set() if self.modality in _BUILT_IN else {"cifar10"}
+        downloaded = set() if self.kind.smoke_settings else {"cifar10"}
         return {study_data.data for study_data in self.sets} | files | downloaded
 
     @property
@@ -198,7 +195,7 @@ class Study:
 
     def _sets_at(self, scale: str, paths: Mapping[str, str], replacements: Sequence[str]) -> tuple[StudyData, ...]:
         """Return the data sets that a scale uses, with the user's paths."""
-        if self.modality in _BUILT_IN:
+        if self.kind.smoke_settings:
             return self._user_sets_at(scale, paths, replacements)
         imbalance = _imbalance(self.sets[0])
         if replacements:
@@ -218,11 +215,12 @@ class Study:
         return tuple(_located(known, paths) for known in sets)
 
     def _user_sets_at(self, scale: str, paths: Mapping[str, str], replacements: Sequence[str]) -> tuple[StudyData, ...]:
-        """Return the same for texts and captions, of which nothing is downloaded: beyond smoke, they need the user's files."""
+        """Return the same for data of which nothing is downloaded, such as texts: beyond smoke, it is the user's files."""
         sources = {data_name(text): text for text in replacements}
         given = [known for known in self.sets if known.data in paths]
         if scale == "smoke" and not (given or sources):
-            sources = {_BUILT_IN[self.modality]: _BUILT_IN[self.modality]}
+            built_in = str(self.kind.smoke_settings["data"])
+            sources = {built_in: built_in}
         # The paper's comes first. The last one, which may be the same, has its place at the other scales.
         sets = given or [self.sets[0 if scale == "paper" else -1]]
         sets = [replace(sets[0], name=name, data=text) for name, text in sources.items()] or sets
@@ -299,7 +297,7 @@ class Plan:
         # Which classes and images are used belongs to the data set, and another one may stand in its place.
         settings = {key: value for key, value in settings.items() if key not in ("classes", "imbalance")}
         if self.scale == "smoke":
-            settings |= {**changes, **_SMOKE_OF.get(study.modality, SMOKE), **_smoke_changes(changes)}
+            settings |= {**changes, **(study.kind.smoke_settings or SMOKE), **_smoke_changes(changes)}
             settings["record"] = tuple(_short_probe(item) for item in settings.get("record", ()))
         elif self.scale in ("short", "small"):
             settings |= {**SMALL, **self.scale_settings, **changes, **self._settings_at_scale(row)}

@@ -9,7 +9,6 @@ import torch
 
 from contrapose.lab.frameworks import FRAMEWORKS, Framework, Parts
 from contrapose.lab.modalities import Split
-from contrapose.lab.modalities.images.encoders import load_installed_weights
 from contrapose.lab.networks.encoder import Encoder
 from contrapose.lab.networks.heads import head
 from contrapose.lab.networks.tower import Tower, embedding_width
@@ -50,7 +49,7 @@ def prepare_other(
     stream     leave the images on disk if each is a file
     columns    of a file of texts; default: those with usual names, or all
     """
-    if run.modality in ("text", "captions") and folder is None:
+    if run.kind.needs_run_directory and folder is None:
         raise ValueError("folder: other texts need the tokenizer of the run; expected its directory, got None")
     settings = replace(
         run,
@@ -64,17 +63,16 @@ def prepare_other(
         probe_data="",
         hold_out=run.hold_out if hold_out is None else hold_out,
     )
-    return prepare(settings, root, folder=folder)
+    return settings.kind.load_for_evaluation(settings, root, settings.view_maker(folder), encoder=settings.encoder)
 
 
 def build_towers(run: Run, folder: Path | None = None) -> dict[str, Tower]:
     """Build the run's towers, by modality; weights are drawn from torch's generator. `folder` is that of a trained run."""
     encoders = run.kind.encoders(run, run.view_maker(folder))
-    first = next(iter(encoders.values()))  # of images, which come before their captions
     if run.init:
-        initialise(first, Path(run.init))
+        initialise(next(iter(encoders.values())), Path(run.init))  # of images, which come before their captions
     elif folder is None:  # the weights of a trained run replace those that it started from, whose package may be gone
-        load_installed_weights(run.encoder, first)
+        run.kind.load_initial_weights(run, encoders)
     towers = {name: _tower(run, encoder) for name, encoder in encoders.items()}
     widths = {name: tower.width for name, tower in towers.items()}
     if len(set(widths.values())) > 1:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
-from contrapose.lab.evaluation.sentences import read_sts
 from contrapose.lab.frameworks import FRAMEWORKS
 from contrapose.lab.modalities import Split
 from contrapose.lab.training.framework_checks import check_hardest
-from contrapose.lab.training.recording import check_record, recorded_measures
+from contrapose.lab.training.recording import check_record
 from contrapose.lab.training.run import Run
 
 
@@ -29,22 +27,12 @@ def check_samples(run: Run, split: Split) -> None:
             f"framework: {run.framework} would take the negatives of {run.data} for positives; use --framework simcse, or two "
             "--columns"
         )
-    if run.record and run.modality == "captions":
-        raise ValueError(f"record: {run.record[0]} is for runs on images or on text, and {run.data} has captions")
-    check_record(run.record, split, run.batch)
-    _check_scored_pairs(run)
+    if run.record and run.kind.tower_count > 1:
+        raise ValueError(f"record: {run.record[0]} is for runs with one encoder, and one on {noun} has two")
+    check_record(run.record, split, run.batch, run.kind.recorded)
     # The bank is as large as the data set, so the run alone could not check this.
     if FRAMEWORKS[run.framework].negatives(run, run.view_maker().count) is None:
         check_hardest(run, size - 1)
-
-
-def _check_scored_pairs(run: Run) -> None:
-    """Refuse STS during a training on images, or a file without pairs of split dev, before the first epoch."""
-    for measure in recorded_measures(run.record):
-        if measure.sts and run.modality != "text":
-            raise ValueError(f"record: {measure.text} scores texts, and {run.data} is {run.kind.noun}")
-        if measure.sts and not any(pair.split == "dev" for pair in read_sts(Path(measure.sts))):
-            raise ValueError(f"record: {measure.sts} has no pairs of split dev, which are scored during a training")
 
 
 def _check_batch(run: Run, size: int) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from contrapose.lab.training.run import Run
-from contrapose.lab.training.sources import check_lists
 
 # Optimiser steps to aim at, and the limits of the number of epochs: a CPU is slow, and few images are seen more often.
 _STEPS = {"cpu": 400, "cuda": 20_000}
@@ -36,7 +35,7 @@ def resolve(
     resumed even if the number of images or the device has changed.
     """
     # Before any data is read. The warm-up is checked here if the epochs are given, and otherwise below.
-    check_lists(run)
+    run.kind.check_files(run)
     _check_warmup(run)
     if run.auto_settings:
         stored = _stored_run(run, folder)
@@ -72,13 +71,11 @@ def parameter_count(run: Run) -> int:
 def _names(run: Run) -> list[str]:
     """Return the names of the settings to choose.
 
-    The size is one of them if it is not fixed by the recipe of the views, and so is the number of views of texts, which may be
-    that of their columns.
+    The size is one of them if it is not fixed by the recipe of the views.
     """
     names = set(run.auto_settings)
     if "views" in run.auto_settings:
-        names |= {"size"} if not run.size else set()
-        names |= {"view_count"} if run.modality == "text" and run.view_count == Run.view_count else set()
+        names |= {name for name in run.kind.chosen_with_views if getattr(run, name) == getattr(Run, name)}
     return [name for name in _ORDER if name in names]
 
 

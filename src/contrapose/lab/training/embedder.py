@@ -17,40 +17,51 @@ from contrapose.lab.training.precision import autocast
 from contrapose.lab.workers import TIMEOUT
 
 
+class Readers:
+    """Data sets on a device, where they stay: training and evaluation read them again and again."""
+
+    def __init__(self, views: ViewMaker, device: torch.device) -> None:
+        self.views, self.device = views, device
+        self.workers, self.timeout = 0, TIMEOUT
+        self._readers: dict[int, tuple[Source, Reader]] = {}
+
+    def __call__(self, source: Source) -> Reader:
+        """Return `source` on the device."""
+        if id(source) not in self._readers:
+            made = source.reader(self.views, self.device, workers=self.workers, timeout=self.timeout)
+            self._readers[id(source)] = source, made  # the source too: an id is only unique while its object lives
+        return self._readers[id(source)][1]
+
+
 class Embedder(nn.Module):
-    """An encoder, and how its inputs are made. `contrapose.load` returns one.
+    """An encoder, and how its inputs are made. `contrapose.load` returns one for an exported file.
 
     encoder     network of samples -> features (B, width)
     views       how its inputs are made
     kind        modality of its data
     device      where it computes
     precision   fp32, bf16 or fp16 autocast of the encoder on a GPU
+    projector   network of features -> the embedding (B, d) that the loss sees; None for an exported encoder
+    projects    whether `embed` and `features` return the projector's output: towers are compared in that space
     """
 
     def __init__(
-        self, encoder: Encoder, views: ViewMaker, kind: Modality, device: torch.device, *, precision: str = "fp32"
+        self,
+        encoder: Encoder,
+        views: ViewMaker,
+        kind: Modality[Any],
+        device: torch.device,
+        *,
+        precision: str = "fp32",
+        projector: nn.Module | None = None,
+        projects: bool = False,
     ) -> None:
         super().__init__()
         self.encoder, self.views, self.kind, self.device, self.precision = encoder, views, kind, device, precision
-        self.workers, self.timeout = 0, TIMEOUT
+        self.projector, self.projects = projector or nn.Identity(), projects
+        self.reader = Readers(views, device)
         # A trainer that has compiled the networks for its own batch size makes evaluation run without the compiler.
         self.evaluation_context: Callable[[], AbstractContextManager[None]] = nullcontext
-        self._readers: dict[int, tuple[Source, Reader]] = {}
-
-    def use_workers(self, workers: int, *, timeout: float) -> None:
-        """Let processes decode data that is on disk.
-
-        workers   number of processes
-        timeout   seconds to wait for them
-        """
-        self.workers, self.timeout = workers, timeout
-
-    def evaluate_in(self, context: Callable[[], AbstractContextManager[None]]) -> None:
-        """Run the networks inside a context in evaluation.
-
-        context   makes the context, such as one that changes settings of the device
-        """
-        self.evaluation_context = context
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the encoder's features (B, width) of `inputs`, as `views.plain` makes them."""
@@ -72,16 +83,7 @@ class Embedder(nn.Module):
         size = len(samples) if isinstance(samples, Tensor) else self.views.evaluation_batch(self.device)
         parts = (samples[first : first + size] for first in range(0, len(samples), size))
         raw = (self.kind.decode(part, self.views).to(self.device) for part in parts)
-        return torch.cat([self._encode(self.views.plain(batch)).float() for batch in raw])
-
-    def embed_once(self, samples: Sequence[str]) -> Tensor:
-        """Return the features of texts on the CPU, (B, width): equal texts are encoded once, and similar lengths together.
-
-        samples   texts
-        """
-        distinct = sorted(dict.fromkeys(samples), key=lambda text: (len(text), text))
-        rows, row_of = self.embed(distinct).cpu(), {text: row for row, text in enumerate(distinct)}
-        return rows[[row_of[text] for text in samples]]
+        return torch.cat([self.encode(self.views.plain(batch)).float() for batch in raw])
 
     def features(self, source: Source) -> Tensor:
         """Return the encoder's features of a whole data set, (N, width), without augmentation.
@@ -89,19 +91,20 @@ class Embedder(nn.Module):
         source   a data set, such as `prepare(run).test`
         """
         self.eval()
-        return features(self._encode, self.reader(source).plain())
+        return features(self.encode, self.reader(source).plain())
 
-    def reader(self, source: Source) -> Reader:
-        """Return `source` on the device, where it stays: training and evaluation read it again and again."""
-        if id(source) not in self._readers:
-            made = source.reader(self.views, self.device, workers=self.workers, timeout=self.timeout)
-            self._readers[id(source)] = source, made  # the source too: an id is only unique while its object lives
-        return self._readers[id(source)][1]
-
-    def _encode(self, inputs: Tensor) -> Tensor:
-        """The encoder's features, in the precision of evaluation."""
+    def encode(self, inputs: Tensor) -> Tensor:
+        """Return the features of `inputs`, as `views.plain` makes them, in the precision of evaluation."""
+        if self.projects:
+            return self.project(inputs)
         with self._evaluating():
             output: Tensor = self.encoder(inputs)
+        return output
+
+    def project(self, inputs: Tensor) -> Tensor:
+        """Return the projector's output of `inputs`, as `views.plain` makes them, in the precision of evaluation."""
+        with self._evaluating():
+            output: Tensor = self.projector(self.encoder(inputs))
         return output
 
     @contextmanager

@@ -24,7 +24,9 @@ class EpochEvaluation:
 
     def due(self, epoch: int) -> tuple[bool, list[RecordedMeasure]]:
         """Return whether the weights after an epoch are evaluated, and the further measures of its record."""
-        measures = [m for m in recorded_measures(self.run.record) if m.is_due(epoch, self.run.epochs)]
+        measures = [
+            m for m in recorded_measures(self.run.record, self.run.kind.recorded) if m.is_due(epoch, self.run.epochs)
+        ]
         return epoch % self.run.knn_every == 0 or epoch == self.run.epochs, measures
 
     def scores(self, epoch: int) -> dict[str, float]:
@@ -50,7 +52,7 @@ class EpochEvaluation:
         try:
             return self.model.take(measure, self.split)
         except ValueError as error:
-            if not measure.sts:
+            if not measure.own:
                 raise
             self.say(f"no {measure.text.rpartition('@')[0]} after step {step}: {error}")
             return {}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import torch
 
@@ -17,10 +16,12 @@ from contrapose.lab.training.weights import initialise, read_metadata
 
 
 @train_extra("contrapose.load")
-def load(path: str | Path, *, epoch: int | None = None, device: torch.device | str | None = None) -> Any:
+def load(
+    path: str | Path, *, epoch: int | None = None, device: torch.device | str | None = None
+) -> model.Model | Embedder:
     """Load a trained encoder: a `Model` from the directory of a run, an `Embedder` from an exported file.
 
-    A run on images with captions has two encoders, and is a `CaptionModel`: `.images.embed(…)` and `.text.embed(…)`.
+    A run on images with captions has two encoders: `.images.embed(…)` and `.text.embed(…)`.
 
     path     directory of a run, or a .safetensors file of `contrapose export`
     epoch    an epoch after which the run kept its weights (`train --keep`); default: the newest weights
@@ -36,6 +37,14 @@ def load(path: str | Path, *, epoch: int | None = None, device: torch.device | s
     return model.load_any(path, epoch=epoch, device=device)
 
 
+@dataclass(frozen=True)
+class _Exported:
+    """The encoder of an exported file, where a run has its settings."""
+
+    encoder: str
+    text_encoder: str = ""
+
+
 def load_exported(path: Path, *, device: torch.device | str | None = None) -> Embedder:
     """Load an exported .safetensors file; its metadata says which encoder it is and how its inputs are made."""
     metadata = read_metadata(path)
@@ -47,7 +56,7 @@ def load_exported(path: Path, *, device: torch.device | str | None = None) -> Em
         views = kind.described_views(metadata)
         # The weights that are drawn here are replaced at once; the caller's random numbers must not depend on that.
         with torch.random.fork_rng(devices=[]):
-            (encoder,) = kind.encoders(SimpleNamespace(encoder=metadata["encoder"]), views).values()
+            (encoder,) = kind.encoders(_Exported(metadata["encoder"]), views).values()
     except ValueError as error:
         raise ValueError(
             f"path: expected a file of `contrapose export`, but {path} cannot be loaded: {error}; "

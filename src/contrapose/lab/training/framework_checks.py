@@ -18,7 +18,7 @@ from contrapose.pairs import Hardest
 def check_framework(run: Any) -> None:
     """Check the settings of the framework, and that it has as many negatives as the loss asks for."""
     row = FRAMEWORKS[run.framework]
-    _check_modality(run)
+    _check_towers(run)
     row.check(run)
     _check_takes(run)
     _check_contrast(run)
@@ -46,14 +46,14 @@ def check_hardest(run: Any, negatives: int) -> None:
             raise ValueError(f"loss: {choice!r} asks for more than the {negatives} negatives that {run.framework} has")
 
 
-def _check_modality(run: Any) -> None:
-    """Refuse a framework of another kind of data: captions have one of their own, and it is for nothing else."""
-    row = FRAMEWORKS[run.framework]
-    own = next((other.name for other in FRAMEWORKS.values() if other.modality == run.modality), "")
-    if own != row.name and (own or row.modality):
-        what = f"is for {row.modality}" if row.modality else "has one encoder"
+def _check_towers(run: Any) -> None:
+    """Refuse a framework with another number of encoders than the data needs."""
+    row, expected = FRAMEWORKS[run.framework], run.kind.tower_count
+    if row.tower_count != expected:
+        suited = next(other.name for other in FRAMEWORKS.values() if other.tower_count == expected)
+        encoders = "one encoder" if row.tower_count == 1 else "two encoders"
         raise ValueError(
-            f"framework: {row.name} {what}, and the data is {run.modality}; use --framework {own or 'simclr'}"
+            f"framework: {row.name} has {encoders}, and the data is {run.modality}; use --framework {suited}"
         )
 
 

@@ -36,27 +36,6 @@ METHOD_SETTINGS: Mapping[str, Settings] = {
 }
 
 
-# Of texts, unless the user chooses others: what SimCSE compares, with the catalogue's values for it.
-TEXT_SETTINGS: Settings = {
-    "modality": "text",
-    "framework": "simcse",
-    "head": "none",
-    "loss": "simclr",
-    "schedule": "linear",
-    "warmup": 0.25,
-}
-
-
-# Of images with captions, unless the user chooses others: CLIP, with open_clip's weight decay.
-CAPTION_SETTINGS: Settings = {
-    "modality": "captions",
-    "framework": "two_towers",
-    "head": "clip",
-    "loss": "clip",
-    "weight_decay": 0.1,
-}
-
-
 def method_name(loss: str) -> str:
     """Return the name of a loss without its settings; empty if it is not one.
 

@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from contrapose.lab.evaluation import KNN, PROBES, Measures, Probe, features, probe_augmented, recall_at
-from contrapose.lab.evaluation.sentences import SentencePair, evaluate_sts, read_sts
-from contrapose.lab.frameworks import Framework, TwoTowers
+from contrapose.lab.frameworks import Framework
 from contrapose.lab.modalities import Source, Split
 from contrapose.lab.networks.encoder import Encoder
-from contrapose.lab.networks.tower import encoder_of, projector_of
+from contrapose.lab.networks.tower import encoder_of, projector_of, towers_of
 from contrapose.lab.training import checkpoint
 from contrapose.lab.training.build import build_towers
-from contrapose.lab.training.embedder import Embedder
+from contrapose.lab.training.embedder import Embedder, Readers
 from contrapose.lab.training.kept import read_kept
 from contrapose.lab.training.processes import own_device
 from contrapose.lab.training.recording import PROBE_SCORES, RecordedMeasure
@@ -36,26 +36,26 @@ from contrapose.pairs import unit
 from contrapose.randomness import permutation
 from contrapose.validate import check_known
 
-if TYPE_CHECKING:
-    from contrapose.lab.training.caption_model import CaptionModel
 
-
-class Model(Embedder):
-    """Encoder and projector of a run, and what is needed to evaluate them on any data of its modality.
+class Model(nn.Module):
+    """The towers of a run, one or two, and what is needed to evaluate them on any data of its modality.
 
     run         description of the training
-    encoder     network of samples -> features (B, width)
-    projector   network of features -> the embedding (B, d) that the loss sees
+    encoder     network of samples -> features (B, width); of two towers, a ModuleDict by the kind of their input
+    projector   network of features -> the embedding (B, d) that the loss sees; of two towers, a ModuleDict
     device      where they compute
     step        number of training steps behind the weights
     bank        stored embeddings (N, d) of the training samples; only during the training with a memory bank
     folder      directory of the run, if it has one
+
+    `towers` has an `Embedder` for each kind of input. With one, the model itself embeds: `model.embed(samples)`. With two, their
+    embeddings are in one space, and each is an attribute too: `model.images.embed(paths)`, `model.text.embed(texts)`.
     """
 
     def __init__(
         self,
         run: Run,
-        encoder: Encoder,
+        encoder: nn.Module,
         projector: nn.Module,
         device: torch.device,
         *,
@@ -63,8 +63,87 @@ class Model(Embedder):
         bank: Tensor | None = None,
         folder: Path | None = None,
     ) -> None:
-        super().__init__(encoder, run.view_maker(folder), run.kind, device, precision=run.precision)
-        self.run, self.projector, self.step, self.bank, self.folder = run, projector, step, bank, folder
+        super().__init__()
+        self.run, self.device, self.step, self.bank, self.folder = run, device, step, bank, folder
+        self.kind, self.views = run.kind, run.view_maker(folder)
+        towers = towers_of(encoder, projector, name=run.modality)
+        self.towers: dict[str, Embedder] = {}
+        for name, tower in towers.items():
+            kind, views = self.kind.tower(name, self.views)
+            self.towers[name] = Embedder(
+                tower.encoder,
+                views,
+                kind,
+                device,
+                precision=run.precision,
+                projector=tower.projector,
+                projects=len(towers) > 1,
+            )
+            self.add_module(name, self.towers[name])
+        # Training and evaluation of a single tower share what they read: one copy of the data on the device.
+        self.reader = self.tower.reader if len(towers) == 1 else Readers(self.views, device)
+
+    @property
+    def tower(self) -> Embedder:
+        """The only tower; raises ValueError if there are two."""
+        if len(self.towers) > 1:
+            sides = " and ".join(f"model.{name}" for name in self.towers)
+            raise ValueError(
+                f"run: {self.folder or self.run.data} was trained on {self.kind.noun} and has two encoders, and this is for runs "
+                f"with one; in Python, use {sides}"
+            )
+        return next(iter(self.towers.values()))
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder of the only tower."""
+        return self.tower.encoder
+
+    @property
+    def projector(self) -> nn.Module:
+        """The projector of the only tower."""
+        return self.tower.projector
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the encoder's features (B, width) of `inputs`, as `views.plain` makes them."""
+        output: Tensor = self.tower(inputs)
+        return output
+
+    def embed(self, samples: Tensor | Sequence[Any]) -> Tensor:
+        """Return the encoder's features of samples, (B, width) in float32.
+
+        samples   a tensor, such as uint8 images (B, 3, H, W) of any size; or a list of paths, PIL images or texts
+        """
+        return self.tower.embed(samples)
+
+    def features(self, source: Source) -> Tensor:
+        """Return the encoder's features of a whole data set, (N, width), without augmentation.
+
+        source   a data set, such as `prepare(run).test`
+        """
+        return self.tower.features(source)
+
+    @property
+    def evaluation_context(self) -> Callable[[], AbstractContextManager[None]]:
+        """Makes the context in which the networks run in evaluation."""
+        return next(iter(self.towers.values())).evaluation_context
+
+    def evaluate_in(self, context: Callable[[], AbstractContextManager[None]]) -> None:
+        """Run the networks inside a context in evaluation.
+
+        context   makes the context, such as one that changes settings of the device
+        """
+        for tower in self.towers.values():
+            tower.evaluation_context = context
+
+    def use_workers(self, workers: int, *, timeout: float) -> None:
+        """Let processes decode data that is on disk.
+
+        workers   number of processes
+        timeout   seconds to wait for them
+        """
+        for reader in (self.reader, *(tower.reader for tower in self.towers.values())):
+            reader.workers, reader.timeout = workers, timeout
 
     def at_epoch(self, epoch: int) -> Model:
         """Return the model with the weights that the run kept after an epoch.
@@ -77,10 +156,9 @@ class Model(Embedder):
 
     def project(self, inputs: Tensor) -> Tensor:
         """Return the embedding that the loss sees, (B, d) in float32, of `inputs` as `views.plain` makes them."""
-        with self._evaluating():
-            output: Tensor = self.projector(self.encoder(inputs))
+        output = self.tower.project(inputs).float()
         # TaU's last output is a certainty and not a coordinate.
-        return output[..., :-1].float() if self.run.needs_score else output.float()
+        return output[..., :-1] if self.run.needs_score else output
 
     def labelled_features(self, split: Split) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
         """Return features and labels to classify by, then those to be classified; None without labels.
@@ -96,9 +174,13 @@ class Model(Embedder):
     def evaluate(self, split: Split, neighbours: int | None = None) -> dict[str, float]:
         """Return the kNN accuracy of the encoder's features in per cent, or recall of pairs; nothing without either.
 
+        Two towers have scores of their own, such as recall in both directions.
+
         split        data sets with labels, such as `prepare(run)`
         neighbours   number of neighbours; default: that of the run
         """
+        if self.kind.joint_evaluation is not None:
+            return self.kind.joint_evaluation.scores(self.towers, split)
         if split.retrieval is not None:
             pairs = split.retrieval
             return recall_at(self.features(pairs.queries), self.features(pairs.documents), ids=pairs.ids)
@@ -125,10 +207,10 @@ class Model(Embedder):
         views = self.views.light(probe.augment, smallest=probe.smallest_crop)
         reader = self.reader(source)
         if reader.resident is None:  # a stream makes the views of its reader; resident samples are not copied again
-            reader = source.reader(views, self.device, workers=self.workers, timeout=self.timeout)
+            reader = source.reader(views, self.device, workers=self.reader.workers, timeout=self.reader.timeout)
         labels = source.labels.to(self.device), test.labels.to(self.device)
         return probe_augmented(
-            probe, self._encode, reader, labels[0], self.features(test), labels[1], views=views, seed=seed
+            probe, self.tower.encode, reader, labels[0], self.features(test), labels[1], views=views, seed=seed
         )
 
     def probe_scores(self, split: Split, name: str, *, epochs: int = 0) -> dict[str, float | None]:
@@ -148,11 +230,11 @@ class Model(Embedder):
     def take(self, measure: RecordedMeasure, split: Split) -> dict[str, float]:
         """Return a measure of `Run.record` of the weights as they are now, by its names in the records.
 
-        measure   one of `recorded_measures(run.record)`
+        measure   one of `recorded_measures(run.record, run.kind.recorded)`
         split     data sets, such as `prepare(run)`
         """
-        if measure.sts:
-            return evaluate_sts(self.embed_once, _dev_pairs(measure.sts, Path(measure.sts).stat().st_mtime))
+        if measure.own:
+            return self.kind.recorded[measure.own](self.tower, measure.argument)
         if not measure.probe:
             return self._entropy(split.held_out, measure.t_neg, measure.batch or self.run.batch)
         scores = self.probe_scores(split, measure.probe, epochs=measure.probe_epochs)
@@ -175,7 +257,7 @@ class Model(Embedder):
         """
         check_known("space", space, ("encoder", "projector"))
         self.eval()
-        return how(self.project if space == "projector" else self._encode, source, self.views, self.device)
+        return how(self.project if space == "projector" else self.tower.encode, source, self.views, self.device)
 
     def measure_outputs(self, source: Source, how: Measures) -> dict[str, float]:
         """Return metrics of the projector's output and, as `encoder_NAME`, those of the encoder's that need no augmentation.
@@ -183,6 +265,8 @@ class Model(Embedder):
         source   a data set, such as `prepare(run).held_out`
         how      which metrics, on how many samples
         """
+        if self.kind.joint_evaluation is not None:
+            return self.kind.joint_evaluation.metrics(self.towers, how.subset(source))
         encoder_values = self.measure(source, replace(how, augmented=False), space="encoder")
         return self.measure(source, how) | {f"encoder_{name}": value for name, value in encoder_values.items()}
 
@@ -194,15 +278,9 @@ class Model(Embedder):
         """
         self.eval()
         sample = Measures(count).sample(source, self.views)
-        reader = sample.reader(self.views, self.device, workers=0, timeout=self.timeout)
+        reader = sample.reader(self.views, self.device, workers=0, timeout=self.reader.timeout)
         z = features(self.project, reader.plain())
         return unit(z), sample.labels, sample.classes
-
-
-@lru_cache(maxsize=1)
-def _dev_pairs(path: str, changed: float) -> list[SentencePair]:
-    """Return the pairs of split dev. Runs read them at every evaluation, which takes longer than their embeddings on a GPU."""
-    return [pair for pair in read_sts(Path(path)) if pair.split == "dev"]
 
 
 def _unfit_setting(run: Run, part: str, expected: dict[str, Tensor], weights: dict[str, Tensor]) -> str:
@@ -219,22 +297,9 @@ def _unfit_setting(run: Run, part: str, expected: dict[str, Tensor], weights: di
     return f"head is {run.head!r}"
 
 
-def model_of(
-    run: Run, network: Framework, device: torch.device, *, step: int = 0, folder: Path | None = None
-) -> Any:  # a union would have to be taken apart wherever the kind of the run is known
-    """Return the `Model` of a framework's networks, which it shares; for images with captions a `CaptionModel`."""
-    if isinstance(network, TwoTowers):
-        return _model_class(2)(run, network.encoder, network.projector, device, step=step, folder=folder)
+def model_of(run: Run, network: Framework, device: torch.device, *, step: int = 0, folder: Path | None = None) -> Model:
+    """Return the `Model` of a framework's networks, which it shares."""
     return Model(run, network.encoder, network.projector, device, step=step, bank=network.bank, folder=folder)
-
-
-def _model_class(towers: int) -> Any:
-    if towers == 1:
-        return Model
-    # Imported when it is used: it needs the packages of texts.
-    from contrapose.lab.training.caption_model import CaptionModel
-
-    return CaptionModel
 
 
 def load(folder: str | Path, *, epoch: int | None = None, device: torch.device | str | None = None) -> Model:
@@ -245,18 +310,12 @@ def load(folder: str | Path, *, epoch: int | None = None, device: torch.device |
     device   where it computes; default: a GPU if there is one, else the CPU
     """
     loaded = load_any(folder, epoch=epoch, device=device)
-    if not isinstance(loaded, Model):
-        raise ValueError(
-            f"run: {folder} was trained on images with captions and has two encoders, and this is for runs with one; see "
-            "docs/captions.md for what can be done with it"
-        )
+    _ = loaded.tower  # raises if there are two
     return loaded
 
 
-def load_any(
-    folder: str | Path, *, epoch: int | None = None, device: torch.device | str | None = None
-) -> Model | CaptionModel:
-    """Load the trained networks of a run. The arguments are those of `load`."""
+def load_any(folder: str | Path, *, epoch: int | None = None, device: torch.device | str | None = None) -> Model:
+    """Load the trained networks of a run with one or two encoders. The arguments are those of `load`."""
     folder = Path(folder)
     path = folder / "run.json"
     if not path.exists():
@@ -285,7 +344,6 @@ def load_any(
             raise ValueError(f"run: {path} does not fit the weights of step {saved.step}: {setting}: {obstacle}")
         module.load_state_dict(weights)
     target = torch.device(device) if device is not None else own_device()
-    model = _model_class(len(towers))(run, encoder, projector, target, step=saved.step, folder=folder)
+    model = Model(run, encoder, projector, target, step=saved.step, folder=folder)
     run.kind.prepare(model.to(target))
-    loaded: Model | CaptionModel = model.eval()
-    return loaded
+    return model.eval()

@@ -2,17 +2,17 @@
 
 Presets for ImageNet hold the settings only: give the path of your copy of the data (`--data PATH`). Those for ImageNet-100 keep
 its classes of a folder that has all of ImageNet's. `baselines` has those of the methods that the papers compare with,
-`sentence_presets` those of sentences, `caption_presets` those of images with captions.
+and a modality those of its own kind of data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from contrapose.lab import modalities
 from contrapose.lab.training.baselines import BASELINES, Settings
-from contrapose.lab.training.caption_presets import CAPTIONS
 from contrapose.lab.training.run import Run
-from contrapose.lab.training.sentence_presets import SENTENCES
 from contrapose.validate import check_known
 
 _SGD: Settings = {"optimiser": "sgd", "warmup": 0.0, "schedule": "cosine"}
@@ -88,7 +88,7 @@ def moco_v3_settings(epochs: int) -> Settings:
     return {"epochs": epochs, **_MOCO_V3_LENGTHS[length]}
 
 
-PRESETS: Mapping[str, Settings] = {
+PRESETS: Mapping[str, Mapping[str, Any]] = {
     "dystress/cifar10": _DYSTRESS | {"data": "cifar10"},
     "dystress/cifar100": _DYSTRESS | {"data": "cifar100"},
     "dystress/cifar10-lt": _DYSTRESS | {"data": "cifar10", **_TAIL, "epochs": 500, "knn": 10},
@@ -132,8 +132,7 @@ PRESETS: Mapping[str, Settings] = {
     "balanced/cifar10": _BALANCED | {"data": "cifar10", "loss": "balanced(alpha=2.0, weight=4.0)"},
     "balanced/imagenet": _BALANCED | {
         "data": "imagenet", "views": "moco-v2", "encoder": "resnet50-zero", "head": "balanced", "epochs": 100, "knn": 200},
-    **SENTENCES,
-    **CAPTIONS,
+    **modalities.presets(),
     **BASELINES,
 }  # fmt: skip
 

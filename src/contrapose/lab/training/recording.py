@@ -7,19 +7,23 @@ entropy:T@1         CACR's conditional entropy H(X⁻|X) with t⁻ = T, as `entr
                     maximum, as `entropy_deficit`: of the projector's output on all held-out samples, in mini-batches of
                     the run's batch size M; entropy:T:M@1 has an M of its own
 sts:FILE@1          100 · Spearman's correlation on the pairs of split dev in a file of scored sentence pairs, as `stsb_dev` for
-                    the data set stsb, with alignment and uniformity of STS-B; for texts
+                    the data set stsb, with alignment and uniformity of STS-B; for texts, whose modality has it in
+                    `Modality.recorded`
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from types import MappingProxyType
 
 from contrapose.lab.evaluation import PROBES
 from contrapose.lab.modalities import Split
+from contrapose.lab.modalities.evaluations import RecordedEvaluation
 from contrapose.validate import check_known
 
+OwnMeasures = Mapping[str, RecordedEvaluation]  # those of a modality, by name
 # Names of a probe's scores in the records and the evaluations of studies.
 PROBE_SCORES = {
     "top1": "linear",
@@ -29,8 +33,10 @@ PROBE_SCORES = {
 }
 _LINEAR = r"linear:(?P<probe>[\w.-]+)(?::(?P<probe_epochs>[1-9]\d*))?"
 _ENTROPY = r"entropy:(?P<t_neg>\d+(?:\.\d+)?)(?::(?P<batch>[3-9]|[1-9]\d+))?"
-_STS = r"sts:(?P<sts>.+)"
-_ITEM = re.compile(rf"(?:{_LINEAR}|{_ENTROPY}|{_STS})@(?P<every>[1-9]\d*)", re.ASCII)
+_OWN = r"(?P<own>\w+):(?P<argument>.+)"
+_EVERY = r"@(?P<every>[1-9]\d*)"
+_ITEM = re.compile(rf"(?:{_LINEAR}|{_ENTROPY}){_EVERY}", re.ASCII)
+_OWN_ITEM = re.compile(rf"{_OWN}{_EVERY}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,8 @@ class RecordedMeasure:
     probe_epochs: int = 0  # of the probe; 0: its own
     t_neg: float = 0.0  # t⁻ of the entropy
     batch: int = 0  # M of the entropy; 0: the batch size of the run
-    sts: str = ""  # file of scored sentence pairs
+    own: str = ""  # name of a measure that the run's modality has, in `Modality.recorded`
+    argument: str = ""  # of that measure, such as a file
 
     @property
     def probe_name(self) -> str:
@@ -55,10 +62,13 @@ class RecordedMeasure:
         return epoch % self.every == 0 or epoch == epochs
 
 
-def recorded_measures(items: tuple[str, ...]) -> list[RecordedMeasure]:
-    """Return the measures of a run's setting `record`; raise ValueError for an item that is not one."""
-    measures = [_parse(item) for item in items]
-    names = [measure.probe_name or (measure.sts and "sts") or "entropy" for measure in measures]
+def recorded_measures(items: tuple[str, ...], own: OwnMeasures = MappingProxyType({})) -> list[RecordedMeasure]:
+    """Return the measures of a run's setting `record`; raise ValueError for an item that is not one.
+
+    own   those that only the run's modality has
+    """
+    measures = [_parse(item, own) for item in items]
+    names = [measure.probe_name or measure.own or "entropy" for measure in measures]
     # Their entries in the records would have one name.
     repeated = next((m.text for m, name in zip(measures, names, strict=True) if names.count(name) > 1), None)
     if repeated is not None:
@@ -66,33 +76,35 @@ def recorded_measures(items: tuple[str, ...]) -> list[RecordedMeasure]:
     return measures
 
 
-def check_record(items: tuple[str, ...], split: Split, batch: int) -> None:
+def check_record(items: tuple[str, ...], split: Split, batch: int, own: OwnMeasures = MappingProxyType({})) -> None:
     """Refuse measures for which the data has no labels or too few samples; `batch` is the run's batch size."""
     labelled = all(source is not None and source.labels is not None for source in (split.probe, split.test))
     samples = len(split.held_out)
-    for measure in recorded_measures(items):
+    for measure in recorded_measures(items, own):
         size = measure.batch or batch
         if measure.probe and not labelled:
             raise ValueError(f"record: {measure.text} needs labelled training and test images, and the data has none")
-        if measure.sts and not Path(measure.sts).is_file():
-            raise ValueError(f"record: {measure.sts} does not exist; expected a file of scored sentence pairs")
-        if not measure.probe and not measure.sts and not 3 <= size <= samples:
+        if measure.own:
+            own[measure.own].check(measure.argument)
+        elif not measure.probe and not 3 <= size <= samples:
             raise ValueError(
                 f"record: {measure.text} has mini-batches of {size}, and there are {samples} held-out images "
                 f"(entropy:{measure.t_neg:g}:{max(3, samples // 2)}@{measure.every} would do)"
             )
 
 
-def _parse(item: object) -> RecordedMeasure:
+def _parse(item: str, own: OwnMeasures) -> RecordedMeasure:
     """Return the measure of one item."""
-    found = _ITEM.fullmatch(item) if isinstance(item, str) else None
+    found = _OWN_ITEM.fullmatch(item)
+    if found is not None and found["own"] in own:
+        return RecordedMeasure(text=item, every=int(found["every"]), own=found["own"], argument=found["argument"])
+    found = _ITEM.fullmatch(item)
     if found is None:
+        others = "".join(f", {name}:{measure.argument}" for name, measure in own.items())
         raise ValueError(
-            "record: expected MEASURE@EPOCHS with linear:PROBE, linear:PROBE:EPOCHS, entropy:T, entropy:T:M (M from 3 on) or "
-            f"sts:FILE, such as linear:cacr@10 or entropy:2:768@1, got {item!r}"
+            "record: expected MEASURE@EPOCHS with linear:PROBE, linear:PROBE:EPOCHS, entropy:T, entropy:T:M (M from 3 on)"
+            f"{others}, such as linear:cacr@10 or entropy:2:768@1, got {item!r}"
         )
-    if found["sts"]:
-        return RecordedMeasure(text=found[0], every=int(found["every"]), sts=found["sts"])
     probe, t_neg, batch, every = found["probe"], found["t_neg"], found["batch"], int(found["every"])
     if probe is not None:
         check_known("record", probe, PROBES)

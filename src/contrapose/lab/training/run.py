@@ -14,9 +14,7 @@ from contrapose.lab.frameworks.false_negatives import SupportSettings
 from contrapose.lab.frameworks.momentum import MomentumSettings
 from contrapose.lab.frameworks.predictors import PredictorSettings
 from contrapose.lab.frameworks.prototypes import PrototypeSettings
-from contrapose.lab.modalities import Modality, ViewMaker, modality
-from contrapose.lab.modalities.captions.settings import CaptionSettings
-from contrapose.lab.modalities.modality import DataSettings
+from contrapose.lab.modalities import MODALITIES, CaptionSettings, DataSettings, Modality, ViewMaker, modality
 from contrapose.lab.training.framework_checks import check_framework
 from contrapose.lab.training.method_settings import method_name
 from contrapose.lab.training.setting_checks import CHOICES as CHOICES  # offered here too, beside the settings
@@ -24,6 +22,7 @@ from contrapose.lab.training.setting_checks import check_types, check_values, li
 from contrapose.losses.objective import traits_of
 from contrapose.losses.parse import parse
 from contrapose.losses.trial import try_loss
+from contrapose.validate import check_known
 
 # Settings that were added after the first runs. Omitted at these values, so that existing run names stay valid.
 ADDED: dict[str, Any] = {
@@ -161,6 +160,7 @@ class Run(
             if isinstance(getattr(self, name), Path):
                 self._set(name, str(getattr(self, name)))
         check_types(self)
+        check_known("modality", self.modality, MODALITIES)
         if not self.data:
             raise ValueError("data: expected a name or a path, got nothing")
         self._set("data", str(Path(self.data)))  # my-images/ and my-images are one run
@@ -186,8 +186,9 @@ class Run(
     @property
     def auto_settings(self) -> tuple[str, ...]:
         """Names of the settings that are still to be chosen by the data and the device."""
-        names = [name for name, value in AUTO.items() if getattr(self, name) == value]
-        return (*names, "text_encoder") if self.modality == "captions" and not self.text_encoder else tuple(names)
+        return tuple(
+            name for name, value in {**AUTO, **self.kind.auto_settings}.items() if getattr(self, name) == value
+        )
 
     @property
     def contrast_size(self) -> int:
@@ -195,7 +196,7 @@ class Run(
         return self.batch * self.accumulate if self.contrast == "whole" else self.batch
 
     @property
-    def kind(self) -> Modality:
+    def kind(self) -> Modality[Any]:
         """The modality of the data."""
         return modality(self.modality)
 
@@ -205,12 +206,15 @@ class Run(
             raise ValueError(
                 "views: auto depends on the data; contrapose.lab.training.resolve(run, device) chooses the views"
             )
-        return self.kind.views(self.views, self.view_count, size=self.size, length=self.text_length, folder=folder)
+        maker: ViewMaker = self.kind.views(
+            self.views, self.view_count, size=self.size, length=self.text_length, folder=folder
+        )
+        return maker
 
     @property
     def loss_data(self) -> str:
-        """The data set whose values of the catalogue a method has: the run's own, or for texts those of SimCSE."""
-        return "simcse" if self.modality == "text" else self.data
+        """The data set whose values of the catalogue a method has: the run's own, or that of its modality."""
+        return self.kind.catalogue_data or self.data
 
     @property
     def needs_score(self) -> bool:

@@ -10,9 +10,6 @@ from dataclasses import fields
 from typing import Any
 
 from contrapose.lab.frameworks import FRAMEWORKS
-from contrapose.lab.modalities import MODALITIES
-from contrapose.lab.modalities.captions.settings import check_caption_settings
-from contrapose.lab.modalities.images.imbalance import check_rule
 from contrapose.lab.modalities.modality import LARGEST_MEGAPIXELS
 from contrapose.lab.networks.heads import HEADS
 from contrapose.lab.training.recording import recorded_measures
@@ -74,16 +71,14 @@ def _is(value: Any, expected: Any) -> bool:
 
 def check_values(run: Any) -> None:
     """Refuse a setting, of the right type, that is out of its range or contradicts another one."""
-    for name, allowed in {**CHOICES, "modality": tuple(MODALITIES)}.items():
+    for name, allowed in CHOICES.items():
         if getattr(run, name) not in allowed:
             raise ValueError(f"{name}: expected one of {', '.join(allowed)}, got {getattr(run, name)!r}")
     _check_numbers(run)
     if run.probe_data and run.probe == "train":
         raise ValueError(f"probe: train learns from the training images, but probe_data is {run.probe_data}; use one")
-    if run.modality == "images":
-        _check_image_settings(run)
-    check_caption_settings(run)
-    recorded_measures(run.record)  # refuses an unknown one
+    run.kind.check_settings(run)
+    recorded_measures(run.record, run.kind.recorded)  # refuses an unknown one
     last = math.inf if "epochs" in run.auto_settings else run.epochs
     for epoch in run.keep:
         if not 1 <= epoch <= last:
@@ -107,11 +102,3 @@ def _check_numbers(run: Any) -> None:
     check_number("hold_out", run.hold_out, least=0)
     if run.hold_out >= 1:
         raise ValueError(f"hold_out: expected a share below 1, such as 0.2, got {run.hold_out!r}")
-
-
-def _check_image_settings(run: Any) -> None:
-    """Refuse columns, which images do not have, and a rule of imbalance that does not exist."""
-    if run.columns:
-        raise ValueError(f"columns: they are for texts and captions, and the data is images, got {run.columns!r}")
-    if run.imbalance:
-        check_rule(run.imbalance)

@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from contrapose.lab.modalities import Split
-from contrapose.lab.modalities.images.encoders import check_installed_weights
-from contrapose.lab.modalities.images.load import class_list
 from contrapose.lab.modalities.tars import StoredFile
 from contrapose.lab.training.build import prepare
 from contrapose.lab.training.run import Run
@@ -117,23 +115,9 @@ def find_file(path: str, folder: Path) -> str:
 
 def check_init(run: Run, folder: Path) -> None:
     """Refuse a run whose initial weights do not exist, in a file or in an installed package."""
-    if run.init and run.modality == "text":
-        raise ValueError("init: texts start from a folder; use --encoder hf:FOLDER, such as `contrapose export` writes")
+    run.kind.check_initial_weights(run.encoder, run.init)
     if run.init and not Path(find_file(run.init, folder)).is_file():
         raise ValueError(f"init: {run.init} is not a file (relative paths start at the working directory)")
-    if not run.init:
-        check_installed_weights(run.encoder)
-
-
-def check_lists(run: Run) -> None:
-    """Refuse a list of classes or of images that cannot be used, before the data is read."""
-    if run.modality != "images":
-        return
-    if class_list(run.classes) and not Path(run.data).is_dir():
-        raise ValueError(f"classes: only a folder with one subfolder per class has a choice of classes, got {run.data}")
-    rule, _, file = run.imbalance.partition(":")
-    if rule == "index" and not Path(file).is_file():
-        raise ValueError(f"imbalance: expected a file of indices after 'index:', but {file} is not a file")
 
 
 def find_data(run: Run, folder: Path) -> list[str]:

@@ -132,7 +132,6 @@ class Trainer:
         if self.world_size > 1:
             learner = distributed(learner, self.device)
         criterion = build_loss(run, samples).to(self.device)
-        # Of images with captions it is a `CaptionModel`, which has the methods that a training needs.
         self.model: Model = model_of(run, network, self.device, folder=self.folder)
         self.model.use_workers(self.workers, timeout=self.worker_timeout)
         return StepContext(

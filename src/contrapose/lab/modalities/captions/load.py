@@ -15,7 +15,8 @@ from contrapose.lab.modalities.captions.captions import Captions
 from contrapose.lab.modalities.captions.files import CaptionList, open_captions
 from contrapose.lab.modalities.captions.views import CaptionViews
 from contrapose.lab.modalities.images.stream import Files, without_broken
-from contrapose.lab.modalities.modality import DataSettings, Split
+from contrapose.lab.modalities.modality import DataSettings
+from contrapose.lab.modalities.source import Split
 from contrapose.lab.modalities.text.load import sample_rows
 from contrapose.lab.modalities.text.sentences import Sentences
 from contrapose.lab.modalities.text.tokens import tokenise

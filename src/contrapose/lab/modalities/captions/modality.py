@@ -1,23 +1,31 @@
-"""The modality of images with captions, behind the `Modality` protocol: those of images and of text, side by side."""
+"""The modality of images with captions, behind `Modality`: those of images and of text, side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from contrapose.lab.modalities.captions.captions import Captions
+from contrapose.lab.modalities.captions.evaluation import CaptionEvaluation, zero_shot
 from contrapose.lab.modalities.captions.files import is_captions
 from contrapose.lab.modalities.captions.load import list_captions, load
+from contrapose.lab.modalities.captions.settings import (
+    CAPTION_SETTINGS,
+    SMOKE_CAPTIONS,
+    CaptionSettings,
+    check_caption_settings,
+)
 from contrapose.lab.modalities.captions.shapes import is_shapes
 from contrapose.lab.modalities.captions.suggest import suggest
 from contrapose.lab.modalities.captions.views import CaptionViews
 from contrapose.lab.modalities.images.modality import IMAGES
-from contrapose.lab.modalities.modality import DataSettings, Split, Suggestion, ViewMaker
+from contrapose.lab.modalities.modality import DataSettings, Modality, NetworkSettings, Settings, Suggestion
+from contrapose.lab.modalities.source import Split, ViewMaker
 from contrapose.lab.modalities.text.encoders import VOCABULARY, EncoderName
 from contrapose.lab.modalities.text.load import learn_tokenizer
 from contrapose.lab.modalities.text.modality import TEXT
@@ -26,11 +34,24 @@ from contrapose.lab.modalities.text.views import DEFAULT_LENGTH
 from contrapose.lab.networks.encoder import Encoder
 
 
-@dataclass(frozen=True)
-class CaptionModality:
+class CaptionModality(Modality[CaptionViews]):
     """Images with captions: two kinds of input, and an encoder for each."""
 
-    noun: str = "captioned images"
+    noun = "captioned images"
+    settings = CAPTION_SETTINGS
+    auto_settings = MappingProxyType({"text_encoder": ""})
+    needs_run_directory = True
+    expected_data = "a folder with captions.tsv and images, or tars of both (docs/captions.md)"
+    smoke_settings = SMOKE_CAPTIONS
+    unscored = "has no held-out images to measure retrieval with; set --hold-out above 0"
+    prefix = "clip:"
+    evaluation_options = "contrapose.lab.modalities.captions.commands.evaluate:ImageTextOptions"
+    joint_evaluation = CaptionEvaluation()
+    downstream = MappingProxyType({"zero_shot": zero_shot})
+
+    def recognises(self, data: str) -> bool:
+        """Return whether a path has captions, or is the built-in set."""
+        return bool(data) and is_captions(Path(data))
 
     def check_data(self, name: str, argument: str = "data") -> None:
         """Refuse a path without captions."""
@@ -43,24 +64,29 @@ class CaptionModality:
                 f"built-in set (docs/captions.md), got {name!r}{missing}"
             )
 
+    def has_data(self, name: str, root: Path | None) -> bool:
+        """Return whether a name is that of the built-in set."""
+        return is_captions(Path(name))
+
+    def inspect(self, settings: DataSettings) -> Iterator[str]:
+        """Read every image, as without captions."""
+        return IMAGES.inspect(settings)
+
     def can_stream(self, name: str) -> bool:
         """Return True: images are files, or members of tars."""
         return True
 
-    def load(self, settings: DataSettings, root: Path | None, views: ViewMaker, *, encoder: str) -> Split:
+    def load(self, settings: DataSettings, root: Path | None, views: CaptionViews, *, encoder: str) -> Split:
         """Load images and captions; tokens are those of the text encoder and are cached in `root`."""
-        assert isinstance(views, CaptionViews)
-        # Before the captions are read, which takes long: the weights may not be installed.
-        folder = views.texts.kept or self._text_folder(settings)
+        assert isinstance(settings, CaptionSettings)
+        # Before the captions are read, which takes long: the weights may not be installed. None for an encoder made from
+        # scratch, whose tokens are learned from the captions.
+        folder = views.texts.kept or EncoderName.parse(settings.text_encoder).folder
         listed = list_captions(settings)
         tokenizer = load_tokenizer(folder) if folder else learn_tokenizer(listed.training_texts(), size=VOCABULARY)
         # Captions of the built-in set are tokenised in less time than it takes to look for their tokens.
         cache = None if is_shapes(Path(settings.data)) else (root or Path("data")) / "tokens"
         return load(settings, listed, tokenizer, views, cache=cache)
-
-    def _text_folder(self, settings: Any) -> Path | None:
-        """Return the folder of the text encoder; None for one made from scratch, whose tokens are learned from the captions."""
-        return EncoderName.parse(settings.text_encoder).folder
 
     def views(
         self, name: str, count: int, *, size: int = 0, length: int = 0, folder: Path | None = None
@@ -69,52 +95,66 @@ class CaptionModality:
         texts = TEXT.views("dropout", 1, size=length or DEFAULT_LENGTH, folder=folder)
         return CaptionViews(IMAGES.views(name, 1, size=size), texts)
 
-    def suggest(self, settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
+    def suggest(self, settings: DataSettings, chosen: Settings, device: torch.device) -> Suggestion:
         """Choose views, size, encoders and batch for the images and the device."""
         return suggest(settings, chosen, device)
+
+    def check_settings(self, settings: DataSettings) -> None:
+        """Refuse a text encoder or a tower that does not exist, and captions without room for a word."""
+        if isinstance(settings, CaptionSettings):
+            check_caption_settings(settings)
 
     def check_encoder(self, name: str) -> None:
         """Raise ValueError if no encoder of images has this name."""
         IMAGES.check_encoder(name)
 
-    def encoders(self, settings: Any, views: ViewMaker) -> dict[str, Encoder]:
+    def encoders(self, settings: NetworkSettings, views: CaptionViews) -> dict[str, Encoder]:
         """Build the encoder of images and that of captions."""
-        assert isinstance(views, CaptionViews)
         return {
             "images": IMAGES.encoder(settings.encoder, views.images),
             "text": TEXT.encoder(settings.text_encoder, views.texts),
         }
 
+    def check_initial_weights(self, encoder: str, init: str) -> None:
+        """Refuse an image encoder that starts from the weights of a package that is not installed."""
+        IMAGES.check_initial_weights(encoder, init)
+
+    def load_initial_weights(self, settings: NetworkSettings, encoders: Mapping[str, Encoder]) -> None:
+        """Load the weights of an installed package, if the image encoder has some."""
+        IMAGES.load_initial_weights(settings, encoders)
+
+    def tower(self, name: str, views: CaptionViews) -> tuple[Modality[Any], ViewMaker]:
+        """Return the modality and the views of images, or those of texts."""
+        sides: dict[str, tuple[Modality[Any], ViewMaker]] = {
+            "images": (IMAGES, views.images),
+            "text": (TEXT, views.texts),
+        }
+        return sides[name]
+
     def prepare(self, network: nn.Module) -> nn.Module:
         """Convert weights of convolutions to channels last."""
         return IMAGES.prepare(network)
 
-    def keep(self, folder: Path, encoder: Any, split: Split, views: ViewMaker) -> None:
+    def keep(self, folder: Path, encoder: nn.Module, split: Split, views: CaptionViews) -> None:
         """Write tokenizer and configuration of the text encoder to a run's directory."""
         assert isinstance(split.train, Captions)
-        assert isinstance(views, CaptionViews)
+        assert isinstance(encoder, nn.ModuleDict)
         TEXT.keep_tokenizer(folder, encoder["text"], split.train.texts.tokenizer, views.texts)
 
-    def decode(self, samples: Any, views: ViewMaker) -> Tensor:
+    def decode(self, samples: Any, views: CaptionViews) -> Tensor:
         """Raise ValueError: a sample is embedded by one of the two towers."""
         raise ValueError("samples: use model.images.embed(…) for images, and model.text.embed(…) for texts")
 
-    def describe_input(self, views: ViewMaker) -> dict[str, str]:
+    def describe_input(self, views: CaptionViews) -> dict[str, str]:
         """Describe the inputs of both encoders."""
-        assert isinstance(views, CaptionViews)
         return IMAGES.describe_input(views.images) | {"length": str(views.texts.length)}
 
-    def described_views(self, description: Mapping[str, str]) -> ViewMaker:
-        """Raise ValueError: the two encoders are exported one by one."""
-        raise ValueError("a file of weights has one encoder, and images with captions need two")
-
-    def usage(self, encoder: str, width: int, views: ViewMaker, file: str) -> str:
-        """Raise ValueError: the two encoders are exported one by one."""
-        raise ValueError("the two encoders of images with captions are exported one by one")
-
-    def example_input(self, views: ViewMaker) -> Any:
-        """Raise ValueError: the two encoders are exported one by one."""
-        raise ValueError("the two encoders of images with captions are exported one by one")
+    def check_comparison(self, data: str) -> None:
+        """Refuse captions, whose recall `compare` does not measure."""
+        raise ValueError(
+            f"data: compare takes labelled images or pairs of texts, and {data} has captions; train once with each --loss, and "
+            "compare the recall that `contrapose train` prints"
+        )
 
 
 CAPTIONS = CaptionModality()

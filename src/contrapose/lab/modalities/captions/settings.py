@@ -1,13 +1,28 @@
-"""Settings of a run that images with captions add to those of images."""
+"""Settings of a run that images with captions add to those of images, and those that they start with."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from contrapose.lab.modalities.modality import Settings
 from contrapose.lab.modalities.text.encoders import EncoderName
 from contrapose.lab.modalities.text.views import DEFAULT_LENGTH
 
 TOWERS = ("images", "text")
+# Unless the user chooses others: CLIP, with open_clip's weight decay.
+CAPTION_SETTINGS: Settings = {
+    "modality": "captions",
+    "framework": "two_towers",
+    "head": "clip",
+    "loss": "clip",
+    "weight_decay": 0.1,
+}
+# Seconds on a CPU: a few of the built-in shapes.
+SMOKE_CAPTIONS: Settings = {
+    "data": "shapes", "limit": 128, "stream": False, "views": "captions", "size": 32, "encoder": "tiny", "text_encoder": "tiny",
+    "text_length": 16, "width": 64, "optimiser": "adamw", "lr": 1e-3, "schedule": "cosine", "warmup": 0.0, "weight_decay": 0.1,
+    "epochs": 2, "batch": 32, "precision": "fp32", "knn_every": 2, "metrics": 48,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

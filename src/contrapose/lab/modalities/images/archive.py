@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contrapose.lab.modalities.images.images import Images, channels_first
 from contrapose.lab.modalities.images.memory import check_memory
-from contrapose.lab.modalities.modality import Split
+from contrapose.lab.modalities.source import Split
 
 _MOST_CLASSES = 1_000_000  # counting the images of each class takes memory for each number up to the largest label
 

@@ -11,7 +11,7 @@ import torch
 
 from contrapose.lab.modalities.images.layout import with_held_out
 from contrapose.lab.modalities.images.stream import Files
-from contrapose.lab.modalities.modality import Split
+from contrapose.lab.modalities.source import Split
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from contrapose.lab.modalities.images.decoding import ImagePath
-from contrapose.lab.modalities.modality import ViewMaker
+from contrapose.lab.modalities.source import ViewMaker
 
 
 @dataclass(frozen=True, eq=False)

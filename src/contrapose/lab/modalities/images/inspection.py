@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from contrapose.lab.modalities.images.decoding import ImagePath, Problem, as_rgb, open_image, read_all
 from contrapose.lab.modalities.images.stream import Files
-from contrapose.lab.modalities.modality import DataSettings, Source, Split
+from contrapose.lab.modalities.modality import BrokenFiles, DataSettings
+from contrapose.lab.modalities.source import Source, Split
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -50,6 +51,35 @@ class Inspection:
     files: tuple[ImageFile, ...]
     problems: tuple[Problem, ...]
     warnings: tuple[str, ...]
+
+
+def describe_files(split: Split, data: str) -> Iterator[str]:
+    """Yield what training would use of a data set and, of a folder, what is in its files; raise `BrokenFiles` for broken ones."""
+    yield from split.notes
+    yield f"train: {_contents(split.train)}"
+    yield f"test:  {_contents(split.test) if split.test is not None else 'no labelled images, so runs will have no score'}"
+    if not Path(data).is_dir():
+        return
+    inspection = inspect(split)
+    yield from summary(inspection.files)
+    yield from (f"warning: {warning}" for warning in inspection.warnings)
+    yield from (f"{problem.path}: {problem.why}" for problem in inspection.problems)
+    readable, broken = len(inspection.files), len(inspection.problems)
+    yield f"{readable:,} of {readable + broken:,} images can be read"
+    if broken:
+        yield "train, evaluate and embed leave the broken files out with --skip-broken"
+        raise BrokenFiles(f"{broken} files of {data} cannot be read")
+
+
+def _contents(images: Source) -> str:
+    """Describe a split: the number of images, and the classes with their counts."""
+    if images.labels is None:
+        return f"{len(images):,} images, no classes"
+    counts = images.counts()
+    if not images.classes or len(counts) > 12:
+        return f"{len(images):,} images, {len(counts)} classes of {min(counts):,} to {max(counts):,}"
+    listing = ", ".join(f"{name} {count:,}" for name, count in zip(images.classes, counts, strict=True))
+    return f"{len(images):,} images, {len(counts)} classes: {listing}"
 
 
 def inspect(split: Split) -> Inspection:

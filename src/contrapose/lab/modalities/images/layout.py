@@ -11,7 +11,7 @@ import torch
 from contrapose.lab.modalities.images.folder import ANNOTATIONS, Listing, list_images, loose_images, visible_folders
 from contrapose.lab.modalities.images.sampling import hold_out as draw_held_out
 from contrapose.lab.modalities.images.stream import Files
-from contrapose.lab.modalities.modality import Split
+from contrapose.lab.modalities.source import Split
 
 # In order of preference for evaluation. Compared in lower case: Train/ and Test/ must not become two classes.
 NO_SCORE = "so runs will have no score"  # in the note on training images without classes

@@ -16,7 +16,8 @@ from contrapose.lab.modalities.images.imagenet100 import IMAGENET100
 from contrapose.lab.modalities.images.images import Images, channels_first
 from contrapose.lab.modalities.images.layout import split_folder
 from contrapose.lab.modalities.images.sampling import sample
-from contrapose.lab.modalities.modality import DataSettings, Split
+from contrapose.lab.modalities.modality import DataSettings
+from contrapose.lab.modalities.source import Split
 from contrapose.validate import nearest
 
 # Data sets that can be loaded by name, and their numbers of classes.
@@ -25,6 +26,17 @@ NAMED = (
     | {"cifar10": 10, "cifar100": 100, "svhn": 10, "stl10": 10, "mnist": 10}
     | {name: file_set.classes for name, file_set in FILE_SETS.items()}
 )
+
+
+def list_named() -> list[str]:
+    """Return a line about each data set that can be loaded by name."""
+    lines = []
+    for name, classes in NAMED.items():
+        origin = "built in" if name in DRAWINGS else "downloaded by torchvision"
+        if name in FILE_SETS and not FILE_SETS[name].download:
+            origin = "read by torchvision, which cannot download it any more"
+        lines.append(f"{name:14} {classes:4} classes   {origin}")
+    return lines
 
 
 def load(

@@ -1,46 +1,107 @@
-"""The image modality: data sets, augmented views and encoders behind the `Modality` protocol."""
+"""The image modality: data sets, augmented views and encoders behind `Modality`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from contrapose.lab.modalities.images.encoders import check_encoder, check_sizes, encoder
+from contrapose.lab.modalities.images.digits import DRAWINGS
+from contrapose.lab.modalities.images.encoders import (
+    check_encoder,
+    check_installed_weights,
+    check_sizes,
+    encoder,
+    load_installed_weights,
+)
 from contrapose.lab.modalities.images.images import Images
-from contrapose.lab.modalities.images.imbalance import by_rule
+from contrapose.lab.modalities.images.imbalance import by_rule, check_rule
 from contrapose.lab.modalities.images.inputs import InputDescription, decode
+from contrapose.lab.modalities.images.inspection import describe_files
 from contrapose.lab.modalities.images.layout import NO_SCORE
-from contrapose.lab.modalities.images.load import can_stream, check_name, load
+from contrapose.lab.modalities.images.load import NAMED, can_stream, check_name, class_list, list_named, load
+from contrapose.lab.modalities.images.sheet import contact_sheet, thumbnails
 from contrapose.lab.modalities.images.stream import Files, with_limit, without_broken
 from contrapose.lab.modalities.images.suggest import suggest
 from contrapose.lab.modalities.images.usage import usage
 from contrapose.lab.modalities.images.views import Views
-from contrapose.lab.modalities.modality import DataSettings, Split, Suggestion, ViewMaker
+from contrapose.lab.modalities.images.voc import load_voc
+from contrapose.lab.modalities.modality import DataSettings, Modality, NetworkSettings, Settings, Suggestion
+from contrapose.lab.modalities.source import Source, Split
 from contrapose.lab.networks.encoder import Encoder
 
 
-@dataclass(frozen=True)
-class ImageModality:
+class ImageModality(Modality[Views]):
     """Images in memory or on disk, augmented views, and convolutional networks or vision transformers."""
 
-    noun: str = "images"
+    noun = "images"
+    expected_data = "a folder with train/ and test/ (or val/), class folders inside, or an .npz file"
+    unscored = (
+        "has no labelled training and test images to score with; a folder needs a folder for each class (and --hold-out above "
+        "0, or train/ and test/), see `contrapose data check PATH`"
+    )
 
     def check_data(self, name: str, argument: str = "data") -> None:
         """Refuse a name that is neither a known data set nor a path."""
         check_name(name, argument)
 
+    def check_settings(self, settings: DataSettings) -> None:
+        """Refuse columns, which images do not have, and a rule of imbalance that does not exist."""
+        if settings.columns:
+            raise ValueError(
+                f"columns: they are for texts and captions, and the data is images, got {settings.columns!r}"
+            )
+        if settings.imbalance:
+            check_rule(settings.imbalance)
+
+    def check_files(self, settings: DataSettings) -> None:
+        """Refuse a list of classes or of images that cannot be used."""
+        if class_list(settings.classes) and not Path(settings.data).is_dir():
+            raise ValueError(
+                f"classes: only a folder with one subfolder per class has a choice of classes, got {settings.data}"
+            )
+        rule, _, file = settings.imbalance.partition(":")
+        if rule == "index" and not Path(file).is_file():
+            raise ValueError(f"imbalance: expected a file of indices after 'index:', but {file} is not a file")
+
+    def has_data(self, name: str, root: Path | None) -> bool:
+        """Return whether a name is that of a built-in set, or of one that torchvision reads, which is downloaded."""
+        if name in NAMED and name not in DRAWINGS:
+            load(name, root=root)
+        return name in NAMED
+
+    def list_data(self) -> Sequence[str]:
+        """Return the name, the number of classes and the origin of each data set that is known by its name."""
+        return list_named()
+
+    def inspect(self, settings: DataSettings) -> Iterator[str]:
+        """Read every image; yield splits, classes, sizes, kinds of images, duplicates, broken files and what looks wrong."""
+        return describe_files(
+            with_limit(load(settings.data, classes=settings.classes), settings.max_megapixels), settings.data
+        )
+
+    def load_task(self, name: str, data: str) -> Split | None:
+        """Load PASCAL VOC, whose images have several classes."""
+        return load_voc(Path(data)) if name == "voc2007" else None
+
+    def contact_sheet(self, source: Source, views: Views, *, seed: int = 0) -> bytes:
+        """Return a PNG with some images in the first row and two views of each in the rows below."""
+        return contact_sheet(source, views, seed=seed)
+
+    def thumbnails(self, inputs: Tensor, views: Views) -> list[bytes]:
+        """Return inputs (B, 3, H, W) as PNG files of one size."""
+        return thumbnails(inputs, views)
+
     def can_stream(self, name: str) -> bool:
         """Return whether the images are files, of a folder or of a data set of torchvision."""
         return can_stream(name)
 
-    def load(self, settings: DataSettings, root: Path | None, views: ViewMaker, *, encoder: str = "") -> Split:
+    def load(self, settings: DataSettings, root: Path | None, views: Views, *, encoder: str = "") -> Split:
         """Load a data set by name, from a folder or an .npz file; apply the limit and the class imbalance."""
-        assert isinstance(views, Views)
         if settings.stream and not self.can_stream(settings.data):
             raise ValueError(f"stream: only a folder of images can be streamed, got {settings.data}")
         # With other data to evaluate on, nothing needs to be held out of the training.
@@ -67,7 +128,7 @@ class ImageModality:
         """Return `count` views by the name of an augmentation recipe, at its own size unless `size` is another."""
         return Views.named(name, count, size=size or None)
 
-    def suggest(self, settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
+    def suggest(self, settings: DataSettings, chosen: Settings, device: torch.device) -> Suggestion:
         """Choose views, size, encoder and batch for the images and the device, looking at a sample of the images."""
         return suggest(settings, chosen, device)
 
@@ -75,47 +136,47 @@ class ImageModality:
         """Raise ValueError if no encoder has this name."""
         check_encoder(name)
 
-    def encoders(self, settings: Any, views: ViewMaker) -> dict[str, Encoder]:
+    def encoders(self, settings: NetworkSettings, views: Views) -> dict[str, Encoder]:
         """Build the encoder of a run."""
         return {"images": self.encoder(settings.encoder, views)}
 
-    def encoder(self, name: str, views: ViewMaker) -> Encoder:
+    def encoder(self, name: str, views: Views) -> Encoder:
         """Build an encoder; raise ValueError if it cannot take the size of these views."""
-        assert isinstance(views, Views)
         sizes = list(dict.fromkeys(recipe.size for recipe in views.recipes))
         check_sizes(name, sizes)
         return encoder(name, sizes[0])
+
+    def check_initial_weights(self, encoder: str, init: str) -> None:
+        """Refuse an encoder that starts from the weights of a package that is not installed."""
+        if not init:
+            check_installed_weights(encoder)
+
+    def load_initial_weights(self, settings: NetworkSettings, encoders: Mapping[str, Encoder]) -> None:
+        """Load the weights of an installed package, if the encoder has some."""
+        load_installed_weights(settings.encoder, encoders["images"])
 
     def prepare(self, network: nn.Module) -> nn.Module:
         """Convert weights to channels last, the layout in which convolutions run fastest."""
         return network.to(memory_format=torch.channels_last)
 
-    def keep(self, folder: Path, encoder: Encoder, split: Split, views: ViewMaker) -> None:
-        """Do nothing: images need no more than the weights and the settings of the run."""
-        return
-
-    def decode(self, samples: Tensor | Sequence[Any], views: ViewMaker) -> Tensor:
+    def decode(self, samples: Tensor | Sequence[Any], views: Views) -> Tensor:
         """Return uint8 images (B, 3, H, W) of such a tensor, or of a list of paths or PIL images."""
-        assert isinstance(views, Views)
         return decode(samples, views)
 
-    def describe_input(self, views: ViewMaker) -> dict[str, str]:
+    def describe_input(self, views: Views) -> dict[str, str]:
         """Describe resizing, crop and normalisation of the images that the encoder expects."""
-        assert isinstance(views, Views)
         return InputDescription.of(views).metadata()
 
     def described_views(self, description: Mapping[str, str]) -> Views:
         """Return views for evaluation by their description; raise ValueError that says what is missing."""
         return InputDescription.read(description).views
 
-    def usage(self, encoder: str, width: int, views: ViewMaker, file: str) -> str:
+    def usage(self, encoder: str, width: int, views: Views, file: str) -> str:
         """Return code with torchvision, timm or onnxruntime that computes the features of image files."""
-        assert isinstance(views, Views)
         return usage(encoder, width, InputDescription.of(views), file)
 
-    def example_input(self, views: ViewMaker) -> Tensor:
+    def example_input(self, views: Views) -> Tensor:
         """Return two black images of the size of the views."""
-        assert isinstance(views, Views)
         return torch.zeros(2, 3, views.recipes[0].size, views.recipes[0].size)
 
 

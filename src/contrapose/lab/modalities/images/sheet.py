@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate, pad
 
 from contrapose.lab.modalities.images.views import Views
-from contrapose.lab.modalities.modality import Source
+from contrapose.lab.modalities.source import Source
 
 _CELL, _GAP = 64, 4  # pixels
 

@@ -28,7 +28,8 @@ from contrapose.lab.modalities.images.folder import Listing, list_images
 from contrapose.lab.modalities.images.images import Images, class_counts, fingerprint
 from contrapose.lab.modalities.images.memory import check_memory
 from contrapose.lab.modalities.images.views import Recipe, Views
-from contrapose.lab.modalities.modality import DataSettings, Source, Split, ViewMaker
+from contrapose.lab.modalities.modality import DataSettings
+from contrapose.lab.modalities.source import Source, Split, ViewMaker
 from contrapose.lab.workers import TIMEOUT, LoadingFailed, start_loading
 
 _POLL = 2.0  # seconds between two checks for dead workers

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from contrapose.lab.modalities.images.stream import Files
-from contrapose.lab.modalities.modality import Split
+from contrapose.lab.modalities.source import Split
 
 
 def load_voc(folder: Path) -> Split:

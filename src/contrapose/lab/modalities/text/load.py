@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contrapose.lab.modalities.modality import DataSettings, Retrieval, Split
+from contrapose.lab.modalities.modality import DataSettings
+from contrapose.lab.modalities.source import Retrieval, Split
 from contrapose.lab.modalities.text.built_in import BUILT_IN, BuiltInTexts
 from contrapose.lab.modalities.text.files import TextFile, is_text_file, open_texts
 from contrapose.lab.modalities.text.sentences import Sentences

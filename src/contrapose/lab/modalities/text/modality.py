@@ -1,37 +1,61 @@
-"""The text modality: files of sentences or pairs, views by dropout, and transformers behind the `Modality` protocol."""
+"""The text modality: files of sentences or pairs, views by dropout, and transformers behind `Modality`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from contrapose.lab.modalities.modality import DataSettings, Split, Suggestion, ViewMaker
+from contrapose.lab.modalities.modality import DataSettings, Modality, NetworkSettings, Settings, Suggestion
+from contrapose.lab.modalities.source import Source, Split
 from contrapose.lab.modalities.text.built_in import BUILT_IN
-from contrapose.lab.modalities.text.encoders import VOCABULARY, EncoderName, Transformer, encoder
+from contrapose.lab.modalities.text.encoders import PREFIX, VOCABULARY, EncoderName, Transformer, encoder
+from contrapose.lab.modalities.text.evaluation.downstream import senteval, sts
+from contrapose.lab.modalities.text.evaluation.recorded import RecordedSTS
 from contrapose.lab.modalities.text.files import check_path
 from contrapose.lab.modalities.text.folder import write_folder
-from contrapose.lab.modalities.text.load import learn_tokenizer, load, open_data
-from contrapose.lab.modalities.text.pretrained import load_tokenizer, longest_input, quiet
-from contrapose.lab.modalities.text.sentences import Sentences
+from contrapose.lab.modalities.text.load import all_pairs, is_text, learn_tokenizer, load, open_data
+from contrapose.lab.modalities.text.pretrained import load_sentence_encoder, load_tokenizer, longest_input, quiet
+from contrapose.lab.modalities.text.sentences import Sentences, count_tokens
+from contrapose.lab.modalities.text.settings import SMOKE_TEXT, TEXT_SETTINGS
 from contrapose.lab.modalities.text.suggest import suggest
 from contrapose.lab.modalities.text.usage import usage
 from contrapose.lab.modalities.text.views import DEFAULT_LENGTH, NO_TOKEN, TextViews
 from contrapose.lab.networks.encoder import Encoder
 
+_LONGEST = 128  # tokens: SentEval's sentences are not cut to the length of the training
 KEPT = "encoder"  # folder of a run's directory: the encoder's tokenizer and configuration
 
 
-@dataclass(frozen=True)
-class TextModality:
+class TextModality(Modality[TextViews]):
     """Files of sentences or pairs, tokens, and transformers."""
 
-    noun: str = "sentences"
+    noun = "sentences"
+    settings = TEXT_SETTINGS
+    chosen_with_views = ("size", "view_count")  # the number of views may be that of the columns
+    catalogue_data = "simcse"
+    recorded = MappingProxyType({"sts": RecordedSTS()})
+    downstream = MappingProxyType({"sts": sts, "senteval": senteval})
+    needs_run_directory = True
+    exports_folder = True
+    expected_data = "a file with one sentence a line"
+    smoke_settings = SMOKE_TEXT
+    evaluation_options = "contrapose.lab.modalities.text.commands.evaluate:SentenceOptions"
+    prefix = PREFIX
+    unscored = (
+        "has no labels and no held-out pairs to score with; give a file of pairs (and --hold-out above 0), or score sentences "
+        "with --record sts:FILE@1, or with --sts FILE or --transfer FILE of `contrapose evaluate`"
+    )
+
+    def recognises(self, data: str) -> bool:
+        """Return whether data is the built-in set, or a file whose ending says that it is text."""
+        return is_text(data)
 
     def check_data(self, name: str, argument: str = "data") -> None:
         """Refuse a name that is neither the built-in set nor a file of texts."""
@@ -46,9 +70,8 @@ class TextModality:
         """Return True: tokens of any file can be moved to the device batch by batch."""
         return True
 
-    def load(self, settings: DataSettings, root: Path | None, views: ViewMaker, *, encoder: str) -> Split:
+    def load(self, settings: DataSettings, root: Path | None, views: TextViews, *, encoder: str) -> Split:
         """Load the texts as tokens of the encoder, which are cached in `root`."""
-        assert isinstance(views, TextViews)
         cache = (root or Path("data")) / "tokens"
         split = load(settings, self._tokenizer(encoder, views, settings), length=views.length, cache=cache)
         assert isinstance(split.train, Sentences)
@@ -56,6 +79,24 @@ class TextModality:
             views.check_columns(split.train.columns)
         # Only the columns of a pair are compared with each other; other recipes compare first texts.
         return replace(split, train=replace(split.train, compared=1 if views.recipe == "columns" else 0))
+
+    def load_for_evaluation(
+        self, settings: DataSettings, root: Path | None, views: TextViews, *, encoder: str
+    ) -> Split:
+        """Load all of the texts; pairs are all there to measure retrieval with."""
+        return all_pairs(self.load(replace(settings, hold_out=0.0), root, views, encoder=encoder))
+
+    def has_data(self, name: str, root: Path | None) -> bool:
+        """Return whether a name is that of a built-in set."""
+        return name in BUILT_IN
+
+    def count_words(self, *sources: Source) -> list[Tensor]:
+        """Return how often each token is in each text, (N, V), where V counts the tokens that are in any text."""
+        return count_tokens([source for source in sources if isinstance(source, Sentences)])
+
+    def texts(self, source: Source) -> Sequence[str]:
+        """Return the first text of each row."""
+        return source.texts() if isinstance(source, Sentences) else ()
 
     def _tokenizer(self, encoder: str, views: TextViews, settings: DataSettings) -> Any:
         """Return the tokenizer that a run keeps, that of the encoder's folder, or one that is learned from the data."""
@@ -68,7 +109,7 @@ class TextModality:
         """Return `count` views by the name of a recipe, of at most `size` tokens."""
         return TextViews(name, count, size or DEFAULT_LENGTH, folder=None if folder is None else folder / KEPT)
 
-    def suggest(self, settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
+    def suggest(self, settings: DataSettings, chosen: Settings, device: torch.device) -> Suggestion:
         """Choose views, encoder and batch for the texts and the device."""
         return suggest(settings, chosen, device)
 
@@ -76,13 +117,12 @@ class TextModality:
         """Raise ValueError if no encoder has this name."""
         EncoderName.parse(name)
 
-    def encoders(self, settings: Any, views: ViewMaker) -> dict[str, Encoder]:
+    def encoders(self, settings: NetworkSettings, views: TextViews) -> dict[str, Encoder]:
         """Build the encoder of a run."""
         return {"text": self.encoder(settings.encoder, views)}
 
-    def encoder(self, name: str, views: ViewMaker) -> Encoder:
+    def encoder(self, name: str, views: TextViews) -> Encoder:
         """Build an encoder; with the folder of a run, by its configuration and without the weights that it started from."""
-        assert isinstance(views, TextViews)
         made = encoder(name, views.folder)
         assert isinstance(made.network, Transformer)
         longest = longest_input(made.network.model)
@@ -90,18 +130,26 @@ class TextModality:
             raise ValueError(f"size: expected at most {longest} tokens for the encoder {name}, got {views.length}")
         return made
 
-    def prepare(self, network: nn.Module) -> nn.Module:
-        """Return the network: its weights need no layout of their own."""
-        return network
+    def check_initial_weights(self, encoder: str, init: str) -> None:
+        """Refuse a file of weights, which has no tokenizer."""
+        if init:
+            raise ValueError(
+                "init: texts start from a folder; use --encoder hf:FOLDER, such as `contrapose export` writes"
+            )
 
-    def keep(self, folder: Path, encoder: Encoder, split: Split, views: ViewMaker) -> None:
+    def downstream_views(self, encoder: Encoder, views: TextViews) -> TextViews:
+        """Return views of longer texts than in training, as far as the encoder takes them."""
+        assert isinstance(encoder.network, Transformer)
+        return replace(views, length=int(min(_LONGEST, longest_input(encoder.network.model))))
+
+    def keep(self, folder: Path, encoder: nn.Module, split: Split, views: TextViews) -> None:
         """Write tokenizer, pooling and configuration of the encoder to a run's directory."""
         assert isinstance(split.train, Sentences)
-        assert isinstance(views, TextViews)
         self.keep_tokenizer(folder, encoder, split.train.tokenizer, views)
 
-    def keep_tokenizer(self, folder: Path, encoder: Encoder, tokenizer: Any, views: TextViews) -> None:
+    def keep_tokenizer(self, folder: Path, encoder: nn.Module, tokenizer: Any, views: TextViews) -> None:
         """Write tokenizer, pooling and configuration of an encoder to a run's directory, unless they are there."""
+        assert isinstance(encoder, Encoder)
         assert isinstance(encoder.network, Transformer)
         if views.kept is not None:  # the tokens that the weights have learned
             return
@@ -110,17 +158,16 @@ class TextModality:
         write_folder(unfinished, encoder.network, tokenizer, length=views.length, weights=False)
         unfinished.replace(folder / KEPT)
 
-    def export(self, folder: Path, encoder: Encoder, views: ViewMaker) -> None:
+    def export(self, folder: Path, encoder: Encoder, views: TextViews) -> str:
         """Write a folder that SentenceTransformer and transformers load."""
         assert isinstance(encoder.network, Transformer)
-        assert isinstance(views, TextViews)
         assert views.folder is not None
         with quiet():
             write_folder(folder, encoder.network, load_tokenizer(views.folder), length=views.length, weights=True)
+        return f'load it with SentenceTransformer("{folder}"), or here as {PREFIX}{folder}'
 
-    def decode(self, samples: Tensor | Sequence[Any], views: ViewMaker) -> Tensor:
+    def decode(self, samples: Tensor | Sequence[Any], views: TextViews) -> Tensor:
         """Return token ids (B, 1, L) of texts; a tensor of such ids is returned unchanged."""
-        assert isinstance(views, TextViews)
         if isinstance(samples, Tensor):
             return samples
         if views.folder is None:
@@ -133,28 +180,31 @@ class TextModality:
         ids: Tensor = tokenizer(list(samples), **options)["input_ids"]
         return torch.where(ids == tokenizer.pad_token_id, NO_TOKEN, ids)[:, None]
 
+    def embed_elsewhere(self, folder: Path, settings: DataSettings) -> tuple[Tensor, Sequence[str]]:
+        """Return the features of texts by the sentence encoder in a folder of Hugging Face, and the texts."""
+        texts = [row[0] for row in open_data(settings).rows()]
+        return load_sentence_encoder(folder)(texts), texts
+
     def is_truncated(self, text: str, views: TextViews) -> bool:
         """Return whether a text has more tokens than the encoder of a run takes."""
         assert views.folder is not None
         options = {"truncation": True, "max_length": views.length, "return_overflowing_tokens": True}
         return len(_kept_tokenizer(views.folder)(text, **options)["input_ids"]) > 1
 
-    def describe_input(self, views: ViewMaker) -> dict[str, str]:
+    def describe_input(self, views: TextViews) -> dict[str, str]:
         """Describe the length of texts, in tokens."""
-        assert isinstance(views, TextViews)
         return {"modality": "text", "length": str(views.length)}
 
     def described_views(self, description: Mapping[str, str]) -> TextViews:
         """Raise ValueError: an encoder of texts is exported as a folder, with its tokenizer."""
         raise ValueError("a file of weights has no tokenizer; load the folder that `export` wrote with hf:FOLDER")
 
-    def usage(self, encoder: str, width: int, views: ViewMaker, file: str) -> str:
+    def usage(self, encoder: str, width: int, views: TextViews, file: str) -> str:
         """Return code with sentence-transformers that embeds texts."""
         return usage(file)
 
-    def example_input(self, views: ViewMaker) -> Tensor:
+    def example_input(self, views: TextViews) -> Tensor:
         """Return two texts of one token."""
-        assert isinstance(views, TextViews)
         return torch.zeros(2, views.length, dtype=torch.long)
 
 

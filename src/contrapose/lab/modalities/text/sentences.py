@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contrapose.lab.modalities.modality import ViewMaker
+from contrapose.lab.modalities.source import ViewMaker
 from contrapose.lab.modalities.text.tokens import Texts
 from contrapose.lab.modalities.text.views import NO_TOKEN
 from contrapose.randomness import bits
@@ -132,3 +132,13 @@ def _trim(rows: Tensor) -> Tensor:
     if rows.is_cuda:  # reading the length back would wait for the GPU, which pads faster than that
         return rows
     return rows[..., : max(1, int((rows != NO_TOKEN).sum(-1).max()))]
+
+
+def count_tokens(sources: Sequence[Sentences]) -> list[Tensor]:
+    """Return how often each token is in the first text of each row, (N, V), where V counts the tokens that are in any text."""
+    tokens = [source.tokens[:, 0] for source in sources]
+    padding = sources[0].tokenizer.pad_token_id
+    vocabulary, rows = torch.unique(torch.cat(tokens), return_inverse=True)
+    counts = torch.zeros(len(rows), len(vocabulary)).scatter_add_(1, rows, torch.ones(rows.shape))
+    counts[:, vocabulary == padding] = 0
+    return list(counts.split([len(part) for part in tokens]))

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from contrapose.lab.modalities.modality import ViewMaker
+from contrapose.lab.modalities.source import ViewMaker
 from contrapose.randomness import bits, uniform
 from contrapose.validate import check_known
 

@@ -11,20 +11,25 @@ from contrapose.lab.studies.dystress.methods import method_rows
 from contrapose.lab.studies.measures import SentenceScore
 from contrapose.lab.studies.study import Quantity, Settings, Study, StudyData
 from contrapose.lab.training import PRESETS
-from contrapose.lab.training.sentence_presets import DYSTRESS_ROWS, dystress_preset
 
-_PRESET = "simcse/wiki1m"
+_PRESET, _DYSTRESS = "simcse/wiki1m", "dystress/wiki1m-"
 _SEEDS = 5  # SimCSE's published seeds differ by up to 2 points
 
 
-def _row_name(low: float, high: float, shift: float | None) -> str:
-    return f"{low:g}–{high:g}" + ("" if shift is None else f", {shift:g}")
+def _row_name(preset: str) -> str:
+    """Return the temperatures and the shift of a preset.
+
+    >>> _row_name("dystress/wiki1m-0.03-0.05-s-0.4")
+    '0.03–0.05, -0.4'
+    """
+    temperatures, _, shift = preset.removeprefix(_DYSTRESS).partition("-s")
+    return temperatures.replace("-", "–") + (f", {shift}" if shift else "")
 
 
 _PRESETS = {
     "SimCSE": _PRESET,
     "MACL": "macl/wiki1m",
-    **{_row_name(*row): dystress_preset(*row) for row in DYSTRESS_ROWS},
+    **{_row_name(name): name for name in PRESETS if name.startswith(_DYSTRESS)},
     "before training": _PRESET,  # the encoder that SimCSE's run starts from
 }
 _METHODS: Mapping[str, Settings] = {name: {"loss": PRESETS[preset]["loss"]} for name, preset in _PRESETS.items()}

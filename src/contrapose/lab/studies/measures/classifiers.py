@@ -46,7 +46,9 @@ class LinearProbe(Evaluation):
         """Return the accuracy, the images, the training of the probe, and how often a run records it."""
         probe = replace(PROBES[self.probe], best=self.best)
         probe = probe.shortened(self.epochs) if self.epochs else probe
-        recorded = [measure.every for measure in recorded_measures(run.record) if measure.probe == self.probe]
+        recorded = [
+            measure.every for measure in recorded_measures(run.record, run.kind.recorded) if measure.probe == self.probe
+        ]
         every = f", after every {recorded[0]} epochs of the training" if recorded else ""
         of = f" of a linear probe of the encoder's output on {_bank(run)}: {probe.describe()}{every}"
         return Words(_ACCURACY[self.top], of)
@@ -174,8 +176,8 @@ class FineTuning(Evaluation):
                 views=model.views,
                 device=model.device,
                 seed=model.run.seed,
-                workers=model.workers,
-                timeout=model.timeout,
+                workers=model.reader.workers,
+                timeout=model.reader.timeout,
             )
         return {self.key: scores["top1"]}
 

@@ -49,7 +49,7 @@ def random_views(model: Model, source: Source, *, epoch: int, batch: int) -> Ite
     """Yield one random view (B, …) of each sample, in order, as the training draws it in this epoch. Files are streamed."""
     run = model.run
     views = run.kind.views(run.views, 1, size=run.size)
-    reader = source.reader(views, model.device, workers=model.workers, timeout=model.timeout)
+    reader = source.reader(views, model.device, workers=model.reader.workers, timeout=model.reader.timeout)
     batches = [list(range(first, min(first + batch, len(source)))) for first in range(0, len(source), batch)]
     for parts in reader.train(batches, seed=run.seed, epoch=epoch):
         yield parts[0][0]

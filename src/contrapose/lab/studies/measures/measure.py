@@ -19,7 +19,6 @@ from typing import Any, ClassVar, NamedTuple
 from contrapose.lab.modalities import Split
 from contrapose.lab.studies.run_directory import Reading, RunDirectory
 from contrapose.lab.training import Model, Run
-from contrapose.lab.training.caption_model import CaptionModel
 
 
 class Words(NamedTuple):
@@ -127,8 +126,8 @@ class Evaluation(Measure, ABC):
     def take(self, context: Context) -> dict[str, Any]:
         """Return `evaluate` with the paths of the data beside each value: on other data it is another number."""
         model, paths = context.model, self._paths(context.downstream)
-        if isinstance(model, CaptionModel) != (self.towers == 2):
-            towers = "one encoder" if self.towers == 2 else "an encoder of images and one of captions"
+        if len(model.towers) != self.towers:
+            towers = f"encoders of {' and '.join(model.towers)}" if len(model.towers) > 1 else "one encoder"
             raise ValueError(
                 f"measures: {self.key} cannot be computed of a run on {model.run.data}, which has {towers}"
             )

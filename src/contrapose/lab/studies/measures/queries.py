@@ -16,8 +16,6 @@ from torch import Tensor
 
 from contrapose.lab.evaluation import Measures
 from contrapose.lab.modalities import Source, Split
-from contrapose.lab.modalities.images.sheet import thumbnails
-from contrapose.lab.modalities.images.views import Views
 from contrapose.lab.report.embedding import project_to_plane
 from contrapose.lab.studies.measures.measure import Context, Evaluation, Words
 from contrapose.lab.training import Model, Run
@@ -109,14 +107,13 @@ def _pictures(model: Model, batches: QueryBatches, positive: Tensor, negative: T
     chosen = [*ranked[:shown].tolist(), *ranked[len(ranked) - shown :].tolist()]
     images = torch.tensor([0, *(1 + number for number in chosen)])  # negative j of query 0 is image j + 1
     raw, views = batches.raw[images.to(model.device)], model.views
-    assert isinstance(views, Views)
     seed = Measures().seed
     drawn = views.draw(raw, images.to(model.device), seed=seed, epoch=0)
     own = raw[:1].expand(POSITIVES, *raw.shape[1:])
     epochs = torch.arange(1, 1 + POSITIVES, device=model.device)
     positives = views.draw(own, torch.zeros_like(epochs), seed=seed, epoch=epochs)
     plain, augmented, others = (
-        [base64.b64encode(png).decode() for png in thumbnails(inputs, views)]
+        [base64.b64encode(png).decode() for png in model.kind.thumbnails(inputs, views)]
         for inputs in (views.plain(raw), drawn, positives)
     )
     names = _class_names(batches.sample, images)

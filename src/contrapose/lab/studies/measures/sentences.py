@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
-from contrapose.lab.evaluation.sentences import evaluate_sts, evaluate_transfer, read_sts, read_transfer
 from contrapose.lab.modalities import Split
-from contrapose.lab.modalities.text.encoders import Transformer
-from contrapose.lab.modalities.text.pretrained import longest_input
-from contrapose.lab.modalities.text.sentences import Sentences
-from contrapose.lab.modalities.text.views import TextViews
+from contrapose.lab.modalities.evaluations import DownstreamData
 from contrapose.lab.studies.measures.downstream import MADE, DownstreamEvaluation
 from contrapose.lab.studies.measures.measure import Context, Words
-from contrapose.lab.studies.synthetic_sentences import TRIAL_CLASSIFIER, TRIAL_TEXTS, synthetic_pairs, synthetic_tasks
 from contrapose.lab.training import Model, Run, build
 from contrapose.lab.training.embedder import Embedder
 from contrapose.lab.training.kept import best_epoch
-
-_LONGEST = 128  # tokens: SentEval's sentences are not cut to the length of the training
+from contrapose.lab.training.model import model_of
 
 
 @dataclass(frozen=True)
@@ -52,30 +45,31 @@ class SentenceScore(DownstreamEvaluation):
 
     def evaluate(self, context: Context) -> dict[str, float | None]:
         """Return all scores of the file; None for one that the file does not have."""
-        model, split, path = context.model, context.split, context.downstream[self.data_set]
-        embedder = _embedder(model, split, self.weights)
-        if self.data_set == "sts":
-            pairs = synthetic_pairs(_texts(split)) if path == MADE else read_sts(Path(path))
-            scores = evaluate_sts(embedder.embed_once, pairs)
-        else:
-            tasks = synthetic_tasks(_texts(split)) if path == MADE else read_transfer(Path(path))
-            classifier = TRIAL_CLASSIFIER if path == MADE else None
-            scores = evaluate_transfer(
-                embedder.embed_once, tasks, classifier=classifier, device=model.device, seed=model.run.seed
-            )
+        model, path = context.model, context.downstream[self.data_set]
+        data = DownstreamData(
+            name=self.data_set,
+            path="" if path == MADE else path,
+            split=context.split,
+            device=model.device,
+            seed=model.run.seed,
+        )
+        embedder = _embedder(model, context.split, self.weights)
+        scores = model.kind.downstream[self.data_set]({model.run.modality: embedder}, data)
         return {replace(self, score=score).key: value for score, value in {self.score: None, **scores}.items()}
 
 
 def _embedder(model: Model, split: Split, weights: str) -> Embedder:
     """Return the encoder of a measure, with inputs longer than in training, in float32."""
     # The seed, or the folder that a run starts from, gives the same weights again.
-    encoder = build(model.run, len(split.train)).encoder.to(model.device) if weights else _best(model).encoder
-    assert isinstance(encoder.network, Transformer)
-    assert isinstance(model.views, TextViews)
-    views = replace(model.views, length=int(min(_LONGEST, longest_input(encoder.network.model))))
+    encoder = _at_start(model, split).encoder if weights else _best(model).encoder
+    views = model.kind.downstream_views(encoder, model.views)
     embedder = Embedder(encoder, views, model.kind, model.device)
     embedder.evaluation_context = model.evaluation_context
     return embedder
+
+
+def _at_start(model: Model, split: Split) -> Model:
+    return model_of(model.run, build(model.run, len(split.train)).to(model.device), model.device, folder=model.folder)
 
 
 def _best(model: Model) -> Model:
@@ -84,8 +78,3 @@ def _best(model: Model) -> Model:
         return model
     best = best_epoch(model.folder, model.run.keep_best)
     return model if best is None else model.at_epoch(best[0])
-
-
-def _texts(split: Split) -> list[str]:
-    assert isinstance(split.train, Sentences)
-    return split.train.subset(range(min(len(split.train), TRIAL_TEXTS))).texts()

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from contrapose.lab.evaluation import PROTOCOLS, TRANSFER_SETS, transfer_score
 from contrapose.lab.modalities import Split
-from contrapose.lab.modalities.images.voc import load_voc
 from contrapose.lab.networks.encoder import Encoder
 from contrapose.lab.studies.measures.downstream import SUPERVISED, DownstreamEvaluation, weights_file
 from contrapose.lab.studies.measures.initial_model import start
@@ -72,17 +71,15 @@ class Transfer(DownstreamEvaluation):
                 views=model.views,
                 device=model.device,
                 seed=model.run.seed,
-                workers=model.workers,
-                timeout=model.timeout,
+                workers=model.reader.workers,
+                timeout=model.reader.timeout,
             )
         return {self.key: value}
 
 
 def load_transfer_data(model: Model, name: str, data: str, root: Path | None) -> Split:
     """Load a data set to transfer to; images on disk stay there, because a few shots read few of them."""
-    if name == "voc2007":
-        return load_voc(Path(data))
-    return prepare_other(model.run, data, root, stream=True)
+    return model.kind.load_task(name, data) or prepare_other(model.run, data, root, stream=True)
 
 
 def chosen_encoder(model: Model, split: Split, weights: str, given: Mapping[str, str]) -> Encoder:

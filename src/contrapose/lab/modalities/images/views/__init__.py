@@ -17,7 +17,7 @@ from torch import Tensor
 
 from contrapose.lab.modalities.images.views.recipe import Recipe
 from contrapose.lab.modalities.images.views.recipes import LOCAL, RECIPES
-from contrapose.lab.modalities.modality import AUGMENTATIONS
+from contrapose.lab.modalities.source import AUGMENTATIONS
 from contrapose.validate import check_known
 
 __all__ = ["RECIPES", "Recipe", "Views"]

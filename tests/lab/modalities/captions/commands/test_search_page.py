@@ -12,10 +12,17 @@ import pytest
 import torch
 from PIL import Image
 
+from contrapose.lab.modalities.captions.commands.pages import (
+    Match,
+    SearchResult,
+    retrieval_rows,
+    retrieval_sheet,
+    search_page,
+    thumbnail,
+)
 from contrapose.lab.modalities.tars import list_tar
 from contrapose.lab.report.document import Document, Section
 from contrapose.lab.report.render import as_html, write
-from contrapose.lab.report.search import Match, SearchResult, retrieval_rows, retrieval_sheet, search_page, thumbnail
 
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from contrapose.lab.evaluation.retrieval import check_finite, wrong_before_right
-from contrapose.lab.modalities import Source
 from contrapose.lab.modalities.images.class_names import CLASS_NAMES
+from contrapose.lab.modalities.source import Source
+from contrapose.metrics.retrieval import check_finite, wrong_before_right
 from contrapose.pairs import unit
 from contrapose.validate import check_count, check_embeddings, check_index, check_values, check_width, nearest
 

@@ -8,17 +8,18 @@ sentences in place of wiki1m's million, set `--parts` and `--epochs` to n / 8000
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from contrapose.lab.training.baselines import Settings
-from contrapose.lab.training.method_settings import TEXT_SETTINGS
+from contrapose.lab.modalities.modality import Settings
+from contrapose.lab.modalities.text.settings import TEXT_SETTINGS
 
 # Lowest and highest temperature, and shift, of each DySTreSS row.
-DYSTRESS_ROWS: tuple[tuple[float, float, float | None], ...] = (
+_DYSTRESS_ROWS: tuple[tuple[float, float, float | None], ...] = (
     (0.03, 0.05, None), (0.03, 0.05, -0.2), (0.03, 0.05, -0.4), (0.03, 0.05, -0.6),
     (0.02, 0.05, -0.4), (0.05, 0.07, -0.4), (0.04, 0.05, -0.4),
 )  # fmt: skip
 # SimCSE's settings, which DySTreSS follows. bf16 in place of fp16 is our choice: it needs no scaling of the loss.
-_SIMCSE: Settings = {
+_SIMCSE: dict[str, Any] = {
     **TEXT_SETTINGS, "head": "simcse", "warmup": 0.0, "data": "wiki1m_for_simcse.txt", "encoder": "hf:bert-base-uncased",
     "views": "dropout", "size": 32,
     "optimiser": "adamw", "lr": 3e-5, "weight_decay": 0.0, "batch": 64, "epochs": 125, "parts": 125, "knn_every": 125,
@@ -26,10 +27,10 @@ _SIMCSE: Settings = {
 }  # fmt: skip
 
 
-def dystress_preset(low: float, high: float, shift: float | None) -> str:
+def _dystress_name(low: float, high: float, shift: float | None) -> str:
     """Return the name of a DySTreSS row's preset.
 
-    >>> dystress_preset(0.03, 0.05, -0.4)
+    >>> _dystress_name(0.03, 0.05, -0.4)
     'dystress/wiki1m-0.03-0.05-s-0.4'
     """
     return f"dystress/wiki1m-{low:g}-{high:g}" + ("" if shift is None else f"-s{shift:g}")
@@ -40,8 +41,8 @@ def _dystress_loss(low: float, high: float, shift: float | None) -> str:
     return f"dystress(temperature=cosine({low:g}, {high:g}{shifted}))"
 
 
-SENTENCES: Mapping[str, Settings] = {
+PRESETS: Mapping[str, Settings] = {
     "simcse/wiki1m": _SIMCSE | {"loss": "simclr(temperature=0.05)"},
     "macl/wiki1m": _SIMCSE | {"loss": "macl(temperature=0.05, alpha=2.0, center=0.8)"},
-    **{dystress_preset(*row): _SIMCSE | {"loss": _dystress_loss(*row)} for row in DYSTRESS_ROWS},
+    **{_dystress_name(*row): _SIMCSE | {"loss": _dystress_loss(*row)} for row in _DYSTRESS_ROWS},
 }

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from contrapose.lab.evaluation.sentences import TransferText, evaluate_transfer, read_transfer
-from contrapose.lab.evaluation.sentences.classifier import LogisticRegression, held_out_accuracy
-from contrapose.lab.evaluation.sentences.transfer import TRANSFER_TASKS
+from contrapose.lab.modalities.text.evaluation import TransferText, evaluate_transfer, read_transfer
+from contrapose.lab.modalities.text.evaluation.classifier import LogisticRegression, held_out_accuracy
+from contrapose.lab.modalities.text.evaluation.transfer import TRANSFER_TASKS
 
 HEADER = "task\tsplit\tlabel\ttext\ttext2\n"
 SHORT = LogisticRegression(passes=2, max_evaluations=4, patience=2, lr=0.05)

@@ -2,42 +2,42 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from contrapose.lab.evaluation import (
-    CaptionIndex,
-    caption_chance,
-    caption_recall,
+from contrapose.lab.modalities.captions.commands.pages import retrieval_rows, retrieval_sheet
+from contrapose.lab.modalities.captions.files import CaptionList, open_captions
+from contrapose.lab.modalities.captions.pretrained import load_image_text_model
+from contrapose.lab.modalities.captions.recall import CaptionIndex, caption_chance, caption_recall
+from contrapose.lab.modalities.captions.zero_shot import (
+    choose_templates,
     class_embeddings,
+    class_name_notes,
+    find_class_names,
     zero_shot_chance,
     zero_shot_scores,
 )
-from contrapose.lab.evaluation.zero_shot import choose_templates, class_name_notes, find_class_names
-from contrapose.lab.modalities import Source
-from contrapose.lab.modalities.captions.files import CaptionList, open_captions
-from contrapose.lab.modalities.captions.pretrained import load_image_text_model
 from contrapose.lab.modalities.images.images import Images
 from contrapose.lab.modalities.images.load import check_name, load
 from contrapose.lab.modalities.images.stream import without_broken
 from contrapose.lab.modalities.images.views import Recipe
+from contrapose.lab.modalities.modality import CommonOptions
+from contrapose.lab.modalities.source import Source
 from contrapose.lab.report.document import Document, Section
 from contrapose.lab.report.render import as_html
-from contrapose.lab.report.search import retrieval_rows, retrieval_sheet
-from contrapose.lab.training.caption_model import CaptionModel
+from contrapose.lab.training import Model
+from contrapose.lab.training.sources import find_data
 from contrapose.metrics import two_tower_measures
 from contrapose.pairs import unit
 from contrapose.randomness import permutation
 from contrapose.validate import check_directory
 
-CLIP_PREFIX = "clip:"
 _QUERIES = 12  # captions of a sheet
 _PARTS = ("test", "val")  # of images with captions, in order of preference; without them, all images are used
 
@@ -55,6 +55,11 @@ class ImageTextOptions:
     """Options for models of images and texts: clip: and a local folder of CLIP or SigLIP, saved by transformers or open_clip,
     whose weights must be safetensors; no code in the folder is executed."""
 
+    purpose: ClassVar[str] = "models of images and texts, as in clip:FOLDER"
+    takes: ClassVar[str] = "a model of images and texts takes --zero-shot, --captions or --sheet"
+    shared: ClassVar[tuple[str, ...]] = ("columns", "data_root", "skip_broken")
+    for_folders: ClassVar[tuple[str, ...]] = ()
+    replaces: ClassVar[bool] = True
     zero_shot: str = ""
     """Data set whose test images are classified by the names of their classes: a name, a folder with one subfolder per class,
     or an .npz file. Without test images, all of its images are."""
@@ -75,17 +80,30 @@ class ImageTextOptions:
         """Whether there is data to evaluate on."""
         return bool(self.zero_shot) or self.captions is not None
 
-    def evaluate(self, path: Path, *, columns: tuple[str, ...], root: Path, skip_broken: bool) -> None:
-        """Print the scores of the model in a local folder as JSON."""
+    @property
+    def has_columns(self) -> bool:
+        """Whether the options name data with columns."""
+        return self.captions is not None
+
+    def evaluate_folder(self, folder: Path, common: CommonOptions) -> dict[str, Any]:
+        """Return the scores of the model in a local folder."""
         if not self.name_tasks:
             raise ValueError("zero-shot: there is nothing to evaluate; give data with --zero-shot or --captions")
         # Data is listed first, since a wrong name is found in less time than a model takes to load.
-        tasks = self.read(columns=columns, root=root, skip_broken=skip_broken)
-        model = load_image_text_model(path)
-        scores = tasks.score(Towers(model.embed_images, model.embed_texts))
-        print(json.dumps({"model": str(path), **scores}))
+        tasks = self.read(common)
+        model = load_image_text_model(folder)
+        return {"model": str(folder), **tasks.score(Towers(model.embed_images, model.embed_texts))}
 
-    def read(self, *, columns: tuple[str, ...], root: Path, skip_broken: bool) -> ImageTextTasks:
+    def score(self, model: Model, run: Path, common: CommonOptions) -> dict[str, float]:
+        """Return the scores of a run on images with captions: on its own test images unless other data is given."""
+        options = self
+        if options.captions is None and (options.sheet is not None or not options.zero_shot):
+            path = next(iter(find_data(model.run, run)), model.run.data)
+            options = replace(options, captions=Path(path))
+        common = replace(common, columns=common.columns or model.run.columns)
+        return options.read(common).score(towers_of(model))
+
+    def read(self, common: CommonOptions) -> ImageTextTasks:
         """List the data of both tasks; its images stay on disk."""
         templates = choose_templates(self.templates)
         if self.sheet is not None:
@@ -97,13 +115,13 @@ class ImageTextOptions:
         images: Source | None = None
         names: tuple[str, ...] = ()
         if self.zero_shot:
-            images = _labelled_images(self.zero_shot, root, skip_broken=skip_broken)
+            images = _labelled_images(self.zero_shot, common)
             names = find_class_names(images, self.class_names)
         elif self.class_names:
             raise ValueError("class-names: they are those of --zero-shot, which is not given")
         captions: CaptionList | None = None
         if self.captions is not None:
-            captions = open_captions(self.captions, columns=columns, skip_broken=skip_broken)
+            captions = open_captions(self.captions, columns=common.columns, skip_broken=common.skip_broken)
         return ImageTextTasks(images, names, templates, captions, self.sheet)
 
 
@@ -141,15 +159,16 @@ class ImageTextTasks:
         return _beside_chance(scores, zero_shot_chance(len(classes)), "zero_shot_")
 
 
-def towers_of(model: CaptionModel) -> Towers:
+def towers_of(model: Model) -> Towers:
     """Return how the model of a run embeds images and texts."""
 
     def embed_images(samples: Any) -> Tensor:
         # A tensor of images would otherwise be one batch, and a data set does not fit in one.
         size = model.views.evaluation_batch(model.device)
-        return torch.cat([model.images.embed(samples[first : first + size]) for first in range(0, len(samples), size)])
+        parts = [samples[first : first + size] for first in range(0, len(samples), size)]
+        return torch.cat([model.towers["images"].embed(part) for part in parts])
 
-    return Towers(embed_images, model.text.embed)
+    return Towers(embed_images, model.towers["text"].embed)
 
 
 def score_captions(data: CaptionList, towers: Towers, *, sheet: Path | None = None) -> dict[str, float]:
@@ -192,11 +211,11 @@ def _write_sheet(path: Path, pictures: Sequence[Any], index: CaptionIndex, image
     print(f"sheet {path}", file=sys.stderr)
 
 
-def _labelled_images(data: str, root: Path, *, skip_broken: bool) -> Source:
+def _labelled_images(data: str, common: CommonOptions) -> Source:
     """List the labelled test images of a data set or, without them, all of its images."""
     check_name(data, "zero-shot")
-    split = load(data, root=root, hold_out=0)
-    if skip_broken:
+    split = load(data, root=common.root, hold_out=0)
+    if common.skip_broken:
         split = without_broken(split, Recipe(32))  # any size: each file is decoded to see whether it can be
     _print_notes(split.notes)
     images = split.held_out

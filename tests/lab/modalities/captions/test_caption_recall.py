@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from contrapose.lab.evaluation import CaptionIndex, caption_chance, caption_recall, recall_at, retrieval
+from contrapose.lab.modalities.captions.recall import CaptionIndex, caption_chance, caption_recall
+from contrapose.metrics import recall_at, retrieval
 
 KS = (1, 5, 10)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from contrapose.extras import TEXT_PACKAGES, needs_extra
-from contrapose.lab.evaluation.sentences.tables import read_table
+from contrapose.lab.modalities.text.evaluation.tables import read_table
 from contrapose.metrics import alignment, uniformity
 from contrapose.pairs import unit
 

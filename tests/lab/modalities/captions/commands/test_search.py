@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from contrapose.lab.cli import main
-from contrapose.lab.cli.search import Search
+from contrapose.lab.modalities.captions.commands.search import Search
 from contrapose.lab.modalities.images.modality import IMAGES
 from contrapose.lab.modalities.images.views import Recipe, Views
 from contrapose.lab.networks.encoder import Encoder
@@ -38,8 +38,7 @@ class ColourWords(Embedder):
 class ColourModel:
     """A model with two towers into the space of colours; images are read, decoded and embedded as those of any run."""
 
-    images: Embedder
-    text: Embedder
+    towers: dict[str, Embedder]
     run: Run
     step: int = 7
 
@@ -47,8 +46,8 @@ class ColourModel:
 def colour_model(data: Path) -> Any:
     encoder = Encoder(nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), 3)
     views, cpu = Views((Recipe(16, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),)), torch.device("cpu")
-    towers = (Embedder(encoder, views, IMAGES, cpu), ColourWords(encoder, views, IMAGES, cpu))
-    return ColourModel(*towers, Run(data=str(data)))
+    towers = {"images": Embedder(encoder, views, IMAGES, cpu), "text": ColourWords(encoder, views, IMAGES, cpu)}
+    return ColourModel(towers, Run(data=str(data)))
 
 
 @pytest.fixture
@@ -104,7 +103,7 @@ def test_embeddings_are_kept_until_step_or_pictures_change(
     assert kept.name.startswith("step-00000007-")
     # Another encoder at the same step would find nothing: the second search does not use it.
     forgetful = colour_model(data)
-    forgetful.images.encoder.network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 3))
+    forgetful.towers["images"].encoder.network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 3))
     assert printed(capsys, command, forgetful)[1] == f"   1  1.000  {data / 'images' / 'red.png'}"
     kept.write_bytes(kept.read_bytes()[:20])  # damaged: computed again
     assert "red.png" in printed(capsys, command, model)[1]
@@ -225,7 +224,7 @@ def test_a_trained_run_is_evaluated_and_searched(
     note = "queries: only the beginning of 'something blue something blue something '… is used: the text encoder takes 32 tokens"
     assert note in capsys.readouterr().err
     message = error_message(capsys, "evaluate", "run", "--linear", "cacr")
-    assert "linear: --linear is for runs on images or on text; run was trained on images with captions" in message
+    assert "linear: --linear is for runs with one encoder; run was trained on captioned images" in message
     assert "has two encoders" in error_message(capsys, "export", "run", "-o", "encoder.safetensors")
 
 

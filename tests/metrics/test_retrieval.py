@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchmetrics.functional.retrieval import retrieval_recall
 
-from contrapose.lab.evaluation import recall_at, retrieval
-from contrapose.lab.evaluation.retrieval import wrong_before
+from contrapose.metrics import recall_at, retrieval
+from contrapose.metrics.retrieval import wrong_before
 
 
 def recall_oracle(queries: Tensor, documents: Tensor, k: int, ids: list[int]) -> float:

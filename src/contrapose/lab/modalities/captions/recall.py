@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from contrapose.lab.evaluation.retrieval import check_finite, wrong_before_right
+from contrapose.metrics.retrieval import check_finite, wrong_before_right
 from contrapose.metrics.two_towers import check_captions, check_image_of_text
 from contrapose.validate import check_index
 

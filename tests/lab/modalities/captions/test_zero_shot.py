@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from contrapose.lab.evaluation import TEMPLATES, class_embeddings, zero_shot_chance, zero_shot_scores
-from contrapose.lab.evaluation.zero_shot import choose_templates, class_name_notes, find_class_names
+from contrapose.lab.modalities.captions.zero_shot import choose_templates, class_name_notes, find_class_names
 from contrapose.lab.modalities.images.class_names import CLASS_NAMES
 from contrapose.lab.modalities.images.images import Images
 

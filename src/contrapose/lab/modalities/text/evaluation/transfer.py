@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from contrapose.extras import TEXT_PACKAGES, needs_extra
-from contrapose.lab.evaluation.sentences.classifier import LogisticRegression, held_out_accuracy
-from contrapose.lab.evaluation.sentences.tables import read_table
 from contrapose.lab.modalities.progress import progress_bar
+from contrapose.lab.modalities.text.evaluation.classifier import LogisticRegression, held_out_accuracy
+from contrapose.lab.modalities.text.evaluation.tables import read_table
 
 COLUMNS = ("task", "split", "label", "text", "text2")
 TRANSFER_TASKS = ("mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc")

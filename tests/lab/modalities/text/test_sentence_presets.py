@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 from torch.testing import assert_close
 
+from contrapose.lab.modalities.text.presets import PRESETS as SENTENCES
 from contrapose.lab.training import preset
-from contrapose.lab.training.sentence_presets import SENTENCES
 from contrapose.losses.parse import parse
 from contrapose.pairs import cross
 

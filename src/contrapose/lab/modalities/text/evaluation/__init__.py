@@ -2,16 +2,20 @@
 
 tables       tab-separated files, compressed or not
 sts          Spearman correlation with human scores, and alignment and uniformity of STS-B
+recorded     STS while a run is trained
 transfer     accuracy of a classifier on frozen embeddings
 classifier   logistic regression with early stopping, many folds side by side
 """
 
-from contrapose.lab.evaluation.sentences.sts import SentencePair, evaluate_sts, read_sts, spearman
-from contrapose.lab.evaluation.sentences.transfer import TransferText, evaluate_transfer, read_transfer
+from contrapose.lab.modalities.text.evaluation.recorded import RecordedSTS, embed_once
+from contrapose.lab.modalities.text.evaluation.sts import SentencePair, evaluate_sts, read_sts, spearman
+from contrapose.lab.modalities.text.evaluation.transfer import TransferText, evaluate_transfer, read_transfer
 
 __all__ = [
+    "RecordedSTS",
     "SentencePair",
     "TransferText",
+    "embed_once",
     "evaluate_sts",
     "evaluate_transfer",
     "read_sts",

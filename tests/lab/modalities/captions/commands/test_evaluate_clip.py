@@ -15,8 +15,8 @@ from commands import error_message
 from mixed_folder import CLASSES, make_mixed_folder
 
 from contrapose.lab.cli import main
-from contrapose.lab.cli.image_text import Towers, score_captions
 from contrapose.lab.evaluation import class_embeddings, zero_shot_scores
+from contrapose.lab.modalities.captions.commands.evaluate import Towers, score_captions
 from contrapose.lab.modalities.captions.files import CaptionList
 from contrapose.lab.modalities.captions.pretrained import load_image_text_model
 
@@ -106,7 +106,10 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path, capsys: pytest.Capt
         ([*model, "--linear", "cacr"], "linear: --linear is for runs trained here; a model of images and texts takes"),
         ([*model, "--sts", "x.tsv"], "sts: --sts is for sentence encoders; a model of images and texts takes"),
         ([*model, "--columns", "2"], "columns: they are those of --data or --captions"),
-        (["evaluate", "hf:x", "--zero-shot", folder], "zero-shot: --zero-shot is for clip:FOLDER; a sentence encoder"),
+        (
+            ["evaluate", "hf:x", "--zero-shot", folder],
+            "zero-shot: --zero-shot is for models of images and texts, as in clip:FOLDER; a sentence encoder",
+        ),
     ]:
         assert message in error_message(capsys, *arguments)
 

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from contrapose.lab.evaluation.sentences import (
+from contrapose.lab.modalities.modality import CommonOptions
+from contrapose.lab.modalities.text.evaluation import (
     SentencePair,
     TransferText,
+    embed_once,
     evaluate_sts,
     evaluate_transfer,
     read_sts,
     read_transfer,
 )
 from contrapose.lab.modalities.text.pretrained import load_sentence_encoder
+from contrapose.lab.training import Model
 from contrapose.validate import check_count
 
-PREFIX = "hf:"
 _STS = (
     "STS: 100 × Spearman's correlation of cosine similarity, all subsets of a task ranked together (SentEval's \"all\")"
 )
@@ -36,6 +38,11 @@ class SentenceOptions:
     """Options for sentence encoders: a run on text, or hf: and a local Hugging Face folder, whose weights must be safetensors; no
     code in the folder is executed."""
 
+    purpose: ClassVar[str] = "sentence encoders"
+    takes: ClassVar[str] = "a sentence encoder takes --sts or --transfer"
+    shared: ClassVar[tuple[str, ...]] = ()
+    for_folders: ClassVar[tuple[str, ...]] = ("pooling", "length", "batch")
+    replaces: ClassVar[bool] = False
     sts: Path | None = None
     """File of scored sentence pairs: .tsv, .tsv.gz or .tsv.xz, with the columns dataset, subset, split, score, sentence1 and
     sentence2. Splits test and dev are scored."""
@@ -51,22 +58,32 @@ class SentenceOptions:
     seed: int = 0
     """Random seed of the folds of --transfer and of the order of its texts."""
 
-    def evaluate(self, path: Path) -> None:
-        """Print the scores of an encoder as JSON, and as tables on stderr."""
+    def evaluate_folder(self, folder: Path, common: CommonOptions) -> dict[str, Any]:
+        """Return the scores of an encoder, and print them as tables on stderr."""
         if not self.name_tasks:
             raise ValueError("sts: there is nothing to evaluate; give a file with --sts or --transfer")
         check_count("batch", self.batch, least=1)
         # Files are read first, since a wrong one is found in less time than an encoder takes to load.
         tasks = self.read()
-        encoder = load_sentence_encoder(path, pooling=self.pooling, length=self.length)
-        settings = {"encoder": str(path), "pooling": encoder.pooling, "length": encoder.length}
-        scores = tasks.score(partial(encoder, batch_size=self.batch), encoder.device)
-        print(json.dumps({**settings, **scores}))
+        encoder = load_sentence_encoder(folder, pooling=self.pooling, length=self.length)
+        settings = {"encoder": str(folder), "pooling": encoder.pooling, "length": encoder.length}
+        return settings | tasks.score(partial(encoder, batch_size=self.batch), encoder.device)
+
+    def score(self, model: Model, run: Path, common: CommonOptions) -> dict[str, float] | None:
+        """Return the scores of a run, and print them as tables on stderr; None without a file of tasks."""
+        if not self.name_tasks:
+            return None
+        return self.read().score(partial(embed_once, model.tower), model.device)
 
     @property
     def name_tasks(self) -> bool:
         """Whether there is a file of tasks to evaluate."""
         return self.sts is not None or self.transfer is not None
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether the options name data with columns: these files have fixed ones."""
+        return False
 
     def read(self) -> SentenceTasks:
         """Read the files of tasks."""

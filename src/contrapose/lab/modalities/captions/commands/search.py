@@ -17,6 +17,7 @@ from torch import Tensor
 from tyro.conf import Positional, arg
 
 from contrapose.lab.modalities import Split
+from contrapose.lab.modalities.captions.commands.pages import Match, SearchResult, search_page
 from contrapose.lab.modalities.captions.files import TarMember, is_captions, open_captions
 from contrapose.lab.modalities.images.decoding import ENDINGS, ImagePath
 from contrapose.lab.modalities.images.folder import all_images
@@ -26,9 +27,7 @@ from contrapose.lab.modalities.progress import allow_progress_bars
 from contrapose.lab.modalities.tars import printable
 from contrapose.lab.modalities.text.modality import TEXT
 from contrapose.lab.modalities.text.views import TextViews
-from contrapose.lab.report.search import Match, SearchResult, search_page
 from contrapose.lab.training import Model, Run
-from contrapose.lab.training.caption_model import CaptionModel
 from contrapose.lab.training.model import load_any
 from contrapose.lab.training.sources import find_data
 from contrapose.pairs import unit
@@ -62,14 +61,14 @@ class Search:
         """Write the page and print the pictures."""
         self._check_options()
         model = load_any(self.run)
-        if isinstance(model, Model):
+        if len(model.towers) == 1:
             raise ValueError(
                 f"run: {self.run} was trained on {model.run.kind.noun} alone; a search needs a run on images with captions "
                 "(docs/captions.md)"
             )
         self.search(model)
 
-    def search(self, model: CaptionModel) -> None:
+    def search(self, model: Model) -> None:
         """Write the page and print the pictures, by the towers of a model."""
         pictures = list_pictures(model.run, self.run, self.data, skip_broken=self.skip_broken)
         for note in pictures.notes:
@@ -164,7 +163,7 @@ def list_pictures(run: Run, folder: Path, data: Path | None, *, skip_broken: boo
     return Pictures(listed.name, listed.images, listed.captions, listed.notes, skip_broken)
 
 
-def embed_pictures(model: CaptionModel, pictures: Pictures, folder: Path) -> tuple[Pictures, Tensor]:
+def embed_pictures(model: Model, pictures: Pictures, folder: Path) -> tuple[Pictures, Tensor]:
     """Return the pictures that can be read and their embeddings (N, d), which are kept in `folder` for the next search."""
     path = folder / f"step-{model.step:08d}-{pictures.fingerprint()}.safetensors"
     kept = _read_kept(path, len(pictures.images))
@@ -176,18 +175,18 @@ def embed_pictures(model: CaptionModel, pictures: Pictures, folder: Path) -> tup
     return pictures.subset(index), embeddings
 
 
-def _compute(model: CaptionModel, pictures: Pictures) -> tuple[list[int], Tensor]:
+def _compute(model: Model, pictures: Pictures) -> tuple[list[int], Tensor]:
     """Return the numbers of the pictures that can be read, and their embeddings."""
     source = Files(pictures.name, pictures.images, None)
     if pictures.skip_broken:
-        views = model.images.views
+        views = model.towers["images"].views
         assert isinstance(views, Views)
         readable = without_broken(Split(source, None, None), views.recipes[0])
         for note in readable.notes:
             print(note, file=sys.stderr)
         assert isinstance(readable.train, Files)
         source = readable.train
-    embeddings = model.images.features(source).float().cpu()
+    embeddings = model.towers["images"].features(source).float().cpu()
     if not bool(embeddings.isfinite().all()):
         raise ValueError("run: the embeddings of its pictures are not finite: its training diverged; train it again")
     numbers = {image: number for number, image in enumerate(pictures.images)}
@@ -232,9 +231,9 @@ def _names_image(query: str) -> bool:
     return Path(query).suffix.lower() in ENDINGS
 
 
-def _truncated(model: CaptionModel, queries: Sequence[str]) -> list[str]:
+def _truncated(model: Model, queries: Sequence[str]) -> list[str]:
     """Return a note on each query that is too long for the text encoder."""
-    views = model.text.views
+    views = model.towers["text"].views
     if not isinstance(views, TextViews):
         return []
     return [
@@ -244,10 +243,12 @@ def _truncated(model: CaptionModel, queries: Sequence[str]) -> list[str]:
     ]
 
 
-def _embed_queries(model: CaptionModel, queries: Sequence[str]) -> Tensor:
+def _embed_queries(model: Model, queries: Sequence[str]) -> Tensor:
     """Return the embeddings of texts and image files, (Q, d)."""
+    towers = model.towers
     rows = [
-        model.images.embed([Path(query)]) if _names_image(query) else model.text.embed([query]) for query in queries
+        towers["images"].embed([Path(query)]) if _names_image(query) else towers["text"].embed([query])
+        for query in queries
     ]
     return torch.cat(rows).float().cpu()
 

@@ -1,21 +1,13 @@
-"""Sentences at the smoke scale: settings, and small files in place of STS and SentEval, made by rule of a run's own texts."""
+"""Small sets in place of STS and SentEval, made by rule of a run's own texts, for a trial."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from contrapose.lab.evaluation.sentences import SentencePair, TransferText
-from contrapose.lab.evaluation.sentences.classifier import LogisticRegression
-from contrapose.lab.evaluation.sentences.sts import STS_TASKS
-from contrapose.lab.evaluation.sentences.transfer import TRANSFER_TASKS
+from contrapose.lab.modalities.text.evaluation.classifier import LogisticRegression
+from contrapose.lab.modalities.text.evaluation.sts import STS_TASKS, SentencePair
+from contrapose.lab.modalities.text.evaluation.transfer import TRANSFER_TASKS, TransferText
 
-# Seconds on a CPU: first sentences of the built-in pairs, and the last step, unless the user gives pairs that choose the best.
-SMOKE_TEXT: Mapping[str, Any] = {
-    "limit": 128, "views": "dropout", "encoder": "tiny", "optimiser": "adamw", "lr": 5e-4, "schedule": "cosine", "warmup": 0.0,
-    "weight_decay": 0.0, "epochs": 2, "parts": 1, "batch": 32, "precision": "fp32", "knn_every": 2, "metrics": 48,
-    "record": (), "keep_best": "",
-}  # fmt: skip
 TRIAL_TEXTS = 26  # just enough for the folds of cross-validation
 TRIAL_CLASSIFIER = LogisticRegression(max_evaluations=1)  # seconds on a CPU, which is too few for a good classifier
 _SPLITS = {"sst2": ("train", "dev", "test"), "trec": ("train", "test"), "mrpc": ("train", "test")}

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from contrapose.lab.evaluation.sentences import SentencePair, evaluate_sts, read_sts, spearman
-from contrapose.lab.evaluation.sentences.sts import STS_TASKS
+from contrapose.lab.modalities.text.evaluation import SentencePair, evaluate_sts, read_sts, spearman
+from contrapose.lab.modalities.text.evaluation.sts import STS_TASKS
 
 HEADER = "dataset\tsubset\tsplit\tscore\tsentence1\tsentence2\n"
 

@@ -1,0 +1,1 @@
+"""What the command line offers for images with captions alone: a layer of their own, above training and report."""

@@ -1,0 +1,65 @@
+"""Evaluate the two towers of a run on images with captions together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from contrapose.lab.modalities.captions.captions import Captions
+from contrapose.lab.modalities.captions.recall import CaptionIndex, caption_recall
+from contrapose.lab.modalities.captions.shapes import labelled_shapes
+from contrapose.lab.modalities.captions.zero_shot import class_embeddings, find_class_names, zero_shot_scores
+from contrapose.lab.modalities.evaluations import DownstreamData, SampleEmbedder
+from contrapose.lab.modalities.images.class_names import CLASS_NAMES
+from contrapose.lab.modalities.images.load import load
+from contrapose.lab.modalities.source import Source, Split
+from contrapose.metrics import two_tower_measures
+
+
+class CaptionEvaluation:
+    """Recall of images and captions in both directions, and the geometry of their common space."""
+
+    def scores(self, towers: Mapping[str, SampleEmbedder], split: Split) -> dict[str, float]:
+        """Return recall at 1, 5 and 10 of the test images and their captions, in per cent; nothing without any."""
+        if split.test is None:
+            return {}
+        assert isinstance(split.test, Captions)
+        index = CaptionIndex.of(split.test.written)
+        return caption_recall(*embed_both(towers, split.test), index.image_of_text, ids=index.ids)
+
+    def metrics(self, towers: Mapping[str, SampleEmbedder], source: Source) -> dict[str, float]:
+        """Return the uniformity of each tower, the alignment of captions with their images, and the modality gap."""
+        assert isinstance(source, Captions)
+        return two_tower_measures(*embed_both(towers, source), CaptionIndex.of(source.written).image_of_text)
+
+
+def embed_both(towers: Mapping[str, SampleEmbedder], source: Captions) -> tuple[Tensor, Tensor]:
+    """Return the embeddings of images (n, d) and of all their captions (t, d), image by image.
+
+    towers   those of images and text, as in `Model.towers`
+    source   images with captions, such as `prepare(run).test`
+    """
+    return towers["images"].features(source.images), towers["text"].features(source.texts)
+
+
+def zero_shot(towers: Mapping[str, SampleEmbedder], data: DownstreamData) -> dict[str, float]:
+    """Return the scores of `zero_shot_scores` on labelled images, with the prompt "a photo of a NAME."."""
+    images = _labelled_images(data) if data.path else labelled_shapes()
+    assert images.labels is not None
+    # An .npz file has no names, but the name of the data set says which it is.
+    built_in = data.name if not images.classes and data.name in CLASS_NAMES else ""
+    classes = find_class_names(images, data.class_names or built_in)
+    embeddings = towers["images"].features(images)
+    texts = class_embeddings(towers["text"].embed, classes).to(embeddings.device)
+    return zero_shot_scores(embeddings, images.labels, texts)
+
+
+def _labelled_images(data: DownstreamData) -> Source:
+    """List the test images of a data set; all of its images if it has no others."""
+    images = load(data.path, root=data.root, hold_out=0).held_out
+    if images.labels is None:
+        raise ValueError(
+            f"data: the images of {data.path} have no classes; expected a folder with one subfolder per class"
+        )
+    return images

@@ -1,0 +1,70 @@
+"""Evaluations that only one modality has: of several towers together, during training, and on other data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from contrapose.lab.modalities.source import Source, Split
+
+
+class SampleEmbedder(Protocol):
+    """A tower of a trained run: what embeds samples, or a whole data set, of one kind of input."""
+
+    def embed(self, samples: Sequence[Any]) -> Tensor:
+        """Embed a list of samples, such as texts or files: (n, d)."""
+
+    def features(self, source: Source) -> Tensor:
+        """Embed a data set: (N, d)."""
+
+
+class JointEvaluation(Protocol):
+    """Scores of several towers that embed their inputs into one space."""
+
+    def scores(self, towers: Mapping[str, SampleEmbedder], split: Split) -> dict[str, float]:
+        """Return the scores on the held-out samples; nothing without any."""
+
+    def metrics(self, towers: Mapping[str, SampleEmbedder], source: Source) -> dict[str, float]:
+        """Return the geometry of the embeddings of a data set."""
+
+
+class RecordedEvaluation(Protocol):
+    """A measure of `Run.record` that only one modality has, written NAME:ARGUMENT@EPOCHS."""
+
+    @property
+    def argument(self) -> str:
+        """What its argument is, in messages: FILE."""
+
+    def check(self, argument: str) -> None:
+        """Refuse an argument, such as a file, that cannot be used, before the first epoch."""
+
+    def score(self, argument: str) -> str:
+        """Return the name in the records of the value by which losses are compared."""
+
+    def __call__(self, embedder: SampleEmbedder, argument: str) -> dict[str, float]:
+        """Return the values of the current weights, by their names in the records."""
+
+
+@dataclass(frozen=True)
+class DownstreamData:
+    """Data on which a trained run is evaluated."""
+
+    name: str  # of the data set, as in the measure
+    path: str  # where it is, or another name; empty: a small set is made for the evaluation
+    split: Split  # the data that the run was trained on
+    class_names: str = ""  # a file with the names of its classes; empty: its own
+    root: Path | None = None  # directory of downloads
+    device: torch.device | None = None  # where classifiers compute
+    seed: int = 0
+
+
+class DownstreamEvaluation(Protocol):
+    """An evaluation of trained towers on other data that only one modality has."""
+
+    def __call__(self, towers: Mapping[str, SampleEmbedder], data: DownstreamData) -> dict[str, float]:
+        """Return the scores by name."""

@@ -1,0 +1,19 @@
+"""Settings of a run on texts, unless the user chooses others, and of studies at the smoke scale."""
+
+from contrapose.lab.modalities.modality import Settings
+
+# What SimCSE compares, with the catalogue's values for it.
+TEXT_SETTINGS: Settings = {
+    "modality": "text",
+    "framework": "simcse",
+    "head": "none",
+    "loss": "simclr",
+    "schedule": "linear",
+    "warmup": 0.25,
+}
+# Seconds on a CPU: first sentences of the built-in pairs, and the last step, unless the user gives pairs that choose the best.
+SMOKE_TEXT: Settings = {
+    "data": "pydoc", "limit": 128, "views": "dropout", "encoder": "tiny", "optimiser": "adamw", "lr": 5e-4, "schedule": "cosine",
+    "warmup": 0.0, "weight_decay": 0.0, "epochs": 2, "parts": 1, "batch": 32, "precision": "fp32", "knn_every": 2, "metrics": 48,
+    "record": (), "keep_best": "",
+}  # fmt: skip
