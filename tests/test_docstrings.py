@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import contrapose
+from contrapose.lab.frameworks import FrameworkSettings
 from contrapose.lab.training import Embedder, Model, Run, Trainer, load, prepare, prepare_other, preset
 from contrapose.losses.catalogue import Catalogue, Method
 
@@ -39,10 +40,12 @@ def public() -> dict[str, Any]:
 
 
 def described_fields(cls: type) -> set[str]:
-    """The fields of a class that have a comment, or a string on the next line."""
-    described = set()
+    """The fields of a class that have a comment, a string on the next line, or a help text of their own."""
+    own = getattr(cls, "__dataclass_fields__", {})
+    described = {name for name, field in own.items() if field.metadata.get("help")}
     for base in inspect.getmro(cls):
-        if base.__module__.startswith("contrapose."):
+        # The settings of frameworks are a class without source: their registry puts it together.
+        if base.__module__.startswith("contrapose.") and base is not FrameworkSettings:
             source = textwrap.dedent(inspect.getsource(base))
             (definition,) = ast.parse(source).body
             assert isinstance(definition, ast.ClassDef)

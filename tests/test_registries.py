@@ -1,16 +1,20 @@
 """A new objective or modality cannot be left out of the tests silently: their tables are held against the registries.
 
-So are those of frameworks, in promises/test_resume.py and training/test_graphed.py.
+Frameworks need no table: `framework_cases` takes them from theirs.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from contrapose.lab.frameworks import FRAMEWORKS, FrameworkSettings
 from contrapose.lab.modalities import MODALITIES
+from contrapose.lab.settings import help_texts
+from contrapose.lab.training import Run
 from contrapose.losses.objective import traits_of
 from contrapose.losses.parse import _OBJECTIVES, parse
 
@@ -30,6 +34,21 @@ def test_every_objective_has_a_case(name: str) -> None:
         "assignments": ("losses/test_assignments.py",),
     }[takes]
     assert name in words(*tables)
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_every_framework_describes_its_settings(name: str) -> None:
+    row = FRAMEWORKS[name]
+    assert row.summary
+    for setting, text in help_texts(row.settings).items():
+        assert text.endswith("."), setting
+        assert name in help_texts(Run)[setting].split(":")[0].split(", ")
+    assert row.settings_of(Run()) == row.settings()
+
+
+def test_a_run_has_the_settings_of_every_framework() -> None:
+    assert {setting.name for setting in fields(FrameworkSettings)} <= {setting.name for setting in fields(Run)}
+    assert all(isinstance(Run(), row.settings) for row in FRAMEWORKS.values())
 
 
 @pytest.mark.parametrize("name", MODALITIES)

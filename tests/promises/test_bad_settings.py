@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import error_message
 from conftest import Promise
 
+from contrapose.lab.frameworks import FRAMEWORK_DEFAULTS, FRAMEWORKS, FrameworkSettings, frameworks_with
+from contrapose.lab.settings import rule_of
 from contrapose.lab.training import Run
 
 RUN = Run(limit=128, batch=32, epochs=2, knn_every=2, knn=5, metrics=0)
@@ -25,15 +28,18 @@ ANY_TEXT = {"keep_best"}
 SETTINGS = [
     (field.name, text) for field in fields(Run) if field.name not in ANY_TEXT for text in WRONG.get(str(field.type), ())
 ]
+# Numbers and flags that SimCLR does not use; texts have checks of their own, which come first.
+OF_OTHER_FRAMEWORKS = [
+    setting
+    for setting in fields(FrameworkSettings)
+    if setting.type in ("bool", "int") and not rule_of(setting).ignored_elsewhere
+]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"framework": "simclr2"},
-            "framework: expected one of simclr, fnc, memory-bank, moco, moco-v3, byol, simsiam, nnclr, swav, dino",
-        ),
+        ({"framework": "simclr2"}, f"framework: expected one of {', '.join(FRAMEWORKS)}, got 'simclr2'"),
         ({"batch": 1}, "batch: expected a whole number of at least 2"),
         ({"batch": 2.5}, "batch: expected a whole number"),
         ({"lr": float("nan")}, "lr: expected a finite number, got nan"),
@@ -65,6 +71,15 @@ def test_bad_settings_are_refused_before_anything_is_read(
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         Run(**{**vars(RUN), **change})
     assert message in str(caught.value)
+    promise.case()
+
+
+@pytest.mark.parametrize("setting", OF_OTHER_FRAMEWORKS, ids=lambda setting: setting.name)
+def test_a_setting_of_another_framework(setting: Field[Any], promise: Promise) -> None:
+    """It would be ignored silently, and would change the name of the run."""
+    message = f"{setting.name}: it is for {', '.join(frameworks_with(setting.name))}; the framework is simclr"
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Run(**{**vars(RUN), setting.name: True if setting.type == "bool" else FRAMEWORK_DEFAULTS[setting.name] + 3})
     promise.case()
 
 

@@ -36,6 +36,7 @@ LAYERS = (
     "conformance",
     "explanation",
     # The laboratory
+    "lab.settings",
     "lab.workers",
     "lab.cuda",
     "lab.optim",

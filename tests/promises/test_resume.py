@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import Promise
+from framework_cases import FRAMEWORK_CASES
 
-from contrapose.lab.frameworks import FRAMEWORKS
 from contrapose.lab.training import Run, Stopped, Trainer, checkpoint
 
 RUN = Run(limit=128, batch=32, epochs=4, knn_every=4, knn=5, warmup=0.5, metrics=20)
@@ -64,14 +64,10 @@ CHANGES: list[dict[str, object]] = [
     {"batch": 16, "accumulate": 2, "contrast": "whole", "loss": "isogclr"},
 ]
 FURTHER_CHANGES: list[dict[str, object]] = [
-    {"framework": "memory-bank"},
-    {"framework": "moco-v3", "rising": True},
+    *FRAMEWORK_CASES.values(),
     {"optimiser": "lars"},
     {"loss": "arb(group_size=32)"},
     {"framework": "fnc", "loss": "fnc", "queue": 64, "views": "digits+local1"},
-    {"framework": "byol", "loss": "byol", "rising": True, "predictor": 32},
-    {"framework": "simsiam", "loss": "simsiam", "constant_predictor_lr": True},
-    {"framework": "nnclr", "loss": "nnclr", "queue": 64, "predictor": 32},
     {"framework": "swav", "loss": "swav", "prototypes": 20, "queue": 64, "queue_start": 2},
 ]
 
@@ -102,12 +98,6 @@ def test_stopped_anywhere_and_resumed(change: dict[str, object], tmp_path: Path,
         assert weights(folder) == weights(tmp_path / "whole")
         assert records(folder) == records(tmp_path / "whole")
         promise.case()
-
-
-def test_every_framework_is_stopped_and_resumed() -> None:
-    """Those of texts and of images with captions are in training/test_text_runs.py and test_caption_runs.py."""
-    tried = {change.get("framework", Run.framework) for change in (*CHANGES, *FURTHER_CHANGES)}
-    assert tried == FRAMEWORKS.keys() - {"simcse", "two_towers"}
 
 
 def records(folder: Path) -> list[dict[str, object]]:

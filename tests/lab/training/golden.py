@@ -1,12 +1,17 @@
-"""Golden losses of 20 steps for every framework and three losses; `python tests/lab/training/golden.py` rewrites them."""
+"""Golden losses of 20 steps for every framework, with three losses or with its own.
+
+`PYTHONPATH=tests python tests/lab/training/golden.py` rewrites them.
+"""
 
 from __future__ import annotations
 
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
+from framework_cases import FRAMEWORK_CASES
 from torch import Tensor, nn
 
 from contrapose.embeddings import Embeddings
@@ -14,7 +19,6 @@ from contrapose.lab.frameworks import Framework
 from contrapose.lab.training import Progress, Run, Trainer
 
 PATH = Path(__file__).with_name("golden.json")
-FRAMEWORKS = ("simclr", "moco", "moco-v3", "memory-bank")
 LOSSES = ("nt_xent(temperature=0.2)", "dystress", "cacr")
 STEPS = (1, 2, 5, 10, 20)
 
@@ -35,20 +39,29 @@ class InDouble(nn.Module):
         return embeddings
 
 
+def cases() -> list[tuple[str, str]]:
+    """Return frameworks and losses: a framework whose preset names a loss is trained with that one."""
+    own = {name: [case["loss"]] if "loss" in case else LOSSES for name, case in FRAMEWORK_CASES.items()}
+    return [(framework, loss) for framework, losses in own.items() for loss in losses]
+
+
 def losses(framework: str, loss: str) -> list[float]:
-    run = Run(
-        data="digits",
-        limit=160,
-        batch=32,
-        epochs=4,
-        framework=framework,
-        loss=loss,
-        queue=128,
-        knn=5,
-        optimiser="sgd",
-        lr=0.03,
-        metrics=0,
-    )
+    own = FRAMEWORK_CASES[framework] if "loss" in FRAMEWORK_CASES[framework] else {}
+    settings: dict[str, Any] = {
+        **{
+            "data": "digits",
+            "limit": 160,
+            "batch": 32,
+            "epochs": 4,
+            "knn": 5,
+            "metrics": 0,
+            "optimiser": "sgd",
+            "lr": 0.03,
+        },
+        **own,
+        **{"framework": framework, "loss": loss, "queue": 128},
+    }
+    run = Run(**settings)
     losses_by_step: dict[int, float] = {}
 
     def watch(progress: Progress) -> None:
@@ -66,5 +79,5 @@ def losses(framework: str, loss: str) -> list[float]:
 
 
 if __name__ == "__main__":
-    table = {f"{framework} {loss}": losses(framework, loss) for framework in FRAMEWORKS for loss in LOSSES}
+    table = {f"{framework} {loss}": losses(framework, loss) for framework, loss in cases()}
     PATH.write_text(json.dumps(table, indent=1) + "\n")

@@ -11,11 +11,12 @@ from tiers import every
 from tyro.conf import OmitArgPrefixes
 
 from contrapose.lab.cli import main
-from contrapose.lab.cli.train import Train, expand_preset
+from contrapose.lab.cli.train import Train
 from contrapose.lab.modalities.images.views import Views
 from contrapose.lab.modalities.text.presets import PRESETS as SENTENCES
 from contrapose.lab.training import PRESETS, preset
 from contrapose.lab.training.baselines import BASELINES
+from contrapose.lab.training.options import make_run
 from contrapose.lab.training.presets import moco_v3_settings
 
 
@@ -131,5 +132,5 @@ def test_a_preset_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize("name", every(5, sorted(PRESETS)))
 def test_every_preset_is_the_same_run_on_the_command_line(name: str) -> None:
-    arguments = expand_preset(["train", "--preset", name, "--seed", "3"])
-    assert tyro.cli(Train, args=arguments[1:], config=(OmitArgPrefixes,)).run == replace(preset(name), seed=3)
+    command = tyro.cli(Train, args=["--seed", "3", "--preset", name], config=(OmitArgPrefixes,))
+    assert make_run(command.given, preset=command.preset) == replace(preset(name), seed=3)

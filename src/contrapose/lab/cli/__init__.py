@@ -99,22 +99,8 @@ def _parse_and_run(name: str, arguments: list[str]) -> None:
 
     try:
         command = COMMANDS[name].load()
-        if name == "train":
-            from contrapose.lab.cli.train import choose_framework, choose_modality, expand_preset
-
-            # Before parsing, so that later options override the preset.
-            arguments = expand_preset(choose_modality(choose_framework([name, *arguments])))[1:]
-        given = arguments
-        if name == "compare":
-            from contrapose.lab.cli.compare import check_arguments, remember_given
-            from contrapose.lab.cli.train import choose_modality
-
-            check_arguments(arguments)  # before parsing, because a parsed option does not say whether the user set it
-            arguments = choose_modality([name, *arguments])[1:]
         config = (tyro.conf.OmitArgPrefixes,)
         parsed = tyro.cli(command, args=arguments, prog=f"contrapose {name}", config=config)
-        if name == "compare":
-            parsed = remember_given(parsed, given)
         # A signal ends the command immediately, except inside a training, which saves its step first.
         with signals() as requests, requests.immediate():
             parsed()

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import Suppress, arg
+from tyro.conf import arg
 
 from contrapose.lab.cli import exits
 from contrapose.lab.cli.evaluate import print_notes
+from contrapose.lab.cli.run_options import RunOptions
 from contrapose.lab.cli.study import check_seeds, run_plans
-from contrapose.lab.cli.train import given_options
 from contrapose.lab.report.document import Document
 from contrapose.lab.report.render import write
+from contrapose.lab.settings import Settings
 from contrapose.lab.studies import Plan
 from contrapose.lab.studies.collect import collect, document, verdicts
 from contrapose.lab.studies.loss_comparison import comparison, describe_frameworks, learned, references
 from contrapose.lab.studies.results import Cell, Results
 from contrapose.lab.studies.scores import score_of
-from contrapose.lab.training import Run, resolve
+from contrapose.lab.training import resolve
 from contrapose.lab.training.build import prepare
 from contrapose.lab.training.method_settings import method_name
+from contrapose.lab.training.options import make_run
 from contrapose.lab.training.processes import own_device
 from contrapose.lab.training.sources import check_init
 from contrapose.validate import check_directory
@@ -47,7 +48,7 @@ class Compare:
     are given. Each comparison has a report of its own; run the same command again to resume.
     """
 
-    run: Annotated[Run, arg(name="")]
+    given: Annotated[RunOptions, arg(name="")]
     losses: str = "simclr,dystress,cacr,balanced"
     """Losses, separated by commas, each as in `train --loss`."""
     seeds: int = 3
@@ -60,17 +61,17 @@ class Compare:
     """Directory of the report."""
     data_root: Path = Path("data")
     """Directory of downloaded data sets; missing ones are downloaded to it."""
-    given: Suppress[tuple[str, ...]] = ()
-    """Names of the settings that the user gave, which no loss replaces."""
 
     def __call__(self) -> None:
         """Run, compare and report."""
+        check_given(self.given)
         check_seeds(self.seeds)
         check_directory("out", self.out)
-        check_init(self.run, self.runs_dir)
-        self.run.kind.check_data(self.run.data)
-        self.run.kind.check_comparison(self.run.data)
-        run = resolve(self.run, own_device())
+        requested = make_run(self.given)
+        check_init(requested, self.runs_dir)
+        requested.kind.check_data(requested.data)
+        requested.kind.check_comparison(requested.data)
+        run = resolve(requested, own_device())
         losses = split_losses(self.losses)
         split = prepare(run, self.data_root)
         print_notes(split)
@@ -86,16 +87,11 @@ class Compare:
             raise SystemExit(exits.FAILED)
 
 
-def check_arguments(arguments: Sequence[str]) -> None:
+def check_given(given: Settings) -> None:
     """Refuse the options of `train` that `compare` would ignore, whatever their values."""
     for name, instead in _DECIDED.items():
-        if any(argument.split("=")[0] == f"--{name}" for argument in arguments):
+        if name in given:
             raise ValueError(f"{name}: compare does not take --{name}; use {instead}")
-
-
-def remember_given(command: Compare, arguments: list[str]) -> Compare:
-    """Return the command with the names of the settings that its arguments give."""
-    return replace(command, given=tuple(given_options(arguments)))
 
 
 def report_name(plan: Plan, seeds: int) -> str:

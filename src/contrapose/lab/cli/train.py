@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from tyro.conf import arg
 
 from contrapose.lab.cli.display import training_display
 from contrapose.lab.cli.progress import format_duration
-from contrapose.lab.modalities import MODALITIES, modality, recognise
+from contrapose.lab.cli.run_options import RunOptions
 from contrapose.lab.modalities.progress import allow_progress_bars
-from contrapose.lab.training import PRESETS, Run, Trainer, preset, resolve
+from contrapose.lab.training import PRESETS, Run, Trainer, resolve
 from contrapose.lab.training.collapse import describe_collapse
 from contrapose.lab.training.kept import best_epoch
 from contrapose.lab.training.locks import lock_directory
-from contrapose.lab.training.method_settings import describe_settings, settings_for_loss
+from contrapose.lab.training.options import make_run
 from contrapose.lab.training.processes import leave_process_group, own_device
 from contrapose.lab.training.records import read_records
 from contrapose.lab.training.sources import check_init
@@ -32,12 +31,13 @@ from contrapose.validate import check_directory
 class Train:
     """Train an encoder, by default on the built-in digits. Run the same command again to resume an interrupted training.
 
-    `--preset NAME` starts from the settings of a paper, such as dystress/cifar10, behaviour/cifar10, cacr/cifar10-k4,
-    balanced/cifar10 or byol/cifar10 (`contrapose presets` lists all). Other options override those of the preset. `--loss`
-    chooses the framework and the head that it needs, unless these are given.
+    `--loss` chooses the framework and the head that it needs, unless these are given or belong to the preset.
     """
 
-    run: Annotated[Run, arg(name="")]
+    given: Annotated[RunOptions, arg(name="")]
+    preset: str = ""
+    """Start from the settings of a paper, such as dystress/cifar10, behaviour/cifar10, cacr/cifar10-k4, balanced/cifar10 or
+    byol/cifar10 (`contrapose presets` lists all). Other options override them."""
     out: Path | None = None
     """Directory of the run; if omitted, a name derived from the settings, in runs/."""
     data_root: Path = Path("data")
@@ -52,14 +52,15 @@ class Train:
 
     def __call__(self) -> None:
         """Train, with a progress bar on a terminal."""
-        with training_display(noun=self.run.kind.noun, silent=_rank() > 0) as display, ExitStack() as stack:
+        requested = make_run(self.given, preset=self.preset, say=_ignore if _rank() else ignore_closed_output(print))
+        with training_display(noun=requested.kind.noun, silent=_rank() > 0) as display, ExitStack() as stack:
             watch, say = ignore_closed_output(display.show_step), ignore_closed_output(display.print_line)
             # Refuse an unknown name before a directory or lock is created.
-            self.run.kind.check_data(self.run.data)
-            if self.run.probe_data:
-                self.run.kind.check_data(self.run.probe_data, "probe_data")
+            requested.kind.check_data(requested.data)
+            if requested.probe_data:
+                requested.kind.check_data(requested.probe_data, "probe_data")
             world_size = int(os.environ.get("WORLD_SIZE", "1"))
-            run = resolve(self.run, own_device(), say=say, folder=self.out, world_size=world_size)
+            run = resolve(requested, own_device(), say=say, folder=self.out, world_size=world_size)
             folder = self.out or Path("runs") / run.name
             check_init(run, folder)
             check_directory("out", folder)
@@ -107,6 +108,10 @@ class Train:
         leave_process_group()
 
 
+def _ignore(text: str) -> None:
+    """Leave out a message that another process prints."""
+
+
 def _rank() -> int:
     """Return the rank of this process under torchrun, else 0. Only rank 0 prints and holds the lock."""
     return int(os.environ.get("RANK", "0"))
@@ -132,71 +137,3 @@ class Presets:
                 f"{key}={settings[key]}" for key in ("encoder", "loss", "optimiser", "lr", "batch", "epochs")
             )
             print(f"{name:32} {summary}")
-
-
-def expand_preset(arguments: list[str]) -> list[str]:
-    """Replace `--preset NAME` by the options of the preset."""
-    for position, argument in enumerate(arguments):
-        name = argument.removeprefix("--preset=") if argument.startswith("--preset=") else None
-        end = position + 1
-        if argument == "--preset":
-            if end == len(arguments):
-                raise ValueError(f"preset: expected one of {', '.join(PRESETS)}, got nothing")
-            name, end = arguments[end], end + 1
-        if name is not None:
-            preset(name)  # raises if it is unknown
-            options = [text for key, value in PRESETS[name].items() for text in _as_arguments(key, value)]
-            # The last occurrence of an option counts, so those of the preset come first wherever --preset stands.
-            return [arguments[0], *options, *arguments[1:position], *arguments[end:]]
-    return arguments
-
-
-def choose_modality(arguments: list[str]) -> list[str]:
-    """Insert the settings that suit the kind of `--data`, without those that the user or the preset gives."""
-    given = given_options(arguments)
-    base = PRESETS.get(given.get("preset", ""), {})
-    settings = {**base, **given}
-    name = settings.get("modality") or recognise(str(settings.get("data", "")))
-    suited = modality(name).settings if name in MODALITIES else {}  # `Run` refuses an unknown one
-    if "modality" in base or not suited:
-        return arguments
-    return _insert({name: value for name, value in suited.items() if name not in settings}, arguments)
-
-
-def given_options(arguments: list[str]) -> dict[str, str]:
-    """Return the options of a command line by name of the setting, with what follows each."""
-    following = [*arguments[1:], ""]
-    pairs = zip((argument.partition("=") for argument in arguments), following, strict=True)
-    return {
-        option[2:].replace("-", "_"): value if equals else next_one
-        for (option, equals, value), next_one in pairs
-        if option.startswith("--")
-    }
-
-
-def choose_framework(arguments: list[str]) -> list[str]:
-    """Insert the options that suit `--loss`, without those that the user or the preset gives, and say which in one line."""
-    given = given_options(arguments)
-    settings = {**PRESETS.get(given.get("preset", ""), {}), **given}
-    if "loss" not in given or {"-h", "--help"} & set(arguments):
-        return arguments
-    chosen = settings_for_loss(given["loss"], framework=str(settings.get("framework", "")), given=settings)
-    if not chosen:
-        return arguments
-    if not _rank():
-        say = ignore_closed_output(print)
-        say(f"for --loss {given['loss']}: {describe_settings(chosen)}; each can be set (contrapose train --help)")
-    return _insert(chosen, arguments)
-
-
-def _insert(settings: Mapping[str, Any], arguments: list[str]) -> list[str]:
-    """Insert settings as options after the command's name, so that options of the user, which follow, override them."""
-    options = [text for key, value in settings.items() for text in _as_arguments(key, value)]
-    return [arguments[0], *options, *arguments[1:]]
-
-
-def _as_arguments(key: str, value: Any) -> list[str]:
-    option = key.replace("_", "-")
-    if isinstance(value, bool):
-        return [f"--{option}" if value else f"--no-{option}"]
-    return [f"--{option}", *(str(v) for v in (value if isinstance(value, tuple) else (value,)))]

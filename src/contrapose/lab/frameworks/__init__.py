@@ -1,51 +1,95 @@
 """Frameworks by name: where positives and negatives come from.
 
-    simclr        the batch itself, in any number of views
-    moco          a momentum encoder's keys and a queue of them (MoCo v2)
-    moco-v3       a momentum encoder's keys of the same batch, and a predictor
-    byol          the same with other heads, for a loss without negatives: the momentum encoder is the teacher
-    simsiam       a predictor, and no teacher: the target is the same network's output, without gradient
-    nnclr         nearest neighbours in a queue in place of one view, and a predictor for the other
-    swav          prototypes, to which all views of a sample are assigned alike
-    dino          prototypes, and a teacher whose assignments are predicted
-    fnc           a momentum encoder's keys of the batch and a queue of them, with false negatives among them (FNC)
-    two_towers    two encoders, of images and of their captions, in one space (CLIP)
-    memory-bank   one stored embedding for every training image (Wu et al., Wang & Liu)
-
 Each yields `Embeddings` and says what these offer an objective: pairs, embeddings or assignments to prototypes. A new framework
-is a file in this folder with `ROWS`, which is found here without being listed.
+is a file in this folder with `ROWS`, which is found here without being listed. Its row has a summary, a dataclass of its
+settings, which become settings of `Run`, the losses that need it, and its presets.
 """
 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import field, fields, make_dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from contrapose.lab.frameworks.false_negatives import FNC, SupportSettings
+from contrapose.lab.frameworks.false_negatives import FNC, FNCSettings
 from contrapose.lab.frameworks.framework import Embed, Framework, FrameworkRow, Parts
 from contrapose.lab.frameworks.memory_bank import MemoryBank
-from contrapose.lab.frameworks.momentum import MoCo, MomentumSettings
-from contrapose.lab.frameworks.predictors import NNCLR, MomentumPredictor, PredictorSettings, SimSiam
-from contrapose.lab.frameworks.prototypes import DINO, PrototypeSettings, SwAV
-from contrapose.lab.frameworks.simclr import SimCLR
+from contrapose.lab.frameworks.momentum import MoCo, MoCoSettings
+from contrapose.lab.frameworks.predictors import (
+    NNCLR,
+    MomentumPredictor,
+    MomentumPredictorSettings,
+    NNCLRSettings,
+    SimSiam,
+)
+from contrapose.lab.frameworks.prototypes import DINO, DINOSettings, SwAV, SwAVSettings
+from contrapose.lab.frameworks.simclr import SimCLR, SimCLRSettings
 from contrapose.lab.frameworks.two_towers import TwoTowers
 from contrapose.lab.modalities import CaptionSettings
+from contrapose.lab.settings import Settings, help_texts, rule_of
 
-_ROWS = [
+_ROWS: list[FrameworkRow] = [
     row
     for module in pkgutil.iter_modules(__path__)
     for row in getattr(import_module(f"{__name__}.{module.name}"), "ROWS", ())
 ]
 FRAMEWORKS: Mapping[str, FrameworkRow] = {row.name: row for row in sorted(_ROWS, key=lambda row: row.name != "simclr")}
-# The settings of a run that belong to frameworks, and their defaults.
-FRAMEWORK_DEFAULTS: Mapping[str, Any] = {
-    setting.name: setting.default
-    for owner in (MomentumSettings, PredictorSettings, PrototypeSettings, SupportSettings, CaptionSettings)
-    for setting in fields(owner)
-}
+
+
+def frameworks_with(setting: str, rows: Iterable[FrameworkRow] = FRAMEWORKS.values()) -> list[str]:
+    """Return the names of the frameworks that use a setting."""
+    return [row.name for row in rows if row.uses(setting)]
+
+
+def merge_settings(rows: Collection[FrameworkRow]) -> list[tuple[str, Any, Any]]:
+    """Return the settings of all frameworks as `make_dataclass` takes them; one that several have must be the same in all."""
+    merged: dict[str, tuple[str, Any, Any]] = {}
+    for row in rows:
+        texts = help_texts(row.settings)
+        for own in fields(row.settings):
+            names = frameworks_with(own.name, rows)
+            text = f"{', '.join(names)}: {texts[own.name][:1].lower()}{texts[own.name][1:]}"
+            known: Any = field(default=own.default, metadata={"rule": rule_of(own), "help": text})
+            _, annotation, other = merged.setdefault(own.name, (own.name, own.type, known))
+            if (own.type, own.default, known.metadata) != (annotation, other.default, other.metadata):
+                raise TypeError(f"{own.name}: {' and '.join(names)} declare it differently; let them inherit one class")
+    return list(merged.values())
+
+
+def settings_classes(rows: Iterable[FrameworkRow]) -> tuple[type, ...]:
+    """Return the dataclasses of settings, without those that others inherit; the last one is that of the first framework."""
+    owners = tuple(dict.fromkeys(row.settings for row in rows))
+    # In reverse: the fields of the last base class come first.
+    return tuple(
+        cls for cls in reversed(owners) if not any(issubclass(other, cls) for other in owners if other is not cls)
+    )
+
+
+if TYPE_CHECKING:
+    # A type checker cannot see the registry. Where typed code should know a new framework's settings, add them here.
+    class FrameworkSettings(
+        SimCLRSettings,
+        MoCoSettings,
+        FNCSettings,
+        NNCLRSettings,
+        MomentumPredictorSettings,
+        SwAVSettings,
+        DINOSettings,
+        CaptionSettings,
+    ):
+        """The settings of all frameworks."""
+else:
+    FrameworkSettings = make_dataclass(
+        "FrameworkSettings",
+        merge_settings(FRAMEWORKS.values()),
+        bases=settings_classes(FRAMEWORKS.values()),
+        frozen=True,
+        kw_only=True,
+    )
+
+FRAMEWORK_DEFAULTS: Settings = {setting.name: setting.default for setting in fields(FrameworkSettings)}
 
 __all__ = [
     "DINO",
@@ -56,6 +100,7 @@ __all__ = [
     "Embed",
     "Framework",
     "FrameworkRow",
+    "FrameworkSettings",
     "MemoryBank",
     "MoCo",
     "MomentumPredictor",
@@ -64,4 +109,6 @@ __all__ = [
     "SimSiam",
     "SwAV",
     "TwoTowers",
+    "frameworks_with",
+    "merge_settings",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,22 +15,24 @@ from contrapose.lab.cuda.streams import side_stream
 from contrapose.lab.frameworks.framework import (
     FrameworkRow,
     Parts,
+    QueueSettings,
     other_views_of_batch,
     register_queue,
     replace_oldest,
 )
-from contrapose.lab.frameworks.momentum import MomentumFramework
+from contrapose.lab.frameworks.momentum import MomentumFramework, MomentumSettings
+from contrapose.lab.frameworks.protocols import SIMCLR_V2, SMALL_BATCH
 from contrapose.lab.networks.encoder import Encoder
 from contrapose.losses.parse import loss_name
 from contrapose.pairs import unit
 
 
 @dataclass(frozen=True, kw_only=True)
-class SupportSettings:
-    """Settings of a run that belong to this framework."""
+class FNCSettings(MomentumSettings, QueueSettings):
+    """The settings of FNC."""
 
     anchor_views: int = 2
-    """FNC: number of views, the first ones, that are anchors and positives; the others and local crops only help to find
+    """Number of views, the first ones, that are anchors and positives; the others and local crops only help to find
     false negatives. 0: all views are anchors, as in the authors' code."""
 
 
@@ -85,14 +88,14 @@ class FNC(MomentumFramework):
         replace_oldest(self.rows, self.place, unit(batch.target).flatten(0, 1))
 
 
-def _build(parts: Parts, run: Any) -> FNC:
+def _build(parts: Parts, settings: FNCSettings) -> FNC:
     return FNC(
         parts.tower.encoder,
         parts.tower.projector,
         width=parts.tower.width,
-        size=run.queue,
-        momentum=run.momentum,
-        anchor_views=run.anchor_views,
+        size=settings.queue,
+        momentum=settings.momentum,
+        anchor_views=settings.anchor_views,
         has_score=parts.has_score,
     )
 
@@ -112,4 +115,25 @@ def _check(run: Any) -> None:
         )
 
 
-ROWS = (FrameworkRow(name="fnc", build=_build, negatives=_negatives, own_settings=("anchor_views",), check=_check),)
+ROWS = (
+    FrameworkRow(
+        name="fnc",
+        summary="a momentum encoder's keys of the batch and a queue of them, with false negatives among them (FNC)",
+        settings=FNCSettings,
+        build=_build,
+        negatives=_negatives,
+        check=_check,
+        losses={"fnc": {}, "fnc_elimination": {}},
+        presets={
+            "fnc": {
+                # Our choice, as in the paper apart from two support views in place of eight: a queue of 16 batches
+                "cifar": {"head": "simclr", "queue": 2048, "momentum": 0.99, "view_count": 4, "loss": "fnc"},
+                # Huynh et al., as in their code: ten views, all of them anchors, and a memory of 16 batches, ten of which are the
+                # current one
+                "imagenet": {
+                    **SIMCLR_V2, "queue": 6 * 4096, "momentum": 0.999, "view_count": 10, "anchor_views": 0, "loss": "fnc"},
+                "imagenet100": {**SMALL_BATCH, "lr": 0.1 * math.sqrt(256), "queue": 6 * 256},
+            }
+        },
+    ),
+)  # fmt: skip

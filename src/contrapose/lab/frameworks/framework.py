@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from contrapose.embeddings import Embeddings, State
 from contrapose.lab.networks.encoder import Encoder
 from contrapose.lab.networks.tower import Tower
+from contrapose.lab.settings import Rule, Settings, setting
 from contrapose.losses.objective import Traits
 
 
@@ -22,6 +23,7 @@ class Parts:
 
     towers: Mapping[str, Tower]  # by modality
     samples: int  # in the training set
+    head: str = ""  # name of the projectors in the registry of heads
     has_score: bool = False  # whether the projector has one more output, the certainty that TaU asks for
 
     @property
@@ -31,25 +33,55 @@ class Parts:
         return tower
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class NoSettings:
+    """The settings of a framework that has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueSettings:
+    """The setting of frameworks with a queue."""
+
+    queue: int = setting(4096, Rule(least=1, small=64, always_recorded=True, ignored_elsewhere=True))
+    """Rows of the queue."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class FrameworkRow:
     """A framework's row in the registry: how it is built, its settings, and the negatives it gives an anchor.
 
-    `run` is the description of the run, in which all settings are fields.
+    `run` is the description of the run, in which all settings are fields; `settings` are those of the framework alone.
     """
 
     name: str
-    build: Callable[[Parts, Any], Framework]  # (parts, run)
+    summary: str  # where positives and negatives come from, for help texts
+    settings: type[Any] = (
+        NoSettings  # a dataclass of the settings that it uses; other frameworks may have the same ones
+    )
+    build: Callable[[Parts, Any], Framework]  # (parts, settings)
     negatives: Callable[
         [Any, int], int | None
     ]  # (run, number of views) -> negatives of an anchor; None: depends on the data
-    own_settings: tuple[str, ...] = ()  # refused, unless at their defaults, in frameworks that do not list them
     check: Callable[[Any], None] = lambda run: None  # raises ValueError for settings that do not fit
+    unused: Callable[[Any], tuple[str, ...]] = lambda settings: ()  # names of settings without effect beside the others
     least_views: int = 2
     contrasts_whole: bool = False  # whether it has `compare`, which `--contrast whole` needs
     tower_count: int = 1  # number of encoders, of different kinds of input
     has_target: bool = False  # whether views predict a target without gradient: a teacher's embeddings, or their own
     offers: tuple[str, ...] = ("pairs",)  # what its `Embeddings` offer an objective: pairs, embeddings, assignments
+    collapse_remedy: str = ""  # what may prevent a collapse, beside a lower learning rate
+    # Losses of the catalogue that need it, each with further settings that suit it on data like CIFAR: `train --loss byol`
+    losses: Mapping[str, Settings] = field(default_factory=dict)
+    # Presets such as byol/cifar10: what methods change of the protocols in protocols.py, by method and protocol
+    presets: Mapping[str, Mapping[str, Settings]] = field(default_factory=dict)
+
+    def uses(self, name: str) -> bool:
+        """Return whether the framework has a setting of this name."""
+        return name in {own.name for own in fields(self.settings)}
+
+    def settings_of(self, run: Any) -> Any:
+        """Return the framework's settings of a run, as an instance of `settings`."""
+        return self.settings(**{own.name: getattr(run, own.name) for own in fields(self.settings)})
 
     def suits(self, traits: Traits) -> bool:
         """Return whether an objective with these traits can be trained in the framework."""

@@ -17,6 +17,7 @@ from contrapose.lab.frameworks.framework import (
     Framework,
     FrameworkRow,
     Parts,
+    QueueSettings,
     check_global_crops,
     encode,
     global_crops,
@@ -27,27 +28,37 @@ from contrapose.lab.frameworks.framework import (
 )
 from contrapose.lab.networks.encoder import Encoder
 from contrapose.lab.networks.norms import split_norms
+from contrapose.lab.settings import Rule, setting
 from contrapose.pairs import unit
 from contrapose.randomness import bits
 
 
 @dataclass(frozen=True, kw_only=True)
 class MomentumSettings:
-    """Settings of a run that belong to these frameworks."""
+    """The setting of frameworks with a momentum encoder."""
 
-    queue: int = 4096
-    """MoCo, FNC, NNCLR, SwAV: rows of the queue."""
-    norm_splits: int = 1
-    """MoCo: compute batch norms over this many parts of the batch, as on that many GPUs, with keys shuffled between them."""
-    symmetric: bool = False
-    """MoCo: both views are queries, each with the other's key. Otherwise only the first is; of more than two views, all are."""
-    batch_negatives: bool = False
-    """MoCo: the other queries of the batch are negatives too, beside the queue."""
-    momentum: float = 0.99
-    """Momentum of the key encoder of MoCo, MoCo v3 and FNC, and of the teacher of BYOL and DINO. The memory bank always uses
-    0.5."""
+    momentum: float = setting(0.99, Rule(most=1, always_recorded=True, ignored_elsewhere=True))
+    """Momentum of the key encoder or of the teacher. The memory bank always uses 0.5."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RisingMomentumSettings(MomentumSettings):
+    """The settings of frameworks whose momentum may follow a schedule."""
+
     rising: bool = False
-    """MoCo v3, BYOL, DINO: raise the momentum to 1 over the training, by half a cosine."""
+    """Raise the momentum to 1 over the training, by half a cosine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoCoSettings(MomentumSettings, QueueSettings):
+    """The settings of MoCo v2."""
+
+    norm_splits: int = setting(1, Rule(least=1, always_recorded=True))
+    """Compute batch norms over this many parts of the batch, as on that many GPUs, with keys shuffled between them."""
+    symmetric: bool = False
+    """Both views are queries, each with the other's key. Otherwise only the first is; of more than two views, all are."""
+    batch_negatives: bool = False
+    """The other queries of the batch are negatives too, beside the queue."""
 
 
 class MomentumFramework(Framework):
@@ -175,16 +186,16 @@ class MoCo(MomentumFramework):
         replace_oldest(self.rows, self.place, unit(batch.target[-1]))
 
 
-def _build_moco(parts: Parts, run: Any) -> MoCo:
+def _build_moco(parts: Parts, settings: MoCoSettings) -> MoCo:
     return MoCo(
         parts.tower.encoder,
         parts.tower.projector,
         width=parts.tower.width,
-        size=run.queue,
-        momentum=run.momentum,
-        norm_splits=run.norm_splits,
-        symmetric=run.symmetric,
-        batch_negatives=run.batch_negatives,
+        size=settings.queue,
+        momentum=settings.momentum,
+        norm_splits=settings.norm_splits,
+        symmetric=settings.symmetric,
+        batch_negatives=settings.batch_negatives,
         has_score=parts.has_score,
     )
 
@@ -203,9 +214,10 @@ def _check_moco(run: Any) -> None:
 ROWS = (
     FrameworkRow(
         name="moco",
+        summary="a momentum encoder's keys and a queue of them (MoCo v2)",
+        settings=MoCoSettings,
         build=_build_moco,
         negatives=_moco_negatives,
-        own_settings=("symmetric", "batch_negatives", "norm_splits"),
         check=_check_moco,
     ),
 )

@@ -6,6 +6,7 @@ Views pass through the networks one at a time, as in the authors' code: batch no
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from contrapose.lab.frameworks.framework import (
     Framework,
     FrameworkRow,
     Parts,
+    QueueSettings,
     check_global_crops,
     global_crops,
     keys_of_batch,
@@ -26,20 +28,32 @@ from contrapose.lab.frameworks.framework import (
     replace_oldest,
     separate_views,
 )
-from contrapose.lab.frameworks.momentum import MomentumFramework
+from contrapose.lab.frameworks.momentum import MomentumFramework, RisingMomentumSettings
+from contrapose.lab.frameworks.protocols import SGD, SMALL_BATCH, TABLE8
 from contrapose.lab.networks.encoder import Encoder
 from contrapose.lab.networks.heads import predictor
+from contrapose.lab.settings import Settings
 from contrapose.pairs import unit
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictorSettings:
-    """Settings of a run that belong to these frameworks."""
+    """The settings of frameworks with a predictor."""
 
     predictor: int = 0
-    """Hidden width of the predictor; 0: 4096 for MoCo v3, BYOL and NNCLR, a quarter of the embedding for SimSiam."""
+    """Hidden width of the predictor; 0: a quarter of the embedding for SimSiam, 4096 for the others."""
     constant_predictor_lr: bool = False
     """Keep the predictor at the peak learning rate, as SimSiam does on ImageNet; all else follows the schedule."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomentumPredictorSettings(PredictorSettings, RisingMomentumSettings):
+    """The settings of MoCo v3 and BYOL."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NNCLRSettings(PredictorSettings, QueueSettings):
+    """The settings of NNCLR."""
 
 
 class MomentumPredictor(MomentumFramework):
@@ -148,37 +162,39 @@ def project_and_predict(
     return projections, torch.stack([predictor(z) for z in projections]), score
 
 
-def _build_momentum_predictor(parts: Parts, run: Any) -> MomentumPredictor:
-    width = parts.tower.width
+def _build_momentum_predictor(
+    parts: Parts, settings: MomentumPredictorSettings, *, bias: bool = False
+) -> MomentumPredictor:
+    """Build MoCo v3, or BYOL: the last layer of its predictor has a bias."""
+    last_norm = parts.head == "moco-v3-vit"
     return MomentumPredictor(
         parts.tower.encoder,
         parts.tower.projector,
-        # BYOL's last layer has a bias; MoCo v3's has none.
-        predictor(width, run.predictor or 4096, last_norm=run.head == "moco-v3-vit", bias=run.framework == "byol"),
-        momentum=run.momentum,
-        rising=run.rising,
+        predictor(parts.tower.width, settings.predictor or 4096, last_norm=last_norm, bias=bias),
+        momentum=settings.momentum,
+        rising=settings.rising,
         has_score=parts.has_score,
     )
 
 
-def _build_simsiam(parts: Parts, run: Any) -> SimSiam:
+def _build_simsiam(parts: Parts, settings: PredictorSettings) -> SimSiam:
     width = parts.tower.width
     return SimSiam(
         parts.tower.encoder,
         parts.tower.projector,
-        predictor(width, run.predictor or max(1, width // 4), bias=True),
+        predictor(width, settings.predictor or max(1, width // 4), bias=True),
         has_score=parts.has_score,
     )
 
 
-def _build_nnclr(parts: Parts, run: Any) -> NNCLR:
+def _build_nnclr(parts: Parts, settings: NNCLRSettings) -> NNCLR:
     width = parts.tower.width
     return NNCLR(
         parts.tower.encoder,
         parts.tower.projector,
-        predictor(width, run.predictor or 4096, bias=True),
+        predictor(width, settings.predictor or 4096, bias=True),
         width=width,
-        size=run.queue,
+        size=settings.queue,
         has_score=parts.has_score,
     )
 
@@ -188,20 +204,70 @@ def _nnclr_negatives(run: Any, views: int) -> int:
     return other_views_of_batch(run, 1 if views == 2 else views)
 
 
-_PREDICTOR = ("predictor", "constant_predictor_lr")
-
 _MOCO_V3 = FrameworkRow(
     name="moco-v3",
+    summary="a momentum encoder's keys of the same batch, with a predictor",
+    settings=MomentumPredictorSettings,
     build=_build_momentum_predictor,
     negatives=keys_of_batch,
-    own_settings=("rising", *_PREDICTOR),
     check=check_global_crops,
     has_target=True,
+    losses={"cacr_moco_v3": {"head": "moco-v3"}},
 )
+_BYOL_PRESETS: dict[str, Settings] = {
+    # lightly averages the negative cosines of both directions, which is SimSiam's loss: a quarter of BYOL's gradient.
+    "cifar": {
+        "head": "byol-cifar", "predictor": 1024, "momentum": 0.99, "loss": "simsiam", "views": "byol-cifar"},
+    # lightly, with the authors' values for 100 epochs: 0.45 per 256 images, momentum from 0.99 to 1
+    "imagenet": {"head": "byol", "momentum": 0.99, "rising": True, "loss": "byol", "views": "byol", "lr": 0.45},
+    "imagenet100": TABLE8,
+}  # fmt: skip
+_SIMSIAM_PRESETS: dict[str, Settings] = {
+    "cifar": {"head": "simsiam-cifar", "predictor": 512, "loss": "simsiam", "views": "simsiam-cifar"},
+    # The authors': 0.05 per 256 images, no warm-up, and a predictor whose learning rate does not fall
+    "imagenet": {
+        **SGD, "head": "simsiam", "predictor": 512, "constant_predictor_lr": True, "loss": "simsiam", "views": "moco-v2",
+        "encoder": "resnet50-zero", "lr": 0.1, "warmup": 0.0, "batch": 512},
+    "imagenet100": {"epochs": 200},
+}  # fmt: skip
+_NNCLR_PRESETS: dict[str, Settings] = {
+    # lightly's NT-Xent has a temperature of 0.5 unless another is given; the paper's is 0.1.
+    "cifar": {"head": "nnclr-cifar", "queue": 4096, "loss": "nnclr(temperature=0.5)"},
+    # Dwibedi et al.: SimCLR's 0.3 per 256 images in batches of 4,096; the views are those of lightly's example
+    "imagenet": {
+        "head": "nnclr", "queue": 98304, "loss": "nnclr(temperature=0.1)", "views": "simclr", "batch": 4096, "lr": 4.8,
+        "epochs": 1000},
+    "imagenet100": {**SMALL_BATCH, "lr": 0.3, "queue": 65536},
+}  # fmt: skip
 
 ROWS = (
     _MOCO_V3,
-    replace(_MOCO_V3, name="byol"),
-    replace(_MOCO_V3, name="simsiam", build=_build_simsiam, own_settings=_PREDICTOR),
-    FrameworkRow(name="nnclr", build=_build_nnclr, negatives=_nnclr_negatives, own_settings=_PREDICTOR),
+    replace(
+        _MOCO_V3,
+        name="byol",
+        summary="a teacher's embeddings, which a predictor learns to predict, without negatives",
+        build=partial(_build_momentum_predictor, bias=True),
+        collapse_remedy="a teacher that changes more slowly (--momentum closer to 1) or a --head with batch norms",
+        losses={"byol": {"head": "byol-cifar", "predictor": 1024}},
+        presets={"byol": _BYOL_PRESETS},
+    ),
+    replace(
+        _MOCO_V3,
+        name="simsiam",
+        summary="the same network's embeddings without gradient, which a predictor learns to predict",
+        settings=PredictorSettings,
+        build=_build_simsiam,
+        collapse_remedy="a wider --predictor or a --head with batch norms",
+        losses={"simsiam": {"head": "simsiam-cifar", "predictor": 512}},
+        presets={"simsiam": _SIMSIAM_PRESETS},
+    ),
+    FrameworkRow(
+        name="nnclr",
+        summary="nearest neighbours in a queue in place of one view, with a predictor for the other",
+        settings=NNCLRSettings,
+        build=_build_nnclr,
+        negatives=_nnclr_negatives,
+        losses={"nnclr": {"head": "nnclr-cifar"}},
+        presets={"nnclr": _NNCLR_PRESETS},
+    ),
 )

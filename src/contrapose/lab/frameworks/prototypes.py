@@ -11,9 +11,18 @@ from torch import Tensor, nn
 from contrapose.distributed import gather
 from contrapose.embeddings import Embeddings, within_batch
 from contrapose.lab.cuda.streams import side_stream
-from contrapose.lab.frameworks.framework import Framework, FrameworkRow, Parts, global_crops, replace_oldest
-from contrapose.lab.frameworks.momentum import MomentumFramework
+from contrapose.lab.frameworks.framework import (
+    Framework,
+    FrameworkRow,
+    Parts,
+    QueueSettings,
+    global_crops,
+    replace_oldest,
+)
+from contrapose.lab.frameworks.momentum import MomentumFramework, RisingMomentumSettings
+from contrapose.lab.frameworks.protocols import SGD
 from contrapose.lab.networks.encoder import Encoder
+from contrapose.lab.settings import Rule, Settings, setting
 from contrapose.pairs import unit
 
 _CENTER_MOMENTUM = 0.9
@@ -21,14 +30,25 @@ _CENTER_MOMENTUM = 0.9
 
 @dataclass(frozen=True, kw_only=True)
 class PrototypeSettings:
-    """Settings of a run that belong to these frameworks."""
+    """The settings of frameworks with prototypes."""
 
-    prototypes: int = 0
-    """SwAV, DINO: number of prototypes; 0: 3,000 for SwAV, 65,536 for DINO."""
+    prototypes: int = setting(0, Rule(small=64))
+    """Number of prototypes; 0: 3,000 for SwAV, 65,536 for DINO."""
     frozen_epochs: int = 1
-    """SwAV, DINO: epochs at the start in which the prototypes are not trained."""
+    """Epochs at the start in which the prototypes are not trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwAVSettings(PrototypeSettings, QueueSettings):
+    """The settings of SwAV."""
+
     queue_start: int = 0
-    """SwAV: epoch, counted from 1, from which on codes are computed with the queue's samples too; 0: without a queue."""
+    """Epoch, counted from 1, from which on codes are computed with the queue's samples too; 0: without a queue."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DINOSettings(PrototypeSettings, RisingMomentumSettings):
+    """The settings of DINO."""
 
 
 class Prototypes(nn.Module):
@@ -196,27 +216,27 @@ class DINO(MomentumFramework):
         self.center.lerp_(scores.mean((0, 1)).to(self.center.dtype), 1 - _CENTER_MOMENTUM)
 
 
-def _build_swav(parts: Parts, run: Any) -> SwAV:
+def _build_swav(parts: Parts, settings: SwAVSettings) -> SwAV:
     return SwAV(
         parts.tower.encoder,
         parts.tower.projector,
         width=parts.tower.width,
-        prototypes=run.prototypes or 3000,
-        frozen_epochs=run.frozen_epochs,
-        queue=run.queue,
-        queue_start=run.queue_start,
+        prototypes=settings.prototypes or 3000,
+        frozen_epochs=settings.frozen_epochs,
+        queue=settings.queue,
+        queue_start=settings.queue_start,
     )
 
 
-def _build_dino(parts: Parts, run: Any) -> DINO:
+def _build_dino(parts: Parts, settings: DINOSettings) -> DINO:
     return DINO(
         parts.tower.encoder,
         parts.tower.projector,
         width=parts.tower.width,
-        prototypes=run.prototypes or 65536,
-        frozen_epochs=run.frozen_epochs,
-        momentum=run.momentum,
-        rising=run.rising,
+        prototypes=settings.prototypes or 65536,
+        frozen_epochs=settings.frozen_epochs,
+        momentum=settings.momentum,
+        rising=settings.rising,
     )
 
 
@@ -233,24 +253,54 @@ def _check_swav(run: Any) -> None:
         )
 
 
-_PROTOTYPES = ("prototypes", "frozen_epochs")
+_SWAV_PRESETS: dict[str, Settings] = {
+    "cifar": {
+        "head": "swav-cifar", "prototypes": 512, "frozen_epochs": 0, "loss": "swav", "views": "swav-cifar",
+        "optimiser": "adam", "lr": 1e-3, "weight_decay": 1e-6},
+    # The authors' script for batches of 256. Their epoch 15, counted from 0, is the 16th.
+    "imagenet": {
+        "head": "swav", "prototypes": 3000, "frozen_epochs": 1, "queue": 3840, "queue_start": 16, "loss": "swav",
+        "views": "swav+local6", "lr": 0.6, "warmup": 0.0, "epochs": 200},
+    "imagenet100": {"epochs": 200},
+}  # fmt: skip
+_DINO_PRESETS: dict[str, Settings] = {
+    # lightly's loss keeps the teacher's temperature at 0.04.
+    "cifar": {
+        "head": "dino-cifar", "prototypes": 2048, "frozen_epochs": 0, "momentum": 0.99,
+        "loss": "dino(teacher_temperature=0.04)", "views": "dino-cifar"},
+    # The authors' command for a ResNet-50: 0.03 per 256 images, eight local crops. They also clip the gradient of each
+    # parameter at 3, which --clip does to all of them together.
+    "imagenet": {
+        **SGD, "head": "dino", "prototypes": 65536, "frozen_epochs": 1, "momentum": 0.996, "rising": True,
+        "loss": "dino(teacher_temperature=0.04)", "views": "dino+local8", "lr": 0.03},
+    "imagenet100": {"lr": 0.015, "batch": 128, "epochs": 400},
+}  # fmt: skip
 
 ROWS = (
     FrameworkRow(
         name="swav",
+        summary="prototypes, to which all views of a sample are assigned alike",
+        settings=SwAVSettings,
         build=_build_swav,
         negatives=lambda run, views: 0,
-        own_settings=(*_PROTOTYPES, "queue_start"),
         check=_check_swav,
+        unused=lambda settings: () if settings.queue_start else ("queue",),
         offers=("assignments",),
+        collapse_remedy="more --frozen-epochs",
+        losses={"swav": {"head": "swav-cifar", "prototypes": 512, "frozen_epochs": 0}},
+        presets={"swav": _SWAV_PRESETS},
     ),
     FrameworkRow(
         name="dino",
+        summary="prototypes, and a teacher whose assignments are predicted",
+        settings=DINOSettings,
         build=_build_dino,
         negatives=lambda run, views: 0,
-        own_settings=(*_PROTOTYPES, "rising"),
         has_target=True,
         check=_check_prototypes,
         offers=("assignments",),
+        collapse_remedy="a teacher that changes more slowly (--momentum closer to 1) or more --frozen-epochs",
+        losses={"dino": {"head": "dino-cifar", "prototypes": 2048, "frozen_epochs": 0}},
+        presets={"dino": _DINO_PRESETS},
     ),
 )

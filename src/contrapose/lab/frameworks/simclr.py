@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -10,8 +10,19 @@ from torch import Tensor, nn
 
 from contrapose.distributed import gather
 from contrapose.embeddings import Embeddings, first_to_second, within_batch
-from contrapose.lab.frameworks.framework import Framework, FrameworkRow, Parts, other_views_of_batch
+from contrapose.lab.frameworks.framework import Framework, FrameworkRow, NoSettings, Parts, other_views_of_batch
 from contrapose.lab.networks.encoder import Encoder
+from contrapose.lab.settings import Rule, setting
+from contrapose.pairs.comparison import SIMILARITIES
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimCLRSettings:
+    """The setting of SimCLR."""
+
+    similarity: str = setting("cosine", Rule(choices=SIMILARITIES))
+    """Similarity of two embeddings: cosine; or, without normalising them, dot (dot product) or neg_euclid (negative squared
+    distance), as in Lee's Table 1."""
 
 
 class SimCLR(Framework):
@@ -42,7 +53,7 @@ class SimCSE(SimCLR):
         return replace(super().compare(z, index), compare=first_to_second)
 
 
-def _build_simcse(parts: Parts, run: Any) -> SimCSE:
+def _build_simcse(parts: Parts, settings: NoSettings) -> SimCSE:
     return SimCSE(parts.tower.encoder, parts.tower.projector, has_score=parts.has_score)
 
 
@@ -59,22 +70,36 @@ def _second_and_further_views(run: Any, views: int) -> int:
     return int(run.contrast_size) - 1 + (views - 2) * int(run.contrast_size)
 
 
-def _build(parts: Parts, run: Any) -> SimCLR:
+def _build(parts: Parts, settings: SimCLRSettings) -> SimCLR:
     tower = parts.tower
-    return SimCLR(tower.encoder, tower.projector, similarity=run.similarity, has_score=parts.has_score)
+    return SimCLR(tower.encoder, tower.projector, similarity=settings.similarity, has_score=parts.has_score)
 
+
+_REDUNDANCY = {"head": "barlow-twins-cifar"}
+_ZERO_CL = {"head": "zero-cl"}
 
 ROWS = (
     FrameworkRow(
         name="simclr",
+        summary="the batch itself, in any number of views",
+        settings=SimCLRSettings,
         build=_build,
         negatives=other_views_of_batch,
-        own_settings=("similarity",),
         contrasts_whole=True,
         offers=("pairs", "embeddings"),
+        losses={
+            "barlow_twins": _REDUNDANCY,
+            "vicreg": _REDUNDANCY,
+            "w_mse": {"head": "w-mse"},
+            "zero_cl": _ZERO_CL,
+            "zero_fcl": _ZERO_CL,
+            "zero_icl": _ZERO_CL,
+            "arb": {**_ZERO_CL, "width": 256},
+        },
     ),
     FrameworkRow(
         name="simcse",
+        summary="the first view with the second one of all samples (SimCSE)",
         build=_build_simcse,
         negatives=_second_and_further_views,
         check=_check_two_views,

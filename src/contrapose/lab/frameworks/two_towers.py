@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from contrapose.distributed import gather
 from contrapose.embeddings import Embeddings, between_towers
 from contrapose.lab.frameworks.framework import Framework, FrameworkRow, Parts
+from contrapose.lab.modalities import CaptionSettings
 from contrapose.lab.networks.tower import Tower, encoder_of, projector_of
 
 
@@ -58,8 +59,8 @@ class TwoTowers(Framework):
         return Embeddings(z=z, score=score, ids=gather(index), compare=between_towers)
 
 
-def _build(parts: Parts, run: Any) -> TwoTowers:
-    return TwoTowers(parts.towers, frozen=run.frozen_tower, has_score=parts.has_score)
+def _build(parts: Parts, settings: CaptionSettings) -> TwoTowers:
+    return TwoTowers(parts.towers, frozen=settings.frozen_tower, has_score=parts.has_score)
 
 
 def _check(run: Any) -> None:
@@ -85,9 +86,10 @@ def _other_samples(run: Any, views: int) -> int:
 ROWS = (
     FrameworkRow(
         name="two_towers",
+        summary="two encoders, of images and of their captions, in one space (CLIP)",
+        settings=CaptionSettings,
         build=_build,
         negatives=_other_samples,
-        own_settings=("text_encoder", "text_length", "frozen_tower"),
         check=_check,
         contrasts_whole=True,
         tower_count=2,

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from contrapose.lab.modalities.evaluations import DownstreamEvaluation, JointEvaluation, RecordedEvaluation
 from contrapose.lab.modalities.source import Source, Split, ViewMaker
 from contrapose.lab.networks.encoder import Encoder
-
-Settings = Mapping[str, Any]  # fields of Run
-
+from contrapose.lab.settings import Rule, setting
+from contrapose.lab.settings import Settings as Settings  # offered here too, for the modalities
 
 LARGEST_MEGAPIXELS = 178  # Pillow refuses larger images by itself
 
@@ -45,12 +44,12 @@ class DataSettings:
     """Share of each class that is held out for evaluation if a folder of images has no labelled test images; 0: none."""
     skip_broken: bool = False
     """Leave out files of a folder that cannot be read. By default the first one ends the command."""
-    max_megapixels: float = 100.0
+    max_megapixels: float = setting(100.0, Rule(above=0, most=LARGEST_MEGAPIXELS))
     """Largest image file that is read, in millions of pixels, up to 178; a larger one counts as broken and is not decoded."""
     imbalance: str = ""
     """Thin out the classes: exponential:100, kukleva:0, pareto, pareto:12205, uniform:12406, cacr-linear, cacr-exponential or
     index:FILE (docs/images.md); empty: as it is."""
-    probe: str = "all"
+    probe: str = setting("all", Rule(choices=("all", "train")))
     """What test images are classified by: all labelled training images, or those left by `imbalance` (train)."""
     probe_data: str = ""
     """Evaluate on another data set, by its name or path: its training images classify its test images; empty: on --data."""

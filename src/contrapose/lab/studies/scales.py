@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+from contrapose.lab.frameworks import FRAMEWORK_DEFAULTS, FRAMEWORKS
 from contrapose.lab.studies.measures import RecordedMetric
 from contrapose.lab.studies.study import Plan, Study, StudyData
 from contrapose.lab.training import Run
@@ -83,8 +84,9 @@ def _counterparts(paper: Plan, study_data: StudyData) -> Sequence[StudyData]:
 def _change(name: str, paper: Run, ours: Run) -> Change | None:
     """Return a setting of two runs if it differs and their framework uses it."""
     before, after = getattr(paper, name), getattr(ours, name)
-    unused = name == "queue" and ours.framework not in ("moco", "fnc", "nnclr") and not ours.queue_start
-    return None if before == after or unused else (before, after)
+    row = FRAMEWORKS[ours.framework]
+    is_used = name not in FRAMEWORK_DEFAULTS or (row.uses(name) and name not in row.unused(row.settings_of(ours)))
+    return (before, after) if before != after and is_used else None
 
 
 def _describe_setting(name: str, changes: Sequence[Change | None]) -> str:

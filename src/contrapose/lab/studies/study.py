@@ -14,13 +14,16 @@ settings). A study of sentences or of images with captions has a built-in set an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from contrapose.lab.frameworks import FRAMEWORK_DEFAULTS, FrameworkSettings
 from contrapose.lab.modalities import Modality, modality
 from contrapose.lab.report.document import Block
+from contrapose.lab.settings import Settings as Settings  # offered here too, for the studies
+from contrapose.lab.settings import rule_of
 from contrapose.lab.studies.claims import Claim
 from contrapose.lab.studies.files import data_name, needed_files, with_paths, without_missing_files
 from contrapose.lab.studies.measures import Evaluation, Measure
@@ -28,7 +31,6 @@ from contrapose.lab.studies.measures.classifiers import SMOKE_PROBE_EPOCHS
 from contrapose.lab.studies.measures.downstream import MADE
 from contrapose.lab.studies.results import Results
 from contrapose.lab.training import PRESETS, Run
-from contrapose.lab.training.run import CHOICES
 from contrapose.validate import check_known
 
 SCALES = ("smoke", "short", "small", "paper")
@@ -38,13 +40,18 @@ PAPERS = {
     "cacr": "Zheng et al.: Contrastive Attraction and Contrastive Repulsion for Representation Learning",
     "balanced": "Lee: Understanding Self-supervised Contrastive Learning through Supervised Objectives",
 }
-Settings = Mapping[str, Any]  # fields of Run
+_PRECISIONS = next(rule_of(setting).choices for setting in fields(Run) if setting.name == "precision")
+# Settings of frameworks that have a largest value at smoke scale
+_SMALL_VALUES = {
+    setting.name: rule_of(setting).small for setting in fields(FrameworkSettings) if rule_of(setting).small
+}
 
 # Smoke scale: seconds on a CPU. The built-in digits and a tiny network, trained with the study's own method.
 SMOKE: Settings = {
     "data": "digits", "limit": 160, "views": "digits", "encoder": "tiny", "head": "simclr", "optimiser": "adamw", "lr": 0.004,
-    "schedule": "cosine", "milestones": (), "warmup": 0.0, "weight_decay": 1e-4, "epochs": 2, "batch": 32, "queue": 64,
-    "norm_splits": 1, "precision": "fp32", "knn": 5, "knn_every": 2, "metrics": 48,
+    "schedule": "cosine", "milestones": (), "warmup": 0.0, "weight_decay": 1e-4, "epochs": 2, "batch": 32, "norm_splits": 1,
+    "precision": "fp32", "knn": 5, "knn_every": 2, "metrics": 48,
+    **{name: small for name, small in _SMALL_VALUES.items() if small < FRAMEWORK_DEFAULTS[name]},
 }  # fmt: skip
 # Small and short scale: one GPU, bf16; every metric is computed after each tenth of the run.
 SMALL: Settings = {"precision": "bf16", "norm_splits": 1, "metrics": 2000}
@@ -161,7 +168,7 @@ class Study:
         """
         check_known("scale", scale, SCALES, cutoff=0.4)
         if precision:
-            check_known("precision", precision, CHOICES["precision"])
+            check_known("precision", precision, _PRECISIONS)
         paths, replacements = self._parse_data(data)
         known = self.downstream_names
         made = [name for name, measure in known.items() if scale == "smoke" and name in measure.synthetic_data]
@@ -298,6 +305,7 @@ class Plan:
         settings = {key: value for key, value in settings.items() if key not in ("classes", "imbalance")}
         if self.scale == "smoke":
             settings |= {**changes, **(study.kind.smoke_settings or SMOKE), **_smoke_changes(changes)}
+            settings |= {name: min(settings[name], most) for name, most in _SMALL_VALUES.items() if name in settings}
             settings["record"] = tuple(_short_probe(item) for item in settings.get("record", ()))
         elif self.scale in ("short", "small"):
             settings |= {**SMALL, **self.scale_settings, **changes, **self._settings_at_scale(row)}
@@ -372,6 +380,4 @@ def _smoke_changes(changes: Settings) -> dict[str, Any]:
         kept["batch"] = max(8, min(64, kept["batch"] // 16))
     if "view_count" in kept:
         kept["view_count"] = min(3, kept["view_count"])
-    if "prototypes" in kept:
-        kept["prototypes"] = min(64, kept["prototypes"])
     return kept

@@ -96,8 +96,9 @@ def build(run: Run, samples: int) -> Framework:
     """Build the run's network, with weights that its seed decides; `samples` is the size of the training set."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)  # encoder, projector and predictor draw from it in this order
-        parts = Parts(build_towers(run), samples, run.needs_score)
-        return FRAMEWORKS[run.framework].build(parts, run)
+        parts = Parts(build_towers(run), samples, head=run.head, has_score=run.needs_score)
+        row = FRAMEWORKS[run.framework]
+        return row.build(parts, row.settings_of(run))
 
 
 def build_loss(run: Run, samples: int) -> Loss:

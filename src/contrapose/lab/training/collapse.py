@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any
 
+from contrapose.lab.frameworks import FRAMEWORKS
 from contrapose.lab.training.run import Run
 from contrapose.losses.parse import parse
 
@@ -20,12 +21,8 @@ _LEAST_WIDTH = 8  # an embedding with fewer dimensions may have a low rank and b
 # Before, running statistics of batch norms are those of the untrained network, and so is the evaluation: 0.9³² = 0.03.
 _SETTLED_STEPS = 32
 _OUTPUTS = {"": "the projector's outputs", "encoder_": "the encoder's outputs"}  # by the prefix of their metrics
-# What else may prevent a collapse, by framework or objective; every training may need a lower learning rate.
+# What else may prevent a collapse, by objective; every training may need a lower learning rate.
 _REMEDIES = {
-    "byol": "a teacher that changes more slowly (--momentum closer to 1) or a --head with batch norms",
-    "dino": "a teacher that changes more slowly (--momentum closer to 1) or more --frozen-epochs",
-    "simsiam": "a wider --predictor or a --head with batch norms",
-    "swav": "more --frozen-epochs",
     "vicreg": "a larger variance_weight and covariance_weight",
     "barlow_twins": "a larger weight",
     "w_mse": "a larger --batch",
@@ -113,7 +110,7 @@ def describe_collapse(run: Run, records: Sequence[Mapping[str, Any]]) -> str:
 def _advice(run: Run) -> str:
     objective = parse(run.loss).func
     # The framework first: lightly's form of BYOL has SimSiam's loss.
-    remedy = _REMEDIES.get(run.framework) or _REMEDIES.get(getattr(objective, "__name__", ""), "")
+    remedy = FRAMEWORKS[run.framework].collapse_remedy or _REMEDIES.get(getattr(objective, "__name__", ""), "")
     if not remedy and "temperature" in signature(objective).parameters:
         remedy = "a higher temperature"
     return f"start over in another --out with a lower --lr ({run.lr / 3:.2g}{f'), or {remedy}' if remedy else ')'}"

@@ -5,10 +5,11 @@ Called while a `Run` is created, so `run` has all settings as fields, but its ty
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from typing import Any
 
-from contrapose.lab.frameworks import FRAMEWORKS
+from contrapose.lab.frameworks import FRAMEWORKS, FrameworkSettings, frameworks_with
+from contrapose.lab.settings import rule_of
 from contrapose.lab.training.method_settings import METHOD_SETTINGS, method_name
 from contrapose.losses.objective import traits_of
 from contrapose.losses.parse import parse
@@ -90,9 +91,9 @@ def _check_contrast(run: Any) -> None:
 def _check_other_frameworks(run: Any) -> None:
     """Refuse a setting of another framework: it would be ignored silently, and would change the name of the run."""
     row = FRAMEWORKS[run.framework]
-    defaults = {field.name: field.default for field in fields(run) if field.default is not MISSING}
-    for owner in FRAMEWORKS.values():
-        for name in set(owner.own_settings) - set(row.own_settings):
-            if getattr(run, name) != defaults[name]:
-                owners = ", ".join(other.name for other in FRAMEWORKS.values() if name in other.own_settings)
-                raise ValueError(f"{name}: it is for {owners}; the framework is {run.framework}")
+    for setting in fields(FrameworkSettings):
+        is_checked = not (row.uses(setting.name) or rule_of(setting).ignored_elsewhere)
+        if is_checked and getattr(run, setting.name) != setting.default:
+            raise ValueError(
+                f"{setting.name}: it is for {', '.join(frameworks_with(setting.name))}; the framework is {run.framework}"
+            )

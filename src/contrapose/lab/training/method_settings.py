@@ -7,32 +7,14 @@ predictor and a teacher, and `compare` gives each of its losses what it needs.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
+from contrapose.lab.frameworks import FRAMEWORKS
+from contrapose.lab.settings import Settings
 from contrapose.losses.parse import loss_name
 
-Settings = Mapping[str, Any]  # fields of Run
-
-_REDUNDANCY = {"framework": "simclr", "head": "barlow-twins-cifar"}
-_ZERO_CL = {"framework": "simclr", "head": "zero-cl"}
-_FNC = {"framework": "fnc"}
-# By name in the catalogue. Other losses run in any framework of pairs. The heads are those of the presets for CIFAR.
+# By name in the catalogue. Other losses run in any framework of pairs.
 METHOD_SETTINGS: Mapping[str, Settings] = {
-    "byol": {"framework": "byol", "head": "byol-cifar", "predictor": 1024},
-    "simsiam": {"framework": "simsiam", "head": "simsiam-cifar", "predictor": 512},
-    "nnclr": {"framework": "nnclr", "head": "nnclr-cifar"},
-    "swav": {"framework": "swav", "head": "swav-cifar", "prototypes": 512, "frozen_epochs": 0},
-    "dino": {"framework": "dino", "head": "dino-cifar", "prototypes": 2048, "frozen_epochs": 0},
-    "fnc": _FNC,
-    "fnc_elimination": _FNC,
-    "cacr_moco_v3": {"framework": "moco-v3", "head": "moco-v3"},
-    "barlow_twins": _REDUNDANCY,
-    "vicreg": _REDUNDANCY,
-    "w_mse": {"framework": "simclr", "head": "w-mse"},
-    "zero_cl": _ZERO_CL,
-    "zero_fcl": _ZERO_CL,
-    "zero_icl": _ZERO_CL,
-    "arb": {**_ZERO_CL, "width": 256},
+    loss: {"framework": row.name, **settings} for row in FRAMEWORKS.values() for loss, settings in row.losses.items()
 }
 
 

