@@ -104,13 +104,14 @@ def _is_finite(value: Real) -> bool:
 
 def check_directory(name: str, path: Path) -> None:
     """Check that files can be written to the directory `path`, or that it can be created."""
+    option = f"--{name.replace('_', '-')}"
     if os.path.realpath(path) == os.path.realpath("/"):
-        raise ValueError(f"{name}: {path} is the root of the file system; choose a directory below it with --{name}")
+        raise ValueError(f"{name}: {path} is the root of the file system; choose a directory below it with {option}")
     existing = next((p for p in (path, *path.parents) if os.path.exists(p)), Path())
     if not existing.is_dir():
-        raise ValueError(f"{name}: {existing} is a file, and a directory is needed; choose another --{name}")
+        raise ValueError(f"{name}: {existing} is a file, and a directory is needed; choose another {option}")
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise ValueError(f"{name}: no permission to write to {existing}; choose another --{name}")
+        raise ValueError(f"{name}: no permission to write to {existing}; choose another {option}")
 
 
 def check_choice(name: str, value: Any, *allowed: str) -> None:

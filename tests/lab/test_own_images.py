@@ -125,7 +125,7 @@ def test_compare_says_only_what_it_can_tell(workplace: Path, capsys: pytest.Capt
     main([
         "compare", "--data", str(workplace / "mine"), *SHORT[:-4], "--epochs", "1", "--batch", "64", "--warmup", "0",
         "--skip-broken", "--losses", "simclr,dystress", "--seeds", "1",
-        "--root", str(workplace / "runs"), "-o", str(workplace / "reports"),
+        "--runs-dir", str(workplace / "runs"), "-o", str(workplace / "reports"),
     ])  # fmt: skip
     said = capsys.readouterr().out
     assert "Use " not in said  # one seed tells nothing apart

@@ -95,7 +95,7 @@ def training(root: Path, data: str, *options: str) -> list[str]:
 
 def report(root: Path) -> list[str]:
     """Return a command that trains with two losses and writes a report."""
-    out = ["--root", str(root / "runs"), "-o", str(root / "reports")]
+    out = ["--runs-dir", str(root / "runs"), "-o", str(root / "reports")]
     return ["compare", "--data", "digits", *SMALL, "--losses", "simclr,dystress", *out]
 
 
@@ -106,7 +106,7 @@ def further_commands(root: Path) -> list[list[str]]:
         ["export", run, "-o", str(out / "encoder.safetensors")],
         ["map", run, "-o", str(out / "map.png")],
         ["explain", "simclr", "-o", str(out / "simclr.png")],
-        ["study", "run", "behaviour/equation6", "--root", str(root / "runs"), "-o", str(out)],
+        ["study", "run", "behaviour/equation6", "--runs-dir", str(root / "runs"), "-o", str(out)],
     ]
 
 

@@ -17,7 +17,7 @@ from streaming import all_exit
 from contrapose.lab.report.render import write
 from contrapose.lab.studies import find
 from contrapose.lab.studies.collect import document
-from contrapose.lab.studies.results import RunDirectory
+from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.studies.task import Task
 from contrapose.lab.training.locks import lock_directory
 
@@ -25,7 +25,7 @@ STUDY = "behaviour/figure2"
 
 
 def start(root: Path, *more: str) -> subprocess.Popen[bytes]:
-    arguments = ["study", "run", STUDY, "--root", str(root / "runs"), "-o", str(root / "reports"), *more]
+    arguments = ["study", "run", STUDY, "--runs-dir", str(root / "runs"), "-o", str(root / "reports"), *more]
     with (root / "log").open("ab") as log:
         return subprocess.Popen([sys.executable, "-m", "contrapose", *arguments], stdout=log, stderr=subprocess.STDOUT)
 

@@ -16,13 +16,14 @@ import torch
 from conftest import Promise
 
 from contrapose.lab.studies.execute import run_tasks
-from contrapose.lab.studies.results import RunDirectory
+from contrapose.lab.studies.measures import LinearProbe
+from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.studies.task import Task
 from contrapose.lab.training import Run, Stopped, Trainer, checkpoint
 from contrapose.lab.training.threads import available_cores
 
 SETTINGS: dict[str, Any] = {"limit": 64, "batch": 32, "epochs": 2, "knn": 3, "knn_every": 2, "metrics": 20}
-MEASURES = ("linear:cacr:2",)
+MEASURES = (LinearProbe("cacr", epochs=2),)
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +117,7 @@ def test_any_omp_num_threads(tmp_path: Path, promise: Promise) -> None:
     outcomes = set()
     for jobs, threads in ((1, "1"), (1, "3"), (2, "1"), (2, "")):
         root = tmp_path / f"{jobs}-{threads}"
-        options = ["--jobs", str(jobs), "--root", str(root / "runs"), "-o", str(root / "reports")]
+        options = ["--jobs", str(jobs), "--runs-dir", str(root / "runs"), "-o", str(root / "reports")]
         environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
         environment |= {"OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads} if threads else {}
         command = [sys.executable, "-m", "contrapose", "study", "run", "behaviour/equation6", *options]

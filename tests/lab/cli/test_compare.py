@@ -11,8 +11,8 @@ from PIL import Image
 from contrapose.lab.cli import main
 from contrapose.lab.cli.compare import report_name, split_losses
 from contrapose.lab.modalities.images.digits import digits
-from contrapose.lab.studies.dilemma import comparison
-from contrapose.lab.studies.results import RunDirectory
+from contrapose.lab.studies.loss_comparison import comparison
+from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.training import Run, prepare
 
 
@@ -31,7 +31,7 @@ def test_compare_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     """Two comparisons on one folder: each has its own page, and the same command writes to the same page again."""
     write_folder(tmp_path / "mine")
     arguments = ["compare", "--data", str(tmp_path / "mine"), "--epochs", "1", "--batch", "16", "--knn", "3"]
-    arguments += ["--metrics", "20", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")]
+    arguments += ["--metrics", "20", "--runs-dir", str(tmp_path / "runs"), "-o", str(tmp_path / "out")]
     main([*arguments, "--losses", "simclr, nt_xent(temperature=0.1)", "--seeds", "2"])
     output = capsys.readouterr().out
     assert "views simclr-cifar" in output
@@ -113,7 +113,7 @@ def test_losses_are_split_outside_of_brackets() -> None:
 def test_each_loss_has_its_own_framework(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Losses with and without negatives on one page, each in its framework; a head that is given is that of all."""
     arguments = ["compare", "--limit", "64", "--epochs", "1", "--batch", "32", "--knn", "3", "--metrics", "20"]
-    arguments += ["--seeds", "1", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")]
+    arguments += ["--seeds", "1", "--runs-dir", str(tmp_path / "runs"), "-o", str(tmp_path / "out")]
     main([*arguments, "--losses", "simclr,byol,barlow_twins,dino", "--head", "hcl"])
     lines = (
         "simclr, barlow_twins: framework simclr, head hcl.\n"

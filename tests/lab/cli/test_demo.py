@@ -10,8 +10,9 @@ import pytest
 from contrapose.lab.cli import main
 from contrapose.lab.studies import demo
 from contrapose.lab.studies.collect import collect, verdicts
-from contrapose.lab.studies.dilemma import references
 from contrapose.lab.studies.execute import run_tasks
+from contrapose.lab.studies.loss_comparison import references
+from contrapose.lab.studies.measures import References
 from contrapose.lab.studies.scores import INIT, PIXELS, UNTRAINED
 from contrapose.lab.studies.task import Task
 from contrapose.lab.training import Run, load, prepare
@@ -25,7 +26,7 @@ def test_demo_on_less_data(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     """The whole command on less data; `make demo` runs it in full."""
     # A size that takes longer than the limit, so that the smallest one is chosen and says that it is too short.
     monkeypatch.setattr("contrapose.lab.cli.demo.SIZES", (replace(demo.SIZES[1], pretraining_epochs=10**6), TINY))
-    arguments = ["demo", "--jobs", "1", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "reports")]
+    arguments = ["demo", "--jobs", "1", "--runs-dir", str(tmp_path / "runs"), "-o", str(tmp_path / "reports")]
     main(arguments)
     output = capsys.readouterr().out
     assert "ms on this machine. Training on 64 digits for 1 epoch, then 1 epoch with each of nine losses" in output
@@ -73,7 +74,7 @@ def test_the_smallest_conclusive_demo_shows_the_dilemma(tmp_path: Path) -> None:
     plan = demo.demo(weights, size, prepare(pretraining.run))
     # Without the losses that the claims are not about, and without the maps.
     rows = tuple(
-        replace(row, measures=("references",) if i == 0 else ()) for i, row in enumerate(plan.study.rows) if row.series
+        replace(row, measures=(References(),) if i == 0 else ()) for i, row in enumerate(plan.study.rows) if row.series
     )
     plan = replace(plan, study=replace(plan.study, rows=rows))
     tasks = [Task(run, plan.measures(data, row), tmp_path) for row, data, run in plan.cells(1)]

@@ -80,7 +80,7 @@ def test_while_the_command_is_imported(number: signal.Signals) -> None:
 @pytest.mark.parametrize("number", NUMBERS)
 def test_while_the_images_are_read(number: signal.Signals, tmp_path: Path) -> None:
     write_slow_folder(tmp_path / "mine")
-    out = ["--root", str(tmp_path / "runs"), "-o", str(tmp_path / "reports")]
+    out = ["--runs-dir", str(tmp_path / "runs"), "-o", str(tmp_path / "reports")]
     process = start("compare", "--data", str(tmp_path / "mine"), "--losses", "simclr", *out)
     read_until(process, "chosen for")
     check_end(process, number)
@@ -100,7 +100,7 @@ def test_a_run_of_a_study_that_is_reading_its_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", NUMBERS)
 def test_the_demo(number: signal.Signals, tmp_path: Path) -> None:
     """In its pre-training, whose progress is saved."""
-    arguments = ["demo", "--minutes", "1", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "reports")]
+    arguments = ["demo", "--minutes", "1", "--runs-dir", str(tmp_path / "runs"), "-o", str(tmp_path / "reports")]
     process = start(*arguments)
     read_until(process, "Training one encoder first")
     while not list(tmp_path.glob("runs/*/run.json")):
@@ -116,7 +116,7 @@ def test_the_demo(number: signal.Signals, tmp_path: Path) -> None:
 def test_a_pool(tmp_path: Path) -> None:
     """Every run is saved, and no worker is left behind."""
     arguments = ["compare", "--limit", "64", "--batch", "32", "--knn", "3", "--metrics", "20", "--jobs", "2"]
-    arguments += ["--losses", "simclr,dystress", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "reports")]
+    arguments += ["--losses", "simclr,dystress", "--runs-dir", str(tmp_path / "runs"), "-o", str(tmp_path / "reports")]
     process = start(*arguments, "--epochs", "500")
     while not list(tmp_path.glob("runs/*/records.jsonl")):
         assert process.poll() is None

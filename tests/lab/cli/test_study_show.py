@@ -23,7 +23,7 @@ KINDS = (
 
 
 def show(capsys: pytest.CaptureFixture[str], name: str, root: Path) -> str:
-    main(["study", "show", name, "--root", str(root)])
+    main(["study", "show", name, "--runs-dir", str(root)])
     return capsys.readouterr().out
 
 

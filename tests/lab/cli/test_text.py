@@ -132,7 +132,7 @@ def test_evaluate_a_run_on_pairs_and_on_sts(folder: Path, capsys: pytest.Capture
 
 @pytest.mark.thorough
 def test_compare_by_recall_of_held_out_pairs(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["compare", *SHORT, "--losses", "simclr,dystress", "--root", str(tmp_path / "runs"), *root(folder)]
+    arguments = ["compare", *SHORT, "--losses", "simclr,dystress", "--runs-dir", str(tmp_path / "runs"), *root(folder)]
     arguments += ["-o", str(tmp_path / "out")]
     main([*arguments, "--data", str(folder / "pairs.tsv"), "--seeds", "2"])
     output = capsys.readouterr().out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,7 @@ from contrapose.lab.cli import main
 from contrapose.lab.evaluation import class_embeddings
 from contrapose.lab.modalities.captions.shapes import SHAPES, drawings, labelled_shapes
 from contrapose.lab.studies import find
-from contrapose.lab.studies.captions import zero_shot
-from contrapose.lab.studies.measures import evaluate
+from contrapose.lab.studies.measures import Context, Map, ZeroShot
 from contrapose.lab.studies.task import Task, run_task
 from contrapose.lab.training import Model, Run, prepare
 from contrapose.pairs import unit
@@ -41,7 +41,19 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "names.txt").write_text("\n".join(SHAPES))
     data = [f"imagenet={write_imagenet(root / 'imagenet')}", f"class_names={root / 'names.txt'}"]
     main(
-        ["study", "run", NAME, "--rows", "CACR", "--data", *data, "--root", str(root / "runs"), "-o", str(root / "out")]
+        [
+            "study",
+            "run",
+            NAME,
+            "--rows",
+            "CACR",
+            "--data",
+            *data,
+            "--runs-dir",
+            str(root / "runs"),
+            "-o",
+            str(root / "out"),
+        ]
     )
     return root
 
@@ -53,6 +65,10 @@ def trained(root: Path) -> Model:
     return model
 
 
+def context_of(model: Any, downstream: dict[str, str]) -> Context:
+    return Context(model, prepare(model.run, folder=model.folder), downstream)
+
+
 @pytest.mark.thorough
 def test_the_smoke_scale_measures_everything(measured: Path) -> None:
     (folder,) = (measured / "runs").glob("shapes-cacr-*")
@@ -61,7 +77,7 @@ def test_the_smoke_scale_measures_everything(measured: Path) -> None:
         json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines() if '"epoch": 2' in line
     )
     for quantity in find(NAME).quantities:
-        assert 0 <= {**record, **values}[quantity.measure] <= 100
+        assert 0 <= {**record, **values}[quantity.measure.key] <= 100
     page = next((measured / "out").glob("*/index.md")).read_text()
     assert "zero-shot CIFAR-10 in place of ImageNet-1K" in page
     assert "cifar10 (made)" in page
@@ -89,11 +105,10 @@ def test_an_archive_has_the_names_of_its_data_set(measured: Path, tmp_path: Path
     pixels = np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3), dtype=np.uint8)
     labels, archive = np.arange(20) % 10, tmp_path / "any.npz"
     np.savez(archive, train_images=pixels, train_labels=labels, test_images=pixels, test_labels=labels)
-    split = prepare(model.run, folder=model.folder)
-    value = zero_shot(model, split, "cifar10", downstream={"cifar10": str(archive)})
+    value = ZeroShot("cifar10").evaluate(context_of(model, {"cifar10": str(archive)}))
     assert 0 <= value["zero_shot:cifar10"] <= 100
     with pytest.raises(ValueError, match=r"class_names: any\.npz .* has 10 classes without names"):
-        zero_shot(model, split, "imagenet", downstream={"imagenet": str(archive)})
+        ZeroShot("imagenet").evaluate(context_of(model, {"imagenet": str(archive)}))
 
 
 def test_a_measure_of_one_encoder_is_refused(measured: Path, tmp_path: Path) -> None:
@@ -101,9 +116,9 @@ def test_a_measure_of_one_encoder_is_refused(measured: Path, tmp_path: Path) -> 
     with pytest.raises(
         ValueError, match="map cannot be computed of a run on shapes, which has encoders of images and text"
     ):
-        evaluate(model, prepare(model.run, folder=model.folder), "map")
+        Map().take(context_of(model, {}))
     run = Run(limit=48, batch=16, epochs=1, knn=3, metrics=0)
-    reason = run_task(Task(run, ("zero_shot:cifar10",), tmp_path, downstream={"cifar10": "made"}))
+    reason = run_task(Task(run, (ZeroShot("cifar10"),), tmp_path, downstream={"cifar10": "made"}))
     assert reason == "measures: zero_shot:cifar10 cannot be computed of a run on digits16, which has one encoder"
 
 
@@ -118,7 +133,7 @@ def test_settings_of_each_scale() -> None:
     assert {run.epochs for run in small.runs(1).values()} == {60}
     assert {run.epochs for run in short.runs(1).values()} == {15}
     (row, *_) = study.rows
-    assert small.measures(small.sets[0], row)[0] == "zero_shot:cifar10"  # ImageNet is not given
+    assert small.measures(small.sets[0], row)[0] == ZeroShot("cifar10")  # ImageNet is not given
     losses = {row.name: small.run(row, small.sets[0]).loss.split("(")[0] for row in study.rows}
     assert losses == {
         "CLIP": "clip", "CLIP, reproduced": "clip", "CACR": "cacr", "SigLIP": "siglip", "DySTreSS": "dystress",

@@ -6,7 +6,7 @@ from typing import Any
 
 from contrapose.lab.report.document import Chart, Number, Table
 from contrapose.lab.studies.collapse import collapse_section, collapse_sentences
-from contrapose.lab.studies.dilemma import learned, rows_of
+from contrapose.lab.studies.loss_comparison import learned, rows_of
 from contrapose.lab.studies.results import Results
 from contrapose.lab.studies.study import Plan, Row, Study
 

@@ -34,7 +34,7 @@ def test_invalid_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     assert "seeds: expected at least 1" in error_message(capsys, "study", "report", "dystress/table3", "--seeds", "0")
     assert "did you mean 'behaviour/figure9' or 'cacr/figure9'?" in error_message(capsys, "study", "show", "figure9")
     assert "none of the 12 runs is in nowhere" in error_message(
-        capsys, "study", "report", "behaviour/figure4", "--root", "nowhere"
+        capsys, "study", "report", "behaviour/figure4", "--runs-dir", "nowhere"
     )
     assert "data: my/cifar.npz does not exist; expected a folder" in error_message(
         capsys, "study", "run", "dystress/table3", "--scale", "small", "--data", "cifar10=my/cifar.npz"
@@ -47,7 +47,7 @@ def test_selected_rows_of_a_study(
 ) -> None:
     tiny = {"limit": 40, "batch": 8, "epochs": 1, "knn": 3, "knn_every": 1, "metrics": 10}
     monkeypatch.setattr("contrapose.lab.studies.study.SMOKE", {**SMOKE, **tiny})
-    arguments = ["study", "run", "behaviour/figure4", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")]
+    arguments = ["study", "run", "behaviour/figure4", "--runs-dir", str(tmp_path / "runs"), "-o", str(tmp_path / "out")]
     main([*arguments, "--rows", "τ = 0.2"])
     assert capsys.readouterr().out.startswith(
         "behaviour/figure4 at the smoke scale: on digits; epochs 200 → 1, encoder"
@@ -69,7 +69,7 @@ def test_an_untrained_encoder_is_measured(
     """Both losses start from the same encoder, and training changes it."""
     tiny = {"limit": 60, "batch": 16, "epochs": 1, "knn": 3, "knn_every": 1, "metrics": 10}
     monkeypatch.setattr("contrapose.lab.studies.study.SMOKE", {**SMOKE, **tiny})
-    main(["study", "run", "behaviour/equation6", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")])
+    main(["study", "run", "behaviour/equation6", "--runs-dir", str(tmp_path / "runs"), "-o", str(tmp_path / "out")])
     assert "over the untrained encoder" in capsys.readouterr().out
     evaluations = [json.loads(path.read_text()) for path in (tmp_path / "runs").glob("*/evaluations.json")]
     assert len(evaluations) == 2
@@ -88,7 +88,7 @@ def test_selected_data_sets_of_a_study(tmp_path: Path, capsys: pytest.CaptureFix
         "short",
         "--data",
         "cifar10=data/cifar10.npz",
-        "--root",
+        "--runs-dir",
         str(RUNS),
     ]
     main([*arguments, "-o", str(tmp_path), "--sets", "CIFAR-10, exponential", "--rows", "CL", "CACR (K=1)"])

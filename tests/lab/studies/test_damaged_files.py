@@ -9,7 +9,7 @@ import pytest
 
 from contrapose.lab.cli import main
 from contrapose.lab.studies import find
-from contrapose.lab.studies.results import RunDirectory
+from contrapose.lab.studies.run_directory import RunDirectory
 
 STUDY = "behaviour/equation6"
 GARBAGE = {"half": b'{"half', "no text": b"\xff\xfe\x00", "deep": b"[" * 100_000, "a list": b"[1, 2]", "empty": b""}
@@ -18,7 +18,7 @@ GARBAGE = {"half": b'{"half', "no text": b"\xff\xfe\x00", "deep": b"[" * 100_000
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("damaged")
-    main(["study", "run", STUDY, "--root", str(root / "runs"), "-o", str(root / "reports")])
+    main(["study", "run", STUDY, "--runs-dir", str(root / "runs"), "-o", str(root / "reports")])
     return root / "runs"
 
 
@@ -53,7 +53,7 @@ def test_a_study_goes_on(
     folder = tmp_path / "runs" / first.name
     records = RunDirectory(folder).records()
     damage(folder, name, kind)
-    options = ["--root", str(tmp_path / "runs"), "-o", str(tmp_path / "reports")]
+    options = ["--runs-dir", str(tmp_path / "runs"), "-o", str(tmp_path / "reports")]
     main(["study", "report", STUDY, *options])
     page = (tmp_path / "reports" / "behaviour-equation6-smoke" / "index.html").read_text()
     assert (name.endswith(".jsonl")) or f"{name} " in page  # the file is named

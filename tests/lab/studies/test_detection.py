@@ -11,9 +11,10 @@ from commands import error_message
 from contrapose.lab.evaluation.detection import PROTOCOLS, draw_shapes
 from contrapose.lab.studies import find
 from contrapose.lab.studies.collect import collect
-from contrapose.lab.studies.downstream import MADE
 from contrapose.lab.studies.execute import run_tasks
-from contrapose.lab.studies.results import RunDirectory
+from contrapose.lab.studies.measures import Detection
+from contrapose.lab.studies.measures.downstream import MADE
+from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.studies.study import SMOKE, Plan
 from contrapose.lab.studies.task import Task
 
@@ -36,8 +37,8 @@ def test_downstream_data_of_a_plan() -> None:
     assert paper.downstream == {"voc": "there"}
     assert [study_data.data for study_data in paper.sets] == ["here"]
     moco = next(row for row in TABLE7.rows if row.name == "MoCov2")
-    assert paper.measures(paper.sets[0], moco) == tuple(f"detection:voc:{score}" for score in ("AP50", "AP", "AP75"))
-    assert paper.missing_data("detection:coco:AP") == "not given; --data coco=PATH"
+    assert paper.measures(paper.sets[0], moco) == tuple(Detection("voc", score) for score in ("AP50", "AP", "AP75"))
+    assert Detection("coco", "AP").missing_data(paper.downstream) == "not given; --data coco=PATH"
     small = TABLE7.plan("small")
     assert small.measures(small.sets[0], moco) == ()
     # Data of other evaluations leaves the choice of training data alone.
@@ -63,9 +64,8 @@ def test_a_run_on_drawn_shapes_and_then_on_given_data(tmp_path: Path, monkeypatc
     scratch = collect(drawn, 1, tmp_path).cell("scratch", "VOC AP50").values
     assert scratch == (measured["detection:voc:AP50:start"],)
     supervised = next(row for row in TABLE7.rows if row.name == "supervised")
-    assert drawn.missing_data(drawn.measure(study.quantities[0], drawn.sets[0], supervised)) == (
-        "not given; --data supervised=PATH"
-    )
+    measure = drawn.measure(study.quantities[0], drawn.sets[0], supervised)
+    assert measure.missing_data(drawn.downstream) == "not given; --data supervised=PATH"
     assert collect(drawn, 1, tmp_path).cell("MoCov2", "VOC AP50").values == (measured["detection:voc:AP50"],)
 
     folder = draw_shapes(tmp_path / "voc", train=4, test=2, size=40)
@@ -73,7 +73,7 @@ def test_a_run_on_drawn_shapes_and_then_on_given_data(tmp_path: Path, monkeypatc
     assert not collect(given, 1, tmp_path).cell("MoCov2", "VOC AP50").values
     shortened = replace(PROTOCOLS["voc"], iterations=10, batch=2, regions=8, precise_batches=1)
     monkeypatch.setitem(PROTOCOLS, "voc", shortened)
-    monkeypatch.setattr("contrapose.lab.studies.detection._SMALL_SIZE", 40)
+    monkeypatch.setattr("contrapose.lab.studies.measures.detection._SMALL_SIZE", 40)
     assert run(given, tmp_path).evaluations()["detection:voc:AP50:data"] == {"voc": str(folder)}
     assert len(collect(given, 1, tmp_path).cell("MoCov2", "VOC AP50").values) == 1
     assert not collect(drawn, 1, tmp_path).cell("MoCov2", "VOC AP50").values
@@ -87,5 +87,5 @@ def test_without_its_data_a_cell_says_so(
     run(plan, tmp_path)
     cell = collect(plan, 1, tmp_path).cell("CACR (K=1)", "COCO mask AP")
     assert cell.missing_reasons == ("not given; --data coco=PATH",)
-    arguments = ["study", "run", "cacr/table7", "--root", str(tmp_path), "--data", "voc=nowhere"]
+    arguments = ["study", "run", "cacr/table7", "--runs-dir", str(tmp_path), "--data", "voc=nowhere"]
     assert "data: voc=nowhere does not exist; expected a path" in error_message(capsys, *arguments)

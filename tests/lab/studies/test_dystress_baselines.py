@@ -86,7 +86,19 @@ def test_cifar_replaces_imagenet_with_the_settings_for_cifar(table: str, row: st
 def test_a_row_runs_on_the_cpu(table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("contrapose.lab.studies.study.SMOKE", {**SMOKE, "limit": 64, "metrics": 10})
     rows = ROWS[table]
-    main(["study", "run", f"dystress/{table}", "--rows", *rows, "--root", str(tmp_path / "runs"), "-o", str(tmp_path)])
+    main(
+        [
+            "study",
+            "run",
+            f"dystress/{table}",
+            "--rows",
+            *rows,
+            "--runs-dir",
+            str(tmp_path / "runs"),
+            "-o",
+            str(tmp_path),
+        ]
+    )
     folders = list((tmp_path / "runs").glob("*/"))
     losses = {json.loads((folder / "run.json").read_text())["loss"] for folder in folders}
     assert losses == {loss for *_, loss in rows.values()}

@@ -16,9 +16,9 @@ from contrapose.lab.modalities.images.digits import digits
 from contrapose.lab.modalities.images.stream import Files
 from contrapose.lab.networks.encoder import Encoder
 from contrapose.lab.studies import STUDIES
-from contrapose.lab.studies.embeddings import random_views, start
-from contrapose.lab.studies.measures import evaluate, is_evaluation
-from contrapose.lab.studies.results import RunDirectory
+from contrapose.lab.studies.measures import Context, Evaluation, Metric
+from contrapose.lab.studies.measures.initial_model import random_views, start
+from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.studies.task import Task, run_task
 from contrapose.lab.training import Model, Run, Trainer, build, prepare
 from contrapose.lab.training.weights import export
@@ -26,6 +26,7 @@ from contrapose.metrics import local_separation, prototype_deviations
 from contrapose.pairs import unit
 
 CPU = torch.device("cpu")
+BIAS = Metric("prototype_bias_single", "projector", "train")
 TINY = Run(data="digits", limit=96, batch=32, epochs=1, knn=3, metrics=0)
 BANK = Run(
     data="digits", limit=96, batch=32, epochs=2, knn=3, metrics=12, framework="memory-bank", view_count=1, head="linear",
@@ -67,7 +68,7 @@ def test_the_projector_can_reverse_the_order_of_two_methods() -> None:
     for name in ("uniformity", "interclass_uniformity"):
         encoder, projector = (
             [
-                evaluate(model, split, f"metric:{name}:{space}:test")[f"metric:{name}:{space}:test"]
+                Metric(name, space).evaluate(Context(model, split))[f"metric:{name}:{space}:test"]
                 for model in (wide_encoder, wide_projector)
             ]
             for space in ("encoder", "projector")
@@ -91,7 +92,7 @@ def test_separation_is_that_of_new_views_of_all_training_images_from_the_bank() 
     with_bank = Model(TINY, model.encoder, model.projector, CPU, bank=3 * bank).eval()
     z = unit(torch.cat([model.project(x) for x in random_views(model, split.train, epoch=1, batch=40)]))
     for measured, rows in ((with_bank, bank), (model, unit(model.features(split.train)))):
-        values = evaluate(measured, split, "metric:separation_n1:projector:bank")
+        values = Metric("separation_n1", "projector", "bank").evaluate(Context(measured, split))
         similarity = z @ rows.T
         expected = similarity.diagonal().mean()
         assert values["metric:separation_positive:projector:bank"] == pytest.approx(float(expected), rel=1e-4)
@@ -101,7 +102,7 @@ def test_separation_is_that_of_new_views_of_all_training_images_from_the_bank() 
 
 
 def test_a_study_measures_against_the_run_s_own_bank(tmp_path: Path) -> None:
-    measure = "metric:separation_n1:projector:bank"
+    measure = Metric("separation_n1", "projector", "bank")
     task = Task(BANK, (measure,), tmp_path)
     assert run_task(task) == ""
     trainer = Trainer(BANK, task.folder, say=lambda text: None)
@@ -109,8 +110,9 @@ def test_a_study_measures_against_the_run_s_own_bank(tmp_path: Path) -> None:
     assert trainer.model.bank is not None
     torch.testing.assert_close(trainer.model.bank, trainer.saved_state.state_dict()["network.rows"])
     directory = RunDirectory(task.folder)
-    assert directory.value(measure) == pytest.approx(evaluate(trainer.model, trainer.split, measure)[measure])
-    assert directory.value(measure) != pytest.approx(directory.records()[-1]["separation_n1"])  # 12 test images
+    values = measure.evaluate(Context(trainer.model, trainer.split))
+    assert measure.read(directory).value == pytest.approx(values["metric:separation_n1:projector:bank"])
+    assert measure.read(directory).value != pytest.approx(directory.records()[-1]["separation_n1"])  # 12 test images
 
 
 def folder_of(path: Path, count: int = 24) -> Files:
@@ -126,11 +128,9 @@ def folder_of(path: Path, count: int = 24) -> Files:
 def test_prototype_bias_streams_all_training_images(tmp_path: Path) -> None:
     files = folder_of(tmp_path)
     model, split = model_of(2.0, 1.0), Split(train=files, probe=None, test=None)
-    values = evaluate(model, split, "metric:prototype_bias_single:projector:train")
+    values = BIAS.evaluate(Context(model, split))
     in_memory = files.in_memory(model.views)
-    same = evaluate(
-        model, Split(train=in_memory, probe=None, test=None), "metric:prototype_bias_single:projector:train"
-    )
+    same = BIAS.evaluate(Context(model, Split(train=in_memory, probe=None, test=None)))
     assert values == pytest.approx(same, rel=1e-3)  # digits of 32 pixels are not resized
     assert values["metric:prototype_bias_single_error:projector:train"] > 0
 
@@ -139,7 +139,7 @@ def test_both_images_of_the_prototype_bias_get_the_same_augmentation() -> None:
     """Two copies of each image in a class of their own: with one augmentation for both, nothing differs."""
     data = digits(10)
     twice = type(data)("twice", data.pixels.repeat(2, 1, 1, 1), torch.arange(10).repeat(2))
-    values = evaluate(model_of(2.0, 1.0), Split(twice, None, None), "metric:prototype_bias_single:projector:train")
+    values = BIAS.evaluate(Context(model_of(2.0, 1.0), Split(twice, None, None)))
     assert values["metric:prototype_bias_single:projector:train"] == pytest.approx(0, abs=1e-5)
     z = normalize(torch.randn(10, 3), dim=1)
     assert prototype_deviations(z, -z).tolist() == pytest.approx([2.0] * 10)
@@ -179,7 +179,7 @@ def test_no_study_measures_a_sample_where_the_paper_has_all_images() -> None:
         (study.name, quantity.measure)
         for study in STUDIES.values()
         for quantity in study.quantities
-        if not is_evaluation(quantity.measure.removeprefix("-")) and quantity.unit == ""
+        if not isinstance(quantity.measure, Evaluation) and quantity.unit == ""
     ]
     of_a_sample = {name for name, _ in entries if name.split("/")[0] != "cacr" and not study_covers_training_set(name)}
     assert {"balanced/figure6"} <= {name for name, _ in entries}

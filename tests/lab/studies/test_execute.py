@@ -15,35 +15,44 @@ from pathlib import Path
 import pytest
 import torch
 
-from contrapose.lab.modalities import Split
 from contrapose.lab.studies.execute import _run_in_turns, run_tasks
-from contrapose.lab.studies.results import RunDirectory
+from contrapose.lab.studies.measures import (
+    Context,
+    LinearProbe,
+    Map,
+    Measure,
+    NearestNeighbours,
+    RecordedMetric,
+    StepSeconds,
+)
+from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.studies.task import BUSY, ProgressDisplay, Task, run_task
-from contrapose.lab.training import Model, Progress, Run, Stopped, Trainer, signals
+from contrapose.lab.training import Progress, Run, Stopped, Trainer, signals
 from contrapose.lab.training.saving import SavedTraining
 from contrapose.lab.training.stops import StopRequests
 
 TINY = {"limit": 48, "batch": 16, "epochs": 2, "knn": 3, "knn_every": 2, "metrics": 12}
+NEIGHBOURS = NearestNeighbours(3, "uniform")
 
 
-def make_task(root: Path, *measures: str, **changes: object) -> Task:
+def make_task(root: Path, *measures: Measure, **changes: object) -> Task:
     return Task(Run(**{**TINY, **changes}), measures, root)  # type: ignore[arg-type]
 
 
 def test_a_run_is_done_once_and_measured_once(tmp_path: Path) -> None:
     ended: list[str] = []
     display = ProgressDisplay(on_end=lambda name, failure: ended.append(failure))
-    first = make_task(tmp_path, "knn:3:uniform", "uniformity")
-    assert run_tasks([first, make_task(tmp_path, "linear:cacr")], display) == {}
+    first = make_task(tmp_path, NEIGHBOURS, RecordedMetric("uniformity"))
+    assert run_tasks([first, make_task(tmp_path, LinearProbe("cacr"))], display) == {}
     assert ended == [""]
     directory = RunDirectory(first.folder)
     assert directory.value("knn:3:uniform") == directory.evaluations()["knn:3:uniform"]
-    assert directory.value("-uniformity") == -directory.records()[-1]["uniformity"]
+    assert RecordedMetric("uniformity").read(directory).value == directory.records()[-1]["uniformity"]
     assert directory.value("nothing") is None
     before = {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")}
-    assert run_tasks([make_task(tmp_path, "linear:cacr")], display) == {}
+    assert run_tasks([make_task(tmp_path, LinearProbe("cacr"))], display) == {}
     assert before == {path: path.stat().st_mtime_ns for path in first.folder.rglob("*")}
-    run_tasks([make_task(tmp_path, "map")], display)  # a new measure of an old run
+    run_tasks([make_task(tmp_path, Map())], display)  # a new measure of an old run
     assert len(directory.evaluations()["map"]["points"]) == len(directory.evaluations()["map"]["labels"])
     assert len(directory.records()) == 2
 
@@ -95,8 +104,8 @@ def test_several_processes(tmp_path: Path) -> None:
     assert all(task.done() for task in tasks[:3])
     with pytest.raises(ValueError, match="jobs: expected at least 1"):
         run_tasks(tasks, jobs=0)
-    with pytest.raises(ValueError, match="on: expected local or ray"):
-        run_tasks(tasks, on="cloud")
+    with pytest.raises(ValueError, match="executor: expected local or ray"):
+        run_tasks(tasks, executor="cloud")
 
 
 @pytest.mark.thorough
@@ -170,14 +179,14 @@ def test_waiting_for_another_process_can_be_interrupted(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_an_evaluation_can_be_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = make_task(tmp_path, "linear:cacr")
+    task = make_task(tmp_path, LinearProbe("cacr"))
 
-    def endless(model: Model, split: Split, measure: str, *others: object) -> dict[str, float]:
+    def endless(measure: LinearProbe, context: Context) -> dict[str, float]:
         interrupt_after(0.2)
         time.sleep(30)
-        return {measure: 1.0}
+        return {measure.key: 1.0}
 
-    monkeypatch.setattr("contrapose.lab.studies.task.evaluate", endless)
+    monkeypatch.setattr(LinearProbe, "evaluate", endless)
     start = time.monotonic()
     with pytest.raises(Stopped, match="stopped by signal 2"):
         run_tasks([task])
@@ -218,7 +227,7 @@ def test_without_its_weights_a_run_is_trained_again_before_it_is_measured(tmp_pa
     before = RunDirectory(task.folder).records()
     shutil.rmtree(task.folder / "checkpoints")
     assert task.done()  # no measure needs the weights
-    again = make_task(tmp_path, "knn:3:uniform")
+    again = make_task(tmp_path, NEIGHBOURS)
     assert run_task(again) == ""
     after = RunDirectory(task.folder).records()
     assert [r["loss"] for r in after] == [r["loss"] for r in before]
@@ -228,23 +237,23 @@ def test_without_its_weights_a_run_is_trained_again_before_it_is_measured(tmp_pa
 
 @pytest.mark.thorough
 def test_timed_runs_do_not_share_the_device(tmp_path: Path) -> None:
-    timed, others = make_task(tmp_path, "step_seconds"), [make_task(tmp_path, seed=seed) for seed in (1, 2)]
+    timed, others = make_task(tmp_path, StepSeconds()), [make_task(tmp_path, seed=seed) for seed in (1, 2)]
     order: list[str] = []
     display = ProgressDisplay(on_step=lambda name, progress: order.append(name), step_interval=0.0)
     assert _run_in_turns([timed, *others], display, 2) == {}
     assert order.index(timed.name) == len(order) - order.count(timed.name)
-    seconds = RunDirectory(timed.folder).value("step_seconds")
+    seconds = StepSeconds().read(RunDirectory(timed.folder)).value
     assert seconds is not None
     assert seconds > 0
-    assert RunDirectory(others[0].folder).value("step_seconds") is None  # it shared the device
+    assert StepSeconds().read(RunDirectory(others[0].folder)).value is None  # it shared the device
     assert {record["beside"] for record in RunDirectory(others[0].folder).records()} == {1}
 
 
 @pytest.mark.thorough
 def test_timed_runs_wait_for_the_pool(tmp_path: Path) -> None:
-    tasks = [make_task(tmp_path, "step_seconds"), make_task(tmp_path, seed=1), make_task(tmp_path, seed=2)]
+    tasks = [make_task(tmp_path, StepSeconds()), make_task(tmp_path, seed=1), make_task(tmp_path, seed=2)]
     assert run_tasks(tasks, jobs=2) == {}
-    assert [RunDirectory(task.folder).value("step_seconds") is None for task in tasks] == [False, True, True]
+    assert [StepSeconds().read(RunDirectory(task.folder)).value is None for task in tasks] == [False, True, True]
 
 
 @pytest.mark.thorough
@@ -262,7 +271,7 @@ def test_a_closed_display_does_not_stop_a_run(tmp_path: Path) -> None:
 
 def test_a_damaged_last_checkpoint_is_not_measured(tmp_path: Path) -> None:
     """The run resumes from the checkpoint before it, and trains the rest again first."""
-    task, twin = make_task(tmp_path / "a"), make_task(tmp_path / "b", "knn:3:uniform")
+    task, twin = make_task(tmp_path / "a"), make_task(tmp_path / "b", NEIGHBOURS)
     assert run_task(task) == ""
     assert run_task(twin) == ""
     before = Trainer(task.run, task.folder, say=lambda text: None)
@@ -273,7 +282,7 @@ def test_a_damaged_last_checkpoint_is_not_measured(tmp_path: Path) -> None:
     newest.write_bytes(payload)
     assert before.load_latest()
     assert not before.complete
-    again = make_task(tmp_path / "a", "knn:3:uniform")
+    again = make_task(tmp_path / "a", NEIGHBOURS)
     assert run_task(again) == ""
     assert RunDirectory(again.folder).value("knn:3:uniform") == RunDirectory(twin.folder).value("knn:3:uniform")
 
@@ -340,7 +349,7 @@ def test_on_a_ray_cluster(tmp_path: Path) -> None:
     try:
         ray.init(address=cluster.address, log_to_driver=False)
         tasks = [make_task(tmp_path, seed=seed) for seed in range(3)] + [make_task(tmp_path, batch=64)]
-        failures = run_tasks(tasks, on="ray")
+        failures = run_tasks(tasks, executor="ray")
         assert list(failures) == [tasks[-1].name]
         assert all(task.done() for task in tasks[:3])
     finally:

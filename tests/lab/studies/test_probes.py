@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from contrapose.lab.evaluation import PROBES
 from contrapose.lab.studies import STUDIES, find
 from contrapose.lab.studies.collect import collect, section
-from contrapose.lab.studies.measures import is_evaluation
-from contrapose.lab.studies.results import Cell, Results, RunDirectory
+from contrapose.lab.studies.measures import Evaluation, LinearProbe, Measure, RecordedKNN
+from contrapose.lab.studies.results import Cell, Results
+from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.studies.study import Plan, Row
 from contrapose.lab.studies.task import Task, run_task
 
@@ -24,15 +26,19 @@ def first_row(plan: Plan) -> Row:
 def measured(name: str, scale: str = "paper") -> dict[str, tuple[str, ...]]:
     """Return what a study measures on each data set."""
     plan = find(name).plan(scale)
-    return {study_data.name: plan.measures(study_data, first_row(plan)) for study_data in plan.sets}
+    return {study_data.name: keys(plan.measures(study_data, first_row(plan))) for study_data in plan.sets}
+
+
+def keys(measures: Iterable[Measure]) -> tuple[str, ...]:
+    return tuple(measure.key for measure in measures)
 
 
 @pytest.mark.parametrize("name", [name for name, study in STUDIES.items() if study.rows])
 def test_linear_probes_see_augmented_images(name: str) -> None:
-    for measures in measured(name).values():
-        for measure in measures:
-            kind, *options = measure.split(":")
-            assert not kind.startswith("linear") or PROBES[options[0]].augment
+    plan = find(name).plan("paper")
+    for study_data in plan.sets:
+        for measure in plan.measures(study_data, first_row(plan)):
+            assert not isinstance(measure, LinearProbe) or PROBES[measure.probe].augment
 
 
 def test_the_augmentation_of_wang_and_liu_depends_on_the_data() -> None:
@@ -76,13 +82,14 @@ def made_results(row: str, quantity: str, values: dict[str, float]) -> Results:
 def test_an_evaluation_has_the_name_of_its_probe(tmp_path: Path) -> None:
     plan = find("cacr/table8").plan("smoke")
     measures = plan.measures(plan.sets[0], first_row(plan))
-    assert measures == ("linear_best:cacr-crops:5", "linear:cacr-crops:5")
+    best, last = keys(measures)
+    assert (best, last) == ("linear_best:cacr-crops:5", "linear:cacr-crops:5")
     run = next(iter(plan.runs(1).values()))
-    assert run_task(Task(run, (*measures, "linear:cacr:2"), tmp_path)) == ""
+    assert run_task(Task(run, (*measures, LinearProbe("cacr", epochs=2)), tmp_path)) == ""
     directory = RunDirectory(tmp_path / run.name)
     evaluations = directory.evaluations()
-    assert {*measures, "linear:cacr:2", "linear_top5:cacr-crops:5", "linear_best_top5:cacr:2"} <= evaluations.keys()
-    assert evaluations[measures[0]] >= evaluations[measures[1]]
+    assert {best, last, "linear:cacr:2", "linear_top5:cacr-crops:5", "linear_best_top5:cacr:2"} <= evaluations.keys()
+    assert evaluations[best] >= evaluations[last]
     notes = section(plan, collect(plan, 1, tmp_path)).notes
     assert "Linear probes have 5 epochs at the smoke scale." in notes
 
@@ -112,9 +119,9 @@ def test_the_best_epoch_is_that_of_the_records(tmp_path: Path) -> None:
     ]
     (tmp_path / "records.jsonl").write_text("\n".join(lines) + "\n")
     directory = RunDirectory(tmp_path)
-    assert directory.value("best:knn_top1") == 70.0
-    assert directory.value("knn_top1") == 60.0
-    assert directory.value("best:knn_top5") is None
-    assert not is_evaluation("best:knn_top1")
+    assert RecordedKNN(best=True).read(directory).value == 70.0
+    assert RecordedKNN().read(directory).value == 60.0
+    assert RecordedKNN(best=True).read(RunDirectory(tmp_path / "nowhere")).value is None
+    assert not isinstance(RecordedKNN(best=True), Evaluation)
     assert measured("dystress/table3")["CIFAR-10"] == ("best:knn_top1", "knn_top1")
     assert {run.knn_every for run in find("dystress/table3").plan("paper").runs(1).values()} == {1}

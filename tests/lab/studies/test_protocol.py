@@ -8,7 +8,8 @@ import pytest
 from tiers import every
 
 from contrapose.lab.studies import STUDIES, find
-from contrapose.lab.studies.protocol import describe_measure, describe_quantities, describe_study, protocol_page
+from contrapose.lab.studies.measures import LinearProbe, Metric, RecordedKNN
+from contrapose.lab.studies.protocol import describe_quantities, describe_study, protocol_page
 from contrapose.lab.training import Run
 
 PAGE = Path(__file__).parents[3] / "docs" / "studies.md"
@@ -30,23 +31,26 @@ def test_every_study_says_what_it_measures(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in STUDIES if name.startswith("dystress/")])
 def test_uniformity_of_dystress_is_that_of_the_encoder(name: str) -> None:
     for quantity in STUDIES[name].quantities:
-        if "uniformity" in quantity.measure and not quantity.measure.startswith("sentences:"):
-            assert ":encoder:test" in quantity.measure
+        measure = quantity.measure
+        if isinstance(measure, Metric) and "uniformity" in measure.name:
+            assert (measure.space, measure.images) == ("encoder", "test")
 
 
 def test_a_measure_names_output_and_images() -> None:
     run = Run(data="digits", knn=7, probe="train")
-    assert describe_measure("-metric:uniformity:encoder:test", run) == "uniformity (encoder's output, all test images)"
-    assert "7-NN accuracy" in describe_measure("knn_top1", run)
-    assert "the images trained on" in describe_measure("linear:cacr", run)
+    assert Metric("uniformity", "encoder").describe(run).text == "uniformity (encoder's output, all test images)"
+    assert "7-NN accuracy" in RecordedKNN().describe(run).text
+    assert "the images trained on" in LinearProbe("cacr").describe(run).text
 
 
 def test_a_probe_says_its_classes_its_epochs_and_its_images() -> None:
-    words = describe_measure("linear_best_top5:wang-liu", Run(data="digits", record=("linear:wang-liu@10",)))
+    run = Run(data="digits", record=("linear:wang-liu@10",))
+    words = LinearProbe("wang-liu", best=True, top=5).describe(run).text
     assert words.startswith("top-5 accuracy of a linear probe")
     assert "SGD for 100 epochs, lr 30 (× 0.2 after 40, 60 and 80)" in words
     assert words.endswith("best epoch, after every 10 epochs of the training")
-    assert "all training images of imagenet:" in describe_measure("linear:cacr", Run(data="a", probe_data="b/imagenet"))
+    other = Run(data="a", probe_data="b/imagenet")
+    assert "all training images of imagenet:" in LinearProbe("cacr").describe(other).text
 
 
 def test_probes_of_the_smoke_scale_are_short_before_training_too() -> None:

@@ -16,8 +16,8 @@ from contrapose.lab.report.document import Chart, Document, Section, Thumbnails
 from contrapose.lab.report.render import write
 from contrapose.lab.studies import find
 from contrapose.lab.studies.cacr.queries import falls_during_training, own_class_weighs_more
-from contrapose.lab.studies.measures import evaluate
-from contrapose.lab.studies.queries import POSITIVES, QueryBatches, _own_class
+from contrapose.lab.studies.measures import Context, LinearProbe, Map, QueryMap, QueryWeights
+from contrapose.lab.studies.measures.queries import POSITIVES, QueryBatches, _own_class
 from contrapose.lab.studies.results import Results
 from contrapose.lab.studies.task import Task
 from contrapose.lab.training import Run, Trainer
@@ -45,7 +45,7 @@ def squared(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def test_weights_are_those_of_the_loss(trainer: Trainer) -> None:
-    found = evaluate(trainer.model, trainer.split, "query_weights")
+    found = QueryWeights("query_weights").evaluate(Context(trainer.model, trainer.split))
     shown = found["query_weights"]
     batches = QueryBatches.of(trainer.model, trainer.split)
     query = batches.z[0, 0]
@@ -90,7 +90,7 @@ def test_the_claim_about_the_own_class_can_fail() -> None:
 
 @pytest.mark.thorough
 def test_maps_come_from_kept_weights(trainer: Trainer) -> None:
-    found = evaluate(trainer.model, trainer.split, "query_map")
+    found = QueryMap("query_map").evaluate(Context(trainer.model, trainer.split))
     first, last = found["query_map"]
     assert [first["epoch"], last["epoch"]] == [1, 2]
     assert first["points"][0] == [0.0, 0.0]
@@ -107,7 +107,7 @@ def test_maps_come_from_kept_weights(trainer: Trainer) -> None:
 def test_maps_need_kept_weights(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer.model, "run", replace(RUN, keep=()))
     with pytest.raises(ValueError, match="the run kept no weights"):
-        evaluate(trainer.model, trainer.split, "query_map")
+        QueryMap("query_map").evaluate(Context(trainer.model, trainer.split))
 
 
 def epochs(first: float, last: float) -> dict[str, Any]:
@@ -126,8 +126,8 @@ def test_a_fall_is_from_the_first_epoch_to_the_last() -> None:
 @pytest.mark.thorough
 def test_the_studies_show_images_and_maps(trainer: Trainer, tmp_path: Path) -> None:
     found: dict[str, Any] = {}
-    for measure in ("query_weights", "query_map"):
-        found |= evaluate(trainer.model, trainer.split, measure)
+    for measure in (QueryWeights("query_weights"), QueryMap("query_map")):
+        found |= measure.evaluate(Context(trainer.model, trainer.split))
     blocks = []
     for name in ("cacr/figure6", "cacr/figure7"):
         study = find(name)
@@ -160,10 +160,10 @@ def test_runs_of_the_figures() -> None:
 
 
 def test_a_measure_of_the_last_record_is_not_taken_again(tmp_path: Path) -> None:
-    task = Task(run=RUN, measures=("linear:cacr", "map"), root=tmp_path)
+    task = Task(run=RUN, measures=(LinearProbe("cacr"), Map()), root=tmp_path)
     task.folder.mkdir()
     line = '{"epoch": %d, "step": 1, "seconds": 1.0%s}\n'
     (task.folder / "records.jsonl").write_text(line % (1, ', "linear:cacr": 50.0') + line % (2, ""))
-    assert task.open_measures() == ["linear:cacr", "map"]  # that of an earlier epoch does not count
+    assert task.open_measures() == [LinearProbe("cacr"), Map()]  # that of an earlier epoch does not count
     (task.folder / "records.jsonl").write_text(line % (2, ', "linear:cacr": 50.0'))
-    assert task.open_measures() == ["map"]
+    assert task.open_measures() == [Map()]

@@ -12,7 +12,8 @@ import pytest
 
 from contrapose.lab.cli import main
 from contrapose.lab.studies import find
-from contrapose.lab.studies.results import RunDirectory, column
+from contrapose.lab.studies.results import column
+from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.studies.study import Row
 from contrapose.lab.training import Run
 from contrapose.lab.training.records import read_records

@@ -26,7 +26,7 @@ def test_signal_to_the_process_group(tmp_path: Path) -> None:
         "behaviour/figure2",
         "--jobs",
         "2",
-        "--root",
+        "--runs-dir",
         str(tmp_path / "runs"),
         "-o",
         str(tmp_path / "out"),
@@ -55,7 +55,7 @@ def test_a_failed_run_in_a_report(
         json.dumps({**first.describe(), "lr": 9.0})
     )  # settings of another run
     with pytest.raises(SystemExit) as stopped:
-        main(["study", "run", "behaviour/equation6", "--root", str(tmp_path), "-o", str(tmp_path / "out")])
+        main(["study", "run", "behaviour/equation6", "--runs-dir", str(tmp_path), "-o", str(tmp_path / "out")])
     assert stopped.value.code == 1
     output = capsys.readouterr().out
     assert f"{first.name} failed" in output
@@ -71,7 +71,7 @@ def test_every_smoke_scale_runs(tmp_path: Path) -> None:
     from contrapose.lab.studies import STUDIES
 
     names = [study.name for study in STUDIES.values() if not study.diagram]
-    main(["study", "run", *names, "--jobs", "2", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")])
+    main(["study", "run", *names, "--jobs", "2", "--runs-dir", str(tmp_path / "runs"), "-o", str(tmp_path / "out")])
     assert (tmp_path / "out" / f"{len(names)}-studies-smoke" / "index.html").stat().st_size > 10**6
 
 
@@ -84,7 +84,7 @@ def test_terminated_with_several_processes(tmp_path: Path) -> None:
         "behaviour/figure4",
         "--jobs",
         "2",
-        "--root",
+        "--runs-dir",
         str(tmp_path / "runs"),
         "-o",
         str(tmp_path),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from contrapose.lab.report.render import as_html, as_markdown
 from contrapose.lab.studies import find
 from contrapose.lab.studies.claims import FAILS, HOLDS, UNDECIDED
 from contrapose.lab.studies.collect import document
-from contrapose.lab.studies.results import Cell, Results, RunDirectory, error_name, older_names
+from contrapose.lab.studies.measures import Metric, NearestNeighbours, RecordedMetric
+from contrapose.lab.studies.results import Cell, Results
+from contrapose.lab.studies.run_directory import RunDirectory
 
 RECORDED = Path(__file__).parents[3] / "results" / "runs"
 NT_XENT = RunDirectory(RECORDED / "cifar10.npz-nt_xent-03d0e03e")
@@ -18,20 +21,20 @@ SAMPLE = "a sample of 2,000 test images"
 
 
 def test_older_names_say_which_images_they_are_of() -> None:
-    assert older_names("metric:tolerance:projector:test", SAMPLE) == {"tolerance_whole": "", "tolerance": SAMPLE}
-    assert older_names("metric:tolerance:encoder:test", SAMPLE) == {"encoder_tolerance": SAMPLE}
-    bank = older_names("metric:separation_n1:projector:bank", SAMPLE)
+    assert Metric("tolerance", "projector").older_keys(SAMPLE) == {"tolerance_whole": "", "tolerance": SAMPLE}
+    assert Metric("tolerance", "encoder").older_keys(SAMPLE) == {"encoder_tolerance": SAMPLE}
+    bank = Metric("separation_n1", "projector", "bank").older_keys(SAMPLE)
     assert bank == {"separation_n1_whole": "all test images", "separation_n1": SAMPLE}
-    assert older_names("knn:1:uniform", SAMPLE) == {}
+    assert NearestNeighbours(1, "uniform").older_keys(SAMPLE) == {}
 
 
 def test_a_recorded_run_says_what_it_holds() -> None:
     last = NT_XENT.records()[-1]
-    assert NT_XENT.value_and_form("-metric:uniformity:projector:test") == (-last["uniformity"], SAMPLE)
-    assert NT_XENT.value_and_form("metric:separation_n1:projector:bank") == (last["separation_n1"], SAMPLE)
-    assert NT_XENT.value_and_form("uniformity") == (last["uniformity"], "")
-    assert NT_XENT.value("metric:uniformity:encoder:test") is None
-    assert "projector's output only" in NT_XENT.missing_reason("metric:uniformity:encoder:test")
+    assert Metric("uniformity", "projector").read(NT_XENT) == (last["uniformity"], SAMPLE)
+    assert Metric("separation_n1", "projector", "bank").read(NT_XENT) == (last["separation_n1"], SAMPLE)
+    assert RecordedMetric("uniformity").read(NT_XENT) == (last["uniformity"], "")
+    assert Metric("uniformity", "encoder").read(NT_XENT).value is None
+    assert "projector's output only" in Metric("uniformity", "encoder").missing_reason(NT_XENT)
 
 
 def test_the_report_says_it_beside_the_number() -> None:
@@ -42,9 +45,12 @@ def test_the_report_says_it_beside_the_number() -> None:
         assert "T: tolerance (projector" in text
 
 
-def test_the_error_of_a_measure() -> None:
-    assert error_name("-metric:uniformity:encoder:test") == "metric:uniformity_error:encoder:test"
-    assert error_name("attraction_gap") == "attraction_gap_error"
+def test_the_error_of_a_measure(tmp_path: Path) -> None:
+    errors = {"metric:uniformity_error:encoder:test": 0.5, "attraction_gap_error": 0.25}
+    (tmp_path / "evaluations.json").write_text(json.dumps(errors))
+    assert Metric("uniformity", "encoder").read_error(RunDirectory(tmp_path)) == 0.5
+    assert RecordedMetric("attraction_gap").read_error(RunDirectory(tmp_path)) == 0.25
+    assert NearestNeighbours(1, "uniform").read_error(RunDirectory(tmp_path)) is None
     assert Cell(values=(1.0, 2.0), errors=(0.3, 0.4)).error == pytest.approx(0.25)
 
 

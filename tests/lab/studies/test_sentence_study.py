@@ -59,7 +59,7 @@ def write_pairs(path: Path) -> Path:
 def test_runs_are_measured_at_their_best_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sentences, pairs = write_sentences(tmp_path / "sentences.txt"), write_pairs(tmp_path / "pairs.tsv")
     data = [f"wiki1m={sentences}", f"sts={pairs}", "senteval=missing"]
-    arguments = ["study", "run", "dystress/table12", "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")]
+    arguments = ["study", "run", "dystress/table12", "--runs-dir", str(tmp_path / "runs"), "-o", str(tmp_path / "out")]
     arguments += ["--data-root", str(tmp_path / "data"), "--rows", "SimCSE", "before training"]
     assert "data: senteval=missing does not exist" in error_message(capsys, *arguments, "--data", *data)
     main([*arguments, "--data", *data[:2]])
@@ -79,11 +79,11 @@ def test_runs_are_measured_at_their_best_step(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.thorough
 def test_smoke_scale_needs_no_files(tmp_path: Path) -> None:
     arguments = ["study", "run", "dystress/table12", "--rows", "0.03–0.05, -0.2"]
-    main([*arguments, "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")])
+    main([*arguments, "--runs-dir", str(tmp_path / "runs"), "-o", str(tmp_path / "out")])
     (path,) = (tmp_path / "runs").glob("*/evaluations.json")
     values = json.loads(path.read_text())
     for quantity in find("dystress/table12").quantities:
-        assert isinstance(values[quantity.measure.format(weights="")], float), quantity.name
+        assert isinstance(values[quantity.measure.key], float), quantity.name
 
 
 def test_paths_fill_the_settings() -> None:

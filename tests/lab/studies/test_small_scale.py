@@ -12,7 +12,7 @@ import torch
 from contrapose.lab.modalities.images.images import Images
 from contrapose.lab.modalities.images.imbalance import by_rule
 from contrapose.lab.studies import STUDIES, find
-from contrapose.lab.studies.results import RunDirectory
+from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.training import Run
 
 ROOT = Path(__file__).parents[3]

@@ -13,8 +13,8 @@ from contrapose.lab.studies import find
 from contrapose.lab.studies.balanced import theorems as balanced_theorems
 from contrapose.lab.studies.cacr import theorems as cacr_theorems
 from contrapose.lab.studies.claims import FAILS, HOLDS
+from contrapose.lab.studies.random_trials import draw_unit_vectors, is_always_zero, is_never_negative, seeded
 from contrapose.lab.studies.results import Results
-from contrapose.lab.studies.trials import draw_unit_vectors, is_always_zero, is_never_negative, seeded
 from contrapose.losses import balanced as balanced_loss
 from contrapose.losses import cacr as cacr_loss
 from contrapose.metrics import Gap, RepulsionGap, attraction_gap, repulsion_gap

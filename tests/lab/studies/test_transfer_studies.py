@@ -18,14 +18,14 @@ from contrapose.lab.evaluation import TRANSFER_SETS, TransferSet
 from contrapose.lab.modalities.images.encoders import encoder
 from contrapose.lab.studies import find
 from contrapose.lab.studies.collect import collect
-from contrapose.lab.studies.downstream import data_key, downstream_names, missing_data
-from contrapose.lab.studies.results import RunDirectory
+from contrapose.lab.studies.measures import RecordedKNN, Transfer
+from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.studies.study import SMOKE
 from contrapose.lab.studies.task import Task, run_task
-from contrapose.lab.studies.transfer import stand_in
 from contrapose.lab.training import Run
 from contrapose.lab.training.weights import export
 
+SUPERVISED = Transfer("mura", "dystress", "supervised")
 TINY = {"limit": 48, "batch": 16, "epochs": 1, "knn": 3, "knn_every": 1, "metrics": 0}
 
 
@@ -35,17 +35,13 @@ def tiny_smoke(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_measures_name_the_data_that_they_need() -> None:
-    measures = [
-        "knn_top1",
-        "transfer:mura:dystress",
-        "transfer:mura:dystress:supervised",
-        "transfer:digits:dystress:start",
-    ]
-    assert [downstream_names(measure) for measure in measures] == [(), ("mura",), ("mura", "supervised"), ()]
-    assert missing_data("knn_top1", {}) == ""
-    assert missing_data("transfer:mura:dystress", {"mura": "somewhere"}) == ""
-    assert missing_data("transfer:mura:dystress:supervised", {}) == "not given; --data mura=PATH supervised=PATH"
-    assert stand_in("transfer:mura:dystress:start") == "transfer:digits:dystress:start"
+    mura, start = Transfer("mura", "dystress"), Transfer("mura", "dystress", "start")
+    needed = [m.needs_data for m in (RecordedKNN(), mura, SUPERVISED, start.on_built_in_data())]
+    assert needed == [(), ("mura",), ("mura", "supervised"), ()]
+    assert RecordedKNN().missing_data({}) == ""
+    assert mura.missing_data({"mura": "somewhere"}) == ""
+    assert SUPERVISED.missing_data({}) == "not given; --data mura=PATH supervised=PATH"
+    assert start.on_built_in_data().key == "transfer:digits:dystress:start"
 
 
 @pytest.mark.parametrize("name", ["dystress/table11", "cacr/table6"])
@@ -62,11 +58,11 @@ def test_only_given_data_is_measured() -> None:
     study = find("dystress/table11")
     plan = study.plan("paper", ["imagenet=there", "mhist=here"])
     simclr, supervised = (next(row for row in study.rows if row.name == name) for name in ("SimCLR", "supervised"))
-    assert plan.measures(plan.sets[0], simclr) == ("transfer:mhist:dystress",)
+    assert plan.measures(plan.sets[0], simclr) == (Transfer("mhist", "dystress"),)
     assert plan.measures(plan.sets[0], supervised) == ()
     assert [study_data.data for study_data in plan.sets] == ["there"]
     smoke = study.plan("smoke")
-    assert smoke.measures(smoke.sets[0], simclr) == ("transfer:digits:dystress",)
+    assert smoke.measures(smoke.sets[0], simclr) == (Transfer("digits", "dystress"),)
     with pytest.raises(ValueError, match=r"expected PATH or NAME=PATH with a name of .*mhist"):
         study.plan("paper", ["mhits=here"])
 
@@ -78,7 +74,7 @@ def test_only_given_data_is_measured() -> None:
 )
 def test_smoke_scale(name: str, rows: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--rows", *rows] if rows else []
-    main(["study", "run", name, *options, "--root", str(tmp_path / "runs"), "-o", str(tmp_path / "out")])
+    main(["study", "run", name, *options, "--runs-dir", str(tmp_path / "runs"), "-o", str(tmp_path / "out")])
     (folder,) = (tmp_path / "out").glob("*-smoke*")
     page = (folder / "index.md").read_text()
     assert "digits for " in page
@@ -98,7 +94,7 @@ def test_a_folder_is_measured_with_supervised_weights_too(tmp_path: Path, monkey
     export(encoder("tiny"), weights, {})
     task = Task(
         Run(**TINY),  # type: ignore[arg-type]
-        ("transfer:caltech101:elevater-linear", "transfer:caltech101:elevater-fine-tune:supervised"),
+        (Transfer("caltech101", "elevater-linear"), Transfer("caltech101", "elevater-fine-tune", "supervised")),
         tmp_path / "runs",
         downstream={"caltech101": str(folder), "supervised": str(weights)},
     )
@@ -107,21 +103,21 @@ def test_a_folder_is_measured_with_supervised_weights_too(tmp_path: Path, monkey
     given = {**task.downstream, "caltech101": str(make_mixed_folder(tmp_path / "more", each=8))}
     assert run_task(replace(task, downstream=given)) == ""
     values = RunDirectory(task.folder).evaluations()
-    assert all(0 <= values[measure] <= 100 for measure in task.measures)
+    assert all(0 <= values[measure.key] <= 100 for measure in task.measures)
 
 
 def test_other_data_or_weights_are_measured_again(tmp_path: Path) -> None:
     """Each value remembers the data and the weights that it was computed on, whatever was measured after it."""
-    directory, supervised = RunDirectory(tmp_path), "transfer:mura:dystress:supervised"
+    directory, mura = RunDirectory(tmp_path), Transfer("mura", "dystress")
     first, other = {"mura": "first", "supervised": "weights"}, {"mura": "other", "supervised": "weights"}
-    values = {"transfer:mura:dystress": 50.0, data_key("transfer:mura:dystress"): {"mura": "other"}}
-    values |= {supervised: 60.0, data_key(supervised): first}
+    values = {"transfer:mura:dystress": 50.0, "transfer:mura:dystress:data": {"mura": "other"}}
+    values |= {"transfer:mura:dystress:supervised": 60.0, "transfer:mura:dystress:supervised:data": first}
     (tmp_path / "evaluations.json").write_text(json.dumps(values))
-    assert directory.holds("transfer:mura:dystress", other)
-    assert not directory.holds("transfer:mura:dystress", first)
-    assert directory.holds(supervised, first)
-    assert not directory.holds(supervised, other)
-    assert not directory.holds(supervised, {**first, "supervised": "others"})
+    assert mura.is_taken(directory, other)
+    assert not mura.is_taken(directory, first)
+    assert SUPERVISED.is_taken(directory, first)
+    assert not SUPERVISED.is_taken(directory, other)
+    assert not SUPERVISED.is_taken(directory, {**first, "supervised": "others"})
 
 
 def test_voc_is_scored_by_its_own_average_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,10 +135,10 @@ def test_voc_is_scored_by_its_own_average_precision(tmp_path: Path, monkeypatch:
         for c in ("green", "red"):
             lines = [f"{name} {1 if name.split('-')[1] in (c, 'both') else -1}" for name in names]
             (lists / f"{c}_{part}.txt").write_text("\n".join(lines))
-    measure = "transfer:voc2007:elevater-linear"
+    measure = Transfer("voc2007", "elevater-linear")
     task = Task(Run(**TINY), (measure,), tmp_path / "runs", downstream={"voc2007": str(tmp_path)})  # type: ignore[arg-type]
     assert run_task(task) == ""
-    assert RunDirectory(task.folder).evaluations()[measure] > 60
+    assert RunDirectory(task.folder).evaluations()[measure.key] > 60
 
 
 def test_the_built_in_digits_are_data_too(tmp_path: Path) -> None:
@@ -159,11 +155,11 @@ def test_data_that_does_not_exist_is_refused_before_training(capsys: pytest.Capt
 @pytest.mark.thorough
 def test_the_start_of_a_run_is_not_its_end(tmp_path: Path) -> None:
     """The two encoders differ, and the start is the same whatever the training was."""
-    measures = ("transfer:digits:elevater-linear:start",)
+    measures = (Transfer("digits", "elevater-linear", "start"),)
     values = []
     for epochs in (1, 2):
         task = Task(Run(**{**TINY, "epochs": epochs}), measures, tmp_path)  # type: ignore[arg-type]
         assert run_task(task) == ""
-        values.append(RunDirectory(task.folder).evaluations()[measures[0]])
+        values.append(RunDirectory(task.folder).evaluations()[measures[0].key])
     assert values[0] == values[1]
     assert not torch.isnan(torch.tensor(values)).any()

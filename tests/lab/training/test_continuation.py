@@ -12,7 +12,7 @@ import torch
 from commands import error_message
 
 from contrapose.lab.cli import main
-from contrapose.lab.studies.results import RunDirectory
+from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.training import Run, Trainer, checkpoint, load
 from contrapose.lab.training.stops import StopRequests
 

@@ -16,7 +16,8 @@ from commands import error_message
 from safetensors.torch import load_file, save_file
 
 from contrapose.lab.cli import main
-from contrapose.lab.studies.results import RunDirectory
+from contrapose.lab.studies.measures import LinearProbe
+from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.training import Run, Trainer, checkpoint, load
 
 SMALL = ["--limit", "64", "--batch", "32", "--epochs", "1", "--knn", "3", "--metrics", "0"]
@@ -199,7 +200,9 @@ def test_damaged_results_of_a_study(tmp_path: Path) -> None:
     for name in ("evaluations.json", "failure.json", "environment.json", "run.json"):
         (tmp_path / name).write_bytes(b'{"half')
     assert directory.evaluations() == {}  # evaluated again
-    assert "evaluations.json is damaged: it is not JSON; run the study again" in directory.missing_reason("linear:cacr")
+    assert "evaluations.json is damaged: it is not JSON; run the study again" in LinearProbe("cacr").missing_reason(
+        directory
+    )
     assert [Path(text.split(" is ")[0]).name for text in directory.damaged_files()] == [
         "run.json", "environment.json", "evaluations.json", "failure.json",
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from contrapose.lab.studies.results import RunDirectory
+from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.training import checkpoint
 from contrapose.lab.training.records import WriteFailed, append, drop_records_after, read_records, write_json_atomically
 
@@ -45,7 +45,9 @@ def limit_files() -> None:
 @pytest.mark.parametrize("command", ["train", pytest.param("compare", marks=pytest.mark.slow)])
 def test_a_checkpoint_on_a_full_disk(command: str, tmp_path: Path) -> None:
     arguments = ["--limit", "64", "--batch", "32", "--epochs", "2", "--knn", "3", "--metrics", "0", "--encoder", "tiny"]
-    where = ["--out", str(tmp_path / "run")] if command == "train" else ["--losses", "simclr", "--root", str(tmp_path)]
+    where = (
+        ["--out", str(tmp_path / "run")] if command == "train" else ["--losses", "simclr", "--runs-dir", str(tmp_path)]
+    )
     line = [sys.executable, "-m", "contrapose", command, *arguments, *where]
     if command == "compare":
         line += ["-o", str(tmp_path / "reports")]

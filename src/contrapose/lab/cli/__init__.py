@@ -19,7 +19,7 @@ from typing import TextIO
 from contrapose import __version__
 from contrapose.extras import MissingPackage, nearest, train_extra
 from contrapose.lab.cli import exits
-from contrapose.lab.cli.commands import COMMANDS, FORMER, group_commands
+from contrapose.lab.cli.commands import COMMANDS, FORMER, FORMER_OPTIONS, group_commands
 from contrapose.lab.cli.overview import missing_extras, overview
 
 _HELP = ("-h", "--help")
@@ -68,6 +68,7 @@ def _run_command(name: str, arguments: list[str]) -> None:
     if name not in COMMANDS:
         hint = nearest(name, [*COMMANDS, *(known.split()[0] for known in COMMANDS)])
         _fail(f"there is no command {name!r}{hint} (`contrapose --help` lists all commands)", exits.BAD_SETTINGS)
+    arguments = [_current_option(argument) for argument in arguments]
     try:
         with train_extra("this command"):
             _parse_and_run(name, arguments)
@@ -75,6 +76,17 @@ def _run_command(name: str, arguments: list[str]) -> None:
         _fail(str(error), exits.FAILED)
     except KeyboardInterrupt:
         _fail("interrupted; run the same command again to resume", exits.INTERRUPTED)
+
+
+def _current_option(argument: str) -> str:
+    """Return an option of an earlier release by its present name, and print that; return any other argument as it is."""
+    option, equals, value = argument.partition("=")
+    if option not in FORMER_OPTIONS:
+        return argument
+    current = FORMER_OPTIONS[option]
+    with suppress(OSError):  # stderr may be closed
+        print(f"contrapose: {option} is now {current}; the former name will not work in 1.0", file=sys.stderr)
+    return f"{current}{equals}{value}"
 
 
 def _parse_and_run(name: str, arguments: list[str]) -> None:

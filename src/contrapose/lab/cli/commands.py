@@ -112,6 +112,7 @@ FORMER = {
     "bench losses": "python benchmarks/loss_timing.py",
     "bench conformance": "python benchmarks/conformance.py",
 }
+FORMER_OPTIONS = {"--on": "--executor", "--root": "--runs-dir"}
 
 
 def group_commands(group: str) -> list[str]:

@@ -19,7 +19,7 @@ from contrapose.lab.report.render import write
 from contrapose.lab.settings import Settings
 from contrapose.lab.studies import Plan
 from contrapose.lab.studies.collect import collect, document, verdicts
-from contrapose.lab.studies.dilemma import comparison, describe_frameworks, learned, references
+from contrapose.lab.studies.loss_comparison import comparison, describe_frameworks, learned, references
 from contrapose.lab.studies.results import Cell, Results
 from contrapose.lab.studies.scores import score_of
 from contrapose.lab.training import resolve
@@ -55,7 +55,7 @@ class Compare:
     """Number of runs per loss. One takes a third of the time of three, but cannot tell which differences are chance."""
     jobs: int | None = None
     """Number of concurrent runs."""
-    root: Path = Path("runs")
+    runs_dir: Path = Path("runs")
     """Directory of all runs."""
     out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
     """Directory of the report."""
@@ -68,7 +68,7 @@ class Compare:
         check_seeds(self.seeds)
         check_directory("out", self.out)
         requested = make_run(self.given)
-        check_init(requested, self.root)
+        check_init(requested, self.runs_dir)
         requested.kind.check_data(requested.data)
         requested.kind.check_comparison(requested.data)
         run = resolve(requested, own_device())
@@ -80,9 +80,9 @@ class Compare:
         seeds = "one seed" if self.seeds == 1 else f"{self.seeds} seeds"
         print(f"{len(plan.runs(self.seeds))} runs: {len(losses)} losses with {seeds} (--seeds changes it)", flush=True)
         print(*describe_frameworks(run, plan.study.rows), sep="\n", flush=True)
-        failures = run_plans([plan], self.seeds, self.root, data_root=self.data_root, jobs=self.jobs)
-        page = document([plan], self.seeds, self.root, title=title)
-        show_results(plan, collect(plan, self.seeds, self.root), page, folder)
+        failures = run_plans([plan], self.seeds, self.runs_dir, data_root=self.data_root, jobs=self.jobs)
+        page = document([plan], self.seeds, self.runs_dir, title=title)
+        show_results(plan, collect(plan, self.seeds, self.runs_dir), page, folder)
         if failures:
             raise SystemExit(exits.FAILED)
 

@@ -15,8 +15,8 @@ from contrapose.lab.cli.progress import progress_display
 from contrapose.lab.cli.study import check_seeds, run_plans
 from contrapose.lab.studies.collect import collect
 from contrapose.lab.studies.demo import SIZES, Size, demo, largest_size, measure_step_seconds, page
-from contrapose.lab.studies.dilemma import count_epochs
 from contrapose.lab.studies.execute import run_tasks
+from contrapose.lab.studies.loss_comparison import count_epochs
 from contrapose.lab.studies.task import Task
 from contrapose.lab.training import load
 from contrapose.lab.training.build import prepare
@@ -36,7 +36,7 @@ class Demo:
     """Number of concurrent runs; by default one per core, or two on a GPU."""
     minutes: float | None = None
     """Approximate time limit in minutes, 5 if omitted. The amount of training is adapted to the speed of this machine."""
-    root: Path = Path("runs")
+    runs_dir: Path = Path("runs")
     """Directory of all runs."""
     out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
     """Directory of the report."""
@@ -44,7 +44,7 @@ class Demo:
     def size(self) -> Size:
         """Return the size of a demo that was started earlier, or the largest one that this machine completes in time."""
         sizes = tuple(replace(size, seeds=self.seeds or size.seeds) for size in SIZES)
-        started = [size for size in sizes if (self.root / size.pretraining_run().name).is_dir()]
+        started = [size for size in sizes if (self.runs_dir / size.pretraining_run().name).is_dir()]
         if started and self.minutes is None:
             return started[0]
         if own_device().type == "cuda":
@@ -67,14 +67,14 @@ class Demo:
         """Train one encoder, continue from it with every loss, and report."""
         if self.seeds is not None:
             check_seeds(self.seeds)
-        check_directory("root", self.root)
+        check_directory("runs_dir", self.runs_dir)
         check_directory("out", self.out)
         if self.jobs is not None:
             check_number("jobs", self.jobs, least=1)
         if self.minutes is not None:
             check_number("minutes", self.minutes, above=0)
         size = self.size()
-        pretraining = Task(size.pretraining_run(), (), self.root)
+        pretraining = Task(size.pretraining_run(), (), self.runs_dir)
         weights = pretraining.folder / "encoder.safetensors"
         print("Training one encoder first; every loss then continues from it.", flush=True)
         with progress_display(1) as display:
@@ -87,8 +87,8 @@ class Demo:
             temporary.rename(weights)
         plan = demo(weights, size, prepare(pretraining.run))
         jobs = self.jobs or (None if own_device().type == "cuda" else available_cores())
-        failures = run_plans([plan], size.seeds, self.root, data_root=Path("data"), jobs=jobs)
-        results = collect(plan, size.seeds, self.root)
-        show_results(plan, results, page(plan, results, self.root), self.out / "demo")
+        failures = run_plans([plan], size.seeds, self.runs_dir, data_root=Path("data"), jobs=jobs)
+        results = collect(plan, size.seeds, self.runs_dir)
+        show_results(plan, results, page(plan, results, self.runs_dir), self.out / "demo")
         if failures:
             raise SystemExit(exits.FAILED)

@@ -17,11 +17,11 @@ from contrapose.lab.modalities import MODALITIES, modality
 from contrapose.lab.report.render import write
 from contrapose.lab.studies import STUDIES, Plan, Study, find
 from contrapose.lab.studies.collect import collect, document, verdicts
-from contrapose.lab.studies.downstream import MADE
 from contrapose.lab.studies.execute import run_tasks
 from contrapose.lab.studies.files import ENCODER, PAIRS, needed_files
+from contrapose.lab.studies.measures.downstream import MADE
 from contrapose.lab.studies.protocol import protocol_page
-from contrapose.lab.studies.results import RunDirectory
+from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.studies.scales import describe_changes
 from contrapose.lab.studies.task import Task
 from contrapose.validate import check_directory, check_known, nearest
@@ -92,7 +92,7 @@ class _StudyOptions:
     """fp32, bf16 or fp16 in place of the scale's. It is part of the names of the runs."""
     seeds: int = 1
     """Number of runs per setting, with random seeds 0, 1, …"""
-    root: Path = Path("runs")
+    runs_dir: Path = Path("runs")
     """Directory of all runs; `contrapose train` uses it too."""
     out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
     """Directory of the report."""
@@ -104,7 +104,7 @@ class _StudyOptions:
         # A report on a selection gets a name of its own, so that it does not overwrite the full report.
         selection = "\n".join((*self.rows, "", *self.sets)).strip()
         suffix = f"-part-{zlib.crc32(selection.encode()):08x}" if selection else ""
-        write_report(plans, self.seeds, self.root, out=self.out, suffix=suffix)
+        write_report(plans, self.seeds, self.runs_dir, out=self.out, suffix=suffix)
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ class StudyRun(_StudyOptions):
 
     jobs: int | None = None
     """Concurrent runs on this machine: processes on a CPU (1 if omitted), taking turns on a GPU (2 if omitted)."""
-    on: str = "local"
-    """Where to run: local, or ray for a cluster whose nodes share the directory of runs."""
+    executor: str = "local"
+    """Where runs are executed: local, or ray for a cluster whose nodes share the directory of runs."""
     data_root: Path = Path("data")
     """Directory of downloaded data sets; missing ones are downloaded to it."""
 
@@ -127,8 +127,10 @@ class StudyRun(_StudyOptions):
         check_directory("out", self.out)  # before hours of training
         check_seeds(self.seeds)
         check_data_available(plans, self.data_root)
-        announce_plans(plans, self.seeds, self.root)
-        failures = run_plans(plans, self.seeds, self.root, data_root=self.data_root, jobs=self.jobs, on=self.on)
+        announce_plans(plans, self.seeds, self.runs_dir)
+        failures = run_plans(
+            plans, self.seeds, self.runs_dir, data_root=self.data_root, jobs=self.jobs, executor=self.executor
+        )
         self.report(plans)
         if failures:
             raise SystemExit(exits.FAILED)
@@ -143,14 +145,18 @@ class StudyReport(_StudyOptions):
         check_seeds(self.seeds)
         plans = self.plans()
         run_names = {name for plan in plans for name in plan.runs(self.seeds)}
-        if run_names and not any((self.root / name).is_dir() for name in run_names):
+        if run_names and not any((self.runs_dir / name).is_dir() for name in run_names):
             # Naming the data of the runs that do exist shows at once if --scale or --data is wrong.
             existing_data = sorted(
-                {str(RunDirectory(path).settings().get("data", "")) for path in self.root.glob("*/") if path.is_dir()}
+                {
+                    str(RunDirectory(path).settings().get("data", ""))
+                    for path in self.runs_dir.glob("*/")
+                    if path.is_dir()
+                }
                 - {""}
             )
             raise ValueError(
-                f"root: none of the {len(run_names)} runs is in {self.root}; use the --scale and --data of `study run`"
+                f"runs_dir: none of the {len(run_names)} runs is in {self.runs_dir}; use the --scale and --data of `study run`"
                 + (f" (the runs in it are on {', '.join(existing_data)})" if existing_data else "")
             )
         self.report(plans)
@@ -237,11 +243,11 @@ def announce_plans(plans: Sequence[Plan], seeds: int, root: Path) -> None:
 
 
 def run_plans(
-    plans: Sequence[Plan], seeds: int, root: Path, *, data_root: Path, jobs: int | None, on: str = "local"
+    plans: Sequence[Plan], seeds: int, root: Path, *, data_root: Path, jobs: int | None, executor: str = "local"
 ) -> dict[str, str]:
     """Execute all runs of some plans, with a progress display; return the reason of each failure, by name."""
     check_seeds(seeds)
-    check_directory("root", root)
+    check_directory("runs_dir", root)
     tasks = [
         Task(run, plan.measures(study_data, row), root, data_root, downstream=plan.downstream)
         for plan in plans
@@ -251,7 +257,7 @@ def run_plans(
     if not names:
         return {}
     with progress_display(len(names)) as display:
-        return run_tasks(tasks, display, jobs=jobs, on=on)
+        return run_tasks(tasks, display, jobs=jobs, executor=executor)
 
 
 def write_report(plans: Sequence[Plan], seeds: int, root: Path, *, out: Path, suffix: str = "") -> Path:

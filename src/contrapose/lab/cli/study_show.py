@@ -31,7 +31,7 @@ class StudyShow:
 
     name: Positional[str]
     """Name of a study, such as behaviour/figure9."""
-    root: Path = Path("runs")
+    runs_dir: Path = Path("runs")
     """Directory of all runs, for the time that they took. In a clone of the repository, results/runs is read too."""
 
     def __call__(self) -> None:
@@ -44,7 +44,7 @@ class StudyShow:
             if block:
                 print("", *block, sep="\n")
         if not study.diagram:
-            _print_scales(study, self.root)
+            _print_scales(study, self.runs_dir)
 
 
 def _wrap(text: str, indent: str = "", *, first: str = "") -> str:

@@ -7,6 +7,7 @@ from statistics import mean
 from typing import Any
 
 from contrapose.lab.report.document import Block, Chart, Number, Section, Table, points
+from contrapose.lab.studies.measures import RecordEntry
 from contrapose.lab.studies.results import Results, column
 from contrapose.lab.studies.study import Plan, Row, Study
 from contrapose.lab.training.collapse import DEVIATION, RANK, collapse_in_words
@@ -87,14 +88,17 @@ def _table(results: Results, cases: Sequence[tuple[Row, str]]) -> Table:
 def _charts(results: Results, cases: Sequence[tuple[Row, str]]) -> Iterator[Chart]:
     """Yield a chart over epochs of each quantity with at least two points in a curve."""
     quantities = {name: heading for name, heading, _ in _QUANTITIES}
-    if any(results.curve(row.name, _BATCH, data_set) for row, data_set in cases):
+    if any(results.curve(row.name, RecordEntry(_BATCH), data_set) for row, data_set in cases):
         # Of every epoch and not only of evaluations; older records do not have it.
         del quantities["feature_std"]
         quantities = {
             _BATCH: "feature deviation of the embeddings that the loss takes, last batch of each epoch"
         } | quantities
     for name, heading in quantities.items():
-        curves = [(_name(results, row, data_set), results.curve(row.name, name, data_set)) for row, data_set in cases]
+        curves = [
+            (_name(results, row, data_set), results.curve(row.name, RecordEntry(name), data_set))
+            for row, data_set in cases
+        ]
         if any(len(curve) > 1 for _, curve in curves):
             series = tuple(points(curve_name, curve) for curve_name, curve in curves if curve)
             title = f"{heading[0].upper()}{heading[1:]}"

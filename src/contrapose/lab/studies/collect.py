@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from contrapose.lab.report.document import Document, RunNote, Section
-from contrapose.lab.studies.blocks import table
 from contrapose.lab.studies.claims import UNDECIDED, Verdict
 from contrapose.lab.studies.collapse import collapse_section
-from contrapose.lab.studies.downstream import downstream_names
+from contrapose.lab.studies.measures import Evaluation, LinearProbe, Measure
+from contrapose.lab.studies.measures.classifiers import SMOKE_PROBE_EPOCHS
 from contrapose.lab.studies.protocol import describe_quantities
-from contrapose.lab.studies.results import Cell, Results, RunDirectory, error_name
-from contrapose.lab.studies.study import SMOKE_PROBE_EPOCHS, Plan
+from contrapose.lab.studies.report_blocks import table
+from contrapose.lab.studies.results import Cell, Results
+from contrapose.lab.studies.run_directory import Reading, RunDirectory
+from contrapose.lab.studies.study import Plan
 from contrapose.lab.training import Run
 from contrapose.lab.training.collapse import collapse_in_words
 
@@ -30,8 +32,9 @@ def collect(plan: Plan, seeds: int, root: Path) -> Results:
             records[row.name, study_data.name] = tuple(directory.records() for directory in directories)
             evaluations[row.name, study_data.name] = tuple(directory.evaluations() for directory in directories)
             for quantity in plan.study.quantities:
-                cell = _cell(directories, plan.measure(quantity, study_data, row), runs[0].epochs, plan)
-                cells[row.name, quantity.name, study_data.name] = cell
+                measure = plan.measure(quantity, study_data, row)
+                cell = _cell(directories, measure, runs[0].epochs, plan.downstream)
+                cells[row.name, quantity.name, study_data.name] = cell.negated() if quantity.negated else cell
     return Results(
         scale=plan.scale,
         seeds=seeds,
@@ -43,23 +46,26 @@ def collect(plan: Plan, seeds: int, root: Path) -> Results:
     )
 
 
-def _cell(directories: Sequence[RunDirectory], measure: str, epochs: int, plan: Plan) -> Cell:
+def _cell(directories: Sequence[RunDirectory], measure: Measure, epochs: int, downstream: Mapping[str, str]) -> Cell:
     """Return the values of a measure, one per directory, and the reasons for those that are missing."""
     values, runs, missing_reasons, older_forms, errors = [], [], [], [], []
-    missing_data, needs_data = plan.missing_data(measure), bool(downstream_names(measure))
+    missing_data = measure.missing_data(downstream)
     for directory in directories:
         trained = directory.trained(epochs)
         # A run may hold the same measure on other data, which the report must not show under this name.
-        measured = trained and not missing_data and (not needs_data or directory.holds(measure, plan.downstream))
-        value, older_form = directory.value_and_form(measure) if measured else (None, "")
+        other_data = (
+            measure.needs_data and isinstance(measure, Evaluation) and not measure.is_taken(directory, downstream)
+        )
+        measured = trained and not missing_data and not other_data
+        value, older_form = measure.read(directory) if measured else Reading()
         if value is not None:
             values.append(value)
             runs.append(directory.folder.name)
             older_forms += [older_form] if older_form else []
-            error = directory.value(error_name(measure))
+            error = measure.read_error(directory)
             errors += [] if error is None else [error]
         else:
-            unmeasured = directory.missing_reason(measure) if trained else "not run"
+            unmeasured = measure.missing_reason(directory) if trained else "not run"
             missing_reasons.append(missing_data or directory.failure() or unmeasured)
     return Cell(
         values=tuple(values),
@@ -94,7 +100,7 @@ def section(plan: Plan, results: Results) -> Section:
     if plan.downstream:
         paths = ", ".join(f"{name} ({path})" for name, path in plan.downstream.items())
         notes.append(f"Evaluated after training on {paths}.")
-    if plan.scale == "smoke" and any(quantity.measure.startswith("linear") for quantity in study.quantities):
+    if plan.scale == "smoke" and any(isinstance(quantity.measure, LinearProbe) for quantity in study.quantities):
         notes.append(f"Linear probes have {SMOKE_PROBE_EPOCHS} epochs at the smoke scale.")
     if plan.scale == "smoke" and study.rows:
         notes.append("The smoke scale shows that everything runs; it says nothing about the paper.")

@@ -18,7 +18,8 @@ from contrapose.lab.modalities import Split
 from contrapose.lab.report.document import Chart, Document, Section, Text
 from contrapose.lab.studies.claims import HOLDS, TOO_SHORT, Claim, Verdict, is_monotonic
 from contrapose.lab.studies.collect import document, verdicts
-from contrapose.lab.studies.dilemma import count_epochs, describe, learned, rows_of, show_dilemma
+from contrapose.lab.studies.loss_comparison import count_epochs, describe, learned, rows_of, show_comparison
+from contrapose.lab.studies.measures import Map
 from contrapose.lab.studies.results import Results
 from contrapose.lab.studies.scores import KNN
 from contrapose.lab.studies.study import Plan, Row, Study, StudyData
@@ -119,7 +120,7 @@ def demo(weights: Path, size: Size, split: Split) -> Plan:
         for tau, name in _NT_XENT_POINTS
     ]
     # Maps of the embedding are drawn for the lowest and the highest temperature.
-    rows = [replace(row, measures=("map",) if row.x in (TEMPERATURES[0], TEMPERATURES[-1]) else ()) for row in rows]
+    rows = [replace(row, measures=(Map(),) if row.x in (TEMPERATURES[0], TEMPERATURES[-1]) else ()) for row in rows]
     rows += [Row(name=name, changes={"loss": loss}) for name, loss in OTHER_LOSSES.items()]
     base = {**size.settings, "init": str(weights)}
     description = describe(Run(**base), split)
@@ -139,7 +140,7 @@ def demo(weights: Path, size: Size, split: Split) -> Plan:
         rows=rows_of(rows),
         quantities=KNN.quantities,
         sets=(StudyData(name=DATA, data=DATA),),
-        show=partial(show_dilemma, description=replace(description, settings=f"{description.settings} {start}")),
+        show=partial(show_comparison, description=replace(description, settings=f"{description.settings} {start}")),
         claims=tuple(unless_too_short(claim, size) for claim in claims),
         base=base,
     )

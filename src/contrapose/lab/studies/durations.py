@@ -9,8 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from contrapose.lab.studies.results import RunDirectory
-from contrapose.lab.studies.study import data_name
+from contrapose.lab.studies.files import data_name
+from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.training import Run
 
 # Settings that decide how long an epoch takes; runs that agree in them are alike.

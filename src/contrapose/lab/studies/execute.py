@@ -6,7 +6,7 @@ import gc
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
-from contrapose.lab.studies.pools import run_in_processes, run_on_ray
+from contrapose.lab.studies.executors import run_in_processes, run_on_ray
 from contrapose.lab.studies.task import BUSY, ProgressDisplay, Task, task_steps
 from contrapose.lab.training import Stopped, signals
 from contrapose.lab.training.processes import own_device
@@ -16,7 +16,7 @@ _JOBS_PER_GPU = 2  # a third one gives no more throughput, as measured in benchm
 
 
 def run_tasks(
-    tasks: Sequence[Task], display: ProgressDisplay | None = None, *, jobs: int | None = None, on: str = "local"
+    tasks: Sequence[Task], display: ProgressDisplay | None = None, *, jobs: int | None = None, executor: str = "local"
 ) -> dict[str, str]:
     """Execute tasks, `jobs` at a time, on this machine or a Ray cluster. Tasks that are done are skipped.
 
@@ -29,8 +29,8 @@ def run_tasks(
     display = display or ProgressDisplay()
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs: expected at least 1, got {jobs}")
-    if on not in ("local", "ray"):
-        raise ValueError(f"on: expected local or ray, got {on!r}")
+    if executor not in ("local", "ray"):
+        raise ValueError(f"executor: expected local or ray, got {executor!r}")
     open_tasks = []
     for task in _merge_tasks(tasks):
         if task.done():
@@ -39,7 +39,7 @@ def run_tasks(
             open_tasks.append(task)
     if not open_tasks:
         return {}
-    if on == "ray":
+    if executor == "ray":
         return run_on_ray(open_tasks, display)
     if own_device().type == "cuda":
         return _run_in_turns(open_tasks, display, jobs or _JOBS_PER_GPU)

@@ -10,6 +10,7 @@ record       sts:NAME@1      scored sentence pairs, by which the best step is ch
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from contrapose.lab.modalities import modality
@@ -19,6 +20,11 @@ Settings = Mapping[str, Any]  # fields of Run
 IMAGES, ENCODER = "the data that {} is evaluated on", "the encoder that is trained on {}"
 PAIRS = "the file of pairs that choose the best step on {}"
 _FOLDER, _SCORED = "hf:", "sts:"
+
+
+def data_name(path: str) -> str:
+    """Return the name under which the report shows a user's data."""
+    return Path(path).name.split(".")[0]
 
 
 def needed_files(changes: Settings) -> dict[str, str]:

@@ -7,8 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from contrapose.lab.frameworks import FRAMEWORK_DEFAULTS, FRAMEWORKS
-from contrapose.lab.studies.captions import is_caption_recall
-from contrapose.lab.studies.measures import is_evaluation
+from contrapose.lab.studies.measures import RecordedMetric
 from contrapose.lab.studies.study import Plan, Study, StudyData
 from contrapose.lab.training import Run
 
@@ -54,10 +53,8 @@ def describe_changes(plan: Plan) -> str:
 
 
 def _uses_sample(study: Study) -> bool:
-    """Return whether a quantity comes from the records, which measure a sample of the images."""
-    measures = {quantity.measure.removeprefix("-") for quantity in study.quantities}
-    others = {m for m in measures if not is_caption_recall(m)} - {"knn_top1", "best:knn_top1", "step_seconds"}
-    return any(not is_evaluation(measure) for measure in others)
+    """Return whether a quantity is a metric of the records, which measure a sample of the images."""
+    return any(isinstance(quantity.measure, RecordedMetric) for quantity in study.quantities)
 
 
 def _describe_data_sets(ours: Plan, paper: Plan) -> str:

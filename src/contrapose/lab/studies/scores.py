@@ -6,13 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from contrapose.lab.modalities import Split
+from contrapose.lab.studies.measures import (
+    Evaluation,
+    KNNHits,
+    RecallHits,
+    RecordedKNN,
+    RecordedMetric,
+    RecordEntry,
+    References,
+)
 from contrapose.lab.studies.study import Quantity, Study
 from contrapose.lab.training import Run
 from contrapose.lab.training.recording import recorded_measures
 
 PIXELS, WORDS = "raw pixels", "bag of words"  # rows of the table
 UNTRAINED, INIT = "untrained encoder", "encoder that all losses start from"
-_UNIFORMITY = Quantity(name="-U", measure="-uniformity", unit="")
+_UNIFORMITY = Quantity(name="-U", measure=RecordedMetric("uniformity"), unit="", negated=True)
 _UNIFORMITY_DEFINITION = (
     "U, uniformity: the logarithm of the mean of exp(-2 · squared distance) over all pairs of embeddings; -U is larger if they"
     " are spread more evenly."
@@ -31,7 +40,7 @@ class Score:
     training_samples: str
     test_samples: str
     definitions: tuple[str, ...]
-    hits: str = ""  # evaluation with a digit for each test sample: 1 for a hit; without it, differences are not tested
+    hits: Evaluation | None = None  # a digit for each test sample: 1 for a hit; without it, differences are not tested
     references: Mapping[str, str] = field(default_factory=dict)  # rows without training, by name in the evaluation
     baseline: str = ""  # the first reference in a sentence
 
@@ -41,16 +50,16 @@ class Score:
         return self.quantities[0].name
 
     @property
-    def measures(self) -> tuple[str, ...]:
+    def measures(self) -> tuple[Evaluation, ...]:
         """Evaluations of the first run of a comparison; those of the others are without the references."""
-        return (self.hits, "references") if self.hits else ()
+        return (self.hits, References()) if self.hits else ()
 
 
 KNN = Score(
     quantities=(
-        Quantity(name="kNN", measure="knn_top1"),
+        Quantity(name="kNN", measure=RecordedKNN()),
         _UNIFORMITY,
-        Quantity(name="T", measure="tolerance", unit=""),
+        Quantity(name="T", measure=RecordedMetric("tolerance"), unit=""),
     ),
     title="Accuracy, uniformity and tolerance",
     words="kNN accuracy",
@@ -63,14 +72,14 @@ KNN = Score(
         "T, tolerance: the mean cosine similarity of two embeddings of one class; it is larger if classes stay together.",
         "Embeddings are the projector's output on a sample of test images; kNN uses the encoder's output on all of them.",
     ),
-    hits="knn_hits",
+    hits=KNNHits(),
     references={"pixels": PIXELS, "untrained": UNTRAINED, "init": INIT},
     baseline="on raw pixels",
 )
 RECALL = Score(
     quantities=(
-        Quantity(name="recall@1", measure="recall@1"),
-        Quantity(name="recall@10", measure="recall@10"),
+        Quantity(name="recall@1", measure=RecordEntry("recall@1")),
+        Quantity(name="recall@10", measure=RecordEntry("recall@10")),
         _UNIFORMITY,
     ),
     title="Recall and uniformity",
@@ -84,7 +93,7 @@ RECALL = Score(
         " held-out pairs, by the encoder's output.",
         f"{_UNIFORMITY_DEFINITION} Embeddings are the projector's output on a sample of first texts.",
     ),
-    hits="recall_hits",
+    hits=RecallHits(),
     references={"words": WORDS, "untrained": "encoder before training", "init": INIT},
     baseline="with bags of words",
 )
@@ -93,7 +102,7 @@ RECALL = Score(
 def sts_score(task: str) -> Score:
     """Return the correlation with the human scores of a task, as a run records it."""
     return Score(
-        quantities=(Quantity(name=task, measure=task, unit=""), _UNIFORMITY),
+        quantities=(Quantity(name=task, measure=RecordEntry(task), unit=""), _UNIFORMITY),
         title="Semantic similarity and uniformity",
         words=task,
         short=task,

@@ -25,10 +25,11 @@ from contrapose.lab.report.document import Block
 from contrapose.lab.settings import Settings as Settings  # offered here too, for the studies
 from contrapose.lab.settings import rule_of
 from contrapose.lab.studies.claims import Claim
-from contrapose.lab.studies.downstream import MADE, SUPERVISED, downstream_names, missing_data
-from contrapose.lab.studies.files import needed_files, with_paths, without_missing_files
+from contrapose.lab.studies.files import data_name, needed_files, with_paths, without_missing_files
+from contrapose.lab.studies.measures import Evaluation, Measure
+from contrapose.lab.studies.measures.classifiers import SMOKE_PROBE_EPOCHS
+from contrapose.lab.studies.measures.downstream import MADE
 from contrapose.lab.studies.results import Results
-from contrapose.lab.studies.transfer import is_transfer, stand_in
 from contrapose.lab.training import PRESETS, Run
 from contrapose.validate import check_known
 
@@ -52,7 +53,6 @@ SMOKE: Settings = {
     "precision": "fp32", "knn": 5, "knn_every": 2, "metrics": 48,
     **{name: small for name, small in _SMALL_VALUES.items() if small < FRAMEWORK_DEFAULTS[name]},
 }  # fmt: skip
-SMOKE_PROBE_EPOCHS = 5  # of linear probes: a CPU takes long to encode augmented images anew in each epoch
 # Small and short scale: one GPU, bf16; every metric is computed after each tenth of the run.
 SMALL: Settings = {"precision": "bf16", "norm_splits": 1, "metrics": 2000}
 # Data sets that torchvision downloads, by the scale that uses them without being given their path.
@@ -73,20 +73,20 @@ class Row:
     small_settings: Settings = field(default_factory=dict)  # further changes at the small and the short scale
     short_settings: Settings = field(default_factory=dict)  # further changes at the short scale
     local_crops: int = 0  # multi-crop: local crops beside the views of the data set, at every scale
-    measures: tuple[str, ...] = ()  # evaluations that are not in the table, such as `map`
-    measure_values: Mapping[str, str] = field(default_factory=dict)  # values that fill the {placeholders} of measures
+    measures: tuple[Evaluation, ...] = ()  # evaluations that are not in the table, such as `Map()`
+    measure_changes: Mapping[str, str] = field(
+        default_factory=dict
+    )  # fields in which its measures differ from the study's
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """What is measured: an entry of the run's last record, or an evaluation after training (see `measures`).
-
-    A leading "-" negates the value: "-uniformity" is the positive number that Wang & Liu plot.
-    """
+    """What is measured: an entry of the run's last record, or an evaluation after training (see `measures`)."""
 
     name: str  # may be empty if the study has only one quantity
-    measure: str  # may have {placeholders} that the rows fill
+    measure: Measure
     unit: str = "%"
+    negated: bool = False  # such as -U, the positive number that Wang & Liu plot
     paper: str = ""  # what the paper measures instead, in words; empty if it measures the same
     extra: bool = False  # measured beside the paper's quantity, such as the last epoch beside the best one
 
@@ -98,7 +98,9 @@ class StudyData:
     name: str
     data: str = "cifar10"
     changes: Settings = field(default_factory=dict)
-    measures: Mapping[str, str] = field(default_factory=dict)  # replaces measures of the quantities on this data set
+    measures: Mapping[Measure, Measure] = field(
+        default_factory=dict
+    )  # replaces measures of the quantities on this data set
 
 
 CIFAR10, CIFAR100 = StudyData(name="CIFAR-10"), StudyData(name="CIFAR-100", data="cifar100")
@@ -169,14 +171,9 @@ class Study:
             check_known("precision", precision, _PRECISIONS)
         paths, replacements = self._parse_data(data)
         known = self.downstream_names
-        # Detectors need boxes, which the digits do not have.
-        made = [
-            name
-            for name, measure in known.items()
-            if scale == "smoke" and name != SUPERVISED and not is_transfer(measure)
-        ]
+        made = [name for name, measure in known.items() if scale == "smoke" and name in measure.synthetic_data]
         downstream = {**dict.fromkeys(made, MADE), **{name: path for name, path in paths.items() if name in known}}
-        study = self._smoke_transfer(downstream) if scale == "smoke" else self
+        study = self._on_built_in_data(downstream) if scale == "smoke" else self
         own = {name: path for name, path in paths.items() if name in self.own_names}
         sets = self._sets_at(scale, own, replacements)
         return Plan(study=study, scale=scale, sets=sets, precision=precision, downstream=downstream)
@@ -189,21 +186,19 @@ class Study:
         return {study_data.data for study_data in self.sets} | files | downloaded
 
     @property
-    def downstream_names(self) -> dict[str, str]:
+    def downstream_names(self) -> dict[str, Measure]:
         """Return the names of data that encoders are evaluated on after training, each with a measure that needs it."""
-        measures = (fill(quantity.measure, row) for row in self.rows for quantity in self.quantities)
-        return {name: measure for measure in measures for name in downstream_names(measure)}
+        measures = (measure_of(quantity.measure, row) for row in self.rows for quantity in self.quantities)
+        return {name: measure for measure in measures for name in measure.needs_data}
 
-    def _smoke_transfer(self, downstream: Mapping[str, str]) -> Study:
+    def _on_built_in_data(self, downstream: Mapping[str, str]) -> Study:
         """Return the study with the measures of transfer for which there is data; if there is none, with one on the digits."""
-        transfers = [quantity for quantity in self.quantities if is_transfer(quantity.measure)]
-        kept = [quantity for quantity in transfers if not missing_data(quantity.measure, downstream)]
-        stand_ins = [
-            replace(quantity, name=f"digits for {quantity.name}", measure=stand_in(quantity.measure))
-            for quantity in transfers[:1]
-        ]
-        others = [quantity for quantity in self.quantities if not is_transfer(quantity.measure)]
-        return replace(self, quantities=(*others, *(kept or stand_ins)))
+        stand_ins = {quantity: quantity.measure.on_built_in_data() for quantity in self.quantities}
+        others = [quantity for quantity, measure in stand_ins.items() if measure is None]
+        transfers = [(quantity, measure) for quantity, measure in stand_ins.items() if measure is not None]
+        kept = [quantity for quantity, _ in transfers if not quantity.measure.missing_data(downstream)]
+        replaced = [replace(q, name=f"digits for {q.name}", measure=measure) for q, measure in transfers[:1]]
+        return replace(self, quantities=(*others, *(kept or replaced)))
 
     def _sets_at(self, scale: str, paths: Mapping[str, str], replacements: Sequence[str]) -> tuple[StudyData, ...]:
         """Return the data sets that a scale uses, with the user's paths."""
@@ -262,20 +257,15 @@ class Study:
         return paths, replacements
 
 
-def fill(measure: str, row: Row) -> str:
-    """Return a measure with its {placeholders} filled by the row."""
-    return measure.format(**row.measure_values) if "{" in measure else measure
+def measure_of(measure: Measure, row: Row) -> Measure:
+    """Return a measure of the study with the fields that differ in a row."""
+    return replace(measure, **row.measure_changes)
 
 
 def _located(study_data: StudyData, paths: Mapping[str, str]) -> StudyData:
     """Return a data set with the user's paths of its images and of the files that its runs need."""
     changes = with_paths(study_data.changes, paths)
     return replace(study_data, data=paths.get(study_data.data, study_data.data), changes=changes)
-
-
-def data_name(path: str) -> str:
-    """Return the name under which the report shows a user's data."""
-    return Path(path).name.split(".")[0]
 
 
 def _imbalance(study_data: StudyData) -> dict[str, Any]:
@@ -355,21 +345,16 @@ class Plan:
         """Return the runs by name. Cells with the same settings share one run."""
         return {run.name: run for _, _, run in self.cells(seeds)}
 
-    def measure(self, quantity: Quantity, study_data: StudyData, row: Row) -> str:
-        """Return what a quantity measures of a row on a data set. A linear probe of a smoke run is short, as its name says."""
-        measure = fill(study_data.measures.get(quantity.measure, quantity.measure), row)
-        short = self.scale == "smoke" and measure.removeprefix("start:").startswith("linear")
-        return f"{measure}:{SMOKE_PROBE_EPOCHS}" if short else measure
+    def measure(self, quantity: Quantity, study_data: StudyData, row: Row) -> Measure:
+        """Return what a quantity measures of a row on a data set."""
+        measure = measure_of(study_data.measures.get(quantity.measure, quantity.measure), row)
+        return measure.at_smoke_scale() if self.scale == "smoke" else measure
 
-    def measures(self, study_data: StudyData, row: Row) -> tuple[str, ...]:
+    def measures(self, study_data: StudyData, row: Row) -> tuple[Measure, ...]:
         """Return what is measured of the runs of a row on a data set, as far as the data for it is given."""
-        measures = [self.measure(quantity, study_data, row).removeprefix("-") for quantity in self.study.quantities]
+        measures = [self.measure(quantity, study_data, row) for quantity in self.study.quantities]
         unique = dict.fromkeys((*measures, *row.measures))
-        return tuple(measure for measure in unique if not self.missing_data(measure))
-
-    def missing_data(self, measure: str) -> str:
-        """Return which option gives the downstream data of a measure; empty if it is given or none is needed."""
-        return missing_data(measure, self.downstream)
+        return tuple(measure for measure in unique if not measure.missing_data(self.downstream))
 
 
 def _short_probe(item: str) -> str:

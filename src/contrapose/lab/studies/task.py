@@ -10,8 +10,8 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contrapose.lab.studies.measures import evaluate, is_evaluation
-from contrapose.lab.studies.results import RunDirectory
+from contrapose.lab.studies.measures import Context, Evaluation, Measure, StepSeconds
+from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.training import Progress, Run, Trainer, drain, signals
 from contrapose.lab.training.locks import lock_directory
 from contrapose.lab.training.records import WriteFailed, write_json_atomically
@@ -28,7 +28,7 @@ class Task:
     """A run, the measures to take of it, and the directory that holds all runs."""
 
     run: Run
-    measures: tuple[str, ...]
+    measures: tuple[Measure, ...]
     root: Path
     data_root: Path | None = None
     concurrent_runs: int = 0  # other runs that share the device
@@ -47,19 +47,19 @@ class Task:
     @property
     def timed(self) -> bool:
         """Return whether its speed is measured, so that it must not share its device with another run."""
-        return "step_seconds" in self.measures
+        return StepSeconds() in self.measures
 
     def done(self) -> bool:
         """Return whether the run is trained and everything is measured."""
         return RunDirectory(self.folder).trained(self.run.epochs) and not self.open_measures()
 
-    def open_measures(self) -> list[str]:
+    def open_measures(self) -> list[Evaluation]:
         """Return the measures that are still to be evaluated."""
         directory = RunDirectory(self.folder)
         # A run may have recorded the measure with its last epoch.
         recorded = next(iter(directory.records()[-1:]), {})
-        candidates = [m for m in self.measures if is_evaluation(m) and m not in recorded]
-        return [measure for measure in candidates if not directory.holds(measure, self.downstream)]
+        candidates = [m for m in self.measures if isinstance(m, Evaluation) and m.key not in recorded]
+        return [measure for measure in candidates if not measure.is_taken(directory, self.downstream)]
 
 
 def run_task(task: Task, on_step: StepCallback | None = None, *, wait: bool = True) -> str:
@@ -117,9 +117,9 @@ def _train_and_evaluate(
         yield from trainer.training(requests)
     for measure in task.open_measures():
         directory = RunDirectory(task.folder)
-        if not directory.holds(measure, task.downstream):  # an earlier evaluation of this loop may have included it
+        if not measure.is_taken(directory, task.downstream):  # an earlier evaluation of this loop may have included it
             with requests.immediate(), fixed_threads(trainer.threads):
-                values = evaluate(trainer.model, trainer.split, measure, task.downstream, task.data_root)
+                values = measure.take(Context(trainer.model, trainer.split, task.downstream, task.data_root))
             evaluations = directory.evaluations()
             write_json_atomically(task.folder / "evaluations.json", evaluations | values)
             yield

@@ -213,18 +213,19 @@ class Model(nn.Module):
             probe, self.tower.encode, reader, labels[0], self.features(test), labels[1], views=views, seed=seed
         )
 
-    def probe_scores(self, split: Split, name: str) -> dict[str, float | None]:
+    def probe_scores(self, split: Split, name: str, *, epochs: int = 0) -> dict[str, float | None]:
         """Return the accuracies of a linear probe by their names in records; None for the top-5 of fewer than five classes.
 
-        split   data sets with labels, such as `prepare(run)`
-        name    a name of `PROBES`; "cacr:5" trains that probe for 5 epochs
+        split    data sets with labels, such as `prepare(run)`
+        name     a name of `PROBES`
+        epochs   number of epochs in place of the probe's own, which the names then end with; 0: its own
         """
-        probe_name, _, epochs = name.partition(":")
-        probe = replace(PROBES[probe_name], best=True)
-        scores = self.linear_probe(split, probe.shortened(int(epochs)) if epochs else probe, seed=self.run.seed)
+        probe = replace(PROBES[name], best=True)
+        scores = self.linear_probe(split, probe.shortened(epochs) if epochs else probe, seed=self.run.seed)
         if not scores:
             raise ValueError(f"{self.run.data} has no labelled training and test images to score with")
-        return {f"{kind}:{name}": scores.get(score) for score, kind in PROBE_SCORES.items()}
+        suffix = f":{epochs}" if epochs else ""
+        return {f"{kind}:{name}{suffix}": scores.get(score) for score, kind in PROBE_SCORES.items()}
 
     def take(self, measure: RecordedMeasure, split: Split) -> dict[str, float]:
         """Return a measure of `Run.record` of the weights as they are now, by its names in the records.
@@ -236,7 +237,7 @@ class Model(nn.Module):
             return self.kind.recorded[measure.own](self.tower, measure.argument)
         if not measure.probe:
             return self._entropy(split.held_out, measure.t_neg, measure.batch or self.run.batch)
-        scores = self.probe_scores(split, measure.probe_name)
+        scores = self.probe_scores(split, measure.probe, epochs=measure.probe_epochs)
         return {name: score for name, score in scores.items() if score is not None}
 
     def _entropy(self, source: Source, t_neg: float, batch: int) -> dict[str, float]:

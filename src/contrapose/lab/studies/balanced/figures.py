@@ -18,7 +18,6 @@ from contrapose.lab.studies.balanced.methods import (
     SIMCLR,
     SMALL_SCALE,
 )
-from contrapose.lab.studies.blocks import grid, over_epochs, table
 from contrapose.lab.studies.claims import (
     FAILS,
     HOLDS,
@@ -31,7 +30,9 @@ from contrapose.lab.studies.claims import (
     is_best,
     with_error,
 )
-from contrapose.lab.studies.results import Cell, Results, error_name
+from contrapose.lab.studies.measures import Metric, RecordedMetric
+from contrapose.lab.studies.report_blocks import grid, over_epochs, table
+from contrapose.lab.studies.results import Cell, Results
 from contrapose.lab.studies.study import CIFAR10, Quantity, Row, Study
 
 # Figure 3: augmentations added to or removed from SimCLR's.
@@ -171,40 +172,41 @@ _FIGURE6_ROWS = (
 
 def _show_gaps(study: Study, results: Results) -> list[Block]:
     """Return a chart for each bound, and the table."""
-    charts = [over_epochs(measure, label)(study, results)[0] for measure, label in _GAPS.items()]
+    charts = [over_epochs(RecordedMetric(gap), label)(study, results)[0] for gap, label in _GAPS.items()]
     return [*charts, *table(study, results)]
 
 
-def _gap_curve(results: Results, measure: str) -> list[float]:
-    return [gap for _, gap in results.curve(_FIGURE6_ROW, measure, results.sets[0])] if results.sets else []
+def _gap_curve(results: Results, name: str) -> list[float]:
+    curve = results.curve(_FIGURE6_ROW, RecordedMetric(name), results.sets[0]) if results.sets else []
+    return [gap for _, gap in curve]
 
 
-def _gap_errors(results: Results, measure: str) -> list[float]:
+def _gap_errors(results: Results, name: str) -> list[float]:
     """Return the standard error of each gap; zeros for runs that did not record it."""
-    return _gap_curve(results, error_name(measure)) or [0.0] * len(_gap_curve(results, measure))
+    return _gap_curve(results, f"{name}_error") or [0.0] * len(_gap_curve(results, name))
 
 
-def _falls_and_stays(measure: str) -> Claim:
+def _falls_and_stays(name: str) -> Claim:
     """Claim that the gap falls, and hardly moves in the last fifth of training."""
 
     def decide(results: Results) -> tuple[bool | None, str]:
-        gap = _gap_curve(results, measure)
+        gap = _gap_curve(results, name)
         if len(gap) < 5:
             return None, f"{len(gap)} points are too few"
         fall, late = gap[0] - gap[-1], abs(gap[-1] - gap[-1 - len(gap) // 5])
-        first, *_, last = _gap_errors(results, measure)
+        first, *_, last = _gap_errors(results, name)
         evidence = f"from {with_error(gap[0], first)} to {with_error(gap[-1], last)}, {late:.3f} in the last fifth"
         # The sampling error of the fall must be below its margin of 5 %, or the anchors were too few to judge.
         decidable = 2 * math.hypot(first, last) < 0.05 * gap[0]
         yes, no = fall > 0.05 * gap[0] and late < 0.25 * fall, fall < 0
         return (None if not decidable else False if no else True if yes else None), evidence
 
-    return computed_claim(f"the {_GAPS[measure].split(',')[0]}'s gap falls and then stays", decide)
+    return computed_claim(f"the {_GAPS[name].split(',')[0]}'s gap falls and then stays", decide)
 
 
 def _repelling_is_larger(results: Results) -> tuple[bool | None, str]:
-    pairs = list(zip(*(_gap_curve(results, measure) for measure in _GAPS), strict=True))
-    errors = zip(*(_gap_errors(results, measure) for measure in _GAPS), strict=True)
+    pairs = list(zip(*(_gap_curve(results, name) for name in _GAPS), strict=True))
+    errors = zip(*(_gap_errors(results, name) for name in _GAPS), strict=True)
     largest_error = max((2 * math.hypot(*pair) for pair in errors), default=0.0)
     larger = sum(repelling > attracting for attracting, repelling in pairs)
     evidence = f"at {larger} of {len(pairs)} epochs"
@@ -231,7 +233,7 @@ FIGURES = (
         rows=tuple(Row(name=name, changes={"views": views, "loss": SIMCLR}) for name, views in _AUGMENTATIONS.items()),
         quantities=(
             Quantity(name="accuracy", measure=LARS_PROBE.measure),
-            Quantity(name="bias", measure="metric:prototype_bias_single:projector:train", unit=""),
+            Quantity(name="bias", measure=Metric("prototype_bias_single", "projector", "train"), unit=""),
         ),
         sets=(IMAGENET,),
         show=_show_scatter,
@@ -289,9 +291,9 @@ FIGURES = (
         preset=CIFAR_PRESET,
         rows=_FIGURE6_ROWS,
         quantities=(
-            Quantity(name="attracting", measure="attraction_gap", unit=""),
-            Quantity(name="repelling", measure="repulsion_gap", unit="", extra=True),
-            Quantity(name="repelling as printed", measure="repulsion_gap_printed", unit=""),
+            Quantity(name="attracting", measure=RecordedMetric("attraction_gap"), unit=""),
+            Quantity(name="repelling", measure=RecordedMetric("repulsion_gap"), unit="", extra=True),
+            Quantity(name="repelling as printed", measure=RecordedMetric("repulsion_gap_printed"), unit=""),
         ),
         sets=(CIFAR10,),
         show=_show_gaps,

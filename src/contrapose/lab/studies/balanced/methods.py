@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from contrapose.lab.studies.measures import LinearProbe, NearestNeighbours
 from contrapose.lab.studies.study import Quantity, Settings, StudyData
 from contrapose.lab.training import PRESETS
 
 SIMCLR = "simclr(temperature=0.5)"
 BALANCED = "balanced(alpha={}, weight={})"
 # The paper's probe is SGD's on CIFAR-10 and LARS's on ImageNet.
-SGD_PROBE = Quantity(name="linear probe", measure="linear:balanced-cifar-crops")
-LARS_PROBE = Quantity(name="linear probe", measure="linear:balanced-imagenet-crops")
+SGD_PROBE = Quantity(name="linear probe", measure=LinearProbe("balanced-cifar-crops"))
+LARS_PROBE = Quantity(name="linear probe", measure=LinearProbe("balanced-imagenet-crops"))
 IMAGENET_PROBE = {SGD_PROBE.measure: LARS_PROBE.measure}  # in studies of both
-KNN = Quantity(name="k-NN", measure="knn:1:uniform")
-IMAGENET_KNN = {KNN.measure: "knn:200:uniform"}
+KNN = Quantity(name="k-NN", measure=NearestNeighbours(1, "uniform"))
+IMAGENET_KNN = {KNN.measure: NearestNeighbours(200, "uniform")}
 PROBE_NOTE = "The paper does not say how the probe's images are augmented: crops and flips are those of SimSiam's code."
 
 CIFAR_PRESET, IMAGENET_PRESET = "balanced/cifar10", "balanced/imagenet"

@@ -14,9 +14,7 @@ from torch.nn.functional import cosine_similarity, normalize
 
 from contrapose.lab.report.document import Block, Chart, Series, points
 from contrapose.lab.studies.claims import computed_claim
-from contrapose.lab.studies.results import Results
-from contrapose.lab.studies.study import Study
-from contrapose.lab.studies.trials import (
+from contrapose.lab.studies.random_trials import (
     NO_PROOF,
     ROUNDING,
     draw_unit_vectors,
@@ -24,6 +22,8 @@ from contrapose.lab.studies.trials import (
     is_never_negative,
     seeded,
 )
+from contrapose.lab.studies.results import Results
+from contrapose.lab.studies.study import Study
 from contrapose.losses import balanced
 from contrapose.metrics import attraction_gap, repulsion_gap
 from contrapose.pairs import from_similarities

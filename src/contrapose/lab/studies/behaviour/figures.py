@@ -26,7 +26,6 @@ from contrapose.lab.studies.behaviour.methods import (
     axis_points,
     sweep_temperature,
 )
-from contrapose.lab.studies.blocks import curves, maps, table
 from contrapose.lab.studies.claims import (
     Claim,
     computed_claim,
@@ -36,6 +35,8 @@ from contrapose.lab.studies.claims import (
     on_data_sets,
     stays_within,
 )
+from contrapose.lab.studies.measures import Map, Metric
+from contrapose.lab.studies.report_blocks import curves, maps, table
 from contrapose.lab.studies.results import Results
 from contrapose.lab.studies.study import CIFAR100, Quantity, Row, Study, StudyData
 from contrapose.losses import nt_xent
@@ -116,7 +117,7 @@ _NEAREST = tuple(f"n{k}" for k in range(1, 11))
 
 def _separation_quantity(name: str) -> Quantity:
     """Return an entry of the local separation: `positive`, `n1` to `n10` or `gap`."""
-    return Quantity(name=name, measure=f"metric:separation_{name}:projector:bank", unit="")
+    return Quantity(name=name, measure=Metric(f"separation_{name}", "projector", "bank"), unit="")
 
 
 def _show_separation(study: Study, results: Results) -> list[Block]:
@@ -208,7 +209,7 @@ FIGURES = (
         rows=tuple(Row(name=f"τ = {t:g}", changes={"loss": NT_XENT.format(t)}) for t in (0.07, 0.2)),
         quantities=(
             Quantity(
-                name="map", measure="map", unit="", paper="t-SNE of the embeddings of images that it does not name"
+                name="map", measure=Map(), unit="", paper="t-SNE of the embeddings of images that it does not name"
             ),
             replace(UNIFORMITY, extra=True),
             replace(TOLERANCE, extra=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from contrapose.lab.studies.behaviour.printed import TEMPERATURES
+from contrapose.lab.studies.measures import LinearProbe, Metric
 from contrapose.lab.studies.study import CIFAR10, CIFAR100, Quantity, Row, Settings, StudyData
 
 PRESET = "behaviour/cifar10"
@@ -22,17 +23,24 @@ _IMAGENET100_SETTINGS: Settings = {
     "weight_decay": 1e-4,
 }
 # The authors' code augments the probe's images differently on each data set: flips on CIFAR.
-ACCURACY = Quantity(name="", measure="linear:wang-liu-flips")
-_COLOURS, _CROPS = {ACCURACY.measure: "linear:wang-liu-colours"}, {ACCURACY.measure: "linear:wang-liu-crops"}
+PROBE = LinearProbe("wang-liu-flips")
+ACCURACY = Quantity(name="", measure=PROBE)
 DATA_SETS = (
     CIFAR10,
     CIFAR100,
-    StudyData(name="SVHN", data="svhn", changes={"views": "insdis-svhn"}, measures=_COLOURS),
-    StudyData(name="ImageNet-100", data="imagenet100", changes=_IMAGENET100_SETTINGS, measures=_CROPS),
+    StudyData(
+        name="SVHN", data="svhn", changes={"views": "insdis-svhn"}, measures={PROBE: LinearProbe("wang-liu-colours")}
+    ),
+    StudyData(
+        name="ImageNet-100",
+        data="imagenet100",
+        changes=_IMAGENET100_SETTINGS,
+        measures={PROBE: LinearProbe("wang-liu-crops")},
+    ),
 )
 CHECKPOINT_DIFFERENCE = "The authors' code evaluates the epoch with the best 200-NN accuracy, ours the last."
-UNIFORMITY = Quantity(name="-U", measure="-metric:uniformity:projector:test", unit="")
-TOLERANCE = Quantity(name="T", measure="metric:tolerance:projector:test", unit="")
+UNIFORMITY = Quantity(name="-U", measure=Metric("uniformity", "projector"), unit="", negated=True)
+TOLERANCE = Quantity(name="T", measure=Metric("tolerance", "projector"), unit="")
 # Short scale: a quarter of the epochs, and the milestones with them.
 SHORT_SCALE: Settings = {"epochs": 50, "milestones": (40, 47)}
 

@@ -15,6 +15,7 @@ from contrapose.lab.studies.behaviour.methods import (
     HARD_CONTRASTIVE,
     NT_XENT,
     PRESET,
+    PROBE,
     SHORT_SCALE,
     TOLERANCE,
     UNIFORMITY,
@@ -22,6 +23,7 @@ from contrapose.lab.studies.behaviour.methods import (
     sweep_temperature,
 )
 from contrapose.lab.studies.claims import Claim, computed_claim, describe_cell, has_peak, is_above
+from contrapose.lab.studies.measures import BeforeTraining
 from contrapose.lab.studies.results import Results, column
 from contrapose.lab.studies.study import Quantity, Row, Study
 
@@ -121,7 +123,7 @@ TABLES = (
             Quantity(
                 name="accuracy", measure=ACCURACY.measure, paper="no number: it says that nothing useful is learned"
             ),
-            Quantity(name="before training", measure=f"start:{ACCURACY.measure}", extra=True),
+            Quantity(name="before training", measure=BeforeTraining(PROBE), extra=True),
         ),
         claims=(
             _gains(_TRIPLET, at_most=2.0),

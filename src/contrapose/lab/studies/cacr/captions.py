@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from contrapose.lab.studies.cacr import printed
 from contrapose.lab.studies.claims import is_above
+from contrapose.lab.studies.measures import ZeroShot, caption_recall
 from contrapose.lab.studies.results import column
 from contrapose.lab.studies.study import SMALL, Quantity, Row, Settings, Study, StudyData
 from contrapose.lab.training import PRESETS
@@ -22,7 +23,7 @@ _LOSSES = {
     "DySTreSS": "dystress(temperature=cosine(0.07, 0.2))",
 }
 _RECALLS = tuple(
-    Quantity(name=f"{name} R@{k}", measure=f"{direction}_recall_{k}", extra=True)
+    Quantity(name=f"{name} R@{k}", measure=caption_recall(direction, k), extra=True)
     for name, direction in {"image → text": "image_to_text", "text → image": "text_to_image"}.items()
     for k in (1, 5, 10)
 )
@@ -44,8 +45,8 @@ TABLE19 = Study(
     preset=_PRESET,
     rows=tuple(Row(name=name, changes={"loss": loss}, printed=_printed(name)) for name, loss in _LOSSES.items()),
     quantities=(
-        Quantity(name=_IMAGENET, measure="zero_shot:imagenet:class_names"),
-        Quantity(name=_CIFAR10, measure="zero_shot:cifar10", extra=True),
+        Quantity(name=_IMAGENET, measure=ZeroShot("imagenet", class_names=True)),
+        Quantity(name=_CIFAR10, measure=ZeroShot("cifar10"), extra=True),
         *_RECALLS,
     ),
     sets=(_CC3M, _FLICKR8K),

@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 
 from contrapose.lab.report.document import Block, Chart, points
-from contrapose.lab.studies.blocks import curves, over_epochs
 from contrapose.lab.studies.cacr import printed
 from contrapose.lab.studies.cacr.methods import (
     ACCURACY_AXIS,
@@ -35,11 +34,13 @@ from contrapose.lab.studies.cacr.queries import (
     show_weights,
 )
 from contrapose.lab.studies.claims import Claim, computed_claim, is_above, is_best, is_monotonic
+from contrapose.lab.studies.measures import QueryMap, QueryWeights, RecordEntry, Words
+from contrapose.lab.studies.report_blocks import curves, over_epochs
 from contrapose.lab.studies.results import Results
 from contrapose.lab.studies.study import CIFAR10, Quantity, Row, Study, StudyData
 
 _BATCHES = (64, 128, 256, 512, 768)  # of Figure 8
-_PROBE, _LAST_EPOCH = (quantity.measure for quantity in LINEAR)
+_PROBE, _LAST_EPOCH = LINEAR
 
 
 def _batch_rows() -> tuple[Row, ...]:
@@ -57,14 +58,14 @@ def _batch_rows() -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def _leads_during_training(row: str, measure: str, what: str) -> Claim:
+def _leads_during_training(row: str, quantity: Quantity, what: str) -> Claim:
     """Claim that the row's curve is above those of all other methods at 80 % of the recorded epochs or more."""
 
     def decide(results: Results) -> tuple[bool | None, str]:
         shares = {}
         for data_set in results.sets:
             others = [name for name in printed.METHODS if name != row and name in results.rows]
-            curve, *other_curves = (dict(results.curve(name, measure, data_set)) for name in (row, *others))
+            curve, *other_curves = (_signed_curve(results, name, quantity, data_set) for name in (row, *others))
             common = [epoch for epoch in curve if all(epoch in other for other in other_curves)]
             if common and other_curves:
                 leading = [all(curve[epoch] > other[epoch] for other in other_curves) for epoch in common]
@@ -79,17 +80,37 @@ def _leads_during_training(row: str, measure: str, what: str) -> Claim:
     return computed_claim(f"{row} is ahead in {what} during training", decide)
 
 
-_H, _BELOW_MAXIMUM = "H", "H - ln(M - 1)"
+def _signed_curve(results: Results, row: str, quantity: Quantity, data_set: str) -> dict[float, float]:
+    """Return the values of a quantity in the records, by epoch."""
+    sign = -1 if quantity.negated else 1
+    return {epoch: sign * value for epoch, value in results.curve(row, quantity.measure, data_set)}
+
+
+_ENTROPY = RecordEntry(
+    "entropy",
+    Words(
+        "conditional entropy H(X⁻|X) of the projector's output after each epoch, all test images in mini-batches of the "
+        "training's size M"
+    ),
+)
+_H = Quantity(name="H", measure=_ENTROPY, unit="")
+_BELOW_MAXIMUM = Quantity(
+    name="H - ln(M - 1)",
+    measure=RecordEntry("entropy_deficit", Words("what H lacks to its maximum ln(M - 1)")),
+    unit="",
+    negated=True,
+    paper="the maximum ln(M - 1), as a dotted line",
+)
 
 
 def _show_entropy(study: Study, results: Results) -> list[Block]:
     """Return H(X⁻|X) against epochs, with the maximum of each batch size as a dotted line, and the table."""
-    chart, *rest = over_epochs("entropy", "H(X⁻|X), nats")(study, results)
+    chart, *rest = over_epochs(_ENTROPY, "H(X⁻|X), nats")(study, results)
     assert isinstance(chart, Chart)
     limits: dict[float, float] = {}  # the maxima, and the last epoch that they are drawn to
     for data_set in results.sets:
         for row in study.rows:
-            curves = (results.curve(row.name, measure, data_set) for measure in ("entropy", "entropy_deficit"))
+            curves = (results.curve(row.name, q.measure, data_set) for q in (_H, _BELOW_MAXIMUM))
             for (epoch, entropy), (_, deficit) in zip(*curves, strict=True):
                 maximum = round(entropy + deficit, 4)
                 limits[maximum] = max(epoch, limits.get(maximum, epoch))
@@ -109,20 +130,12 @@ def _entropy_study(name: str, title: str, sets: tuple[StudyData, ...]) -> Study:
         preset=CIFAR_PRESET,
         base={"record": ("entropy:{k1}@1",)},
         rows=six_methods({}),
-        quantities=(
-            Quantity(name=_H, measure="entropy", unit=""),
-            Quantity(
-                name=_BELOW_MAXIMUM,
-                measure="-entropy_deficit",
-                unit="",
-                paper="the maximum ln(M - 1), as a dotted line",
-            ),
-        ),
+        quantities=(_H, _BELOW_MAXIMUM),
         sets=sets,
         show=_show_entropy,
         claims=(
-            _leads_during_training(CACR_K4, "-entropy_deficit", "H(X⁻|X) - ln(M - 1)"),
-            is_above(CACR_K4, CL, _BELOW_MAXIMUM, margin=0.01),
+            _leads_during_training(CACR_K4, _BELOW_MAXIMUM, "H(X⁻|X) - ln(M - 1)"),
+            is_above(CACR_K4, CL, _BELOW_MAXIMUM.name, margin=0.01),
         ),
         short_settings=SHORT_SCALE,
         note="M is each method's own batch size (768 with one positive, 128 with four), and t⁻ is that of CACR (K=1) on the "
@@ -157,11 +170,17 @@ FIGURES = (
         title="Weights of the positives and negatives of one query",
         claim="Distant positives and negatives of a related class weigh more.",
         preset=CIFAR_PRESET,
-        rows=(Row(name=CACR_K4, changes={"loss": LOSSES[CACR_K4], **FOUR_POSITIVES}, measures=("query_weights",)),),
+        rows=(
+            Row(
+                name=CACR_K4,
+                changes={"loss": LOSSES[CACR_K4], **FOUR_POSITIVES},
+                measures=(QueryWeights("query_weights"),),
+            ),
+        ),
         quantities=(
             Quantity(
                 name="weight of the own class / equal weight",
-                measure="own_class_weight",
+                measure=QueryWeights("own_class_weight"),
                 unit="",
                 paper="weights of one query's positives and negatives, beside their images",
             ),
@@ -185,22 +204,22 @@ FIGURES = (
                 name=name,
                 changes={"loss": LOSSES[name], "keep": (1, 20, 200)},
                 short_settings={"keep": (1, 5, 50)},
-                measures=("query_map",),
+                measures=(QueryMap("query_map"),),
             )
             for name in (CL, CACR_K1)
         ),
         quantities=tuple(
             Quantity(
                 name=name,
-                measure=measure,
+                measure=QueryMap(key),
                 unit="",
                 paper="t-SNE of one query's positives and negatives at three epochs",
             )
-            for measure, name in DISTANCES.items()
+            for key, name in DISTANCES.items()
         ),
         show=show_maps,
         claims=(
-            *(falls_during_training(row, measure) for row in (CL, CACR_K1) for measure in DISTANCES),
+            *(falls_during_training(row, key) for row in (CL, CACR_K1) for key in DISTANCES),
             *(is_above(CL, CACR_K1, name, margin=0.005) for name in DISTANCES.values()),
         ),
         short_settings=SHORT_SCALE,
@@ -250,10 +269,10 @@ FIGURES = (
         claim="At any epoch CACR is above the other methods.",
         preset=CIFAR_PRESET,
         rows=six_methods(printed.TABLE8),
-        base={"record": (f"{_LAST_EPOCH}@10",)},  # one probe has both accuracies
+        base={"record": (f"{_LAST_EPOCH.measure.key}@10",)},  # one probe has both accuracies
         quantities=LINEAR,
         sets=CIFAR_AND_STL,
-        show=over_epochs(_PROBE, "linear accuracy, %"),
+        show=over_epochs(_PROBE.measure, "linear accuracy, %"),
         claims=(_leads_during_training(CACR_K4, _PROBE, "linear accuracy"), is_above(CACR_K4, CMC, margin=0.3)),
         short_settings=SHORT_SCALE,
         note="The printed numbers are Table 8's, after 200 epochs.",

@@ -34,6 +34,7 @@ from contrapose.lab.studies.cacr.methods import (
 from contrapose.lab.studies.cacr.steps import STEP_DIFFERENCE, is_slower
 from contrapose.lab.studies.cacr.transfer import TABLE6
 from contrapose.lab.studies.claims import computed_claim, is_above, is_above_most, is_best, is_near_best
+from contrapose.lab.studies.measures import FineTuning
 from contrapose.lab.studies.results import Results
 from contrapose.lab.studies.study import Quantity, Row, Study
 from contrapose.lab.training.presets import moco_v3_settings
@@ -207,7 +208,7 @@ IMAGENET_TABLES = (
             changes_on={name: {"ViT-B/16": VIT_TRAINING} for name in ("SimCLRv2", "SwAV (multi-crop)")},
         ),
         quantities=(
-            Quantity(name="fine-tuned", measure="fine_tune"),
+            Quantity(name="fine-tuned", measure=FineTuning()),
             replace(LINEAR_MOCO_V3[0], name="linear"),
         ),
         sets=(

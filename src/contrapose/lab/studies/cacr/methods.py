@@ -10,6 +10,7 @@ from typing import Any
 from contrapose.lab.studies.cacr.baselines import BASELINES
 from contrapose.lab.studies.cacr.printed import METHODS, T_VALUES, VARIANT_COLUMNS
 from contrapose.lab.studies.claims import is_above, is_best
+from contrapose.lab.studies.measures import Detection, LinearProbe, Measure, StepSeconds
 from contrapose.lab.studies.study import CIFAR10, Quantity, Row, Settings, StudyData
 from contrapose.lab.training import PRESETS
 
@@ -86,18 +87,18 @@ VIT_TRAINING = {name: VIT_SETTINGS[name] for name in ("encoder", "optimiser", "l
 # What is measured.
 # On small images the authors' code reports the probe's best epoch; the last one stands beside it.
 LINEAR = (
-    Quantity(name="", measure="linear_best:cacr-crops"),
-    Quantity(name="last epoch", measure="linear:cacr-crops", extra=True),
+    Quantity(name="", measure=LinearProbe("cacr-crops", best=True)),
+    Quantity(name="last epoch", measure=LinearProbe("cacr-crops"), extra=True),
 )
-LINEAR_IMAGENET = (Quantity(name="", measure="linear:cacr-imagenet-crops"),)
-LINEAR_MOCO_V3 = (Quantity(name="", measure="linear:moco-v3-crops"),)
-VIT_PROBE = {"linear:moco-v3-crops": "linear:moco-v3-vit-crops"}
+LINEAR_IMAGENET = (Quantity(name="", measure=LinearProbe("cacr-imagenet-crops")),)
+LINEAR_MOCO_V3 = (Quantity(name="", measure=LinearProbe("moco-v3-crops")),)
+VIT_PROBE: Mapping[Measure, Measure] = {LinearProbe("moco-v3-crops"): LinearProbe("moco-v3-vit-crops")}
 DETECTION = tuple(
-    Quantity(name=f"{task} {ap}", measure=f"detection:{prefix}{ap}{{weights}}")
-    for task, prefix in (("VOC", "voc:"), ("COCO", "coco:"), ("COCO mask", "coco:mask_"))
+    Quantity(name=f"{task} {ap}", measure=Detection(data_set, f"{prefix}{ap}"))
+    for task, data_set, prefix in (("VOC", "voc", ""), ("COCO", "coco", ""), ("COCO mask", "coco", "mask_"))
     for ap in ("AP50", "AP", "AP75")
 )
-STEP_SECONDS = (Quantity(name="", measure="step_seconds", unit="s"),)
+STEP_SECONDS = (Quantity(name="", measure=StepSeconds(), unit="s"),)
 
 # Data sets.
 CIFAR100 = StudyData(name="CIFAR-100", data="cifar100", changes={"views": "align-uniform-cifar100"})
@@ -244,9 +245,9 @@ def detection_rows(
     columns: Sequence[str], table: Mapping[str, Sequence[float | None]], changes: Mapping[str, Settings]
 ) -> tuple[Row, ...]:
     """Return a row for each method of Table 7, some of them with further changes."""
-    weights = {"scratch": ":start", "supervised": ":supervised"}
+    weights = {"scratch": "start", "supervised": "supervised"}
     rows = method_rows(columns, table, changes)
-    return tuple(replace(row, measure_values={"weights": weights.get(row.name, "")}) for row in rows)
+    return tuple(replace(row, measure_changes={"weights": weights.get(row.name, "")}) for row in rows)
 
 
 # Claims about the six methods.

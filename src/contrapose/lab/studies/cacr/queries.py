@@ -7,24 +7,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from contrapose.lab.report.document import Block, Chart, Thumbnail, Thumbnails, points
-from contrapose.lab.studies.blocks import table
 from contrapose.lab.studies.claims import Claim, computed_claim
-from contrapose.lab.studies.queries import POSITIVES
+from contrapose.lab.studies.measures.queries import POSITIVES
+from contrapose.lab.studies.report_blocks import table
 from contrapose.lab.studies.results import Results
 from contrapose.lab.studies.study import Study
 
-# Names of the measures of Figure 7.
+# Names of the means of Figure 7.
 DISTANCES = {
     "positive_ratio": "distance to positives / to negatives",
     "negative_variation": "variation of the distances to negatives",
 }
 
 
-def _first(results: Results, row: str, measure: str) -> Any:
+def _first(results: Results, row: str, key: str) -> Any:
     """Return an evaluation of the row's first run, on the first data set; None if there is none."""
     for data_set in results.sets[:1]:
         for evaluations in results.evaluations.get((row, data_set), ())[:1]:
-            return evaluations.get(measure)
+            return evaluations.get(key)
     return None
 
 
@@ -113,14 +113,14 @@ def show_maps(study: Study, results: Results) -> list[Block]:
     return blocks + table(study, results)
 
 
-def falls_during_training(row: str, measure: str) -> Claim:
+def falls_during_training(row: str, name: str) -> Claim:
     """Claim that a mean over queries is lower after the last kept epoch than after the first."""
 
     def decide(results: Results) -> tuple[bool | None, str]:
         epochs = _first(results, row, "query_map")
         if not epochs or len(epochs) < 2:
             return None, "fewer than two epochs"
-        values = ", ".join(f"{found[measure]:.3f} at epoch {found['epoch']}" for found in epochs)
-        return epochs[-1][measure] < epochs[0][measure], values
+        values = ", ".join(f"{found[name]:.3f} at epoch {found['epoch']}" for found in epochs)
+        return epochs[-1][name] < epochs[0][name], values
 
-    return computed_claim(f"{row}: {DISTANCES[measure]} falls", decide)
+    return computed_claim(f"{row}: {DISTANCES[name]} falls", decide)

@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 
 from contrapose.lab.studies.behaviour.tables import IMAGENET100_CLASSES
-from contrapose.lab.studies.blocks import curves
 from contrapose.lab.studies.cacr import printed
 from contrapose.lab.studies.cacr.methods import (
     ACCURACY_AXIS,
@@ -34,6 +33,7 @@ from contrapose.lab.studies.cacr.methods import (
 )
 from contrapose.lab.studies.cacr.steps import STEP_DIFFERENCE, is_slower
 from contrapose.lab.studies.claims import computed_claim, is_above, is_monotonic, stays_within
+from contrapose.lab.studies.report_blocks import curves
 from contrapose.lab.studies.results import Results
 from contrapose.lab.studies.study import CIFAR10, Study
 

@@ -17,9 +17,7 @@ from torch.nn.functional import normalize
 
 from contrapose.lab.report.document import Block, Chart, Series, points
 from contrapose.lab.studies.claims import computed_claim
-from contrapose.lab.studies.results import Results
-from contrapose.lab.studies.study import Study
-from contrapose.lab.studies.trials import (
+from contrapose.lab.studies.random_trials import (
     NO_PROOF,
     ROUNDING,
     draw_unit_vectors,
@@ -27,6 +25,8 @@ from contrapose.lab.studies.trials import (
     is_never_negative,
     seeded,
 )
+from contrapose.lab.studies.results import Results
+from contrapose.lab.studies.study import Study
 from contrapose.losses import cacr, dcl
 from contrapose.metrics import conditional_entropy
 from contrapose.pairs import same_view, two_views, views

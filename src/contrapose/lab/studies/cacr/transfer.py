@@ -8,6 +8,7 @@ from contrapose.lab.evaluation import TRANSFER_SETS
 from contrapose.lab.studies.cacr import printed
 from contrapose.lab.studies.cacr.methods import CACR_MULTI_CROP, LOCAL_CROPS, SMALL_SCALE_IMAGENET, by_column, imagenet
 from contrapose.lab.studies.claims import Claim, computed_claim
+from contrapose.lab.studies.measures import Transfer
 from contrapose.lab.studies.results import Results, column
 from contrapose.lab.studies.study import Quantity, Row, Settings, Study
 
@@ -32,7 +33,7 @@ def _row(method: str, way: str) -> Row:
         name=name,
         changes=_METHODS[method],
         local_crops=LOCAL_CROPS[CACR_MULTI_CROP] if method == "CACR" else 0,
-        measure_values={"protocol": _PROTOCOLS[way]},
+        measure_changes={"protocol": _PROTOCOLS[way]},
         printed=by_column([column(heading, _DATA.name) for heading in _HEADINGS], printed.TABLE6[name][:-2]),
     )
 
@@ -63,7 +64,7 @@ TABLE6 = Study(
     preset="cacr/moco-v3-vit",
     rows=tuple(_row(method, way) for way in _PROTOCOLS for method in _METHODS),
     quantities=tuple(
-        Quantity(name=heading, measure=f"transfer:{_NAMES[heading]}:{{protocol}}") for heading in _HEADINGS
+        Quantity(name=heading, measure=Transfer(_NAMES[heading], _PROTOCOLS["linear"])) for heading in _HEADINGS
     ),
     sets=(_DATA,),
     small_settings=SMALL_SCALE_IMAGENET,

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from contrapose.explanation import Subject
 from contrapose.lab.report.document import Block, Chart, Heat, Series, points
-from contrapose.lab.studies.blocks import curves, grid, table
 from contrapose.lab.studies.claims import FAILS, HOLDS, Claim, compare, computed_claim, describe_cell, is_above, is_best
 from contrapose.lab.studies.dystress import printed
 from contrapose.lab.studies.dystress.equation import FIGURE2
@@ -33,6 +32,8 @@ from contrapose.lab.studies.dystress.methods import (
     method_rows,
     row_names,
 )
+from contrapose.lab.studies.measures import Histograms
+from contrapose.lab.studies.report_blocks import curves, grid, table
 from contrapose.lab.studies.results import Results
 from contrapose.lab.studies.study import Quantity, Row, Show, Study
 
@@ -212,7 +213,7 @@ FIGURES = (
         quantities=(
             Quantity(
                 name="histograms",
-                measure="histograms",
+                measure=Histograms(),
                 unit="",
                 paper="similarities of two views, of one class and of two classes, before and after training",
             ),

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from contrapose.lab.studies.baselines import baseline_changes, settings_on_cifar
 from contrapose.lab.studies.dystress.printed import TABLE11_TASKS
+from contrapose.lab.studies.measures import LinearProbe, LinearSVM, Metric, NearestNeighbours, RecordedKNN, Transfer
 from contrapose.lab.studies.results import column
 from contrapose.lab.studies.study import CIFAR10, CIFAR100, Quantity, Row, Settings, StudyData
 from contrapose.lab.training import PRESETS
@@ -117,42 +118,42 @@ IMAGENET100_LT = (
 
 # What is measured. The paper's metrics are those of the encoder's normalised output on the test images.
 # The authors' code reports the best epoch of 200-NN and of the linear probe; the last epoch stands beside it.
-BEST_KNN = Quantity(name="best epoch", measure="best:knn_top1")
-KNN = (BEST_KNN, Quantity(name="", measure="knn_top1", extra=True))
-ACCURACY = Quantity(name="accuracy", measure="best:knn_top1")
+BEST_KNN = Quantity(name="best epoch", measure=RecordedKNN(best=True))
+KNN = (BEST_KNN, Quantity(name="", measure=RecordedKNN(), extra=True))
+ACCURACY = Quantity(name="accuracy", measure=RecordedKNN(best=True))
 LINEAR = (
-    Quantity(name="top-1", measure="linear_best:dystress-imagenet-crops"),
-    Quantity(name="top-5", measure="linear_best_top5:dystress-imagenet-crops"),
+    Quantity(name="top-1", measure=LinearProbe("dystress-imagenet-crops", best=True)),
+    Quantity(name="top-5", measure=LinearProbe("dystress-imagenet-crops", best=True, top=5)),
 )
-LAST_EPOCH = Quantity(name="last epoch", measure="linear:dystress-imagenet-crops", extra=True)
+LAST_EPOCH = Quantity(name="last epoch", measure=LinearProbe("dystress-imagenet-crops"), extra=True)
 KNN20 = (
-    Quantity(name="20-NN top-1", measure="knn:20:softmax"),
-    Quantity(name="20-NN top-5", measure="knn_top5:20:softmax"),
+    Quantity(name="20-NN top-1", measure=NearestNeighbours(20, "softmax")),
+    Quantity(name="20-NN top-5", measure=NearestNeighbours(20, "softmax", top=5)),
 )
 KNN20_AND_LINEAR = (*KNN20, *(replace(quantity, name=f"linear {quantity.name}") for quantity in LINEAR))
 KNN1_AND_KNN10 = (
-    Quantity(name="1-NN", measure="knn:1:distance"),
-    Quantity(name="10-NN", measure="knn:10:distance"),
+    Quantity(name="1-NN", measure=NearestNeighbours(1, "distance")),
+    Quantity(name="10-NN", measure=NearestNeighbours(10, "distance")),
 )
 KUKLEVA_PROTOCOL = tuple(
     Quantity(name=name, measure=measure, paper="one accuracy, without saying which")
     for name, measure in {
-        "1-NN": "knn:1:uniform",
-        "10-NN": "knn:10:uniform",
-        "few-shot": "few_shot",
-        "long-tail": "long_tail",
+        "1-NN": NearestNeighbours(1, "uniform"),
+        "10-NN": NearestNeighbours(10, "uniform"),
+        "few-shot": LinearSVM("few_shot"),
+        "long-tail": LinearSVM("long_tail"),
     }.items()
 )
 UNIFORMITY_AND_TOLERANCE = (
-    Quantity(name="-U", measure="-metric:uniformity:encoder:test", unit=""),
-    Quantity(name="T", measure="metric:tolerance:encoder:test", unit=""),
+    Quantity(name="-U", measure=Metric("uniformity", "encoder"), unit="", negated=True),
+    Quantity(name="T", measure=Metric("tolerance", "encoder"), unit=""),
 )
-INTERCLASS_UNIFORMITY = Quantity(name="inter-class U", measure="metric:interclass_uniformity:encoder:test", unit="")
+INTERCLASS_UNIFORMITY = Quantity(name="inter-class U", measure=Metric("interclass_uniformity", "encoder"), unit="")
 TABLE13_METRICS = (
-    Quantity(name="U", measure="metric:uniformity:encoder:test", unit=""),
+    Quantity(name="U", measure=Metric("uniformity", "encoder"), unit=""),
     Quantity(
         name="A",
-        measure="metric:alignment_class:encoder:test",
+        measure=Metric("alignment_class", "encoder"),
         unit="",
         paper="alignment of positive pairs (encoder's output), without saying which pairs",
     ),
@@ -160,9 +161,7 @@ TABLE13_METRICS = (
 )
 FIGURE5_QUANTITIES = (KNN20[0], *UNIFORMITY_AND_TOLERANCE, INTERCLASS_UNIFORMITY)
 # Table 11: the trained encoder, the untrained one, and one with supervised weights.
-TRANSFER_TASKS = tuple(
-    Quantity(name=task, measure=f"transfer:{name}:dystress{{weights}}") for task, name in TABLE11_TASKS.items()
-)
+TRANSFER_TASKS = tuple(Quantity(name=task, measure=Transfer(name, "dystress")) for task, name in TABLE11_TASKS.items())
 
 # Small and short scale. In place of ImageNet they have CIFAR-10 with CIFAR's settings, so that runs are shared with the
 # studies of CIFAR.
@@ -215,9 +214,9 @@ def method_rows(
 def transfer_rows(table: Mapping[str, Sequence[float | None]]) -> tuple[Row, ...]:
     """Return the rows of Table 11. Those without pretraining share SimCLR's run, whose network they take."""
     methods = {**IMAGENET_METHODS, **dict.fromkeys(("supervised", "scratch"), IMAGENET_METHODS["SimCLR"])}
-    weights = {"supervised": ":supervised", "scratch": ":start"}
+    weights = {"supervised": "supervised", "scratch": "start"}
     rows = method_rows(methods, TRANSFER_TASKS, IMAGENET, table)
-    return tuple(replace(row, measure_values={"weights": weights.get(row.name, "")}) for row in rows)
+    return tuple(replace(row, measure_changes={"weights": weights.get(row.name, "")}) for row in rows)
 
 
 def published_dcl(*names: str) -> tuple[Row, ...]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from contrapose.lab.studies.claims import is_above, is_best, needs_seeds, stays_within
 from contrapose.lab.studies.dystress import printed
 from contrapose.lab.studies.dystress.methods import method_rows
+from contrapose.lab.studies.measures import SentenceScore
 from contrapose.lab.studies.study import Quantity, Settings, Study, StudyData
 from contrapose.lab.training import PRESETS
 
@@ -40,7 +41,7 @@ _WIKI1M = (
 
 def _quantity(name: str, score: str, *, unit: str = "%", extra: bool = False) -> Quantity:
     file = "sts" if score.startswith(("sts", "sickr")) else "senteval"
-    return Quantity(name=name, measure=f"sentences:{file}:{score}{{weights}}", unit=unit, extra=extra)
+    return Quantity(name=name, measure=SentenceScore(file, score), unit=unit, extra=extra)
 
 
 _TASKS = tuple(_quantity(name, score) for name, score in printed.TABLE12_TASKS.items())
@@ -50,7 +51,7 @@ _EXTRAS = (
     _quantity("uniformity", "stsb_uniformity", unit="", extra=True),
 )
 _ROWS = tuple(
-    replace(row, measure_values={"weights": ":start" if row.name == "before training" else ""})
+    replace(row, measure_changes={"weights": "start" if row.name == "before training" else ""})
     for row in method_rows(_METHODS, _TASKS, _WIKI1M, printed.TABLE12)
 )
 _TRAINED = [row.name for row in _ROWS if row.printed]

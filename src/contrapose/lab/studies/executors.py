@@ -146,12 +146,12 @@ def run_on_ray(tasks: Sequence[Task], display: ProgressDisplay) -> dict[str, str
     try:
         import ray
     except ImportError as error:
-        raise ValueError(f"on: a Ray cluster needs: {install_command('cluster')}") from error
+        raise ValueError(f"executor: a Ray cluster needs: {install_command('cluster')}") from error
     if not ray.is_initialized():
         try:
             ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False)
         except ConnectionError as error:
-            raise ValueError("on: no Ray cluster found; start one with `ray start --head`") from error
+            raise ValueError("executor: no Ray cluster found; start one with `ray start --head`") from error
     gpus = 1 if ray.cluster_resources().get("GPU", 0) else 0
     # A run whose node is lost resumes from its checkpoint on another one, so a retry is cheap.
     remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=2)(_run_on_node)

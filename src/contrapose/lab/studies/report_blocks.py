@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contrapose.lab.report.document import Block, Chart, Heat, Number, Series, Table, points
+from contrapose.lab.studies.measures import Measure
 from contrapose.lab.studies.results import Results, column
 from contrapose.lab.studies.study import Quantity, Row, Show, Study
 
@@ -34,10 +35,7 @@ def number(results: Results, row: Row, quantity: Quantity, data_set: str) -> Num
 def table(study: Study, results: Results) -> list[Block]:
     """Return a table of rows against quantities on data sets, each number beside the paper's."""
     columns = [
-        (quantity, data_set)
-        for data_set in results.sets
-        for quantity in study.quantities
-        if quantity.measure not in ("map", "histograms")  # these are drawn: they are not numbers
+        (quantity, data_set) for data_set in results.sets for quantity in study.quantities if quantity.measure.is_number
     ]
     rows = tuple(
         (row.name, tuple(number(results, row, quantity, data_set) for quantity, data_set in columns))
@@ -89,8 +87,8 @@ def _over_x(results: Results, rows: Sequence[Row], *, quantity: str, data_set: s
     return series + ([points(f"{name} (paper)", printed, printed=True)] if printed else [])
 
 
-def over_epochs(measure: str, label: str, *, limit: float | None = None, limit_name: str = "limit") -> Show:
-    """Return a function that draws an entry of the records against epochs, one curve per row, and the table."""
+def over_epochs(measure: Measure, label: str, *, limit: float | None = None, limit_name: str = "limit") -> Show:
+    """Return a function that draws a measure of the records against epochs, one curve per row, and the table."""
 
     def show(study: Study, results: Results) -> list[Block]:
         series = []

@@ -2,12 +2,6 @@
 
 A query is a random view of a test image, its positives are four other views of the image, and its negatives are views of
 the other images of its mini-batch, which is as large as the run's.
-
-query_weights                     images of one query, its positives and negatives with their weights π⁺ and π⁻ in CACR
-own_class_weight                  mean weight π⁻ of a query's negatives of its own class, in units of equal weights
-query_map                         t-SNE of one query with positives and negatives, with the weights of each kept epoch
-positive_ratio                    distance to the positives as a share of that to the negatives
-negative_variation                standard deviation of the distances to the negatives as a share of their mean
 """
 
 from __future__ import annotations
@@ -23,7 +17,8 @@ from torch import Tensor
 from contrapose.lab.evaluation import Measures
 from contrapose.lab.modalities import Source, Split
 from contrapose.lab.report.embedding import project_to_plane
-from contrapose.lab.training import Model
+from contrapose.lab.studies.measures.measure import Context, Evaluation, Words
+from contrapose.lab.training import Model, Run
 from contrapose.losses.parse import parse
 from contrapose.randomness import permutation
 
@@ -81,15 +76,29 @@ def _others(size: int, device: torch.device) -> Tensor:
     return ~torch.eye(size, dtype=torch.bool, device=device)
 
 
-def query_weights(model: Model, split: Split) -> dict[str, Any]:
-    """Return images and weights of one query, and the mean weight of negatives of a query's own class."""
-    batches, settings = QueryBatches.of(model, split), parse(model.run.loss, model.run.data).keywords
-    positive = (settings.get("t_pos", 1.0) * batches.positive_costs()).softmax(1)
-    negative = (-settings.get("t_neg", 2.0) * batches.negative_costs()).softmax(1)
-    return {
-        "query_weights": _pictures(model, batches, positive[0].cpu(), negative[0].cpu()),
-        **_own_class(batches, negative.cpu()),
-    }
+@dataclass(frozen=True)
+class QueryWeights(Evaluation):
+    """Weights π⁺ and π⁻ of a query's positives and negatives in CACR.
+
+    query_weights      images of one query, its positives and negatives with their weights
+    own_class_weight   mean weight π⁻ of a query's negatives of its own class, in units of equal weights
+    """
+
+    name: str
+    summary = Words(
+        "weights of one query's positives and negatives beside their images; mean weight of negatives of a query's own class"
+    )
+
+    def evaluate(self, context: Context) -> dict[str, Any]:
+        """Return images and weights of one query, and the mean weight of negatives of a query's own class."""
+        model, batches = context.model, QueryBatches.of(context.model, context.split)
+        settings = parse(model.run.loss, model.run.data).keywords
+        positive = (settings.get("t_pos", 1.0) * batches.positive_costs()).softmax(1)
+        negative = (-settings.get("t_neg", 2.0) * batches.negative_costs()).softmax(1)
+        return {
+            "query_weights": _pictures(model, batches, positive[0].cpu(), negative[0].cpu()),
+            **_own_class(batches, negative.cpu()),
+        }
 
 
 def _pictures(model: Model, batches: QueryBatches, positive: Tensor, negative: Tensor) -> dict[str, Any]:
@@ -139,12 +148,32 @@ def _own_class(batches: QueryBatches, weights: Tensor) -> dict[str, float]:
     return {"own_class_weight": float(relative.mean()), "own_class_weight_error": error}
 
 
-def query_map(model: Model, split: Split) -> dict[str, Any]:
-    """Return a t-SNE of one query at each kept epoch, with means over many queries; the last ones by name too."""
-    epochs = [{"epoch": epoch, **_map_at(model.at_epoch(epoch), split)} for epoch in sorted(model.run.keep)]
-    if not epochs:
-        raise ValueError("query_map: the run kept no weights; set `keep` to the epochs to draw")
-    return {"query_map": epochs, **{name: epochs[-1][name] for name in ("positive_ratio", "negative_variation")}}
+@dataclass(frozen=True)
+class QueryMap(Evaluation):
+    """Distances of a query to its positives and negatives at each kept epoch.
+
+    query_map            t-SNE of one query with positives and negatives, and the means below at each kept epoch
+    positive_ratio       distance to the positives as a share of that to the negatives
+    negative_variation   standard deviation of the distances to the negatives as a share of their mean
+    """
+
+    name: str
+
+    def describe(self, run: Run) -> Words:
+        """Return the words."""
+        if self.name == "negative_variation":
+            return Words("variation of the distances to negatives")
+        return Words(
+            "t-SNE of one query's positives and negatives at three epochs; distance to positives as a share of that to negatives"
+        )
+
+    def evaluate(self, context: Context) -> dict[str, Any]:
+        """Return a map and means of each kept epoch; the means of the last one by name too."""
+        model, kept = context.model, sorted(context.model.run.keep)
+        epochs = [{"epoch": epoch, **_map_at(model.at_epoch(epoch), context.split)} for epoch in kept]
+        if not epochs:
+            raise ValueError("query_map: the run kept no weights; set `keep` to the epochs to draw")
+        return {"query_map": epochs, **{name: epochs[-1][name] for name in ("positive_ratio", "negative_variation")}}
 
 
 def _map_at(model: Model, split: Split) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from contrapose.lab.studies.dilemma import Description, compare_accuracies, learned, rows_of, show_dilemma
+from contrapose.lab.studies.loss_comparison import Description, compare_accuracies, learned, rows_of, show_comparison
 from contrapose.lab.studies.results import Cell, Results
 from contrapose.lab.studies.study import Row, Study
 
@@ -65,7 +65,7 @@ def test_what_training_is_worth() -> None:
 
 
 def test_a_page_without_metrics_has_no_empty_chart() -> None:
-    blocks = show_dilemma(STUDY, results_of(a=80.0, b=70.0, c=60.0), Description(data="Data.", settings="Settings."))
+    blocks = show_comparison(STUDY, results_of(a=80.0, b=70.0, c=60.0), Description(data="Data.", settings="Settings."))
     assert [type(block).__name__ for block in blocks] == ["Text", "Table", "Text", "Text"]
 
 

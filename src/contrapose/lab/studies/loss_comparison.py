@@ -12,9 +12,9 @@ from torch import Tensor
 
 from contrapose.lab.modalities import Split
 from contrapose.lab.report.document import Block, Chart, Number, Picture, Series, Table, Text
-from contrapose.lab.studies.blocks import map_chart, table
 from contrapose.lab.studies.collapse import collapse_sentences
 from contrapose.lab.studies.differences import Difference, differences, in_words, list_words
+from contrapose.lab.studies.report_blocks import map_chart, table
 from contrapose.lab.studies.results import Cell, Results
 from contrapose.lab.studies.scores import KNN, Score, choose_score, score_of
 from contrapose.lab.studies.study import Plan, Row, Study, StudyData
@@ -90,13 +90,13 @@ def comparison(base: Run, losses: Sequence[str], split: Split, *, given: Collect
         rows=rows,
         quantities=score.quantities,
         sets=(study_data,),
-        show=partial(show_dilemma, description=description),
+        show=partial(show_comparison, description=description),
         base={key: value for key, value in vars(base).items() if key not in ("loss", "data", "seed")},
     )
     return Plan(study=study, scale="own", sets=study.sets)
 
 
-def show_dilemma(study: Study, results: Results, description: Description) -> list[Block]:
+def show_comparison(study: Study, results: Results, description: Description) -> list[Block]:
     """Return what was compared and learned, the table, the plane of uniformity and tolerance, and further charts."""
     line = [row for row in study.rows if row.series == "NT-Xent"]
     others = [row for row in study.rows if row.series != "NT-Xent"]
@@ -291,19 +291,17 @@ def _with_points(names: Sequence[str], found: Sequence[Difference], sign: str) -
 
 def _hits(results: Results, rows: Sequence[str], score: Score) -> dict[str, Tensor]:
     """Return whether each test sample was a hit, bool (seeds, samples), for losses with at least two seeds."""
+    assert score.hits is not None
+    key = score.hits.key
     digits = {
-        row: [
-            evaluation[score.hits]
-            for evaluation in results.evaluations[row, results.sets[0]]
-            if score.hits in evaluation
-        ]
+        row: [evaluation[key] for evaluation in results.evaluations[row, results.sets[0]] if key in evaluation]
         for row in rows
     }
     lengths = sorted({len(text) for texts in digits.values() for text in texts})
     if len(lengths) > 1:
         raise ValueError(
             f"data: the runs were tested on {lengths[0]:,} to {lengths[-1]:,} {score.test_samples}, so the test set has changed "
-            "between them; use another --root to start over"
+            "between them; use another --runs-dir to start over"
         )
     return {
         row: torch.tensor([[digit == "1" for digit in text] for text in texts])

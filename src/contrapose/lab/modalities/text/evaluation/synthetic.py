@@ -13,7 +13,7 @@ TRIAL_CLASSIFIER = LogisticRegression(max_evaluations=1)  # seconds on a CPU, wh
 _SPLITS = {"sst2": ("train", "dev", "test"), "trec": ("train", "test"), "mrpc": ("train", "test")}
 
 
-def made_pairs(texts: Sequence[str]) -> list[SentencePair]:
+def synthetic_pairs(texts: Sequence[str]) -> list[SentencePair]:
     """Return pairs of each STS task: a text with its first words, scored from 0 to 5 by the share of words that are left."""
     pairs = [
         SentencePair(task, "made", "test", _kept(number), text, _first_words(text, _kept(number)))
@@ -33,7 +33,7 @@ def _first_words(text: str, score: float) -> str:
     return " ".join(words[: max(1, round(len(words) * score / 5))])
 
 
-def made_tasks(texts: Sequence[str]) -> list[TransferText]:
+def synthetic_tasks(texts: Sequence[str]) -> list[TransferText]:
     """Return texts of each transfer task; the class of a text says whether it is one of the longer half."""
     ordered = sorted(texts, key=lambda text: (len(text), text))
     labels = {text: "long" if place >= len(ordered) // 2 else "short" for place, text in enumerate(ordered)}

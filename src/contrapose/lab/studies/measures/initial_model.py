@@ -1,0 +1,76 @@
+"""The model of a run before its training, and measures of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from contrapose.lab.modalities import Source, Split
+from contrapose.lab.networks.norms import estimate_statistics
+from contrapose.lab.studies.measures.measure import Context, Evaluation, Words
+from contrapose.lab.training import Model, Run, build
+from contrapose.randomness import permutation
+
+BEFORE = "before training: "
+_STATISTICS_IMAGES = 4096  # from which the batch norms of a network before its training are estimated
+
+
+@dataclass(frozen=True)
+class BeforeTraining(Evaluation):
+    """Another evaluation, of the model before its training."""
+
+    measure: Evaluation
+
+    @property
+    def key(self) -> str:
+        """Return start:KEY."""
+        return f"start:{self.measure.key}"
+
+    def describe(self, run: Run) -> Words:
+        """Return the words of the other evaluation, which may be shortened if they stand beside them."""
+        return Words(f"{BEFORE}{self.measure.describe(run).text}")
+
+    def at_smoke_scale(self) -> BeforeTraining:
+        """Return the other evaluation as it is taken at the smoke scale."""
+        measure = self.measure.at_smoke_scale()
+        assert isinstance(measure, Evaluation)
+        return BeforeTraining(measure)
+
+    def evaluate(self, context: Context) -> dict[str, Any]:
+        """Return the values of the other evaluation."""
+        values = self.measure.evaluate(replace(context, model=start(context.model, context.split)))
+        return {f"start:{key}": value for key, value in values.items()}
+
+
+def random_views(model: Model, source: Source, *, epoch: int, batch: int) -> Iterator[Tensor]:
+    """Yield one random view (B, …) of each sample, in order, as the training draws it in this epoch. Files are streamed."""
+    run = model.run
+    views = run.kind.views(run.views, 1, size=run.size)
+    reader = source.reader(views, model.device, workers=model.reader.workers, timeout=model.reader.timeout)
+    batches = [list(range(first, min(first + batch, len(source)))) for first in range(0, len(source), batch)]
+    for parts in reader.train(batches, seed=run.seed, epoch=epoch):
+        yield parts[0][0]
+
+
+def start(model: Model, split: Split, *, untrained: bool = False) -> Model:
+    """Return the model before its training, with batch norms that have the statistics of training images.
+
+    It has the weights of `init`, if the run has any; `untrained` leaves them out.
+    """
+    # Building from the same seed reproduces the initial weights, so they need not be saved.
+    run = replace(model.run, init="") if untrained else model.run
+    network = build(run, len(split.train)).to(model.device)
+    initial = Model(run, network.encoder, network.projector, model.device)
+    run.kind.prepare(initial)
+    images = max(1, _STATISTICS_IMAGES // run.batch) * run.batch
+    sample = split.train.subset(permutation(len(split.train), run.seed)[:images])
+    batches = (x for x in random_views(initial, sample, epoch=0, batch=run.batch) if len(x) == run.batch)
+    if run.init:  # an encoder with weights from a file has its own statistics
+        initial.eval()
+        estimate_statistics(initial.projector, (initial.encoder(x) for x in batches))
+    else:
+        estimate_statistics(nn.Sequential(initial.encoder, initial.projector), batches)
+    return initial.eval()
