@@ -20,7 +20,7 @@ from typing import Any
 from contrapose.extras import nearest
 from contrapose.moved import find_moved_modules
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def _public_names() -> dict[str, str]:

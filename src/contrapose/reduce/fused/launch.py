@@ -17,7 +17,7 @@ FORWARD, FORWARD_WITH_MEAN, FORWARD_OF_HARDEST, BACKWARD, BACKWARD_OF_HARDEST = 
 _TILES: dict[tuple[str, int], Tile] = {
     ("bf16", FORWARD): (128, 128, 4, 2),
     ("bf16", FORWARD_WITH_MEAN): (64, 128, 4, 2),
-    ("bf16", FORWARD_OF_HARDEST): (64, 128, 4, 3),
+    ("bf16", FORWARD_OF_HARDEST): (64, 64, 4, 3),
     ("bf16", BACKWARD): (128, 64, 4, 3),
     ("bf16", BACKWARD_OF_HARDEST): (64, 128, 4, 2),
     ("tf32", FORWARD): (128, 32, 4, 2),
