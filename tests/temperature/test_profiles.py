@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from contrapose.reduce import Divided
+from contrapose.reduce import TemperatureLogit
 from contrapose.reduce.exponent import exponent
 from contrapose.temperature import Profile, cosine, exponential, exponential_legacy, linear, monotonic_cosine
 from contrapose.temperature.profile import Cosine
@@ -39,9 +39,9 @@ class Renamed(Cosine):
 
 @pytest.mark.parametrize("profile", [Linear(0.1, 0.2), Flattened(0.1, 0.2)], ids=repr)
 def test_a_users_formula_is_computed_as_written(profile: Profile) -> None:
-    assert exponent(Divided(profile), 4, Z) is None  # no kernel: computed block by block, by `shape`
+    assert exponent(TemperatureLogit(profile), 4, Z) is None  # no kernel: computed block by block, by `shape`
     s = torch.linspace(-1, 1, 11)
-    torch.testing.assert_close(Divided(profile)(s), s / (0.1 + 0.1 * profile.shape(s)))
+    torch.testing.assert_close(TemperatureLogit(profile)(s), s / (0.1 + 0.1 * profile.shape(s)))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_users_formula_is_computed_as_written(profile: Profile) -> None:
     ids=repr,
 )
 def test_built_in_profiles_have_kernels_with_a_valid_bound(profile: Profile) -> None:
-    phi = exponent(Divided(profile), 4, Z)
+    phi = exponent(TemperatureLogit(profile), 4, Z)
     assert phi is not None
     assert phi.profile is not None
     s = torch.linspace(-1, 1, 12_345, dtype=torch.float64)

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from contrapose.losses.finish import finish
 from contrapose.losses.objective import Softness, objective
-from contrapose.losses.reduction import finish
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.negatives import Negatives, batch_rows, may_leave_none, same_view, steps, stored_rows
 from contrapose.reduce import Count, LogSumExp, Scale

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from contrapose.losses.finish import finish
 from contrapose.losses.objective import objective
-from contrapose.losses.reduction import finish
 from contrapose.pairs import AnyPairs
 
 __all__ = ["byol", "simsiam"]

@@ -14,8 +14,8 @@ import math
 import torch
 from torch import Tensor
 
+from contrapose.losses.finish import finish
 from contrapose.losses.objective import Settings, Softness, objective
-from contrapose.losses.reduction import finish
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.negatives import (
     Negatives,

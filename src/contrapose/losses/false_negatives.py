@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from contrapose.losses.finish import finish, log_sum_exp
 from contrapose.losses.objective import objective
-from contrapose.losses.reduction import finish, log_sum_exp
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.false_negatives import find_false_negatives
 from contrapose.pairs.negatives import Negatives, steps

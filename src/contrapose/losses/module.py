@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from contrapose.embeddings import PROVIDED, Assignments, Embeddings, State, within_batch
 from contrapose.losses.catalogue import CATALOGUE, Method
+from contrapose.losses.finish import REDUCTIONS
 from contrapose.losses.objective import traits_of
-from contrapose.losses.reduction import REDUCTIONS
 from contrapose.pairs import AnyPairs, Pairs, Similarities, two_views, views
 from contrapose.temperature import Learned, LearnedTemperature, Schedule
 from contrapose.validate import check_choice, nearest

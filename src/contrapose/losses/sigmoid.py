@@ -6,8 +6,8 @@ from functools import partial
 
 from torch import Tensor
 
+from contrapose.losses.finish import finish
 from contrapose.losses.objective import objective
-from contrapose.losses.reduction import finish
 from contrapose.pairs import AnyPairs, Pairs, cross
 from contrapose.pairs.negatives import Negatives
 from contrapose.reduce import SoftplusSum, softplus

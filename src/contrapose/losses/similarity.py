@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from contrapose.losses.finish import finish
 from contrapose.losses.objective import objective
-from contrapose.losses.reduction import finish
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.negatives import Negatives, may_leave_none
 from contrapose.reduce import Count, Maximum, Mean

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from contrapose.losses.finish import cross_entropy, finish
 from contrapose.losses.objective import Settings, Softness, objective
-from contrapose.losses.reduction import cross_entropy, finish
 from contrapose.pairs import AnyPairs, Pairs, Similarities, cross
 from contrapose.pairs.negatives import Negatives, may_leave_none, same_view, steps
 from contrapose.pairs.negatives import other_views as only_other_views
-from contrapose.reduce import Count, Hardened, Logit, LogSumExp, Scale, softplus
+from contrapose.reduce import Count, HardnessLogit, Logit, LogSumExp, Scale, softplus
 from contrapose.temperature import Temperature, adaptive, temperature_logit, uncertainty
 from contrapose.validate import check_number
 
@@ -100,7 +100,7 @@ def clip(
 def _hardened(logit: Logit, hardness: float) -> Logit:
     """Return the exponent of the negatives; without hardness the logit itself, which kernels compute."""
     check_number("hardness", hardness)
-    return Hardened(logit, float(hardness)) if hardness else logit
+    return HardnessLogit(logit, float(hardness)) if hardness else logit
 
 
 @objective(tensor_settings=())

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from contrapose.embeddings import State
+from contrapose.losses.finish import finish
 from contrapose.losses.objective import Settings, Softness, objective
-from contrapose.losses.reduction import finish
 from contrapose.pairs import AnyPairs
 from contrapose.pairs.negatives import Negatives
 from contrapose.reduce import Count, Expectation, LogSumExp

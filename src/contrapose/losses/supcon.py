@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from contrapose.losses.finish import finish, log_sum_exp
 from contrapose.losses.objective import Settings, objective
-from contrapose.losses.reduction import finish, log_sum_exp
 from contrapose.pairs import AnyPairs, Pairs
 from contrapose.pairs.labels import UNLABELLED, Labels, match_labels
 from contrapose.pairs.negatives import Negatives, steps

@@ -7,10 +7,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from contrapose.pairs.comparison import comparable_rows
 from contrapose.pairs.ids import sample_ids, stored_ids, views_by_count, views_in_order
 from contrapose.pairs.negatives import STORED
 from contrapose.pairs.pairs import Pairs, keys_of_others, other_views_of
+from contrapose.pairs.similarity import comparable_rows
 from contrapose.reduce import KernelInputs
 from contrapose.reduce.hardware import is_half
 from contrapose.reduce.unit import matmul, unit_views, units

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from contrapose.pairs.build import within_raw_views, within_views
-from contrapose.pairs.comparison import SIMILARITIES, comparable_rows
 from contrapose.pairs.ids import sample_ids, stored_ids, views_by_count
 from contrapose.pairs.pairs import Pairs
+from contrapose.pairs.similarity import SIMILARITIES, comparable_rows
 from contrapose.reduce import KernelInputs
 from contrapose.reduce.hardware import is_half
 from contrapose.reduce.unit import unit, units

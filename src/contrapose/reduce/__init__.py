@@ -18,7 +18,7 @@ from contrapose.reduce.autograd import cross_entropy_of_views, reduce_rows, sigm
 from contrapose.reduce.block import ALL, Block, KernelInputs, Selection, Source
 from contrapose.reduce.choose import EngineChoice, choose_engine, chosen_engines
 from contrapose.reduce.exponent import KernelProfile
-from contrapose.reduce.logit import Divided, Hardened, Logit, Scale
+from contrapose.reduce.logit import HardnessLogit, Logit, Scale, TemperatureLogit
 from contrapose.reduce.means import group_counts, group_sums
 from contrapose.reduce.path import PATHS, PRECISIONS, memory, path
 from contrapose.reduce.statistics import (
@@ -41,10 +41,9 @@ __all__ = [
     "PRECISIONS",
     "Block",
     "Count",
-    "Divided",
     "EngineChoice",
     "Expectation",
-    "Hardened",
+    "HardnessLogit",
     "KernelInputs",
     "KernelProfile",
     "LogSumExp",
@@ -58,6 +57,7 @@ __all__ = [
     "Source",
     "Statistic",
     "Sum",
+    "TemperatureLogit",
     "choose_engine",
     "chosen_engines",
     "cross_entropy_of_views",

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contrapose.reduce.logit import Divided, Logit, Scale
+from contrapose.reduce.logit import Logit, Scale, TemperatureLogit
 
 # With |φ| up to this, e^{φ - bound} ≥ e^{-80} and its reciprocal are normal float32 numbers, so that a constant shift
 # by the bound loses nothing.
@@ -20,7 +20,7 @@ MAX_SHIFT = 40.0
 
 @dataclass(frozen=True)
 class KernelProfile:
-    """τ(s) for kernels: a Triton function (s, low, span, bend, ROUGH) -> τ(s), τ'(s), and its parameters.
+    """τ(s) for kernels: a Triton function (s, low, span, curvature, ROUGH) -> τ(s), τ'(s), and its parameters.
 
     Return one from a temperature's method `kernel_profile` to have kernels compute it. Any other function of similarity
     is computed by its own formula, block by block.
@@ -30,7 +30,7 @@ class KernelProfile:
     low: float
     span: float
     largest: float  # upper bound of |s| / τ(s) on [-1, 1]
-    bend: float = 0.0
+    curvature: float = 0.0
     detach: bool = True
 
 
@@ -61,9 +61,11 @@ class Exponent:
 
     @property
     def numbers(self) -> tuple[float, float, float]:
-        """low, span and bend of the profile; without a profile zeros, which kernels do not read."""
+        """low, span and curvature of the profile; without a profile zeros, which kernels do not read."""
         profile = self.profile
-        return (0.0, 0.0, 0.0) if profile is None else (float(profile.low), float(profile.span), float(profile.bend))
+        return (
+            (0.0, 0.0, 0.0) if profile is None else (float(profile.low), float(profile.span), float(profile.curvature))
+        )
 
     @property
     def detach(self) -> bool:
@@ -88,7 +90,7 @@ def exponent(logit: Logit, anchors: int, like: Tensor) -> Exponent | None:
         if isinstance(logit.factor, Tensor):
             return Exponent(factor=logit.factor.to(like.device, torch.float32).expand(anchors))
         return Exponent(times=float(logit.factor))
-    if not isinstance(logit, Divided):
+    if not isinstance(logit, TemperatureLogit):
         return None
     make_profile = getattr(logit.temperature, "kernel_profile", None)
     profile = None if make_profile is None else make_profile()

@@ -25,17 +25,17 @@ def reciprocal(x, FAST: tl.constexpr):
 
 @triton.jit
 def over_temperature(
-    s, low, span, bend, TEMPERATURE: tl.constexpr, DETACH: tl.constexpr, FAST: tl.constexpr, ROUGH: tl.constexpr
+    s, low, span, curvature, TEMPERATURE: tl.constexpr, DETACH: tl.constexpr, FAST: tl.constexpr, ROUGH: tl.constexpr
 ):
     """Return s / τ(s) and its derivative, or s and 1 without a TEMPERATURE.
 
-    TEMPERATURE is a function (s, low, span, bend, ROUGH) -> τ(s), τ'(s). With DETACH, τ is a constant in the
+    TEMPERATURE is a function (s, low, span, curvature, ROUGH) -> τ(s), τ'(s). With DETACH, τ is a constant in the
     derivative.
     """
     if TEMPERATURE is None:
         base, slope = s, 1.0
     else:
-        tau, tau_slope = TEMPERATURE(s, low, span, bend, ROUGH)
+        tau, tau_slope = TEMPERATURE(s, low, span, curvature, ROUGH)
         inverse = reciprocal(tau, FAST)
         base, slope = s * inverse, inverse
         if not DETACH:

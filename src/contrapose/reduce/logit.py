@@ -78,7 +78,7 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Divided:
+class TemperatureLogit:
     """φ(s) = factor · s / τ(s), with the temperature a function of similarity."""
 
     temperature: Callable[[Tensor], Tensor]
@@ -90,11 +90,11 @@ class Divided:
         logits = s / self.temperature(s)
         return logits if self.factor == 1.0 else logits * self.factor
 
-    def times(self, factor: float) -> Divided:
+    def times(self, factor: float) -> TemperatureLogit:
         """Return factor · φ."""
         return replace(self, factor=self.factor * factor)
 
-    def for_rows(self, rows: slice) -> Divided:
+    def for_rows(self, rows: slice) -> TemperatureLogit:
         """Return φ itself: it is the same for all anchors."""
         return self
 
@@ -111,7 +111,7 @@ class Divided:
 
 
 @dataclass(frozen=True)
-class Hardened:
+class HardnessLogit:
     """φ(s) + strength · sg[s]: similar negatives weigh more, and the derivative is that of φ (Lan et al.)."""
 
     inner: Logit  # φ
@@ -121,11 +121,11 @@ class Hardened:
         """Return φ(s) + strength · s, with no gradient through the second term."""
         return self.inner(s, rows) + self.strength * s.detach()
 
-    def times(self, factor: float) -> Hardened:
+    def times(self, factor: float) -> HardnessLogit:
         """Return factor · φ, the added term included."""
-        return Hardened(self.inner.times(factor), self.strength * factor)
+        return HardnessLogit(self.inner.times(factor), self.strength * factor)
 
-    def for_rows(self, rows: slice) -> Hardened:
+    def for_rows(self, rows: slice) -> HardnessLogit:
         """Return φ for a subset of the anchors."""
         return replace(self, inner=self.inner.for_rows(rows))
 

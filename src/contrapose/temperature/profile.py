@@ -52,13 +52,13 @@ class Profile:
         return None
 
     def _kernel(
-        self, owner: type[Profile], name: str, *, scale: float = 1.0, bend: float = 0.0
+        self, owner: type[Profile], name: str, *, scale: float = 1.0, curvature: float = 0.0
     ) -> KernelProfile | None:
         """Return the function `name` of `profile_kernels`, which computes the shape of the class `owner`."""
         if type(self).shape is not owner.shape:
             return None  # a subclass has changed the formula
         span = (self.high - self.low) * scale
-        return KernelProfile(f"{_KERNELS}:{name}", self.low, span, _upper_bound(self), bend, self.detach)
+        return KernelProfile(f"{_KERNELS}:{name}", self.low, span, _upper_bound(self), curvature, self.detach)
 
 
 @lru_cache
@@ -103,7 +103,7 @@ class ShiftedCosine(Profile):
 
     def kernel_profile(self) -> KernelProfile | None:
         """Return the same profile for GPU kernels."""
-        return self._kernel(ShiftedCosine, "shifted_cosine", bend=self.shift)
+        return self._kernel(ShiftedCosine, "shifted_cosine", curvature=self.shift)
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class Exponential(Profile):
 
     def kernel_profile(self) -> KernelProfile | None:
         """Return the same profile for GPU kernels."""
-        return self._kernel(Exponential, "exponential", scale=-1 / math.expm1(-self.rate), bend=self.rate)
+        return self._kernel(Exponential, "exponential", scale=-1 / math.expm1(-self.rate), curvature=self.rate)
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class ExponentialLegacy(Exponential):
 
     def kernel_profile(self) -> KernelProfile | None:
         """Return the same profile for GPU kernels."""
-        return self._kernel(ExponentialLegacy, "exponential", bend=self.rate)
+        return self._kernel(ExponentialLegacy, "exponential", curvature=self.rate)
 
 
 @dataclass(frozen=True)

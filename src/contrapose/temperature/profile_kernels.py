@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 """The profiles of `profile` as Triton functions. Imported only when a kernel needs one.
 
-Each takes (s, low, span, bend, ROUGH) and returns τ(s) and its derivative τ'(s). ROUGH allows an error of 2e-5, less
+Each takes (s, low, span, curvature, ROUGH) and returns τ(s) and its derivative τ'(s). ROUGH allows an error of 2e-5, less
 than that of products of bf16 numbers. A derivative that is not used costs nothing: the compiler removes it.
 """
 
@@ -18,7 +18,7 @@ def _sign(s):
 
 
 @triton.jit
-def cosine(s, low, span, bend, ROUGH: tl.constexpr):
+def cosine(s, low, span, curvature, ROUGH: tl.constexpr):
     """Return low + span · sin²(πs/2), with sin² as a polynomial in s², to 6e-9."""
     # Multiply-adds are cheaper than a sine for each similarity. Coefficients times span do not depend on s, so that the
     # compiler can move them out of the loop over columns.
@@ -34,30 +34,30 @@ def cosine(s, low, span, bend, ROUGH: tl.constexpr):
 
 
 @triton.jit
-def linear(s, low, span, bend, ROUGH: tl.constexpr):
+def linear(s, low, span, curvature, ROUGH: tl.constexpr):
     """Return low + span · |s|."""
     return low + span * tl.abs(s), span * _sign(s)
 
 
 @triton.jit
-def exponential(s, low, span, bend, ROUGH: tl.constexpr):
-    """Return low + span · (1 - e^{-bend |s|})."""
-    decay = tl.exp2(tl.abs(s) * (-bend * LOG2E))
-    return low + span * (1.0 - decay), span * bend * decay * _sign(s)
+def exponential(s, low, span, curvature, ROUGH: tl.constexpr):
+    """Return low + span · (1 - e^{-curvature |s|})."""
+    decay = tl.exp2(tl.abs(s) * (-curvature * LOG2E))
+    return low + span * (1.0 - decay), span * curvature * decay * _sign(s)
 
 
 @triton.jit
-def shifted_cosine(s, low, span, bend, ROUGH: tl.constexpr):
-    """Return low + span · ½(1 + cos(2π/(1 + |bend|) · (bend + s))) on one side of -bend, low + span on the other."""
-    frequency = 6.283185307179586 / (1.0 + tl.abs(bend))
-    in_period = tl.where(bend <= 0.0, s <= -bend, s >= -bend)
-    wave = 0.5 + 0.5 * tl.cos((bend + s) * frequency)
-    slope = tl.where(in_period, -0.5 * span * frequency * tl.sin((bend + s) * frequency), 0.0)
+def shifted_cosine(s, low, span, curvature, ROUGH: tl.constexpr):
+    """Return low + span · ½(1 + cos(2π/(1 + |c|) · (c + s))) on one side of -c, low + span on the other, with c the curvature."""
+    frequency = 6.283185307179586 / (1.0 + tl.abs(curvature))
+    in_period = tl.where(curvature <= 0.0, s <= -curvature, s >= -curvature)
+    wave = 0.5 + 0.5 * tl.cos((curvature + s) * frequency)
+    slope = tl.where(in_period, -0.5 * span * frequency * tl.sin((curvature + s) * frequency), 0.0)
     return low + span * tl.where(in_period, wave, 1.0), slope
 
 
 @triton.jit
-def monotonic_cosine(s, low, span, bend, ROUGH: tl.constexpr):
+def monotonic_cosine(s, low, span, curvature, ROUGH: tl.constexpr):
     """Return low + span · ½(1 + sin(πs/2))."""
     angle = s * 1.5707963267948966
     return low + span * (0.5 + 0.5 * tl.sin(angle)), tl.cos(angle) * (span * 0.7853981633974483)

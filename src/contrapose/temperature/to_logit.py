@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from contrapose.reduce import Divided, Logit, Scale
+from contrapose.reduce import Logit, Scale, TemperatureLogit
 from contrapose.temperature.deferred_check import DeferredCheck
 from contrapose.temperature.learned import LearnedTemperature
 from contrapose.temperature.profile import Profile
@@ -35,9 +35,9 @@ def temperature_logit(temperature: Temperature, anchors: int, name: str = "tempe
     if isinstance(
         temperature, Profile
     ):  # its range is checked when it is created, without reading values on the device
-        return Divided(temperature)
+        return TemperatureLogit(temperature)
     if callable(temperature):
-        return Divided(_CheckedFunction(temperature, name))
+        return TemperatureLogit(_CheckedFunction(temperature, name))
     if not (
         type(temperature) is float and SMALLEST <= temperature < math.inf
     ):  # asked first, since a loss is called often

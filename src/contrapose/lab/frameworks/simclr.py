@@ -13,7 +13,7 @@ from contrapose.embeddings import Embeddings, first_to_second, within_batch
 from contrapose.lab.frameworks.framework import Framework, FrameworkRow, NoSettings, Parts, other_views_of_batch
 from contrapose.lab.networks.encoder import Encoder
 from contrapose.lab.settings import Rule, setting
-from contrapose.pairs.comparison import SIMILARITIES
+from contrapose.pairs.similarity import SIMILARITIES
 
 
 @dataclass(frozen=True, kw_only=True)

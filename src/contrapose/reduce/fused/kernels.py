@@ -32,7 +32,7 @@ from contrapose.reduce.kernel_math import (
 @triton.jit
 def forward_kernel(
     z, p, z_id, p_id, factors, thresholds, out, second, mean_row, n, m, d, columns_per_program, period, id_shift,
-    times, times2, low, span, bend, shift, shift2,
+    times, times2, low, span, curvature, shift, shift2,
     CONSTANT_SHIFT: tl.constexpr, TEMPERATURE: tl.constexpr, DETACH: tl.constexpr, SECOND: tl.constexpr,
     HARDEST_ONLY: tl.constexpr, MEAN_ROW: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     PRECISION: tl.constexpr, FULL_TILES: tl.constexpr, FAST: tl.constexpr,
@@ -66,7 +66,7 @@ def forward_kernel(
         columns = start + tl.arange(0, COLUMNS)
         y = p.load([start, 0])
         s = tl.dot(x, tl.trans(y), input_precision=PRECISION)
-        base, slope = over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, y.dtype == tl.bfloat16)
+        base, slope = over_temperature(s, low, span, curvature, TEMPERATURE, DETACH, FAST, y.dtype == tl.bfloat16)
         any_excluded = may_share_ids(first, start + id_shift, period, ROWS, COLUMNS) | (start + COLUMNS > m)
         if CONSTANT_SHIFT:
             e = tl.exp2(base * times - shift)
@@ -186,7 +186,7 @@ def combine_kernel(
 @triton.jit
 def backward_kernel(
     z, p, z_id, p_id, factors, thresholds, tie_weights, lse, gradient, gradient2, out, n, m, d, columns_per_program,
-    period, id_shift, times, times2, low, span, bend, shift, shift2,
+    period, id_shift, times, times2, low, span, curvature, shift, shift2,
     ROWS_ARE_ANCHORS: tl.constexpr, COLUMNS_ARE_ANCHORS: tl.constexpr, CONSTANT_SHIFT: tl.constexpr,
     TEMPERATURE: tl.constexpr, DETACH: tl.constexpr, SECOND: tl.constexpr, FIXED_WEIGHTS: tl.constexpr,
     HARDEST_ONLY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
@@ -212,7 +212,7 @@ def backward_kernel(
         columns = start + tl.arange(0, COLUMNS)
         y = p.load([start, 0])
         s = tl.dot(x, tl.trans(y), input_precision=PRECISION)
-        base, slope = over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, y.dtype == tl.bfloat16)
+        base, slope = over_temperature(s, low, span, curvature, TEMPERATURE, DETACH, FAST, y.dtype == tl.bfloat16)
         unread = tl.zeros((COLUMNS,), tl.float32)
         a2, b2, factor2, total2, threshold2, tie_weight2 = unread, unread, unread, unread, unread, unread
         if COLUMNS_ARE_ANCHORS:

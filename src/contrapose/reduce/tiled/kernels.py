@@ -120,7 +120,7 @@ def _sum_and_store(
 @triton.jit
 def sum_tiles_kernel(
     z, p, z_id, p_id, factors, thresholds, row_parts, column_parts,
-    row_start, row_end, column_start, column_end, period, times, times2, low, span, bend, shift, shift2,
+    row_start, row_end, column_start, column_end, period, times, times2, low, span, curvature, shift, shift2,
     COLUMNS_ARE_ANCHORS: tl.constexpr, TRIANGLE: tl.constexpr, CONSTANT_SHIFT: tl.constexpr, TEMPERATURE: tl.constexpr,
     DETACH: tl.constexpr, SECOND: tl.constexpr, HARDEST_ONLY: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr, FULL_TILES: tl.constexpr, FAST: tl.constexpr,
@@ -141,7 +141,7 @@ def sum_tiles_kernel(
     s = _replace_excluded(
         s, 0.0, z_id, p_id, rows, columns, row_inside, column_inside, any_excluded, FULL_TILES
     )  # fmt: skip
-    base, _ = over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
+    base, _ = over_temperature(s, low, span, curvature, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
     base = _replace_excluded(
         base, float("-inf"), z_id, p_id, rows, columns, row_inside, column_inside, any_excluded, FULL_TILES
     )  # fmt: skip
@@ -239,7 +239,7 @@ def merge_kernel(
 @triton.jit
 def weigh_tiles_kernel(
     z, p, z_id, p_id, factors, thresholds, tie_weights, lse, gradient, gradient2, out,
-    row_start, row_end, column_start, column_end, period, times, times2, low, span, bend, shift, shift2,
+    row_start, row_end, column_start, column_end, period, times, times2, low, span, curvature, shift, shift2,
     COLUMNS_ARE_ANCHORS: tl.constexpr, TRIANGLE: tl.constexpr, CONSTANT_SHIFT: tl.constexpr, TEMPERATURE: tl.constexpr,
     DETACH: tl.constexpr, SECOND: tl.constexpr, FIXED_WEIGHTS: tl.constexpr, HARDEST_ONLY: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
@@ -255,7 +255,7 @@ def weigh_tiles_kernel(
     s = tile_similarities(
         z, p, row_start + i * ROWS, column_start + j * COLUMNS, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION
     )
-    base, slope = over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
+    base, slope = over_temperature(s, low, span, curvature, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
     a, b, factor, total, threshold, tie_weight = load_anchors(
         factors, thresholds, tie_weights, lse, gradient, gradient2, rows, row_inside,
         CONSTANT_SHIFT, SECOND, HARDEST_ONLY, FULL_TILES,
@@ -287,7 +287,7 @@ def weigh_tiles_kernel(
 
 @triton.jit
 def sigmoid_tiles_kernel(
-    z, p, z_id, p_id, scale_and_bias, parts, out, row_start, row_end, column_start, column_end, period, low, span, bend,
+    z, p, z_id, p_id, scale_and_bias, parts, out, row_start, row_end, column_start, column_end, period, low, span, curvature,
     COLUMNS_ARE_ANCHORS: tl.constexpr, TRIANGLE: tl.constexpr, TEMPERATURE: tl.constexpr, DETACH: tl.constexpr,
     WEIGHTS: tl.constexpr, LEARNED: tl.constexpr, NUMBERED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr, FULL_TILES: tl.constexpr, FAST: tl.constexpr,
@@ -322,7 +322,7 @@ def sigmoid_tiles_kernel(
     s = tile_similarities(
         z, p, row_start + i * ROWS, column_start + j * COLUMNS, ROWS, COLUMNS, WIDTH, DEPTH, PRECISION
     )
-    base, slope = over_temperature(s, low, span, bend, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
+    base, slope = over_temperature(s, low, span, curvature, TEMPERATURE, DETACH, FAST, z.dtype == tl.bfloat16)
     # Base 2 throughout. -inf for excluded pairs makes their loss and their weight exactly 0.
     x = tl.where(excluded, float("-inf"), base * (scale * LOG2E) + bias * LOG2E)
     value, sigmoid = softplus_and_sigmoid(x, z.dtype == tl.bfloat16, FAST)
