@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
-import torch
 from torch import Tensor
 
 from contrapose.reduce.unit import same_tensor
@@ -65,8 +64,3 @@ AnyEngine = Engine[Any]
 def plain_operands(anchor: Tensor, pool: Tensor) -> Operands:
     """Return the operands of an engine without kernels."""
     return Operands(anchor, pool, anchor, pool)
-
-
-def without_gradients(z: Tensor) -> Tensor:
-    """Return z itself if it carries no gradient; detaching takes time in a small batch."""
-    return z.detach() if z.requires_grad and torch.is_grad_enabled() else z
