@@ -118,7 +118,7 @@ def main() -> None:
         folder = Path(temporary)
         data = str(write_captions(folder / "data", options.batch))
         ways = {  # the one that needs less memory first, since the peak of a process does not fall
-            "micro-batches": {"batch": options.micro_batch, "accumulate": parts, "contrast": "whole"},
+            "micro-batches": {"batch": options.micro_batch, "accumulate": parts, "grad_cache": True},
             "one batch": {"batch": options.batch},
         }
         for name, way in ways.items():

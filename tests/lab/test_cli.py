@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from contrapose.lab.cli import exits, main
-from contrapose.lab.cli.commands import FORMER, FORMER_OPTIONS
+from contrapose.lab.cli.commands import FORMER
 from contrapose.lab.modalities.images.digits import digits
 from contrapose.lab.modalities.images.encoders import NETWORKS
 from contrapose.lab.modalities.images.load import load
@@ -535,15 +535,3 @@ def test_a_former_command_names_what_to_run(command: str, script: str, capsys: p
     message = error_message(capsys, *command.split())
     assert script in message
     assert (Path(__file__).parents[2] / script.removeprefix("python ")).is_file()
-
-
-@pytest.mark.parametrize(("former", "current"), FORMER_OPTIONS.items())
-def test_a_former_option_still_works(former: str, current: str, capsys: pytest.CaptureFixture[str]) -> None:
-    value = {"--executor": "cloud", "--runs-dir": "/"}[current]
-    # Without training: the value is refused, by the option's present name.
-    for arguments in ([former, value], [f"{former}={value}"]):
-        with pytest.raises(SystemExit):
-            main(["study", "run", "behaviour/figure4", *arguments])
-        note, error = capsys.readouterr().err.splitlines()[-2:]
-        assert note == f"contrapose: {former} is now {current}; the former name will not work in 1.0"
-        assert error.startswith(f"contrapose: {current.removeprefix('--').replace('-', '_')}: ")

@@ -58,10 +58,10 @@ CHANGES: list[dict[str, object]] = [
         "framework": "dino",
         "loss": "dino(teacher_temperature=warmup(0.04, 0.07, 3))",
         "prototypes": 20,
-        "rising": True,
+        "momentum_schedule": "cosine",
         "views": "digits+local1",
     },
-    {"batch": 16, "accumulate": 2, "contrast": "whole", "loss": "isogclr"},
+    {"batch": 16, "accumulate": 2, "grad_cache": True, "loss": "isogclr"},
 ]
 FURTHER_CHANGES: list[dict[str, object]] = [
     *FRAMEWORK_CASES.values(),

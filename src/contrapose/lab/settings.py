@@ -30,6 +30,8 @@ class Rule:
     always_recorded: bool = (
         False  # part of run.json, and so of a run's name, even at its default: the first runs had it
     )
+    recorded_as: str = ""  # its name in run.json, where a setting was renamed: names of runs are hashes of run.json
+    recorded_values: Mapping[Any, Any] = field(default_factory=dict)  # values in run.json, by value; empty: the same
     ignored_elsewhere: bool = (
         False  # frameworks that do not use it ignore its value, as the first runs did, and do not refuse it
     )
@@ -44,6 +46,28 @@ def rule_of(setting_field: Field[Any]) -> Rule:
     """Return the rule of a dataclass's field."""
     rule: Rule = setting_field.metadata.get("rule", Rule())
     return rule
+
+
+def recorded_name(setting_field: Field[Any]) -> str:
+    """Return the name of a setting in run.json."""
+    return rule_of(setting_field).recorded_as or setting_field.name
+
+
+def to_recorded(setting_field: Field[Any], value: object) -> object:
+    """Return the value of a setting as run.json has it."""
+    return rule_of(setting_field).recorded_values.get(value, value)
+
+
+def from_recorded(setting_field: Field[Any], recorded: object) -> object:
+    """Return a setting's value for that of run.json; raise ValueError if run.json cannot have it."""
+    values = rule_of(setting_field).recorded_values
+    for value, known in values.items():
+        if known == recorded and isinstance(recorded, type(known)):  # 1 == True in Python
+            return value
+    if values:
+        expected = " or ".join(map(repr, values.values()))
+        raise ValueError(f"{recorded_name(setting_field)}: expected {expected}, got {recorded!r}")
+    return recorded
 
 
 def help_texts(owner: type) -> dict[str, str]:

@@ -22,8 +22,10 @@ def parse(*arguments: str) -> Train:
 
 def test_only_what_is_given_is_parsed() -> None:
     """A value that equals the default, and the last of several."""
-    command = parse("--loss=byol", "--knn-every", "4", "--no-rising", "--keep", "1", "2", "--seed", "1", "--seed", "2")
-    assert command.given == {"loss": "byol", "knn_every": 4, "rising": False, "keep": (1, 2), "seed": 2}
+    command = parse(
+        "--loss=byol", "--knn-every", "4", "--no-grad-cache", "--keep", "1", "2", "--seed", "1", "--seed", "2"
+    )
+    assert command.given == {"loss": "byol", "knn_every": 4, "grad_cache": False, "keep": (1, 2), "seed": 2}
     assert parse().given == {}
 
 

@@ -149,8 +149,8 @@ def test_compare_by_recall_of_held_out_pairs(folder: Path, tmp_path: Path, capsy
         record = json.loads((run / "records.jsonl").read_text().splitlines()[-1])
         assert 100 * hits.count("1") / 8 == pytest.approx(record["recall@1"])
     sentences = ["--data", str(folder / "sentences.txt"), "--seeds", "1"]
-    assert "score sentences with --record sts:FILE@1" in error_message(capsys, *arguments, *sentences)
-    main([*arguments, *sentences, "--record", f"sts:{folder / 'sts.tsv'}@1"])
+    assert "score sentences with --extra-metrics sts:FILE@1" in error_message(capsys, *arguments, *sentences)
+    main([*arguments, *sentences, "--extra-metrics", f"sts:{folder / 'sts.tsv'}@1"])
     assert "stsb_dev: 100 × Spearman's correlation" in capsys.readouterr().out
 
 

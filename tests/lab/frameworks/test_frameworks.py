@@ -20,7 +20,7 @@ from contrapose.pairs.negatives import other_views
 SIZE = 40
 
 
-def make(name: str, **settings: float) -> Framework:
+def make(name: str, **settings: float | str) -> Framework:
     torch.manual_seed(1)
     body, projector = encoder("tiny"), head("simclr", 64)
     if name == "simclr":
@@ -146,7 +146,7 @@ def test_the_key_encoder_is_an_exact_average() -> None:
 
 
 def test_a_momentum_that_rises_to_one() -> None:
-    framework = make("moco-v3", momentum=0.9, rising=True)
+    framework = make("moco-v3", momentum=0.9, momentum_schedule="cosine")
     assert isinstance(framework, MomentumPredictor)
     for epoch, momentum in ((0, 0.9), (5, 0.95), (10, 1.0)):
         framework.begin_epoch(epoch, 10)

@@ -122,8 +122,8 @@ def test_a_constant_learning_rate_of_the_predictor(tmp_path: object) -> None:
 
 
 def test_a_setting_of_other_frameworks_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"rising: it is for moco-v3, byol, dino; the framework is simclr"):
-        Run(rising=True)
+    with pytest.raises(ValueError, match=r"momentum_schedule: it is for moco-v3, byol, dino; the framework is simclr"):
+        Run(momentum_schedule="cosine")
     with pytest.raises(ValueError, match=r"constant_predictor_lr: it is for moco-v3, byol, simsiam, nnclr"):
         Run(constant_predictor_lr=True, framework="moco")
 

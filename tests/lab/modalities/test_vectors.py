@@ -134,5 +134,5 @@ def test_what_a_modality_does_not_offer_is_refused() -> None:
         resolve(run, torch.device("cpu"), say=lambda text: None)
     with pytest.raises(ValueError, match="encoders of vectors are not exported as graphs"):
         run.kind.example_input(NoisyVectors(1))
-    with pytest.raises(ValueError, match="record: expected MEASURE@EPOCHS with linear:PROBE"):
-        Run(modality="vectors", data="clusters", encoder="mlp", record=("sts:pairs.tsv@1",))
+    with pytest.raises(ValueError, match="extra_metrics: expected MEASURE@EPOCHS with linear:PROBE"):
+        Run(modality="vectors", data="clusters", encoder="mlp", extra_metrics=("sts:pairs.tsv@1",))

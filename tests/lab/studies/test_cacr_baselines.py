@@ -101,7 +101,7 @@ def test_resnet_and_vit() -> None:
             assert getattr(ours, key) == getattr(vit, key)
         for key in ("framework", "head", "loss", "views"):
             assert getattr(ours, key) == getattr(resnet, key)
-        assert not ours.rising
+        assert ours.momentum_schedule == "constant"
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -44,12 +44,12 @@ def test_a_measure_names_output_and_images() -> None:
 
 
 def test_a_probe_says_its_classes_its_epochs_and_its_images() -> None:
-    run = Run(data="digits", record=("linear:wang-liu@10",))
+    run = Run(data="digits", extra_metrics=("linear:wang-liu@10",))
     words = LinearProbe("wang-liu", best=True, top=5).describe(run).text
     assert words.startswith("top-5 accuracy of a linear probe")
     assert "SGD for 100 epochs, lr 30 (× 0.2 after 40, 60 and 80)" in words
     assert words.endswith("best epoch, after every 10 epochs of the training")
-    other = Run(data="a", probe_data="b/imagenet")
+    other = Run(data="a", eval_data="b/imagenet")
     assert "all training images of imagenet:" in LinearProbe("cacr").describe(other).text
 
 

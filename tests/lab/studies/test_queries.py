@@ -152,11 +152,13 @@ def test_runs_of_the_figures() -> None:
     assert [runs("cacr/figure7", scale)[0].keep for scale in ("smoke", "short", "small", "paper")] == [
         (1, 2), (1, 5, 50), (1, 20, 200), (1, 20, 200),
     ]  # fmt: skip
-    entropy = {run.data: run.record for name in ("cacr/figure3", "cacr/figure4") for run in runs(name, "paper")}
+    entropy = {run.data: run.extra_metrics for name in ("cacr/figure3", "cacr/figure4") for run in runs(name, "paper")}
     assert entropy == {"cifar10": ("entropy:2.0@1",), "cifar100": ("entropy:3.0@1",)}
     assert {run.batch for run in runs("cacr/figure3", "paper")} == {768, 128}  # M, where the item has none of its own
-    assert {run.record for run in runs("cacr/figure10", "paper")} == {("linear:cacr-crops@10",)}
-    assert not any(run.record or run.keep for run in runs("cacr/table8", "short"))  # recorded runs keep their names
+    assert {run.extra_metrics for run in runs("cacr/figure10", "paper")} == {("linear:cacr-crops@10",)}
+    assert not any(
+        run.extra_metrics or run.keep for run in runs("cacr/table8", "short")
+    )  # recorded runs keep their names
 
 
 def test_a_measure_of_the_last_record_is_not_taken_again(tmp_path: Path) -> None:

@@ -91,12 +91,12 @@ def test_paths_fill_the_settings() -> None:
     data = ["wiki1m=wiki.txt", "encoder=bert", "sts=pairs.tsv"]
     for scale, parts in {"paper": 125, "small": 52, "short": 13}.items():
         for run in study.plan(scale, data).runs(2).values():
-            assert (run.data, run.encoder, run.record) == ("wiki.txt", "hf:bert", ("sts:pairs.tsv@1",))
-            assert (run.parts, run.epochs, run.keep_best, run.lr) == (parts, parts, "stsb_dev", 3e-5)
+            assert (run.data, run.encoder, run.extra_metrics) == ("wiki.txt", "hf:bert", ("sts:pairs.tsv@1",))
+            assert (run.epoch_slices, run.epochs, run.keep_best, run.lr) == (parts, parts, "stsb_dev", 3e-5)
     assert {run.encoder for run in study.plan("small", ["encoder=minilm"]).runs(1).values()} == {"minilm"}
     (study_data,) = study.plan("small", ["other.txt", "sts=pairs.tsv"]).sets
     assert (study_data.name, study_data.data) == ("other", "other.txt")
-    assert study_data.changes["record"] == ("sts:pairs.tsv@1",)
+    assert study_data.changes["extra_metrics"] == ("sts:pairs.tsv@1",)
 
 
 def test_every_row_is_a_preset() -> None:

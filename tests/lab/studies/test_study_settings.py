@@ -103,10 +103,10 @@ def test_cacr_with_moco_v3_is_the_authors_code() -> None:
 
 
 def test_training_on_webvision_is_evaluated_on_imagenet(capsys: pytest.CaptureFixture[str]) -> None:
-    data_sets = {run.data: (run.probe_data, run.epochs) for run in runs("cacr/table5").values()}
+    data_sets = {run.data: (run.eval_data, run.epochs) for run in runs("cacr/table5").values()}
     assert data_sets == {"imagenet": ("", 200), "webvision": ("imagenet", 100), "imagenet22k": ("imagenet", 20)}
     given = find("cacr/table5").plan("paper", ["webvision=a/web", "imagenet=b/in"])
-    assert {run.data: run.probe_data for _, _, run in given.cells(1)}["a/web"] == "b/in"
+    assert {run.data: run.eval_data for _, _, run in given.cells(1)}["a/web"] == "b/in"
     message = error_message(
         capsys, "study", "run", "cacr/table5", "--scale", "short", "--data", f"webvision={__file__}"
     )

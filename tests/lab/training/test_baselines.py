@@ -21,19 +21,19 @@ ZERO_CL = {"framework": "simclr", "head": "zero-cl", "views": "byol", "encoder":
 # Optimiser, learning rate, epochs of warm-up, batch, epochs, weight decay; then what else the sources say.
 SETTINGS: dict[str, tuple[tuple[str, float, float, int, int, float], dict[str, Any]]] = {
     # CIFAR: lightly's benchmark on CIFAR-10
-    "byol/cifar": (SGD, {"framework": "byol", "head": "byol-cifar", "predictor": 1024, "momentum": 0.99, "rising": False,
+    "byol/cifar": (SGD, {"framework": "byol", "head": "byol-cifar", "predictor": 1024, "momentum": 0.99, "momentum_schedule": "constant",
                          "loss": "simsiam", "views": "byol-cifar"}),
     "simsiam/cifar": (SGD, {"framework": "simsiam", "head": "simsiam-cifar", "predictor": 512, "constant_predictor_lr": False,
                             "views": "simsiam-cifar"}),
     "barlow-twins/cifar": (SGD, {"framework": "simclr", "head": "barlow-twins-cifar", "loss": "barlow_twins",
                                  "views": "byol-cifar"}),
     "swav/cifar": (ADAM, {"head": "swav-cifar", "views": "swav-cifar", "prototypes": 512, "queue_start": 0, "frozen_epochs": 0}),
-    "dino/cifar": (SGD, {"head": "dino-cifar", "views": "dino-cifar", "prototypes": 2048, "momentum": 0.99, "rising": False,
+    "dino/cifar": (SGD, {"head": "dino-cifar", "views": "dino-cifar", "prototypes": 2048, "momentum": 0.99, "momentum_schedule": "constant",
                          "loss": "dino(teacher_temperature=0.04)", "frozen_epochs": 0}),
     "nnclr/cifar": (SGD, {"framework": "nnclr", "queue": 4096, "predictor": 0, "loss": "nnclr(temperature=0.5)"}),
     # CIFAR: htdt/self-supervised, at DySTreSS's batch and epochs: 500 steps of 50,000 // 128 to warm up
     "w-mse/cifar": (("adam", 3e-3, 1.28, 128, 200, 1e-6), {
-        "loss": "w_mse(size=128)", "views": "w-mse-cifar", "schedule": "step", "milestones": (200 - 50, 200 - 25), "gamma": 0.2}),
+        "loss": "w_mse(size=128)", "views": "w-mse-cifar", "schedule": "step", "milestones": (200 - 50, 200 - 25), "lr_drop": 0.2}),
     # CIFAR: our choice of everything but the head
     "vicreg/cifar": (("sgd", 0.02, 10.0, 128, 200, 5e-4), {"head": "barlow-twins-cifar"}),
     "zero-cl/cifar": (SGD, {"head": "zero-cl", "width": 0}),
@@ -43,7 +43,7 @@ SETTINGS: dict[str, tuple[tuple[str, float, float, int, int, float], dict[str, A
     "fnc/cifar": (SGD, {"framework": "fnc", "head": "simclr", "queue": 16 * 128}),
     "simclr-v2/cifar": (SGD, {"head": "simclr-v2", "loss": "simclr"}),
     # ImageNet: lightly's benchmark, which DySTreSS's Table 2 takes its numbers from
-    "byol/imagenet": (("lars", 0.45, 10.0, 256, 100, 1e-6), {"momentum": 0.99, "rising": True, "loss": "byol", "views": "byol"}),
+    "byol/imagenet": (("lars", 0.45, 10.0, 256, 100, 1e-6), {"momentum": 0.99, "momentum_schedule": "cosine", "loss": "byol", "views": "byol"}),
     "barlow-twins/imagenet": (("lars", 0.2, 10.0, 256, 100, 1.5e-6), {"head": "barlow-twins", "views": "byol"}),
     "vicreg/imagenet": (("lars", 0.5, 10.0, 256, 100, 1e-6), {"head": "vicreg", "views": "vicreg"}),
     "w-mse/imagenet": (("lars", 0.1 * 256**0.5, 10.0, 256, 100, 1e-6), {"head": "w-mse", "view_count": 4, "views": "w-mse"}),
@@ -53,7 +53,7 @@ SETTINGS: dict[str, tuple[tuple[str, float, float, int, int, float], dict[str, A
     "swav/imagenet": (("lars", 0.6, 0.0, 256, 200, 1e-6), {
         "prototypes": 3000, "queue": 3840, "queue_start": 16, "frozen_epochs": 1, "views": "swav+local6"}),
     "dino/imagenet": (("sgd", 0.03, 10.0, 256, 100, 1e-4), {
-        "head": "dino", "prototypes": 65536, "momentum": 0.996, "rising": True, "frozen_epochs": 1, "views": "dino+local8"}),
+        "head": "dino", "prototypes": 65536, "momentum": 0.996, "momentum_schedule": "cosine", "frozen_epochs": 1, "views": "dino+local8"}),
     "zero-cl/imagenet": (("lars", 0.3, 10.0, 256, 100, 1e-6), {**ZERO_CL, "loss": "zero_cl"}),
     "zero-fcl/imagenet": (("lars", 0.3, 10.0, 256, 100, 1e-6), {**ZERO_CL, "loss": "zero_fcl"}),
     "zero-icl/imagenet": (("lars", 0.3, 10.0, 256, 100, 1e-6), {**ZERO_CL, "loss": "zero_icl"}),

@@ -197,7 +197,7 @@ def test_a_step_contrasted_as_a_whole_equals_one_large_batch(frozen: str, data: 
     # An encoder of images without batch norm, whose statistics would be those of a small batch; texts keep their dropout.
     run = run_of(data, batch=8, encoder="timm:test_vit", size=32, frozen_tower=frozen)
     large = gradients(trainer_of(run, tmp_path / "large"), whole=False)
-    parts = replace(run, batch=2, accumulate=4, contrast="whole")
+    parts = replace(run, batch=2, accumulate=4, grad_cache=True)
     cached = gradients(trainer_of(parts, tmp_path / "parts"), whole=True)
     assert len(large) > 20
     torch.testing.assert_close(cached, large, rtol=1e-9, atol=1e-12)
@@ -304,8 +304,8 @@ def test_settings_of_captions_are_refused_for_images() -> None:
 
 
 def test_data_that_does_not_suit_a_run_is_refused(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="record: linear:cacr@1 is for runs with one encoder"):
-        trainer_of(run_of(data, record=("linear:cacr@1",)), tmp_path / "run")
+    with pytest.raises(ValueError, match="extra_metrics: linear:cacr@1 is for runs with one encoder"):
+        trainer_of(run_of(data, extra_metrics=("linear:cacr@1",)), tmp_path / "run")
     with pytest.raises(ValueError, match="imbalance: it is for images with classes"):
         trainer_of(run_of(data, imbalance="exponential-100"), tmp_path / "run")
     with pytest.raises(ValueError, match=r"batch: 16 captioned images for a step are more than the 10"):
@@ -316,7 +316,7 @@ def test_the_command_line_recognises_captions(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    options = ["--size", str(SIZE), "--epochs", "1", "--batch", "2", "--accumulate", "4", "--contrast", "whole"]
+    options = ["--size", str(SIZE), "--epochs", "1", "--batch", "2", "--accumulate", "4", "--grad-cache"]
     main(["train", "--data", str(data), *options, "--out", "run"])
     run = Run.load(Path("run") / "run.json")
     assert (run.modality, run.framework, run.loss, run.text_encoder) == ("captions", "two_towers", "clip", "tiny")

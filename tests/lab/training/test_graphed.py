@@ -232,7 +232,7 @@ def test_steps_are_eager_without_a_gpu(tmp_path: Path) -> None:
 
 
 def test_steps_contrasted_as_a_whole_are_eager(tmp_path: Path) -> None:
-    run = Run(**SETTINGS, accumulate=2, contrast="whole")
+    run = Run(**SETTINGS, accumulate=2, grad_cache=True)
     context = Trainer(run, tmp_path, say=quiet, device=torch.device("cpu")).context
     obstacle = graph_obstacle(replace(context, device=torch.device("cuda")))
     assert obstacle == "the batches of a step are contrasted as a whole, and encoded twice"

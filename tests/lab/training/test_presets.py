@@ -45,7 +45,7 @@ SETTINGS: dict[str, tuple[tuple[str, float, str, float, int, int, float], dict[s
     "dystress/imagenet": (("lars", 1.2, "cosine", 10, 256, 100, 1e-6), {"precision": "fp16", "classes": ""}),
     "dystress/table8-imagenet100": (("lars", 0.15, "cosine", 10, 128, 400, 1e-6), {"classes": "imagenet100"}),
     "behaviour/cifar10": (("sgd", 0.03, "step", 0, 128, 200, 5e-4), {"milestones": (160, 190), "head": "linear"}),
-    "behaviour/cifar100": (("sgd", 0.03, "step", 0, 128, 200, 5e-4), {"milestones": (160, 190), "gamma": 0.1}),
+    "behaviour/cifar100": (("sgd", 0.03, "step", 0, 128, 200, 5e-4), {"milestones": (160, 190), "lr_drop": 0.1}),
     "behaviour/svhn": (("sgd", 0.03, "step", 0, 128, 200, 5e-4), {"milestones": (160, 190), "views": "insdis-svhn"}),
     "behaviour/imagenet100": (
         ("sgd", 0.03, "step", 0, 128, 200, 1e-4), {"encoder": "resnet50", "views": "moco-v2", "classes": "imagenet100"}),
@@ -65,15 +65,15 @@ SETTINGS: dict[str, tuple[tuple[str, float, str, float, int, int, float], dict[s
         ("lars", 0.3 * 4096 / 256, "cosine", 10, 4096, 1000, 1e-6),
         {"framework": "simclr", "head": "simclr", "views": "simclr", "loss": "simclr(temperature=0.1)"}),
     "cacr/moco-v3-resnet50-100": (
-        ("lars-moco", 0.6 * 4096 / 256, "cosine", 10, 4096, 100, 1e-6), {"momentum": 0.99, "rising": True, "views": "moco-v3"}),
+        ("lars-moco", 0.6 * 4096 / 256, "cosine", 10, 4096, 100, 1e-6), {"momentum": 0.99, "momentum_schedule": "cosine", "views": "moco-v3"}),
     "cacr/moco-v3-resnet50": (
-        ("lars-moco", 0.3 * 4096 / 256, "cosine", 10, 4096, 300, 1e-6), {"momentum": 0.99, "rising": True, "views": "moco-v3"}),
+        ("lars-moco", 0.3 * 4096 / 256, "cosine", 10, 4096, 300, 1e-6), {"momentum": 0.99, "momentum_schedule": "cosine", "views": "moco-v3"}),
     "cacr/moco-v3-resnet50-1000": (
         ("lars-moco", 0.3 * 4096 / 256, "cosine", 10, 4096, 1000, 1.5e-6),
-        {"momentum": 0.996, "rising": True, "views": "moco-v3", "encoder": "resnet50-zero"}),
+        {"momentum": 0.996, "momentum_schedule": "cosine", "views": "moco-v3", "encoder": "resnet50-zero"}),
     "cacr/moco-v3-vit": (
         ("adamw", 1.5e-4 * 4096 / 256, "cosine", 40, 4096, 300, 0.1),
-        {"momentum": 0.99, "rising": True, "views": "byol", "head": "moco-v3-vit", "loss": "moco_v3(temperature=0.2)",
+        {"momentum": 0.99, "momentum_schedule": "cosine", "views": "byol", "head": "moco-v3-vit", "loss": "moco_v3(temperature=0.2)",
          "encoder": "vit-b16-moco"}),
     "clip/cc3m": (
         ("adamw", 5e-4, "cosine", 1, 2048, 32, 0.1),

@@ -17,7 +17,7 @@ from contrapose.lab.training.recording import recorded_measures
 from contrapose.metrics import conditional_entropy
 from contrapose.pairs import unit
 
-RUN = Run(limit=96, batch=32, epochs=3, knn_every=3, knn=5, metrics=0, record=("linear:cacr@2", "entropy:2@1"))
+RUN = Run(limit=96, batch=32, epochs=3, knn_every=3, knn=5, metrics=0, extra_metrics=("linear:cacr@2", "entropy:2@1"))
 
 
 def quiet(text: str) -> None:
@@ -95,23 +95,23 @@ def test_the_deficit_hardly_depends_on_the_batch_size() -> None:
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        ("linear:cacr", "record: expected MEASURE@EPOCHS"),
-        ("linear:cacr@0", "record: expected MEASURE@EPOCHS"),
+        ("linear:cacr", "extra_metrics: expected MEASURE@EPOCHS"),
+        ("linear:cacr@0", "extra_metrics: expected MEASURE@EPOCHS"),
         ("linear:cacr@often", "got 'linear:cacr@often'"),
         ("linear:cac@10", "got 'cac'; did you mean 'cacr'"),
-        ("linear:cacr:0@10", "record: expected MEASURE@EPOCHS with linear:PROBE, linear:PROBE:EPOCHS"),
-        ("knn@10", "record: expected MEASURE@EPOCHS"),
-        ("entropy:high@1", "record: expected MEASURE@EPOCHS"),
-        ("entropy:-1@1", "record: expected MEASURE@EPOCHS"),
-        ("entropy:2:2@1", "record: expected MEASURE@EPOCHS"),
-        ("entropy:2:@1", "record: expected MEASURE@EPOCHS"),
-        ("entropy@1", "record: expected MEASURE@EPOCHS"),
-        (3, "record: expected a list of texts"),
+        ("linear:cacr:0@10", "extra_metrics: expected MEASURE@EPOCHS with linear:PROBE, linear:PROBE:EPOCHS"),
+        ("knn@10", "extra_metrics: expected MEASURE@EPOCHS"),
+        ("entropy:high@1", "extra_metrics: expected MEASURE@EPOCHS"),
+        ("entropy:-1@1", "extra_metrics: expected MEASURE@EPOCHS"),
+        ("entropy:2:2@1", "extra_metrics: expected MEASURE@EPOCHS"),
+        ("entropy:2:@1", "extra_metrics: expected MEASURE@EPOCHS"),
+        ("entropy@1", "extra_metrics: expected MEASURE@EPOCHS"),
+        (3, "extra_metrics: expected a list of texts"),
     ],
 )
 def test_bad_items_are_refused_at_once(item: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        replace(RUN, record=(item,))
+        replace(RUN, extra_metrics=(item,))
 
 
 def test_a_measure_is_asked_for_once() -> None:
@@ -127,23 +127,23 @@ def test_data_that_lacks_what_a_measure_needs(tmp_path: Path) -> None:
     np.savez(path, train_images=np.zeros((40, 32, 32, 3), dtype=np.uint8))
     run = Run(data=str(path), encoder="tiny", batch=16, epochs=1, metrics=0)
     with pytest.raises(ValueError, match="linear:cacr@1 needs labelled training and test images"):
-        Trainer(replace(run, record=("linear:cacr@1",)), tmp_path / "a", say=quiet)
+        Trainer(replace(run, extra_metrics=("linear:cacr@1",)), tmp_path / "a", say=quiet)
     with pytest.raises(
         ValueError, match=r"mini-batches of 99, and there are 40 held-out images \(entropy:2:20@1 would"
     ):
-        Trainer(replace(run, record=("entropy:2:99@1",)), tmp_path / "b", say=quiet)
+        Trainer(replace(run, extra_metrics=("entropy:2:99@1",)), tmp_path / "b", say=quiet)
     assert not (tmp_path / "a").exists()
 
 
 def test_the_settings_are_part_of_the_name_and_read_back() -> None:
-    plain = replace(RUN, record=())
+    plain = replace(RUN, extra_metrics=())
     assert RUN.name != plain.name
     assert "record" not in plain.describe()
     assert Run.read(RUN.describe()) == RUN
 
 
 def test_lists_of_settings() -> None:
-    assert Run(record=[], keep=[1]).name == Run(keep=(1,)).name  # type: ignore[arg-type]
-    for settings in ({"record": "entropy:2@1"}, {"keep": 5}, {"keep": None}):
+    assert Run(extra_metrics=[], keep=[1]).name == Run(keep=(1,)).name  # type: ignore[arg-type]
+    for settings in ({"extra_metrics": "entropy:2@1"}, {"keep": 5}, {"keep": None}):
         with pytest.raises(ValueError, match=rf"^{next(iter(settings))}: expected a list of .*, got"):
             Run(**settings)

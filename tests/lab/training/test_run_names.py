@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import error_message
 
+from contrapose.lab.settings import recorded_name
 from contrapose.lab.training import Run
 
 SMALL = ["--limit", "64", "--batch", "32", "--epochs", "1", "--knn", "3", "--metrics", "0"]
@@ -37,6 +41,48 @@ def test_names_of_runs_stay() -> None:
     assert Run(data="digits").name == "digits-simclr-a8d7e8b6"
     loss = "nt_xent(temperature=0.3, negatives=hardest(64))"
     assert Run(data="digits", loss=loss).name == "digits-nt_xent-a0c86c09"
+
+
+# Each setting that was renamed: its present form, and the one that run.json keeps.
+RENAMED: list[tuple[dict[str, Any], dict[str, object]]] = [
+    ({"grad_clip": 2.0}, {"clip": 2.0}),
+    ({"lr_drop": 0.5}, {"gamma": 0.5}),
+    ({"epoch_slices": 2}, {"parts": 2}),
+    ({"eval_data": "cifar10"}, {"probe_data": "cifar10"}),
+    ({"extra_metrics": ("entropy:2@1",)}, {"record": ["entropy:2@1"]}),
+    ({"accumulate": 2, "grad_cache": True}, {"accumulate": 2, "contrast": "whole"}),
+    (
+        {"framework": "byol", "loss": "byol", "momentum_schedule": "cosine"},
+        {"framework": "byol", "loss": "byol", "rising": True},
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "recorded"), RENAMED, ids=lambda settings: list(settings)[-1])
+def test_renamed_settings_keep_their_names_in_run_json(settings: dict[str, Any], recorded: dict[str, object]) -> None:
+    run, plain = Run(data="digits", **settings), Run(data="digits")
+    assert run.describe() == {**plain.describe(), **recorded}
+    assert Run.read(run.describe()) == run
+
+
+def test_every_renamed_setting_is_tested() -> None:
+    renamed = {field.name for field in fields(Run) if recorded_name(field) != field.name}
+    assert renamed == {name for settings, _ in RENAMED for name in settings} - {"accumulate", "framework", "loss"}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "message"),
+    [
+        ({"contrast": True}, "contrast: expected 'separate' or 'whole', got True"),
+        ({"rising": 1}, "rising: expected False or True, got 1"),
+        ({"rising": ["cosine"]}, "rising: expected False or True"),
+        ({"grad_clip": 1.0}, "unknown settings: grad_clip"),
+    ],
+)
+def test_a_run_json_with_present_names_or_values(recorded: dict[str, object], message: str, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({**Run(data="digits").describe(), **recorded}))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Run.load(tmp_path / "run.json")
 
 
 @pytest.mark.parametrize(

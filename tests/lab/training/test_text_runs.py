@@ -74,7 +74,7 @@ def weights(trainer: Trainer) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(
-    "change", first(1, [{}, {"views": "deletion"}, {"views": "cropping", "head": "simcse"}, {"parts": 2}])
+    "change", first(1, [{}, {"views": "deletion"}, {"views": "cropping", "head": "simcse"}, {"epoch_slices": 2}])
 )
 def test_a_stopped_run_resumes_with_the_same_dropout(change: dict[str, Any], tmp_path: Path) -> None:
     run = run_of(write_sentences(tmp_path / "a.txt"), **change)
@@ -191,7 +191,11 @@ def test_the_best_weights_by_sts_are_kept(tmp_path: Path) -> None:
     rows = [f"stsb\tx\tdev\t{i % 5}\tthe {NOUNS[i % 8]} {i}\tthe {NOUNS[i * 5 % 8]} {i}" for i in range(30)]
     scored.write_text("\n".join(["dataset\tsubset\tsplit\tscore\tsentence1\tsentence2", *rows]) + "\n")
     run = run_of(
-        write_sentences(tmp_path / "a.txt"), epochs=4, record=(f"sts:{scored}@1",), keep_best="stsb_dev", keep=(1,)
+        write_sentences(tmp_path / "a.txt"),
+        epochs=4,
+        extra_metrics=(f"sts:{scored}@1",),
+        keep_best="stsb_dev",
+        keep=(1,),
     )
     trainer_of(run, tmp_path / "run").train()
     values = [record["stsb_dev"] for record in read_records(tmp_path / "run")]
@@ -201,7 +205,7 @@ def test_the_best_weights_by_sts_are_kept(tmp_path: Path) -> None:
 
 
 def test_parts_of_a_pass_have_each_sample_once(tmp_path: Path) -> None:
-    trainer = trainer_of(run_of(write_sentences(tmp_path / "a.txt"), parts=3, epochs=6), tmp_path / "run")
+    trainer = trainer_of(run_of(write_sentences(tmp_path / "a.txt"), epoch_slices=3, epochs=6), tmp_path / "run")
     assert trainer.steps_per_epoch == 2
     passes = [torch.cat([trainer.context.order(3 * number + part) for part in range(3)]) for number in range(2)]
     for order in passes:
@@ -293,8 +297,8 @@ def test_a_resumed_run_keeps_its_tokenizer(tmp_path: Path) -> None:
 
 
 def test_too_many_parts_are_refused(tmp_path: Path) -> None:
-    run = run_of(write_sentences(tmp_path / "a.txt"), parts=7)
-    message = r"parts: 7 parts of 48 sentences are too small for a step of 8 \(--parts 6 would do\)"
+    run = run_of(write_sentences(tmp_path / "a.txt"), epoch_slices=7)
+    message = r"epoch_slices: 7 slices of 48 sentences are too small for a step of 8 \(--epoch-slices 6 would do\)"
     with pytest.raises(ValueError, match=message):
         trainer_of(run, tmp_path / "run")
 

@@ -39,7 +39,7 @@ ARGUMENTS = [
 ]
 
 
-WHOLE = ("--batch", "16", "--accumulate", "2", "--contrast", "whole")
+WHOLE = ("--batch", "16", "--accumulate", "2", "--grad-cache")
 
 
 @pytest.mark.thorough
@@ -100,7 +100,9 @@ def train_until_signal(rank: int, world_size: int, out: str) -> None:
 def train_with_measures(rank: int, world_size: int, out: str) -> None:
     """Train, and check that this process takes the recorded measures, so that no other one has to wait for it."""
     os.environ |= {"WORLD_SIZE": str(world_size), "RANK": str(rank)}
-    run = Run(limit=64, batch=8, epochs=2, knn=5, metrics=0, record=("entropy:2:16@1", "linear:cacr:1@2"), keep=(2,))
+    run = Run(
+        limit=64, batch=8, epochs=2, knn=5, metrics=0, extra_metrics=("entropy:2:16@1", "linear:cacr:1@2"), keep=(2,)
+    )
     trainer, taken = Trainer(run, Path(out), say=lambda text: None), []
     take = trainer.model.take
 

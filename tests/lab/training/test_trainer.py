@@ -66,7 +66,7 @@ def test_added_settings_do_not_rename_existing_runs() -> None:
     """They are omitted at their defaults, so that directories from before keep their names and can be resumed."""
     moco = replace(RUN, framework="moco")
     assert not set(ADDED) & set(moco.describe())
-    whole = replace(RUN, accumulate=2, contrast="whole")
+    whole = replace(RUN, accumulate=2, grad_cache=True)
     assert whole.describe() == replace(RUN, accumulate=2).describe() | {"contrast": "whole"}
     for name in ("symmetric", "batch_negatives"):
         change: dict[str, Any] = {name: True}
@@ -236,7 +236,7 @@ def without_norms(run: Run, folder: Path) -> Trainer:
 )
 def test_a_step_contrasted_as_a_whole_equals_one_large_batch(loss: str, tmp_path: Path) -> None:
     settings = vars(RUN) | {"loss": loss, "optimiser": "sgd", "lr": 0.1, "warmup": 0.0}
-    small = Run(**settings | {"batch": 8, "accumulate": 2, "contrast": "whole"})
+    small = Run(**settings | {"batch": 8, "accumulate": 2, "grad_cache": True})
     large = Run(**settings | {"batch": 16})
     states = []
     for name, run in (("small", small), ("large", large)):
@@ -254,12 +254,12 @@ def test_a_step_contrasted_as_a_whole_equals_one_large_batch(loss: str, tmp_path
 
 
 def test_whole_steps_are_refused_where_they_are_impossible() -> None:
-    whole = {"contrast": "whole", "accumulate": 2}
+    whole = {"grad_cache": True, "accumulate": 2}
     for change, message in (
-        ({"contrast": "whole"}, "contrast: whole is for steps of several batches; set --accumulate to at least 2"),
-        ({**whole, "framework": "moco"}, "contrast: whole is for simclr, simcse, two_towers; the framework is moco"),
-        ({**whole, "framework": "memory-bank"}, "contrast: whole is for simclr"),
-        ({"contrast": "all", "accumulate": 2}, "contrast: expected one of separate, whole, got 'all'"),
+        ({"grad_cache": True}, "grad_cache: it is for steps of several batches; set --accumulate to at least 2"),
+        ({**whole, "framework": "moco"}, "grad_cache: it is for simclr, simcse, two_towers; the framework is moco"),
+        ({**whole, "framework": "memory-bank"}, "grad_cache: it is for simclr"),
+        ({"grad_cache": "whole", "accumulate": 2}, "grad_cache: expected True or False, got 'whole'"),
         ({**whole, "loss": "nt_xent(negatives=hardest(127))"}, r"hardest\(127\) asks for more than the 126 negatives"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -269,7 +269,7 @@ def test_whole_steps_are_refused_where_they_are_impossible() -> None:
 
 @pytest.mark.thorough
 def test_a_whole_step_in_low_precision_with_scaled_gradients(tmp_path: Path) -> None:
-    run = Run(**{**vars(RUN), "precision": "fp16", "accumulate": 2, "contrast": "whole"})
+    run = Run(**{**vars(RUN), "precision": "fp16", "accumulate": 2, "grad_cache": True})
     trainer = Trainer(run, tmp_path, say=quiet, device=torch.device("cpu"))
     assert trainer.train()["knn_top1"] > 0
     norm = next(m for m in trainer.context.network.modules() if isinstance(m, torch.nn.BatchNorm2d))

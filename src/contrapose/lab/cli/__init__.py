@@ -68,7 +68,7 @@ def _run_command(name: str, arguments: list[str]) -> None:
     if name not in COMMANDS:
         hint = nearest(name, [*COMMANDS, *(known.split()[0] for known in COMMANDS)])
         _fail(f"there is no command {name!r}{hint} (`contrapose --help` lists all commands)", exits.BAD_SETTINGS)
-    arguments = [_current_option(argument) for argument in arguments]
+    arguments = _current_options(arguments)
     try:
         with train_extra("this command"):
             _parse_and_run(name, arguments)
@@ -78,15 +78,29 @@ def _run_command(name: str, arguments: list[str]) -> None:
         _fail("interrupted; run the same command again to resume", exits.INTERRUPTED)
 
 
+def _current_options(arguments: list[str]) -> list[str]:
+    """Return the arguments with options of an earlier release by their present names, each of which is printed."""
+    current, remaining = [], list(arguments)
+    while remaining:
+        argument = remaining.pop(0)
+        if remaining and f"{argument}={remaining[0]}" in FORMER_OPTIONS:  # --contrast whole
+            argument = f"{argument}={remaining.pop(0)}"
+        current.append(_current_option(argument))
+    return current
+
+
 def _current_option(argument: str) -> str:
     """Return an option of an earlier release by its present name, and print that; return any other argument as it is."""
     option, equals, value = argument.partition("=")
-    if option not in FORMER_OPTIONS:
+    option = option.replace("_", "-")  # both are accepted
+    former = next((name for name in (f"{option}={value}", option) if name in FORMER_OPTIONS), "")
+    if not former:
         return argument
-    current = FORMER_OPTIONS[option]
+    current = FORMER_OPTIONS[former]
     with suppress(OSError):  # stderr may be closed
-        print(f"contrapose: {option} is now {current}; the former name will not work in 1.0", file=sys.stderr)
-    return f"{current}{equals}{value}"
+        names = f"{former} is now {current}".replace("=", " ")
+        print(f"contrapose: {names}; the former name will not work in 1.0", file=sys.stderr)
+    return current if former != option else f"{current}{equals}{value}"
 
 
 def _parse_and_run(name: str, arguments: list[str]) -> None:

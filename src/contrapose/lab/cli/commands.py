@@ -112,7 +112,20 @@ FORMER = {
     "bench losses": "python benchmarks/loss_timing.py",
     "bench conformance": "python benchmarks/conformance.py",
 }
-FORMER_OPTIONS = {"--on": "--executor", "--root": "--runs-dir"}
+# Options of an earlier release by their present names, with the value where that changed too.
+FORMER_OPTIONS = {
+    "--on": "--executor",
+    "--root": "--runs-dir",
+    "--clip": "--grad-clip",
+    "--gamma": "--lr-drop",
+    "--parts": "--epoch-slices",
+    "--probe-data": "--eval-data",
+    "--record": "--extra-metrics",
+    "--rising": "--momentum-schedule=cosine",
+    "--no-rising": "--momentum-schedule=constant",
+    "--contrast=whole": "--grad-cache",
+    "--contrast=separate": "--no-grad-cache",
+}
 
 
 def group_commands(group: str) -> list[str]:

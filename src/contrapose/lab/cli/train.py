@@ -57,8 +57,8 @@ class Train:
             watch, say = ignore_closed_output(display.show_step), ignore_closed_output(display.print_line)
             # Refuse an unknown name before a directory or lock is created.
             requested.kind.check_data(requested.data)
-            if requested.probe_data:
-                requested.kind.check_data(requested.probe_data, "probe_data")
+            if requested.eval_data:
+                requested.kind.check_data(requested.eval_data, "eval_data")
             world_size = int(os.environ.get("WORLD_SIZE", "1"))
             run = resolve(requested, own_device(), say=say, folder=self.out, world_size=world_size)
             folder = self.out or Path("runs") / run.name
@@ -94,7 +94,7 @@ class Train:
             for name, score in scores.items():
                 how = f"last epoch, {run.knn} neighbours" if name.startswith("knn") else "last epoch"
                 say(f"{name:10} {score:6.2f} %   ({how})")
-            if not scores and not run.record:
+            if not scores and not run.extra_metrics:
                 say(f"no score: {run.data} {run.kind.unscored}")
             best = best_epoch(folder, run.keep_best)
             if best is not None:

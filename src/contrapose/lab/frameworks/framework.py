@@ -65,7 +65,7 @@ class FrameworkRow:
     check: Callable[[Any], None] = lambda run: None  # raises ValueError for settings that do not fit
     unused: Callable[[Any], tuple[str, ...]] = lambda settings: ()  # names of settings without effect beside the others
     least_views: int = 2
-    contrasts_whole: bool = False  # whether it has `compare`, which `--contrast whole` needs
+    supports_grad_cache: bool = False  # whether it has `compare`, which `--grad-cache` needs
     tower_count: int = 1  # number of encoders, of different kinds of input
     has_target: bool = False  # whether views predict a target without gradient: a teacher's embeddings, or their own
     offers: tuple[str, ...] = ("pairs",)  # what its `Embeddings` offer an objective: pairs, embeddings, assignments

@@ -42,11 +42,18 @@ class MomentumSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RisingMomentumSettings(MomentumSettings):
+class ScheduledMomentumSettings(MomentumSettings):
     """The settings of frameworks whose momentum may follow a schedule."""
 
-    rising: bool = False
-    """Raise the momentum to 1 over the training, by half a cosine."""
+    momentum_schedule: str = setting(
+        "constant",
+        Rule(
+            choices=("constant", "cosine"),
+            recorded_as="rising",
+            recorded_values={"constant": False, "cosine": True},
+        ),
+    )
+    """constant, or cosine: the momentum rises to 1 over the run, along half a cosine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +71,8 @@ class MoCoSettings(MomentumSettings, QueueSettings):
 class MomentumFramework(Framework):
     """Query network and its exponential moving average θ_k ← m θ_k + (1-m) θ_q.
 
-    The average moves after each step, which is MoCo's own order: there it moves before the next keys are made. With `rising`,
-    m follows half a cosine to 1 over the training, an epoch at a time (BYOL, MoCo v3).
+    The average moves after each step, which is MoCo's own order: there it moves before the next keys are made. With a
+    cosine schedule, m follows half a cosine to 1 over the training, an epoch at a time (BYOL, MoCo v3).
     """
 
     ema_rate: Tensor
@@ -76,13 +83,13 @@ class MomentumFramework(Framework):
         projector: nn.Module,
         *,
         momentum: float,
-        rising: bool = False,
+        momentum_schedule: str = "constant",
         has_score: bool = False,
     ) -> None:
         super().__init__(encoder, projector, has_score=has_score)
         if not 0 <= momentum <= 1:
             raise ValueError(f"momentum: expected a number from 0 to 1, got {momentum!r}")
-        self.momentum, self.rising = momentum, rising
+        self.momentum, self.is_scheduled = momentum, momentum_schedule == "cosine"
         # 1 - m in a tensor, since a captured step reads it
         self.register_buffer("ema_rate", torch.tensor(1 - momentum), persistent=False)
         # Copied after batch norms were split, so that keys are normalised as queries are.
@@ -109,7 +116,7 @@ class MomentumFramework(Framework):
         """Move the key network towards the query network; its running statistics are its own."""
         # All parameters in one kernel; buffers (running statistics) are not averaged.
         keys, query = self.averaged_parameters()
-        if not self.rising:
+        if not self.is_scheduled:
             torch._foreach_lerp_(keys, query, 1 - self.momentum)
             return
         ahead = list(torch._foreach_sub(query, keys))
@@ -118,7 +125,7 @@ class MomentumFramework(Framework):
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
         """Let 1 - m fall to 0 as the training ends."""
-        if self.rising:
+        if self.is_scheduled:
             self.ema_rate.fill_((1 - self.momentum) * (1 + math.cos(math.pi * epoch / epochs)) / 2)
 
 

@@ -28,7 +28,7 @@ from contrapose.lab.frameworks.framework import (
     replace_oldest,
     separate_views,
 )
-from contrapose.lab.frameworks.momentum import MomentumFramework, RisingMomentumSettings
+from contrapose.lab.frameworks.momentum import MomentumFramework, ScheduledMomentumSettings
 from contrapose.lab.frameworks.protocols import SGD, SMALL_BATCH, TABLE8
 from contrapose.lab.networks.encoder import Encoder
 from contrapose.lab.networks.heads import predictor
@@ -47,7 +47,7 @@ class PredictorSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MomentumPredictorSettings(PredictorSettings, RisingMomentumSettings):
+class MomentumPredictorSettings(PredictorSettings, ScheduledMomentumSettings):
     """The settings of MoCo v3 and BYOL."""
 
 
@@ -70,10 +70,12 @@ class MomentumPredictor(MomentumFramework):
         predictor: nn.Module,
         *,
         momentum: float = 0.99,
-        rising: bool = False,
+        momentum_schedule: str = "constant",
         has_score: bool = False,
     ) -> None:
-        super().__init__(encoder, projector, momentum=momentum, rising=rising, has_score=has_score)
+        super().__init__(
+            encoder, projector, momentum=momentum, momentum_schedule=momentum_schedule, has_score=has_score
+        )
         self.predictor = predictor
 
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
@@ -172,7 +174,7 @@ def _build_momentum_predictor(
         parts.tower.projector,
         predictor(parts.tower.width, settings.predictor or 4096, last_norm=last_norm, bias=bias),
         momentum=settings.momentum,
-        rising=settings.rising,
+        momentum_schedule=settings.momentum_schedule,
         has_score=parts.has_score,
     )
 
@@ -219,7 +221,7 @@ _BYOL_PRESETS: dict[str, Settings] = {
     "cifar": {
         "head": "byol-cifar", "predictor": 1024, "momentum": 0.99, "loss": "simsiam", "views": "byol-cifar"},
     # lightly, with the authors' values for 100 epochs: 0.45 per 256 images, momentum from 0.99 to 1
-    "imagenet": {"head": "byol", "momentum": 0.99, "rising": True, "loss": "byol", "views": "byol", "lr": 0.45},
+    "imagenet": {"head": "byol", "momentum": 0.99, "momentum_schedule": "cosine", "loss": "byol", "views": "byol", "lr": 0.45},
     "imagenet100": TABLE8,
 }  # fmt: skip
 _SIMSIAM_PRESETS: dict[str, Settings] = {

@@ -19,7 +19,7 @@ from contrapose.lab.frameworks.framework import (
     global_crops,
     replace_oldest,
 )
-from contrapose.lab.frameworks.momentum import MomentumFramework, RisingMomentumSettings
+from contrapose.lab.frameworks.momentum import MomentumFramework, ScheduledMomentumSettings
 from contrapose.lab.frameworks.protocols import SGD
 from contrapose.lab.networks.encoder import Encoder
 from contrapose.lab.settings import Rule, Settings, setting
@@ -47,7 +47,7 @@ class SwAVSettings(PrototypeSettings, QueueSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DINOSettings(PrototypeSettings, RisingMomentumSettings):
+class DINOSettings(PrototypeSettings, ScheduledMomentumSettings):
     """The settings of DINO."""
 
 
@@ -168,9 +168,9 @@ class DINO(MomentumFramework):
         prototypes: int = 65536,
         frozen_epochs: int = 1,
         momentum: float = 0.996,
-        rising: bool = False,
+        momentum_schedule: str = "constant",
     ) -> None:
-        super().__init__(encoder, projector, momentum=momentum, rising=rising)
+        super().__init__(encoder, projector, momentum=momentum, momentum_schedule=momentum_schedule)
         self.prototypes = Prototypes(prototypes, width, frozen_epochs=frozen_epochs)
         self.teacher_prototypes = nn.Parameter(self.prototypes.weight.detach().clone(), requires_grad=False)
         self.register_buffer("center", torch.zeros(prototypes))
@@ -236,7 +236,7 @@ def _build_dino(parts: Parts, settings: DINOSettings) -> DINO:
         prototypes=settings.prototypes or 65536,
         frozen_epochs=settings.frozen_epochs,
         momentum=settings.momentum,
-        rising=settings.rising,
+        momentum_schedule=settings.momentum_schedule,
     )
 
 
@@ -269,9 +269,9 @@ _DINO_PRESETS: dict[str, Settings] = {
         "head": "dino-cifar", "prototypes": 2048, "frozen_epochs": 0, "momentum": 0.99,
         "loss": "dino(teacher_temperature=0.04)", "views": "dino-cifar"},
     # The authors' command for a ResNet-50: 0.03 per 256 images, eight local crops. They also clip the gradient of each
-    # parameter at 3, which --clip does to all of them together.
+    # parameter at 3, which --grad-clip does to all of them together.
     "imagenet": {
-        **SGD, "head": "dino", "prototypes": 65536, "frozen_epochs": 1, "momentum": 0.996, "rising": True,
+        **SGD, "head": "dino", "prototypes": 65536, "frozen_epochs": 1, "momentum": 0.996, "momentum_schedule": "cosine",
         "loss": "dino(teacher_temperature=0.04)", "views": "dino+local8", "lr": 0.03},
     "imagenet100": {"lr": 0.015, "batch": 128, "epochs": 400},
 }  # fmt: skip

@@ -85,7 +85,7 @@ ROWS = (
         settings=SimCLRSettings,
         build=_build,
         negatives=other_views_of_batch,
-        contrasts_whole=True,
+        supports_grad_cache=True,
         offers=("pairs", "embeddings"),
         losses={
             "barlow_twins": _REDUNDANCY,
@@ -103,6 +103,6 @@ ROWS = (
         build=_build_simcse,
         negatives=_second_and_further_views,
         check=_check_two_views,
-        contrasts_whole=True,
+        supports_grad_cache=True,
     ),
 )

@@ -91,7 +91,7 @@ ROWS = (
         build=_build,
         negatives=_other_samples,
         check=_check,
-        contrasts_whole=True,
+        supports_grad_cache=True,
         tower_count=2,
     ),
 )

@@ -34,7 +34,7 @@ class JointEvaluation(Protocol):
 
 
 class RecordedEvaluation(Protocol):
-    """A measure of `Run.record` that only one modality has, written NAME:ARGUMENT@EPOCHS."""
+    """A measure of `Run.extra_metrics` that only one modality has, written NAME:ARGUMENT@EPOCHS."""
 
     @property
     def argument(self) -> str:

@@ -51,7 +51,7 @@ class DataSettings:
     index:FILE (docs/images.md); empty: as it is."""
     probe: str = setting("all", Rule(choices=("all", "train")))
     """What test images are classified by: all labelled training images, or those left by `imbalance` (train)."""
-    probe_data: str = ""
+    eval_data: str = setting("", Rule(recorded_as="probe_data"))
     """Evaluate on another data set, by its name or path: its training images classify its test images; empty: on --data."""
 
 
@@ -236,7 +236,7 @@ class Modality(ABC, Generic[V]):
     joint_evaluation: ClassVar[JointEvaluation | None] = None
     """How two towers are evaluated together; None if the modality has one tower."""
     recorded: ClassVar[Mapping[str, RecordedEvaluation]] = MappingProxyType({})
-    """Measures of `Run.record` that no other kind of data has, by name."""
+    """Measures of `Run.extra_metrics` that no other kind of data has, by name."""
     downstream: ClassVar[Mapping[str, DownstreamEvaluation]] = MappingProxyType({})
     """Evaluations of a trained run on other data that no other kind of data has, by name."""
     unscored: ClassVar[str] = "has no labelled training and test samples to score with"

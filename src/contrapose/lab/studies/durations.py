@@ -13,7 +13,7 @@ from contrapose.lab.studies.files import data_name
 from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.training import Run
 
-# Settings that decide how long an epoch takes; runs that agree in them are alike.
+# Settings that decide how long an epoch takes, by their names in run.json; runs that agree in them are alike.
 _SPEED = (
     "limit", "imbalance", "views", "size", "view_count", "encoder", "framework", "symmetric", "norm_splits", "batch",
     "accumulate", "contrast", "precision",

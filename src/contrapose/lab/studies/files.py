@@ -2,7 +2,7 @@
 
 The settings of a `StudyData` hold names in place of paths, until a plan fills in what the user gave:
 
-probe_data   NAME            images to evaluate on during training
+eval_data   NAME            images to evaluate on during training
 encoder      hf:NAME         folder of the encoder to start from, or the name of another encoder, such as minilm
 record       sts:NAME@1      scored sentence pairs, by which the best step is chosen
 """
@@ -30,10 +30,10 @@ def data_name(path: str) -> str:
 def needed_files(changes: Settings) -> dict[str, str]:
     """Return the files that the settings name, each with what it is of a data set {}.
 
-    >>> needed_files({"encoder": "hf:bert", "record": ("sts:pairs@1", "entropy:2@1")})
+    >>> needed_files({"encoder": "hf:bert", "extra_metrics": ("sts:pairs@1", "entropy:2@1")})
     {'bert': 'the encoder that is trained on {}', 'pairs': 'the file of pairs that choose the best step on {}'}
     """
-    files = {changes["probe_data"]: IMAGES} if "probe_data" in changes else {}
+    files = {changes["eval_data"]: IMAGES} if "eval_data" in changes else {}
     encoder = str(changes.get("encoder", ""))
     if encoder.startswith(_FOLDER):
         files[encoder.removeprefix(_FOLDER)] = ENCODER
@@ -43,14 +43,14 @@ def needed_files(changes: Settings) -> dict[str, str]:
 def with_paths(changes: Settings, paths: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings with the user's paths in place of the names of files."""
     filled = dict(changes)
-    if "probe_data" in filled:
-        filled["probe_data"] = paths.get(filled["probe_data"], filled["probe_data"])
+    if "eval_data" in filled:
+        filled["eval_data"] = paths.get(filled["eval_data"], filled["eval_data"])
     path = paths.get(str(filled.get("encoder", "")).removeprefix(_FOLDER))
     if path is not None:
         filled["encoder"] = path if _is_encoder(path) else f"{_FOLDER}{path}"
-    if "record" in filled:
-        filled["record"] = tuple(
-            _filled(item, paths) if item.startswith(_SCORED) else item for item in filled["record"]
+    if "extra_metrics" in filled:
+        filled["extra_metrics"] = tuple(
+            _filled(item, paths) if item.startswith(_SCORED) else item for item in filled["extra_metrics"]
         )
     return filled
 
@@ -62,7 +62,7 @@ def without_missing_files(changes: Settings, paths: Mapping[str, str]) -> dict[s
     if str(kept.get("encoder", "")).removeprefix(_FOLDER) in missing:
         del kept["encoder"]
     if any(_pairs(item) in missing for item in _records_of_pairs(kept)):
-        del kept["record"]
+        del kept["extra_metrics"]
         kept.pop("keep_best", None)  # it is a number of these records
     return kept
 
@@ -82,7 +82,7 @@ def _filled(item: str, paths: Mapping[str, str]) -> str:
 
 
 def _records_of_pairs(changes: Settings) -> list[str]:
-    return [item for item in changes.get("record", ()) if item.startswith(_SCORED)]
+    return [item for item in changes.get("extra_metrics", ()) if item.startswith(_SCORED)]
 
 
 def _pairs(item: str) -> str:

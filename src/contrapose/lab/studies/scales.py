@@ -26,15 +26,15 @@ _WORDS = {
     "head": "projector",
     "width": "width of the embeddings",
     "predictor": "width of the predictor",
-    "rising": "rise of the momentum",
-    "gamma": "factor of the schedule's drops",
+    "momentum_schedule": "rise of the momentum",
+    "lr_drop": "factor of the schedule's drops",
     "loss": "values in the loss",
     "keep": "kept epochs",
-    "record": "recorded measures",
+    "extra_metrics": "recorded measures",
     "constant_predictor_lr": "learning rate of the predictor",
 }
 # Settings that follow from the data or from the epochs, and how often a run is evaluated.
-_IGNORED = ("data", "classes", "probe_data", "stream", "milestones", "seed", "knn_every")
+_IGNORED = ("data", "classes", "eval_data", "stream", "milestones", "seed", "knn_every")
 _MOST_VALUES = 2  # more values of one setting than this are shown as a range
 Change = tuple[Any, Any]  # a setting's value in the paper, and at the scale
 

@@ -123,7 +123,7 @@ def choose_score(run: Run, split: Split) -> Score:
     if split.probe is not None and split.test is not None:
         return KNN
     own = run.kind.recorded
-    for measure in recorded_measures(run.record, own):
+    for measure in recorded_measures(run.extra_metrics, own):
         if measure.own and (task := own[measure.own].score(measure.argument)):
             return sts_score(task)
     raise ValueError(f"data: {run.data} {run.kind.unscored}")

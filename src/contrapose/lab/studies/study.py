@@ -126,7 +126,7 @@ class Study:
     differences: tuple[str, ...] = ()  # what remains different from the paper at the paper scale, a sentence each
     diagram: bool = False  # a drawing, a taxonomy or a cross-reference: there is nothing to measure
     base: Settings = field(default_factory=dict)  # settings of its own, used instead of or on top of a preset
-    # Values that fill the {placeholders} of a loss and of `record`, by data set: those that the paper tunes.
+    # Values that fill the {placeholders} of a loss and of `extra_metrics`, by data set: those that the paper tunes.
     loss_values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
@@ -306,7 +306,7 @@ class Plan:
         if self.scale == "smoke":
             settings |= {**changes, **(study.kind.smoke_settings or SMOKE), **_smoke_changes(changes)}
             settings |= {name: min(settings[name], most) for name, most in _SMALL_VALUES.items() if name in settings}
-            settings["record"] = tuple(_short_probe(item) for item in settings.get("record", ()))
+            settings["extra_metrics"] = tuple(_short_probe(item) for item in settings.get("extra_metrics", ()))
         elif self.scale in ("short", "small"):
             settings |= {**SMALL, **self.scale_settings, **changes, **self._settings_at_scale(row)}
             settings["knn_every"] = max(1, settings["epochs"] // 10)
@@ -319,7 +319,7 @@ class Plan:
         if study.loss_values:
             values = self._loss_values(study_data)
             settings["loss"] = settings["loss"].format(**values)
-            settings["record"] = tuple(item.format(**values) for item in settings.get("record", ()))
+            settings["extra_metrics"] = tuple(item.format(**values) for item in settings.get("extra_metrics", ()))
         return Run(**{**settings, "data": study_data.data, "seed": seed})
 
     @property
@@ -358,7 +358,7 @@ class Plan:
 
 
 def _short_probe(item: str) -> str:
-    """Return an item of `Run.record` with a short linear probe, "linear:PROBE:5@10"."""
+    """Return an item of `Run.extra_metrics` with a short linear probe, "linear:PROBE:5@10"."""
     return item.replace("@", f":{SMOKE_PROBE_EPOCHS}@") if item.startswith("linear") else item
 
 

@@ -40,7 +40,7 @@ _IN_SIMCLR: Mapping[str, Mapping[str, Settings]] = {
         # go. Batch and epochs are those of DySTreSS's Table 9; 500 of its steps are 1.28 epochs.
         "cifar": {
             "head": "w-mse", "loss": "w_mse(size=128)", "views": "w-mse-cifar", "optimiser": "adam", "lr": 3e-3,
-            "weight_decay": 1e-6, "schedule": "step", "milestones": (150, 175), "gamma": 0.2, "warmup": 1.28},
+            "weight_decay": 1e-6, "schedule": "step", "milestones": (150, 175), "lr_drop": 0.2, "warmup": 1.28},
         # lightly: four views and 0.1 times the root of the batch size; its head has a third layer
         "imagenet": {
             "head": "w-mse", "loss": "w_mse(size=128)", "views": "w-mse", "view_count": 4, "lr": 0.1 * math.sqrt(256)},

@@ -60,7 +60,7 @@ def prepare_other(
         limit=0,
         imbalance="",
         probe="all",
-        probe_data="",
+        eval_data="",
         hold_out=run.hold_out if hold_out is None else hold_out,
     )
     return settings.kind.load_for_evaluation(settings, root, settings.view_maker(folder), encoder=settings.encoder)

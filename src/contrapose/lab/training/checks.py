@@ -27,9 +27,11 @@ def check_samples(run: Run, split: Split) -> None:
             f"framework: {run.framework} would take the negatives of {run.data} for positives; use --framework simcse, or two "
             "--columns"
         )
-    if run.record and run.kind.tower_count > 1:
-        raise ValueError(f"record: {run.record[0]} is for runs with one encoder, and one on {noun} has two")
-    check_record(run.record, split, run.batch, run.kind.recorded)
+    if run.extra_metrics and run.kind.tower_count > 1:
+        raise ValueError(
+            f"extra_metrics: {run.extra_metrics[0]} is for runs with one encoder, and one on {noun} has two"
+        )
+    check_record(run.extra_metrics, split, run.batch, run.kind.recorded)
     # The bank is as large as the data set, so the run alone could not check this.
     if FRAMEWORKS[run.framework].negatives(run, run.view_maker().count) is None:
         check_hardest(run, size - 1)
@@ -42,7 +44,8 @@ def _check_batch(run: Run, size: int) -> None:
         raise ValueError(
             f"batch: {step} {noun} for a step are more than the {size} of the data set (--batch {fits} would do)"
         )
-    if step * run.parts > size:
+    if step * run.epoch_slices > size:
         raise ValueError(
-            f"parts: {run.parts} parts of {size} {noun} are too small for a step of {step} (--parts {size // step} would do)"
+            f"epoch_slices: {run.epoch_slices} slices of {size} {noun} are too small for a step of {step} "
+            f"(--epoch-slices {size // step} would do)"
         )

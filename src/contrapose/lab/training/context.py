@@ -65,7 +65,7 @@ class StepContext:
     def order(self, epoch: int) -> Tensor:
         """Return the samples of an epoch, counted from 0, in their order; those that do not fill a step are left out."""
         # With several parts, a pass over the data in one random order is divided into as many epochs.
-        passes, part = divmod(epoch, self.run.parts)
+        passes, part = divmod(epoch, self.run.epoch_slices)
         count = self.steps_per_epoch * self.run.accumulate * self.run.batch
         order = permutation(self.samples, self.run.seed, passes, device=self.device)
         return order[part * count : (part + 1) * count]

@@ -75,7 +75,7 @@ def _consequence(before: Run, after: Run) -> str:
 def schedules_over_the_run(run: Run) -> list[str]:
     """Return the quantities that depend on the number of epochs. Temperature schedules do not: they have periods of their own."""
     schedules = ["learning rate"] if run.schedule == "cosine" else []
-    return schedules + (["momentum"] if run.rising else [])
+    return schedules + (["momentum"] if run.momentum_schedule == "cosine" else [])
 
 
 def record_extension(before: Run, after: Run, folder: Path, step: int, steps_per_epoch: int) -> str:

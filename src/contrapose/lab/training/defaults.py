@@ -98,7 +98,7 @@ def _choose(run: Run, device: torch.device, world_size: int) -> tuple[dict[str, 
         chosen["batch"] -= chosen["batch"] % world_size  # the processes share a batch equally
     run = replace(run, **chosen)
     if "epochs" in names and "epochs" not in chosen:
-        chosen["epochs"] = _epochs(suggestion.samples // (run.batch * run.accumulate * run.parts), device)
+        chosen["epochs"] = _epochs(suggestion.samples // (run.batch * run.accumulate * run.epoch_slices), device)
     if "lr" in names and "lr" not in chosen:
         chosen["lr"] = _learning_rate(run)
     return chosen, suggestion.description

@@ -46,10 +46,10 @@ class EagerSteps:
         context.network.train()
         set_learning_rate(context.optimiser, learning_rate(run, number, context.steps_per_epoch))
         context.optimiser.zero_grad()
-        value, samples = self._whole(batches) if run.contrast == "whole" else self._separate(batches)
+        value, samples = self._whole(batches) if run.grad_cache else self._separate(batches)
         self._average_criterion()
         scaler.unscale_(context.optimiser)  # clipping and the check below need the true gradient
-        norm = gradient_norm(context.parameters(), run.clip)
+        norm = gradient_norm(context.parameters(), run.grad_clip)
         # An infinite gradient is ordinary in fp16: the scaler skips the step and lowers its factor.
         if not math.isfinite(value) or not (bool(norm.isfinite()) or scaler.is_enabled()):
             what = "loss" if not math.isfinite(value) else "gradient"

@@ -25,7 +25,9 @@ class EpochEvaluation:
     def due(self, epoch: int) -> tuple[bool, list[RecordedMeasure]]:
         """Return whether the weights after an epoch are evaluated, and the further measures of its record."""
         measures = [
-            m for m in recorded_measures(self.run.record, self.run.kind.recorded) if m.is_due(epoch, self.run.epochs)
+            m
+            for m in recorded_measures(self.run.extra_metrics, self.run.kind.recorded)
+            if m.is_due(epoch, self.run.epochs)
         ]
         return epoch % self.run.knn_every == 0 or epoch == self.run.epochs, measures
 

@@ -22,7 +22,7 @@ def check_framework(run: Any) -> None:
     _check_towers(run)
     row.check(run)
     _check_takes(run)
-    _check_contrast(run)
+    _check_grad_cache(run)
     if run.view_count < row.least_views:
         raise ValueError(
             f"view_count: {run.framework} needs at least {row.least_views} views of each image, got {run.view_count}"
@@ -77,15 +77,15 @@ def _check_takes(run: Any) -> None:
     raise ValueError(f"loss: {run.loss} takes the {traits.takes} of one network, and {row.name} has two; {hint}")
 
 
-def _check_contrast(run: Any) -> None:
-    """Refuse to contrast a step as a whole where that is impossible, or where it would change nothing but the name."""
-    if run.contrast == "separate":
+def _check_grad_cache(run: Any) -> None:
+    """Refuse GradCache where it is impossible, or where it would change nothing but the name."""
+    if not run.grad_cache:
         return
     if run.accumulate == 1:
-        raise ValueError("contrast: whole is for steps of several batches; set --accumulate to at least 2")
-    supported = [row.name for row in FRAMEWORKS.values() if row.contrasts_whole]
+        raise ValueError("grad_cache: it is for steps of several batches; set --accumulate to at least 2")
+    supported = [row.name for row in FRAMEWORKS.values() if row.supports_grad_cache]
     if run.framework not in supported:
-        raise ValueError(f"contrast: whole is for {', '.join(supported)}; the framework is {run.framework}")
+        raise ValueError(f"grad_cache: it is for {', '.join(supported)}; the framework is {run.framework}")
 
 
 def _check_other_frameworks(run: Any) -> None:

@@ -39,7 +39,7 @@ def graph_obstacle(context: StepContext) -> str:
     """Return why this run cannot be captured in a CUDA graph; empty if it can."""
     if context.device.type != "cuda":
         return "there is no GPU"
-    if context.run.contrast == "whole":
+    if context.run.grad_cache:
         return "the batches of a step are contrasted as a whole, and encoded twice"
     if context.world_size > 1:
         return f"{context.world_size} processes exchange embeddings within a step"
@@ -117,7 +117,7 @@ class TensorStep:
             join()
             self._keep(coming)
             values.append(loss.detach())
-        value, norm = sum(values[1:], values[0]), gradient_norm(context.parameters(), run.clip)
+        value, norm = sum(values[1:], values[0]), gradient_norm(context.parameters(), run.grad_clip)
         both = value + norm
         torch.maximum(self.failed, (both - both != 0).float(), out=self.failed)  # stays 1 from then on
         context.optimiser.step()

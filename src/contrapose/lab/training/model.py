@@ -228,9 +228,9 @@ class Model(nn.Module):
         return {f"{kind}:{name}{suffix}": scores.get(score) for score, kind in PROBE_SCORES.items()}
 
     def take(self, measure: RecordedMeasure, split: Split) -> dict[str, float]:
-        """Return a measure of `Run.record` of the weights as they are now, by its names in the records.
+        """Return a measure of `Run.extra_metrics` of the weights as they are now, by its names in the records.
 
-        measure   one of `recorded_measures(run.record, run.kind.recorded)`
+        measure   one of `recorded_measures(run.extra_metrics, run.kind.recorded)`
         split     data sets, such as `prepare(run)`
         """
         if measure.own:

@@ -79,5 +79,5 @@ def learning_rate(run: Run, step: int, steps_per_epoch: int) -> float:
         return run.lr * max(0.0, (total - step) / max(1.0, total - warm))
     if run.schedule == "step":
         epoch = step // steps_per_epoch
-        return run.lr * run.gamma ** sum(epoch >= milestone for milestone in run.milestones)
+        return run.lr * run.lr_drop ** sum(epoch >= milestone for milestone in run.milestones)
     return run.lr

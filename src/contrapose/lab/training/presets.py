@@ -63,8 +63,9 @@ _SIMCLR: Settings = {
     "knn": 200,
 }  # fmt: skip
 _MOCO_V3: Settings = {
-    "data": "imagenet", "views": "moco-v3", "encoder": "resnet50-zero", "head": "moco-v3", "framework": "moco-v3", "rising": True,
-    "loss": "moco_v3", "optimiser": "lars-moco", "warmup": 10.0, "batch": 4096, "precision": "bf16", "knn": 200,
+    "data": "imagenet", "views": "moco-v3", "encoder": "resnet50-zero", "head": "moco-v3", "framework": "moco-v3",
+    "momentum_schedule": "cosine", "loss": "moco_v3", "optimiser": "lars-moco", "warmup": 10.0, "batch": 4096,
+    "precision": "bf16", "knn": 200,
 }  # fmt: skip
 # What MoCo v3 changes with the number of epochs; the learning rates are 0.6, 0.3 and 0.3 per 256 images.
 _MOCO_V3_LENGTHS: Mapping[int, Settings] = {

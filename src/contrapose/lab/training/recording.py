@@ -63,7 +63,7 @@ class RecordedMeasure:
 
 
 def recorded_measures(items: tuple[str, ...], own: OwnMeasures = MappingProxyType({})) -> list[RecordedMeasure]:
-    """Return the measures of a run's setting `record`; raise ValueError for an item that is not one.
+    """Return the measures of a run's setting `extra_metrics`; raise ValueError for an item that is not one.
 
     own   those that only the run's modality has
     """
@@ -72,7 +72,7 @@ def recorded_measures(items: tuple[str, ...], own: OwnMeasures = MappingProxyTyp
     # Their entries in the records would have one name.
     repeated = next((m.text for m, name in zip(measures, names, strict=True) if names.count(name) > 1), None)
     if repeated is not None:
-        raise ValueError(f"record: expected each measure once, got {repeated!r} beside another of its kind")
+        raise ValueError(f"extra_metrics: expected each measure once, got {repeated!r} beside another of its kind")
     return measures
 
 
@@ -83,12 +83,14 @@ def check_record(items: tuple[str, ...], split: Split, batch: int, own: OwnMeasu
     for measure in recorded_measures(items, own):
         size = measure.batch or batch
         if measure.probe and not labelled:
-            raise ValueError(f"record: {measure.text} needs labelled training and test images, and the data has none")
+            raise ValueError(
+                f"extra_metrics: {measure.text} needs labelled training and test images, and the data has none"
+            )
         if measure.own:
             own[measure.own].check(measure.argument)
         elif not measure.probe and not 3 <= size <= samples:
             raise ValueError(
-                f"record: {measure.text} has mini-batches of {size}, and there are {samples} held-out images "
+                f"extra_metrics: {measure.text} has mini-batches of {size}, and there are {samples} held-out images "
                 f"(entropy:{measure.t_neg:g}:{max(3, samples // 2)}@{measure.every} would do)"
             )
 
@@ -102,11 +104,11 @@ def _parse(item: str, own: OwnMeasures) -> RecordedMeasure:
     if found is None:
         others = "".join(f", {name}:{measure.argument}" for name, measure in own.items())
         raise ValueError(
-            "record: expected MEASURE@EPOCHS with linear:PROBE, linear:PROBE:EPOCHS, entropy:T, entropy:T:M (M from 3 on)"
+            "extra_metrics: expected MEASURE@EPOCHS with linear:PROBE, linear:PROBE:EPOCHS, entropy:T, entropy:T:M (M from 3 on)"
             f"{others}, such as linear:cacr@10 or entropy:2:768@1, got {item!r}"
         )
     probe, t_neg, batch, every = found["probe"], found["t_neg"], found["batch"], int(found["every"])
     if probe is not None:
-        check_known("record", probe, PROBES)
+        check_known("extra_metrics", probe, PROBES)
         return RecordedMeasure(text=found[0], every=every, probe=probe, probe_epochs=int(found["probe_epochs"] or 0))
     return RecordedMeasure(text=found[0], every=every, t_neg=float(t_neg), batch=int(batch or 0))

@@ -13,7 +13,7 @@ from typing import Any
 from contrapose.lab.frameworks import FRAMEWORKS, FrameworkSettings
 from contrapose.lab.modalities import MODALITIES, DataSettings, Modality, ViewMaker, modality
 from contrapose.lab.networks.heads import HEADS
-from contrapose.lab.settings import Rule, rule_of, setting
+from contrapose.lab.settings import Rule, from_recorded, recorded_name, rule_of, setting, to_recorded
 from contrapose.lab.training.framework_checks import check_framework
 from contrapose.lab.training.method_settings import method_name
 from contrapose.lab.training.setting_checks import check_types, check_values, list_settings
@@ -26,17 +26,17 @@ from contrapose.validate import check_known
 ADDED: dict[str, Any] = {
     **{f.name: f.default for f in fields(FrameworkSettings) if not rule_of(f).always_recorded},
     "modality": "images",
-    "contrast": "separate",
+    "grad_cache": False,
     "size": 0,
     "hold_out": 0.2,
     "skip_broken": False,
     "max_megapixels": 100.0,
     "metrics_on": "test",
-    "probe_data": "",
-    "record": (),
+    "eval_data": "",
+    "extra_metrics": (),
     "keep": (),
     "columns": (),
-    "parts": 1,
+    "epoch_slices": 1,
     "keep_best": "",
     "threads": 0,
 }
@@ -89,29 +89,29 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
     weight_decay: float = 1e-4
     """Weight decay."""
     schedule: str = setting("cosine", Rule(choices=("cosine", "linear", "step", "constant")))
-    """cosine or linear to zero, step (× gamma at milestones) or constant."""
+    """cosine or linear to zero, step (× --lr-drop at milestones) or constant."""
     warmup: float = 1.0
     """Epochs of linear warm-up."""
     milestones: tuple[int, ...] = ()
     """Epochs at which the step schedule drops."""
-    gamma: float = 0.1
-    """Factor of each drop."""
+    lr_drop: float = setting(0.1, Rule(recorded_as="gamma"))
+    """Factor of the learning rate at each milestone."""
     epochs: int = setting(0, Rule(least=1))
     """Passes over the data; 0: chosen for the number of images and the device."""
-    parts: int = setting(1, Rule(least=1))
-    """Parts of a pass over the data, each of which counts as an epoch: large data is evaluated more often."""
+    epoch_slices: int = setting(1, Rule(least=1, recorded_as="parts"))
+    """Slices of a pass over the data, each of which counts as an epoch: large data is evaluated more often."""
     batch: int = setting(0, Rule(least=2))
     """Images in a batch; 0: chosen for the data and the device."""
     accumulate: int = setting(1, Rule(least=1))
-    """Batches of one step. By default their gradients are averaged, which adds no negatives (see --contrast)."""
-    contrast: str = setting("separate", Rule(choices=("separate", "whole")))
-    """With --accumulate: separate contrasts each batch on its own; whole contrasts all images of the step with each other, as in
-    one large batch, with the memory of a small one. It encodes every image twice (GradCache), and batch norms still use the
+    """Batches of one step. By default their gradients are averaged, which adds no negatives (see --grad-cache)."""
+    grad_cache: bool = setting(False, Rule(recorded_as="contrast", recorded_values={False: "separate", True: "whole"}))
+    """With --accumulate: contrast all images of the step with each other, as in one large batch, with the memory of a small one
+    (GradCache). Otherwise each batch is contrasted on its own. It encodes every image twice, and batch norms still use the
     statistics of a small batch."""
     precision: str = setting("fp32", Rule(choices=("fp32", "bf16", "fp16")))
     """fp32, bf16 or fp16 autocast in the encoder. Losses are computed in fp32; on a GPU the similarities of bf16 embeddings
     are bf16 products, summed in fp32."""
-    clip: float = 0.0
+    grad_clip: float = setting(0.0, Rule(recorded_as="clip"))
     """Largest norm of the gradient; 0: not clipped."""
     knn: int = setting(20, Rule(least=1))
     """Neighbours in the kNN evaluation."""
@@ -122,7 +122,7 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
     encoder_NAME, the encoder's; 0: none."""
     metrics_on: str = setting("test", Rule(choices=("test", "train")))
     """Images that --metrics are drawn from: test, or train (those that the run is trained on)."""
-    record: tuple[str, ...] = ()
+    extra_metrics: tuple[str, ...] = setting((), Rule(recorded_as="record"))
     """Further measures in the records, as MEASURE@EPOCHS: linear:PROBE@10 (accuracy of a linear probe after every 10 epochs and
     after the last; `evaluate --help` lists the probes), entropy:T@1 (CACR's conditional entropy with t⁻ = T, of all test
     images, after each epoch), sts:FILE@1 (for texts: Spearman's correlation on the pairs of split dev in a file as of
@@ -139,7 +139,7 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
     """Decides weights, order and augmentation."""
 
     def __post_init__(self) -> None:
-        for name in ("data", "probe_data"):
+        for name in ("data", "eval_data"):
             if isinstance(getattr(self, name), Path):
                 self._set(name, str(getattr(self, name)))
         check_types(self)
@@ -147,7 +147,7 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
         if not self.data:
             raise ValueError("data: expected a name or a path, got nothing")
         self._set("data", str(Path(self.data)))  # my-images/ and my-images are one run
-        self._set("probe_data", self.probe_data and str(Path(self.probe_data)))
+        self._set("eval_data", self.eval_data and str(Path(self.eval_data)))
         for name in list_settings(self):
             self._set(name, tuple(getattr(self, name)))  # so that a list gives the run the same name
         for name, value in _BUILT_IN.get(self.data, {}).items():
@@ -176,7 +176,7 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
     @property
     def contrast_size(self) -> int:
         """Number of images that are contrasted with each other."""
-        return self.batch * self.accumulate if self.contrast == "whole" else self.batch
+        return self.batch * self.accumulate if self.grad_cache else self.batch
 
     @property
     def kind(self) -> Modality[Any]:
@@ -212,7 +212,10 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
     @classmethod
     def read(cls, description: Mapping[str, Any]) -> Run:
         """Return the run that `describe` described, now or before some settings were added."""
-        return cls(**{**ADDED, **description})
+        known = {recorded_name(field): field for field in fields(cls)}
+        unknown = {name: value for name, value in description.items() if name not in known}
+        given = {f.name: from_recorded(f, description[name]) for name, f in known.items() if name in description}
+        return cls(**{**ADDED, **given, **unknown})  # Python refuses what is unknown
 
     @classmethod
     def load(cls, path: Path) -> Run:
@@ -234,9 +237,9 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
         """Raise ValueError unless a run.json has the settings of a run, whose values are checked when it is created."""
         if not isinstance(description, dict):
             raise ValueError(f"expected an object, got {type(description).__name__}")
-        settings = {field.name for field in fields(cls)}
-        unknown = sorted(description.keys() - settings)
-        missing = sorted(settings - description.keys() - ADDED.keys())
+        names = {recorded_name(field): field.name for field in fields(cls)}
+        unknown = sorted(description.keys() - names.keys())
+        missing = sorted(name for name in names.keys() - description.keys() if names[name] not in ADDED)
         if unknown or missing:
             raise ValueError(
                 f"unknown settings: {', '.join(unknown) or 'none'}, missing settings: {', '.join(missing) or 'none'}"
@@ -244,7 +247,12 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
 
     def describe(self) -> dict[str, Any]:
         """Return the settings as JSON has them."""
-        settings = {name: value for name, value in vars(self).items() if name not in ADDED or value != ADDED[name]}
+        values = [(field, getattr(self, field.name)) for field in fields(self)]
+        settings = {
+            recorded_name(field): to_recorded(field, value)
+            for field, value in values
+            if field.name not in ADDED or value != ADDED[field.name]
+        }
         return json.loads(json.dumps(settings))  # type: ignore[no-any-return]
 
     @property

@@ -55,10 +55,10 @@ def check_values(run: Any) -> None:
         _check_value(field, getattr(run, field.name), is_auto=field.name in run.auto_settings)
     if run.hold_out >= 1:
         raise ValueError(f"hold_out: expected a share below 1, such as 0.2, got {run.hold_out!r}")
-    if run.probe_data and run.probe == "train":
-        raise ValueError(f"probe: train learns from the training images, but probe_data is {run.probe_data}; use one")
+    if run.eval_data and run.probe == "train":
+        raise ValueError(f"probe: train learns from the training images, but eval_data is {run.eval_data}; use one")
     run.kind.check_settings(run)
-    recorded_measures(run.record, run.kind.recorded)  # refuses an unknown one
+    recorded_measures(run.extra_metrics, run.kind.recorded)  # refuses an unknown one
     last = math.inf if "epochs" in run.auto_settings else run.epochs
     for epoch in run.keep:
         if not 1 <= epoch <= last:

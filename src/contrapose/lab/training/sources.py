@@ -141,10 +141,10 @@ def load_own_data(run: Run, folder: Path, root: Path | None, say: Callable[[str]
     recorded, starts, paths = recorded_data(folder), starting_points(folder), find_data(run, folder)
     rule, _, file = run.imbalance.rpartition(":")
     imbalance = f"index:{find_file(file, folder)}" if rule == "index" else run.imbalance
-    other = run.probe_data and next(
-        (str(s / run.probe_data) for s in starts if (s / run.probe_data).exists()), run.probe_data
+    other = run.eval_data and next(
+        (str(s / run.eval_data) for s in starts if (s / run.eval_data).exists()), run.eval_data
     )
-    run = replace(run, classes=find_file(run.classes, folder), imbalance=imbalance, probe_data=other)
+    run = replace(run, classes=find_file(run.classes, folder), imbalance=imbalance, eval_data=other)
     root = root and next((start / root for start in starts if (start / root).is_dir()), root)
     splits = []
     for path in paths or [run.data]:

@@ -128,7 +128,7 @@ class Trainer:
         # The weights are drawn on the CPU, so that a seed gives the same ones on any device.
         network = build(replace(run, init=find_file(run.init, self.folder)), samples).to(self.device)
         run.kind.prepare(network)
-        learner: nn.Module = Embed(network) if run.contrast == "whole" else network
+        learner: nn.Module = Embed(network) if run.grad_cache else network
         if self.world_size > 1:
             learner = distributed(learner, self.device)
         criterion = build_loss(run, samples).to(self.device)
@@ -147,7 +147,7 @@ class Trainer:
             samples=samples,
             ids=None if ids is None else ids.to(self.device),
             labels=labels.to(self.device) if run.needs_labels and labels is not None else None,
-            steps_per_epoch=samples // (run.batch * run.accumulate * run.parts),
+            steps_per_epoch=samples // (run.batch * run.accumulate * run.epoch_slices),
             rank=self.rank,
             world_size=self.world_size,
             say=self.say,

@@ -22,9 +22,9 @@ def test_settings_of_simcse(name: str) -> None:
     assert (run.modality, run.framework, run.head, run.views, run.size) == ("text", "simcse", "simcse", "dropout", 32)
     assert (run.optimiser, run.lr, run.schedule, run.warmup, run.weight_decay) == ("adamw", 3e-5, "linear", 0.0, 0.0)
     # One pass over a million sentences, with an evaluation every 125 steps.
-    assert run.epochs == run.parts
-    assert 1_000_000 // (run.batch * run.parts) == 125
-    assert (run.record, run.keep_best) == (("sts:sts.tsv@1",), "stsb_dev")
+    assert run.epochs == run.epoch_slices
+    assert 1_000_000 // (run.batch * run.epoch_slices) == 125
+    assert (run.extra_metrics, run.keep_best) == (("sts:sts.tsv@1",), "stsb_dev")
 
 
 def test_the_table_has_nine_rows() -> None:

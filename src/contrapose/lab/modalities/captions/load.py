@@ -22,7 +22,7 @@ from contrapose.lab.modalities.text.sentences import Sentences
 from contrapose.lab.modalities.text.tokens import tokenise
 
 _MOST_HELD_OUT = 1000  # images, as in the usual protocol of Flickr30k and COCO
-_OF_CLASSES = ("classes", "imbalance", "probe_data")
+_OF_CLASSES = ("classes", "imbalance", "eval_data")
 
 
 @dataclass(frozen=True)

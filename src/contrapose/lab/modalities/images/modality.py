@@ -105,12 +105,12 @@ class ImageModality(Modality[Views]):
         if settings.stream and not self.can_stream(settings.data):
             raise ValueError(f"stream: only a folder of images can be streamed, got {settings.data}")
         # With other data to evaluate on, nothing needs to be held out of the training.
-        held_out = 0.0 if settings.probe_data else settings.hold_out
+        held_out = 0.0 if settings.eval_data else settings.hold_out
         split = load(settings.data, limit=settings.limit, root=root, classes=settings.classes, hold_out=held_out)
-        if settings.probe_data:
-            check_name(settings.probe_data, "probe_data")
-            other = load(settings.probe_data, root=root, hold_out=settings.hold_out)
-            split = _evaluated_on(split, other, settings.probe_data)
+        if settings.eval_data:
+            check_name(settings.eval_data, "eval_data")
+            other = load(settings.eval_data, root=root, hold_out=settings.hold_out)
+            split = _evaluated_on(split, other, settings.eval_data)
         split = with_limit(split, settings.max_megapixels)
         if settings.skip_broken:
             split = without_broken(split, views.recipes[0])
@@ -183,7 +183,7 @@ class ImageModality(Modality[Views]):
 def _evaluated_on(split: Split, other: Split, name: str) -> Split:
     """Return the training images of `split` with the labelled images of `other` to evaluate on."""
     if other.probe is None or other.test is None:
-        raise ValueError(f"probe_data: expected labelled training and test images, but {name} has none")
+        raise ValueError(f"eval_data: expected labelled training and test images, but {name} has none")
     own_notes = (note for note in split.notes if NO_SCORE not in note)
     return Split(split.train, other.probe, other.test, (*own_notes, *other.notes))
 

@@ -22,7 +22,7 @@ from contrapose.randomness import permutation
 
 _MOST_HELD_OUT = 2000  # pairs to evaluate on; more would cost time and say little more
 _VOCABULARY_TEXTS = 200_000  # texts from which a vocabulary is learned; more change little
-_IMAGE_SETTINGS = ("classes", "imbalance", "probe_data")
+_IMAGE_SETTINGS = ("classes", "imbalance", "eval_data")
 
 
 def is_text(name: str) -> bool:

@@ -50,7 +50,7 @@ class TextModality(Modality[TextViews]):
     prefix = PREFIX
     unscored = (
         "has no labels and no held-out pairs to score with; give a file of pairs (and --hold-out above 0), or score sentences "
-        "with --record sts:FILE@1, or with --sts FILE or --transfer FILE of `contrapose evaluate`"
+        "with --extra-metrics sts:FILE@1, or with --sts FILE or --transfer FILE of `contrapose evaluate`"
     )
 
     def recognises(self, data: str) -> bool:

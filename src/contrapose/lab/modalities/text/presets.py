@@ -1,8 +1,8 @@
 """Settings of DySTreSS's Table 12, SimCSE with three losses: `contrapose train --preset simcse/wiki1m`.
 
-Give your own files: `--data SENTENCES.txt --encoder hf:FOLDER --record sts:PAIRS.tsv@1`. The papers start from
+Give your own files: `--data SENTENCES.txt --encoder hf:FOLDER --extra-metrics sts:PAIRS.tsv@1`. The papers start from
 bert-base-uncased. The weights that are best on STS-B's development pairs are kept, of an evaluation every 125 steps. For n
-sentences in place of wiki1m's million, set `--parts` and `--epochs` to n / 8000 to keep that interval.
+sentences in place of wiki1m's million, set `--epoch-slices` and `--epochs` to n / 8000 to keep that interval.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _DYSTRESS_ROWS: tuple[tuple[float, float, float | None], ...] = (
 _SIMCSE: dict[str, Any] = {
     **TEXT_SETTINGS, "head": "simcse", "warmup": 0.0, "data": "wiki1m_for_simcse.txt", "encoder": "hf:bert-base-uncased",
     "views": "dropout", "size": 32,
-    "optimiser": "adamw", "lr": 3e-5, "weight_decay": 0.0, "batch": 64, "epochs": 125, "parts": 125, "knn_every": 125,
-    "precision": "bf16", "record": ("sts:sts.tsv@1",), "keep_best": "stsb_dev",
+    "optimiser": "adamw", "lr": 3e-5, "weight_decay": 0.0, "batch": 64, "epochs": 125, "epoch_slices": 125, "knn_every": 125,
+    "precision": "bf16", "extra_metrics": ("sts:sts.tsv@1",), "keep_best": "stsb_dev",
 }  # fmt: skip
 
 

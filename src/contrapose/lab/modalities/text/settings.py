@@ -14,6 +14,6 @@ TEXT_SETTINGS: Settings = {
 # Seconds on a CPU: first sentences of the built-in pairs, and the last step, unless the user gives pairs that choose the best.
 SMOKE_TEXT: Settings = {
     "data": "pydoc", "limit": 128, "views": "dropout", "encoder": "tiny", "optimiser": "adamw", "lr": 5e-4, "schedule": "cosine",
-    "warmup": 0.0, "weight_decay": 0.0, "epochs": 2, "parts": 1, "batch": 32, "precision": "fp32", "knn_every": 2, "metrics": 48,
-    "record": (), "keep_best": "",
+    "warmup": 0.0, "weight_decay": 0.0, "epochs": 2, "epoch_slices": 1, "batch": 32, "precision": "fp32", "knn_every": 2,
+    "metrics": 48, "extra_metrics": (), "keep_best": "",
 }  # fmt: skip

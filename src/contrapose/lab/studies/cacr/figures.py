@@ -128,7 +128,7 @@ def _entropy_study(name: str, title: str, sets: tuple[StudyData, ...]) -> Study:
         title=title,
         claim="H(X⁻|X) rises to its maximum; CACR (K=4) reaches it first, and stays highest on imbalanced data.",
         preset=CIFAR_PRESET,
-        base={"record": ("entropy:{k1}@1",)},
+        base={"extra_metrics": ("entropy:{k1}@1",)},
         rows=six_methods({}),
         quantities=(_H, _BELOW_MAXIMUM),
         sets=sets,
@@ -269,7 +269,7 @@ FIGURES = (
         claim="At any epoch CACR is above the other methods.",
         preset=CIFAR_PRESET,
         rows=six_methods(printed.TABLE8),
-        base={"record": (f"{_LAST_EPOCH.measure.key}@10",)},  # one probe has both accuracies
+        base={"extra_metrics": (f"{_LAST_EPOCH.measure.key}@10",)},  # one probe has both accuracies
         quantities=LINEAR,
         sets=CIFAR_AND_STL,
         show=over_epochs(_PROBE.measure, "linear accuracy, %"),

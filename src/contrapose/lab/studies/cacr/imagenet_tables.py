@@ -94,8 +94,8 @@ IMAGENET_TABLES = (
         quantities=LINEAR_IMAGENET,
         sets=(
             imagenet(),
-            imagenet("Webvision v1", "webvision", epochs=100, probe_data="imagenet"),
-            imagenet("ImageNet-22K", "imagenet22k", epochs=20, probe_data="imagenet"),
+            imagenet("Webvision v1", "webvision", epochs=100, eval_data="imagenet"),
+            imagenet("ImageNet-22K", "imagenet22k", epochs=20, eval_data="imagenet"),
         ),
         claims=(is_above(CACR_K1, "MoCov2", margin=0.3), is_above(CACR_K4, CACR_K1, margin=0.3)),
         small_settings=SMALL_SCALE_IMAGENET,

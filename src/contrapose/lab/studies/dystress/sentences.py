@@ -35,8 +35,12 @@ _PRESETS = {
 _METHODS: Mapping[str, Settings] = {name: {"loss": PRESETS[preset]["loss"]} for name, preset in _PRESETS.items()}
 # The files of a user: encoder=FOLDER and sts=FILE.
 _WIKI1M = (
-    StudyData(name="Wiki1M", data="wiki1m", changes={"encoder": "hf:encoder", "record": ("sts:sts@1",), "keep_best": "stsb_dev"}),
-)  # fmt: skip
+    StudyData(
+        name="Wiki1M",
+        data="wiki1m",
+        changes={"encoder": "hf:encoder", "extra_metrics": ("sts:sts@1",), "keep_best": "stsb_dev"},
+    ),
+)
 
 
 def _quantity(name: str, score: str, *, unit: str = "%", extra: bool = False) -> Quantity:
@@ -76,8 +80,8 @@ SENTENCES = Study(
     sets=_WIKI1M,
     claims=tuple(needs_seeds(_SEEDS, claim) for claim in _CLAIMS),
     # 418,514 sentences of Wikipedia: 125 steps of 64 in each part; a quarter of that.
-    small_settings={"epochs": 52, "parts": 52, "metrics": 0},
-    short_settings={"epochs": 13, "parts": 13, "limit": 104_000},
+    small_settings={"epochs": 52, "epoch_slices": 52, "metrics": 0},
+    short_settings={"epochs": 13, "epoch_slices": 13, "limit": 104_000},
     note="Give the files with --data wiki1m=SENTENCES.txt encoder=FOLDER sts=PAIRS.tsv senteval=TASKS.tsv. The paper starts from "
     "bert-base-uncased, and the small scale from a small BERT that benchmarks/masked_language.py trains; encoder=minilm has been "
     f"trained by contrast before. Verdicts need --seeds {_SEEDS}: published seeds of SimCSE differ by up to 2 points. Rows are "

@@ -47,7 +47,9 @@ class LinearProbe(Evaluation):
         probe = replace(PROBES[self.probe], best=self.best)
         probe = probe.shortened(self.epochs) if self.epochs else probe
         recorded = [
-            measure.every for measure in recorded_measures(run.record, run.kind.recorded) if measure.probe == self.probe
+            measure.every
+            for measure in recorded_measures(run.extra_metrics, run.kind.recorded)
+            if measure.probe == self.probe
         ]
         every = f", after every {recorded[0]} epochs of the training" if recorded else ""
         of = f" of a linear probe of the encoder's output on {_bank(run)}: {probe.describe()}{every}"
@@ -191,7 +193,7 @@ def _bank(run: Run) -> str:
     """Return the images that classifiers learn from, in words."""
     if run.probe == "train":
         return "the images trained on"
-    return f"all training images{f' of {data_name(run.probe_data)}' if run.probe_data else ''}"
+    return f"all training images{f' of {data_name(run.eval_data)}' if run.eval_data else ''}"
 
 
 def _labelled_features(model: Model, split: Split) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""STS while a run is trained: `--record sts:FILE@1`."""
+"""STS while a run is trained: `--extra-metrics sts:FILE@1`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training on one data set, evaluated on another with labels: `probe_data`."""
+"""Training on one data set, evaluated on another with labels: `eval_data`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_run_is_scored_on_other_data(
     folders: Path, stream: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = [*TINY, *(["--stream", "--workers", "0"] if stream else [])]
-    main(["train", "--data", "pictures", "--probe-data", "labelled/", *options, "--out", "run"])
+    main(["train", "--data", "pictures", "--eval-data", "labelled/", *options, "--out", "run"])
     output = capsys.readouterr().out
     assert "no score" not in output
     assert read_records(Path("run"))[-1]["knn_top1"] >= 0
@@ -53,7 +53,7 @@ def test_a_run_is_scored_on_other_data(
 
 
 def test_labelled_training_images_are_not_held_out(folders: Path) -> None:
-    run = Run(data="labelled/train", probe_data="digits", views="digits", encoder="tiny", imbalance="uniform:10")
+    run = Run(data="labelled/train", eval_data="digits", views="digits", encoder="tiny", imbalance="uniform:10")
     split = prepare(run)
     assert len(split.train) == 10
     assert split.probe is not None
@@ -64,18 +64,18 @@ def test_labelled_training_images_are_not_held_out(folders: Path) -> None:
 
 def test_what_is_refused(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = ["train", "--data", "labelled", *TINY, "--out", "run"]
-    message = error_message(capsys, *common, "--probe-data", "pictures")
-    assert "probe_data: expected labelled training and test images, but pictures has none" in message
-    message = error_message(capsys, *common, "--probe-data", "nowhere")
-    assert "probe_data: expected one of digits, " in message
+    message = error_message(capsys, *common, "--eval-data", "pictures")
+    assert "eval_data: expected labelled training and test images, but pictures has none" in message
+    message = error_message(capsys, *common, "--eval-data", "nowhere")
+    assert "eval_data: expected one of digits, " in message
     assert "got 'nowhere', which does not exist" in message
-    with pytest.raises(ValueError, match=r"^probe_data: expected one of"):
-        prepare(Run(data="digits", probe_data="nowhere"))
-    message = error_message(capsys, *common, "--probe-data", "digits", "--probe", "train")
-    assert "probe: train learns from the training images, but probe_data is digits; use one" in message
+    with pytest.raises(ValueError, match=r"^eval_data: expected one of"):
+        prepare(Run(data="digits", eval_data="nowhere"))
+    message = error_message(capsys, *common, "--eval-data", "digits", "--probe", "train")
+    assert "probe: train learns from the training images, but eval_data is digits; use one" in message
     assert not Path("run").exists()
 
 
 def test_names_of_runs_without_it_are_unchanged() -> None:
     assert "probe_data" not in Run(data="digits").describe()
-    assert Run(data="digits", probe_data="cifar10").name != Run(data="digits").name
+    assert Run(data="digits", eval_data="cifar10").name != Run(data="digits").name
