@@ -49,7 +49,7 @@ def write_captions(folder: Path, count: int) -> Path:
 
 def measure(run: Run, folder: Path, steps: int) -> dict[str, Any]:
     """Return seconds per step after the first one, the peak memory in GB, and the loss of the first step."""
-    trainer = Trainer(run, folder, say=lambda text: None, data_root=folder.parent)
+    trainer = Trainer(run, folder, log=lambda text: None, data_root=folder.parent)
     is_cuda = trainer.context.device.type == "cuda"
     if is_cuda:
         torch.cuda.reset_peak_memory_stats()

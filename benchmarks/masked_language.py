@@ -123,7 +123,7 @@ def rate_factor(step: int, *, steps: int, warmup: float = 0.06) -> float:
 
 def train(
     loss_of: nn.Module, masking: Masking, buckets: Sequence[Tensor], *, batch: int, passes: int, lr: float, seed: int,
-    compiled: bool = False, say: Callable[[str], None] = print,
+    compiled: bool = False, log: Callable[[str], None] = print,
 ) -> None:  # fmt: skip
     """Train the network in place, and say the mean loss of each pass."""
     device = buckets[0].device
@@ -148,7 +148,7 @@ def train(
             step, count, tokens = step + 1, count + 1, tokens + ids.numel()
         mean = total.item() / count  # the only value that a pass reads from the device
         seconds = time.perf_counter() - start
-        say(f"pass {number + 1} of {passes}: loss {mean:.3f}, {seconds:.1f} s, {tokens / seconds:,.0f} tokens/s")
+        log(f"pass {number + 1} of {passes}: loss {mean:.3f}, {seconds:.1f} s, {tokens / seconds:,.0f} tokens/s")
 
 
 def _groups(network: nn.Module) -> list[dict[str, Any]]:
@@ -214,7 +214,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         lr=options.lr,
         seed=options.seed,
         compiled=options.compile,
-        say=lambda text: print(text, flush=True),
+        log=lambda text: print(text, flush=True),
     )
     model.bert.save_pretrained(options.out)
     save_tokenizer(tokenizer, options.out)

@@ -52,7 +52,7 @@ class Clock:
 def trainer(data: str, framework: str, batch: int, **more: Any) -> Trainer:
     """Return a trainer with the CIFAR settings above, in a temporary directory."""
     run = Run(data=data, framework=framework, batch=batch, **CIFAR | more)
-    return Trainer(run, Path(tempfile.mkdtemp()), say=lambda text: None)
+    return Trainer(run, Path(tempfile.mkdtemp()), log=lambda text: None)
 
 
 def graph(data: str, framework: str, batch: int, steps: int, compiled: bool) -> dict[str, float]:

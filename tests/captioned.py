@@ -89,4 +89,4 @@ def run_of(data: Path, **changes: Any) -> Run:
 def trainer_of(run: Run, folder: Path, **options: Any) -> Trainer:
     """Return a trainer on the CPU that prints nothing."""
     device = torch.device("cpu")
-    return Trainer(run, folder, say=lambda text: None, device=device, data_root=folder.parent / "cache", **options)
+    return Trainer(run, folder, log=lambda text: None, device=device, data_root=folder.parent / "cache", **options)

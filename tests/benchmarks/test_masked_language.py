@@ -45,7 +45,7 @@ def test_an_encoder_is_trained_and_written(
         data=str(sentences), modality="text", encoder=f"hf:{out}", views="dropout", size=16, framework="simcse",
         head="simcse", loss="simclr", batch=16, epochs=1, lr=1e-4, metrics=0,
     )  # fmt: skip
-    trainer = Trainer(run, tmp_path / "run", say=lambda text: None, data_root=tmp_path / "data")
+    trainer = Trainer(run, tmp_path / "run", log=lambda text: None, data_root=tmp_path / "data")
     weights = trainer.model.encoder.state_dict()["network.model.embeddings.word_embeddings.weight"]
     assert torch.equal(weights, encoder.model.embeddings.word_embeddings.weight)
     trainer.train()

@@ -181,7 +181,7 @@ def test_bad_arguments_are_named(name: str) -> None:
 def test_training_with_labels(framework: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"limit": 96, "batch": 32, "epochs": 1, "knn": 5, "metrics": 0, "queue": 32}
     run = Run(framework=framework, loss="supcon(temperature=0.2)", **settings)
-    trainer = Trainer(run, tmp_path, say=lambda text: None)
+    trainer = Trainer(run, tmp_path, log=lambda text: None)
     trainer.train()
     latest, labels = trainer.context.latest, trainer.split.train.labels
     assert latest is not None
@@ -200,5 +200,5 @@ def test_an_unlabelled_data_set_is_refused_before_anything_is_written(tmp_path: 
     with pytest.raises(
         ValueError, match=r"loss: supcon needs labels, and the training images of .*mine\.npz have none"
     ):
-        Trainer(run, tmp_path / "run", say=lambda text: None)
+        Trainer(run, tmp_path / "run", log=lambda text: None)
     assert not (tmp_path / "run").exists()

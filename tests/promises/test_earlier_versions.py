@@ -54,7 +54,7 @@ def resume(folder: Path) -> str:
     """Train a run to its end, and return its weights."""
     messages: list[str] = []
     step = stored(folder).step
-    Trainer(Run.load(folder / "run.json"), folder, say=messages.append, device=torch.device("cpu")).train()
+    Trainer(Run.load(folder / "run.json"), folder, log=messages.append, device=torch.device("cpu")).train()
     assert messages[0] == f"resuming after step {step}"
     return weights(folder)
 

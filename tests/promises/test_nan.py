@@ -19,7 +19,7 @@ RUN = Run(limit=128, batch=32, epochs=2, knn_every=2, knn=5, metrics=0)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("source", ["loss", "gradient"])
 def test_nan_stops_before_the_weights_change(source: str, value: float, tmp_path: Path, promise: Promise) -> None:
-    trainer = Trainer(RUN, tmp_path, say=lambda text: None)
+    trainer = Trainer(RUN, tmp_path, log=lambda text: None)
     if source == "loss":
         trainer.context.criterion.objective = lambda pairs, **settings: pairs.positives().mean() * value
     else:
@@ -40,6 +40,6 @@ def test_an_image_with_nan_is_named(value: float, tmp_path: Path, promise: Promi
     with pytest.raises(
         ValueError, match=r"7\.tif, cannot be read: expected floating-point numbers from 0 to 1, got (nan|inf)"
     ):
-        Trainer(streamed_run(folder), tmp_path / "run", say=lambda text: None, workers=0).train()
+        Trainer(streamed_run(folder), tmp_path / "run", log=lambda text: None, workers=0).train()
     assert not (tmp_path / "run" / "checkpoints").exists()
     promise.case()

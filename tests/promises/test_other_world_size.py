@@ -53,12 +53,12 @@ def train(folder: Path, run: Run, rank: int, world_size: int, *, stop: int = 0) 
     """Train to the end, or to a signal that one process receives in the step `stop`."""
     os.environ |= {"WORLD_SIZE": str(world_size), "RANK": str(rank)}
 
-    def watch(progress: Any) -> None:
+    def on_step(progress: Any) -> None:
         if progress.step == stop:
             trainer.requests(15)
 
     torch.set_default_dtype(torch.float64)  # of the networks, which are built now
-    trainer = Trainer(run, folder, watch, lambda text: None)
+    trainer = Trainer(run, folder, on_step, lambda text: None)
     torch.set_default_dtype(torch.float32)
     for module in trainer.context.network.modules():
         if isinstance(module, Encoder):  # images are float32, whatever the network is
@@ -120,7 +120,7 @@ def refuse_all(rank: int, world_size: int, out: str) -> None:
     os.environ |= {"WORLD_SIZE": str(world_size), "RANK": str(rank)}
     for name, run in REFUSED.items():
         with pytest.raises(ValueError, match=name) as caught:
-            Trainer(run, Path(out) / name, say=lambda text: None)
+            Trainer(run, Path(out) / name, log=lambda text: None)
         Path(f"{out}/{name}.{rank}").write_text(str(caught.value))
 
 
@@ -128,7 +128,7 @@ def refuse_all(rank: int, world_size: int, out: str) -> None:
 @pytest.mark.filterwarnings("default")
 def test_what_two_processes_cannot_continue_is_refused(tmp_path: Path, promise: Promise) -> None:
     for name, run in REFUSED.items():
-        Trainer(run, tmp_path / name, say=lambda text: None)
+        Trainer(run, tmp_path / name, log=lambda text: None)
     run_in_process_group(refuse_all, 2, tmp_path)
     for rank in range(2):
         assert (tmp_path / f"batch.{rank}").read_text() == "batch: 15 images cannot be shared equally by 2 processes"

@@ -83,18 +83,18 @@ FURTHER_CHANGES: list[dict[str, object]] = [
 )
 def test_stopped_anywhere_and_resumed(change: dict[str, object], tmp_path: Path, promise: Promise) -> None:
     run = Run(**{**vars(RUN), **change})
-    whole = Trainer(run, tmp_path / "whole", say=lambda text: None)
+    whole = Trainer(run, tmp_path / "whole", log=lambda text: None)
     whole.train()
     for stop in (3, 8):  # inside an epoch, and at its end
 
-        def watch(progress: object, stop: int = stop) -> None:
+        def on_step(progress: object, stop: int = stop) -> None:
             if progress.step == stop:  # type: ignore[attr-defined]
                 os.kill(os.getpid(), signal.SIGTERM)
 
         folder = tmp_path / f"stopped-{stop}"
         with pytest.raises(Stopped, match=f"after step {stop}"):
-            Trainer(run, folder, watch, lambda text: None).train()
-        Trainer(run, folder, say=lambda text: None).train()
+            Trainer(run, folder, on_step, lambda text: None).train()
+        Trainer(run, folder, log=lambda text: None).train()
         assert weights(folder) == weights(tmp_path / "whole")
         assert records(folder) == records(tmp_path / "whole")
         promise.case()
@@ -109,11 +109,11 @@ def records(folder: Path) -> list[dict[str, object]]:
 @pytest.mark.thorough
 def test_twice_the_same(tmp_path: Path, promise: Promise) -> None:
     for name in ("a", "b"):
-        Trainer(RUN, tmp_path / name, say=lambda text: None).train()
+        Trainer(RUN, tmp_path / name, log=lambda text: None).train()
         promise.case()
     assert weights(tmp_path / "a") == weights(tmp_path / "b")
     other = Run(**{**vars(RUN), "seed": 1})
-    Trainer(other, tmp_path / "c", say=lambda text: None).train()
+    Trainer(other, tmp_path / "c", log=lambda text: None).train()
     assert weights(tmp_path / "a") != weights(tmp_path / "c")  # otherwise the assertion above could not fail
 
 
@@ -148,7 +148,7 @@ def killed_and_resumed(folder: Path, moments: random.Random, times: int) -> int:
     ],
 )
 def test_kill_nine_and_resume(seed: int, times: int, tmp_path: Path, promise: Promise) -> None:
-    Trainer(Run(**SETTINGS), tmp_path / "whole", say=lambda text: None).train()
+    Trainer(Run(**SETTINGS), tmp_path / "whole", log=lambda text: None).train()
     kills = killed_and_resumed(tmp_path / "killed", random.Random(seed), times)
     assert kills >= 1  # otherwise the test shows nothing
     assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
@@ -204,7 +204,7 @@ def test_kill_nine_during_an_evaluation(tmp_path: Path, promise: Promise) -> Non
 def test_a_signal_during_an_evaluation(tmp_path: Path, promise: Promise) -> None:
     """The weights are saved before it, it ends without waiting for its results, and it is repeated after the next start."""
     run = Run(**{**vars(RUN), "knn_every": 1})
-    whole = Trainer(run, tmp_path / "whole", say=lambda text: None)
+    whole = Trainer(run, tmp_path / "whole", log=lambda text: None)
     saved: list[bool] = []
     whole.on_evaluation = lambda: saved.append(whole.step in steps_saved(tmp_path / "whole"))
     whole.train()
@@ -219,9 +219,9 @@ def test_a_signal_during_an_evaluation(tmp_path: Path, promise: Promise) -> None
                 threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGTERM)).start()
 
         with pytest.raises(Stopped, match=f"after step {4 * epoch};"):
-            Trainer(run, folder, say=lambda text: None, on_evaluation=interrupt).train()
+            Trainer(run, folder, log=lambda text: None, on_evaluation=interrupt).train()
         assert epochs_done(folder) == epoch - 1
-        Trainer(run, folder, say=lambda text: None).train()
+        Trainer(run, folder, log=lambda text: None).train()
         assert weights(folder) == weights(tmp_path / "whole")
         assert records(folder) == records(tmp_path / "whole")
         promise.case()

@@ -67,47 +67,47 @@ def test_the_number_of_threads_matters(tmp_path: Path) -> None:
     """Otherwise the test above could not fail; as a setting it gives the run another name."""
     runs = [Run(**SETTINGS, threads=threads) for threads in (1, 2)]
     for run in runs:
-        Trainer(run, tmp_path / run.name, say=lambda text: None).train()
+        Trainer(run, tmp_path / run.name, log=lambda text: None).train()
     assert outcome(tmp_path / runs[0].name) != outcome(tmp_path / runs[1].name)
 
 
 def test_a_resumed_run_keeps_its_number(tmp_path: Path, promise: Promise) -> None:
     """Also on a machine with another number of cores, which is what the changed file looks like."""
     other, run = available_cores() + 1, Run(**SETTINGS)
-    Trainer(Run(**SETTINGS, threads=other), tmp_path / "expected", say=lambda text: None).train()
-    trainer = Trainer(run, tmp_path / "run", say=lambda text: None)
+    Trainer(Run(**SETTINGS, threads=other), tmp_path / "expected", log=lambda text: None).train()
+    trainer = Trainer(run, tmp_path / "run", log=lambda text: None)
     path = tmp_path / "run" / "environment.json"
     assert json.loads(path.read_text())["threads"] == trainer.threads == available_cores()
     path.write_text(json.dumps(json.loads(path.read_text()) | {"threads": other}))
     stop_after_step_three(run, tmp_path / "run")
-    Trainer(run, tmp_path / "run", say=lambda text: None).train()
+    Trainer(run, tmp_path / "run", log=lambda text: None).train()
     assert outcome(tmp_path / "run") == outcome(tmp_path / "expected")
     promise.case()
 
 
 def stop_after_step_three(run: Run, folder: Path) -> None:
-    def watch(progress: Any) -> None:
+    def on_step(progress: Any) -> None:
         if progress.step == 3:
             trainer.requests(15)
 
-    trainer = Trainer(run, folder, watch, lambda text: None)
+    trainer = Trainer(run, folder, on_step, lambda text: None)
     with pytest.raises(Stopped):
         trainer.train()
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"threads": 0}', '{"threads": "two"}', '{"threads": true}'])
 def test_a_damaged_number_is_named(tmp_path: Path, content: str) -> None:
-    Trainer(Run(**SETTINGS), tmp_path, say=lambda text: None)
+    Trainer(Run(**SETTINGS), tmp_path, log=lambda text: None)
     (tmp_path / "environment.json").write_text(content)
     with pytest.raises(ValueError, match=r"environment\.json does not say how many threads .* delete it"):
-        Trainer(Run(**SETTINGS), tmp_path, say=lambda text: None)
+        Trainer(Run(**SETTINGS), tmp_path, log=lambda text: None)
 
 
 @pytest.mark.parametrize(("name", "value"), [("OMP_THREAD_LIMIT", "1"), ("OMP_DYNAMIC", "TRUE")])
 def test_limits_of_openmp_are_refused(tmp_path: Path, name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=f"threads: {name}={value} .* unset it"):
-        Trainer(Run(**SETTINGS, threads=2), tmp_path / "run", say=lambda text: None)
+        Trainer(Run(**SETTINGS, threads=2), tmp_path / "run", log=lambda text: None)
     assert not (tmp_path / "run").exists()
 
 

@@ -35,7 +35,7 @@ def test_any_number_of_workers_gives_the_same_weights(
     numbers: tuple[int, ...], folder: Path, tmp_path: Path, promise: Promise
 ) -> None:
     for workers in numbers:
-        trainer = Trainer(streamed_run(folder), tmp_path / str(workers), say=lambda text: None, workers=workers)
+        trainer = Trainer(streamed_run(folder), tmp_path / str(workers), log=lambda text: None, workers=workers)
         assert len(trainer.split.train) == 40
         assert trainer.train()["knn_top1"] >= 0
         promise.case()

@@ -182,7 +182,7 @@ def test_held_out_texts_are_those_of_the_file(folder: Path) -> None:
 def test_three_columns_are_three_views(folder: Path) -> None:
     lines: list[str] = []
     run = Run(modality="text", data=str(folder / "triplets.tsv"), framework="simcse", head="simcse", loss="simclr")
-    assert resolve(run, torch.device("cpu"), say=lines.append).view_count == 3
+    assert resolve(run, torch.device("cpu"), log=lines.append).view_count == 3
     assert "views columns, view count 3" in lines[0]
 
 

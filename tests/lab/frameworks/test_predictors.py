@@ -112,7 +112,7 @@ def test_a_constant_learning_rate_of_the_predictor(tmp_path: object) -> None:
         "warmup": 0.0,
     }
     run = Run(framework="simsiam", loss="nt_xent", constant_predictor_lr=True, **settings)  # type: ignore[arg-type]
-    trainer = Trainer(run, Path(str(tmp_path)), say=lambda text: None)
+    trainer = Trainer(run, Path(str(tmp_path)), log=lambda text: None)
     trainer.train()
     scheduled, constant = trainer.context.optimiser.param_groups
     assert scheduled["lr"] < 0.05

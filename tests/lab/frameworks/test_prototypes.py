@@ -55,7 +55,7 @@ def test_no_optimiser_moves_frozen_prototypes(name: str, optimiser: str, tmp_pat
     """Adam would, by weight decay alone, since it normalises whatever gradient there is."""
     settings = {"limit": 64, "batch": 16, "epochs": 2, "metrics": 0, "knn": 3, "lr": 0.1, "weight_decay": 0.1}
     run = Run(framework=name, loss=name, prototypes=10, optimiser=optimiser, **settings)  # type: ignore[arg-type]
-    trainer = Trainer(run, tmp_path, say=lambda text: None)
+    trainer = Trainer(run, tmp_path, log=lambda text: None)
     before = unit(trainer.context.network.get_parameter("prototypes.weight").detach().clone())
     for epoch, is_same in ((0, True), (1, False)):
         trainer.context.network.begin_epoch(epoch, 2)

@@ -116,7 +116,7 @@ def test_vectors_train_resume_and_load(framework: str, tmp_path: Path) -> None:
         metrics=30,
     )
     cpu = torch.device("cpu")
-    trainer = Trainer(run, tmp_path, say=lambda text: None, device=cpu)
+    trainer = Trainer(run, tmp_path, log=lambda text: None, device=cpu)
     scores = trainer.train()
     assert scores["knn_top1"] > 90
     records = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
@@ -125,13 +125,13 @@ def test_vectors_train_resume_and_load(framework: str, tmp_path: Path) -> None:
     assert model.embed(torch.randn(3, 8)).shape == (3, 16)
     assert isinstance(model, Model)
     assert model.run == trainer.run
-    assert Trainer(run, tmp_path, say=lambda text: None, device=cpu).train() == scores
+    assert Trainer(run, tmp_path, log=lambda text: None, device=cpu).train() == scores
 
 
 def test_what_a_modality_does_not_offer_is_refused() -> None:
     run = Run(modality="vectors", data="clusters", encoder="mlp")
     with pytest.raises(ValueError, match="views: nothing is chosen for vectors; set --views, --encoder"):
-        resolve(run, torch.device("cpu"), say=lambda text: None)
+        resolve(run, torch.device("cpu"), log=lambda text: None)
     with pytest.raises(ValueError, match="encoders of vectors are not exported as graphs"):
         run.kind.example_input(NoisyVectors(1))
     with pytest.raises(ValueError, match="extra_metrics: expected MEASURE@EPOCHS with linear:PROBE"):

@@ -105,7 +105,7 @@ def test_a_study_measures_against_the_run_s_own_bank(tmp_path: Path) -> None:
     measure = Metric("separation_n1", "projector", "bank")
     task = Task(BANK, (measure,), tmp_path)
     assert run_task(task) == ""
-    trainer = Trainer(BANK, task.folder, say=lambda text: None)
+    trainer = Trainer(BANK, task.folder, log=lambda text: None)
     assert trainer.load_latest()
     assert trainer.model.bank is not None
     torch.testing.assert_close(trainer.model.bank, trainer.saved_state.state_dict()["network.rows"])
@@ -163,7 +163,7 @@ def test_the_network_at_the_start_has_statistics_of_the_data() -> None:
 
 
 def test_an_encoder_from_a_file_keeps_its_statistics(tmp_path: Path) -> None:
-    trainer = Trainer(TINY, tmp_path / "run", say=lambda text: None)
+    trainer = Trainer(TINY, tmp_path / "run", log=lambda text: None)
     trainer.train()
     export(trainer.model.encoder, tmp_path / "encoder.safetensors")
     run = replace(TINY, init=str(tmp_path / "encoder.safetensors"))

@@ -274,7 +274,7 @@ def test_a_damaged_last_checkpoint_is_not_measured(tmp_path: Path) -> None:
     task, twin = make_task(tmp_path / "a"), make_task(tmp_path / "b", NEIGHBOURS)
     assert run_task(task) == ""
     assert run_task(twin) == ""
-    before = Trainer(task.run, task.folder, say=lambda text: None)
+    before = Trainer(task.run, task.folder, log=lambda text: None)
     assert len(list((task.folder / "checkpoints").glob("step-*"))) == 2
     newest = max((task.folder / "checkpoints").glob("step-*")) / "tensors.safetensors"
     payload = bytearray(newest.read_bytes())

@@ -30,7 +30,7 @@ RUN = Run(
 
 @pytest.fixture(scope="module")
 def trainer(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
-    trained = Trainer(RUN, tmp_path_factory.mktemp("runs") / "run", say=lambda text: None)
+    trained = Trainer(RUN, tmp_path_factory.mktemp("runs") / "run", log=lambda text: None)
     trained.train()
     return trained
 

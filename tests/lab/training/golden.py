@@ -64,11 +64,11 @@ def losses(framework: str, loss: str) -> list[float]:
     run = Run(**settings)
     losses_by_step: dict[int, float] = {}
 
-    def watch(progress: Progress) -> None:
+    def on_step(progress: Progress) -> None:
         losses_by_step[progress.step] = progress.loss
 
     with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(run, Path(folder) / "run", watch, lambda text: None, device=torch.device("cpu"))
+        trainer = Trainer(run, Path(folder) / "run", on_step, lambda text: None, device=torch.device("cpu"))
         context = trainer.context
         assert context.reader.resident is not None
         context.network.double()

@@ -113,7 +113,7 @@ def test_vicreg_starts_with_finite_losses(tmp_path: Path) -> None:
         "batch": 128,
     }
     trainer = Trainer(
-        replace(preset("vicreg/cifar10"), **small), tmp_path, say=lambda text: None, device=torch.device("cpu")
+        replace(preset("vicreg/cifar10"), **small), tmp_path, log=lambda text: None, device=torch.device("cpu")
     )
     steps = EagerSteps(trainer.context)
     losses = [steps.step([batch], 0, place) for place, batch in enumerate(steps.batches(0, 0))]

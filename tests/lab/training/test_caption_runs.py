@@ -166,11 +166,11 @@ def test_a_tensor_step_equals_the_eager_step(data: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize("loss", ["clip", "siglip", "cacr", "dystress"])
 def test_a_graph_on_captions_has_the_losses_of_the_eager_steps(loss: str, tmp_path: Path) -> None:
     run = run_of(Path("shapes"), loss=loss, limit=160, batch=8, precision="bf16", metrics=0, optimiser="sgd", lr=1e-4)
-    eager = Trainer(run, tmp_path / "eager", say=lambda text: None, data_root=tmp_path / "cache")
+    eager = Trainer(run, tmp_path / "eager", log=lambda text: None, data_root=tmp_path / "cache")
     steps = EagerSteps(eager.context)
     losses = [steps.step([batch], 0, place) for place, batch in enumerate(steps.batches(0, 0))]
     captured = GraphedSteps(
-        Trainer(run, tmp_path / "graph", say=lambda text: None, data_root=tmp_path / "cache").context
+        Trainer(run, tmp_path / "graph", log=lambda text: None, data_root=tmp_path / "cache").context
     )
     graph_losses = drain(captured.epoch(0, 0, lambda *progress: None))
     assert captured.one.graph is not None

@@ -40,7 +40,7 @@ def quiet(text: str) -> None:
 def collapsed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """Return the directory of a run that collapsed, and what was said."""
     folder, messages = tmp_path_factory.mktemp("run"), list[str]()
-    Trainer(RUN, folder, say=messages.append).train()
+    Trainer(RUN, folder, log=messages.append).train()
     return folder, messages
 
 
@@ -61,7 +61,7 @@ def test_the_run_says_when_it_collapsed(collapsed: tuple[Path, list[str]]) -> No
 @pytest.mark.thorough
 def test_a_healthy_run_says_nothing(tmp_path: Path) -> None:
     messages: list[str] = []
-    Trainer(replace(RUN, loss="vicreg", lr=0.004), tmp_path, say=messages.append).train()
+    Trainer(replace(RUN, loss="vicreg", lr=0.004), tmp_path, log=messages.append).train()
     assert not [text for text in messages if "collapse" in text]
     assert not any("collapsed_since" in record for record in read_records(tmp_path))
     assert read_records(tmp_path)[-1]["batch_feature_std"] > 0.2
@@ -179,7 +179,7 @@ def test_recorded_runs_are_healthy() -> None:
 
 
 def test_the_deviation_of_a_batch(tmp_path: Path) -> None:
-    context = Trainer(RUN, tmp_path, say=quiet).context
+    context = Trainer(RUN, tmp_path, log=quiet).context
     assert context.batch_metrics() == {}  # before the first step
     torch.manual_seed(0)
     for z, deviation in [
@@ -195,7 +195,7 @@ def test_the_deviation_of_a_batch(tmp_path: Path) -> None:
 
 def test_features_that_are_not_finite(tmp_path: Path) -> None:
     messages: list[str] = []
-    trainer = Trainer(RUN, tmp_path, say=messages.append)
+    trainer = Trainer(RUN, tmp_path, log=messages.append)
     norm = next(m for m in trainer.context.network.encoder.modules() if isinstance(m, torch.nn.BatchNorm2d))
     assert norm.running_var is not None
     norm.running_var.fill_(math.nan)

@@ -22,7 +22,7 @@ RUN = Run(limit=64, batch=32, epochs=2, knn_every=1, knn=3, metrics=20, schedule
 def train(run: Run, folder: Path, **more: Any) -> list[str]:
     """Train without output; return what was said."""
     messages: list[str] = []
-    Trainer(run, folder, say=messages.append, **more).train()
+    Trainer(run, folder, log=messages.append, **more).train()
     return messages
 
 
@@ -89,7 +89,7 @@ def test_a_cosine_is_extended_on_request_and_remembered(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_an_unfinished_run_is_extended(tmp_path: Path) -> None:
     run, folder = replace(RUN, epochs=3), tmp_path / "run"
-    work = Trainer(run, folder, say=lambda text: None).training(StopRequests())
+    work = Trainer(run, folder, log=lambda text: None).training(StopRequests())
     next(work)  # one epoch
     work.close()
     train(replace(run, epochs=4), folder, extend=True)

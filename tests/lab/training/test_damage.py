@@ -27,7 +27,7 @@ SMALL = ["--limit", "64", "--batch", "32", "--epochs", "1", "--knn", "3", "--met
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one epoch. Tests restore what they damage."""
     folder = tmp_path_factory.mktemp("damage") / "run"
-    Trainer(Run(limit=64, batch=32, epochs=1, knn=3, metrics=0), folder, say=lambda text: None).train()
+    Trainer(Run(limit=64, batch=32, epochs=1, knn=3, metrics=0), folder, log=lambda text: None).train()
     return folder
 
 

@@ -39,14 +39,14 @@ def test_the_digits_keep_their_settings_and_names() -> None:
     assert (Run().views, Run().encoder, Run().batch, Run().epochs, Run().lr) == ("digits16", "tiny", 64, 30, 0.004)
     assert run.name == "digits-simclr-a8d7e8b6"
     assert Run(lr=0).lr == 0
-    assert resolve(run, CPU, say=pytest.fail) == run
+    assert resolve(run, CPU, log=pytest.fail) == run
 
 
 def test_every_setting_is_chosen_said_and_stored(tmp_path: Path) -> None:
     messages: list[str] = []
     run = Run(data=npz(tmp_path / "mine.npz"), epochs=1, knn=3, metrics=0)
     assert set(run.auto_settings) == {"views", "encoder", "batch", "lr"}
-    trainer = Trainer(run, tmp_path / "run", say=messages.append, device=CPU)
+    trainer = Trainer(run, tmp_path / "run", log=messages.append, device=CPU)
     trainer.train()
     stored = json.loads((tmp_path / "run" / "run.json").read_text())
     assert all(stored[name] != value for name, value in AUTO.items())
@@ -69,7 +69,7 @@ def test_every_setting_is_chosen_said_and_stored(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_given_is_kept(given: dict[str, Any], tmp_path: Path) -> None:
-    run = resolve(Run(data=npz(tmp_path / "mine.npz"), **given), CPU, say=quiet)
+    run = resolve(Run(data=npz(tmp_path / "mine.npz"), **given), CPU, log=quiet)
     assert not run.auto_settings
     assert {name: getattr(run, name) for name in given} == given
     assert bool(run.size) == ("views" not in given)  # a recipe that was given has its own size
@@ -78,14 +78,14 @@ def test_what_is_given_is_kept(given: dict[str, Any], tmp_path: Path) -> None:
 def test_a_started_run_keeps_its_settings(tmp_path: Path) -> None:
     """The same command resumes a run, on another device and with images that came since."""
     data = npz(tmp_path / "mine.npz")
-    first = Trainer(Run(data=data, epochs=1, knn=3, metrics=0), tmp_path / "run", say=quiet, device=CPU).run
+    first = Trainer(Run(data=data, epochs=1, knn=3, metrics=0), tmp_path / "run", log=quiet, device=CPU).run
     npz(tmp_path / "mine.npz", count=400, side=64)
     messages: list[str] = []
-    again = resolve(Run(data=data, epochs=1, knn=3, metrics=0), GPU, say=messages.append, folder=tmp_path / "run")
+    again = resolve(Run(data=data, epochs=1, knn=3, metrics=0), GPU, log=messages.append, folder=tmp_path / "run")
     assert again == first
     assert f"as stored in {tmp_path / 'run'}" in messages[0]
     # Another data set's run is not continued.
-    other = resolve(Run(data=npz(tmp_path / "other.npz", count=400)), CPU, say=quiet, folder=tmp_path / "run")
+    other = resolve(Run(data=npz(tmp_path / "other.npz", count=400)), CPU, log=quiet, folder=tmp_path / "run")
     assert other.batch == 64
 
 
@@ -97,7 +97,7 @@ def test_epochs_follow_the_number_of_steps(count: int, device: torch.device, epo
     """Few images are seen more often."""
     np.savez_compressed(tmp_path / "mine.npz", train_images=np.zeros((count, 8, 8), np.uint8))
     batch = min(count // 4, 128 if device == CPU else 256)
-    run = resolve(Run(data=str(tmp_path / "mine.npz"), encoder="tiny", batch=batch), device, say=quiet)
+    run = resolve(Run(data=str(tmp_path / "mine.npz"), encoder="tiny", batch=batch), device, log=quiet)
     assert run.epochs == epochs
 
 
@@ -105,7 +105,7 @@ def test_learning_rates_follow_optimiser_batch_and_encoder(tmp_path: Path) -> No
     data = npz(tmp_path / "mine.npz")
 
     def rate(**given: Any) -> float:
-        return resolve(Run(**{"data": data, "batch": 16, "encoder": "resnet18", **given}), CPU, say=quiet).lr
+        return resolve(Run(**{"data": data, "batch": 16, "encoder": "resnet18", **given}), CPU, log=quiet).lr
 
     assert rate() == rate(optimiser="adam") == rate(batch=8, accumulate=2) == 0.0003  # 0.001 · √(16 / 256)
     assert rate(encoder="tiny") == 0.002
@@ -115,7 +115,7 @@ def test_learning_rates_follow_optimiser_batch_and_encoder(tmp_path: Path) -> No
 
 def test_processes_share_a_batch_equally(tmp_path: Path) -> None:
     run = Run(data=npz(tmp_path / "mine.npz", count=400))
-    assert resolve(run, CPU, say=quiet, world_size=3).batch == 63
+    assert resolve(run, CPU, log=quiet, world_size=3).batch == 63
 
 
 def test_a_training_that_cannot_work_is_refused_before_data_is_read(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_training_that_cannot_work_is_refused_before_data_is_read(tmp_path: Pa
     with pytest.raises(
         ValueError, match=r"size: alexnet takes images of 32 pixels, but these views have 224; use --size 32"
     ):
-        Trainer(Run(**whole, encoder="alexnet"), tmp_path / "run", say=quiet)
+        Trainer(Run(**whole, encoder="alexnet"), tmp_path / "run", log=quiet)
     with pytest.raises(ValueError, match="size: expected 8 to 1024 pixels"):
         Run(**whole, encoder="tiny", size=4)
     assert not (tmp_path / "run").exists()

@@ -29,7 +29,7 @@ def test_fnc_learns_digits(tmp_path: Path) -> None:
         momentum=0.5,
         knn=5,
     )
-    trainer = Trainer(run, tmp_path, say=quiet)
+    trainer = Trainer(run, tmp_path, log=quiet)
     before = trainer.evaluate()["knn_top1"]
     after = trainer.train()["knn_top1"]
     records = read_records(tmp_path)

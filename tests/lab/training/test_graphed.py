@@ -69,7 +69,7 @@ def train_eagerly(run: Run, folder: Path, device: str = "cpu") -> tuple[list[flo
     """Train one epoch without a graph; return the losses and the final weights."""
     losses: list[float] = []
     trainer = Trainer(
-        run, folder, watch=lambda p: losses.append(p.loss), say=quiet, device=torch.device(device), fast=False
+        run, folder, on_step=lambda p: losses.append(p.loss), log=quiet, device=torch.device(device), fast=False
     )
     drain(trainer._epoch(0))
     return losses, [p.detach() for p in trainer.context.network.parameters()]
@@ -92,7 +92,7 @@ def train_eagerly(run: Run, folder: Path, device: str = "cpu") -> tuple[list[flo
 def test_a_tensor_step_equals_the_eager_step(change: dict[str, Any], accumulate: int, tmp_path: Path) -> None:
     run = Run(accumulate=accumulate, **SETTINGS | change)
     losses, weights = train_eagerly(run, tmp_path / "eager")
-    trainer = Trainer(run, tmp_path / "tensors", say=quiet, device=torch.device("cpu"))
+    trainer = Trainer(run, tmp_path / "tensors", log=quiet, device=torch.device("cpu"))
     step = TensorStep(trainer.context, trainer.context.views.train)
     step.begin(1, 3)  # views are prepared one step ahead; another epoch must discard them
     step.begin(0, 0)
@@ -118,7 +118,7 @@ def test_a_tensor_step_equals_the_eager_step(change: dict[str, Any], accumulate:
 def test_resuming_in_the_middle_of_an_epoch_is_exact(change: dict[str, Any], tmp_path: Path) -> None:
     """To the last bit, also with views of two sizes and several batches per step."""
     run = Run(**SETTINGS | {"batch": 16, "epochs": 2} | change)
-    whole = Trainer(run, tmp_path, say=quiet, device=torch.device("cpu"))
+    whole = Trainer(run, tmp_path, log=quiet, device=torch.device("cpu"))
     step = TensorStep(whole.context, whole.context.views.train)
     step.begin(0, 0)
     for number in range(whole.steps_per_epoch):
@@ -126,7 +126,7 @@ def test_resuming_in_the_middle_of_an_epoch_is_exact(change: dict[str, Any], tmp
             whole.step = number
             whole._save()
         step()
-    resumed = Trainer(run, tmp_path, say=quiet, device=torch.device("cpu"))
+    resumed = Trainer(run, tmp_path, log=quiet, device=torch.device("cpu"))
     assert resumed.load_latest()
     resumed_step = TensorStep(resumed.context, resumed.context.views.train)
     resumed_step.begin(0, resumed.step)
@@ -187,7 +187,7 @@ def test_no_step_of_raw_similarities_synchronises(similarity: str, monkeypatch: 
 def network_context(run: Run) -> StepContext:
     """Return the context of a run with networks and data; the many losses of a framework share it."""
     with tempfile.TemporaryDirectory() as folder:
-        return Trainer(run, Path(folder) / "run", say=quiet, device=torch.device("cpu")).context
+        return Trainer(run, Path(folder) / "run", log=quiet, device=torch.device("cpu")).context
 
 
 def check_synchronisation(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +210,7 @@ def check_synchronisation(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_first_failed_step_is_recorded(tmp_path: Path) -> None:
-    trainer = Trainer(Run(**SETTINGS), tmp_path, say=quiet, device=torch.device("cpu"))
+    trainer = Trainer(Run(**SETTINGS), tmp_path, log=quiet, device=torch.device("cpu"))
     step = TensorStep(trainer.context, trainer.context.views.train)
     step.begin(0, 0)
     step()
@@ -224,7 +224,7 @@ def test_the_first_failed_step_is_recorded(tmp_path: Path) -> None:
 
 def test_steps_are_eager_without_a_gpu(tmp_path: Path) -> None:
     messages: list[str] = []
-    trainer = Trainer(Run(**SETTINGS), tmp_path, say=messages.append, device=torch.device("cpu"))
+    trainer = Trainer(Run(**SETTINGS), tmp_path, log=messages.append, device=torch.device("cpu"))
     assert graph_obstacle(trainer.context) == "there is no GPU"
     trainer._choose_steps()
     assert isinstance(trainer.steps, EagerSteps)
@@ -233,14 +233,14 @@ def test_steps_are_eager_without_a_gpu(tmp_path: Path) -> None:
 
 def test_steps_contrasted_as_a_whole_are_eager(tmp_path: Path) -> None:
     run = Run(**SETTINGS, accumulate=2, grad_cache=True)
-    context = Trainer(run, tmp_path, say=quiet, device=torch.device("cpu")).context
+    context = Trainer(run, tmp_path, log=quiet, device=torch.device("cpu")).context
     obstacle = graph_obstacle(replace(context, device=torch.device("cuda")))
     assert obstacle == "the batches of a step are contrasted as a whole, and encoded twice"
 
 
 @pytest.mark.parametrize("loss", sorted(WAITING))
 def test_a_loss_that_computes_eigenvectors_is_eager(loss: str, tmp_path: Path) -> None:
-    context = Trainer(Run(**SETTINGS, loss=loss), tmp_path, say=quiet, device=torch.device("cpu")).context
+    context = Trainer(Run(**SETTINGS, loss=loss), tmp_path, log=quiet, device=torch.device("cpu")).context
     obstacle = graph_obstacle(replace(context, device=torch.device("cuda")))
     assert obstacle == "the loss computes eigenvectors, which waits for the GPU"
     assert not context.criterion.can_capture
@@ -274,10 +274,10 @@ def test_other_schedules_are_not_held() -> None:
 def test_restored_state_has_the_memory_layout_of_its_weights(optimiser: str, tmp_path: Path) -> None:
     """Files do not keep a memory layout, and fused optimisers refuse momentum whose layout differs from its weights."""
     run = Run(**SETTINGS | {"optimiser": optimiser})
-    trainer = Trainer(run, tmp_path, say=quiet)
+    trainer = Trainer(run, tmp_path, log=quiet)
     drain(trainer._epoch(0))
     trainer._save()
-    restored = Trainer(run, tmp_path, say=quiet)
+    restored = Trainer(run, tmp_path, log=quiet)
     assert restored.load_latest()
     for parameter, state in restored.context.optimiser.state.items():
         for name, value in state.items():
@@ -331,7 +331,7 @@ def test_the_graph_has_the_losses_of_the_cpu(change: dict[str, Any], tmp_path: P
     # A higher learning rate amplifies rounding from step to step: bf16 and float32 on one CPU are 0.3 apart after 20 steps at 0.01.
     run = Run(**SETTINGS | {"precision": "bf16", "limit": 640, "lr": 1e-4} | change)
     losses, _ = train_eagerly(run, tmp_path / "eager")
-    trainer = Trainer(run, tmp_path / "graph", say=quiet)
+    trainer = Trainer(run, tmp_path / "graph", log=quiet)
     captured = GraphedSteps(trainer.context)
     graph_losses = drain(captured.epoch(0, 0, lambda *progress: None))
     assert len(graph_losses) == 20
@@ -353,7 +353,7 @@ def test_runs_of_different_networks_take_turns_and_keep_their_graphs(tmp_path: P
     """Starting the second run resets the compiler, which must not invalidate the graph of the first."""
     runs = [Run(framework=name, precision="bf16", **SETTINGS | {"epochs": 2}) for name in ("simclr", "moco")]
     messages: list[str] = []
-    trainers = [Trainer(run, tmp_path / run.framework, say=messages.append) for run in runs]
+    trainers = [Trainer(run, tmp_path / run.framework, log=messages.append) for run in runs]
     works = [trainer.training(StopRequests()) for trainer in trainers]
     while works:
         for work in list(works):
@@ -373,9 +373,9 @@ def test_a_resumed_graph_equals_an_uninterrupted_one(tmp_path: Path, monkeypatch
     torch.use_deterministic_algorithms(True)
     try:
         run = Run(precision="bf16", **SETTINGS | {"epochs": 3})
-        whole = Trainer(run, tmp_path / "whole", say=quiet)
+        whole = Trainer(run, tmp_path / "whole", log=quiet)
         whole.train()
-        first = Trainer(run, tmp_path / "parts", say=quiet)
+        first = Trainer(run, tmp_path / "parts", log=quiet)
         epoch = first._epoch
 
         def stopped(number: int) -> Generator[None, None, tuple[float, float]]:
@@ -386,7 +386,7 @@ def test_a_resumed_graph_equals_an_uninterrupted_one(tmp_path: Path, monkeypatch
         monkeypatch.setattr(first, "_epoch", stopped)
         with pytest.raises(Stopped):
             first.train()
-        second = Trainer(run, tmp_path / "parts", say=quiet)
+        second = Trainer(run, tmp_path / "parts", log=quiet)
         second.train()
     finally:
         torch.use_deterministic_algorithms(False)
@@ -399,7 +399,7 @@ def test_a_step_that_cannot_be_captured_runs_eagerly(tmp_path: Path) -> None:
     run, messages = Run(precision="bf16", **SETTINGS), list[str]()
     losses_of_both = []
     for synchronises in (False, True):
-        trainer = Trainer(run, tmp_path / str(synchronises), say=messages.append)
+        trainer = Trainer(run, tmp_path / str(synchronises), log=messages.append)
         captured = GraphedSteps(trainer.context, compiled=False)
         loss_of = trainer.context.loss
 
@@ -424,10 +424,10 @@ def test_runs_in_turns_equal_runs_alone(tmp_path: Path, monkeypatch: pytest.Monk
     torch.use_deterministic_algorithms(True)
     try:
         runs = [Run(framework="moco", precision="bf16", **SETTINGS | {"epochs": 3, "seed": seed}) for seed in (0, 1)]
-        alone = [Trainer(run, tmp_path / f"alone{run.seed}", say=quiet) for run in runs]
+        alone = [Trainer(run, tmp_path / f"alone{run.seed}", log=quiet) for run in runs]
         for trainer in alone:
             trainer.train()
-        together = [Trainer(run, tmp_path / f"turns{run.seed}", say=quiet) for run in runs]
+        together = [Trainer(run, tmp_path / f"turns{run.seed}", log=quiet) for run in runs]
         works = [trainer.training(StopRequests()) for trainer in together]
         while works:
             works = [work for work in works if next(work, "ended") != "ended"]

@@ -25,7 +25,7 @@ def quiet(text: str) -> None:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "kept"
-    Trainer(RUN, folder, say=quiet).train()
+    Trainer(RUN, folder, log=quiet).train()
     return folder
 
 
@@ -37,8 +37,8 @@ def weights(folder: Path, epoch: int | None = None) -> dict[str, torch.Tensor]:
 def test_weights_of_an_epoch_are_those_of_a_run_that_ended_there(trained: Path, tmp_path: Path) -> None:
     run = replace(RUN, epochs=1, schedule="constant", keep=(), knn_every=1)
     longer = replace(run, epochs=2, keep=(1, 2))
-    Trainer(run, tmp_path / "one", say=quiet).train()
-    Trainer(longer, tmp_path / "two", say=quiet).train()
+    Trainer(run, tmp_path / "one", log=quiet).train()
+    Trainer(longer, tmp_path / "two", log=quiet).train()
     first, second, newest = weights(tmp_path / "two", 1), weights(tmp_path / "two", 2), weights(tmp_path / "two")
     assert all(torch.equal(tensor, first[name]) for name, tensor in weights(tmp_path / "one").items())
     assert all(torch.equal(tensor, second[name]) for name, tensor in newest.items())
@@ -78,13 +78,13 @@ def test_damaged_weights_are_refused(trained: Path, tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_says_which_weights_are_gone(tmp_path: Path) -> None:
-    steps = Trainer(RUN, tmp_path, say=quiet).training(Trainer(RUN, tmp_path / "other", say=quiet).requests)
+    steps = Trainer(RUN, tmp_path, log=quiet).training(Trainer(RUN, tmp_path / "other", log=quiet).requests)
     next(steps)  # an epoch, with its weights and a checkpoint
     steps.close()
     assert (tmp_path / "kept" / "epoch-1").is_dir()
     shutil.rmtree(tmp_path / "kept" / "epoch-1")
     messages: list[str] = []
-    Trainer(RUN, tmp_path, say=messages.append).train()
+    Trainer(RUN, tmp_path, log=messages.append).train()
     (message,) = [message for message in messages if "missing" in message]
     assert "kept/epoch-1 is missing or damaged, and its epoch has passed" in message
     assert (tmp_path / "kept" / "epoch-3").is_dir()

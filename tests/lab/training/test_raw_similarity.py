@@ -22,7 +22,7 @@ def quiet(text: str) -> None:
 
 @pytest.mark.parametrize("similarity", ["dot", "neg_euclid"])
 def test_the_loss_sees_embeddings_that_are_not_normalised(similarity: str, tmp_path: Path) -> None:
-    trainer = Trainer(replace(RUN, similarity=similarity), tmp_path, say=quiet)
+    trainer = Trainer(replace(RUN, similarity=similarity), tmp_path, log=quiet)
     index, views = next(EagerSteps(trainer.context).batches(0, 0))
     loss = trainer.context.loss(views, index)
     embeddings = trainer.context.latest
@@ -39,7 +39,7 @@ def test_the_loss_sees_embeddings_that_are_not_normalised(similarity: str, tmp_p
 @pytest.mark.parametrize("similarity", ["dot", "neg_euclid"])
 def test_a_run_trains_in_bf16_and_is_evaluated(similarity: str, tmp_path: Path) -> None:
     run = replace(RUN, similarity=similarity, precision="bf16")
-    scores = Trainer(run, tmp_path, say=quiet).train()
+    scores = Trainer(run, tmp_path, log=quiet).train()
     records = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
     assert all(torch.tensor([record["loss"], record["hardest_similarity"]]).isfinite().all() for record in records)
     assert records[-1]["uniformity"] < 0

@@ -34,7 +34,7 @@ def without_seconds(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.thorough
 def test_measures_are_recorded_at_their_epochs_and_at_the_last(tmp_path: Path) -> None:
-    trainer = Trainer(RUN, tmp_path, say=quiet)
+    trainer = Trainer(RUN, tmp_path, log=quiet)
     trainer.train()
     assert ["linear:cacr" in record for record in records(tmp_path)] == [False, True, True]
     assert ["entropy" in record for record in records(tmp_path)] == [True, True, True]
@@ -48,9 +48,9 @@ def test_measures_are_recorded_at_their_epochs_and_at_the_last(tmp_path: Path) -
 
 @pytest.mark.thorough
 def test_a_run_that_was_stopped_records_each_epoch_once(tmp_path: Path) -> None:
-    Trainer(RUN, tmp_path / "whole", say=quiet).train()
+    Trainer(RUN, tmp_path / "whole", log=quiet).train()
     for _ in range(10):
-        trainer = Trainer(RUN, tmp_path / "stopped", say=quiet)
+        trainer = Trainer(RUN, tmp_path / "stopped", log=quiet)
         try:
             for _ in trainer.training(requests := trainer.requests):
                 requests.append(15)  # as the signal does, after each epoch
@@ -62,17 +62,17 @@ def test_a_run_that_was_stopped_records_each_epoch_once(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_a_kill_between_checkpoint_and_record_repeats_the_measure(tmp_path: Path) -> None:
-    Trainer(RUN, tmp_path, say=quiet).train()
+    Trainer(RUN, tmp_path, log=quiet).train()
     expected = without_seconds(tmp_path)
     lines = (tmp_path / "records.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "records.jsonl").write_text("".join(lines[:-1]))
-    Trainer(RUN, tmp_path, say=quiet).train()
+    Trainer(RUN, tmp_path, log=quiet).train()
     assert without_seconds(tmp_path) == expected
 
 
 def test_the_mini_batches_of_the_entropy_are_shuffled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The samples are sorted by class here, as in a folder: mini-batches of one class would have equal weights."""
-    trainer = Trainer(RUN, tmp_path, say=quiet)
+    trainer = Trainer(RUN, tmp_path, log=quiet)
     test, model = trainer.split.held_out, trainer.model
     assert test.labels is not None
     order = test.labels.argsort(stable=True)
@@ -127,11 +127,11 @@ def test_data_that_lacks_what_a_measure_needs(tmp_path: Path) -> None:
     np.savez(path, train_images=np.zeros((40, 32, 32, 3), dtype=np.uint8))
     run = Run(data=str(path), encoder="tiny", batch=16, epochs=1, metrics=0)
     with pytest.raises(ValueError, match="linear:cacr@1 needs labelled training and test images"):
-        Trainer(replace(run, extra_metrics=("linear:cacr@1",)), tmp_path / "a", say=quiet)
+        Trainer(replace(run, extra_metrics=("linear:cacr@1",)), tmp_path / "a", log=quiet)
     with pytest.raises(
         ValueError, match=r"mini-batches of 99, and there are 40 held-out images \(entropy:2:20@1 would"
     ):
-        Trainer(replace(run, extra_metrics=("entropy:2:99@1",)), tmp_path / "b", say=quiet)
+        Trainer(replace(run, extra_metrics=("entropy:2:99@1",)), tmp_path / "b", log=quiet)
     assert not (tmp_path / "a").exists()
 
 

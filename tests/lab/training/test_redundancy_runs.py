@@ -24,7 +24,7 @@ def quiet(text: str) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("loss", ["barlow_twins", *(pytest.param(loss, marks=pytest.mark.slow) for loss in SLOW)])
 def test_the_loss_falls_on_digits(loss: str, tmp_path: Path) -> None:
-    Trainer(Run(loss=loss, **SETTINGS), tmp_path, say=quiet).train()
+    Trainer(Run(loss=loss, **SETTINGS), tmp_path, log=quiet).train()
     first, *_, last = read_records(tmp_path)
     assert last["loss"] < 0.98 * first["loss"]
     assert last["feature_std"] > 0.5  # 1 if the features are spread evenly, 0 if they have collapsed
@@ -35,7 +35,7 @@ def test_the_loss_falls_on_digits(loss: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_barlow_twins_learns_digits(tmp_path: Path) -> None:
-    trainer = Trainer(Run(data="digits", loss="barlow_twins", limit=5000, epochs=4, metrics=0), tmp_path, say=quiet)
+    trainer = Trainer(Run(data="digits", loss="barlow_twins", limit=5000, epochs=4, metrics=0), tmp_path, log=quiet)
     before = trainer.evaluate()["knn_top1"]
     after = trainer.train()["knn_top1"]
     records = read_records(tmp_path)

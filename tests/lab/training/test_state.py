@@ -25,7 +25,7 @@ def quiet(text: str) -> None:
 
 def trained(folder: Path, run: Run) -> Checkpoint:
     """Train a run and return its last checkpoint, which is deleted."""
-    Trainer(run, folder, say=quiet).train()
+    Trainer(run, folder, log=quiet).train()
     saved = checkpoint.latest(folder / "checkpoints")
     assert saved is not None
     shutil.rmtree(folder / "checkpoints")
@@ -74,7 +74,7 @@ def test_tensors_that_do_not_fit(change: Change, expected: str, finished: tuple[
     with pytest.raises(
         ValueError, match=r"out: the checkpoint of step 4 .* does not fit the run's settings: "
     ) as error:
-        Trainer(RUN, folder, say=quiet).train()
+        Trainer(RUN, folder, log=quiet).train()
     assert expected in str(error.value)
 
 
@@ -83,7 +83,7 @@ def test_a_step_beyond_the_run(finished: tuple[Path, Checkpoint]) -> None:
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     checkpoint.save(folder / "checkpoints", replace(saved, step=6, record=None))
     with pytest.raises(ValueError, match=r"the checkpoint of step 6 .*: the run has 4 steps"):
-        Trainer(RUN, folder, say=quiet).train()
+        Trainer(RUN, folder, log=quiet).train()
 
 
 def test_a_step_inside_an_epoch_needs_the_part_that_is_done(finished: tuple[Path, Checkpoint]) -> None:
@@ -91,7 +91,7 @@ def test_a_step_inside_an_epoch_needs_the_part_that_is_done(finished: tuple[Path
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     checkpoint.save(folder / "checkpoints", replace(saved, step=3, record=None))
     with pytest.raises(ValueError, match=r"the checkpoint of step 3 .*: missing part, unexpected nothing"):
-        Trainer(RUN, folder, say=quiet).train()
+        Trainer(RUN, folder, log=quiet).train()
 
 
 @pytest.mark.thorough
@@ -101,14 +101,14 @@ def test_the_scale_of_gradients_is_needed_in_fp16(tmp_path: Path) -> None:
     tensors = without("scaler.scale")(dict(saved.tensors))
     checkpoint.save(tmp_path / "checkpoints", replace(saved, tensors=tensors))
     with pytest.raises(ValueError, match=r"missing scaler.scale, unexpected nothing"):
-        Trainer(run, tmp_path, say=quiet).train()
+        Trainer(run, tmp_path, log=quiet).train()
 
 
 def test_a_parameter_without_a_gradient_has_no_state(tmp_path: Path) -> None:
     """A pooling layer of a text encoder may be unused; an optimiser keeps nothing for it."""
 
     def trainer() -> Trainer:
-        trainer = Trainer(RUN, tmp_path, say=quiet)
+        trainer = Trainer(RUN, tmp_path, log=quiet)
         trainer.context.optimiser.add_param_group({"params": [torch.nn.Parameter(torch.ones(2))]})
         return trainer
 

@@ -66,7 +66,7 @@ def run_of(data: Path, **changes: Any) -> Run:
 
 
 def trainer_of(run: Run, folder: Path) -> Trainer:
-    return Trainer(run, folder, say=quiet, device=CPU, data_root=folder.parent / "cache")
+    return Trainer(run, folder, log=quiet, device=CPU, data_root=folder.parent / "cache")
 
 
 def weights(trainer: Trainer) -> dict[str, Tensor]:
@@ -94,7 +94,7 @@ def train_in_processes(rank: int, world_size: int, out: str) -> None:
     folder = Path(out)
     os.environ["WORLD_SIZE"] = str(world_size)  # as torchrun sets it
     run = Run.load(folder / "described.json")
-    trainer = Trainer(run, folder / f"run{world_size}", say=quiet, device=CPU, data_root=folder / f"cache{world_size}")
+    trainer = Trainer(run, folder / f"run{world_size}", log=quiet, device=CPU, data_root=folder / f"cache{world_size}")
     steps = EagerSteps(trainer.context)
     for place, batch in enumerate(steps.batches(0, 0)):
         steps.step([batch], 0, place)
@@ -249,10 +249,10 @@ def test_equal_texts_are_never_negatives(ending: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("views", ["dropout", "cropping"])
 def test_a_graph_on_texts_has_the_losses_of_the_eager_steps(views: str, tmp_path: Path) -> None:
     run = run_of(write_sentences(tmp_path / "a.txt", 160), views=views, precision="bf16", lr=1e-4, optimiser="sgd")
-    eager = Trainer(run, tmp_path / "eager", say=quiet, data_root=tmp_path / "cache")
+    eager = Trainer(run, tmp_path / "eager", log=quiet, data_root=tmp_path / "cache")
     steps = EagerSteps(eager.context)
     losses = [steps.step([batch], 0, place) for place, batch in enumerate(steps.batches(0, 0))]
-    trainer = Trainer(run, tmp_path / "graph", say=quiet, data_root=tmp_path / "cache")
+    trainer = Trainer(run, tmp_path / "graph", log=quiet, data_root=tmp_path / "cache")
     graph_losses = drain(GraphedSteps(trainer.context).epoch(0, 0, lambda *progress: None))
     torch.testing.assert_close(torch.tensor(graph_losses), torch.tensor(losses), rtol=0.02, atol=0.02)
 

@@ -82,7 +82,7 @@ def test_two_processes_equal_one(framework: str, precision: str, options: tuple[
 def train_until_signal(rank: int, world_size: int, out: str) -> None:
     """Train; the second process receives a signal in the middle of its third step."""
     os.environ |= {"WORLD_SIZE": str(world_size), "RANK": str(rank)}
-    trainer = Trainer(Run(limit=64, batch=8, epochs=2, knn=5, metrics=0), Path(out), say=lambda text: None)
+    trainer = Trainer(Run(limit=64, batch=8, epochs=2, knn=5, metrics=0), Path(out), log=lambda text: None)
     assert isinstance(trainer.steps, EagerSteps)
     take_step = trainer.steps.step
 
@@ -103,7 +103,7 @@ def train_with_measures(rank: int, world_size: int, out: str) -> None:
     run = Run(
         limit=64, batch=8, epochs=2, knn=5, metrics=0, extra_metrics=("entropy:2:16@1", "linear:cacr:1@2"), keep=(2,)
     )
-    trainer, taken = Trainer(run, Path(out), say=lambda text: None), []
+    trainer, taken = Trainer(run, Path(out), log=lambda text: None), []
     take = trainer.model.take
 
     def counted(measure: RecordedMeasure, split: Split) -> dict[str, float]:

@@ -28,7 +28,7 @@ def quiet(text: str) -> None:
 
 
 def test_a_run_writes_its_settings_and_records(tmp_path: Path) -> None:
-    scores = Trainer(RUN, tmp_path, say=quiet).train()
+    scores = Trainer(RUN, tmp_path, log=quiet).train()
     assert json.loads((tmp_path / "run.json").read_text()) == RUN.describe()
     records = [json.loads(line) for line in (tmp_path / "records.jsonl").read_text().splitlines()]
     assert [r["epoch"] for r in records] == [1, 2]
@@ -47,7 +47,7 @@ def test_a_quick_evaluation_is_not_preceded_by_a_slow_checkpoint(
         save(folder, state)
 
     monkeypatch.setattr(checkpoint, "save", save_slowly)
-    Trainer(replace(RUN, epochs=4, knn_every=1), tmp_path, say=quiet).train()
+    Trainer(replace(RUN, epochs=4, knn_every=1), tmp_path, log=quiet).train()
     assert saved == [4, 16]  # the first one, since its evaluation might have taken long, and the last
 
 
@@ -55,7 +55,7 @@ def test_a_quick_evaluation_is_not_preceded_by_a_slow_checkpoint(
 def test_records_hold_the_penalties_of_the_loss(tmp_path: Path) -> None:
     for framework, loss in (("memory-bank", "hard_contrastive"), ("moco", "isogclr"), ("simclr", "simple")):
         run = Run(**{**vars(RUN), "framework": framework, "loss": loss, "queue": 64})
-        Trainer(run, tmp_path / framework, say=quiet).train()
+        Trainer(run, tmp_path / framework, log=quiet).train()
         first = json.loads((tmp_path / framework / "records.jsonl").read_text().splitlines()[0])
         assert first["hardest_similarity"] <= 1.0001
         assert 0 < first["push_on_hardest_1pct"] <= 1
@@ -78,30 +78,30 @@ def test_added_settings_do_not_rename_existing_runs() -> None:
 
 
 def test_another_run_is_refused(tmp_path: Path) -> None:
-    Trainer(replace(RUN, lr=9.0), tmp_path, say=quiet)  # writes only its settings, so the directory may be reused
-    Trainer(RUN, tmp_path, say=quiet)._save()
+    Trainer(replace(RUN, lr=9.0), tmp_path, log=quiet)  # writes only its settings, so the directory may be reused
+    Trainer(RUN, tmp_path, log=quiet)._save()
     with pytest.raises(ValueError, match=r"holds another run: lr is 0\.004 there and 0\.1 here"):
-        Trainer(replace(RUN, lr=0.1), tmp_path, say=quiet)
+        Trainer(replace(RUN, lr=0.1), tmp_path, log=quiet)
     with pytest.raises(ValueError, match=r"symmetric is False there and True here"):
-        Trainer(replace(RUN, framework="moco", symmetric=True), tmp_path, say=quiet)
+        Trainer(replace(RUN, framework="moco", symmetric=True), tmp_path, log=quiet)
 
 
 def test_more_images_than_the_data_has(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="batch: 512 images for a step are more than the 128"):
-        Trainer(Run(**{**vars(RUN), "batch": 512}), tmp_path / "a", say=quiet)
+        Trainer(Run(**{**vars(RUN), "batch": 512}), tmp_path / "a", log=quiet)
     with pytest.raises(ValueError, match="knn: 500 neighbours are more than the 128"):
-        Trainer(Run(**{**vars(RUN), "knn": 500}), tmp_path / "b", say=quiet)
+        Trainer(Run(**{**vars(RUN), "knn": 500}), tmp_path / "b", log=quiet)
 
 
 def test_more_hardest_negatives_than_the_bank_has(tmp_path: Path) -> None:
     run = Run(**{**vars(RUN), "framework": "memory-bank", "loss": "nt_xent(negatives=hardest(128))"})
     with pytest.raises(ValueError, match=r"hardest\(128\) asks for more than the 127 negatives that memory-bank has"):
-        Trainer(run, tmp_path, say=quiet)
+        Trainer(run, tmp_path, log=quiet)
 
 
 @pytest.mark.thorough
 def test_low_precision_trains(tmp_path: Path) -> None:
-    assert Trainer(Run(**{**vars(RUN), "precision": "bf16"}), tmp_path, say=quiet).train()["knn_top1"] > 0
+    assert Trainer(Run(**{**vars(RUN), "precision": "bf16"}), tmp_path, log=quiet).train()["knn_top1"] > 0
 
 
 def test_learning_rates() -> None:
@@ -140,12 +140,12 @@ def test_lars_by_hand(form: str) -> None:
 def test_accumulated_batches_are_the_mean_of_their_gradients(tmp_path: Path) -> None:
     """A step over two batches uses the mean of their gradients; images of one batch are no negatives of the other."""
     settings = vars(RUN) | {"accumulate": 2, "optimiser": "sgd", "warmup": 0.0, "weight_decay": 0.0}
-    trainer = Trainer(Run(**settings), tmp_path, say=quiet)
+    trainer = Trainer(Run(**settings), tmp_path, log=quiet)
     assert trainer.steps_per_epoch == 2
     batches = list(EagerSteps(trainer.context).batches(0, 0))[:2]
     gradients = []
     for index, views in batches:
-        alone = Trainer(Run(**settings), tmp_path, say=quiet)
+        alone = Trainer(Run(**settings), tmp_path, log=quiet)
         alone.context.network.train()
         alone.context.loss(views, index).backward()
         gradients.append([p.grad for p in alone.context.network.parameters()])
@@ -160,7 +160,7 @@ def test_accumulated_batches_are_the_mean_of_their_gradients(tmp_path: Path) -> 
 @pytest.mark.parametrize("framework", ["simclr", "moco", "moco-v3", "memory-bank"])
 def test_tau_learns_its_certainty(framework: str, tmp_path: Path) -> None:
     """The projector has an extra output, the certainty, which receives a gradient; evaluation drops it."""
-    trainer = Trainer(replace(RUN, loss="tau", framework=framework, queue=64), tmp_path, say=quiet)
+    trainer = Trainer(replace(RUN, loss="tau", framework=framework, queue=64), tmp_path, log=quiet)
     assert trainer.train()["knn_top1"] >= 0
     embeddings = trainer.context.latest
     assert embeddings is not None
@@ -177,12 +177,12 @@ def test_tau_learns_its_certainty(framework: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("optimiser", ["sgd", "adam", "adamw", "lars"])
 def test_a_learned_temperature_changes_and_resumes(optimiser: str, tmp_path: Path) -> None:
     run = replace(RUN, loss="nt_xent(temperature=learned(0.2))", optimiser=optimiser)
-    trainer = Trainer(run, tmp_path, say=quiet)
+    trainer = Trainer(run, tmp_path, log=quiet)
     (parameter,) = trainer.context.criterion.parameters()
     before = float(parameter.detach())
     trainer.train()
     assert float(parameter.detach()) != before
-    resumed = Trainer(run, tmp_path, say=quiet)
+    resumed = Trainer(run, tmp_path, log=quiet)
     assert resumed.load_latest()
     assert torch.equal(next(iter(resumed.context.criterion.parameters())), parameter)
 
@@ -190,14 +190,14 @@ def test_a_learned_temperature_changes_and_resumes(optimiser: str, tmp_path: Pat
 @pytest.mark.parametrize("loss", ["clip", "siglip", "siglip(temperature=0.2, bias=learned_number(-5))"])
 def test_methods_that_learn_their_settings_train_them(loss: str, tmp_path: Path) -> None:
     run = replace(RUN, loss=loss)
-    trainer = Trainer(run, tmp_path, say=quiet)
+    trainer = Trainer(run, tmp_path, log=quiet)
     before = {name: value.clone() for name, value in trainer.context.criterion.state_dict().items()}
     trainer.train()
     assert before
     for name, value in trainer.context.criterion.state_dict().items():
         assert not torch.equal(value, before[name]), name
     assert json.loads((tmp_path / "run.json").read_text())["loss"] == loss
-    resumed = Trainer(run, tmp_path, say=quiet)
+    resumed = Trainer(run, tmp_path, log=quiet)
     assert resumed.load_latest()
     assert str(resumed.context.criterion.state_dict()) == str(trainer.context.criterion.state_dict())
 
@@ -210,7 +210,7 @@ def test_a_model_is_loaded_without_its_data(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), dtype=np.uint8)
     np.savez(path, train_images=images)
     run = Run(data=str(path), encoder="tiny", batch=16, epochs=1, metrics=0, framework="memory-bank")
-    trainer = Trainer(run, tmp_path / "run", say=quiet)
+    trainer = Trainer(run, tmp_path / "run", log=quiet)
     trainer.train()
     path.unlink()
     model = load(tmp_path / "run")
@@ -224,7 +224,7 @@ def test_a_model_is_loaded_without_its_data(tmp_path: Path) -> None:
 
 def without_norms(run: Run, folder: Path) -> Trainer:
     """Return a trainer in float64 whose network has no batch norm, so that an embedding depends on its own image alone."""
-    trainer = Trainer(run, folder, say=quiet, device=torch.device("cpu"))
+    trainer = Trainer(run, folder, log=quiet, device=torch.device("cpu"))
     replace_norms(trainer.context.network, lambda norm: torch.nn.Identity())
     trainer.context.network.double()
     trainer.context.criterion.double()
@@ -270,7 +270,7 @@ def test_whole_steps_are_refused_where_they_are_impossible() -> None:
 @pytest.mark.thorough
 def test_a_whole_step_in_low_precision_with_scaled_gradients(tmp_path: Path) -> None:
     run = Run(**{**vars(RUN), "precision": "fp16", "accumulate": 2, "grad_cache": True})
-    trainer = Trainer(run, tmp_path, say=quiet, device=torch.device("cpu"))
+    trainer = Trainer(run, tmp_path, log=quiet, device=torch.device("cpu"))
     assert trainer.train()["knn_top1"] > 0
     norm = next(m for m in trainer.context.network.modules() if isinstance(m, torch.nn.BatchNorm2d))
     assert norm.num_batches_tracked is not None
@@ -281,7 +281,7 @@ def test_metrics_of_the_training_images(tmp_path: Path) -> None:
     run = replace(RUN, limit=64, epochs=1, metrics=20)
     records = {}
     for images in ("test", "train"):
-        trainer = Trainer(replace(run, metrics_on=images), tmp_path / images, say=quiet)
+        trainer = Trainer(replace(run, metrics_on=images), tmp_path / images, log=quiet)
         trainer.train()
         records[images] = json.loads((tmp_path / images / "records.jsonl").read_text())
         source = trainer.split.train if images == "train" else trainer.split.held_out

@@ -52,15 +52,15 @@ class Train:
 
     def __call__(self) -> None:
         """Train, with a progress bar on a terminal."""
-        requested = make_run(self.given, preset=self.preset, say=_ignore if _rank() else ignore_closed_output(print))
+        requested = make_run(self.given, preset=self.preset, log=_ignore if _rank() else ignore_closed_output(print))
         with training_display(noun=requested.kind.noun, silent=_rank() > 0) as display, ExitStack() as stack:
-            watch, say = ignore_closed_output(display.show_step), ignore_closed_output(display.print_line)
+            on_step, log = ignore_closed_output(display.show_step), ignore_closed_output(display.print_line)
             # Refuse an unknown name before a directory or lock is created.
             requested.kind.check_data(requested.data)
             if requested.eval_data:
                 requested.kind.check_data(requested.eval_data, "eval_data")
             world_size = int(os.environ.get("WORLD_SIZE", "1"))
-            run = resolve(requested, own_device(), say=say, folder=self.out, world_size=world_size)
+            run = resolve(requested, own_device(), log=log, folder=self.out, world_size=world_size)
             folder = self.out or Path("runs") / run.name
             check_init(run, folder)
             check_directory("out", folder)
@@ -75,8 +75,8 @@ class Train:
                 trainer = Trainer(
                     run,
                     folder,
-                    watch=watch,
-                    say=say,
+                    on_step=on_step,
+                    log=log,
                     on_evaluation=ignore_closed_output(display.show_evaluation),
                     data_root=self.data_root,
                     workers=self.workers,
@@ -84,27 +84,27 @@ class Train:
                     extend=self.extend,
                 )
             for note in trainer.split.notes:
-                say(note)
-            say(
+                log(note)
+            log(
                 f"{len(trainer.split.train):,} {run.kind.noun} of {trainer.split.train.name} on {trainer.device}, into {folder}"
             )
             if trainer.device.type == "cpu":
-                display.on_estimate = lambda seconds: say(_how_to_shorten(run, seconds))
+                display.on_estimate = lambda seconds: log(_how_to_shorten(run, seconds))
             scores = trainer.train()
             for name, score in scores.items():
                 how = f"last epoch, {run.knn} neighbours" if name.startswith("knn") else "last epoch"
-                say(f"{name:10} {score:6.2f} %   ({how})")
+                log(f"{name:10} {score:6.2f} %   ({how})")
             if not scores and not run.extra_metrics:
-                say(f"no score: {run.data} {run.kind.unscored}")
+                log(f"no score: {run.data} {run.kind.unscored}")
             best = best_epoch(folder, run.keep_best)
             if best is not None:
-                say(
+                log(
                     f"{run.keep_best:10} {best[1]:6.2f}     (best epoch, {best[0]}, whose weights are kept: --epoch {best[0]})"
                 )
-            say(f"run        {folder}")
+            log(f"run        {folder}")
             collapse = describe_collapse(trainer.run, read_records(folder))
             if collapse:  # last, so that the scores are not taken for a success
-                say(collapse)
+                log(collapse)
         leave_process_group()
 
 

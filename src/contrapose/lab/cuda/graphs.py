@@ -15,13 +15,13 @@ class GraphedStep:
     """A step that takes its inputs from tensors and is captured in a CUDA graph after a few calls.
 
     Tensors must keep their addresses. The first calls run eagerly and are real steps. A step that cannot be captured keeps
-    running eagerly, with the same results, and `say` is told why. All calls run on a stream of their own.
+    running eagerly, with the same results, and `log` is told why. All calls run on a stream of their own.
     """
 
     def __init__(
-        self, step: Callable[[], None], device: torch.device, say: Callable[[str], None] | None = None
+        self, step: Callable[[], None], device: torch.device, log: Callable[[str], None] | None = None
     ) -> None:
-        self.step, self.say = step, say
+        self.step, self.log = step, log
         # A higher priority comes from another pool of streams, so this is never the second stream of another step.
         self.stream = torch.cuda.Stream(device, priority=-1)
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -53,8 +53,8 @@ class GraphedStep:
             cause = failure or error
             if not isinstance(cause, RuntimeError) or "out of memory" in str(cause).lower():
                 raise cause from None
-            if self.say is not None:
-                self.say(f"running eagerly, since the step could not be captured: {str(cause).strip().splitlines()[0]}")
+            if self.log is not None:
+                self.log(f"running eagerly, since the step could not be captured: {str(cause).strip().splitlines()[0]}")
             return None
         return graph
 

@@ -84,7 +84,7 @@ def measure_step_seconds() -> float:
     """Measure the duration of a training step in one thread; this takes about two seconds."""
     with tempfile.TemporaryDirectory() as folder:
         run = Run(data=DATA, limit=512, epochs=2, knn_every=2, metrics=0, threads=1)
-        Trainer(run, Path(folder), say=lambda text: None, fast=False).train()
+        Trainer(run, Path(folder), log=lambda text: None, fast=False).train()
         records = read_records(Path(folder))
     return float(records[-1]["seconds"]) / (512 // run.batch)  # the first epoch is a warm-up
 

@@ -101,13 +101,13 @@ def task_steps(
 def _train_and_evaluate(
     task: Task, on_step: StepCallback | None, requests: StopRequests
 ) -> Generator[None, None, None]:
-    watch = (lambda progress: on_step(task.name, progress)) if on_step is not None else (lambda progress: None)
+    report = (lambda progress: on_step(task.name, progress)) if on_step is not None else (lambda progress: None)
     with requests.immediate():
         trainer = Trainer(
             task.run,
             task.folder,
-            watch=watch,
-            say=lambda text: None,
+            on_step=report,
+            log=lambda text: None,
             data_root=task.data_root,
             concurrent_runs=task.concurrent_runs,
         )

@@ -86,7 +86,7 @@ def remove_unfinished(folder: Path) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def latest(folder: Path, say: Any = print) -> Checkpoint | None:
+def latest(folder: Path, log: Any = print) -> Checkpoint | None:
     """Return the newest checkpoint that verifies, or None if there is none.
 
     Raises ValueError if there are only checkpoints of a newer version: to start over would waste the training.
@@ -97,7 +97,7 @@ def latest(folder: Path, say: Any = print) -> Checkpoint | None:
         if checkpoint is not None:
             return checkpoint
         newer = newer or _newer_format(path)
-        say(f"{path} {_newer_format(path) or 'is damaged'}; trying the checkpoint before it")
+        log(f"{path} {_newer_format(path) or 'is damaged'}; trying the checkpoint before it")
     if newer:
         raise ValueError(f"out: {_newest_first(folder)[0]} {newer}; upgrade contrapose, or use another --out")
     return None

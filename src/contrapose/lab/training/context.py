@@ -23,7 +23,7 @@ from contrapose.pairs import unit
 from contrapose.randomness import permutation
 
 Batch = tuple[Tensor, list[Tensor]]  # indices of samples, and their views
-StepWatch = Callable[[int, float, float], None]  # steps of the epoch that are done, a recent loss, steps per second
+OnStep = Callable[[int, float, float], None]  # steps of the epoch that are done, a recent loss, steps per second
 _MANY_PAIRS = 2**25  # above, similarities of a batch are too many to look at in each epoch
 
 
@@ -45,7 +45,7 @@ class StepContext:
     steps_per_epoch: int
     rank: int = 0
     world_size: int = 1
-    say: Callable[[str], None] = print
+    log: Callable[[str], None] = print
     must_stop: Callable[[], bool] = field(default=lambda: False)  # whether a signal has asked for an end
     ids: Tensor | None = None  # (N,) on the device; samples with equal ids are never negatives of each other
     labels: Tensor | None = None  # (N,) on the device, for a supervised loss

@@ -25,7 +25,7 @@ def resolve(
     run: Run,
     device: torch.device,
     *,
-    say: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
     folder: Path | None = None,
     world_size: int = 1,
 ) -> Run:
@@ -46,7 +46,7 @@ def resolve(
             chosen, data = _choose(run, device, world_size)
             reason = f"chosen for {data} on a {'CPU' if device.type == 'cpu' else 'GPU'}"
         run = replace(run, **chosen)
-        say(f"{_describe(run, chosen)}: {reason}; each can be set (contrapose train --help)")
+        log(f"{_describe(run, chosen)}: {reason}; each can be set (contrapose train --help)")
     _check_warmup(run)
     parameter_count(run)  # refuses an encoder that cannot take the size of the views
     return run

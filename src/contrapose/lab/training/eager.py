@@ -9,7 +9,7 @@ from itertools import islice
 
 import torch.distributed as dist
 
-from contrapose.lab.training.context import Batch, StepContext, StepWatch
+from contrapose.lab.training.context import Batch, OnStep, StepContext
 from contrapose.lab.training.optimisers import gradient_norm, learning_rate, set_learning_rate
 from contrapose.lab.training.stops import Diverged
 
@@ -20,13 +20,13 @@ class EagerSteps:
     def __init__(self, context: StepContext) -> None:
         self.context = context
 
-    def epoch(self, epoch: int, first: int, watch: StepWatch) -> Generator[None, None, list[float]]:
+    def epoch(self, epoch: int, first: int, on_step: OnStep) -> Generator[None, None, list[float]]:
         """Take the epoch's steps from `first` on, up to the last or to a signal, and return their losses."""
         context, losses, start = self.context, list[float](), time.perf_counter()
         batches = self.batches(epoch, first)
         for step in range(first, context.steps_per_epoch):
             losses.append(self.step(islice(batches, context.run.accumulate), epoch, step))
-            watch(step + 1, losses[-1], len(losses) / (time.perf_counter() - start))
+            on_step(step + 1, losses[-1], len(losses) / (time.perf_counter() - start))
             if context.must_stop():
                 break
         yield from ()  # a generator like that of graphed steps, but nothing runs while it waits

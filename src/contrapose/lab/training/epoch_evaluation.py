@@ -20,7 +20,7 @@ class EpochEvaluation:
     run: Run
     model: Model
     split: Split
-    say: Callable[[str], None]
+    log: Callable[[str], None]
 
     def due(self, epoch: int) -> tuple[bool, list[RecordedMeasure]]:
         """Return whether the weights after an epoch are evaluated, and the further measures of its record."""
@@ -46,7 +46,7 @@ class EpochEvaluation:
         try:
             return self.model.measure_outputs(source, Measures(self.run.metrics))
         except ValueError as error:
-            self.say(f"no metrics after epoch {epoch}: {error}")
+            self.log(f"no metrics after epoch {epoch}: {error}")
             return {}
 
     def take(self, measure: RecordedMeasure, step: int) -> dict[str, float]:
@@ -56,5 +56,5 @@ class EpochEvaluation:
         except ValueError as error:
             if not measure.own:
                 raise
-            self.say(f"no {measure.text.rpartition('@')[0]} after step {step}: {error}")
+            self.log(f"no {measure.text.rpartition('@')[0]} after step {step}: {error}")
             return {}

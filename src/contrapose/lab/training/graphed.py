@@ -22,7 +22,7 @@ from torch import Tensor
 from contrapose.lab.cuda.graphs import WARMUP_STEPS, GraphedStep
 from contrapose.lab.cuda.streams import side_stream
 from contrapose.lab.optim import LARS
-from contrapose.lab.training.context import StepContext, StepWatch
+from contrapose.lab.training.context import OnStep, StepContext
 from contrapose.lab.training.optimisers import gradient_norm, learning_rate, set_learning_rate
 from contrapose.lab.training.stops import Diverged
 
@@ -159,9 +159,9 @@ class GraphedSteps:
             context.network.compile_encoders()
         if not torch.are_deterministic_algorithms_enabled():
             torch.backends.cudnn.benchmark = True
-        self.one = GraphedStep(self.step, context.device, context.say)
+        self.one = GraphedStep(self.step, context.device, context.log)
 
-    def epoch(self, epoch: int, first: int, watch: StepWatch) -> Generator[None, None, list[float]]:
+    def epoch(self, epoch: int, first: int, on_step: OnStep) -> Generator[None, None, list[float]]:
         """Take the epoch's steps from `first` on, up to the last or to a signal, and return their losses.
 
         It yields whenever the GPU has work for a while, so that another run can queue some, too.
@@ -179,7 +179,7 @@ class GraphedSteps:
                     with torch.cuda.stream(self.one.stream):
                         recent = recent_loss.look(place)
                     if recent is not None:
-                        watch(place + 1, recent, (place + 1 - first) / (time.perf_counter() - start))
+                        on_step(place + 1, recent, (place + 1 - first) / (time.perf_counter() - start))
                 if (place + 1 - first) % _TURN == 0:
                     yield
             yield from repeat(None, _WINDOW // _TURN)  # another run queues more before this one waits
@@ -192,7 +192,7 @@ class GraphedSteps:
                 f"the loss or gradient of step {step} (epoch {epoch + 1}) is not finite; the weights are those before it"
             )
         losses: list[float] = self.step.losses[first:stop].tolist()
-        watch(stop, losses[-1], len(losses) / (time.perf_counter() - start))
+        on_step(stop, losses[-1], len(losses) / (time.perf_counter() - start))
         return losses
 
     def begin(self, epoch: int, first: int) -> None:

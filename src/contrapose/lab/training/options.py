@@ -12,7 +12,7 @@ from contrapose.lab.training.run import Run
 from contrapose.validate import check_known
 
 
-def make_run(given: Settings, *, preset: str = "", say: Callable[[str], None] = print) -> Run:
+def make_run(given: Settings, *, preset: str = "", log: Callable[[str], None] = print) -> Run:
     """Return the run that some settings describe, and say in one line which others were chosen for its loss.
 
     Where layers disagree, the later one counts: defaults, modality of the data, loss, preset, given. A preset is above the loss
@@ -20,7 +20,7 @@ def make_run(given: Settings, *, preset: str = "", say: Callable[[str], None] = 
 
     given    settings that the user chose, by name
     preset   a name of `PRESETS`; empty: none
-    say      called with the message
+    log      called with the message
 
     >>> make_run({"data": "digits", "loss": "simsiam", "predictor": 64}).head
     for --loss simsiam: framework simsiam, head simsiam-cifar; each can be set (contrapose train --help)
@@ -33,7 +33,7 @@ def make_run(given: Settings, *, preset: str = "", say: Callable[[str], None] = 
     framework, loss = str(chosen.get("framework", "")), str(given.get("loss", ""))
     for_loss = settings_for_loss(loss, framework=framework, given=chosen)
     if for_loss:
-        say(f"for --loss {loss}: {describe_settings(for_loss)}; each can be set (contrapose train --help)")
+        log(f"for --loss {loss}: {describe_settings(for_loss)}; each can be set (contrapose train --help)")
     kind = str(chosen.get("modality") or recognise(str(chosen.get("data", ""))))
     # `Run` refuses an unknown modality; a preset that names one has its settings already.
     for_data = modality(kind).settings if kind in MODALITIES and "modality" not in base else {}

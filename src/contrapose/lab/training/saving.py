@@ -57,7 +57,7 @@ class SavedTraining:
 
     def newest(self) -> Checkpoint | None:
         """Return the newest checkpoint that verifies; None if there is none."""
-        return checkpoint.latest(self.folder, self.context.say)
+        return checkpoint.latest(self.folder, self.context.log)
 
     def restore(self, saved: Checkpoint) -> PartialEpoch:
         """Continue from a checkpoint; return the part of an epoch that it holds. Raise ValueError if it does not fit the run."""

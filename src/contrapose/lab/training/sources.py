@@ -133,10 +133,10 @@ def find_data(run: Run, folder: Path) -> list[str]:
     return paths
 
 
-def load_own_data(run: Run, folder: Path, root: Path | None, say: Callable[[str], None]) -> Split:
+def load_own_data(run: Run, folder: Path, root: Path | None, log: Callable[[str], None]) -> Split:
     """Load the data that a run was trained on, from the first starting point that has the same images.
 
-    Another data set of the same name is loaded if there is no better one, and `say` is told.
+    Another data set of the same name is loaded if there is no better one, and `log` is told.
     """
     recorded, starts, paths = recorded_data(folder), starting_points(folder), find_data(run, folder)
     rule, _, file = run.imbalance.rpartition(":")
@@ -151,7 +151,7 @@ def load_own_data(run: Run, folder: Path, root: Path | None, say: Callable[[str]
         splits.append(prepare(replace(run, data=path), root, folder=folder))
         if same_data(splits[-1], recorded):
             return splits[-1]
-    say(
+    log(
         f"data: the {len(splits[0].train)} {run.kind.noun} in {(paths or [run.data])[0]} are not the {recorded['images']} that "
         f"{folder} was trained on; --data PATH evaluates on other data"
     )

@@ -58,8 +58,8 @@ class Trainer:
 
     run: Run  # what to train
     folder: Path  # directory of its settings, records and checkpoints
-    watch: Callable[[Progress], None] = lambda progress: None  # called after each step
-    say: Callable[[str], None] = print  # called with each message
+    on_step: Callable[[Progress], None] = lambda progress: None  # called after each step
+    log: Callable[[str], None] = print  # called with each message
     data_root: Path | None = None  # directory of downloaded data sets; None: data
     workers: int = 0  # processes that decode images of a streamed folder
     worker_timeout: float = TIMEOUT  # seconds without a batch from the workers before the training fails
@@ -74,7 +74,7 @@ class Trainer:
         self.run = resolve(
             self.run,
             self.device,
-            say=self.say if self.rank == 0 else lambda text: None,
+            log=self.log if self.rank == 0 else lambda text: None,
             folder=self.folder,
             world_size=self.world_size,
         )
@@ -83,7 +83,7 @@ class Trainer:
         self.data_path = requested.data  # run.json keeps the path with which the run was started
         self._continue_run()
         self.threads = choose_threads(self.folder, self.run.threads, self.world_size)
-        check_bf16(self.device, self.run.precision, self.say)
+        check_bf16(self.device, self.run.precision, self.log)
         # A run that is resumed keeps its tokenizer: another one would give its weights other tokens.
         self.split = prepare(requested, self.data_root, folder=self.folder if self.recorded is not None else None)
         if requested.data != self.run.data:
@@ -92,7 +92,7 @@ class Trainer:
         with fixed_threads(self.threads):
             self.context = self._build()
         self.saved = SavedTraining(self.folder, self.context)
-        self.evaluation = EpochEvaluation(run=self.run, model=self.model, split=self.split, say=self.say)
+        self.evaluation = EpochEvaluation(run=self.run, model=self.model, split=self.split, log=self.log)
         # Only now is anything written: a run with bad settings leaves no directory behind.
         if self.rank == 0 and self.recorded is None:
             claim_directory(self.folder, self.run, environment(self.device) | {"threads": self.threads})
@@ -150,7 +150,7 @@ class Trainer:
             steps_per_epoch=samples // (run.batch * run.accumulate * run.epoch_slices),
             rank=self.rank,
             world_size=self.world_size,
-            say=self.say,
+            log=self.log,
             must_stop=self.must_stop,
         )
 
@@ -247,7 +247,7 @@ class Trainer:
                 self._keep_best(record)
             message = follow_collapse(record, self.earlier, self.run, evaluated=is_time)
             if message:
-                self.say(message)
+                self.log(message)
             append(self.folder, record)
             self.earlier = records_to_follow(self.earlier, record)
         return scores
@@ -261,7 +261,7 @@ class Trainer:
         """Keep the weights if they are the best so far; say at the end if the records lack the number."""
         name, network = self.run.keep_best, self.context.network
         if self.complete and name not in record:
-            self.say(f"keep_best: the records have no {name!r}, so no weights were kept; they have {', '.join(record)}")
+            self.log(f"keep_best: the records have no {name!r}, so no weights were kept; they have {', '.join(record)}")
         keep_best(self.folder, network, record, name=name, keep_always=self.run.keep)
 
     def _resume(self) -> None:
@@ -274,13 +274,13 @@ class Trainer:
         self.run.kind.keep(self.folder, self.context.network.encoder, self.split, self.context.views)
         write_json_atomically(self.folder / "data.json", describe_data(self.split, self.data_path))
         if self.recorded is not None and self.recorded.epochs != self.run.epochs:
-            self.say(record_extension(self.recorded, self.run, self.folder, self.step, self.steps_per_epoch))
+            self.log(record_extension(self.recorded, self.run, self.folder, self.step, self.steps_per_epoch))
             self.recorded = self.run
         elif resumed:
-            self.say(f"finished at step {self.step}" if self.complete else f"resuming after step {self.step}")
+            self.log(f"finished at step {self.step}" if self.complete else f"resuming after step {self.step}")
         passed = [epoch for epoch in self.run.keep if epoch * self.steps_per_epoch <= self.step]
         for message in lost_weights(self.folder, passed):
-            self.say(message)
+            self.log(message)
         steps = drop_records_after(self.folder, self.step)
         self.earlier = []
         for record in read_records(self.folder):
@@ -294,7 +294,7 @@ class Trainer:
             return
         obstacle = graph_obstacle(self.context)
         if obstacle:
-            self.say(f"running eagerly, since {obstacle}")
+            self.log(f"running eagerly, since {obstacle}")
             return
         compiled = self.total_steps >= COMPILED_STEPS
         how = (
@@ -302,7 +302,7 @@ class Trainer:
             if compiled
             else "not compiled: for so few steps, compilation takes longer than it saves"
         )
-        self.say(f"using one CUDA graph for the whole step; {how}")
+        self.log(f"using one CUDA graph for the whole step; {how}")
         self.steps = GraphedSteps(self.context, compiled=compiled)
         # Networks are compiled for the batch size of training; evaluation must not compile them again for its own.
         self.model.evaluate_in(lambda: torch.compiler.set_stance("force_eager"))
@@ -313,11 +313,11 @@ class Trainer:
         total, before = self.partial_epoch if first else (0.0, 0.0)
         begun, images = self.step - first, self.run.batch * self.run.accumulate
 
-        def watch(step: int, loss: float, rate: float) -> None:
+        def on_step(step: int, loss: float, rate: float) -> None:
             if self.rank == 0:
-                self.watch(Progress(epoch + 1, begun + step, self.total_steps, loss, rate * images))
+                self.on_step(Progress(epoch + 1, begun + step, self.total_steps, loss, rate * images))
 
-        for loss in (yield from self.steps.epoch(epoch, first, watch)):
+        for loss in (yield from self.steps.epoch(epoch, first, on_step)):
             total += loss  # one by one, so that a resumed epoch has the same mean to the last digit
             self.step += 1
         seconds = before + time.perf_counter() - start

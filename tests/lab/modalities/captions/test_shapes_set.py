@@ -87,7 +87,7 @@ def test_a_tiny_model_learns_to_find_images_and_captions(tmp_path: Path, monkeyp
         **CAPTION_SETTINGS, data="shapes", limit=256, views="captions", size=32, encoder="tiny", text_encoder="tiny",
         text_length=16, width=64, lr=1e-3, warmup=0.0, batch=32, epochs=5, knn_every=5, metrics=0,
     )  # fmt: skip
-    trainer = Trainer(run, tmp_path / "run", say=lambda text: None)
+    trainer = Trainer(run, tmp_path / "run", log=lambda text: None)
     scores = trainer.train()
     test = trainer.split.test
     assert isinstance(test, Captions)

@@ -152,10 +152,10 @@ def test_a_run_with_fixed_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def quiet(text: str) -> None:
         return
 
-    trainer = Trainer(run, tmp_path / "run", say=quiet)
+    trainer = Trainer(run, tmp_path / "run", log=quiet)
     start = {name: p.detach().clone() for name, p in trainer.model.encoder.network.named_parameters()}
     trainer.train()
-    trainer = Trainer(replace(run, epochs=2), tmp_path / "run", extend=True, say=quiet)  # from its checkpoint
+    trainer = Trainer(replace(run, epochs=2), tmp_path / "run", extend=True, log=quiet)  # from its checkpoint
     trainer.train()
     network = contrapose.load(tmp_path / "run").encoder.network
     moved = {name for name, p in network.named_parameters() if not torch.equal(p, start[name])}
@@ -165,7 +165,7 @@ def test_a_run_with_fixed_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert torch.equal(key, start[name]) == (name in FIXED), name
 
     export(contrapose.load(tmp_path / "run").encoder, tmp_path / "weights.safetensors")
-    again = Trainer(replace(run, init=str(tmp_path / "weights.safetensors")), tmp_path / "again", say=quiet)
+    again = Trainer(replace(run, init=str(tmp_path / "weights.safetensors")), tmp_path / "again", log=quiet)
     for name, p in again.model.encoder.network.named_parameters():
         assert torch.equal(p, network.get_parameter(name))
     assert fixed(again.model.encoder.network) == set(FIXED)

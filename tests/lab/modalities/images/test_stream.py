@@ -43,7 +43,7 @@ def test_a_broken_file_is_named(folder: Path, tmp_path: Path, workers: int) -> N
     broken = folder / "train" / "cat" / "7.png"
     broken.write_bytes(broken.read_bytes()[:100])
     with pytest.raises(ValueError, match=r"^data: image \d+, .*7\.png, cannot be read: "):
-        Trainer(streamed_run(folder), tmp_path / "run", say=lambda text: None, workers=workers).train()
+        Trainer(streamed_run(folder), tmp_path / "run", log=lambda text: None, workers=workers).train()
 
 
 @pytest.mark.thorough
@@ -119,7 +119,7 @@ def test_a_signal_to_every_process_saves_the_step(folder: Path, tmp_path: Path, 
 
 def test_only_folders_stream(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="stream: only a folder"):
-        Trainer(Run(stream=True), tmp_path, say=lambda text: None)
+        Trainer(Run(stream=True), tmp_path, log=lambda text: None)
 
 
 def test_some_classes_of_a_folder(folder: Path, tmp_path: Path) -> None:
