@@ -53,7 +53,7 @@ class ScheduledMomentumSettings(MomentumSettings):
             recorded_values={"constant": False, "cosine": True},
         ),
     )
-    """constant, or cosine: the momentum rises to 1 over the run, along half a cosine."""
+    """Whether the momentum stays as it is (constant) or rises to 1 over the run, along half a cosine (cosine)."""
 
 
 @dataclass(frozen=True, kw_only=True)
