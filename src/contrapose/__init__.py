@@ -24,7 +24,7 @@ __version__ = "0.2.0"
 
 
 def _public_names() -> dict[str, str]:
-    """Return the module of each public name, as the type stub beside this file has them."""
+    """Return the module of each public name, as listed in the type stub next to this file."""
     stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
     imports = (node for node in stub.body if isinstance(node, ast.ImportFrom))
     return {alias.name: str(node.module) for node in imports for alias in node.names}

@@ -6,7 +6,7 @@ import signal
 
 def main() -> None:
     """Run the command line."""
-    # Importing torch takes seconds, in which SIGTERM would end the process in silence and Ctrl-C with a traceback.
+    # Importing torch takes seconds; meanwhile SIGTERM would end the process silently, and Ctrl-C would print a traceback.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
     # Imported here, since every worker process imports the script that started it, and has no use for the command line.
@@ -16,7 +16,7 @@ def main() -> None:
 
 
 def _end(number: int, frame: object) -> None:
-    """End on a signal that comes before the command has started, or after its end."""
+    """Exit on a signal that arrives before the command has started or after it has ended."""
     os.write(2, f"contrapose: stopped by signal {number}; run the same command again\n".encode())
     raise SystemExit(128 + number)
 

@@ -25,10 +25,10 @@ START_METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_met
 def process_context() -> BaseContext:
     """Return the multiprocessing context that every process of this package is started with."""
     context = multiprocessing.get_context(START_METHOD)
-    # Importing torch takes seconds. The server does it once, so that a child starts in a tenth of one.
+    # Importing torch takes seconds. The server does it once, so that a child starts in a tenth of a second.
     context.set_forkserver_preload([__name__, "torch", "PIL.Image"])
     if START_METHOD == "forkserver":
-        resource_tracker.ensure_running()  # first: its start unblocks the signals
+        resource_tracker.ensure_running()  # started first, because its start unblocks the signals
         with _blocked_signals():
             forkserver.ensure_running()
     return context
@@ -36,7 +36,7 @@ def process_context() -> BaseContext:
 
 @contextmanager
 def _blocked_signals() -> Iterator[None]:
-    """In this block SIGTERM and SIGINT wait. Processes that are started in it never receive them, nor do their children.
+    """Hold back SIGTERM and SIGINT in this block; processes that are started in it never receive them.
 
     Job schedulers and service managers signal every process of a job. The one that trains saves its step, and needs its
     helpers until then.
@@ -49,7 +49,7 @@ def _blocked_signals() -> Iterator[None]:
 
 
 def receive_signals() -> None:
-    """In a child: end on SIGTERM and SIGINT, which the fork server and its children ignore by default.
+    """Make a child process exit on SIGTERM and SIGINT, which the fork server and its children ignore by default.
 
     The child ends by an exception, so that it releases the locks that it holds: the workers of a pool share the lock of a
     queue, and would wait forever for one that was killed while it waited for work.
@@ -60,7 +60,7 @@ def receive_signals() -> None:
 
 
 def _leave_process_group() -> None:
-    """In the fork server, which imports this module: stop receiving the signals that are sent to the whole process group.
+    """Make the fork server, which imports this module, ignore signals that are sent to the whole process group.
 
     Ctrl-C and SIGTERM are handled by the process that trains. It saves its step first, and needs its children until then.
     """
@@ -72,10 +72,10 @@ _leave_process_group()
 
 
 def exit_with_parent() -> None:
-    """End this process when the one that asked for it ends, however that happens.
+    """Exit when the process that requested this child ends, for whatever reason.
 
-    Called first thing in a child. A child of a fork server cannot tell by its parent's pid, which is the server's, and the
-    server lives as long as its children do.
+    Called first thing in a child. A child of a fork server cannot detect that from its parent's pid: the parent is the server,
+    which lives as long as its children do.
     """
     parent = multiprocessing.parent_process()
     if parent is None:

@@ -20,7 +20,7 @@ def world_size(group: Group = None) -> int:
     if not (dist.is_available() and dist.is_initialized()):
         return 1
     size = dist.get_world_size(group)
-    if size < 1:  # torch's answer in a process outside of the group
+    if size < 1:  # torch returns this in a process that is not in the group
         raise ValueError(f"group: expected a group that this process is in, got one without rank {dist.get_rank()}")
     return size
 
@@ -126,8 +126,8 @@ class _SumOverRanks(torch.autograd.Function):
 def average_gradient(x: Tensor) -> Tensor:
     """Return `x` itself; the backward pass averages its gradient over all processes.
 
-    DistributedDataParallel does this for the parameters of a network. A parameter that is outside of it, such as a learned
-    temperature, needs it as well, or the processes would train different values.
+    DistributedDataParallel does this for the parameters of a network. A parameter outside of that network, such as a learned
+    temperature, needs it too; otherwise each process would train a different value.
     """
     if world_size() == 1:
         return x

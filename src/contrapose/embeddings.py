@@ -1,8 +1,8 @@
-"""`Embeddings`: what the networks made of a batch. Every objective gets its input from it.
+"""`Embeddings`: the outputs of the networks for a batch. Every objective gets its input from it.
 
     z           (V, m, d), as the projector made them
     target      (W, m, d) from a momentum encoder or another tower
-    pairs       who is compared with whom, for contrastive objectives
+    pairs       which rows are compared with each other, for contrastive objectives
     assignments similarities to prototypes, for clustering objectives
 
 How embeddings are compared belongs to the framework that made them: within the batch, with a queue, with a memory bank or
@@ -30,7 +30,7 @@ PROVIDED = ("score", "labels", "stored_labels", "support")
 class State(nn.Module):
     """What a method keeps between steps: a queue, a bank, a momentum encoder, a temperature for each sample.
 
-    Everything is in `state_dict`, so that a training resumes exactly.
+    Everything is in `state_dict`, so that a run resumes exactly.
     """
 
     is_scheduled = False  # whether `settings` returns schedules, which a captured CUDA graph could not follow
@@ -40,10 +40,10 @@ class State(nn.Module):
         return {}
 
     def update(self, batch: Any, **settings: Any) -> None:
-        """Take in a batch, once its loss and gradient are computed."""
+        """Update the state with a batch, after its loss and gradient are computed."""
 
     def after_step(self) -> None:
-        """Follow a step of the optimiser."""
+        """Update the state after a step of the optimiser."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -106,12 +106,12 @@ class Embeddings:
 
     def provide(self, name: str) -> Tensor | None:
         """Return one of `PROVIDED`: a score per anchor (V · m,), labels of the batch (m,) or of stored rows, support views."""
-        if name == "support":  # None leaves it to the anchors themselves
+        if name == "support":  # None: the anchors themselves are used
             return self.support
         if name in ("labels", "stored_labels"):
             return self._labels(stored=name == "stored_labels")
         if name != "score" or self.score is None:
-            raise ValueError(f"{name}: this loss needs a network that provides it, and the framework's does not")
+            raise ValueError(f"{name}: this loss needs it from the network, and this framework's has no such output")
         return self.score.flatten()
 
     def _labels(self, *, stored: bool) -> Tensor | None:
@@ -184,6 +184,6 @@ def with_bank(rows: Tensor) -> Callable[[Embeddings], Pairs]:
 
 
 def between_towers(embeddings: Embeddings) -> Pairs:
-    """Compare the first view of each sample, such as an image, with the second of all, a caption, and vice versa (CLIP)."""
+    """Compare the first views (images) with the second views (captions) of all samples, and vice versa (CLIP)."""
     first, second = embeddings.z
     return cross(first, second, symmetric=True, ids=embeddings.ids)

@@ -1,4 +1,4 @@
-"""Messages for what is not there: the extra that installs a missing package, and the name nearest to a misspelt one.
+"""Error messages for missing packages (which extra installs them) and misspelt names (the most similar known name).
 
 Nothing here imports torch, so that the command line can answer `--help` at once.
 """
@@ -14,18 +14,18 @@ from pathlib import Path
 TRAIN_PACKAGES = frozenset(
     {"PIL", "matplotlib", "numpy", "plotly", "rich", "safetensors", "sklearn", "torchvision", "tyro"}
 )
-# The same of the extra `text`. scikit-learn requires scipy, and transformers requires tokenizers.
+# The same for the extra `text`. scikit-learn requires scipy, and transformers requires tokenizers.
 TEXT_PACKAGES = frozenset({"safetensors", "scipy", "sklearn", "tokenizers", "transformers"})
 
 
 class MissingPackage(ModuleNotFoundError):
-    """A package of an extra that is not installed; the message has the command that installs it."""
+    """A package of an extra is not installed; the message has the command that installs it."""
 
 
 def install_command(extras: str) -> str:
     """Return the command that adds extras, such as "train,text", to this installation of contrapose.
 
-    One that was installed from a clone names the clone, since no package index may have contrapose.
+    If contrapose was installed from a clone, the command names the clone, since a package index may not have it.
     """
     source = _clone()
     if source is None:
@@ -42,7 +42,7 @@ def _clone() -> Path | None:
 
     candidates = [Path(__file__).resolve().parents[2]]  # an editable installation, or a path of Python
     with suppress(PackageNotFoundError, ValueError, KeyError):
-        # Written by pip (PEP 610) for what it does not install from an index.
+        # pip writes this file (PEP 610) for packages that it does not install from an index.
         record = distribution("contrapose").read_text("direct_url.json")
         url = urlsplit(json.loads(record)["url"]) if record else urlsplit("")
         candidates += [Path(url2pathname(url.path))] if url.scheme == "file" else []
@@ -51,7 +51,7 @@ def _clone() -> Path | None:
 
 @contextmanager
 def needs_extra(what: str, extra: str, packages: Collection[str]) -> Iterator[None]:
-    """Name an extra if one of its packages is missing; `what` is what needs it, for the message."""
+    """Raise an error that names the extra if one of its packages is missing; `what` needs it, in the message."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -66,7 +66,7 @@ def needs_extra(what: str, extra: str, packages: Collection[str]) -> Iterator[No
 
 @contextmanager
 def train_extra(what: str) -> Iterator[None]:
-    """Name the extra `train` if one of its packages is missing; `what` is what needs it, for the message."""
+    """Raise an error that names the extra `train` if one of its packages is missing; `what` needs it, in the message."""
     with needs_extra(what, "train", TRAIN_PACKAGES):
         yield
 

@@ -59,8 +59,8 @@ def large_batch(
 
     DistributedDataParallel averages gradients once, after the last micro-batch; losses may `gather` the embeddings.
     A batch norm in training uses the statistics of a micro-batch, and counts each micro-batch once in its running
-    statistics. Gradients are exact if an encoder computes the same twice, with the same random state of torch; spectral norm
-    does not. They reach the parameters by `.backward()` only: `torch.autograd.grad` does not find them.
+    statistics. Gradients are exact if an encoder computes the same result twice from the same random state of torch; one with
+    spectral norm does not. They reach the parameters by `.backward()` only: `torch.autograd.grad` does not find them.
     """
     if isinstance(micro_batch, bool) or not isinstance(micro_batch, int) or micro_batch < 1:
         raise ValueError(f"micro_batch: expected a whole number of at least 1, got {micro_batch!r}")
@@ -129,7 +129,7 @@ class _EncodeTwice(torch.autograd.Function):
         torch.clear_autocast_cache()
         # Lazy modules create their parameters in the first pass.
         ctx.versions = inputs_before, _versions(_parameters(micro_batches))
-        # A frozen tower has embeddings like any other, but no second pass.
+        # A frozen tower is encoded like any other, but needs no second pass.
         ctx.mark_non_differentiable(
             *(z for each, z in zip(micro_batches, outputs, strict=True) if not _learns(each.encoder))
         )
@@ -171,7 +171,7 @@ def _backpropagate(micro_batch: MicroBatch, gradient: Tensor) -> None:
 
 
 class _Surroundings:
-    """What is around the first pass and has to be around the second: random numbers, autocast, reduction of gradients."""
+    """The context of the first pass, which the second pass restores: random state, autocast, reduction of gradients."""
 
     def __init__(self, micro_batches: Sequence[MicroBatch]) -> None:
         used = {tensor.device for tensor in [*_inputs(micro_batches), *_parameters(micro_batches)]}
@@ -206,7 +206,7 @@ class _Surroundings:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """In this block autocast is as it was; after it, the random state is as if the block had not run."""
+        """Restore autocast within this block; after it, the random state is as if the block had not run."""
         indices = [sample.get_device() for sample in self.samples]
         with torch.random.fork_rng(indices, device_type=self.device_type), ExitStack() as stack:
             for autocast in self.autocasts:
@@ -215,7 +215,7 @@ class _Surroundings:
 
     @contextmanager
     def reduction(self, encoder: nn.Module, *, wanted: bool) -> Iterator[None]:
-        """In this block DistributedDataParallel averages gradients if wanted, unless the first pass was under no_sync()."""
+        """Let DistributedDataParallel average gradients in this block if wanted, unless the first pass was under no_sync()."""
         if not isinstance(encoder, DistributedDataParallel):
             yield
             return
@@ -229,7 +229,7 @@ class _Surroundings:
 
 @contextmanager
 def _spare_buffers(encoders: Sequence[nn.Module]) -> Iterator[None]:
-    """In this block encoders write to copies of their buffers, so that running statistics count a micro-batch once."""
+    """Let encoders write to copies of their buffers in this block, so that running statistics count a micro-batch once."""
     buffers = [
         (module, name, buffer)
         for encoder in encoders
@@ -268,7 +268,7 @@ def _versions(tensors: Sequence[Tensor]) -> list[int]:
 
 
 def _check_unchanged(before: tuple[list[int], list[int]], now: tuple[list[int], list[int]]) -> None:
-    """Refuse a second pass over other values than those of the first: it would not give the gradient of the loss."""
+    """Refuse a second pass if values have changed since the first: it would not give the gradient of the loss."""
     for name, first, second in zip(("inputs", "parameters"), before, now, strict=True):
         if first != second:
             raise ValueError(
@@ -318,7 +318,7 @@ def _rows(batch: Any, rows: slice) -> Any:
 
 
 def _length(name: str, batch: Any) -> int:
-    """Return the number of samples in a batch, after checking that all its tensors have as many."""
+    """Return the number of samples in a batch, after checking that all its tensors have the same number."""
     _check_splits(name, batch)
     lengths = [len(tensor) for tensor in _tensors(batch)]
     if not lengths:
@@ -329,7 +329,7 @@ def _length(name: str, batch: Any) -> int:
 
 
 def _check_splits(name: str, batch: Any) -> None:
-    """Refuse what cannot be split along dimension 0, such as a list of strings."""
+    """Refuse input that cannot be split along dimension 0, such as a list of strings."""
     if isinstance(batch, Mapping):
         for key, value in batch.items():
             if not (value is None or isinstance(value, bool | int | float | str)):

@@ -24,7 +24,7 @@ class _MovedModules(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return how to load the module of a former path; None for all other modules."""
+        """Return the import specification for a former path; None for all other modules."""
         return spec_from_loader(fullname, self) if _current_path(fullname) else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -34,7 +34,7 @@ class _MovedModules(MetaPathFinder, Loader):
             message = f"{spec.name} is now {current}; the former path will not work in 1.0"
             warnings.warn(message, DeprecationWarning, stacklevel=2)
         module = import_module(current)
-        # Python sets `__spec__` of what is returned here; kept, so that the module still knows its present path.
+        # Python overwrites `__spec__` of the module returned here; it is saved, so that the module keeps its present path.
         spec.loader_state = module.__spec__
         return module
 

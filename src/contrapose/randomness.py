@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-# torch has no unsigned 64-bit arithmetic; signed multiplication wraps to the same bits.
+# torch has no unsigned 64-bit arithmetic; signed multiplication wraps around to the same 64 bits.
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed number: 2⁶⁴ divided by the golden ratio
 _INVERSE = -1018231460777725123  # the inverse of _GOLDEN modulo 2⁶⁴
 _FIRST, _SECOND = -4658895280553007687, -7723592293110705685  # the multipliers of SplitMix64
@@ -45,8 +45,8 @@ def uniform(index: Tensor, count: int, *keys: int | Tensor) -> Tensor:
     True
     """
     slots = torch.arange(count, device=index.device)
-    # This is bits + slots · golden. Written so because torch.compile would compute slots · golden, small integers times
-    # a constant, in 32 bits.
+    # This is bits + slots · golden. Written this way because torch.compile would compute slots · golden, small integers times a
+    # constant, in 32 bits.
     x = _mix(((bits(index, *keys) * _INVERSE)[:, None] + slots) * _GOLDEN)
     return _shift(x, 40).float() * 2.0**-24  # float32 holds 24 bits exactly, so that 1 cannot be reached by rounding
 
@@ -61,7 +61,7 @@ def permutation(size: int, *keys: int | Tensor, device: torch.device | None = No
 
 
 def sample_classes(labels: Tensor, counts: Sequence[int], *keys: int) -> Tensor:
-    """Return the indices of so many random samples of each class, class by class; all of a class that has fewer.
+    """Return the indices of `counts` random samples of each class, class by class; all samples of a class that has fewer.
 
     labels   class numbers (n,)
     counts   samples of class 0, 1, …

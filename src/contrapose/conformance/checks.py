@@ -25,15 +25,15 @@ from contrapose.conformance.references import REFERENCES, Reference
 from contrapose.validate import check_known
 
 WORLD_SIZES = (2, 4)
-EXACT = 1e-6  # relative tolerance in float64; criteria that compute in float32 inside stay below it
+EXACT = 1e-6  # relative tolerance in float64; criteria that compute internally in float32 stay below it
 LOW_PRECISION = 0.05  # relative tolerance of bf16 and fp16
-EXPLODING = 1e6  # a gradient this large, from embeddings of length 1, ends a training
-TEMPERATURE = 0.1  # of all checks but those of temperatures
+EXPLODING = 1e6  # a gradient this large, from embeddings of length 1, ruins a training run
+TEMPERATURE = 0.1  # in all checks except those of low temperatures
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is checked: a criterion, its form for several processes if there is one, and the loss it should compute."""
+    """What is checked: a criterion, its distributed form if it has one, and the loss it should compute."""
 
     make: MakeCriterion
     distributed: MakeCriterion | None
@@ -65,8 +65,8 @@ def check(
 
     `make(temperature)` returns a criterion: a function or module of two embeddings (m, d) that returns a scalar. If it also
     takes `ids` or `indices`, the data-set index of each sample, duplicates are checked with them. `distributed(temperature)`
-    returns its form for several processes. It is called in each of them, in an initialised process group, and must be
-    defined at the top level of a module.
+    returns its distributed form. It is called in each process, in an initialised process group, and must be defined at the top
+    level of a module.
 
     `reference` is the loss it should compute: "nt_xent", "info_nce" (one direction), "clip", "siglip", or a function of
     (z1, z2, temperature).
@@ -141,7 +141,7 @@ def check_duplicates(subject: Subject) -> Iterator[Finding]:
     elif rise <= EXACT:
         yield finding("ok", rise)
     elif takes_ids:
-        yield finding("differs", rise, "the copy is a negative, in spite of its id")
+        yield finding("differs", rise, "the copy is a negative although it has the same id")
     else:
         yield finding("not offered", rise, "no ids argument: the copy is a negative")
 
@@ -153,7 +153,7 @@ def _rise_with_copies(make: MakeCriterion) -> tuple[float, bool]:
 
 
 def _loss_with_copies(criterion: Callable[..., Tensor], similarity: float) -> float:
-    """Return the loss of six samples of which the last is the first again, at this similarity of the two."""
+    """Return the loss of six samples whose last is a copy of the first, with the given similarity of the two."""
     m, copies = 6, (0, 5)
     # The Gram matrix is prescribed, so that nothing but this one similarity differs between two calls.
     gram = torch.eye(2 * m, dtype=torch.float64)

@@ -76,7 +76,7 @@ def attempt(check: str, case: str, work: Callable[[], T], *, may_refuse: bool = 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a criterion that warns still has a value
             return work()
-    except Exception as error:  # a criterion may fail in any way, and the other cases are still tried
+    except Exception as error:  # a criterion may raise anything, and the other cases are still checked
         if may_refuse and isinstance(error, ValueError):
             return Finding(check, case, "ok", note=f"refused: {first_line(error)}")
         return Finding(check, case, "raises", note=f"{type(error).__name__}: {first_line(error)}")

@@ -26,7 +26,7 @@ from contrapose.child_processes import exit_with_parent, process_context
 from contrapose.conformance.measure import MakeCriterion, evaluate, first_line
 
 SAMPLES, WIDTH = 8, 6
-TIMEOUT = 60.0  # seconds after which processes that wait for each other are given up
+TIMEOUT = 60.0  # seconds after which a deadlock is assumed
 
 
 def check_picklable(make: MakeCriterion) -> None:
@@ -54,7 +54,7 @@ def start_server(preload: Sequence[str]) -> None:
 
 
 def distributed_gradient(make: MakeCriterion, temperature: float, world_size: int) -> Tensor:
-    """Return the gradient of the encoder's weights, averaged over processes that have a part of the batch each.
+    """Return the gradient of the encoder's weights, averaged over processes that each have a part of the batch.
 
     `make` is called in each process after the process group has been initialised, so that it can read rank and world size.
     """
@@ -134,8 +134,8 @@ def _run_rank(
         rows = SAMPLES // world_size
         gradient = _gradient(make, temperature, slice(rank * rows, (rank + 1) * rows))
         dist.all_reduce(gradient)
-        dist.barrier()  # nobody leaves while another process still receives
-        # A list, because a tensor in shared memory would end with this process.
+        dist.barrier()  # no process exits while another one still receives
+        # A list, because a tensor in shared memory would be freed with this process.
         sender.send((gradient / world_size).tolist())
     except Exception as error:
         sender.send(_Failure(time.monotonic(), f"{type(error).__name__}: {first_line(error)}"))

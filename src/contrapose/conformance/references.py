@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 Reference = Callable[[Tensor, Tensor, float], Tensor]
-SIGLIP_BIAS = -10.0  # its value at the start of training
+SIGLIP_BIAS = -10.0  # SigLIP's bias at the start of training
 
 
 def nt_xent(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:

@@ -37,7 +37,7 @@ def _two_view_similarities(negatives: Tensor, positive: float) -> Similarities:
 def _penalties_and_push(subject: Subject, negatives: Tensor, positive: float) -> tuple[Penalties, Tensor]:
     """Return the penalties, and the push on each of the m similarities, shape (m,), summed over anchors and views.
 
-    Some losses push only one of the views, such as the other one; the sum makes them comparable.
+    Some losses repel only the other view; the sum over views makes all losses comparable.
     """
     result = penalties(subject, _two_view_similarities(negatives, positive))
     return result, result.push.reshape(2, 2, len(negatives)).sum((0, 1))
@@ -112,7 +112,7 @@ def false_negative_push(
     """Return the push on one false negative at each similarity s, among typical negatives, divided by the mean push."""
     others = typical_negatives(typical_negative_count(subject), width)
     multiples = []
-    for similarity in s.tolist():  # one at a time: a batch of false negatives would change each other's share
+    for similarity in s.tolist():  # one at a time: several false negatives would change each other's share
         negatives = torch.cat([others, s.new_tensor([similarity], dtype=torch.float64)])
         r = relative_penalty(subject, negatives, positive=positive)
         multiples.append(r[-1] * len(r))

@@ -1,4 +1,4 @@
-"""A loss that can be asked what it does: its settings complete, and its temperature known."""
+"""A loss to be explained, with all of its settings and its temperature."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Subject:
         return cls(text, parsed.func, settings)
 
     def __call__(self, pairs: AnyPairs) -> Tensor:
-        """Return the loss. What a network or a state would provide is as it is before training."""
+        """Return the loss. Arguments that a network or a state would provide have their values before training."""
         traits = traits_of(self.objective)
         settings = {name: value for name, value in self.settings.items() if name not in traits.state_settings}
         if traits.untrained is not None:
@@ -47,7 +47,7 @@ class Subject:
 
     @property
     def least_negatives(self) -> int:
-        """How many negatives it needs: as many as it picks."""
+        """How many negatives the loss needs: as many as it selects."""
         return max((c.k or 1 for c in steps(self.settings.get("negatives")) if isinstance(c, Hardest)), default=1)
 
     def at_scale(self, factor: float) -> Subject:
@@ -79,10 +79,10 @@ class Subject:
 
 
 def _current(value: Any, epoch: int) -> Any:
-    """A scheduled setting at an epoch, a learned one as it starts, any other as it is."""
+    """Return a setting's value: at this epoch if it is scheduled, its initial value if it is learned."""
     if isinstance(value, Schedule):
         return value.at(epoch)
-    # In the digits of its float32 parameter: 0.1 and not 0.10000000149.
+    # Rounded to the digits of a float32 parameter: 0.1 and not 0.10000000149.
     return float(f"{float(value().detach()):.6g}") if isinstance(value, Learned) else value
 
 

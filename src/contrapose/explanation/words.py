@@ -155,7 +155,7 @@ def _expectation(subject: Subject) -> str:
             "Expect an embedding that is uniform at any temperature, because only hard negatives are pushed; a high "
             "temperature can then keep similar images together (Wang & Liu, Sec. 4.2)."
         )
-    # A temperature that rises towards s = 1 is what DySTreSS is about, whatever its effective temperature is.
+    # DySTreSS is defined by a temperature that rises towards s = 1, whatever its effective temperature is.
     tau = subject.nominal_temperature(torch.tensor([0.0, 1.0], dtype=torch.float64))
     if tau is not None and float(tau[1] / tau[0]) > 1.2:
         return (

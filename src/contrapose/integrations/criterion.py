@@ -1,4 +1,4 @@
-"""Make a `Loss` of what a user may pass as an objective: a function, a method of the catalogue, or a line of text."""
+"""Make a `Loss` from anything that a user may pass as an objective: a function, a method of the catalogue, or text."""
 
 from __future__ import annotations
 

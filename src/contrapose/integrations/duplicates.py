@@ -24,7 +24,7 @@ def text_ids(features: Mapping[str, Any]) -> Tensor | None:
         return None
     count, text, position, tokens = _tokens(features)
     hashes = torch.zeros(count, dtype=torch.long, device=tokens.device)
-    return hashes.index_add(0, text, bits(tokens, position))  # integer sums: any order gives the same
+    return hashes.index_add(0, text, bits(tokens, position))  # integer sums do not depend on the order
 
 
 def _tokens(features: Mapping[str, Any]) -> tuple[int, Tensor, Tensor, Tensor]:

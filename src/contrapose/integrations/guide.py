@@ -1,4 +1,4 @@
-"""A second model of sentence-transformers that says which negatives are false (GISTEmbed)."""
+"""A second sentence-transformers model that recognises false negatives (GISTEmbed)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Features = dict[str, Any]
 
 
 class Guide(nn.Module):
-    """Embeds the inputs of a model with another one, without gradient; texts are tokenised again if it needs that."""
+    """Embeds the inputs of a model with another model, without gradient; texts are tokenised again if that one needs it."""
 
     def __init__(self, trained: SentenceTransformer, model: SentenceTransformer) -> None:
         super().__init__()

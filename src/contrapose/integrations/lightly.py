@@ -33,7 +33,7 @@ class NTXentLoss(nn.Module):
 
     Values and gradients equal lightly's. Two things differ: with `gather_distributed` each process returns the loss of the
     whole batch and not of its own part (the gradients after DistributedDataParallel are the same), and the memory bank is
-    in `state_dict`, so that a training resumes exactly.
+    in `state_dict`, so that a run resumes exactly.
     """
 
     bank: Tensor
@@ -58,7 +58,7 @@ class NTXentLoss(nn.Module):
     def forward(self, out0: Tensor, out1: Tensor, *, ids: Tensor | None = None) -> Tensor:
         """Return the loss of two views, (m, d) each; rows with equal `ids` (m,) are never negatives of each other."""
         loss: Tensor = self.criterion(self._pairs(out0, out1, ids))
-        # As in lightly: not while the loss is only evaluated.
+        # As in lightly, the bank is not updated while the loss is only evaluated.
         if self.bank is not None and out0.requires_grad:
             self._enqueue(out1.detach())
         return loss

@@ -29,7 +29,7 @@ class _TwoTowers(nn.Module):
         self.rank, self.world_size = rank, world_size
 
     def _gathered(self, rows: Tensor) -> Tensor:
-        """Return the rows of all processes; as in open_clip, only if the loss was made with their number."""
+        """Return the rows of all processes; as in open_clip, only if the loss was created with `world_size`."""
         if self.world_size == 1:
             return rows
         if distributed.world_size() != self.world_size:
@@ -45,7 +45,7 @@ class _TwoTowers(nn.Module):
         return pairs.sharded() if self.world_size > 1 else pairs
 
     def _from_logits(self, **values: Tensor | float | None) -> dict[str, Any]:
-        """Return those settings that come with the batch and that the user has not chosen for the objective."""
+        """Return the settings that come with the batch, without those that the user has set for the objective."""
         taken = self.criterion.objective
         return {
             name: value.reshape(()) if isinstance(value, Tensor) else value

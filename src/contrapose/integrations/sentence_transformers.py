@@ -46,7 +46,7 @@ DIRECTIONS = {
 
 @dataclass(frozen=True)
 class _Batch:
-    """What is known of a batch beside its embeddings; one tensor for each column."""
+    """What is known about a batch besides its embeddings; one tensor for each column."""
 
     texts: list[Tensor] | None = None  # (n,) hashes, equal for equal texts
     guide: list[Tensor] | None = None  # (n, d) embeddings of the guide
@@ -94,7 +94,7 @@ class ContrastiveLoss(nn.Module):
             loss, settings, temperature=temperature, default_temperature=0.05, data="simcse"
         )
         if "negatives" not in settings and isinstance(self.criterion.settings.get("negatives"), ViewChoice):
-            del self.criterion.settings["negatives"]  # the catalogue's other_views(), which `directions` says already
+            del self.criterion.settings["negatives"]  # `directions` already implies the catalogue's other_views()
         _check_directions(directions, symmetric)
         self.symmetric, self.directions = symmetric, tuple(directions)
         check_choice("guide_margin_strategy", guide_margin_strategy, "absolute", "relative")
@@ -132,7 +132,7 @@ class ContrastiveLoss(nn.Module):
             )
         pairs, learned = self._pairs(embeddings, batch.texts), self._learned()
         if pairs is None:
-            # With gradients of zero for all that is learned: other processes wait for them.
+            # With zero gradients for all learned parameters: other processes wait for them.
             return torch.stack([z.sum() for z in (*embeddings, *learned.values())]).sum() * 0.0
         settings: dict[str, Any] = {**learned}
         if batch.guide is not None:

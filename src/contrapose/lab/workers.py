@@ -8,23 +8,23 @@ from contextlib import contextmanager
 
 from contrapose.child_processes import STOP_SIGNALS, exit_with_parent
 
-TIMEOUT = 300.0  # seconds without a batch from data-loading workers after which they are given up
+TIMEOUT = 300.0  # seconds without a batch after which data-loading workers are considered dead
 
 
 def start_loading(worker: int) -> None:
-    """Set up a data-loading worker: it ends with the training, and signals are the training's to handle."""
+    """Set up a data-loading worker: it exits with the training process, which alone handles signals."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     exit_with_parent()
 
 
 class LoadingFailed(Exception):
-    """A data-loading worker was killed, often for want of memory, or stopped answering."""
+    """A data-loading worker was killed, often because memory ran out, or stopped responding."""
 
 
 @contextmanager
 def worker_failures() -> Iterator[None]:
-    """In this block a dead data-loading worker raises `LoadingFailed`; torch's own error comes wherever the program is."""
+    """Turn the death of a data-loading worker within this block into `LoadingFailed`; torch raises its error anywhere."""
     try:
         yield
     except RuntimeError as error:

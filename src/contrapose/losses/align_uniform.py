@@ -39,7 +39,7 @@ def align_uniform(
 
     pairs            the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
     alpha            α, the power of the distance of positives
-    t                t: the larger, the more only close pairs count
+    t                t: the larger it is, the more the close pairs dominate
     align_weight     w_a, the factor of alignment
     uniform_weight   w_u, the factor of uniformity
     negatives        which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all

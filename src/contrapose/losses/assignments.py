@@ -2,7 +2,7 @@
 
 They take `Assignments`, the similarities (V, m, p) of V views to p prototypes: `swav(Assignments(scores=scores))`. `Loss` makes
 them of `Embeddings` that have prototypes. SwAV's codes are statistics of the batch, so that several processes gather it first.
-All is computed in float32 or better, without waiting for a GPU.
+Everything is computed in float32 or better, without waiting for a GPU.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def dino(
 
     The teacher has scores of the first W views, the global ones; all other views of the student, local ones too, predict each
     of them. The loss is the mean over samples and over all pairs t ≠ s, as in the authors' code and in lightly, whose loss is
-    the same. Those update the center c in the loss; here the framework does, and hands it over.
+    the same. Both update the center c in the loss; here the framework updates it and passes it in.
 
     assignments           `Assignments`: the student's `scores`, the teacher's as `target`, and their `center`, if there is one
     temperature           τ of the student: a number or `learned(…)`
@@ -89,7 +89,7 @@ def _centred_target(assignments: Assignments) -> Tensor:
         raise ValueError("stored: dino reads no stored scores, and these assignments have some; use swav")
     target, center = _scores("target", assignments.target.detach(), 3), assignments.center
     views, (_, samples, prototypes) = _global_views(assignments), assignments.scores.shape
-    # Without a number of global views, the teacher's scores tell it.
+    # Without a number of global views, the shape of the teacher's scores gives it.
     wrong_views = len(target) != views if assignments.global_views else len(target) > views
     if wrong_views or target.shape[1:] != (samples, prototypes):
         wanted = (views, samples, prototypes)
@@ -140,7 +140,7 @@ def sinkhorn(
     weight = batch.new_ones(()) if stored_weight is None else stored_weight
     for _ in range(iterations):
         counted = torch.where(weight > 0, queue.logsumexp(-2, keepdim=True) + weight.log(), -torch.inf)
-        # Two sums in place of one over all rows: rows that do not count then change no rounding either.
+        # Two sums in place of one over all rows: rows of weight 0 then do not even change the rounding.
         total = torch.logaddexp(batch.logsumexp(-2, keepdim=True), counted)
         batch, queue = ((rows - total).log_softmax(-1) for rows in (batch, queue))
     return batch.exp()
@@ -155,7 +155,7 @@ def _mean_cross_entropy(codes: Tensor, scores: Tensor, temperature: Temperature)
     for v, view in enumerate(_logits(scores, temperature, "temperature").unbind()):
         others = [codes[w] for w in range(len(codes)) if w != v]
         if others:
-            # The loss is linear in the codes: one softmax and one product do for all of them.
+            # The loss is linear in the codes: one softmax and one product are enough for all of them.
             total = total - (reduce(torch.add, others) * log_softmax(view, -1)).sum(-1).mean()
     return total / pairs
 

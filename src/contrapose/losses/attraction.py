@@ -1,9 +1,9 @@
-"""Objectives of attraction: positives are pulled, and nothing is pushed.
+"""Objectives with attraction alone: positives are pulled, and nothing is pushed.
 
-On their own they have a trivial minimum, all embeddings alike. BYOL and SimSiam avoid it by what they compare: anchors are the
-predictions of a small network, and positives are embeddings without gradient, of a teacher (BYOL) or of the same network
-(SimSiam). The frameworks `byol` and `simsiam` make such pairs, and so does `views(p, keys=z)`, which detaches the keys. On
-`two_views(z1, z2)` both sides have a gradient.
+On their own they have a trivial minimum, in which all embeddings are equal. BYOL and SimSiam avoid it by what they compare:
+anchors are the predictions of a small network, and positives are embeddings without gradient, of a teacher (BYOL) or of the
+same network (SimSiam). The frameworks `byol` and `simsiam` make such pairs, and so does `views(p, keys=z)`, which detaches the
+keys. On `two_views(z1, z2)` both sides have a gradient.
 """
 
 from __future__ import annotations

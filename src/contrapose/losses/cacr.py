@@ -177,7 +177,7 @@ def cacr_moco_v3(
     half of `moco_v3`, which adds up its two directions where the authors average them.
 
     cost="euclidean" has Σ_j sg[π_j] s_j - s⁺ in place of 2τ CE, with π = softmax(s/τ) over the negatives. The authors sum
-    it over the images of one GPU, which depends on the number of GPUs. Here it is their mean, as of the other cost: multiply
+    it over the images of one GPU, which depends on the number of GPUs. Here it is their mean, as with the other cost: multiply
     by that number of images for the authors' scale.
 
     Pairs without views of the batch (`cross`, `queue`, `bank`, similarity values) have the weight 1 for each query.

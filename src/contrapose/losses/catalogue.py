@@ -63,7 +63,7 @@ class Method:
         overrides   settings that replace the paper's
         """
         values = {**self.values, **self._settings_for(data)}
-        # What is learned is copied: two criteria made of one method must not train the same temperature.
+        # Learned settings are copied: two criteria made from one method must not train the same temperature.
         own = {name: deepcopy(value) if isinstance(value, nn.Module) else value for name, value in values.items()}
         return partial(self.objective, **{**own, **overrides})
 

@@ -65,7 +65,7 @@ def fnc(
     positives = logit(pairs.positives())
     repeated = repeated_positives(pairs, positives.device)
     once = positives if repeated is None else positives.masked_fill(repeated, -torch.inf)
-    # All negatives at once where possible, which kernels can sum; a choice of them has to be made without the found ones.
+    # All negatives at once where possible, which kernels can sum; a choice of negatives must not see the false ones.
     in_total = attracts and not chosen
     (total,) = pairs.reduce(LogSumExp(logit), negatives=None if in_total else (found, *chosen), may_be_empty=True)
     if not attracts:

@@ -25,7 +25,7 @@ def finish(values: Tensor, reduction: str) -> Tensor:
 
 
 def log_sum_exp(positives: Tensor, *totals: Tensor) -> Tensor:
-    """Add log-sum-exps (n,) to the positives (n, k); one of an anchor without such candidates is -inf."""
+    """Add log-sum-exps (n,) to the positives (n, k); the log-sum-exp of an anchor without such candidates is -inf."""
     # All at once: the positives are finite, and a log-sum-exp of -inf alone would have a gradient of NaN.
     return torch.cat([positives, *(total[:, None] for total in totals)], 1).logsumexp(1)
 
@@ -34,7 +34,7 @@ def cross_entropy(pairs: AnyPairs, total: Tensor, logit: Logit, reduction: str) 
     """Reduce -log e^{φ(s⁺)} / (e^{φ(s⁺)} + e^total) = softplus(total - φ(s⁺)), with total (n,) the log-sum of negatives."""
     positives = pairs.positives()
     factor = logit.factor if isinstance(logit, Scale) else None
-    # One node of the graph, with first derivatives only: similarity values may want second ones.
+    # One node of the graph, with first derivatives only: similarity values may need second ones.
     if reduction == "mean" and isinstance(factor, float) and isinstance(pairs, Pairs):
         mean: Tensor = _MeanCrossEntropy.apply(total, positives, factor)
         return mean

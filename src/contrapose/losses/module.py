@@ -1,4 +1,4 @@
-"""The `nn.Module` face, for people who expect a criterion."""
+"""`Loss`: an objective and its settings as an `nn.Module`, for code that expects a criterion."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Loss(nn.Module):
         self.objective, self.traits, self.settings = objective, traits_of(objective), settings
         self.state, self.epoch = state, 0
         self.scheduled_tensors: dict[str, Tensor] = {}
-        for name, value in settings.items():  # what is learned is moved and saved with the module
+        for name, value in settings.items():  # learned settings are moved and saved with the module
             if isinstance(value, nn.Parameter):
                 self.register_parameter(name, value)
             elif isinstance(value, nn.Module):
@@ -91,7 +91,7 @@ class Loss(nn.Module):
         return loss
 
     def _provided(self, z: Batch, given: Collection[str] = ()) -> dict[str, Tensor | None]:
-        """What comes with the embeddings for the objective, apart from what is `given` already."""
+        """Return the arguments that come with the embeddings, except those that are `given` already."""
         if not isinstance(z, Embeddings) or self.state is not None:
             return {}
         return {name: z.provide(name) for name in self.traits.provided if name in PROVIDED and name not in given}
@@ -109,7 +109,7 @@ class Loss(nn.Module):
 
     @property
     def can_capture(self) -> bool:
-        """Whether a CUDA graph can hold the objective, and follow its schedules: only of settings that it takes as tensors."""
+        """Whether a CUDA graph can capture the objective, with its schedules: these need settings that may be tensors."""
         if not self.traits.can_capture or (self.state is not None and self.state.is_scheduled):
             return False
         scheduled = {name for name, s in self.settings.items() if isinstance(s, Schedule)}
@@ -150,7 +150,7 @@ class Loss(nn.Module):
 
     def _pairs(self, z: Tensor, z2: Tensor | None, ids: Tensor | None) -> Pairs:
         make = self.traits.make_pairs
-        if make is not None and z2 is None and z.ndim == 3 and len(z) == 2:  # two views in one tensor are two views
+        if make is not None and z2 is None and z.ndim == 3 and len(z) == 2:  # (2, m, d) is taken as two views
             z, z2 = z
         if z2 is None:
             return views(z, ids=ids)
@@ -158,7 +158,7 @@ class Loss(nn.Module):
 
 
 def _check_settings(objective: Callable[..., Tensor], settings: Mapping[str, Any]) -> None:
-    """Refuse a setting that the objective does not have, before the first batch does."""
+    """Refuse a setting that the objective does not have, before the first batch fails with it."""
     if "reduction" in settings:
         check_choice("reduction", settings["reduction"], *REDUCTIONS)
     known = signature(objective).parameters

@@ -1,4 +1,4 @@
-"""What an objective is beside its formula: what it takes, what it is provided with, what it keeps between steps."""
+"""The traits of an objective besides its formula: what it takes, what it is provided with, what it keeps between steps."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Softness:
     setting: str = "temperature"
     power: int = 1  # 1: the exponent is s / value; -1: the exponent is factor · value · s
     factor: float = 1.0
-    start: float | None = None  # its value where a state keeps it and no other is given
+    start: float | None = None  # its value if a state keeps it and no other is given
     # From the setting's value, the other settings and the positive's similarity to the temperature in effect, if there is one
     nominal: Callable[[Any, Settings, float], Any] = lambda value, settings, positive: value
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What `Loss`, the parser and `explain` need to know of an objective."""
+    """What `Loss`, the parser and `explain` need to know about an objective."""
 
     takes: str = "pairs"  # pairs, embeddings or assignments
     needs_target: bool = False  # whether views must predict a target without gradient, a teacher's or their own
@@ -54,7 +54,7 @@ class Traits:
     unit_vectors: bool = False  # whether the formula assumes that similarities are those of unit vectors
     # Settings that may be tensors (), as a CUDA graph needs them to follow a schedule
     tensor_settings: tuple[str, ...] = ("temperature",)
-    can_capture: bool = True  # whether a CUDA graph can hold it, as it cannot where eigenvectors are computed
+    can_capture: bool = True  # whether a CUDA graph can capture it; it cannot if the objective computes eigenvectors
 
 
 class TwoTensorObjective(Protocol[P]):
@@ -109,7 +109,7 @@ def _with_traits(function: F, described: Traits) -> F:
             _check_unbounded(function, described, batch.similarity, settings)
         return function(batch, **settings)
 
-    # On the function itself, so that a `partial` of the catalogue leads to it through `.func`.
+    # Stored on the function itself, so that a `partial` of the catalogue gives access to it through `.func`.
     checked.traits = described  # type: ignore[attr-defined]
     return cast(F, checked)
 

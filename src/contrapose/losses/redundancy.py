@@ -1,4 +1,4 @@
-"""Objectives of redundancy: views agree, and features or samples are decorrelated. Nothing is compared as a pair.
+"""Objectives of redundancy reduction: views agree, and features or samples are decorrelated. Nothing is compared as a pair.
 
 They take `Embeddings`, or the embeddings (m, d) of two views: `barlow_twins(z1, z2)`. Their statistics are those of the
 batch, so that several processes gather it first: `barlow_twins(gather(z1), gather(z2))`. With more than two views, each
@@ -98,8 +98,9 @@ def w_mse(embeddings: Embeddings, *, size: int = 128, shrinkage: float = 0.0) ->
     """mean (2 - 2 cos(L1⁻¹(z1 - z̄1), L2⁻¹(z2 - z̄2))) with LLᵀ = (1 - ε) Cov + ε I of each view (W-MSE, Ermolov et al.).
 
     Each sub-batch of `size` samples is whitened on its own; the gradient flows through the whitening. The authors draw the
-    sub-batches at random. Here they are rows in their order, which a shuffled data loader makes the same. A batch that is no
-    multiple of `size` is divided into fewer, equal parts. `size` should be at least twice the width of the embeddings.
+    sub-batches at random. Here they are consecutive rows, which is equivalent if the data loader shuffles. If the batch size is
+    not a multiple of `size`, the batch is divided into fewer, equal parts. `size` should be at least twice the width of the
+    embeddings.
 
     A covariance of fewer samples than features, or of constant ones, is singular. A ridge on the order of its rounding error,
     8 eps · trace, is added to any covariance and keeps value and gradient finite.
@@ -144,7 +145,7 @@ def zero_cl(embeddings: Embeddings, *, form: str = "joint", ridge: float = 0.01)
 
 
 class FeatureOrder(State):
-    """Shuffles the features anew in each step, so that `arb` with groups decorrelates all of them in the course of training.
+    """Reshuffles the features in each step, so that `arb` with groups decorrelates all of them in the course of training.
 
     The order is a function of the step, which is in `state_dict`: it is the same in all processes and in a resumed run.
 
@@ -179,9 +180,9 @@ def arb(
     """Σ_k (1 - ⟨z1_k, b2_k⟩/m)² + Σ_k (1 - ⟨z2_k, b1_k⟩/m)², B = Z (ZᵀZ/m + εI)^{-1/2} (ARB, Zhang et al., CVPR 2022).
 
     Each standardised feature is aligned with the other view's nearest orthonormal base B, which carries no gradient. With
-    `group_size`, each group of so many features has a base of its own; a width that is no multiple of it is divided into
-    fewer, equal groups. The authors shuffle the features before they are grouped: pass `order`, or let a `FeatureOrder`
-    do so. Their code also shrinks the covariance by 1e-4 towards the identity.
+    `group_size`, each group of so many features has a base of its own; if the width is not a multiple of it, there are fewer,
+    equal groups. The authors shuffle the features before they are grouped: pass `order`, or let a `FeatureOrder` do so. Their
+    code also shrinks the covariance by 1e-4 towards the identity.
 
     embeddings   `Embeddings`, or two tensors (m, d), one per view
     group_size   features of a group; default: all in one
@@ -210,7 +211,7 @@ def _mean_over_view_pairs(
     z = embeddings.z
     check_embeddings("z", z, 3)
     if embeddings.target is not None:
-        raise ValueError("target: this loss compares views of one network, and these embeddings have those of another")
+        raise ValueError("target: this loss compares views of one network, and these embeddings come from two")
     if z.shape[0] < 2 or z.shape[1] < 2:
         raise ValueError(f"z: expected at least two views of two samples, (V, m, d), got shape {tuple(z.shape)}")
     with full_precision(z):
@@ -268,7 +269,7 @@ def _orthonormal_base(z: Tensor, ridge: float) -> Tensor:
     z, (n, d) = z.detach(), z.shape
     if d <= n:
         return z @ _matrix_function(z.T @ z / n, ridge, torch.rsqrt)
-    # The same, from the smaller matrix. `_zca` cannot write it so, because the gradient of its z is multiplied by W.
+    # The same, from the smaller matrix. `_zca` cannot be written this way, because the gradient of its z is multiplied by W.
     return _matrix_function(z @ z.T / n, ridge, torch.rsqrt) @ z
 
 

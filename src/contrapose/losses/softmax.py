@@ -54,7 +54,7 @@ def nt_xent(
 
     pairs         the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
     temperature   τ: a number, one per anchor (n,), a function of similarity (`cosine(0.07, 0.2)`) or `learned(…)`
-    hardness      α; 0: all negatives alike
+    hardness      α; 0: no extra weight
     negatives     which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
     reduction     "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
 
@@ -138,7 +138,7 @@ def dcl(
 ) -> Tensor:
     """-s⁺/τ + log Σ_k e^{s_k/τ}: decoupled, that is, the positive is not in the sum (Yeh et al., Eq. 6).
 
-    nt_xent = softplus(dcl) for every anchor. With `split_views` the repulsion is the sum of two log-sum-exps, over the
+    nt_xent = softplus(dcl) for every anchor. With `split_views`, repulsion is the sum of two log-sum-exps, over the
     negatives of the anchor's own view and over those of other views: twice as strong, as in lightly until 2025 and in
     the DySTreSS paper's DCL numbers. `negatives` then applies to each of the two. `hardness` is that of `nt_xent`.
 

@@ -27,7 +27,8 @@ _STATE_SETTINGS = tuple(name for name in signature(PerSample).parameters if name
 
 def _make_state(adapt: bool, settings: Settings, samples: int) -> tuple[Settings, State | None]:
     """Split settings into those of the objective and a state made of the others; None if no state is needed."""
-    # With γ = 1, SogCLR's default, the average is that of the batch. iSogCLR always has temperatures to keep.
+    # With γ = 1, SogCLR's default, the average is that of the batch, and no state is needed. iSogCLR always stores
+    # temperatures.
     if not adapt and settings.get("gamma", 1.0) == 1:
         return {name: value for name, value in settings.items() if name != "towers"}, None
     state_settings = {name: settings[name] for name in _STATE_SETTINGS if name in settings}

@@ -68,7 +68,7 @@ def supcon(
     positives = logit(pairs.positives())
     count, attracted = positives.shape[1] + matched.same_label_count, positives
     repeated = repeated_positives(pairs, positives.device)
-    if repeated is not None:  # positives are added up here, so that each may be there only once
+    if repeated is not None:  # positives are added up here, so each must occur only once
         count, attracted = count - repeated.sum(1), positives.masked_fill(repeated, 0.0)
         positives = positives.masked_fill(repeated, -torch.inf)
     if form == "out":

@@ -23,7 +23,7 @@ def try_loss(chosen: partial[Tensor], *, similarity: str = "cosine") -> None:
     """
     objective, state = with_state(chosen, _SAMPLES)
     settings = dict(objective.keywords)
-    # Only checked for their kind: four images have neither the 64 hardest negatives nor the stored rows that a run has.
+    # Only their type is checked: four images have neither the 64 hardest negatives nor the stored rows that a run has.
     steps(settings.pop("negatives", None))
     untrained = traits_of(objective.func).untrained
     provided = {} if state is not None or untrained is None else untrained(settings, 2 * _SAMPLES)

@@ -66,7 +66,7 @@ def prototype_deviations(z: Tensor, partner: Tensor) -> Tensor:
 
 
 def standard_error(values: Tensor) -> float:
-    """Return the standard error of the mean of independent values (n,); NaN for a single one, which tells nothing of it.
+    """Return the standard error of the mean of independent values (n,); NaN for a single value.
 
     values   one number per anchor
     """
@@ -148,7 +148,7 @@ def repulsion_gap(
         outside=float(outside.double().mean()),
         error=standard_error(corrected),
         printed=float(printed.mean()),
-        # A slack of exactly 0 comes out as about ±1e-16.
+        # Rounding turns a slack of exactly 0 into about ±1e-16.
         broken=float((corrected < -1e-9).double().mean()),
         printed_broken=float((printed < -1e-9).double().mean()),
     )

@@ -24,7 +24,7 @@ def unit_vectors(name: str, z: Tensor, *dims: int, min_count: int = 2, normalise
         raise ValueError(f"{name}: expected at least {min_count} embeddings, got {z.shape[-2]}")
     z = z.detach()
     z = z.float() if z.dtype in (torch.float16, torch.bfloat16) else z
-    # In float64, in which the squares of float32 coordinates do not overflow.
+    # In float64, where the squares of float32 coordinates do not overflow.
     length = torch.linalg.vector_norm(z, dim=-1, dtype=torch.float64)
     # The length is NaN or infinite if any coordinate is, so n values are checked and not n · d.
     if not bool(length.isfinite().all()):

@@ -22,7 +22,7 @@ def uniformity(z: Tensor, *, t: float = 2.0, include_self: bool = False) -> floa
     The figures of Wang & Liu show -U. `include_self` also counts the pairs i = j, as DySTreSS's code does.
 
     z              unit vectors (n, d); others are normalised with a warning
-    t              t > 0: the larger, the more only close pairs count
+    t              t > 0: the larger it is, the more the close pairs dominate
     include_self   whether pairs i = j count
 
     >>> round(uniformity(torch.tensor([[1.0, 0.0], [-1.0, 0.0]])), 4)  # an antipodal pair: -4t
@@ -130,7 +130,7 @@ def interclass_uniformity(z: Tensor, labels: Tensor | None, *, t: float = 2.0) -
 
     z        unit vectors (n, d); others are normalised with a warning
     labels   class of each row of `z`, integers (n,)
-    t        t > 0: the larger, the more only close pairs count
+    t        t > 0: the larger it is, the more the close pairs dominate
     """
     check_number("t", t, above=0.0)
     z = unit_vectors("z", z)

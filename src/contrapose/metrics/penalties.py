@@ -18,7 +18,7 @@ from contrapose.validate import check_number
 
 @dataclass(frozen=True, eq=False)
 class Penalties:
-    """How hard an objective pulls each positive and pushes each negative (n anchors, m candidates).
+    """How strongly an objective pulls each positive and pushes each negative (n anchors, m candidates).
 
     These are gradients of n · L, so that values do not depend on the number of anchors that a mean is taken over.
     """

@@ -26,9 +26,9 @@ def recall_at(
     ids         integers (n,): documents with equal ids, such as equal texts, are right for each other's queries, and one of
                 them is enough
 
-    Similarity is the cosine. Only documents are ranked, for each query, as is customary; for the other direction, exchange the
-    two. A wrong document that is exactly as similar as the right one is ranked before it: an encoder that maps all texts to
-    the same point finds nothing.
+    Similarity is the cosine. Documents are ranked for each query, as is customary; for the other direction, swap the two. Ties
+    count against the encoder: a wrong document exactly as similar as the right one is ranked before it, so that an encoder that
+    maps all texts to the same point finds nothing.
 
     >>> z = torch.eye(4)
     >>> recall_at(z, z.roll(1, 0), ks=(1, 4))

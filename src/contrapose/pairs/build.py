@@ -20,8 +20,8 @@ from contrapose.validate import check_embeddings, check_index, check_same_shape,
 def two_views(z1: Tensor, z2: Tensor, *, similarity: str = "cosine", ids: Tensor | None = None) -> Pairs:
     """Compare two views of m samples, (m, d) each: every view is an anchor, the other its positive, 2m - 2 negatives.
 
-    `similarity` is "cosine" or, of embeddings that are not normalised, "dot", z · z', or "neg_euclid", -‖z - z'‖² (Lee,
-    Table 1). These two are unbounded: GPU kernels do not apply, and losses that assume unit vectors refuse them.
+    `similarity` is "cosine" or, for embeddings that are not normalised, "dot" (z · z') or "neg_euclid" (-‖z - z'‖²; Lee, Table
+    1). These two are unbounded: GPU kernels do not apply, and losses that assume unit vectors refuse them.
 
     z1, z2       embeddings (m, d) of two views; row i of both is the same sample
     similarity   "cosine", "dot" or "neg_euclid"
@@ -90,7 +90,7 @@ def within_views(*embeddings: Tensor, ids: Tensor | None) -> Pairs:
     """Views as separate tensors, or all in one: each row is an anchor, and all of them are the pool."""
     # Before normalisation, which returns float32.
     half, device = is_half(*embeddings), embeddings[0].device
-    # Positives come with the normalisation: one gradient of the embeddings in the backward pass, not one for each.
+    # Normalisation also computes the positives: one gradient of the embeddings in the backward pass instead of two.
     anchor, similarity, bf16 = unit_views(*embeddings)
     count, m = (len(embeddings), len(embeddings[0])) if len(embeddings) > 1 else embeddings[0].shape[:2]
     sample = sample_ids(ids, m, device, times=count)
@@ -169,7 +169,7 @@ def queue(
     if keys:
         pool = torch.cat([pool, k.flatten(0, 1)])
         pool_id = torch.cat([pool_id, sample[:m].repeat(len(k))])
-        first = 0 if count > 1 else 1  # the keys of a single view of queries are of other views
+        first = 0 if count > 1 else 1  # with a single view of queries, the keys come from other views
         pool_views += [(first + view, m) for view in range(len(k))]
     return Pairs(
         anchor=anchor,

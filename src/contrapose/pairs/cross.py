@@ -43,7 +43,7 @@ def cross(
                    rows of a), "b_to_a" (b_i with other rows of a) and "b_to_b". All four are the loss of GTE (Li et al.).
     negatives      explicit, usually hard, negatives (r, d) or k for each sample (m, k, d), with gradient. They join the
                    pool of all of a's anchors (MultipleNegativesRanking), and of b's in "b_to_b".
-    negative_ids   their sample ids, (r,) or (m, k): a row with an anchor's id is not its negative. Without one they are
+    negative_ids   their sample ids, (r,) or (m, k): a row with an anchor's id is not its negative. Without ids they are
                    negatives of every anchor, except that "b_to_b" leaves out a sample's own (m, k, d).
     similarity     that of `two_views`, for the direction "a_to_b" alone or for both without explicit negatives
     ids            data-set index of each sample, (m,): rows with the same id are never negatives of each other
@@ -65,7 +65,7 @@ def cross(
 
 @dataclass(frozen=True)
 class _Explicit:
-    """Explicit negatives, (r, d), and what is known about them."""
+    """Explicit negatives, (r, d), with their ids."""
 
     rows: Tensor
     ids: Tensor | None  # (r,)
@@ -76,7 +76,7 @@ class _Explicit:
         ids = None if self.ids is None else self.ids.to(sample)
         if of_same_side and self.each is not None:
             own = sample.repeat_interleave(self.each)
-            # An id that no sample has says nothing here, where a sample does not meet its own explicit negatives.
+            # Here an id that no sample has makes no difference: a sample is not compared with its own explicit negatives.
             return own if ids is None else torch.where(torch.isin(ids, sample), ids, own)
         return stored_ids(len(self.rows), sample) if ids is None else ids
 
@@ -99,7 +99,7 @@ def _both_ways(a: Tensor, b: Tensor, explicit: _Explicit | None, similarity: str
         anchor_id=sample,
         pool_id=torch.cat([sample, explicit.pool_ids(sample)]),
         view_ids=partial(views_by_count, sides, [*sides, (1, len(explicit.rows))], a.device),
-        # The pool is no longer the anchors, whose bf16 form does not serve it.
+        # The pool is no longer equal to the anchors, so their bf16 copy cannot be used for it.
         kernel_inputs=KernelInputs(pairs.kernel_inputs.half_precision and is_half(explicit.rows)),
     )
 

@@ -34,7 +34,7 @@ class FalseNegatives(Choice):
         return self.columns < self.candidates
 
     def similarities(self, pairs: AnyPairs) -> Tensor:
-        """Return the similarities of the anchors to the rows of `columns`, (n, top), with gradient; any in unused places."""
+        """Return the similarities of the anchors to the rows of `columns`, (n, top); unused places are arbitrary."""
         rows = self.columns.clamp(max=self.candidates - 1)
         if isinstance(pairs, Similarities):
             return pairs.negative.gather(1, rows)
@@ -62,7 +62,7 @@ def find_false_negatives(pairs: AnyPairs, support: Tensor | None, *, top: int, t
 
     The score of a candidate is the greatest of its cosines to the sample's views in `support` (S, m, d), or to the
     anchors of the sample if that is None. All anchors of a sample have the same false negatives, if they have the same
-    candidates. Which ones of equal scores are taken is up to `torch.topk`.
+    candidates. Among equal scores, `torch.topk` decides.
     """
     views = None if support is None else _support_rows(pairs, support)
     finder = _Finder(pairs, views, top, threshold)

@@ -27,7 +27,7 @@ class Guided(Choice):
     @torch.no_grad()
     def __call__(self, block: Block) -> Block:
         """Return the block with fewer negatives."""
-        # Only this block of the guide's similarities exists at a time, like the block itself.
+        # Only this block of the guide's similarities is in memory at a time, like the block itself.
         similarity = matmul(self.anchor[block.rows], self.pool[block.pool].T)
         if block.columns is not None:
             similarity = similarity.gather(1, block.columns)

@@ -19,7 +19,7 @@ def sample_ids(
     if ids is None:
         if m < 2 and not allow_single:
             raise ValueError("one image in the batch has no negatives: expected at least two images")
-        # A tensor made while a graph is captured has no values yet, and a traced one never has: neither may be cached.
+        # A tensor created during graph capture has no values yet, and a traced one never has any: neither may be cached.
         uncached = torch.compiler.is_compiling() or is_in_torch_dispatch_mode()
         uncached = uncached or (device.type == "cuda" and torch.cuda.is_current_stream_capturing())
         return _sequence(m, times, device) if uncached else _cached_sequence(m, times, device)

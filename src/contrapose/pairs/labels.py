@@ -106,8 +106,8 @@ def _stored(pairs: AnyPairs, stored_labels: Tensor | None, from_batch: Tensor) -
             raise ValueError("stored_labels: expected None, since these pairs have no rows of a queue or a bank")
         _check("stored_labels", stored_labels, pairs.stored)
         return stored_labels.to(pairs.pool_id.device).long()
-    # Rows of a queue have ids that no sample has. Those of a bank are samples, and a missing label would make a
-    # negative of every one that is not in the batch.
+    # Rows of a queue have ids that no sample has. Rows of a bank are samples, and without labels all of those outside the batch
+    # would be negatives.
     check_values(
         pairs.pool_id[: pairs.stored] < 0,
         lambda: f"stored_labels: expected the labels of the bank's {pairs.stored} rows, got None",

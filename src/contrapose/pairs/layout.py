@@ -34,7 +34,7 @@ class Layout:
 
     @property
     def key_views(self) -> int:
-        """Number of views that the keys, or other positives, are of."""
+        """Number of views that the keys, or other positives, come from."""
         return self.global_views or self.view_count
 
     @property

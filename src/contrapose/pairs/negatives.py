@@ -31,7 +31,7 @@ STORED = -1  # view id of the rows of a queue or a bank
 class Choice(ABC):
     """Keeps some of a block's negatives; subclass it for a choice of your own."""
 
-    may_leave_none = False  # whether anchors without negatives are ordinary, and no error where the loss is defined
+    may_leave_none = False  # whether an anchor may be left without negatives: no error if the loss is defined then
 
     @abstractmethod
     def __call__(self, block: Block) -> Block:
@@ -63,7 +63,7 @@ def narrow(block: Block, chosen: tuple[Choice, ...], *, may_be_empty: bool = Fal
 
 
 def may_leave_none(negatives: Negatives) -> bool:
-    """Return whether one of the choices ordinarily leaves some anchors without negatives."""
+    """Return whether one of the choices may leave some anchors without negatives."""
     return any(choice.may_leave_none for choice in steps(negatives))
 
 
@@ -106,7 +106,7 @@ class OriginChoice(Choice):
         """Return the block with fewer negatives."""
         if block.pool_view is None:
             raise ValueError(
-                f"negatives: {self!r} needs to know which rows are stored, but pairs made from similarity values do not"
+                f"negatives: {self!r} needs to know which rows are stored, which pairs made from similarity values do not tell"
             )
         return block.without((block.pool_view != STORED) if self.stored else (block.pool_view == STORED))
 
@@ -134,7 +134,7 @@ class Hardest(Choice):
         if self.k is None:
             drop = torch.arange(k, device=similarity.device) >= kept[:, None]
         elif not values_may_be_read(ranked.values):
-            # The check for k negatives was skipped, so that entries which are no negatives may be among the k.
+            # The check for k negatives was skipped, so that the k may include entries that are not negatives.
             drop = ranked.values == -torch.inf
         columns = ranked.indices if block.columns is None else block.columns.gather(1, ranked.indices)
         pool_view = _views_of_columns(block, ranked.indices)

@@ -119,7 +119,7 @@ class Pairs(Layout):
             return reduce_rows(self._source(chosen, may_be_empty), *statistics)
         own = share_of_rows(self.shape[0], self.group)
         mine = self._share_source(own, chosen, may_be_empty)
-        # A bad choice of negatives on one rank must raise on all: the others would wait in `gather` for it.
+        # An invalid choice of negatives on one rank must raise on all ranks, or the others would wait in `gather`.
         values = raise_on_all_ranks(
             lambda: reduce_rows(mine, *(of_rows(statistic, own) for statistic in statistics)), self.group
         )
@@ -138,7 +138,7 @@ class Pairs(Layout):
     def mean_cross_entropy(self, logit: Logit, *, negatives: Negatives = None) -> Tensor | None:
         """Return the mean over anchors of -log e^{φ(s⁺)} / (e^{φ(s⁺)} + Σ_k e^{φ(s_k)}) as one node of the graph.
 
-        None if these pairs or this device have none for it: `reduce` then has the sum.
+        None if these pairs or this device have no kernel for it; use `reduce` then.
         """
         if self.is_sharded or self.positive_similarity is None:
             return None
@@ -175,7 +175,7 @@ class Pairs(Layout):
             choice.check_shape(*self.shape)
         if not self.between_views_only:
             return chosen
-        # Here `other_views()` keeps every negative: left out, it does not keep kernels from computing the rest.
+        # Here `other_views()` keeps every negative; without it, kernels can compute the remaining choices.
         rest = chosen[1:] if chosen[:1] == (other_views(),) else chosen
         return (other_views(), *rest) if self.is_symmetric else rest
 
@@ -194,7 +194,7 @@ class Pairs(Layout):
         return replace(
             self,
             anchor=self.anchor[rows],
-            positive_rows=self.anchor[rows, None],  # never read: positives are those of the whole
+            positive_rows=self.anchor[rows, None],  # never read: the positives are computed from the unsharded pairs
             positive_similarity=None,
             anchor_id=self.anchor_id[rows],
             kernel_inputs=KernelInputs(self.kernel_inputs.half_precision),
@@ -222,7 +222,7 @@ class Pairs(Layout):
     def between_views(self) -> Iterator[tuple[int, int, Pairs]]:
         """Yield (v, w, view v as anchors compared with view w) for every ordered pair of different views.
 
-        If the pool belongs to no view (queue, bank, one direction), yield the whole once.
+        If the pool belongs to no view (queue, bank, one direction), yield all pairs once.
         """
         if not self.has_views:
             yield 0, 1, self
@@ -263,9 +263,9 @@ def other_views_of(z: Tensor) -> Tensor:
 def keys_of_others(keys: Tensor, views: int) -> Tensor:
     """(W, m, d) -> (views · m, k, d): for each row of `views` views, the same sample's keys of the other views.
 
-    With keys of two global crops and more views, a local crop has both as positives. A global crop has one, and has it
-    twice: all anchors then have equally many. That changes no mean over positives, and no mean weighted by a softmax of them;
-    an objective that adds up positives leaves out those of `repeated_positives`.
+    With keys of two global crops and more views, a local crop has both as positives. A global crop has one, which is repeated
+    so that all anchors have two. That changes no mean over positives, and no mean weighted by a softmax of them; an objective
+    that adds up positives leaves out those of `repeated_positives`.
     """
     others = other_views_of(keys)
     if len(keys) == views:
@@ -274,7 +274,7 @@ def keys_of_others(keys: Tensor, views: int) -> Tensor:
 
 
 def repeated_positives(pairs: AnyPairs, device: torch.device) -> Tensor | None:
-    """Return which of the positives an anchor has a second time, (n, 2) bool; None if no anchor has one twice."""
+    """Return which positives are repetitions, (n, 2) bool; None if there are none."""
     if not pairs.global_views:
         return None
     n = pairs.shape[0]
@@ -306,7 +306,7 @@ class _Rows:
     def kernel_inputs(self) -> KernelInputs:
         return self.pairs.kernel_inputs
 
-    @cached_property  # asked for several times in each step
+    @cached_property  # cached: read several times in each step
     def selection(self) -> Selection | None:
         hardest = self.negatives[0] if len(self.negatives) == 1 else None
         # Kernels can pick by id and by rank, of similarities within [-1, 1]. Any other choice needs the block.
@@ -340,7 +340,7 @@ class _RowsViewByView(_Rows):
 
     same: bool
     samples: int  # anchors of a view
-    first: int = 0  # number of the first of these anchors among all, if they are a share of them
+    first: int = 0  # index of the first of these anchors among all anchors
 
     @property
     def spans(self) -> list[tuple[int, int, int]]:

@@ -65,8 +65,8 @@ class Similarities(Layout):
             for w in range(self.key_views):
                 if v != w:
                     rows, columns = slice(v * n, v * n + n), slice(w * m, w * m + m)
-                    # Positives are ordered by the number of views after the anchor's, cyclically; those of a local crop,
-                    # which is none of these views, begin with the first.
+                    # Positives are ordered by the number of views after the anchor's, cyclically; those of a local crop, which
+                    # is not one of these views, start with the first.
                     pointer = (w - v) % self.key_views - 1 if v < self.key_views else w
                     yield (
                         v,

@@ -60,7 +60,7 @@ class RowStatistics(torch.autograd.Function):
 class LossOfViews(torch.autograd.Function):
     """The mean loss of two views: statistics of an engine and the positives of a head, in one node of the graph.
 
-    In a batch of a few thousand the device waits for the host, where nodes take more time than their arithmetic.
+    With a few thousand samples the GPU waits for the CPU, on which a node of the graph costs more than its arithmetic.
     """
 
     @staticmethod

@@ -21,9 +21,9 @@ class Block:
     drop: Tensor | None  # (b, c) bool: true where a pool row is not a negative; None if all are
     anchor_view: Tensor | None = None  # (b, 1)
     pool_view: Tensor | None = None  # (1 or b, c); -1 for a row of a queue or a bank, which belongs to no view
-    pool: slice = field(default_factory=lambda: ALL)  # the pool rows that the block is about
+    pool: slice = field(default_factory=lambda: ALL)  # the pool rows that the block covers
     columns: Tensor | None = (
-        None  # (b, c): indices into those, if each anchor has columns of its own; None: all, in order
+        None  # (b, c): indices into the pool rows, if each anchor has columns of its own; None: all, in order
     )
 
     def without(self, drop: Tensor) -> Block:
@@ -120,7 +120,7 @@ class Source(Protocol):
     def similarity(self, rows: slice, *, bf16: bool = False) -> Tensor:
         """Return similarities (b, c) of some anchors of one run to its candidates; `bf16` rounds the factors to bf16.
 
-        No negatives are chosen here: this is the expensive part, which may be kept for the backward pass.
+        Negatives are not chosen here: this is the expensive part, which may be kept for the backward pass.
         """
 
     def block(self, rows: slice, similarity: Tensor) -> Block:

@@ -20,7 +20,7 @@ from contrapose.reduce.unit import matmul, same_tensor
 
 @dataclass(frozen=True, eq=False)
 class BlockRequest:
-    """Statistics of a source, and the blocks of rows that it is divided into."""
+    """The statistics to compute, and the blocks of rows that the source is divided into."""
 
     source: Source
     statistics: tuple[Statistic, ...]

@@ -121,10 +121,10 @@ def choose_one_node(source: Source, similarity: Tensor, logit: Logit, *, sigmoid
 
 
 _CPU = EngineChoice("cpu", "a log-sum-exp of s / τ on a CPU, with τ a number")
-_MEANS = EngineChoice("means", "means of similarities need no similarities")
+_MEANS = EngineChoice("means", "means of similarities come from sums of embeddings")
 _BLOCKS = EngineChoice("blocks", "no other engine supports these statistics, this device or this context")
 _BLOCKS_CHOICE = EngineChoice("blocks", "this choice of negatives, or this similarity, is not one that kernels know")
-_AUTOGRAD_VALUES = EngineChoice("autograd", "similarity values were given, and have all derivatives")
+_AUTOGRAD_VALUES = EngineChoice("autograd", "similarity values were given, which support all derivatives")
 _AUTOGRAD_LEARNED = EngineChoice("autograd", "the temperature is a function with parameters of its own")
 _AUTOGRAD_SMALL = EngineChoice("autograd", "the matrix is so small that plain operations are the fastest")
 _SIGMOID = "a sum of sigmoid losses and its gradient in one pass"
@@ -167,7 +167,7 @@ def _precision(half: bool) -> str:
         return "bf16"
     try:
         exact = torch.get_float32_matmul_precision() == "highest"
-    except RuntimeError:  # raised if the precision was set through torch's newer setting, fp32_precision
+    except RuntimeError:  # torch raises this if the precision was set by its newer setting, fp32_precision
         exact = torch.backends.cuda.matmul.fp32_precision != "tf32"
     return "tf32x3" if exact else "tf32"
 

@@ -90,13 +90,13 @@ def forward(operands: Operands, request: SumRequest, needs: Needs) -> tuple[Tens
 def backward(request: SumRequest, saved: Sequence[Tensor], gradients: Tensors, needs: Needs) -> Gradients:
     """Return the gradients of anchors and pool; None for the pool if both are one tensor."""
     anchor, pool, total, *kept = saved
-    # An anchor without negatives has no weights, and must not turn its zeros into NaN.
+    # An anchor without negatives has only zero weights, which must not become NaN.
     scale = gradients[0] * request.factor / total.clamp(min=torch.finfo(total.dtype).tiny)
     same = same_tensor(anchor, pool)
     with _without_autocast(anchor):
         if request.is_one_panel:
             return torch.mm((scale[:, None] + scale).mul_(kept[0]), anchor), None
-        # Zeros: blocks add up, and a process's share of the anchors need not meet all rows of the pool.
+        # Zeros, because blocks are added, and because one process's anchors need not cover all rows of the pool.
         d_anchor = torch.zeros_like(anchor) if needs.anchor else None
         d_pool = d_anchor if same else torch.zeros_like(pool) if needs.pool else None
         for number, block in enumerate(request.blocks):
@@ -134,14 +134,14 @@ def _clear_same_samples(e: Tensor, block: MatrixBlock, selection: Selection) -> 
             e.diagonal(offset).fill_(0.0)
         return e
     row_id, column_id = part(selection.anchor_id, block.rows), part(selection.pool_id, block.columns)
-    if e.numel() <= _PANEL:  # a search for equal ids has more operations than a pass over so few
+    if e.numel() <= _PANEL:  # for so few ids, comparing all of them takes fewer operations than a search
         return e.masked_fill_(row_id[:, None] == column_id, 0.0)
     e[_same_sample(row_id, column_id)] = 0.0
     return e
 
 
 def _same_sample(row_id: Tensor, column_id: Tensor) -> tuple[Tensor, Tensor]:
-    """Return rows and columns of the pairs with equal ids, found by binary search: comparing all of them is a pass more."""
+    """Return rows and columns of the pairs with equal ids, by binary search: comparing all ids would be one more pass."""
     ordered, order = column_id.sort()
     first = torch.searchsorted(ordered, row_id.contiguous())
     count = torch.searchsorted(ordered, row_id.contiguous(), right=True) - first

@@ -1,4 +1,4 @@
-"""Refuse derivatives that this package's autograd functions do not have, in words: torch's own errors are about their inside."""
+"""Refuse derivatives that the autograd functions do not support, in clear words: torch's own errors are about internals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_backward(*gradients: Tensor) -> None:
 
 
 def in_transform() -> bool:
-    """Return whether a transform of torch.func is active; no compiler can trace the question."""
+    """Return whether a transform of torch.func is active; compilers cannot trace this check."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 

@@ -1,4 +1,4 @@
-"""Checks of device and precision, which decide between kernels and plain torch."""
+"""Checks of device and precision that decide between kernels and plain torch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 """What a loss adds to the sums over negatives: each anchor's loss with its positive, and the derivatives, in one kernel.
 
-In a batch of a few thousand the device waits for the host, where each of the half dozen operations would take as long as
-this kernel. Imported only when used.
+With a few thousand samples the GPU waits for the CPU, on which each of the half dozen operations would take as long as this
+kernel. Imported only when used.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a loss of two views adds to the sums over negatives: the positives. Each head is one loss and its derivatives.
 
-In a batch of a few thousand the device waits for the host. So a head is part of the loss's own autograd function, and on a GPU
+With a few thousand samples the GPU waits for the CPU. So a head is part of the loss's own autograd function, and on a GPU
 one kernel.
 """
 

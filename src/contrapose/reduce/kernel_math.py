@@ -73,7 +73,7 @@ def excluded_pairs(row_ids, p_id, columns, m, FULL_TILES: tl.constexpr):
 
 @triton.jit
 def zero_excluded(x, row_ids, p_id, columns, m, any_excluded, FULL_TILES: tl.constexpr):
-    """Return x (ROWS, COLUMNS) with 0 for each pair that is not one of negatives."""
+    """Return x (ROWS, COLUMNS) with 0 for each pair that is not a negative."""
     if any_excluded:
         # Selected, not multiplied: an excluded entry may be NaN or inf.
         x = tl.where(excluded_pairs(row_ids, p_id, columns, m, FULL_TILES), 0.0, x)
@@ -84,7 +84,7 @@ def zero_excluded(x, row_ids, p_id, columns, m, any_excluded, FULL_TILES: tl.con
 def compare_with_threshold(s, threshold):
     """Return which similarities are below the ties of an anchor's threshold, and which are not above them.
 
-    Neither is true of NaN, so that it is left where these are replaced by zeros.
+    Both are false for NaN, which therefore survives where such entries are replaced by zeros.
     """
     return s < threshold - BAND, s <= threshold + BAND
 
@@ -142,7 +142,7 @@ def _mask_gradients(s, a, b, threshold, tie_weight):
     That is 1 above the threshold, the weight of ties at it, and 0 below: see `compare_with_threshold`.
     """
     above, at_least = s > threshold + BAND, s >= threshold - BAND
-    # Products with the weight of ties are one for each row, those with a membership would be one for each negative.
+    # Multiplying by the weight of ties takes one product per row; by a membership it would take one per negative.
     return (
         tl.where(above, a, tl.where(at_least, a * tie_weight, 0.0)),
         tl.where(above, b, tl.where(at_least, b * tie_weight, 0.0)),
@@ -209,12 +209,12 @@ def softplus_and_sigmoid(x, HALF: tl.constexpr, FAST: tl.constexpr):
     if HALF:
         e = tl.exp2(tl.minimum(x, 126.0))
         one_plus = 1.0 + e
-        # The logarithm of 1 + e has lost the digits of a small e: two terms of its series have more of them.
+        # log(1 + e) loses the digits of a small e; two terms of its series keep more of them.
         value = tl.where(e < 2.0**-8, e * (LOG2E - e * (0.5 * LOG2E)), tl.maximum(tl.log2(one_plus), x))
         return value, e * reciprocal(one_plus, FAST)
     u = tl.exp2(-tl.abs(x))
     one_plus = 1.0 + u
     inverse = reciprocal(one_plus, FAST)
-    # log(1 + u), with the digits of a small u that 1 + u rounds off
+    # log(1 + u), including the digits of a small u that 1 + u would round off
     value = tl.maximum(x, 0.0) + tl.log2(one_plus) + (u - (one_plus - 1.0)) * inverse * LOG2E
     return value, tl.where(x >= 0, inverse, u * inverse)

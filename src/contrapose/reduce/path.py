@@ -1,4 +1,4 @@
-"""Force an engine, a precision or a limit of memory on all reductions in a block of code: for tests and measurements."""
+"""Force an engine, a precision or a memory limit on all reductions in a block of code, for tests and measurements."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FORCED_MEMORY = {"dense": Memory(2**62, 2**62), "blocks": Memory(2**22, 0, 64)}
 
 @dataclass(frozen=True)
 class Forced:
-    """What a context asks for; None: whatever suits."""
+    """What a context forces; None: chosen automatically."""
 
     path: str | None = None
     precision: str | None = None

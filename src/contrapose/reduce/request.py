@@ -1,4 +1,4 @@
-"""What is asked of kernels: statistics grouped by their exponent, the negatives they are about, and their gradients."""
+"""Requests to kernels: statistics grouped by their exponent, the negatives they cover, and their gradients."""
 
 from __future__ import annotations
 

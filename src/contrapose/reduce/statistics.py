@@ -151,7 +151,7 @@ class Sum:
     def backward(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
         """∂L/∂φ_j = g for every negative."""
         per_negative = gradient[:, None].expand(block.similarity.shape)
-        # A tensor of its own in both cases: the logit overwrites it.
+        # A new tensor in both cases, because the logit overwrites it.
         d_logits = per_negative.clone() if block.drop is None else per_negative.masked_fill(block.drop, 0.0)
         return self.logit.backward(block.similarity, d_logits, block.rows)
 
@@ -171,7 +171,7 @@ class Mean:
     def backward(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
         """g / count for every negative."""
         per_negative = (gradient / block.count())[:, None].expand(block.similarity.shape)
-        # A tensor of its own in both cases: the caller adds other statistics' gradients to it in place.
+        # A new tensor in both cases, because the caller adds other statistics' gradients to it in place.
         return per_negative.clone() if block.drop is None else per_negative.masked_fill(block.drop, 0.0), None
 
 
@@ -189,7 +189,7 @@ class Maximum:
         """g for the largest similarity, divided equally between ties."""
         s = block.fill(block.similarity.clone(), -torch.inf)
         top = (s == value[:, None]).to(s.dtype)
-        # At least 1: a row whose value is NaN equals it nowhere.
+        # At least 1: if the value of a row is NaN, no entry equals it.
         return top.mul_((gradient / top.sum(1).clamp(min=1))[:, None]), None
 
 

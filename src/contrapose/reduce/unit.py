@@ -16,7 +16,7 @@ from contrapose.reduce.hardware import has_kernels, is_half
 from contrapose.validate import values_may_be_read
 
 _EPSILON = 1e-12
-# Factors of vectors whose squares overflow: with them no square does, and none that matters becomes zero.
+# Scale factors for vectors whose squares overflow: scaled by them, no square overflows, and none that matters underflows.
 _SCALES = {torch.float32: 2.0**-80, torch.float64: 2.0**-600}
 _MAX_KERNEL_WIDTH = 2048  # coordinates of a row that a kernel can hold in registers
 _CHUNK = 2**20  # coordinates multiplied at a time, so that elementwise products take little memory
@@ -113,7 +113,7 @@ def _inverse_length(z: Tensor) -> Tensor:
     """Return 1 / ‖z‖ in float32 or better, 0 for a vector without direction."""
     dtype = torch.float32 if is_half(z) else z.dtype
     if z.is_cuda and dtype == torch.float32:
-        # In float64 no square of a float32 number overflows, and the pass takes as long: it waits for memory.
+        # In float64 no square of a float32 number overflows, and the pass takes no longer, since it is bound by memory.
         return _reciprocal(torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=torch.float64)).to(dtype)
     length = torch.linalg.vector_norm(z, dim=-1, keepdim=True, dtype=dtype)
     inverse = _reciprocal(length)
@@ -177,7 +177,7 @@ class _UnitViews(torch.autograd.Function):
             return unit_vectors, similarity, rounded
         z = views[0] if len(views) == 1 else torch.stack(views)
         inverse = _inverse_length(z)
-        # A copy of the views is not needed any more, and overwritten.
+        # The copy of the views is no longer needed, and is overwritten.
         unit_vectors = z.mul_(inverse) if len(views) > 1 and z.dtype == inverse.dtype else z * inverse
         ctx.save_for_backward(unit_vectors, inverse)
         # Flattened here and not by the caller: one node of the graph less.

@@ -47,7 +47,7 @@ def _forward_kernel(
     if ROUND:
         tl.store(rounded + first, x.to(tl.bfloat16), inside)
         tl.store(rounded + second, y.to(tl.bfloat16), inside)
-    # The inverse length of the row as it came, which its gradient is multiplied by.
+    # The inverse length of the row before scaling; the gradient is multiplied by it.
     tl.store(inverse + rows, inverse_x * scale_x, rows < m)
     tl.store(inverse + m + rows, inverse_y * scale_y, rows < m)
     similarity = tl.sum(x * y, 1)

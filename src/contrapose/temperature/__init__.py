@@ -1,4 +1,4 @@
-"""How sharply: a temperature is a positive number, one for each anchor, or a function of similarity.
+"""Temperatures: a positive number, one for each anchor, or a function of similarity.
 
 0.5                          one for all
 tensor of shape (n,)         one for each anchor (`uncertainty`, `PerSample`)

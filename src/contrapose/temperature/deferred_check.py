@@ -14,7 +14,7 @@ class DeferredCheck:
     """Checks numbers that are new in every step, one or more steps later.
 
     A loss that waited for the device in every step would leave it idle while the host prepares the next one. Only one number is
-    on its way at a time: those that come before it has arrived are not checked.
+    in transit at a time; numbers that come up before it has arrived are not checked.
     """
 
     def __init__(self) -> None:

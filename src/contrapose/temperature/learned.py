@@ -57,7 +57,7 @@ class LearnedTemperature(Learned):
     def _return_to_bounds(self) -> None:
         if self.low is not None or self.high is not None:
             low, high = (None if bound is None else math.log(bound) for bound in (self.low, self.high))
-            # Through `.data`: a parameter that counts as changed would invalidate graphs that were made before.
+            # Through `.data`: a change that autograd notices would invalidate graphs that were built before.
             self.log_temperature.data.clamp_(low, high)
 
     def extra_repr(self) -> str:

@@ -48,7 +48,7 @@ class Profile:
         )
 
     def kernel_profile(self) -> KernelProfile | None:
-        """Return the same profile for GPU kernels; None if it has none, so that `shape` computes it block by block."""
+        """Return the same profile for GPU kernels; None if it has no such form, so that `shape` computes it block by block."""
         return None
 
     def _kernel(
@@ -75,7 +75,7 @@ class Cosine(Profile):
 
     def shape(self, s: Tensor) -> Tensor:
         """Return sin²(πs/2) = ½(1 + cos(π(1 + s)))."""
-        # The first form: 1 + cos(…) cancels near s = 0, where the profile has its minimum.
+        # The first form, because 1 + cos(…) cancels near s = 0, where the profile has its minimum.
         return torch.sin(s * (math.pi / 2)).square()
 
     def kernel_profile(self) -> KernelProfile | None:

@@ -9,7 +9,7 @@ from contrapose.validate import check_number
 
 
 class Schedule:
-    """A number for each epoch, in place of a setting of `Loss`; subclass it and override `at`."""
+    """A number for each epoch, to use as a setting of `Loss`; subclass it and override `at`."""
 
     def at(self, epoch: float) -> float:
         """Return the value in an epoch."""
@@ -47,7 +47,7 @@ class CosineSchedule(Schedule):
 class LinearWarmup(Schedule):
     """τ(e) = start + (end - start)(e - 1)/(E - 1): from `start` to `end` in E = `epochs` epochs, then constant (DINO).
 
-    Epochs count from 1, as `Loss.epoch` does in a training: τ(1) = start and τ(E) = end, as in the authors' code.
+    Epochs count from 1, as `Loss.epoch` does in training: τ(1) = start and τ(E) = end, as in the authors' code.
 
     >>> [round(LinearWarmup(0.04, 0.07, epochs=4).at(epoch), 3) for epoch in (1, 2, 3, 4, 5)]
     [0.04, 0.05, 0.06, 0.07, 0.07]

@@ -40,7 +40,7 @@ def temperature_logit(temperature: Temperature, anchors: int, name: str = "tempe
         return TemperatureLogit(_CheckedFunction(temperature, name))
     if not (
         type(temperature) is float and SMALLEST <= temperature < math.inf
-    ):  # asked first, since a loss is called often
+    ):  # checked first, since a loss is called often
         check_number(name, temperature, above=0.0)
         check_number(name, temperature, least=SMALLEST)
     return Scale(1.0 / float(temperature))

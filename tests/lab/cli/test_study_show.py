@@ -94,7 +94,7 @@ def test_times_come_from_the_records(
     assert "    1 of 2 runs: 5 min of training on one NVIDIA Abacus, all beside another run (recorded)\n" in text
     # Four times the epochs of a run of the same kind.
     estimate = (
-        "not run yet; a run takes up to 20 min on one NVIDIA Abacus beside another run, by recorded runs of its kind"
+        "not run yet; a run takes up to 20 min on one NVIDIA Abacus beside another run, like recorded runs of its kind"
     )
     assert estimate in " ".join(text.split())
 
@@ -119,7 +119,7 @@ def test_a_long_plan_is_estimated_from_recorded_runs(
     announce_plans(plans, 1, tmp_path)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("behaviour/equation6 at the short scale: on CIFAR-10; epochs 200 → 50, precision")
-    assert lines[1:] == ["2 runs: about 10 min of training on one NVIDIA Abacus, by recorded runs of their kind"]
+    assert lines[1:] == ["2 runs: about 10 min of training on one NVIDIA Abacus, like recorded runs of their kind"]
     record(tmp_path, first, seconds=6.0)
     record(tmp_path, second, seconds=6.0)
     announce_plans(plans, 1, tmp_path)  # all done: nothing is left to estimate

@@ -30,7 +30,7 @@ def results_of(
 
 def test_one_seed_prefers_no_loss() -> None:
     text = compare_accuracies(STUDY, results_of(a=90.0, b=60.0, c=30.0))
-    assert text.startswith("One seed cannot tell how much of a difference in accuracy is chance")
+    assert text.startswith("With one seed it is unknown how much of a difference in accuracy is chance")
     assert "--seeds 3" in text
 
 
@@ -93,4 +93,4 @@ def test_losses_beside_the_best_temperature() -> None:
     # All losses below the best temperature: there is no nearest one above it.
     text = learned(TEMPERATURES, results_of(seeds=3, **accuracies | {"other": 75.0}))[0]
     assert "No other loss is above it by more than chance. NT-Xent" in text
-    assert learned(TEMPERATURES, results_of(**accuracies))[0].startswith("One seed cannot tell")
+    assert learned(TEMPERATURES, results_of(**accuracies))[0].startswith("With one seed it is unknown")

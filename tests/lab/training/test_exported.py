@@ -188,7 +188,7 @@ def test_a_loaded_file_needs_its_metadata(tmp_path: Path, capsys: pytest.Capture
     with safe_open(str(file), framework="pt") as content:
         metadata = content.metadata()
     for change, message in (
-        ({"size": "big"}, "size, resize, mean or std that is no number"),
+        ({"size": "big"}, "size, resize, mean or std that is not a number"),
         ({"mean": "[0.5]"}, "does not describe an image"),
         ({"encoder": "tinny"}, "did you mean 'tiny'"),
         ({"encoder": "alexnet"}, "does not fit the encoder"),

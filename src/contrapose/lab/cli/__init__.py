@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(arguments: list[str]) -> None:
-    """Answer what needs no other package, or run a command."""
+    """Handle options that need no other package, such as --version, or run a command."""
     first, *rest = arguments or [""]
     if arguments in (["--version"], ["-V"]):
         print(f"contrapose {__version__}")
@@ -105,7 +105,7 @@ def _current_option(argument: str) -> str:
 
 def _parse_and_run(name: str, arguments: list[str]) -> None:
     """Run a command with its options; report an expected error in one line, with its exit code."""
-    import tyro  # first: where it is missing, torch's import would only take time
+    import tyro  # first: without them, importing torch would only take time
 
     from contrapose.lab.training.records import DISK_FULL, WriteFailed
     from contrapose.lab.training.stops import Diverged, Stopped, signals
@@ -115,7 +115,7 @@ def _parse_and_run(name: str, arguments: list[str]) -> None:
         command = COMMANDS[name].load()
         config = (tyro.conf.OmitArgPrefixes,)
         parsed = tyro.cli(command, args=arguments, prog=f"contrapose {name}", config=config)
-        # A signal ends the command immediately, except inside a training, which saves its step first.
+        # A signal ends the command immediately, except during training, which saves its step first.
         with signals() as requests, requests.immediate():
             parsed()
     except (Diverged, LoadingFailed, WriteFailed) as error:
@@ -157,7 +157,7 @@ def _help_text(group: str = "") -> str:
 def _describe(error: OSError, *, full: bool) -> str:
     """Return the path of a file operation that failed, the reason without Python's error number, and what may help.
 
-    `full` says that the disk is.
+    `full` means that the disk is full.
     """
     if error.strerror is None or error.filename is None:
         return str(error)

@@ -28,7 +28,7 @@ COMMANDS = {
     "compare": Command(
         "cli.compare",
         "Compare",
-        "Train with several losses on your own data, and say which of them give a more accurate encoder.",
+        "Train with several losses on your own data, and report which of them give a more accurate encoder.",
     ),
     "train": Command(
         "cli.train",
@@ -107,7 +107,7 @@ COMMANDS = {
         "Write the report of studies from the runs that exist, without training. Use the same options as for `study run`.",
     ),
 }
-# What was a command of an earlier release, with what to run in its place.
+# Commands of earlier releases, with what to run instead.
 FORMER = {
     "bench losses": "python benchmarks/loss_timing.py",
     "bench conformance": "python benchmarks/conformance.py",

@@ -30,29 +30,29 @@ from contrapose.lab.training.processes import own_device
 from contrapose.lab.training.sources import check_init
 from contrapose.validate import check_directory
 
-# Settings of a run that a comparison decides itself, and what to type in their place.
+# Settings of a run that `compare` sets itself, and what to type instead.
 _DECIDED = {
     "loss": "--losses, which takes all losses of the comparison: --losses simclr,dystress",
     "seed": "--seeds, the number of seeds 0, 1, …: --seeds 3",
 }
-_NAME_LENGTH = 60  # of the readable part of a report's folder; file systems limit the length of a name
+_NAME_LENGTH = 60  # characters in the readable part of a report's folder name; file systems limit its length
 
 
 @dataclass(frozen=True)
 class Compare:
-    """Train with several losses on your own data, and say which of them give a more accurate encoder.
+    """Train with several losses on your own data, and report which of them give a more accurate encoder.
 
-    A folder of images needs a folder for each class, in train/ and test/ if there are both; losses are compared by kNN accuracy.
-    Those on a file of pairs of texts are compared by recall@1 of pairs that are held out. Settings of the training are those of
-    `train`, except for --loss and --seed. Each loss is trained in the framework and with the head that it needs, unless these
-    are given. Each comparison has a report of its own; run the same command again to resume.
+    A folder of images needs a subfolder for each class, in train/ and test/ if there are both; losses are compared by kNN
+    accuracy. On a file of text pairs, they are compared by recall@1 of the pairs that are held out. Training settings are those
+    of `train`, except for --loss and --seed. Each loss is trained in the framework and with the head that it needs, unless
+    these are given. Each comparison has a report of its own; run the same command again to resume.
     """
 
     given: Annotated[RunOptions, arg(name="")]
     losses: str = "simclr,dystress,cacr,balanced"
     """Losses, separated by commas, each as in `train --loss`."""
     seeds: int = 3
-    """Number of runs per loss. One takes a third of the time of three, but cannot tell which differences are chance."""
+    """Number of runs per loss. One takes a third of the time of three, but cannot show which differences are due to chance."""
     jobs: int | None = None
     """Number of concurrent runs."""
     runs_dir: Path = Path("runs")

@@ -22,8 +22,8 @@ from contrapose.validate import check_directory
 class Detect:
     """Fine-tune a run's encoder as the backbone of a detector on VOC or COCO, and print its average precision.
 
-    The detector is torchvision's Faster R-CNN, or Mask R-CNN with --masks. All stages of the encoder but the last are its
-    backbone, and the last one is its head (C4). Without options the schedule is that of He et al. (MoCo): 24,000 iterations, or
+    The detector is torchvision's Faster R-CNN, or Mask R-CNN with --masks. Its backbone is all stages of the encoder but the
+    last, and its head is the last stage (C4). Without options the schedule is that of He et al. (MoCo): 24,000 iterations, or
     90,000 with masks.
     """
 
@@ -59,7 +59,7 @@ class Detect:
         out = self.out or self.run / f"detection-{self.data.resolve().name}.json"
         check_directory("out", out.parent)
         model = load(self.run)
-        split_encoder(model.encoder)  # raises before the annotations are read
+        split_encoder(model.encoder)  # refuses an unsuitable encoder before the annotations are read
         data = read_detection_data(self.data, masks=self.masks)
         detector = "Mask R-CNN" if self.masks else "Faster R-CNN"
         sizes = f"{len(data.train):,} training and {len(data.test):,} test images, {len(data.classes)} classes"

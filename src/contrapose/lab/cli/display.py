@@ -1,4 +1,4 @@
-"""Progress of one training: a live bar on a terminal, otherwise a line per epoch, both with the time left."""
+"""Progress of one run: a live bar on a terminal, otherwise a line per epoch, both with the time left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SETTLED = 5.0  # seconds of steps after which the estimate is announced: the fi
 
 @dataclass
 class TimeLeft:
-    """Estimate of the seconds left, from the steps of this process: a resumed training counts from where it resumes."""
+    """Estimate of the seconds left, from the steps of this process: a resumed run counts from where it resumes."""
 
     first: tuple[int, float] | None = None  # number and time of the first step, which is not counted itself
 
@@ -30,7 +30,7 @@ class TimeLeft:
 
 @dataclass
 class TrainingDisplay:
-    """Functions that show a training: its steps, its evaluations, and lines of text."""
+    """Functions that show the progress of training: steps, evaluations, and lines of text."""
 
     show: Callable[[Progress, float], None] = lambda progress, left: None  # a step, and the seconds left
     show_evaluation: Callable[[], None] = lambda: None

@@ -1,4 +1,4 @@
-"""`contrapose evaluate`: scores of a run's encoder, or of a model of sentences or of images and texts from elsewhere."""
+"""`contrapose evaluate`: scores of a run's encoder, or of a text or image-text model trained elsewhere."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class EvaluationOptions(Protocol):
         """Whether the options name data with columns."""
 
     def evaluate_folder(self, folder: Path, common: CommonOptions) -> dict[str, Any]:
-        """Return the scores of a model that was trained elsewhere, and what it is."""
+        """Return the scores of a model that was trained elsewhere, and a description of it."""
 
     def score(self, model: Model, run: Path, common: CommonOptions) -> dict[str, float] | None:
-        """Return the scores of a run; None if none of the options asks for some."""
+        """Return the scores of a run; None if no option asks for any."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class _Evaluate:
     dystress-imagenet, balanced-cifar or balanced-imagenet. The paper's own, on augmented images: wang-liu-flips (CIFAR),
     wang-liu-colours (SVHN), wang-liu-crops (ImageNet), and the other names with -crops."""
     augment: str = ""
-    """Augment the probe's training images anew in each epoch: crops (with flips), flips or colours; empty: as the name of the
-    probe says."""
+    """Augment the probe's training images, differently in each epoch: crops (with flips), flips or colours; empty: as in the
+    probe's name."""
     best: bool = False
     """Report the accuracy of the probe's best epoch too, under a name of its own."""
     finetune: int = 0
@@ -155,7 +155,7 @@ class _Evaluate:
             check_known("recipe", self.recipe, FINE_TUNING)
         if self.recipe and self.shots:
             raise ValueError("recipe: --shots chooses the learning rate itself; omit --recipe or --shots")
-        few_shot_training = FewShot(self.shots) if self.shots else None  # a wrong number is refused before data is read
+        few_shot_training = FewShot(self.shots) if self.shots else None  # refuses a wrong number before data is read
         fine_tune = bool(self.finetune or self.recipe)
         # Features need each image once, or once per epoch, so that other data can stay on disk; fine-tuning reads it in each
         # epoch.
@@ -173,7 +173,7 @@ class _Evaluate:
         if self.metrics:
             scores |= model.measure_outputs(split.held_out, Measures(images=0, drawn=1000))
             for line in (MEANING, *collapsed_outputs(scores, model.run)):
-                print(line, file=sys.stderr)  # stdout may be for other programs to read
+                print(line, file=sys.stderr)  # stdout may be read by other programs
         if "knn_top1" not in scores and (probe is not None or not scores):
             _labelled_features(model, split)  # raises an error that says what the data lacks
         if probe is not None:
@@ -238,13 +238,13 @@ def _given(options: Any, *without: str) -> list[str]:
 
 
 def _refuse(names: Sequence[str], purpose: str, instead: str) -> None:
-    """Raise ValueError if there are options that are for something else than what is evaluated."""
+    """Raise ValueError for options that do not apply to what is evaluated."""
     for name in names:
         raise ValueError(f"{name}: --{name} is for {purpose}; {instead}")
 
 
 def print_notes(split: Split) -> None:
-    """Print the notes on some data to stderr, since stdout may be for other programs to read."""
+    """Print the notes on some data to stderr, since stdout may be read by other programs."""
     for note in split.notes:
         print(note, file=sys.stderr)
 
@@ -259,7 +259,7 @@ def load_data(
     skip_broken: bool = False,
     stream: bool = False,
 ) -> Split:
-    """Load `data` or, if that is empty, what the run in `folder` was trained on; print its notes to stderr."""
+    """Load `data` or, if that is empty, the data that the run in `folder` was trained on; print its notes to stderr."""
     run = replace(model.run, skip_broken=model.run.skip_broken or skip_broken)
     if data:
         split = prepare_other(run, data, root, folder=folder, stream=stream, columns=columns)

@@ -60,7 +60,7 @@ class Explain:
 class Map:
     """Draw the projector's outputs of runs side by side, coloured by class, with uniformity, tolerance and kNN accuracy.
 
-    Of runs on text, a page is written beside the figure, on which a point shows its text.
+    For runs on text, a page is written next to the figure, on which each point shows its text.
     """
 
     runs: Positional[tuple[Path, ...]]

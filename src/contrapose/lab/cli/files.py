@@ -28,7 +28,7 @@ class Embed:
     """File to write: .npz with train_features, train_labels, test_features, test_labels, classes and, for a folder,
     train_paths and test_paths, for texts train_texts; or .parquet with one row per image or text."""
     columns: tuple[str, ...] = ()
-    """Of a file of texts, the column to embed, by name, or by number from 1 on; by default the first text of each row."""
+    """Column of a file of texts to embed, by name, or by number from 1 on; by default the first text of each row."""
     epoch: int = 0
     """Use the weights kept after this epoch (see `train --keep`); 0: the newest."""
     skip_broken: bool = False
@@ -102,7 +102,7 @@ class Export:
     """Directory of the run."""
     out: Annotated[Path, arg(aliases=["-o"])]
     """File to write; its suffix selects the format: .safetensors, .onnx, or .pkl for detectron2 (ResNets alone). The card
-    gets the same name with .md added. Of a run on text, the folder to write, with the card in README.md."""
+    gets the same name with .md added. For a run on text: the folder to write, with the card in README.md."""
     epoch: int = 0
     """Use the weights kept after this epoch (see `train --keep`); 0: the newest."""
 
@@ -134,10 +134,10 @@ class Export:
         card = self.out.with_name(f"{self.out.name}.md")
         card.write_text(model_card(model, self.run, self.out.name))
         print(f"{model.run.encoder}, {model.encoder.width} features, written to {self.out}")
-        print(f"its inputs, and code that uses it: {card}")
+        print(f"model card, with its inputs and example code: {card}")
 
     def _write_folder(self, model: Model) -> None:
-        """Write an encoder with all that its inputs need, such as a tokenizer, and its model card."""
+        """Write an encoder with everything that its inputs need, such as a tokenizer, and its model card."""
         from contrapose.lab.training.card import model_card
 
         if self.out.suffix in (".safetensors", ".onnx", ".pkl"):

@@ -20,7 +20,7 @@ _EXAMPLES = {
 
 
 def overview() -> str:
-    """Return ten lines: the uses with an example each, what is missing, and where to read on."""
+    """Return ten lines: an example of each use, what is not installed, and where to read more."""
     width = max(map(len, _EXAMPLES))
     lines = [f"contrapose {__version__}: contrastive learning in which the loss is the subject"]
     lines += [f"  {use:{width}}  {example}" for use, example in _EXAMPLES.items()]

@@ -21,7 +21,7 @@ from contrapose.lab.training import Run
 
 _WIDTH = 100
 _MOST_ROWS = 12  # more rows without printed numbers than this are shortened
-_LONG = 120.0  # seconds of training from which an estimate is worth a line
+_LONG = 120.0  # seconds of training; shorter estimates are not shown
 _RECORDED = Path("results/runs")  # in a clone of the repository: the runs that results/README.md reports
 
 
@@ -59,7 +59,7 @@ def _wrap(text: str, indent: str = "", *, first: str = "") -> str:
 
 
 def _protocol(study: Study) -> Iterable[str]:
-    """Yield what the paper measures, what we measure, and the difference, without repeating what is the same."""
+    """Yield what the paper measures, what we measure, and the difference, without repetition."""
     paper, ours, difference = describe_study(study)
     if study.diagram:
         yield "There is nothing to measure."
@@ -91,7 +91,7 @@ def _describe_row(study: Study, row: Row) -> str:
     """Return the settings of a row, with the values of the first data set in its loss."""
     changes = {**row.changes, **({"local_crops": row.local_crops} if row.local_crops else {})}
     if "framework" in changes:
-        # Settings of the preset's framework are reset to their defaults, which says nothing about this one.
+        # Settings of the preset's framework are reset to their defaults, which is not a choice of this row.
         reset = {name for name, default in FRAMEWORK_DEFAULTS.items() if changes.get(name) == default}
         changes = {name: value for name, value in changes.items() if name not in reset}
     further = [f"{data_set}: {_describe_settings(settings)}" for data_set, settings in row.changes_on.items()]
@@ -157,7 +157,7 @@ def recorded_durations(root: Path) -> Durations:
 
 
 def describe_time(runs: Sequence[Run], durations: Durations) -> str:
-    """Return how long these runs took, as far as they are recorded, or how long runs of their kind took."""
+    """Return how long these runs took if they are recorded, or else how long runs of the same kind took."""
     recorded = [record for run in runs if (record := durations.of(run)) is not None]
     if recorded:
         count = _count(runs) if len(recorded) == len(runs) else f"{len(recorded)} of {_count(runs)}"
@@ -173,16 +173,16 @@ def _per_run(runs: Sequence[Run], durations: Durations) -> str:
         return ""
     longest = max(estimates, key=lambda record: record.seconds)
     beside = " beside another run" if longest.shared else ""
-    return f"; a run takes up to {format_duration(longest.seconds)} on {_device(longest)}{beside}, by recorded runs of its kind"
+    return f"; a run takes up to {format_duration(longest.seconds)} on {_device(longest)}{beside}, like recorded runs of its kind"
 
 
 def describe_estimate(runs: Sequence[Run], durations: Durations) -> str:
-    """Return how long the training of these runs takes, by recorded runs of their kind; empty if short or unknown."""
+    """Return how long these runs take to train, estimated from recorded runs of their kind; empty if short or unknown."""
     estimates = [record for run in runs if (record := durations.estimate(run)) is not None]
     if sum(record.seconds for record in estimates) < _LONG:
         return ""
     count = _count(runs) if len(estimates) == len(runs) else f"{len(estimates)} of {_count(runs)}"
-    return f"{count}: about {_training_time(estimates)}, by recorded runs of their kind"
+    return f"{count}: about {_training_time(estimates)}, like recorded runs of their kind"
 
 
 def _training_time(recorded: Sequence[RecordedRun]) -> str:

@@ -1,4 +1,4 @@
-"""What an encoder is worth: accuracies from (train, test) features and labels, and the geometry of its embeddings."""
+"""Evaluation of an encoder: accuracies from (train, test) features and labels, and the geometry of its embeddings."""
 
 from contrapose.lab.evaluation.augmented import probe_augmented
 from contrapose.lab.evaluation.features import features

@@ -56,7 +56,7 @@ def probe_augmented(
 class _AugmentedRows:
     """Features and labels of the next batches, in tensors that keep their addresses: the probe's CUDA graph reads them.
 
-    The encoder's batch is as large as the device likes, and its features serve several steps of the probe.
+    The encoder's batch is as large as is efficient on the device, and its features are used for several steps of the probe.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class _AugmentedRows:
         self.encode, self.reader, self.views, self.seed = torch.no_grad()(encode), reader, views, seed
         self.all_labels, device = labels, labels.device
         self.encoder_batch = views.evaluation_batch(device)
-        # Whole batches of the probe, so that no step has fewer samples than it should, but for the last of an epoch.
+        # Whole batches of the probe, so that only the last step of an epoch may have fewer samples.
         count = probe.batch * max(1, self.encoder_batch // probe.batch)
         self.features, self.labels = torch.zeros(count, width, device=device), labels.new_zeros(count)
         self.finite = torch.ones((), dtype=torch.bool, device=device)
 
     def fill(self, epoch: int) -> Iterator[Tensor]:
-        """Encode the samples of an epoch; yield the indices of the rows that are new whenever all rows are."""
+        """Encode the samples of an epoch; yield the indices of the rows each time all of them have been replaced."""
         filled, rows = 0, torch.arange(len(self.features), device=self.features.device)
         for index, inputs in self._inputs(epoch):
             features = self.encode(inputs).float()

@@ -32,5 +32,5 @@ def check_part(name: str, x: Tensor, labels: Tensor) -> None:
     check_index(f"{name}_labels", labels, len(x))
     smallest, finite = labels.min(), x.isfinite().all(1)
     check_values(smallest >= 0, lambda: f"{name}_labels: expected class numbers from 0 on, got {int(smallest)}")
-    # The neighbours of a NaN are arbitrary, and their accuracy would be a number all the same.
+    # The neighbours of a NaN are arbitrary, but would still give an accuracy.
     check_values(finite, lambda: f"{name}: features of image {int((~finite).nonzero()[0])} are not finite")

@@ -87,7 +87,7 @@ class FineTune:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             classifier = nn.Linear(encoder.width, self.outputs(labels))
-            # All of it is trained, also the patch projection that MoCo v3's ViT has kept fixed: its recipe is DeiT's.
+            # All weights are trained, including the patch projection that MoCo v3 keeps fixed for a ViT: the recipe is DeiT's.
             network = nn.Sequential(copy.deepcopy(encoder).requires_grad_(), classifier).to(device)
         reader = train.reader(views.light(), device, workers=workers, timeout=timeout)
         with progress_bar("fine-tuning", self.epochs) as advance, without_progress_bars():
@@ -150,7 +150,7 @@ class FineTune:
 
     @torch.no_grad()
     def predict(self, network: nn.Module, batches: Iterable[Tensor]) -> Tensor:
-        """Return the logits (N, C) of all inputs. A single logit becomes that of class 1 beside 0 for class 0."""
+        """Return the logits (N, C) of all inputs. A single logit becomes the logit of class 1; that of class 0 is 0."""
         network.eval()
         logits = torch.cat([network(batch).float() for batch in batches])
         return torch.cat([torch.zeros_like(logits), logits], 1) if self.pos_weight is not None else logits

@@ -52,7 +52,7 @@ class KNN:
             )
         classes = int(train_labels.max()) + 1
         # The similarities, 50,000 × 10,000 for CIFAR, are reduced to votes in blocks of rows and never stored as a whole.
-        # The positive of a queue plays no role here.
+        # `queue` needs a positive, which is not used here.
         pairs = queue(test.float(), test.float(), train.float())
         (votes,) = pairs.reduce(_Votes(self, train_labels, classes, pairs))
         return votes.topk(min(5, classes), dim=1).indices == test_labels[:, None]
@@ -76,7 +76,7 @@ class _Votes:
         elif self.knn.weights == "uniform":
             weight = torch.ones_like(nearest.values)
         else:
-            # From the difference, since 2 - 2s does not tell near duplicates apart. A test image that is also in the
+            # From the difference, since 2 - 2s cannot distinguish near duplicates. A test image that is also in the
             # training set has distance 0.
             squared = squared_distances(self.pairs.anchor[block.rows], self.pairs.pool[nearest.indices])
             weight = squared.clamp(min=1e-12).rsqrt()

@@ -81,8 +81,8 @@ class Probe:
     ) -> dict[str, float]:
         """Train on rows of `features` (n, d) and `labels` (n,) and return the scores.
 
-        orders   function of the epoch that yields indices of rows, which are split into batches. It may change the rows
-                 before it yields.
+        orders   function of the epoch that yields indices of rows, which are split into batches. It may replace the rows
+                 before each yield.
         """
         layer = nn.Linear(features.shape[1], classes, device=features.device)
         # Drawn on the CPU, so that every device starts from the same weights.
@@ -101,7 +101,7 @@ class Probe:
         return scores | (_in_per_cent(torch.stack(rates).amax(0), prefix="best_") if self.best else {})
 
     def shortened(self, epochs: int) -> Probe:
-        """Return the probe with so many epochs, and its milestones at the same share of them."""
+        """Return the probe with `epochs` epochs, and its milestones scaled in proportion."""
         milestones = tuple(round(milestone * epochs / self.epochs) for milestone in self.milestones)
         return replace(self, epochs=epochs, milestones=milestones)
 
@@ -139,7 +139,7 @@ class Probe:
 
 
 def describe_schedule(milestones: Sequence[int], gamma: float) -> str:
-    """Return in words how the learning rate falls: at some epochs, or by a cosine if there are none."""
+    """Return the learning-rate schedule in words: drops at milestones, or a cosine if there are none."""
     if not milestones:
         return "cosine schedule"
     *others, last = map(str, milestones)
@@ -171,7 +171,7 @@ class _LinearTrainer:
                 self._step(index)
             return
         self.lr.fill_(lr)
-        # The graph runs on a stream of its own, which must wait for `order` and the learning rate, and be waited for.
+        # The graph runs on its own stream, which waits for `order` and the learning rate, and which we wait for afterwards.
         stream = self.graphed_step.stream
         stream.wait_stream(torch.cuda.current_stream(order.device))
         with torch.cuda.stream(stream):

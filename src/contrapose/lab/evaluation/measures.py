@@ -34,7 +34,7 @@ class Measures:
     """Compute metrics of unit embeddings of a random but fixed sample, some of them under random augmentation."""
 
     images: int = 1000  # sample size, at most; 0 measures all images
-    augmented: bool = True  # whether to compute those of random views too; without them it takes a quarter of the time
+    augmented: bool = True  # whether to compute metrics of random views too, which take three quarters of the time
     drawn: int = 0  # images that are augmented `draws` times, for Lee's bounds; 0: a tenth of the sample, at least 128
     draws: int = 10  # random views of each of them
     batch: int = 128  # M of CACR's conditional entropy
@@ -101,7 +101,7 @@ class Measures:
             "repulsion_gap_printed": repulsion.printed,
             "repulsion_outside": repulsion.outside,
         }
-        # Infinite if the mean of a class is zero, as in a collapse to two opposite points; NaN for one anchor
+        # Infinite if the mean of a class is zero, as in a collapse to two opposite points; NaN for a single anchor
         return {name: value for name, value in values.items() if math.isfinite(value)}
 
     def sample(self, data: Source, views: ViewMaker) -> Source:
@@ -109,7 +109,7 @@ class Measures:
         return self.subset(data).in_memory(views)
 
     def subset(self, data: Source) -> Source:
-        """Return the samples to measure, where they are; the same ones in each call."""
+        """Return the samples to measure, on disk or in memory; the same ones in each call."""
         if not self.images or self.images >= len(data):
             return data
         return data.subset(permutation(len(data), self.seed)[: self.images].sort().values)

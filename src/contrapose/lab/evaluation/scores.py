@@ -34,7 +34,7 @@ def _accuracy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _mean_per_class(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean over classes of the accuracy within each; a class without a test image does not count."""
+    """Return the mean over classes of the accuracy within each; classes without test images are left out."""
     accuracies = _torchmetrics().multiclass_accuracy(logits, labels, num_classes=logits.shape[1], average="none")
     mean: Tensor = accuracies[labels.unique()].mean()
     return mean

@@ -43,7 +43,7 @@ def n_shot(labels: Tensor, shots: int, *, seed: int = 0, classes: Sequence[str] 
 
 
 def _multi_label_shots(labels: Tensor, shots: int, seed: int, classes: Sequence[str]) -> Tensor:
-    """Return images in random order, each only if one of its classes has too few images so far."""
+    """Return images in random order, skipping those whose classes all have enough images already."""
     for c, count in enumerate(labels.sum(0).tolist()):
         _check_enough(int(count), shots, c, classes)
     counts, drawn = torch.zeros(labels.shape[1]), []
@@ -78,8 +78,8 @@ class FewShotResult:
 class FewShot:
     """Train on `shots` images of each class, without augmentation, and score on all test images.
 
-    Each pair of learning rate and weight decay is trained without the last shot of each class and scored on these; the best
-    one, at a tie that of the lower loss, is trained again with all shots. Features are standardised, as in ELEVATER.
+    Each pair of learning rate and weight decay is trained without the last shot of each class and scored on these; the best one
+    (at a tie, the one with the lower loss) is trained again with all shots. Features are standardised, as in ELEVATER.
     """
 
     shots: int = 5  # images of each class
@@ -128,7 +128,7 @@ class FewShot:
         test_features = [] if fine_tune else list(inputs(test))
         test_labels, results = test.labels.to(device), []
         trainings = self.samples * (len(self.lrs) * len(self.weight_decays) + 1)
-        with progress_bar(f"{self.shots}-shot trainings", trainings) as advance, without_progress_bars():
+        with progress_bar(f"{self.shots}-shot training runs", trainings) as advance, without_progress_bars():
             for seed in range(self.samples):
                 index = n_shot(train.labels, self.shots, seed=seed, classes=train.classes)
                 sample, labels = torch.cat(list(inputs(train.subset(index)))), train.labels[index].to(device)
@@ -156,7 +156,7 @@ class FewShot:
         make          builds an untrained network of the inputs
         inputs        those of the shots, class by class
         labels        theirs
-        on_training   called after each training
+        on_training   called after each training run
         """
         held = torch.arange(len(labels), device=labels.device) % self.shots == self.shots - 1
         ranked = []
@@ -178,7 +178,7 @@ class FewShot:
         """Return a function that builds a classifier of images or, without an encoder, of features."""
 
         def make() -> nn.Module:
-            # The same initial weights for each pair, so that only the pair makes the difference.
+            # All pairs start from the same weights, so that only the pair makes a difference.
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 classifier = nn.Linear(width, self.training.outputs(labels))

@@ -24,11 +24,11 @@ from contrapose.validate import check_known
 class TransferSet:
     """A data set to transfer to: its score in ELEVATER, and its weights in DySTreSS."""
 
-    title: str  # as in the tables
+    title: str  # name in the papers' tables
     metric: str = "accuracy"  # of few-shot classification; a name of METRICS
     pos_weight: float | None = None  # weight of class 1, the second folder; None: not a binary task
     class_weights: Mapping[str, float] = field(default_factory=dict)  # by the name of the class; empty: equal weights
-    trial: bool = False  # too small to mean anything: one epoch, one sample of shots, two learning rates
+    trial: bool = False  # only a trial of the code: one epoch, one sample of shots, two learning rates
 
 
 TRANSFER_SETS: Mapping[str, TransferSet] = {
@@ -64,7 +64,7 @@ TRANSFER_SETS: Mapping[str, TransferSet] = {
     "digits": TransferSet("digits", trial=True),
 }
 _TRIAL_IMAGES = 200
-# What is done with the data, in words.
+# What each protocol does, in words.
 PROTOCOLS: Mapping[str, str] = {
     "dystress": f"accuracy after fine-tuning on other data: {FINE_TUNING['dystress-multiclass'].describe()}, last epoch; "
     f"lr {FINE_TUNING['dystress-binary'].lr:g} and a binary cross-entropy for two classes; weights of the classes on medical "

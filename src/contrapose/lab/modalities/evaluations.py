@@ -14,7 +14,7 @@ from contrapose.lab.modalities.source import Source, Split
 
 
 class SampleEmbedder(Protocol):
-    """A tower of a trained run: what embeds samples, or a whole data set, of one kind of input."""
+    """A tower of a trained run, which embeds samples, or a whole data set, of one kind of input."""
 
     def embed(self, samples: Sequence[Any]) -> Tensor:
         """Embed a list of samples, such as texts or files: (n, d)."""
@@ -55,7 +55,7 @@ class DownstreamData:
     """Data on which a trained run is evaluated."""
 
     name: str  # of the data set, as in the measure
-    path: str  # where it is, or another name; empty: a small set is made for the evaluation
+    path: str  # path, or name of another data set; empty: a small set is generated for the evaluation
     split: Split  # the data that the run was trained on
     class_names: str = ""  # a file with the names of its classes; empty: its own
     root: Path | None = None  # directory of downloads

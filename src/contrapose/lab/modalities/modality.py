@@ -16,7 +16,7 @@ from contrapose.lab.modalities.evaluations import DownstreamEvaluation, JointEva
 from contrapose.lab.modalities.source import Source, Split, ViewMaker
 from contrapose.lab.networks.encoder import Encoder
 from contrapose.lab.settings import Rule, setting
-from contrapose.lab.settings import Settings as Settings  # offered here too, for the modalities
+from contrapose.lab.settings import Settings as Settings  # re-exported for the modalities
 
 LARGEST_MEGAPIXELS = 178  # Pillow refuses larger images by itself
 
@@ -39,11 +39,11 @@ class DataSettings:
     classes: str = ""
     """Use some of the class folders, with labels from 0 on: imagenet100, or a text file with one name per line; empty: all."""
     limit: int = 0
-    """Train on so many images only, with the share of each class, always the same ones; 0: all (digits16: 2000)."""
+    """Train on this many images only, a fixed sample stratified by class; 0: all (digits16: 2000)."""
     hold_out: float = 0.2
     """Share of each class that is held out for evaluation if a folder of images has no labelled test images; 0: none."""
     skip_broken: bool = False
-    """Leave out files of a folder that cannot be read. By default the first one ends the command."""
+    """Leave out files of a folder that cannot be read. By default the first one is an error."""
     max_megapixels: float = setting(100.0, Rule(above=0, most=LARGEST_MEGAPIXELS))
     """Largest image file that is read, in millions of pixels, up to 178; a larger one counts as broken and is not decoded."""
     imbalance: str = ""
@@ -59,7 +59,7 @@ class DataSettings:
 class Suggestion:
     """Settings that suit the data and the device."""
 
-    settings: Settings  # views, size, encoder and batch, but for those that were chosen
+    settings: Settings  # views, size, encoder and batch, except those that the user set
     samples: int  # number of training samples
     description: str  # of the data, for messages: "600 images of 240 pixels"
 
@@ -126,7 +126,7 @@ class Modality(ABC, Generic[V]):
     settings: ClassVar[Settings] = MappingProxyType({})
     """Settings of a run on such data, unless the user chooses others."""
     auto_settings: ClassVar[Settings] = MappingProxyType({})
-    """Further settings that are chosen for the data and the device, each with the value that asks for it."""
+    """Further settings that are chosen for the data and the device, each with the value that means "choose"."""
     chosen_with_views: ClassVar[tuple[str, ...]] = ("size",)
     """Settings that are chosen together with the views if they are at their defaults."""
     catalogue_data: ClassVar[str] = ""
@@ -137,7 +137,7 @@ class Modality(ABC, Generic[V]):
         return False
 
     def suggest(self, settings: DataSettings, chosen: Settings, device: torch.device) -> Suggestion:
-        """Choose views, size, encoder and batch for the data, but for those in `chosen`, without loading all of it."""
+        """Choose views, size, encoder and batch for the data, except those in `chosen`, without loading all of it."""
         raise ValueError(
             f"views: nothing is chosen for {self.noun}; set --views, --encoder, --epochs, --batch and --lr"
         )
@@ -175,11 +175,11 @@ class Modality(ABC, Generic[V]):
         raise ValueError(f"run: {folder} cannot embed a data set; expected the directory of a run")
 
     def texts(self, source: Source) -> Sequence[str]:
-        """Return what the samples of a data set say, to be shown beside them; nothing if they are no texts."""
+        """Return the texts of a data set's samples, for display; empty if the samples are not texts."""
         return ()
 
     expected_data: ClassVar[str] = "a data set"
-    """What a path should lead to, in messages."""
+    """What a path should point to, in messages."""
 
     def has_data(self, name: str, root: Path | None) -> bool:
         """Return whether a data set is known by its name; one that is missing is downloaded to `root`."""
@@ -190,11 +190,11 @@ class Modality(ABC, Generic[V]):
         return ()
 
     def inspect(self, settings: DataSettings) -> Iterator[str]:
-        """Read all of the data; yield what it has and what looks wrong, a line each. Raise `BrokenFiles` at the end, if any."""
+        """Read all of the data; yield lines about what it contains and what looks wrong; raise `BrokenFiles` at the end."""
         raise ValueError(f"path: {settings.data} has {self.noun}, which `contrapose data check` does not read")
 
     def load_task(self, name: str, data: str) -> Split | None:
-        """Load the data of an evaluation that has a layout of its own; None if it is loaded like any other."""
+        """Load the data of an evaluation that has its own layout; None if it is loaded like any other data."""
         return None
 
     # Networks
@@ -213,7 +213,7 @@ class Modality(ABC, Generic[V]):
         return
 
     def prepare(self, network: nn.Module) -> nn.Module:
-        """Lay out the weights as this modality's networks run fastest."""
+        """Convert the weights to the memory layout in which this modality's networks run fastest."""
         return network
 
     def keep(self, folder: Path, encoder: nn.Module, split: Split, views: V) -> None:
@@ -240,7 +240,7 @@ class Modality(ABC, Generic[V]):
     downstream: ClassVar[Mapping[str, DownstreamEvaluation]] = MappingProxyType({})
     """Evaluations of a trained run on other data that no other kind of data has, by name."""
     unscored: ClassVar[str] = "has no labelled training and test samples to score with"
-    """What data without a score lacks, and what to do: the end of a sentence that starts with its name."""
+    """Why data has no score, and what to do about it: the end of a sentence that starts with the data's name."""
 
     evaluation_options: ClassVar[str] = ""
     """Options of `contrapose evaluate` for such data, a dataclass as "module:class": it may import higher layers, which this one
@@ -262,7 +262,7 @@ class Modality(ABC, Generic[V]):
         raise ValueError(f"inputs of {self.noun} cannot be drawn")
 
     def count_words(self, *sources: Source) -> list[Tensor]:
-        """Return how often each word is in each sample, (N, words): features without a network, to compare with."""
+        """Return how often each word occurs in each sample, (N, words): features without a network, as a baseline."""
         raise ValueError(f"there are no words in {self.noun}")
 
     # Export

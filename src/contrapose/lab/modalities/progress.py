@@ -1,4 +1,4 @@
-"""A progress bar for long work on data, which the command line allows and the library leaves out."""
+"""A progress bar for long work on data, which the command line enables; the library shows none by default."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _allowed = ContextVar("allowed", default=False)
 
 @contextmanager
 def allow_progress_bars() -> Iterator[None]:
-    """In this block, long work on data shows a progress bar on stderr, if stderr is a terminal."""
-    # Not the default: the runs of a study share one terminal, which has a display of its own.
+    """Let long work on data within this block show a progress bar on stderr, if stderr is a terminal."""
+    # Not the default: the runs of a study share one terminal, which has its own display.
     token = _allowed.set(True)
     try:
         yield
@@ -24,7 +24,7 @@ def allow_progress_bars() -> Iterator[None]:
 
 @contextmanager
 def without_progress_bars() -> Iterator[None]:
-    """In this block, which has a bar of its own, work shows none: a terminal can show one at a time."""
+    """Hide other progress bars within this block, which has its own: a terminal can show one at a time."""
     token = _allowed.set(False)
     try:
         yield

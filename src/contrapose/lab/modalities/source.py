@@ -86,7 +86,7 @@ class Source(Protocol):
 
     @property
     def ids(self) -> Tensor | None:
-        """(N,) numbers below N, equal for samples that are no negatives of each other, such as equal texts; None: all differ."""
+        """(N,) numbers below N, equal for samples that are never negatives of each other (equal texts); None: all differ."""
 
     @property
     def fingerprint(self) -> str:
@@ -118,19 +118,19 @@ class Retrieval:
 
 @dataclass(frozen=True)
 class Split:
-    """What is trained on, and what is evaluated: features of `probe` classify those of `test`, if there are labels."""
+    """The data to train on and to evaluate on: features of `probe` classify those of `test`, if there are labels."""
 
     train: Source
     probe: Source | None
     test: Source | None
-    notes: tuple[str, ...] = ()  # what a user may not expect of the data, one sentence each
+    notes: tuple[str, ...] = ()  # what may surprise a user about the data, one sentence each
     retrieval: Retrieval | None = None  # pairs to evaluate on
 
     def map(self, change: Callable[[Source], Source]) -> Split:
-        """Change each data set; `probe` stays the same object as `train` if it was."""
+        """Change each data set; if `probe` and `train` are the same object, they stay so."""
         sources = {id(source): source for source in (self.train, self.probe, self.test) if source is not None}
         changed = {key: change(source) for key, source in sources.items()}
-        # A source that is in two places is changed once: reading it twice would take twice the time and memory.
+        # A source that is used twice is changed once: reading it twice would take twice the time and memory.
         probe, test = changed.get(id(self.probe)), changed.get(id(self.test))
         return replace(self, train=changed[id(self.train)], probe=probe, test=test)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol, runtime_checkable
 
-# What `tarfile` raises for damaged headers: its own errors, and those of numbers and texts that it cannot convert.
+# What `tarfile` raises for damaged headers: its own errors, and those of failed conversions to numbers and text.
 _DAMAGES = (tarfile.TarError, ValueError, OverflowError, EOFError)
 
 
@@ -23,7 +23,7 @@ class StoredFile(Protocol):
 
     @property
     def parent(self) -> Path:
-        """What it is stored in."""
+        """The folder or tar that it is stored in."""
 
     def read(self) -> bytes:
         """Return the content."""
@@ -31,7 +31,7 @@ class StoredFile(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TarMember:
-    """A file inside a tar that is read on demand; `list_tar` returns them. It has no open file, so it pickles small."""
+    """A file inside a tar that is read on demand; `list_tar` returns them. It is cheap to pickle."""
 
     tar: Path
     offset: int  # of its first byte in the tar
@@ -62,7 +62,7 @@ class TarMember:
 
 @dataclass(frozen=True)
 class TarListing:
-    """The complete files in a tar, and why there may be more of them."""
+    """The complete files in a tar, and why there may be others."""
 
     members: tuple[TarMember, ...]
     problem: str  # a predicate for a message, such as "is cut off after a.jpg"; empty if the tar is complete

@@ -53,7 +53,7 @@ class ReplacementBatchNorm(nn.Module, ABC):
         """Move the running statistics towards those of a batch with `count` values per channel."""
         self.num_batches_tracked += 1
         self.running_mean.lerp_(mean, self.momentum)
-        # As in torch: normalise by the biased variance, but keep the unbiased one as running statistic.
+        # As in torch: normalise by the biased variance, but keep the unbiased one as a running statistic.
         self.running_var.lerp_(variance * count / (count - 1), self.momentum)
 
 
@@ -61,7 +61,7 @@ class ReplacementBatchNorm(nn.Module, ABC):
 def estimate_statistics(network: nn.Module, batches: Iterable[Tensor | tuple[Any, ...]]) -> None:
     """Replace the running statistics of all batch norms by their means over batches, and leave the network in evaluation.
 
-    A network that was never trained has a mean of 0 and a variance of 1, which are those of no data. After a training in small
+    An untrained network has a mean of 0 and a variance of 1, which do not describe any data. After training in small
     batches they lag behind the weights.
 
     network   any network of the inputs

@@ -47,8 +47,8 @@ class LARS(Optimizer):
                     velocity.mul_(group["momentum"]).add_(direction)
                     w.add_(velocity, alpha=-lr)
                     continue
-                # The learning rate is a tensor if the step is captured in a CUDA graph. The gradient scaler cannot skip
-                # a step there, so that a gradient which is not finite has to be masked.
+                # The learning rate is a tensor if the step is captured in a CUDA graph. The gradient scaler cannot skip a step
+                # there, so a non-finite gradient has to be masked.
                 updated = velocity * group["momentum"] + direction
                 finite = getattr(self, "found_inf", torch.zeros_like(lr)) == 0
                 velocity.copy_(torch.where(finite, updated, velocity))

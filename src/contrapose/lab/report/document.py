@@ -18,7 +18,7 @@ class Number:
     printed: float | None = None  # the number printed in the paper
     runs: tuple[str, ...] = ()
     why: str = ""  # reason why there is no measurement
-    note: str = ""  # what a reader must know of the measurement: its sampling error, or that it is of other images
+    note: str = ""  # what a reader must know about the measurement: its sampling error, or that it uses other images
     digits: int = 2
 
     @property
@@ -70,7 +70,7 @@ class Chart:
 
     def numbered(self) -> Iterator[tuple[int, Series]]:
         """Yield each series with its number, which chooses its colour and marker."""
-        # Counted apart, so that a method keeps its colour whether or not the paper's numbers are drawn as well.
+        # The two kinds are counted separately, so that a method keeps its colour whether or not the paper's numbers are drawn.
         counts = {True: count(), False: count()}
         return ((next(counts[series.printed]), series) for series in self.series)
 

@@ -52,7 +52,8 @@ def _draw_thumbnails(block: Thumbnails) -> Figure:
                 if image.mark:
                     _draw_frame(ax, image.mark)
                 ax.text(0.5, -0.04, literal(image.caption), ha="center", va="top", fontsize=7, transform=ax.transAxes)
-            # Above the cell and not above its image, which may be lower than others. A caption is not mathematics: "$" stays.
+            # Above the cell and not above its image, which may be lower than others. A caption is plain text, in which "$" does
+            # not start a formula.
             cell, lines = row[0].get_position(original=True), fill(name, _NAME_LENGTH * columns)
             fig.text(cell.x0, cell.y1 + 0.06 / height, lines, va="bottom", fontsize=8, parse_math=False)
         fig.suptitle(literal(fill(block.title, _TITLE_LENGTH)), x=0.01, ha="left", fontsize=10, fontweight="bold")

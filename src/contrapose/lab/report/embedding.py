@@ -89,7 +89,7 @@ def map_figure(embeddings: Sequence[NamedEmbedding], points: Sequence[Tensor]) -
                 _draw_globe(ax)
             _scatter(ax, rows, embedding)
             ax.set_title(literal(embedding.name))
-            # In a 3D plot `text` expects a position in space; `text2D` is the one that takes a place on the page.
+            # In a 3D plot `text` expects a position in space; `text2D` takes a position on the page.
             text = ax.text2D if on_sphere else ax.text
             text(x=0.5, y=-0.04, s=embedding._metrics, ha="center", va="top", transform=ax.transAxes)
         _add_legends(figure, axes)

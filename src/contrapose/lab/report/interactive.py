@@ -51,7 +51,7 @@ def plotly(block: Chart | Heat) -> dict[str, object]:
 
 def _text(text: str) -> str:
     """Return a text, in one or several lines, as plotly shows it: "<" would start a tag there."""
-    return html.escape(text, quote=False).replace("\n", "<br>")  # plotly shows &quot; as it is
+    return html.escape(text, quote=False).replace("\n", "<br>")  # plotly does not decode &quot;
 
 
 def _heat_map(heat: Heat) -> dict[str, object]:

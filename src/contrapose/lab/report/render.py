@@ -97,7 +97,7 @@ def as_html(document: Document) -> str:
     parts.append("<footer>" + "<br>".join(html.escape(line) for line in document.foot) + "</footer>")
     if any(
         isinstance(block, Chart | Heat) for _, block in _figures(document)
-    ):  # megabytes that other pages do not need
+    ):  # several megabytes, which pages without charts do not need
         parts.append(f"<script>{plotly_source()}</script>")
     return page(document.title, [*parts, f"<script>{_SCRIPT}</script>"])
 
@@ -132,7 +132,7 @@ def _html_block(block: Block) -> str:
     if isinstance(block, Thumbnails):
         return f"<figure>{caption}{_html_thumbnails(block)}</figure>"
     alt = block.alt or f"{block.title}: {block.y} against {block.x}"
-    # "</script>" would end the element early, and "<!--<script" would let it go on to the end of the page; to JSON,
+    # "</script>" would end the element early, and "<!--<script" would extend it to the end of the page; in JSON,
     # "\u003c" is the same character.
     data = json.dumps(plotly(block), ensure_ascii=False).replace("<", "\\u003c")
     return (

@@ -1,4 +1,4 @@
-"""Decide a paper's claims by numbers: a claim holds, does not hold, or stays undecided.
+"""Decide a paper's claims by measured numbers: a claim holds, does not hold, or is undecided.
 
 A claim is a function from `Results` to a `Verdict`. Those built here are checked on every data set that was measured.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from contrapose.lab.studies.results import Cell, Results
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
-TOO_SHORT = "too short to tell"  # training that was known in advance to be too short for the claim
+TOO_SHORT = "too short to tell"  # the outcome of training that was known in advance to be too short for the claim
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def compare(a: Cell, b: Cell, margin: float) -> str:
     if not a.values or not b.values or not math.isfinite(a.mean) or not math.isfinite(b.mean):
         return UNDECIDED
     difference, threshold = a.mean - b.mean, margin
-    # One seed says nothing about the spread: then the margin alone decides.
+    # With one seed the spread is unknown, and the margin alone decides.
     if len(a.values) > 1 and len(b.values) > 1:
         threshold = max(margin, 2 * math.sqrt(a.spread**2 / len(a.values) + b.spread**2 / len(b.values)))
     if abs(difference) <= threshold:
@@ -96,7 +96,7 @@ def is_above_most(row: str, others: Sequence[str], quantity: str = "", *, margin
             cells = {name: results.cell(name, quantity, data_set) for name in others if name in results.rows}
             own = results.cell(row, quantity, data_set)
             compared = [compare(own, cell, margin) for cell in cells.values()]
-            # Rows without a value count on neither side, but as others.
+            # Rows without a value count neither as above nor as below, but are part of the total.
             above, below = (compared.count(outcome) > len(compared) / 2 for outcome in (HOLDS, FAILS))
             outcomes.append(HOLDS if above else FAILS if below else UNDECIDED)
             missing = [name for name, cell in cells.items() if not cell.values]
@@ -216,7 +216,7 @@ def on_data_sets(names: Sequence[str], claim: Claim) -> Claim:
 
 
 def needs_seeds(least: int, claim: Claim) -> Claim:
-    """Leave a claim undecided until there are so many seeds, for runs that differ much from seed to seed."""
+    """Leave a claim undecided until there are at least `least` seeds, for runs that vary much between seeds."""
 
     def cautious(results: Results) -> Verdict:
         verdict = claim(results)
@@ -240,7 +240,7 @@ def computed_claim(statement: str, decide: Callable[[Results], tuple[bool | None
 
 
 def _on_all(outcomes: Sequence[str]) -> str:
-    """Return the outcome over all data sets: one that fails decides, and all must hold."""
+    """Return the outcome over all data sets: it fails if one of them fails, and holds if all of them hold."""
     if outcomes and all(outcome == HOLDS for outcome in outcomes):
         return HOLDS
     return FAILS if FAILS in outcomes else UNDECIDED

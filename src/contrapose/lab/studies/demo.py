@@ -1,7 +1,7 @@
 """`contrapose demo`: the uniformity-tolerance dilemma on small digits, in five minutes on two slow cores.
 
-All losses start from the same encoder, trained with NT-Xent at τ = 1, where classes stay together. A run of seconds then shows
-where each loss moves it, rather than how fast the loss starts.
+All losses start from the same encoder, trained with NT-Xent at τ = 1, where classes stay together. A run of a few seconds then
+shows where each loss moves the encoder, rather than how fast it starts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from contrapose.lab.training.records import read_records
 
 DATA = "digits16"
 TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 1.0)
-START_TEMPERATURE = 1.0  # of the common encoder
+START_TEMPERATURE = 1.0  # of the encoder that all losses start from
 OTHER_LOSSES = {
     "DySTreSS": "dystress",
     "hard contrastive": "hard_contrastive(temperature=0.5)",
@@ -42,7 +42,7 @@ class Size:
     """How much the demo trains."""
 
     digits: int
-    pretraining_epochs: int  # of the common encoder
+    pretraining_epochs: int  # of the encoder that all losses start from
     epochs: int  # of each loss, from there
     seeds: int  # of each loss
     conclusive: bool = True  # long enough to show the dilemma, as measured
@@ -71,8 +71,8 @@ class Size:
         return 1.3 * step_seconds * steps * (self.pretraining_epochs + self.epochs * math.ceil(runs / jobs)) + 10
 
 
-# From the one that the README shows down to a trial of the command. The encoders of different sizes have different names, so
-# that a demo that was interrupted finds its own.
+# From the size that the README shows down to a quick trial of the command. The encoders of different sizes have different
+# names, so that a demo that was interrupted finds its own.
 SIZES = (
     Size(digits=2000, pretraining_epochs=30, epochs=5, seeds=3),
     Size(digits=2000, pretraining_epochs=24, epochs=5, seeds=1),
@@ -90,7 +90,7 @@ def measure_step_seconds() -> float:
 
 
 def largest_size(sizes: tuple[Size, ...], step_seconds: float, jobs: int, minutes: float) -> Size:
-    """Return the largest size that takes at most so many minutes; the smallest if none does."""
+    """Return the largest size that takes at most `minutes`; the smallest if none does."""
     return next((size for size in sizes if size.seconds(step_seconds, jobs) <= 60 * minutes), sizes[-1])
 
 
@@ -148,7 +148,7 @@ def demo(weights: Path, size: Size, split: Split) -> Plan:
 
 
 def page(plan: Plan, results: Results, root: Path) -> Document:
-    """Return the report, whose first screen is what the runs say and the plane of uniformity and tolerance."""
+    """Return the report, which starts with a summary and the plane of uniformity and tolerance."""
     whole = document(
         [plan], results.seeds, root, title="The uniformity-tolerance dilemma", lead=statement(plan, results)
     )
@@ -161,7 +161,7 @@ def page(plan: Plan, results: Results, root: Path) -> Document:
 
 
 def statement(plan: Plan, results: Results) -> str:
-    """Return what the runs say in a few sentences: whether temperature trades spread for tolerance, and which loss is ahead."""
+    """Return a summary in a few sentences: whether temperature trades spread for tolerance, and which loss is ahead."""
     judged = verdicts(plan, results)
     first, last = (name for _, name in (_NT_XENT_POINTS[0], _NT_XENT_POINTS[-1]))
     if all(verdict.outcome == HOLDS for verdict in judged):

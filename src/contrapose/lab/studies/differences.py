@@ -1,4 +1,4 @@
-"""Decide which losses give a more accurate encoder, as far as the seeds and the test images can tell.
+"""Decide which losses give a more accurate encoder, given the variation between seeds and between test images.
 
 The difference of two accuracies has two errors. Another random seed trains another encoder, and other test images give
 another accuracy. Every encoder is tested on the same images, so the second error is that of the differences per image. Both
@@ -22,7 +22,7 @@ _MAX_NAMED_PAIRS = 3  # more pairs than this are not listed one by one
 
 @dataclass(frozen=True)
 class Difference:
-    """Two losses, the more accurate one first, their difference in points, and the largest that can be chance."""
+    """Two losses, the more accurate one first, their difference in points, and the largest difference that chance explains."""
 
     first: str
     second: str
@@ -51,7 +51,7 @@ def differences(hits: Mapping[str, Tensor], *, level: float = LEVEL, reference: 
 
 
 def _difference(rows: Mapping[str, Tensor], a: str, b: str, level: float) -> Difference:
-    # Two more images, one for each side (Bonett & Price), keep the error of a small test set above zero.
+    # Two extra images, one for each side (Bonett & Price), keep the error of a small test set above zero.
     by_image = torch.cat([rows[a].mean(0) - rows[b].mean(0), torch.tensor([1.0, -1.0], dtype=torch.float64)])
     test_variance = float(by_image.var()) / len(by_image)
     # Seeds are few, so the deviation of all losses is pooled; a pair that varies more than the others has its own.
@@ -84,7 +84,7 @@ def _quantile(level: float, degrees: int) -> float:
 
 
 def in_words(names: Sequence[str], found: Sequence[Difference]) -> str:
-    """Return which losses are ahead of which, and which cannot be told apart; `names` are in the order of accuracy."""
+    """Return which losses are ahead of which, and which do not differ clearly; `names` are in the order of accuracy."""
     unclear = [difference for difference in found if not difference.clear]
     groups: dict[tuple[str, ...], list[str]] = {}
     for name in names:

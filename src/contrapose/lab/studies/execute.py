@@ -24,7 +24,7 @@ def run_tasks(
     queued while the other works on the host.
 
     Returns:
-        The reason of each failure, by the name of the task.
+        The reason for each failure, by the name of the task.
     """
     display = display or ProgressDisplay()
     if jobs is not None and jobs < 1:
@@ -63,7 +63,7 @@ def _merge_tasks(tasks: Sequence[Task]) -> list[Task]:
 
 
 def _run_in_turns(tasks: Sequence[Task], display: ProgressDisplay, jobs: int) -> dict[str, str]:
-    """Execute tasks in this process, `jobs` of them taking turns; return the reason of each failure, by name.
+    """Execute tasks in this process, `jobs` of them taking turns; return the reason for each failure, by name.
 
     Three kinds of runs come last, one at a time: those whose speed is measured, those that another process is working on,
     and those that ran out of memory beside another run.
@@ -71,7 +71,7 @@ def _run_in_turns(tasks: Sequence[Task], display: ProgressDisplay, jobs: int) ->
     failures: dict[str, str] = {}
     alone, shared = [task for task in tasks if task.timed], [task for task in tasks if not task.timed]
     with signals() as requests:
-        # The second group grows while the first one runs, so it must be read only when its turn comes.
+        # The second group grows while the first one runs, so it must not be read earlier.
         for group, turns in ((shared, jobs), (alone, 1)):
             group_tasks = [replace(task, concurrent_runs=min(turns, len(group)) - 1) for task in group]
             # Only the last group waits for other processes: before that there is other work to do.

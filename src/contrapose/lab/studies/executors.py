@@ -22,11 +22,11 @@ from contrapose.lab.training import Stopped, signals
 from contrapose.lab.training.stops import StopRequests
 
 SILENCE_LIMIT = 7200.0  # seconds without a step or an evaluation after which a run's process is killed
-POOLS = 3  # pools that a run may break before it counts as failed
+POOLS = 3  # number of pools that a run may break before it counts as failed
 
 
 def run_in_processes(tasks: Sequence[Task], display: ProgressDisplay, jobs: int) -> dict[str, str]:
-    """Execute tasks in a pool of `jobs` processes; return the reason of each failure, by name.
+    """Execute tasks in a pool of `jobs` processes; return the reason for each failure, by name.
 
     A process that is killed breaks its pool, with all the runs in it. They resume in a new pool, at most twice.
     """
@@ -85,7 +85,8 @@ def _run_in_pool(
                             f"no step and no evaluation for {SILENCE_LIMIT / 60:g} minutes; its process was stopped"
                         )
                         display.on_end(name, failures[name])
-                    # The pool does not say which process has a run: kill all, and the others resume in another pool.
+                    # The pool does not tell which process has a run, so all are killed, and the other runs resume in another
+                    # pool.
                     if silent:
                         _send_signal(pool, signal.SIGKILL)
             except BaseException:  # a signal: running tasks save and stop, the others do not start
@@ -111,7 +112,7 @@ def _send_signal(pool: ProcessPoolExecutor, number: int) -> None:
 
 
 def _ignore_lost_manager() -> suppress:
-    """Ignore a manager that is gone: a signal to the whole process group ends it too, and reaches the workers directly."""
+    """Ignore a manager that has exited: a signal to the whole process group ends it too, and reaches the workers directly."""
     return suppress(OSError, EOFError)
 
 
@@ -139,7 +140,7 @@ def _run_and_report(task: Task, messages: Any, stop: Any) -> str:
 
 
 def run_on_ray(tasks: Sequence[Task], display: ProgressDisplay) -> dict[str, str]:
-    """Execute each run as a Ray task; return the reason of each failure, by name.
+    """Execute each run as a Ray task; return the reason for each failure, by name.
 
     All nodes must see the directory of runs under the same path.
     """

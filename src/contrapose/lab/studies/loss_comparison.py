@@ -24,12 +24,12 @@ from contrapose.lab.training.method_settings import describe_settings, settings_
 
 @dataclass(frozen=True)
 class Description:
-    """What a page says about its data and settings: a few sentences, and a contact sheet."""
+    """The description of data and settings on a page: a few sentences, and a contact sheet."""
 
     data: str
     settings: str
     sheet: bytes = b""
-    frameworks: tuple[str, ...] = ()  # what each loss is trained with, where losses differ in it
+    frameworks: tuple[str, ...] = ()  # framework and head of each loss, if losses differ in them
 
 
 def describe(run: Run, split: Split, score: Score = KNN) -> Description:
@@ -210,7 +210,7 @@ def _table_with_references(study: Study, results: Results) -> Block:
 
 
 def learned(study: Study, results: Results) -> tuple[str, ...]:
-    """Return what the runs say, in words: which losses are ahead, what training is worth, and which runs collapsed."""
+    """Return a summary in words: which losses are ahead, what training gains, and which runs collapsed."""
     collapsed = " ".join(collapse_sentences(study, results))
     has_temperatures = any(row.series == "NT-Xent" for row in study.rows)
     compare = compare_with_best_temperature if has_temperatures else compare_accuracies
@@ -222,7 +222,7 @@ def learned(study: Study, results: Results) -> tuple[str, ...]:
 
 
 def compare_accuracies(study: Study, results: Results) -> str:
-    """Return which losses are ahead of which in the score, as far as the runs can tell."""
+    """Return which losses are ahead of which in the score by more than chance."""
     score = score_of(study)
     cells = {row.name: results.cell(row.name, score.name) for row in study.rows}
     measured = sorted((name for name in cells if cells[name].values), key=lambda name: -cells[name].mean)
@@ -232,8 +232,8 @@ def compare_accuracies(study: Study, results: Results) -> str:
         return f"There is nothing to compare {measured[0]} with: --losses takes several losses, separated by commas."
     if results.seeds == 1:
         return (
-            f"One seed cannot tell how much of a difference in {score.short} is chance, so no loss is preferred here; "
-            "--seeds 3 trains each loss with three seeds, and takes three times as long."
+            f"With one seed it is unknown how much of a difference in {score.short} is chance, so no loss is preferred "
+            "here; --seeds 3 trains each loss with three seeds, and takes three times as long."
         )
     if not score.hits:
         return (
@@ -311,7 +311,7 @@ def _hits(results: Results, rows: Sequence[str], score: Score) -> dict[str, Tens
 
 
 def _compare_with_references(study: Study, results: Results) -> tuple[str, ...]:
-    """Return what training is worth: scores without it, and the range of the losses."""
+    """Return what training gains: scores without it, and the range of the losses."""
     without, score = references(study, results), score_of(study)
     scores = [cell.mean for row in study.rows if (cell := results.cell(row.name, score.name)).values]
     if not without or not scores:

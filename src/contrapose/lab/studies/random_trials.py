@@ -14,8 +14,8 @@ from torch.nn.functional import normalize
 from contrapose.lab.studies.claims import Claim, computed_claim
 from contrapose.lab.studies.results import Results
 
-NO_PROOF = "Random embeddings are tried, which can refute a theorem but not prove it."  # a difference of each study
-ROUNDING = 1e-11  # what sums of a few hundred float64 numbers, with temperatures down to 0.05, may be off by
+NO_PROOF = "Random embeddings are tried, which can refute a theorem but not prove it."  # a note in each study
+ROUNDING = 1e-11  # rounding error of sums of a few hundred float64 numbers, at temperatures down to 0.05
 
 
 def seeded(seed: int) -> torch.Generator:

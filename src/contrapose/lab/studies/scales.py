@@ -1,4 +1,4 @@
-"""Say in words what a scale changes in a study against the paper, by comparing the runs of both."""
+"""Describe how a scale of a study differs from the paper, by comparing the runs of both."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contrapose.lab.studies.measures import RecordedMetric
 from contrapose.lab.studies.study import Plan, Study, StudyData
 from contrapose.lab.training import Run
 
-# Settings whose values are shown, in this order. The others are only named, since a line has room for few.
+# Settings whose values are shown, in this order. The others are only named, to keep the line short.
 _SHOWN = ("epochs", "encoder", "batch", "view_count", "imbalance", "limit", "precision", "metrics")
 _WORDS = {
     "view_count": "views of an image",
@@ -77,7 +77,7 @@ def _changes(ours: Plan, paper: Plan) -> dict[str, list[Change | None]]:
 
 
 def _counterparts(paper: Plan, study_data: StudyData) -> Sequence[StudyData]:
-    """Return the paper's data set of that name; all of them for one that stands in for them, such as the digits."""
+    """Return the paper's data set of that name; all data sets for one that replaces them, such as the digits."""
     return [known for known in paper.sets if known.name == study_data.name] or paper.sets
 
 
@@ -104,7 +104,7 @@ def _describe_setting(name: str, changes: Sequence[Change | None]) -> str:
 
 
 def _values(values: Sequence[Any]) -> str:
-    """Return values in words; many numbers as a range."""
+    """Return values as text; many numbers as a range."""
     ordered = sorted(set(values))
     names = [{0: "all", "": "none"}.get(value, str(value)) for value in ordered]
     if len(names) <= _MOST_VALUES or isinstance(ordered[0], str):

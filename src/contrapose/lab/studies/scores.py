@@ -35,7 +35,7 @@ class Score:
     quantities: tuple[Quantity, ...]  # columns of the table; the first one is the score
     title: str
     words: str  # the score in a sentence
-    short: str  # the same once it is known which
+    short: str  # the score in later sentences, such as "accuracy"
     headings: tuple[str, ...]  # of the columns
     training_samples: str
     test_samples: str
@@ -117,7 +117,7 @@ def sts_score(task: str) -> Score:
 
 
 def choose_score(run: Run, split: Split) -> Score:
-    """Return the score that the data has; raise ValueError that says what it lacks."""
+    """Return the score that the data allows; raise a ValueError that says what is missing."""
     if split.retrieval is not None:
         return RECALL
     if split.probe is not None and split.test is not None:

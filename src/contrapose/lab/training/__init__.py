@@ -1,4 +1,4 @@
-"""Training: a run's description, its trainer, its checkpoints, and the model that is left."""
+"""Training: a run's description, its trainer, its checkpoints, and the trained model."""
 
 from contrapose.lab.training.build import build, prepare, prepare_other
 from contrapose.lab.training.defaults import resolve

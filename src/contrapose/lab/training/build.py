@@ -1,4 +1,4 @@
-"""What a run is made of: its data, its network and its loss."""
+"""Build the parts of a run: its data, its network and its loss."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def build_towers(run: Run, folder: Path | None = None) -> dict[str, Tower]:
     """Build the run's towers, by modality; weights are drawn from torch's generator. `folder` is that of a trained run."""
     encoders = run.kind.encoders(run, run.view_maker(folder))
     if run.init:
-        initialise(next(iter(encoders.values())), Path(run.init))  # of images, which come before their captions
-    elif folder is None:  # the weights of a trained run replace those that it started from, whose package may be gone
+        initialise(next(iter(encoders.values())), Path(run.init))  # that of images, which come before their captions
+    elif folder is None:  # the trained weights replace the initial ones, whose package may not be installed any more
         run.kind.load_initial_weights(run, encoders)
     towers = {name: _tower(run, encoder) for name, encoder in encoders.items()}
     widths = {name: tower.width for name, tower in towers.items()}

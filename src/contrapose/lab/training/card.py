@@ -16,7 +16,7 @@ _SETTINGS = ("framework", "loss", "views", "batch", "epochs", "optimiser", "lr",
 
 
 def metadata_of(model: Model) -> dict[str, str]:
-    """Return what a user of the encoder has to know, as strings: how it was trained, and how its inputs are made."""
+    """Return what a user of the encoder needs to know, as strings: how it was trained, and how its inputs are made."""
     run = model.run
     return {
         "format": "contrapose encoder",
@@ -26,7 +26,7 @@ def metadata_of(model: Model) -> dict[str, str]:
         "modality": run.modality,
         **run.kind.describe_input(model.views),
         "loss": run.loss,
-        "data": Path(run.data).name,  # without its folder, which is private and means nothing elsewhere
+        "data": Path(run.data).name,  # without its folder, which is private and meaningless on other machines
         "step": str(model.step),
     }
 

@@ -34,7 +34,7 @@ class Checkpoint:
 
     step: int
     tensors: Mapping[str, Tensor]
-    record: Mapping[str, Any] | None = None  # of the epoch that ends here, as far as it was known before the evaluation
+    record: Mapping[str, Any] | None = None  # record of the epoch that ends here, without the evaluation that follows
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
@@ -77,11 +77,11 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
     description["sha256"] = _digest(description, payload)
     _write(folder / "tensors.safetensors", payload)
     _write(folder / "checkpoint.json", json.dumps(description).encode())
-    _flush(folder)  # before it is renamed: after a power failure the new name must not point to missing data
+    _flush(folder)  # before the rename: after a power failure the new name must not point to missing data
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what earlier processes left when they were killed while writing; only one process at a time writes here."""
+    """Remove partial files of processes that were killed while writing; only one process at a time writes here."""
     for unfinished in (*folder.glob(".step-*"), *folder.glob(".epoch-*")):
         shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -89,7 +89,7 @@ def remove_unfinished(folder: Path) -> None:
 def latest(folder: Path, log: Any = print) -> Checkpoint | None:
     """Return the newest checkpoint that verifies, or None if there is none.
 
-    Raises ValueError if there are only checkpoints of a newer version: to start over would waste the training.
+    Raises ValueError if all checkpoints are of a newer version: starting over would discard the training.
     """
     newer = ""
     for path in _newest_first(folder):
@@ -110,7 +110,7 @@ def _newest_first(folder: Path) -> list[Path]:
 
 
 def read(path: Path) -> Checkpoint | None:
-    """Return the checkpoint of a directory; None if a part of it is missing or damaged, or if its name does not agree."""
+    """Return the checkpoint of a directory; None if a part of it is missing or damaged, or if its name is of another step."""
     from safetensors.torch import load as from_bytes
 
     try:
@@ -125,7 +125,7 @@ def read(path: Path) -> Checkpoint | None:
         return checkpoint if _agrees(path.name, checkpoint) else None
     except MemoryError:
         raise
-    except Exception:  # a hostile or broken file can fail in any way
+    except Exception:  # a hostile or broken file can raise any exception
         return None
 
 
@@ -152,7 +152,7 @@ def _agrees(name: str, checkpoint: Checkpoint) -> bool:
 
 
 def _newer_format(path: Path) -> str:
-    """Say that a checkpoint has a format of a newer version; empty if it has not."""
+    """Return a message if a checkpoint has the format of a newer version; empty if not."""
     try:
         number = json.loads((path / "checkpoint.json").read_bytes())["format"]
         is_newer = type(number) is int and number > FORMAT

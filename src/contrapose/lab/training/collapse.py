@@ -18,10 +18,10 @@ from contrapose.losses.parse import parse
 DEVIATION = 0.05  # below this share of an evenly spread embedding's deviation, outputs are nearly equal
 RANK = 2.0  # below, outputs lie on little more than one line
 _LEAST_WIDTH = 8  # an embedding with fewer dimensions may have a low rank and be healthy
-# Before, running statistics of batch norms are those of the untrained network, and so is the evaluation: 0.9³² = 0.03.
+# Earlier, batch norms still have the running statistics of the untrained network, and evaluation uses them: 0.9³² = 0.03.
 _SETTLED_STEPS = 32
 _OUTPUTS = {"": "the projector's outputs", "encoder_": "the encoder's outputs"}  # by the prefix of their metrics
-# What else may prevent a collapse, by objective; every training may need a lower learning rate.
+# What else may prevent a collapse, by objective; any run may need a lower learning rate.
 _REMEDIES = {
     "vicreg": "a larger variance_weight and covariance_weight",
     "barlow_twins": "a larger weight",
@@ -41,7 +41,7 @@ def collapsed_outputs(record: Mapping[str, Any], run: Run) -> list[str]:
     record   metrics of an evaluation, by name; without them the deviation of the last batch counts
     run      settings of the training
     """
-    # Few classes make a supervised embedding of a low rank, as they should: two of them are two opposite points.
+    # With few classes, a supervised embedding rightly has a low rank: two classes are two opposite points.
     rank_counts = not run.needs_labels and not 0 < run.width < _LEAST_WIDTH
     collapsed = []
     for prefix, outputs in _OUTPUTS.items():
@@ -83,7 +83,7 @@ def follow_collapse(record: dict[str, Any], earlier: Sequence[Mapping[str, Any]]
 
 
 def records_to_follow(earlier: Sequence[Mapping[str, Any]], record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return what `follow_collapse` needs of the records up to this one: a healthy run has to remember its last epoch alone."""
+    """Return the records that `follow_collapse` needs, up to this one: of a healthy run, only that of the last epoch."""
     needed = {name: record[name] for name in ("epoch", "batch_feature_std", "collapsed_since") if name in record}
     is_healthy = record.get("batch_feature_std", 1.0) >= DEVIATION
     return [needed] if is_healthy else [*earlier, needed]

@@ -19,7 +19,7 @@ from contrapose.lab.training.run import Run
 
 
 def recorded_run(folder: Path) -> Run | None:
-    """Return the run that a directory holds; None if it has left nothing but its settings, which may be replaced."""
+    """Return the run that a directory holds; None if it holds nothing but settings, which may be replaced."""
     path = folder / "run.json"
     begun = (folder / "records.jsonl").exists() or (folder / "checkpoints").exists()
     return Run.load(path) if path.exists() and begun else None
@@ -28,7 +28,7 @@ def recorded_run(folder: Path) -> Run | None:
 def claim_directory(folder: Path, run: Run, environment: Mapping[str, Any]) -> None:
     """Write the settings of a run and its environment: from here on the directory holds this run."""
     path = folder / "run.json"
-    with suppress(OSError, ValueError):  # there is none, or one that another process did not finish
+    with suppress(OSError, ValueError):  # there is no file, or one that another process did not finish writing
         if json.loads(path.read_text()) == run.describe():
             return
     folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def continued_run(run: Run, recorded: Run, folder: Path, *, extend: bool) -> Run
 
 
 def _consequence(before: Run, after: Run) -> str:
-    """Say whether an extended run equals one that was started with all its epochs."""
+    """Return a sentence about whether an extended run equals one that was started with all its epochs."""
     schedules = schedules_over_the_run(after)
     if not schedules:
         return f"The result is the same as that of {after.epochs} epochs from the start"
@@ -88,7 +88,7 @@ def record_extension(before: Run, after: Run, folder: Path, step: int, steps_per
     # A kill between the two files leaves an entry that is written again.
     if not extensions or extensions[-1]["to_epochs"] != after.epochs:
         write_json_atomically(folder / "extensions.json", [*extensions, entry])
-    # Evaluations of a study belong to the weights before; under another name they are not mistaken for those after.
+    # Evaluations of a study belong to the weights before the extension; they are renamed, so as not to be taken for new ones.
     evaluations = folder / "evaluations.json"
     if evaluations.exists():
         evaluations.rename(folder / f"evaluations-{before.epochs}-epochs.json")

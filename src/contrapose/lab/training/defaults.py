@@ -1,4 +1,4 @@
-"""Settings that a run leaves to its data and its device. They are chosen before the run's directory is named."""
+"""Settings that are chosen for a run's data and device, unless the user sets them, before its directory is named."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STEPS = {"cpu": 400, "cuda": 20_000}
 _EPOCHS = {"cpu": (5, 60), "cuda": (20, 400)}
 # Learning rates at a batch of 256: SimSiam's for SGD, SimCLR's for LARS.
 _RATES = {"sgd": 0.05, "lars": 0.3, "lars-moco": 0.3, "adam": 1e-3, "adamw": 1e-3}
-_SMALL = 500_000  # parameters, below which Adam bears a learning rate six times as high
+_SMALL = 500_000  # number of parameters below which Adam tolerates a learning rate six times as high
 _ORDER = ("encoder", "text_encoder", "size", "views", "view_count", "batch", "epochs", "lr")  # in messages
 
 
@@ -29,7 +29,7 @@ def resolve(
     folder: Path | None = None,
     world_size: int = 1,
 ) -> Run:
-    """Return the run with every setting chosen, and say in one line which ones; refuse a run that cannot be trained.
+    """Return the run with every setting chosen, and report these in one line; refuse a run that cannot be trained.
 
     Settings that were given are kept. If `folder` has a run on the same data, the others are those of that run: it is
     resumed even if the number of images or the device has changed.
@@ -117,7 +117,7 @@ def _learning_rate(run: Run) -> float:
         rate *= math.sqrt(images) * (6 if parameter_count(run) < _SMALL else 1)
     else:
         rate *= images
-    return float(f"{rate:.1g}")  # one digit says all that such a rule knows
+    return float(f"{rate:.1g}")  # one digit: the rule is not more precise than that
 
 
 def _describe(run: Run, chosen: dict[str, Any]) -> str:

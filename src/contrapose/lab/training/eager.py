@@ -29,7 +29,7 @@ class EagerSteps:
             on_step(step + 1, losses[-1], len(losses) / (time.perf_counter() - start))
             if context.must_stop():
                 break
-        yield from ()  # a generator like that of graphed steps, but nothing runs while it waits
+        yield from ()  # a generator like that of graphed steps, although no work is queued while it waits
         return losses
 
     def batches(self, epoch: int, first: int) -> Iterator[Batch]:

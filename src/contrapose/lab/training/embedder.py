@@ -29,7 +29,7 @@ class Readers:
         """Return `source` on the device."""
         if id(source) not in self._readers:
             made = source.reader(self.views, self.device, workers=self.workers, timeout=self.timeout)
-            self._readers[id(source)] = source, made  # the source too: an id is only unique while its object lives
+            self._readers[id(source)] = source, made  # keeps the source alive, since ids are reused
         return self._readers[id(source)][1]
 
 
@@ -60,7 +60,7 @@ class Embedder(nn.Module):
         self.encoder, self.views, self.kind, self.device, self.precision = encoder, views, kind, device, precision
         self.projector, self.projects = projector or nn.Identity(), projects
         self.reader = Readers(views, device)
-        # A trainer that has compiled the networks for its own batch size makes evaluation run without the compiler.
+        # A trainer that has compiled the networks for its own batch size disables the compiler in evaluation.
         self.evaluation_context: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class Embedder(nn.Module):
         if not len(samples):
             raise ValueError("samples: expected at least one sample, got none")
         self.eval()
-        # A batch of the caller stays whole; files are decoded in batches, since there may be more than fit in memory.
+        # A tensor is not split; files are decoded in batches, since there may be more than fit in memory.
         size = len(samples) if isinstance(samples, Tensor) else self.views.evaluation_batch(self.device)
         parts = (samples[first : first + size] for first in range(0, len(samples), size))
         raw = (self.kind.decode(part, self.views).to(self.device) for part in parts)
@@ -109,7 +109,7 @@ class Embedder(nn.Module):
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        """Run networks in the run's precision on a GPU, in float32 on a CPU. Metrics are outside: they need float32."""
+        """Run networks in the run's precision on a GPU, in float32 on a CPU. Metrics are outside, since they need float32."""
         precision = self.precision if self.device.type == "cuda" else "fp32"
         with self.evaluation_context(), autocast(self.device, precision):
             yield

@@ -1,4 +1,4 @@
-"""What the record of an epoch says about its weights: the accuracy of kNN, metrics of the outputs and further measures."""
+"""The evaluations in the record of an epoch: kNN accuracy, metrics of the outputs and further measures."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class EpochEvaluation:
             return {}
 
     def take(self, measure: RecordedMeasure, step: int) -> dict[str, float]:
-        """Take a measure of the current weights. STS is not defined if all embeddings are equal: say so and go on."""
+        """Take a measure of the current weights. If STS is undefined (all embeddings are equal), that is reported."""
         try:
             return self.model.take(measure, self.split)
         except ValueError as error:

@@ -39,7 +39,7 @@ def load(
 
 @dataclass(frozen=True)
 class _Exported:
-    """The encoder of an exported file, where a run has its settings."""
+    """The metadata of an exported file, in place of a run's settings."""
 
     encoder: str
     text_encoder: str = ""
@@ -60,7 +60,7 @@ def load_exported(path: Path, *, device: torch.device | str | None = None) -> Em
     except ValueError as error:
         raise ValueError(
             f"path: expected a file of `contrapose export`, but {path} cannot be loaded: {error}; "
-            f"`contrapose train --init {path}` starts a training from its weights"
+            f"`contrapose train --init {path}` starts a run from its weights"
         ) from error
     initialise(encoder, path)
     target = torch.device(device) if device is not None else own_device()

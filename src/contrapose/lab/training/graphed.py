@@ -30,9 +30,9 @@ from contrapose.lab.training.stops import Diverged
 # in the first turn, since another run may reset what is compiled for this one (views are then compiled once more, for the first
 # batch of an epoch).
 _TURN = max(4, WARMUP_STEPS)
-# A training of fewer steps is not compiled: this takes half a minute to two, and saves a few milliseconds of each step.
+# A run with fewer steps is not compiled: compilation takes half a minute to two minutes, and saves milliseconds per step.
 COMPILED_STEPS = 5000
-_WINDOW = 5 * _TURN  # steps between looks at the loss, which is one window old, so that nothing waits for the GPU
+_WINDOW = 5 * _TURN  # steps between checks of the loss, which is one window old, so that nothing waits for the GPU
 
 
 def graph_obstacle(context: StepContext) -> str:
@@ -184,7 +184,7 @@ class GraphedSteps:
                     yield
             yield from repeat(None, _WINDOW // _TURN)  # another run queues more before this one waits
         finally:
-            self.one.stream.synchronize()  # also if the run ends here, since others get its memory
+            self.one.stream.synchronize()  # also if the run ends here, since other runs get its memory
         failed = self.step.failed_at()
         if failed >= 0:
             step = epoch * self.context.steps_per_epoch + failed + 1
@@ -208,14 +208,14 @@ def _compile_for(*settings: object) -> None:
 
 
 class _DelayedLoss:
-    """Reads a loss one window after it was asked for, when the GPU has computed it."""
+    """Reads a loss one window after it was requested, when the GPU has computed it."""
 
     def __init__(self, losses: Tensor) -> None:
         self.losses = losses
         self.asked: tuple[Tensor, torch.cuda.Event] | None = None
 
     def look(self, place: int) -> float | None:
-        """Return the value asked for last time, and ask for this one."""
+        """Return the value requested last time, and request this one."""
         before = self.asked
         host, event = torch.empty((), pin_memory=True), torch.cuda.Event()
         host.copy_(self.losses[place], non_blocking=True)

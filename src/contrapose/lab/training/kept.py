@@ -23,7 +23,7 @@ from contrapose.lab.training.records import read_records
 def keep(folder: Path, network: nn.Module, *, epoch: int, step: int) -> None:
     """Write the weights of a network's encoder and projector, after an epoch, into the run's directory."""
     parts = ("encoder.", "projector.")
-    # The names of a checkpoint, so that both are loaded alike.
+    # The same names as in a checkpoint, so that both are loaded in the same way.
     tensors = {f"state.network.{name}": t for name, t in network.state_dict().items() if name.startswith(parts)}
     checkpoint.write(_path(folder, epoch), Checkpoint(step, tensors, {"epoch": epoch}))
 
@@ -31,7 +31,7 @@ def keep(folder: Path, network: nn.Module, *, epoch: int, step: int) -> None:
 def keep_best(
     folder: Path, network: nn.Module, record: Mapping[str, Any], *, name: str, keep_always: Iterable[int]
 ) -> None:
-    """Keep the weights after an epoch if a number in its record is the highest so far, in place of the best before it.
+    """Keep the weights after an epoch if a number in its record is the highest so far; they replace the previous best.
 
     record        of the epoch, before it is appended to the others
     name          of the number
@@ -48,7 +48,7 @@ def keep_best(
 def best_epoch(folder: Path, name: str) -> tuple[int, float] | None:
     """Return the kept epoch in which a number of the records is highest, and the number; None if there is none.
 
-    Only epochs whose weights are kept count: a run that was killed may have lost those of a better one.
+    Only epochs whose weights still exist are considered: a killed run may have lost those of a better epoch.
     """
     kept = set(kept_epochs(folder))
     numbers = [(-r[name], r["epoch"]) for r in read_records(folder) if name in r and r["epoch"] in kept]

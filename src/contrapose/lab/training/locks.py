@@ -22,7 +22,7 @@ def lock_directory(folder: Path, requests: StopRequests | None = None, *, wait: 
     # The lock file lies beside the directory, so that a refused setting leaves no directory behind.
     with (folder.parent / f".{folder.name}.lock").open("w") as file:
         try:
-            # A signal must raise while flock blocks: afterwards there is no step at which it would be checked.
+            # A signal must raise while flock blocks, because signals are otherwise checked only between steps.
             with requests.immediate() if requests is not None else nullcontext():
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Which framework and head suit a loss, for data of the size that a command line is first tried on.
+"""Which framework and head suit a loss, for small data such as CIFAR-10.
 
 A run says explicitly what it consists of. The command line fills in what its user leaves out: `train --loss byol` needs a
 predictor and a teacher, and `compare` gives each of its losses what it needs.
@@ -34,7 +34,7 @@ def settings_for_loss(loss: str, *, framework: str = "", given: Collection[str] 
     """Return the settings that suit a loss, without those that are given.
 
     loss        a loss as in `Run.loss`
-    framework   the framework that was given, if one was: if it is another, nothing else suits it
+    framework   the framework that was given, if any: if it is another one, no settings are returned
     given       names of settings that were given
 
     >>> settings_for_loss("byol", given=("head",))

@@ -80,7 +80,7 @@ class Model(nn.Module):
                 projects=len(towers) > 1,
             )
             self.add_module(name, self.towers[name])
-        # Training and evaluation of a single tower share what they read: one copy of the data on the device.
+        # Training and evaluation of a single tower share one copy of the data on the device.
         self.reader = self.tower.reader if len(towers) == 1 else Readers(self.views, device)
 
     @property
@@ -243,7 +243,7 @@ class Model(nn.Module):
     def _entropy(self, source: Source, t_neg: float, batch: int) -> dict[str, float]:
         self.eval()
         z = unit(features(self.project, self.reader(source).plain()))
-        # In a random order: the classes of a folder come one after the other, and one class is closer together than a batch.
+        # In a random order: a folder is sorted by class, and samples of one class are more similar than those of a batch.
         order = permutation(len(z), self.run.seed, device=z.device)
         entropy = conditional_entropy(z[order], t_neg=t_neg, batch=batch)
         return {"entropy": entropy, "entropy_deficit": math.log(batch - 1) - entropy}
@@ -331,7 +331,7 @@ def load_any(folder: str | Path, *, epoch: int | None = None, device: torch.devi
         )
     # The weights that are drawn here are replaced at once; the caller's random numbers must not depend on that.
     with torch.random.fork_rng(devices=[]):
-        # Without the weights that it started from, whose file may be gone.
+        # Without its initial weights, whose file may not exist any more.
         towers = build_towers(replace(run, init=""), folder)
     # The rest of a checkpoint (queue, bank, momentum encoder, optimiser) belongs to the training.
     encoder, projector = encoder_of(towers), projector_of(towers)

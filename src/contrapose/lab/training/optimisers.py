@@ -21,7 +21,7 @@ def optimiser(run: Run, network: nn.Module, criterion: nn.Module) -> Optimizer:
     """
     groups, learned = _groups(run, network), [p for p in criterion.parameters() if p.requires_grad]
     groups += [{"params": learned, "weight_decay": 0.0}] if learned else []
-    cuda = groups[0]["params"][0].is_cuda  # a fused optimiser moves all weights in one kernel and waits for nothing
+    cuda = groups[0]["params"][0].is_cuda  # a fused optimiser updates all weights in one kernel and never synchronises
     if run.optimiser == "sgd":
         # In fp16, a first step that overflows would leave fused SGD with a momentum buffer that was never written.
         fused = (cuda and run.precision != "fp16") or None
@@ -34,7 +34,7 @@ def optimiser(run: Run, network: nn.Module, criterion: nn.Module) -> Optimizer:
 
 
 def _groups(run: Run, network: nn.Module) -> list[dict[str, Any]]:
-    """Return the network's parameters in groups of one weight decay and one schedule."""
+    """Return the network's parameters in groups, each with its own weight decay and schedule."""
     predictor = set(network.get_submodule("predictor").parameters()) if run.constant_predictor_lr else set()
     learned = [p for p in network.parameters() if p.requires_grad]
     groups = _by_weight_decay(run, [p for p in learned if p not in predictor])

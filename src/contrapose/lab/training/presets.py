@@ -1,7 +1,7 @@
 """The papers' training settings by name: `contrapose train --preset dystress/cifar10`.
 
-Presets for ImageNet hold the settings only: give the path of your copy of the data (`--data PATH`). Those for ImageNet-100 keep
-its classes of a folder that has all of ImageNet's. `baselines` has those of the methods that the papers compare with,
+Presets for ImageNet hold the settings only: give the path of your copy of the data (`--data PATH`). Those for ImageNet-100
+select its classes from a folder that has all of ImageNet. `baselines` has those of the methods that the papers compare with,
 and a modality those of its own kind of data.
 """
 
@@ -25,7 +25,7 @@ _KUKLEVA: Settings = _SGD | {
     "views": "kukleva", "encoder": "resnet18-cifar", "loss": "dystress", "lr": 0.5, "warmup": 10.0, "batch": 512,
     "epochs": 2000, "weight_decay": 1e-4, "knn": 10,
 }  # fmt: skip
-# The probe, too, sees only the long-tailed training set.
+# The probe, too, is trained only on the long-tailed training set.
 _TAIL: Settings = {"imbalance": "exponential:100", "probe": "train"}
 _KUKLEVA_TAIL: Settings = {"imbalance": "kukleva:0", "probe": "train"}
 _IMAGENET100: Settings = {"data": "imagenet", "classes": "imagenet100"}
@@ -80,7 +80,7 @@ _BALANCED: Settings = _SGD | {
 
 
 def moco_v3_settings(epochs: int) -> Settings:
-    """Return MoCo v3's settings of a ResNet-50 for so many epochs; between two published lengths, those of the longer one.
+    """Return MoCo v3's settings of a ResNet-50 for a number of epochs; between two published numbers, those of the larger.
 
     >>> moco_v3_settings(800)["momentum"]
     0.996

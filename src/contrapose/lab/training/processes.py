@@ -64,7 +64,7 @@ def distributed(learner: nn.Module, device: torch.device) -> nn.Module:
 
 
 def synchronise_batch_norms(network: nn.Module, device: torch.device) -> nn.Module:
-    """Replace the batch norms of a network by ones with the statistics of all processes, and return the network."""
+    """Replace the batch norms of a network by ones that use the statistics of all processes, and return the network."""
     if device.type == "cuda":
         converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(network)
         return converted

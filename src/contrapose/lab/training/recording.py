@@ -3,9 +3,9 @@
 linear:PROBE@10     top-1 accuracy of a linear probe after its last epoch, as `linear:PROBE`, and after its best, as
                     `linear_best:PROBE`; top-5 as `linear_top5:PROBE` and `linear_best_top5:PROBE`. linear:PROBE:5@10 trains it
                     for 5 epochs, and has that in the names too
-entropy:T@1         CACR's conditional entropy H(X⁻|X) with t⁻ = T, as `entropy`, and ln(M - 1) - H, what it lacks to its
+entropy:T@1         CACR's conditional entropy H(X⁻|X) with t⁻ = T, as `entropy`, and ln(M - 1) - H, its distance from the
                     maximum, as `entropy_deficit`: of the projector's output on all held-out samples, in mini-batches of
-                    the run's batch size M; entropy:T:M@1 has an M of its own
+                    the run's batch size M; entropy:T:M@1 sets another M
 sts:FILE@1          100 · Spearman's correlation on the pairs of split dev in a file of scored sentence pairs, as `stsb_dev` for
                     the data set stsb, with alignment and uniformity of STS-B; for texts, whose modality has it in
                     `Modality.recorded`
@@ -69,7 +69,7 @@ def recorded_measures(items: tuple[str, ...], own: OwnMeasures = MappingProxyTyp
     """
     measures = [_parse(item, own) for item in items]
     names = [measure.probe_name or measure.own or "entropy" for measure in measures]
-    # Their entries in the records would have one name.
+    # Their entries in the records would have the same name.
     repeated = next((m.text for m, name in zip(measures, names, strict=True) if names.count(name) > 1), None)
     if repeated is not None:
         raise ValueError(f"extra_metrics: expected each measure once, got {repeated!r} beside another of its kind")

@@ -27,7 +27,7 @@ class WriteFailed(Exception):
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """In this block a full disk raises `WriteFailed`, which names the file that was not written and what to do next."""
+    """Turn a full disk within this block into `WriteFailed`, which names the file that was not written and what to do next."""
     try:
         yield
     except OSError as error:
@@ -108,15 +108,15 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
-    """Return the records of records.jsonl; a line that is not a record is skipped, such as the half that a kill leaves."""
+    """Return the records of records.jsonl; a line that is not a record is skipped, such as an incomplete last line."""
     path = folder / "records.jsonl"
-    # Bytes that are not text make a line that is not a record.
+    # Invalid UTF-8 makes a line that is not a record.
     lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
     return [record for line in lines if (record := parse_record(line)) is not None]
 
 
 def drop_records_after(folder: Path, step: int) -> set[int]:
-    """Drop the records of steps that will be taken again, and damaged lines; return the steps of those that are left."""
+    """Drop the records of steps that will be repeated, and damaged lines; return the steps of the remaining records."""
     path = folder / "records.jsonl"
     if not path.exists():
         return set()

@@ -1,4 +1,4 @@
-"""The checkpoints of a training: when the next one is due, what it holds, and how a training continues from it."""
+"""The checkpoints of a run: when the next one is due, what it holds, and how training resumes from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from contrapose.lab.training.context import StepContext
 from contrapose.lab.training.state import collect, restore
 
 PartialEpoch = tuple[float, float]  # of an epoch that was interrupted: the sum of its losses, and its seconds
-_SCALER = ("scale", "_growth_tracker")  # what changes in the scaler of fp16's gradients
+_SCALER = ("scale", "_growth_tracker")  # the state of fp16's gradient scaler
 
 
 class SavedTraining:
@@ -32,7 +32,7 @@ class SavedTraining:
     def is_due(self, *, evaluation_seconds: float) -> bool:
         """Return whether it is time for a checkpoint: before an evaluation that takes longer than saving.
 
-        Otherwise all of them together take a hundredth of the time at most.
+        Other checkpoints are so rare that saving them takes at most a hundredth of the time.
         """
         return evaluation_seconds > self._seconds or time.perf_counter() - self._time > 100 * self._seconds
 
@@ -48,7 +48,7 @@ class SavedTraining:
         self._seconds = self._time - start
 
     def _other_tensors(self, step: int, partial_epoch: PartialEpoch) -> dict[str, Tensor]:
-        """Return what a checkpoint of a step holds beside the state: the gradients' scale, and the part of an epoch."""
+        """Return what a checkpoint holds besides the state: the gradient scaler, and the progress within an epoch."""
         scaler = self.context.scaler.state_dict()  # empty unless it is enabled
         tensors = {f"scaler.{name}": torch.tensor(scaler[name]) for name in _SCALER if scaler}
         if step % self.context.steps_per_epoch:
@@ -60,7 +60,7 @@ class SavedTraining:
         return checkpoint.latest(self.folder, self.context.log)
 
     def restore(self, saved: Checkpoint) -> PartialEpoch:
-        """Continue from a checkpoint; return the part of an epoch that it holds. Raise ValueError if it does not fit the run."""
+        """Resume from a checkpoint; return the progress within its epoch. Raise ValueError if it does not fit the run."""
         context, tensors = self.context, saved.tensors
         total_steps = context.run.epochs * context.steps_per_epoch
         if saved.step > total_steps:

@@ -1,4 +1,4 @@
-"""What the settings of a run may be: their types, from the annotations of `Run`, and their values, from the rules of its fields.
+"""Checks of a run's settings: their types, from the annotations of `Run`, and their values, from the rules of its fields.
 
 Called while a `Run` is created, so `run` has all settings as fields, but its type cannot be imported here.
 """
@@ -51,7 +51,7 @@ def _is(value: Any, expected: Any) -> bool:
 def check_values(run: Any) -> None:
     """Refuse a setting, of the right type, that is out of its range or contradicts another one."""
     for field in fields(run):
-        # A value that stands for a choice by the data is no number of epochs or images.
+        # A placeholder for a value that the data decides is not a number of epochs or images.
         _check_value(field, getattr(run, field.name), is_auto=field.name in run.auto_settings)
     if run.hold_out >= 1:
         raise ValueError(f"hold_out: expected a share below 1, such as 0.2, got {run.hold_out!r}")

@@ -1,4 +1,4 @@
-"""The state of a training as named tensors, for checkpoints: what a network, a loss and an optimiser hold after a step."""
+"""The state of a run as named tensors, for checkpoints: what a network, a loss and an optimiser hold after a step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contrapose.lab.training.weights import difference
 # What each optimiser keeps for a parameter. All but the step have the parameter's shape.
 _ADAM = ("exp_avg", "exp_avg_sq", "step")
 _KEPT = {"SGD": ("momentum_buffer",), "Adam": _ADAM, "AdamW": _ADAM, "LARS": ("velocity",)}
-_STATELESS = "optimiser.stateless"  # positions of the parameters for which the optimiser keeps nothing
+_STATELESS = "optimiser.stateless"  # indices of the parameters for which the optimiser keeps no state
 
 
 def collect(network: nn.Module, optimiser: Optimizer) -> dict[str, Tensor]:
@@ -23,7 +23,7 @@ def collect(network: nn.Module, optimiser: Optimizer) -> dict[str, Tensor]:
     for position, state in states.items():
         for name, value in state.items():
             tensors[f"optimiser.{position}.{name}"] = torch.as_tensor(value)
-    # A parameter without a gradient has no state. Listed, so that a state that is lost can be told from one that never was.
+    # A parameter without a gradient has no state. Listed, to distinguish a state that is lost from one that never existed.
     stateless = [position for position in _parameters(optimiser) if not states.get(position)]
     return tensors | {_STATELESS: torch.tensor(stateless, dtype=torch.long)}
 
@@ -37,7 +37,7 @@ def restore(
     """
     own = {name.removeprefix("state."): t for name, t in tensors.items() if name.startswith("state.")}
     rest = {name: t for name, t in tensors.items() if not name.startswith("state.") and name != _STATELESS}
-    # The network first: its names say more about the settings that differ than the optimiser's positions.
+    # The network is checked first: its names help more to find the wrong setting than the optimiser's indices.
     obstacle = difference(network.state_dict(), own) or difference(
         {**_optimiser_tensors(optimiser, tensors), **others}, rest
     )

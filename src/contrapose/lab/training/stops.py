@@ -1,4 +1,4 @@
-"""Why a training ends before its last step, and what is no reason to end."""
+"""Why training stops before its last step (a signal, a non-finite loss), and what must not stop it (a closed terminal)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ P = ParamSpec("P")
 
 
 class Stopped(BaseException):
-    """A signal asked the work to stop; what is done is saved.
+    """A signal requested a stop; finished work is saved.
 
-    Not an `Exception`, as KeyboardInterrupt is none: code that skips an image that cannot be read must not skip a signal.
+    Like KeyboardInterrupt, it is not an `Exception`: code that skips unreadable images must not swallow a signal.
     """
 
     def __init__(self, message: str, number: int = signal.SIGTERM) -> None:
@@ -26,7 +26,7 @@ class Diverged(Exception):
 
 
 class StopRequests(list[int]):
-    """Signals received so far; checked between steps, where the state of a training is complete."""
+    """Signals received so far; checked between steps, when the state of the run is complete."""
 
     _immediate = False
     _listens = False
@@ -56,7 +56,7 @@ class StopRequests(list[int]):
 
     @contextmanager
     def immediate(self) -> Iterator[None]:
-        """In this block a signal raises immediately: for work that loses nothing by it, such as loading or waiting."""
+        """Let a signal raise immediately within this block: for work that can be interrupted, such as loading or waiting."""
         self._immediate = True  # set before the check, so that no signal falls between the two
         try:
             if self:
@@ -68,7 +68,7 @@ class StopRequests(list[int]):
 
 @contextmanager
 def signals() -> Iterator[StopRequests]:
-    """In this block SIGTERM and SIGINT are collected and do not end the process, so that a step can be finished and saved."""
+    """Collect SIGTERM and SIGINT within this block instead of exiting, so that a step can be finished and saved."""
     requests, old = StopRequests(), {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)}
     try:
         requests.listen()

@@ -1,8 +1,8 @@
 """The number of threads that a run computes with.
 
-The sum of floating-point numbers depends on the order of its terms, and the order on the number of threads. Each run
-therefore has a number of its own: one thread per core of the machine that it starts on, or `Run.threads`, whatever
-OMP_NUM_THREADS and the number of concurrent runs are. It is recorded in environment.json and kept when the run resumes.
+The sum of floating-point numbers depends on the order of its terms, and the order on the number of threads. Each run therefore
+has its own number of threads: one thread per core of the machine that it starts on, or `Run.threads`, whatever OMP_NUM_THREADS
+and the number of concurrent runs are. It is recorded in environment.json and kept when the run resumes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _recorded_threads(folder: Path) -> int | None:
 
 @contextmanager
 def fixed_threads(count: int) -> Iterator[None]:
-    """In this block torch computes with `count` threads."""
+    """Let torch use `count` threads within this block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -75,7 +75,7 @@ def fixed_threads(count: int) -> Iterator[None]:
 
 
 def with_fixed_threads(work: Generator[None, None, T], count: int) -> Generator[None, None, T]:
-    """Yield as `work` does, whose parts compute with `count` threads; between them the caller's number applies."""
+    """Run a generator with `count` threads; between its parts the caller's number applies."""
     with closing(work):
         while True:
             with fixed_threads(count):

@@ -47,7 +47,7 @@ class Progress:
 
     epoch: int  # from 1
     step: int  # from 1, over all epochs
-    steps: int  # of the whole training
+    steps: int  # steps in the whole run
     loss: float  # of this step
     images_per_second: float  # over the last steps
 
@@ -62,10 +62,10 @@ class Trainer:
     log: Callable[[str], None] = print  # called with each message
     data_root: Path | None = None  # directory of downloaded data sets; None: data
     workers: int = 0  # processes that decode images of a streamed folder
-    worker_timeout: float = TIMEOUT  # seconds without a batch from the workers before the training fails
+    worker_timeout: float = TIMEOUT  # seconds without a batch from the workers before the run fails
     device: torch.device = field(default_factory=own_device)  # by default a GPU if there is one, else the CPU
     fast: bool = True  # on a GPU, the whole step in one CUDA graph
-    on_evaluation: Callable[[], None] = lambda: None  # called before each evaluation, which may take long
+    on_evaluation: Callable[[], None] = lambda: None  # called before each evaluation, which may take a long time
     concurrent_runs: int = 0  # other runs on the device meanwhile, noted in the records beside the seconds
     extend: bool = False  # continue a run with fewer epochs that the directory holds
 
@@ -99,7 +99,7 @@ class Trainer:
         self.steps: EagerSteps | GraphedSteps = EagerSteps(self.context)
         self.requests = StopRequests()  # replaced when training starts: several runs may share one list
         self.step = 0
-        self.evaluation_seconds = math.inf  # of the last evaluation; the first one may take long
+        self.evaluation_seconds = math.inf  # seconds of the last evaluation; the first one may take a long time
         self.partial_epoch: PartialEpoch = (0.0, 0.0)
         self.record: dict[str, Any] | None = None  # of the last epoch
         self.earlier: list[Mapping[str, Any]] = []  # what is needed of the records so far
@@ -192,7 +192,7 @@ class Trainer:
         self._choose_steps()
         network, criterion, scores = self.context.network, self.context.criterion, dict[str, float]()
         while not self.complete:
-            if self.must_stop():  # a signal came while other runs had their turn
+            if self.must_stop():  # a signal arrived during the turn of another run
                 self._stop()
             epoch = self.step // self.steps_per_epoch
             criterion.epoch = epoch + 1
@@ -216,9 +216,9 @@ class Trainer:
 
     @contextmanager
     def _stops_immediately(self) -> Iterator[None]:
-        """In this block, which changes no weights, a signal ends the training; with several processes, after the block.
+        """Let a signal end the run within this block, which changes no weights; with several processes, after the block.
 
-        One process that ended alone would leave the others waiting for it.
+        If one process ended alone, the others would wait for it.
         """
         with nullcontext() if self.world_size > 1 else self.requests.immediate():
             yield
@@ -258,7 +258,7 @@ class Trainer:
             keep(self.folder, self.context.network, epoch=epoch, step=self.step)
 
     def _keep_best(self, record: dict[str, Any]) -> None:
-        """Keep the weights if they are the best so far; say at the end if the records lack the number."""
+        """Keep the weights if they are the best so far; report at the end if the records do not have the number."""
         name, network = self.run.keep_best, self.context.network
         if self.complete and name not in record:
             self.log(f"keep_best: the records have no {name!r}, so no weights were kept; they have {', '.join(record)}")
@@ -269,7 +269,7 @@ class Trainer:
         resumed = self.load_latest()
         if self.rank:
             return
-        for name in ("checkpoints", "kept"):  # a finished run writes no further one, which would sweep them
+        for name in ("checkpoints", "kept"):  # a finished run writes no further checkpoint, which would remove them
             checkpoint.remove_unfinished(self.folder / name)
         self.run.kind.keep(self.folder, self.context.network.encoder, self.split, self.context.views)
         write_json_atomically(self.folder / "data.json", describe_data(self.split, self.data_path))
@@ -335,7 +335,7 @@ class Trainer:
         return {} if self.rank else self.evaluation.metrics(self.step // self.steps_per_epoch)
 
     def must_stop(self) -> bool:
-        """Return whether a signal came, to this process or to another one of the run's."""
+        """Return whether this process or another one of the run has received a signal."""
         self.requests.listen_again()
         return any_requested(self.requests, self.device, self.world_size)
 

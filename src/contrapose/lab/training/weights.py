@@ -40,7 +40,7 @@ def export_for_detectron2(encoder: Encoder, path: Path) -> None:
         detectron2_name(name): tensor.detach().cpu().numpy() for name, tensor in encoder.network.state_dict().items()
     }
     with path.open("wb") as file:
-        # detectron2 reads pickles only. Writing one is harmless; this package never reads any.
+        # detectron2 reads pickles only. Writing a pickle is harmless; this package never reads one.
         pickle.dump({"model": arrays, "__author__": "contrapose", "matching_heuristics": True}, file)
 
 
@@ -94,7 +94,7 @@ def initialise(encoder: Encoder, path: Path) -> None:
 
 
 def difference(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> str:
-    """Say how named tensors differ from those that a network expects, in names, shapes or types; empty if they fit."""
+    """Describe how named tensors differ from those that a network expects, in names, shapes or types; empty if they fit."""
     missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
     if missing or extra:
         return f"missing {', '.join(missing[:3]) or 'nothing'}, unexpected {', '.join(extra[:3]) or 'nothing'}"

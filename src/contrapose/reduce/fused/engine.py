@@ -1,9 +1,9 @@
 """The fused engine: statistics from Triton kernels that never store a similarity. Imported only when used.
 
-A program owns some rows, loops over the columns and keeps its sums in registers. There are no atomics, so the result
-has the same bits every time. The backward pass computes similarities again. If pool and anchors are the same tensor,
-one pass gives both terms of the gradient, dZ_i = Σ_j (g_i w_ij + g_j w_ji) z_j; if not, the anchors' gradient Σ_j w_ij
-p_j is computed during the forward pass. With few rows, several programs divide the columns of a row between them.
+A program owns some rows, loops over the columns and keeps its sums in registers. There are no atomics, so results are
+bit-identical in every call. The backward pass computes similarities again. If pool and anchors are the same tensor, one pass
+gives both terms of the gradient, dZ_i = Σ_j (g_i w_ij + g_j w_ji) z_j; if not, the anchors' gradient Σ_j w_ij p_j is computed
+during the forward pass. With few rows, several programs divide the columns of a row between them.
 
 Similarities of unit vectors are at most 1, so as long as |φ| stays below 40 a constant shift replaces the running
 maximum, and e^φ is common to w_ij and w_ji: one exponential per similarity in each pass.
@@ -85,7 +85,7 @@ def _symmetric(request: KernelRequest, needs: Needs, *, same: bool) -> Iterator[
 def _with_mean(request: KernelRequest, needs: Needs, *, same: bool) -> Iterator[bool]:
     """Yield for each run whether its forward pass computes mean rows, which are its anchors' gradient.
 
-    They are so for a single log-sum-exp of all negatives.
+    That holds for a single log-sum-exp over all negatives.
     """
     single = request.sums != TWO_TOTALS and not request.returns_expectation and request.hardest is None
     return (needs.anchor and single and not both for both in _symmetric(request, needs, same=same))
@@ -149,7 +149,7 @@ def _backward(
         **request.constants | {"SECOND": request.sums if request.output_count == 2 else TOTAL},
     )  # fmt: skip
     if launch.splits > 1:
-        torch.sum(parts, 0, out=out)  # in a fixed order: no atomics, the same bits every time
+        torch.sum(parts, 0, out=out)  # in a fixed order, without atomics: bit-identical in every call
 
 
 FUSED = Engine("fused", forward, backward)

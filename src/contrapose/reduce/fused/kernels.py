@@ -48,7 +48,7 @@ def forward_kernel(
 
     With HARDEST_ONLY, `out` is (planes, splits, n), as `hardest.sums` reads it: sums over the negatives above the ties of the
     threshold, sums with the ties, and how many both are. The weight of ties follows from these counts. It must not come from
-    the kernel that found the threshold, whose products may be rounded otherwise.
+    the kernel that found the threshold, whose products may be rounded differently.
     """
     first, rows, inside, row_ids, split = program_rows(z_id, n, ROWS)
     if HARDEST_ONLY:

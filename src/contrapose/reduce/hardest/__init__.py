@@ -1,1 +1,1 @@
-"""The hardest negatives of each anchor: the similarity from which on they are, and sums over them."""
+"""The hardest negatives of each anchor: their similarity threshold, and sums over them."""

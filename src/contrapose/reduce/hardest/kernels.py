@@ -92,7 +92,7 @@ def _between(start, end, at_start, at_end, wanted, step):
     """Return where to look for the `wanted`-th largest value: `at_start` values are at or above `start`, `at_end` above `end`.
 
     Values are nearly evenly spaced in a short interval, where interpolation takes fewer steps than halving. Every third step
-    halves it all the same, for values that are not.
+    halves the interval anyway, in case they are not.
     """
     share = (at_start - wanted).to(tl.float32) / tl.maximum(at_start - at_end, 1).to(tl.float32)
     share = tl.where(step % 3 == 2, 0.5, tl.minimum(tl.maximum(share, 0.02), 0.98))

@@ -1,7 +1,7 @@
 """Sums over exactly the k hardest negatives of each anchor: those above its threshold, and a share of those that tie with it.
 
-Kernels sum the former, and both, and count them. The share of ties that makes up k comes from these very counts: the
-kernel that found the threshold may have rounded its products otherwise, and have counted a near tie on the other side.
+Kernels sum the former, and both, and count them. The share of ties that makes up k comes from these very counts: the kernel
+that found the threshold may have rounded its products differently, and put a near tie on the other side.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class HardestSums:
         total = torch.lerp(totals[ABOVE], totals[WITH_TIES], tie_weight)
         largest = LOG2E * request.shift if request.phi.is_bounded else totals[LARGEST]
         lse = (total.log2() + largest) * math.log(2)
-        # Zero for an anchor without negatives, as the kernels have it; NaN stays.
+        # Zero for an anchor without negatives, as in the kernels; NaN is kept.
         inverse = torch.where(total == 0, 0.0, 1 / total)
         if request.sums == TOTAL:
             return lse, inverse, tie_weight

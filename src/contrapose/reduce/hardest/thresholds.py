@@ -2,9 +2,9 @@
 
 Each pass counts the negatives above eight thresholds per anchor and keeps the interval that holds the k-th: eight passes make
 it as narrow as float32 resolves. In a large pool one pass is enough: a sample of the columns gives an interval that almost surely
-holds the k-th, the pass collects the negatives in it, a few in a hundred, and the k-th is found among them. Anchors for which the
-sample misled are found by the eight passes, which cost nothing where all are found.
-Nothing is read from the device, so that all of this can be captured in a CUDA graph.
+holds the k-th, the pass collects the negatives in it, a few in a hundred, and the k-th is found among them. Anchors whose
+interval was wrong are searched by the eight passes, which cost nothing if there are none. Nothing is read from the device, so
+that all of this can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from contrapose.reduce.request import part
 
 _PASSES = 8
 MIN_COLUMNS, MIN_ROWS = 16384, 4096  # smaller problems are searched by the eight passes
-_MAX_COLUMNS = 2**22  # and larger ones too: a place of a tile counts to 2¹⁵
+_MAX_COLUMNS = 2**22  # and so are larger ones: a place of a tile counts to 2¹⁵
 _STRIDE = 8  # one in so many columns is in the sample
 _SAMPLE = 32768  # columns of a sample, at most
 _DEVIATIONS = 5.5  # half of the sample's interval, in standard deviations of the rank that a sample finds
@@ -40,7 +40,7 @@ SLOTS = 32  # negatives that each place of a tile can collect; an anchor that ne
 _FILLED = 9  # slots of a place that are filled on average: twice as many splits if there are more
 _COLLECTED = 2**25  # slots in memory, 128 MiB: anchors are searched for in groups that need no more
 _DEPTH = 128  # coordinates per step of a product
-_COARSE = 16  # the interval is first searched for in so small a part of the sample
+_COARSE = 16  # share of the sample in which the interval is first searched for
 _NEAR = 8  # ranks in the sample by which an interval may be too wide
 _WARPS = 4  # of kernels that hold all numbers of a row
 
@@ -127,7 +127,7 @@ def thresholds(z: Tensor, p: Tensor, selection: Selection, precision: str) -> tu
         ids = part(selection.anchor_id, rows), part(selection.pool_id, columns)
         numbers = selection.id_numbers(rows, columns)
         search = _Search(part(z, rows), part(p, columns), *ids, precision, numbers)
-        most = int(selection.hardest(torch.tensor([len(search.p)])))  # computed on the host: it waits for nothing
+        most = int(selection.hardest(torch.tensor([len(search.p)])))  # computed on the host: no synchronisation
         found.append(_find(search, part(kept, rows), most))
     return torch.cat(found), kept.float()
 

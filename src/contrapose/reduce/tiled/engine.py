@@ -8,7 +8,7 @@ matrix product multiplies it with the embeddings.
 A tile serves both directions: if rows and columns are anchors (two views of a batch, or both directions of CLIP), its sums
 over columns belong to the rows and its sums over rows to the columns. If anchors and pool are one tensor, only blocks and
 tiles on and above the diagonal are computed. Every result has one owner and sums are added in a fixed order: there are no
-atomics, and the same input gives the same bits.
+atomics, and results are bit-identical in every call.
 """
 
 from __future__ import annotations

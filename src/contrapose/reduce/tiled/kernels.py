@@ -33,7 +33,7 @@ def _tile(
     row_start, row_end, column_start, column_end, period,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, FULL_TILES: tl.constexpr,
 ):  # fmt: skip
-    """Return a program's rows and columns, masks of those that exist, and whether it may hold pairs that are no negatives."""
+    """Return a program's rows and columns, masks of those that exist, and whether it may hold pairs that are not negatives."""
     row, column = row_start + tl.program_id(0) * ROWS, column_start + tl.program_id(1) * COLUMNS
     rows, columns = row + tl.arange(0, ROWS), column + tl.arange(0, COLUMNS)
     any_excluded = may_share_ids(row, column, period, ROWS, COLUMNS)
@@ -44,7 +44,7 @@ def _tile(
 
 @triton.jit
 def _excluded(z_id, p_id, rows, columns, row_inside, column_inside, FULL_TILES: tl.constexpr):
-    """Return (ROWS, COLUMNS) bool: true where a pair is not one of negatives."""
+    """Return (ROWS, COLUMNS) bool: true where a pair is not a negative."""
     if FULL_TILES:
         return tl.load(z_id + rows)[:, None] == tl.load(p_id + columns)[None, :]
     row_ids, column_ids = tl.load(z_id + rows, row_inside, 0), tl.load(p_id + columns, column_inside, 0)
@@ -68,7 +68,7 @@ def _excluded_by_number(row, column, period, ROWS: tl.constexpr, COLUMNS: tl.con
 def _replace_excluded(
     x, value, z_id, p_id, rows, columns, row_inside, column_inside, any_excluded, FULL_TILES: tl.constexpr
 ):
-    """Return x (ROWS, COLUMNS) with `value` for each pair that is not one of negatives."""
+    """Return x (ROWS, COLUMNS) with `value` for each pair that is not a negative."""
     if any_excluded:
         # Selected, not multiplied: an excluded entry may be NaN or inf.
         x = tl.where(_excluded(z_id, p_id, rows, columns, row_inside, column_inside, FULL_TILES), value, x)
@@ -301,7 +301,7 @@ def sigmoid_tiles_kernel(
     """
     i, j = tl.program_id(0), tl.program_id(1)
     here, plane = parts + i * tl.num_programs(1) + j, tl.num_programs(0) * tl.num_programs(1)
-    if TRIANGLE and j < i:  # its transpose counts for it
+    if TRIANGLE and j < i:  # its transpose is counted instead
         tl.store(here, 0.0)
         if LEARNED:
             tl.store(here + plane, 0.0)
@@ -310,7 +310,7 @@ def sigmoid_tiles_kernel(
     rows, columns, row_inside, column_inside, _ = _tile(
         row_start, row_end, column_start, column_end, period, ROWS, COLUMNS, FULL_TILES
     )
-    # Compared in all tiles: a branch would take registers, and with them speed, from all of them.
+    # Ids are compared in all tiles: a branch would cost registers, and so speed, in all of them.
     if NUMBERED and FULL_TILES:
         excluded = _excluded_by_number(row_start + i * ROWS, column_start + j * COLUMNS, period, ROWS, COLUMNS)
     else:

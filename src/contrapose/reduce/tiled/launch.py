@@ -102,7 +102,7 @@ class BlockGradients:
         self.buffer: Tensor | None = None
 
     def weights(self, block: MatrixBlock) -> Tensor:
-        """Return a place for ∂L/∂s of a block, (rows, columns), valid until the next block."""
+        """Return a buffer for ∂L/∂s of a block, (rows, columns), valid until the next block."""
         stride = -(-block.width // 64) * 64  # the matrix product wants rows that start at multiples of 16 bytes
         buffer = self.buffer
         if buffer is None or buffer.numel() < block.height * stride:
@@ -112,7 +112,7 @@ class BlockGradients:
         return buffer if stride == block.width else buffer[:, : block.width]
 
     def add(self, block: MatrixBlock, weights: Tensor) -> None:
-        """Add a block's part: weights · p to its rows and weightsᵀ · z to its columns. A diagonal block is both already."""
+        """Add a block's part: weights · p to its rows and weightsᵀ · z to its columns. A diagonal block has both."""
         if self.of_rows is not None:
             self._add_product(self.of_rows, block.rows, weights, part(self.p, block.columns))
         if self.of_columns is not None and not block.diagonal:

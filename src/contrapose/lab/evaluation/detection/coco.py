@@ -25,7 +25,7 @@ def read_coco(path: Path) -> BoxIndex:
     files = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
     for image in content["images"]:
         file = folder / image["file_name"]
-        # One listing of the folder in place of 118,000 checks; names may have a folder of their own.
+        # The folder is listed once instead of 118,000 checks; names may include a subfolder.
         if image["file_name"] not in files and not file.is_file():
             raise ValueError(f"data: {file} does not exist, but {path} lists it")
         image["file_name"] = str(file)

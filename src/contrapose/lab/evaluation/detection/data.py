@@ -39,7 +39,7 @@ class BoxData:
         with needs_extra("detection", "detection", {"pycocotools", "torchmetrics"}):
             from pycocotools.coco import COCO
 
-            version("torchmetrics")  # missing, it is reported here and not by the score after hours of training
+            version("torchmetrics")  # if it is missing, that is reported here and not after hours of training
 
         self.masks = masks
         self.coco = COCO()
@@ -114,7 +114,7 @@ def read_detection_data(folder: str | Path, *, masks: bool = False) -> Detection
 
     folder   VOCdevkit, in which the images of all years' `trainval` are for training and those of `test` for testing; or
              COCO's folder, with the instances of train2017 and val2017
-    masks    whether to read masks too, which VOC has not
+    masks    whether to read masks too, which VOC does not have
     """
     folder = Path(folder)
     years, train_file, test_file = voc_folders(folder), coco_file(folder, "train"), coco_file(folder, "val")

@@ -24,7 +24,7 @@ class SharedHeads(RoIHeads):  # type: ignore[misc]
         image_shapes: list[tuple[int, int]],
         targets: Sequence[dict[str, Tensor]] | None = None,
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
-        """Return the detections, and in training the losses."""
+        """Return the detections and, in training, the losses."""
         if not self.training or not self.has_mask():
             result: Any = super().forward(features, proposals, image_shapes, targets)
             return result  # type: ignore[no-any-return]

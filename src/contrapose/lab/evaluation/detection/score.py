@@ -24,7 +24,7 @@ def average_precision(
 
     metric = MeanAveragePrecision(
         iou_type=("bbox", "segm") if masks else ("bbox",),
-        # COCO's thresholds to the last bit. Those of torchmetrics are float32: a recall of 3 / 5 is below its 0.6.
+        # COCO's thresholds in float64. Those of torchmetrics are float32: a recall of 3 / 5 is below its 0.6.
         iou_thresholds=np.linspace(0.5, 0.95, 10).tolist(),
         rec_thresholds=np.linspace(0, 1, 101).tolist(),
     )

@@ -79,7 +79,7 @@ class Detection:
         if not isinstance(views, Views):
             raise ValueError("run: detection needs an encoder of images")
         device, recipe = torch.device(device), views.recipes[0]
-        # What torchvision draws comes from torch's own generators, which are the caller's again afterwards.
+        # torchvision draws from torch's global generators, whose state is restored afterwards.
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), quiet_decoders():
             torch.manual_seed(seed)
             detector = build_detector(
@@ -95,7 +95,7 @@ class Detection:
             return self.score(detector, data.test, device=device)
 
     def train(self, detector: nn.Module, data: BoxData, *, device: torch.device, seed: int = 0) -> None:
-        """Train a detector in place, then compute the statistics of its batch norms anew.
+        """Train a detector in place, then recompute the statistics of its batch norms.
 
         detector   what `build_detector` returns, on the device
         data       images to train on
@@ -141,7 +141,7 @@ class Detection:
         peak = self.lr if self.lr is not None else 0.02 * self.batch / 16
         drops = sum(step >= drop * self.iterations for drop in self.drops)
         start = 0.001  # of the peak, as in detectron2
-        warmup = min(self.warmup, self.iterations // 5)  # a short training must reach its peak
+        warmup = min(self.warmup, self.iterations // 5)  # a short run must still reach its peak
         warmed = min(1.0, start + (1 - start) * step / warmup) if warmup else 1.0
         return peak * warmed * 0.1**drops
 
@@ -166,7 +166,7 @@ def _parameter_groups(detector: nn.Module) -> list[dict[str, Any]]:
 
 
 def _batches(data: BoxData, count: int, size: int, *, seed: int) -> Iterator[list[Sample]]:
-    """Yield `count` batches of random images, half of them mirrored. All images are seen before one comes again."""
+    """Yield `count` batches of random images, half of them mirrored. All images are seen before any of them is repeated."""
 
     def read(key: tuple[int, int]) -> Sample:
         epoch, position = key
@@ -192,7 +192,7 @@ def _prefetch(read: Callable[[Key], Sample], keys: Iterable[Key]) -> Iterator[Sa
             while pending:
                 yield pending.popleft().result()
         finally:
-            for future in pending:  # after an error or a signal nothing more is decoded
+            for future in pending:  # after an error or a signal, stop decoding
                 future.cancel()
 
 

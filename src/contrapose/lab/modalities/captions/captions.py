@@ -98,7 +98,7 @@ class Captions:
 
 
 def _root(parent: list[int], image: int) -> int:
-    """Return the smallest image of a group, and shorten the way to it."""
+    """Return the smallest image of a group, and compress the path to it (union-find)."""
     while parent[image] != image:
         parent[image] = parent[parent[image]]
         image = parent[image]

@@ -53,7 +53,7 @@ def choose_caption_columns(
 ) -> tuple[str, str, str]:
     """Return the columns of images, captions and splits; empty for a file without splits.
 
-    first       values of the first row of a file without names, by number: they tell the columns; empty: names do
+    first       values of the first row of a file without names, by number, which identify the columns; empty: names do
     requested   names or numbers from 1 on, of two or three columns in this order; empty: those with usual names
     """
     if requested:
@@ -93,7 +93,7 @@ def _image_cell(first: Mapping[str, Any]) -> str:
 def _caption_cell(first: Mapping[str, Any]) -> str:
     """Return the only column that has neither images nor numbers; empty if there are several."""
     others = [name for name, cell in first.items() if name != _image_cell(first)]
-    # Of two columns the other one has captions, even if the first caption is a number.
+    # With two columns, the other one has the captions, even if the first caption is a number.
     texts = others if len(others) == 1 else [name for name in others if not is_number(str(first[name]))]
     return texts[0] if len(texts) == 1 else ""
 
@@ -120,9 +120,9 @@ def choose_split_columns(names: Sequence[str], first: Mapping[str, Any], *, file
 
 
 def are_names(cells: Sequence[Any], requested: Collection[str]) -> bool:
-    """Return whether a first row has the names of the columns: one is usual, or was asked for."""
+    """Return whether a first row is a header: one of its cells is a usual column name, or one that was requested."""
     if any(name in cells for name in requested if not name.isdigit()):
         return True
-    # A row with the name of an image has a caption beside it, even if that is a single word such as "text".
+    # A row with an image's name is not a header, even if its caption is a single word such as "text".
     usual = {*IMAGE, *CAPTION, *SPLIT}
     return not any(map(_is_image, cells)) and any(str(cell).strip().lower() in usual for cell in cells)

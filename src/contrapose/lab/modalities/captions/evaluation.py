@@ -47,7 +47,7 @@ def zero_shot(towers: Mapping[str, SampleEmbedder], data: DownstreamData) -> dic
     """Return the scores of `zero_shot_scores` on labelled images, with the prompt "a photo of a NAME."."""
     images = _labelled_images(data) if data.path else labelled_shapes()
     assert images.labels is not None
-    # An .npz file has no names, but the name of the data set says which it is.
+    # An .npz file has no class names, but they are known from the name of the data set.
     built_in = data.name if not images.classes and data.name in CLASS_NAMES else ""
     classes = find_class_names(images, data.class_names or built_in)
     embeddings = towers["images"].features(images)

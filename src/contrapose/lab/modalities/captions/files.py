@@ -31,7 +31,7 @@ class CaptionList:
     images: tuple[ImagePath, ...]
     captions: tuple[tuple[str, ...], ...]  # of each image, at least one
     splits: tuple[str, ...]  # train, val or test for each image; empty if the data does not say
-    notes: tuple[str, ...]  # what a user may not expect of the data, one sentence each
+    notes: tuple[str, ...]  # what may surprise a user about the data, one sentence each
     fingerprint: str  # of the names of the images, their captions and splits
 
     def __len__(self) -> int:
@@ -46,7 +46,7 @@ class CaptionList:
 def is_captions(path: Path) -> bool:
     """Return whether a path is one of images with captions, without reading them."""
     if path.is_dir():
-        # Tars beside folders or images are more likely the downloads from which these were unpacked.
+        # Tars next to folders or images are probably the downloads from which these were unpacked.
         tars_only = bool(find_tars(path)) and not visible_folders(path) and not loose_images(path)
         return bool(find_tables(path, "captions")) or tars_only
     if names_tar(path) or is_shapes(path):

@@ -70,7 +70,7 @@ def read_folder(file: Path, *, columns: Sequence[str], skip_broken: bool) -> Rea
 
 
 def _cells(table: Table) -> dict[str, Any]:
-    """Return the first row of a table without names, by the number of each column: it tells the columns."""
+    """Return the first row of a table without names, by the number of each column; columns are recognised from it."""
     return {} if table.named else dict(zip(table.names, table.first, strict=True))
 
 
@@ -88,7 +88,7 @@ def _read_splits(folder: Path, images: _ImageIndex, reading: ReadReport, skip_br
         if isinstance(name, BadLine):
             return name
         image = images.find(name)
-        # A name without an image does no harm: its captions, if there are any, are counted already.
+        # A name without an image is ignored: its captions, if there are any, have been counted already.
         return None if image is None else reading.assign(image, str(row.get(split_column) or ""))
 
     _each_row(table, assign, reading, skip_broken)
@@ -103,7 +103,7 @@ def _read_splits(folder: Path, images: _ImageIndex, reading: ReadReport, skip_br
 def _each_row(
     table: Table, use: Callable[[dict[str, Any], str], BadLine | None], reading: ReadReport, skip_broken: bool
 ) -> None:
-    """Call `use` with each row; the first one that cannot be used is an error, or is counted if so chosen."""
+    """Call `use` with each row; the first one that cannot be used is an error, or is counted if `skip_broken` is set."""
     first: tuple[int, BadLine] | None = None
     others = 0
     for number, row in table.rows():
@@ -138,7 +138,7 @@ class _ImageIndex:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        # Listed once: asking the file system for each caption would take long for a large folder on a network.
+        # Listed once: asking the file system for each caption would be slow for a large folder on a network.
         self.paths = {path.relative_to(folder).as_posix(): path for path in all_images(folder)}
 
     def find(self, name: str) -> Path | None:

@@ -62,7 +62,7 @@ class CaptionIndex:
 
 
 def list_captions(settings: DataSettings) -> CaptionIndex:
-    """List a run's images and captions, and divide them: as the data says, or with some held out."""
+    """List a run's images and captions, and split them: as the data specifies, or with some held out."""
     for name in _OF_CLASSES:
         if getattr(settings, name):
             raise ValueError(f"{name}: it is for images with classes, and {settings.data} has captions")

@@ -79,12 +79,12 @@ class CaptionModality(Modality[CaptionViews]):
     def load(self, settings: DataSettings, root: Path | None, views: CaptionViews, *, encoder: str) -> Split:
         """Load images and captions; tokens are those of the text encoder and are cached in `root`."""
         assert isinstance(settings, CaptionSettings)
-        # Before the captions are read, which takes long: the weights may not be installed. None for an encoder made from
-        # scratch, whose tokens are learned from the captions.
+        # Before the captions are read, which takes long, because the weights may not be installed. None for an encoder made
+        # from scratch, whose tokens are learned from the captions.
         folder = views.texts.kept or EncoderName.parse(settings.text_encoder).folder
         listed = list_captions(settings)
         tokenizer = load_tokenizer(folder) if folder else learn_tokenizer(listed.training_texts(), size=VOCABULARY)
-        # Captions of the built-in set are tokenised in less time than it takes to look for their tokens.
+        # Tokenising the captions of the built-in set is faster than looking for cached tokens.
         cache = None if is_shapes(Path(settings.data)) else (root or Path("data")) / "tokens"
         return load(settings, listed, tokenizer, views, cache=cache)
 

@@ -1,4 +1,4 @@
-"""Models of images and texts that others trained: local folders of Hugging Face CLIP and SigLIP, and of open_clip.
+"""Image-text models that were trained elsewhere: local folders of Hugging Face CLIP and SigLIP, and of open_clip.
 
 Nothing is downloaded, and no code of a folder is executed: weights are read from safetensors only, and `trust_remote_code`
 is off.
@@ -89,7 +89,7 @@ def load_image_text_model(path: Path, *, device: torch.device | None = None) -> 
         problem = "is a file" if path.exists() else "does not exist"
         raise ValueError(f"encoder: {path} {problem}; expected a folder of transformers or open_clip, after clip:")
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    # A folder may be for both libraries; open_clip is left for those that transformers cannot read safely.
+    # A folder may suit both libraries; open_clip is used for those that transformers cannot read safely.
     for_transformers = (path / "config.json").exists() and any(path.glob("model*.safetensors"))
     load = _load_open_clip if (path / _OPEN_CLIP).exists() and not for_transformers else _load_transformers
     with needs_extra("a model of images and texts", "text", TEXT_PACKAGES):
@@ -212,7 +212,7 @@ def _open_clip_weights(path: Path) -> Path:
 
 @contextmanager
 def _without_logging() -> Iterator[None]:
-    """In this block, nothing is logged: open_clip warns that weights are missing, which are loaded after it."""
+    """Disable logging within this block: open_clip warns about missing weights, although they are loaded afterwards."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

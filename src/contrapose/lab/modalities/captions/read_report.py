@@ -10,8 +10,8 @@ from contrapose.lab.modalities.images.decoding import ImagePath
 from contrapose.lab.modalities.tars import printable
 from contrapose.lab.modalities.text.lines import BadLine
 
-LARGEST_SHARE = 0.5  # of captions or images that may be left out; more is hardly what the user means
-_LONG = 1000  # characters, from which on a caption is far longer than the tokens that any encoder here reads
+LARGEST_SHARE = 0.5  # share of captions or images that may be left out; more is probably a mistake
+_LONG = 1000  # characters; a longer caption exceeds by far the tokens that any encoder here reads
 _NAMED = 3  # names in a note
 
 
@@ -43,7 +43,7 @@ class ReadReport:
             self.captions.setdefault(image, []).extend(captions)
 
     def assign(self, image: ImagePath, name: str) -> BadLine | None:
-        """Put an image into the split of this name; return why that cannot be, if so."""
+        """Put an image into the split of this name; return the reason if that is impossible."""
         split = SPLITS.get(name.strip().lower(), "")
         if not split:
             return BadLine(f"has the split {name!r}, expected train, val or test")
@@ -52,7 +52,7 @@ class ReadReport:
         return None
 
     def check_shares(self) -> None:
-        """Refuse data of which most captions have no image, or most images no caption: something else must be wrong."""
+        """Refuse data in which most captions have no image, or most images no caption: something else must be wrong."""
         images = len(self.captions) + len(self.without_caption)
         split_advice = "expected train, val or test for each: check the names of the images in the file of splits"
         for names, total, what, lack, advice in (
@@ -85,7 +85,7 @@ class ReadReport:
             raise ValueError(f"data: {self.source} has no image with a caption ({counts}); {self.advice}")
 
     def make_notes(self) -> None:
-        """Add a sentence on each kind of thing that was left out, or that a user may not expect."""
+        """Add a sentence about each kind of thing that was left out, or that may surprise a user."""
         repeated = [printable(image.name) for image, texts in self.captions.items() if len(set(texts)) < len(texts)]
         images = len(self.captions) + len(self.without_caption)
         self._note("captions without an image are left out", self.without_image, self.count)

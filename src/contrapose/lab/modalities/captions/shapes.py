@@ -58,7 +58,7 @@ class Drawing:
 
     @property
     def captions(self) -> tuple[str, str]:
-        """A sentence and a short form, both with everything that tells the image from others."""
+        """A sentence and a short form, both with everything that distinguishes the image from others."""
         thing = f"{self.colour} {self.shape}"
         return f"a {thing} on a {self.background} background", f"{thing} on {self.background}"
 

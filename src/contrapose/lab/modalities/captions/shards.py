@@ -61,7 +61,7 @@ def expand_braces(pattern: str) -> list[str]:
     words = match[3].split(",") if match[3] else ()
     if (len(numbers) + len(words)) * len(rest) > _MOST_TARS:
         raise ValueError(f"data: {pattern!r} names more than {_MOST_TARS:,} tars")
-    # As wide as the first number, which has leading zeros if all have.
+    # Padded to the width of the first number, which has leading zeros if all have.
     options = words or [f"{number:0{len(match[1])}d}" for number in numbers]
     return [pattern[: match.start()] + option + end for option in options for end in rest]
 
@@ -170,7 +170,7 @@ def _json(member: TarMember, file: BinaryIO) -> dict[str, Any] | BadLine:
 
 
 def _splits_by_name(tars: Sequence[Path]) -> dict[Path, str]:
-    """Return the split of each tar if all names tell one, such as cc3m-train-0000.tar, and they differ; else none."""
+    """Return the split of each tar if every name contains one, as in cc3m-train-0000.tar, and they differ; else none."""
     named = {tar: _splits_in(tar.name) or _splits_in(tar.parent.name) for tar in tars}
     different = set().union(*named.values())
     if len(different) < 2 or any(len(splits) != 1 for splits in named.values()):

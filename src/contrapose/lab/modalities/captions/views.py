@@ -26,7 +26,7 @@ class Captioned(NamedTuple):
 
 @dataclass(frozen=True)
 class CaptionViews:
-    """A view of each image, and one of its captions, drawn anew in each epoch."""
+    """A view of each image and one of its captions, drawn at random in each epoch."""
 
     images: Views
     texts: TextViews

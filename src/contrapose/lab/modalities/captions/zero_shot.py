@@ -19,7 +19,7 @@ from contrapose.validate import check_count, check_embeddings, check_index, chec
 # Prompts by name; {} stands for the name of the class.
 TEMPLATES: Mapping[str, tuple[str, ...]] = {
     "photo": ("a photo of a {}.",),
-    # Those that CLIP's authors found best together on ImageNet.
+    # The combination that CLIP's authors found best on ImageNet.
     "imagenet-7": (
         "itap of a {}.",
         "a bad photo of the {}.",
@@ -49,7 +49,7 @@ def choose_templates(templates: Sequence[str]) -> tuple[str, ...]:
 
 
 def clean_name(name: str) -> str:
-    """Return the name of a class as a text has it: aquarium_fish -> aquarium fish."""
+    """Return the name of a class as it is written in a text: aquarium_fish -> aquarium fish."""
     return " ".join(name.replace("_", " ").split())
 
 
@@ -90,7 +90,7 @@ def _read_names(path: Path) -> tuple[str, ...]:
 
 
 def class_name_notes(classes: Sequence[str]) -> list[str]:
-    """Return what a user may not expect of these names of classes, one sentence each."""
+    """Return what may surprise a user about these class names, one sentence each."""
     notes = []
     ids = [name for name in classes if _WORDNET_ID.fullmatch(name)]
     if ids:
@@ -102,7 +102,7 @@ def class_name_notes(classes: Sequence[str]) -> list[str]:
     if repeated:
         notes.append(
             f"class_names: {len(repeated)} name{'s belong' if len(repeated) > 1 else ' belongs'} to several classes, such as "
-            f"{repeated[0]!r}; their images count as misses, since no text tells these classes apart"
+            f"{repeated[0]!r}; their images count as misses, since no text distinguishes these classes"
         )
     return notes
 
@@ -141,7 +141,7 @@ def zero_shot_scores(image_embeddings: Tensor, labels: Tensor, class_embeddings:
     class_embeddings   embeddings (C, d), as `class_embeddings` returns
 
     The class with the largest cosine is predicted. A wrong class that is exactly as similar as the right one is ranked before
-    it, so that a model that maps everything to one point has no hits. A class without images does not count in the mean.
+    it, so that a model that maps everything to one point has no hits. Classes without images are left out of the mean.
 
     >>> zero_shot_scores(torch.eye(3)[[0, 0, 0, 1]], torch.tensor([0, 0, 0, 2]), torch.eye(3))
     {'top1': 75.0, 'mean_per_class': 50.0}

@@ -61,7 +61,7 @@ def _classes(archive: zipfile.ZipFile, path: Path, labels: Tensor | None) -> tup
     except ValueError:  # images and labels can be used without names
         return ()
     if dtype.kind != "U" or len(shape) != 1 or shape[0] <= int(labels.max()):
-        return ()  # another array of that name, which does not name these labels
+        return ()  # an unrelated array of that name, which does not contain these labels
     return tuple(_array(archive, path, "classes").tolist())
 
 

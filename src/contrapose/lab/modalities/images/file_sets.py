@@ -25,7 +25,7 @@ class FileSet:
     download: bool = True  # whether torchvision can still download it
 
 
-# Training splits are those of ELEVATER: validation images belong to them where it counts them so.
+# Training splits are those of ELEVATER, which include validation images for some data sets.
 FILE_SETS: Mapping[str, FileSet] = {
     "caltech101": FileSet("Caltech101", 101, train=("",), test=""),
     "country211": FileSet("Country211", 211),
@@ -63,7 +63,7 @@ def load_file_set(name: str, root: Path, *, hold_out: float) -> Split:
 
 def _samples(dataset: Any) -> list[tuple[Any, int]]:
     """Return the path and the class of each image."""
-    # Iterating over the dataset would decode every image, so its lists of files are read, whose names differ.
+    # Iterating over the data set would decode every image, so its file lists are read; their attribute names differ.
     if hasattr(dataset, "index"):  # Caltech101
         folder = Path(dataset.root) / "101_ObjectCategories"
         numbered = zip(dataset.y, dataset.index, strict=True)

@@ -12,7 +12,7 @@ from contrapose.lab.modalities.images.decoding import ENDINGS
 ANNOTATIONS = (
     "val_annotations.txt"  # Tiny-ImageNet's list of validation images: file name, class and a box in each line
 )
-_NAMED = 10  # missing classes that a message names
+_NAMED = 10  # number of missing classes that a message names
 # Pictures that a user may take for images that are read.
 _OTHER_PICTURES = frozenset(
     {
@@ -57,7 +57,7 @@ def loose_images(folder: Path) -> list[Path]:
 
 def all_images(folder: Path) -> list[Path]:
     """Return the images in the folder itself and in all its subfolders, without hidden ones."""
-    # A subfolder may be a link to another place, which `os.walk` follows only where it starts.
+    # A subfolder may be a symbolic link, which `os.walk` follows only at its starting point.
     return _with_endings(
         [*folder.iterdir(), *(path for part in visible_folders(folder) for path in _walk(part))], ENDINGS
     )
@@ -97,7 +97,7 @@ def list_images(folder: Path, only: Sequence[str] = ()) -> Listing:
 
 
 def _notes(folder: Path, members: dict[str, list[Path]], others: list[Path]) -> tuple[str, ...]:
-    """Return what a user may not expect of these class folders, with their images, and of pictures that are not read."""
+    """Return what may surprise a user about these class folders, with their images, and about pictures that are not read."""
     notes = []
     classes, empty = ([name for name in members if bool(members[name]) is full] for full in (True, False))
     if len(classes) == 1:
@@ -134,7 +134,7 @@ def _list_annotated(folder: Path, only: Sequence[str]) -> Listing:
 
 
 def _check_complete(only: Sequence[str], existing: Collection[str], missing_from: str) -> None:
-    """Refuse a choice of classes of which some do not exist: training on the others would be another experiment."""
+    """Refuse a choice of classes if some do not exist: training on the others would be a different experiment."""
     missing = sorted(set(only) - set(existing))
     if missing:
         more = f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""

@@ -25,7 +25,7 @@ _PARETO_ORDER, _UNIFORM_ORDER, _KUKLEVA_ORDER, _KUKLEVA_PART = 1, 2, 3, 4
 
 
 def check_rule(rule: str) -> None:
-    """Refuse what has the form of no rule; whether the data has enough images for it is known once they are loaded."""
+    """Refuse an unknown rule; whether the data has enough images for it is checked when they are loaded."""
     found = _RULE.fullmatch(rule)
     if found is None:
         raise ValueError(f"imbalance: expected {RULES}, got {rule!r}")
@@ -76,7 +76,7 @@ def pareto(classes: int = 1000, *, k: float = 558.217, largest: int = 1280, smal
 
 
 def pareto_of(total: int, classes: int) -> list[int]:
-    """Return the counts of `pareto` with so many images in total.
+    """Return the counts of `pareto` with `total` images.
 
     >>> pareto_of(115846, 1000) == pareto(), sum(pareto_of(12205, 100))
     (True, 12205)
@@ -93,7 +93,7 @@ def pareto_of(total: int, classes: int) -> list[int]:
 
 
 def uniform(total: int, classes: int) -> list[int]:
-    """Return equal counts with so many images in total; the first ones have one more if it is not divisible.
+    """Return equal counts with `total` images; if it is not divisible, the first ones have one more.
 
     >>> uniform(12406, 10)
     [1241, 1241, 1241, 1241, 1241, 1241, 1240, 1240, 1240, 1240]
@@ -122,7 +122,7 @@ def thin(images: Source, counts: list[int], *, seed: int = 0) -> Source:
 
 
 def by_rule(images: Source, rule: str) -> Source:
-    """Thin out the classes by one of `RULES`; always to the same images.
+    """Thin out the classes by one of `RULES`; the images that are kept are always the same.
 
     exponential:100   the largest class has 100 times as many images as the smallest, in the order of the labels
     kukleva:0         the same, from 9/10 of the images, in another order of the classes for each number (Kukleva et al.)
@@ -148,9 +148,9 @@ def _kukleva(images: Source, split: int) -> Source:
 
 
 def _counts(rule: str, available: list[int]) -> list[int]:
-    """Return the number of images that a rule leaves of each class, of which so many are available."""
+    """Return the number of images of each class that a rule keeps, given how many are available."""
     name, _, argument = rule.partition(":")
-    # The papers' data sets are balanced; of one that is not, the smallest class is the largest size all can have.
+    # The papers' data sets are balanced; otherwise, the size of the smallest class is the largest that all classes can have.
     classes, each = len(available), min(available)
     if name == "exponential":
         return exponential(classes, each, _factor(rule, argument))
@@ -168,7 +168,7 @@ def _counts(rule: str, available: list[int]) -> list[int]:
 def _assign(sizes: list[int], available: list[int], *keys: int) -> list[int]:
     """Return the sizes, largest first, by class, in a random but fixed order of the classes.
 
-    A class with too few images is left to a later, smaller size: ImageNet's classes have 732 to 1300 images.
+    A class with too few images for a size gets a later, smaller one: ImageNet's classes have 732 to 1300 images.
     """
     waiting, counts = permutation(len(available), *keys).tolist(), [0] * len(available)
     for size in sizes:

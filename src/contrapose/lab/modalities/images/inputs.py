@@ -47,7 +47,7 @@ class InputDescription:
 
     @classmethod
     def read(cls, metadata: Mapping[str, str]) -> InputDescription:
-        """Return what `metadata` described; raise ValueError if any of it is missing or is no number."""
+        """Return what `metadata` described; raise ValueError if anything is missing or not a number."""
         missing = [name for name in ("size", "resize", "mean", "std") if name not in metadata]
         if missing:
             raise ValueError(f"its metadata has no {', '.join(missing)}")
@@ -55,14 +55,14 @@ class InputDescription:
             mean, std = (tuple(float(value) for value in json.loads(metadata[name])) for name in ("mean", "std"))
             description = cls(int(metadata["size"]), int(metadata["resize"]), mean, std)
         except (ValueError, TypeError) as error:
-            raise ValueError(f"its metadata has a size, resize, mean or std that is no number ({error})") from error
+            raise ValueError(f"its metadata has a size, resize, mean or std that is not a number ({error})") from error
         if len(mean) != 3 or len(std) != 3 or not 0 < description.size <= description.resize:
             raise ValueError(f"its metadata does not describe an image: {description}")
         return description
 
     @property
     def views(self) -> Views:
-        """Views for evaluation; their augmentation is not that of the training."""
+        """Views for evaluation, without the augmentation of training."""
         return Views((Recipe(self.size, shorter=self.resize, mean=self.mean, std=self.std),))  # type: ignore[arg-type]
 
     def __str__(self) -> str:

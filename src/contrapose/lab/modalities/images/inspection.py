@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _SMALL = 1 / 4  # of the median shorter side; smaller images are outliers
 _ELONGATED = 4  # longer side divided by the shorter one, from which an image is an outlier
-_FEW = 5  # images of a class, below which it is too small
+_FEW = 5  # a class with fewer images than this is too small
 _FEW_SHARE = 1 / 10  # of the median class
 
 
@@ -54,7 +54,7 @@ class Inspection:
 
 
 def describe_files(split: Split, data: str) -> Iterator[str]:
-    """Yield what training would use of a data set and, of a folder, what is in its files; raise `BrokenFiles` for broken ones."""
+    """Yield which data training would use and, for a folder, what its files contain; raise `BrokenFiles` for broken ones."""
     yield from split.notes
     yield f"train: {_contents(split.train)}"
     yield f"test:  {_contents(split.test) if split.test is not None else 'no labelled images, so runs will have no score'}"

@@ -1,4 +1,4 @@
-"""Find the training and the test images of a folder, whichever of the usual ways it is laid out in."""
+"""Find the training and the test images of a folder, in any of the usual layouts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contrapose.lab.modalities.images.stream import Files
 from contrapose.lab.modalities.source import Split
 
 # In order of preference for evaluation. Compared in lower case: Train/ and Test/ must not become two classes.
-NO_SCORE = "so runs will have no score"  # in the note on training images without classes
+NO_SCORE = "so runs will have no score"  # for the note on training images without classes
 _PARTS = {"train": ("train", "training"), "test": ("test", "testing"), "val": ("val", "valid", "validation")}
 
 
@@ -92,7 +92,7 @@ def _list_labelled(folder: Path, only: Sequence[str], train_classes: Sequence[st
 
 
 def _ignored(folder: Path, parts: dict[str, Path]) -> tuple[str, ...]:
-    """Return a note on what is beside train/ and test/."""
+    """Return a note on other folders and files next to train/ and test/."""
     beside = [path.name + "/" for path in visible_folders(folder) if path not in parts.values()]
     beside += [path.name for path in loose_images(folder)]
     if not beside:
@@ -106,7 +106,7 @@ def _names(folders: Sequence[Path]) -> str:
 
 
 def with_held_out(split: Split, share: float) -> Split:
-    """Move a share of each training class to the test images, and say so; with a share of 0, nothing."""
+    """Move a share of each training class to the test images, with a note; a share of 0 moves nothing."""
     train = split.train
     if train.labels is None or not share:
         return split

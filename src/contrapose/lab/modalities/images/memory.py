@@ -16,9 +16,9 @@ def check_memory(needed: int, what: str, advice: str) -> None:
 
 
 def free_memory() -> int | None:
-    """Return the bytes of memory that can be used; None if the platform does not tell."""
+    """Return the bytes of memory that can be used; None if the platform does not report it."""
     try:
-        # On Linux, what the kernel would free from its caches counts as well.
+        # On Linux this includes caches that the kernel would free.
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):

@@ -11,7 +11,7 @@ PATCH = 16  # pixels
 
 
 class MoCoVisionTransformer(VisionTransformer):  # type: ignore[misc]
-    """A ViT whose patch projection keeps its random weights, which makes the training stable (Chen et al., MoCo v3, §4).
+    """A ViT whose patch projection keeps its random weights, which makes training stable (Chen et al., MoCo v3, §4).
 
     Positions are sines and cosines of the patch's row and column. Both are parameters without gradient, under torchvision's
     names: they are saved and loaded with the others, and fine-tuning may train them, as DeiT's recipe does. Images of another

@@ -1,4 +1,4 @@
-"""Samples of a labelled data set in which every class has its share; always the same ones for the same labels."""
+"""Stratified samples of a labelled data set; always the same ones for the same labels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LIMIT, _HOLD_OUT = 1, 2
 def sample(labels: Tensor | None, total: int, count: int) -> Tensor:
     """Return the indices of `count` of `total` samples in ascending order; each class keeps its share, at least one sample.
 
-    If there are fewer samples than classes, the largest classes have one.
+    With fewer samples than classes, only the largest classes get one.
     """
     if labels is None:
         return permutation(total, _LIMIT)[:count].sort().values
@@ -28,7 +28,7 @@ def sample(labels: Tensor | None, total: int, count: int) -> Tensor:
 def hold_out(labels: Tensor, share: float) -> tuple[Tensor, Tensor]:
     """Return the indices of the samples that stay and of those that are held out, a share of each class.
 
-    A class of at least two samples has at least one of each; a single sample stays.
+    A class of at least two samples has at least one on each side; a single sample is not held out.
     """
     counts = [max(0, min(size - 1, max(1, round(size * share)))) for size in labels.bincount().tolist()]
     held = sample_classes(labels, counts, _HOLD_OUT).sort().values
@@ -49,6 +49,6 @@ def _shares(sizes: list[int], count: int) -> list[int]:
     by_remainder = sorted(range(len(sizes)), key=lambda c: shares[c] - quotas[c])
     for c in by_remainder[: max(0, count - sum(shares))]:
         shares[c] += 1
-    while sum(shares) > count:  # the small classes got more than their share, which the largest one gives
+    while sum(shares) > count:  # small classes got more than their share, at the expense of the largest one
         shares[shares.index(max(shares))] -= 1
     return shares

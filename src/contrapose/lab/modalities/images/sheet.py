@@ -1,4 +1,4 @@
-"""Pictures of a network's inputs: a contact sheet of a data set with the views that a training sees, and thumbnails."""
+"""Pictures of a network's inputs: a contact sheet of a data set with its training views, and thumbnails."""
 
 from __future__ import annotations
 

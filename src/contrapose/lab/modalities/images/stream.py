@@ -218,7 +218,7 @@ def whole(source: Files, recipe: Recipe, *, batch: int, workers: int, timeout: f
 
 
 def with_limit(split: Split, max_megapixels: float) -> Split:
-    """Set the size of the largest image that is read; images that are in memory already have none."""
+    """Set the size of the largest image that is read; images that are already in memory are not limited."""
     return split.map(lambda s: replace(s, max_megapixels=max_megapixels) if isinstance(s, Files) else s)
 
 
@@ -275,8 +275,8 @@ def _load(
             except StopIteration:
                 return
             except RuntimeError as error:
-                # DataLoader looks for dead workers only when its timeout expires, so its timeout is short, and ours is
-                # a number of them.
+                # DataLoader looks for dead workers only when its timeout expires, so that one is short, and ours is a multiple
+                # of it.
                 if "DataLoader timed out" not in str(error):
                     raise
                 waited += _POLL
@@ -286,13 +286,13 @@ def _load(
             waited = 0.0
             yield batch
     except UnreadableImage as error:
-        # DataLoader puts a worker's whole traceback into the message; only the line about the image is for the user.
+        # DataLoader puts a worker's whole traceback into the message; only the line about the image matters to the user.
         lines = [line for line in str(error).splitlines() if "cannot be read" in line]
         raise ValueError(lines[-1].split("UnreadableImage: ")[-1] if lines else str(error)) from None
     finally:
-        # Ends the workers now: an exception's traceback keeps this frame, and with it the iterator and its workers.
+        # Stops the workers now: an exception's traceback keeps this frame alive, and with it the iterator and its workers.
         del iterator
-        for process in processes:  # one that is stuck: it ignores the SIGTERM that DataLoader sends after five seconds
+        for process in processes:  # a stuck worker, which ignores the SIGTERM that DataLoader sends after five seconds
             if process.is_alive():
                 process.kill()
 

@@ -30,7 +30,7 @@ _KNOWN = {name: (drawing.side, drawing.training_images) for name, drawing in DRA
           "food101": (400, 75_750), "gtsrb": (40, 26_640), "oxford-pets": (350, 3_680), "rendered-sst2": (448, 6_920),
           "stanford-cars": (400, 8_144)}  # fmt: skip
 _SAMPLED = 200  # files whose headers are read
-_MANY = 10_000  # images, from which on a large network at full size is worth its time
+_MANY = 10_000  # number of images from which on a large network at full resolution pays off
 _OWN_SIZES = {"alexnet": 32, "alexnet-64": 64}
 
 
@@ -45,7 +45,7 @@ class ImageFacts:
 def suggest(settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
     """Choose views, size, encoder and batch; `chosen` has those that the user has set, and `view_count` and `accumulate`."""
     facts = _look(settings)
-    # How many images an imbalance leaves depends on the classes; the rules leave about a tenth or more.
+    # How many images an imbalance keeps depends on the classes; the rules keep about a tenth or more.
     fewest = facts.images // (10 if settings.imbalance else 1)
     new = suggest_for(facts, chosen, device, fewest=fewest)
     return Suggestion(new, facts.images, f"{facts.images:,} images of {facts.side} pixels")
@@ -137,7 +137,7 @@ def _batch(images: int, picked: Mapping[str, Any], size: int, device: torch.devi
     if device.type == "cuda" and torch.cuda.is_available():
         views = Views.named(picked["views"], picked.get("view_count", 2), size=size)
         needed = sum(_activation_bytes(picked["encoder"], recipe.size) for recipe in set(views.recipes)) * views.count
-        # Half of the memory is left to weights, the optimiser and what the allocator cannot use.
+        # Half of the memory is left for weights, the optimiser and fragmentation.
         most = min(most, torch.cuda.get_device_properties(device).total_memory // (2 * needed))
     fitting = min(most, images // (4 * picked.get("accumulate", 1)))
     return int(2 ** math.floor(math.log2(max(2, fitting))))

@@ -13,8 +13,8 @@ from contrapose.lab.modalities.source import Split
 def load_voc(folder: Path) -> Split:
     """List the images of a VOC folder with JPEGImages/ and ImageSets/Main/, trainval to train on and test to score on.
 
-    Labels are (N, classes), 1 for each class that an image shows. An object marked as difficult does not count, as in the
-    challenge, where it is neither right nor wrong: here its image is one without the class.
+    Labels are (N, classes), 1 for each class that an image shows. Objects marked as difficult are ignored: the challenge counts
+    them as neither right nor wrong, and here their image does not have the class.
     """
     # Of several years the first: sorted, because the order of a directory is arbitrary.
     years = (*sorted(folder.glob("VOC*")), *sorted(folder.glob("VOCdevkit/VOC*")))

@@ -18,7 +18,7 @@ _NUMBERED = re.compile(r"(.*?)[_-]?(\d*)")  # sentence1, negative_2
 
 
 def known_order(name: str) -> tuple[int, int] | None:
-    """Return what a known column name is sorted by: role and number; None for another name."""
+    """Return the sort key of a known column name, its role and number; None for another name."""
     match = _NUMBERED.fullmatch(name.strip().lower())
     if match is None or match[1] not in _RANK:
         return None

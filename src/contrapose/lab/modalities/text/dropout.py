@@ -1,4 +1,4 @@
-"""Dropout as an augmentation: masks that are a function of keys, so that a view of a sentence can be made again.
+"""Dropout as an augmentation: masks that are a function of keys, so that a view of a sentence can be reproduced.
 
 SimCSE's two views of a sentence differ in dropout alone. torch draws dropout masks from the generator of a device, so that they
 depend on the batch and on what was drawn before. Here each token has a key, a function of (seed, epoch, index, view), and each
@@ -50,7 +50,7 @@ class SampleDropout(nn.Module):
         mask = self.mask(width * heads)
         if mask is None:
             return weights
-        # Positions before heads: a longer batch appends numbers, and changes none.
+        # Positions before heads: in a longer batch, numbers are appended and none changes.
         factors: Tensor = mask.unflatten(-1, (width, heads)).permute(0, 3, 1, 2)
         return weights * factors.to(weights.dtype)
 
@@ -79,7 +79,7 @@ def register_attention() -> None:
     from transformers.modeling_utils import AttentionInterface
 
     def mask(*sizes: int, **options: Any) -> Tensor | None:
-        # A mask that is left out where there is no padding would read the padding back from the GPU.
+        # To leave out the mask where there is no padding, the padding would have to be read back from the GPU.
         made: Tensor | None = sdpa_mask(
             *sizes, **options | {"allow_is_bidirectional_skip": False, "allow_is_causal_skip": False}
         )

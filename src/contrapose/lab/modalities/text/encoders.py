@@ -35,7 +35,7 @@ _POOLING = re.compile(rf"\+({'|'.join(POOLINGS)})$")
 
 @dataclass(frozen=True)
 class EncoderName:
-    """An encoder's name in its parts: `hf:models/bert+mean` is a folder with a pooling of the user's choice."""
+    """The parsed name of an encoder: `hf:models/bert+mean` is a folder with a pooling of the user's choice."""
 
     base: str  # tiny, minilm, hf:PATH
     pooling: str  # a name of POOLINGS; empty: the encoder's own
@@ -102,7 +102,7 @@ def encoder(name: str, kept: Path | None = None) -> Encoder:
             model, pooling = _from_scratch(*_SCRATCH[parsed.base]), parsed.pooling or "mean"
         elif parsed.base in _CAUSAL:
             model, pooling = _causal(*_CAUSAL[parsed.base]), parsed.pooling or "last"
-        elif kept is not None:  # the folder that the run started from may be gone
+        elif kept is not None:  # the folder that the run started from may not exist any more
             model, pooling = _from_config(kept), choose_pooling(parsed.pooling, read_folder(kept, weights=False), "cls")
         else:
             assert parsed.folder is not None

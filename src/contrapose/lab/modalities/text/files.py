@@ -31,7 +31,7 @@ class TextFile:
         return self.table.path
 
     def rows(self) -> Iterator[tuple[str, ...]]:
-        """Yield one text for each column, row by row; a row that cannot be used is an error, or is skipped if so chosen."""
+        """Yield one text for each column, row by row; an unusable row is an error, or is skipped with `skip_broken`."""
         rows, empty = self._read(), True
         for number, row in rows:
             if not isinstance(row, BadLine):
@@ -60,7 +60,7 @@ class TextFile:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A checksum of the file's content and of what is read of it."""
+        """A checksum of the file's content and of which columns are read."""
         with self.path.open("rb") as file:
             digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8))
         settings = [self.table.format, self.columns, self.table.header, self.skip_broken]
@@ -93,7 +93,7 @@ def is_text_file(path: Path) -> bool:
 
 
 def open_texts(path: Path, *, columns: Sequence[str] = (), skip_broken: bool = False) -> TextFile:
-    """Open a file of texts in UTF-8; the ending of its name tells the format.
+    """Open a file of texts in UTF-8; its suffix determines the format.
 
     .txt              one text per line
     .tsv, .csv        one row per line; the first row has the names of the columns if one of them is a usual name, such as
@@ -111,7 +111,7 @@ def open_texts(path: Path, *, columns: Sequence[str] = (), skip_broken: bool = F
     table = open_table(path, lambda cells: format_of(path) in (".tsv", ".csv") and _are_names(cells, columns))
     names, first = list(table.names), table.first
     if isinstance(first, dict):
-        # A column of strings in a Parquet file may begin without one.
+        # A string column of a Parquet file may start with an empty value.
         texts = [name for name, value in first.items() if isinstance(value, str) or table.format == ".parquet"]
         names = texts + [name for name in columns if name in first and name not in texts]
         if not names:
@@ -137,14 +137,14 @@ def check_path(path: Path) -> None:
 
 
 def _are_names(cells: Sequence[str], columns: Sequence[str]) -> bool:
-    """Return whether the first row has the names of the columns: one is usual, or was asked for."""
+    """Return whether the first row is a header: one of its cells is a usual column name, or one that was requested."""
     requested = {column for column in columns if not column.isdigit()}
     return any(cell in requested or known_order(cell) is not None for cell in cells)
 
 
 def _check_numbers(texts: TextFile) -> None:
     """Refuse a column of numbers beside others: a score or an id is not a text."""
-    # Of two rows, since the first one may have names that are not recognised as such.
+    # Two rows are checked, since the first may be a header that is not recognised.
     rows = (row for _, row in islice(texts._read(), 2) if not isinstance(row, BadLine))
     for row in rows:
         for column, cell in zip(texts.columns, row, strict=True):

@@ -1,4 +1,4 @@
-"""What a folder of a sentence encoder says about itself, read without transformers."""
+"""The settings in the folder of a sentence encoder, read without transformers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _read_modules(path: Path) -> dict[str, str]:
         str(module["type"]).split(".")[-1]: str(module["path"]) for module in _read_json(path / "modules.json", [])
     }
     others = sorted(set(modules) - {"Transformer", "Pooling", "Normalize"})
-    if others:  # leaving it out would score another encoder
+    if others:  # without this module, a different encoder would be evaluated
         raise ValueError(
             f"encoder: {path} has a module {others[0]}, which contrapose does not apply; expected Transformer, Pooling and "
             "Normalize in modules.json"

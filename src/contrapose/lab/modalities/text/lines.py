@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-LONGEST = 100_000  # characters of a line; a longer one is hardly a sentence
+LONGEST = 100_000  # characters of a line; a longer one is unlikely to be a sentence
 # A character of UTF-8 takes at most 4 bytes; two more for the line end.
 _LONGEST_BYTES = 4 * LONGEST + 2
 COMPRESSIONS: Mapping[str, Callable[..., IO[Any]]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}

@@ -29,7 +29,7 @@ from contrapose.lab.modalities.text.usage import usage
 from contrapose.lab.modalities.text.views import DEFAULT_LENGTH, NO_TOKEN, TextViews
 from contrapose.lab.networks.encoder import Encoder
 
-_LONGEST = 128  # tokens: SentEval's sentences are not cut to the length of the training
+_LONGEST = 128  # tokens: SentEval's sentences are not cut to the length used in training
 KEPT = "encoder"  # folder of a run's directory: the encoder's tokenizer and configuration
 
 
@@ -75,7 +75,7 @@ class TextModality(Modality[TextViews]):
         cache = (root or Path("data")) / "tokens"
         split = load(settings, self._tokenizer(encoder, views, settings), length=views.length, cache=cache)
         assert isinstance(split.train, Sentences)
-        if views.kept is None:  # of a run that is not trained yet; other data may have other columns
+        if views.kept is None:  # only for a run that is not trained yet: other data may have other columns
             views.check_columns(split.train.columns)
         # Only the columns of a pair are compared with each other; other recipes compare first texts.
         return replace(split, train=replace(split.train, compared=1 if views.recipe == "columns" else 0))
@@ -83,7 +83,7 @@ class TextModality(Modality[TextViews]):
     def load_for_evaluation(
         self, settings: DataSettings, root: Path | None, views: TextViews, *, encoder: str
     ) -> Split:
-        """Load all of the texts; pairs are all there to measure retrieval with."""
+        """Load all of the texts; all pairs are used to measure retrieval."""
         return all_pairs(self.load(replace(settings, hold_out=0.0), root, views, encoder=encoder))
 
     def has_data(self, name: str, root: Path | None) -> bool:
@@ -91,7 +91,7 @@ class TextModality(Modality[TextViews]):
         return name in BUILT_IN
 
     def count_words(self, *sources: Source) -> list[Tensor]:
-        """Return how often each token is in each text, (N, V), where V counts the tokens that are in any text."""
+        """Return how often each token occurs in each text, (N, V), where V is the number of distinct tokens."""
         return count_tokens([source for source in sources if isinstance(source, Sentences)])
 
     def texts(self, source: Source) -> Sequence[str]:
@@ -151,9 +151,9 @@ class TextModality(Modality[TextViews]):
         """Write tokenizer, pooling and configuration of an encoder to a run's directory, unless they are there."""
         assert isinstance(encoder, Encoder)
         assert isinstance(encoder.network, Transformer)
-        if views.kept is not None:  # the tokens that the weights have learned
+        if views.kept is not None:  # the weights belong to these tokens
             return
-        # Complete or not there at all: the folder is what a resumed run reads its tokenizer from.
+        # Written atomically, because a resumed run reads its tokenizer from this folder.
         unfinished = folder / f".{KEPT}"
         write_folder(unfinished, encoder.network, tokenizer, length=views.length, weights=False)
         unfinished.replace(folder / KEPT)
@@ -209,13 +209,13 @@ class TextModality(Modality[TextViews]):
 
 
 def _kept_tokenizer(folder: Path) -> Any:
-    """Return the tokenizer that a run keeps; batch after batch needs it."""
+    """Return the tokenizer that a run keeps, cached because every batch needs it."""
     return _loaded_tokenizer(folder, (folder / "tokenizer.json").stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=4)
 def _loaded_tokenizer(folder: Path, changed: int) -> Any:
-    """Return the tokenizer of a folder. `changed`, the time of its last change, tells an old one from a new one."""
+    """Return the tokenizer of a folder. `changed`, its modification time, invalidates the cache."""
     return load_tokenizer(folder)
 
 

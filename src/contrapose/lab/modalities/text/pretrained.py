@@ -1,4 +1,4 @@
-"""Sentence encoders that others trained: local Hugging Face and sentence-transformers folders, through transformers.
+"""Sentence encoders that were trained elsewhere: local Hugging Face and sentence-transformers folders.
 
 Nothing is downloaded, and no code of a folder is executed: weights are read from safetensors only, and `trust_remote_code`
 is off.
@@ -34,7 +34,7 @@ def _mean(states: Tensor, mask: Tensor) -> Tensor:
 
 
 def _last(states: Tensor, mask: Tensor) -> Tensor:
-    """Return the state (B, T, d) of the last token of each text: with causal attention, the one that has seen all others."""
+    """Return the state (B, T, d) of the last token of each text: with causal attention, only it attends to all others."""
     places = (mask.sum(1) - 1).clamp(min=0)
     return states.gather(1, places[:, None, None].expand(-1, 1, states.shape[-1]))[:, 0]
 
@@ -167,7 +167,7 @@ def longest_input(model: Any) -> float:
 
 @contextmanager
 def loading(path: Path, library: str = "transformers") -> Iterator[None]:
-    """In this block, whatever the library cannot read becomes a ValueError that names the folder."""
+    """Turn any error of the library within this block into a ValueError that names the folder."""
     try:
         with quiet():
             yield
@@ -181,7 +181,7 @@ def loading(path: Path, library: str = "transformers") -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """In this block, transformers shows no progress bars and no warnings: what matters becomes an error above."""
+    """Hide progress bars and warnings of transformers within this block: relevant ones become errors above."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -2,7 +2,7 @@
 
 The text is what the command `pydoc` shows: docstrings of the standard library, and the language reference. Every Python
 installation has it, under the PSF licence. It differs a little between versions of Python. A pair is a sentence and the one
-that follows it, so that words in common help to find it, but do not suffice.
+that follows it, so that common words help to match them, but are not enough.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DESCRIPTION = "sentences of Python's documentation, each with the one that follo
 # Tests have few docstrings, and site-packages are not part of Python.
 _SKIPPED_FOLDERS = {"__pycache__", "dist-packages", "idle_test", "pydoc_data", "site-packages", "test", "tests"}
 _HELD_OUT = 6  # one of this many files is held out
-_FEWEST_HELD_OUT = 100  # pairs; with fewer, recall says little
+_FEWEST_HELD_OUT = 100  # pairs; with fewer, recall is not meaningful
 _WORDS = range(4, 51)  # shorter ones are headings and fragments
 _DOCSTRING = re.compile(r'"""(.*?)"""', re.DOTALL)
 _SENTENCE_END = re.compile(r"""(?<=[.!?:])\s+(?=["'(*`]?[A-Z])""")
@@ -68,7 +68,7 @@ def _language_reference() -> list[str]:
 def _docstrings(library: Path) -> Iterator[tuple[str, bool]]:
     """Yield the texts between triple quotes in the modules of a folder, and whether they are held out."""
     for folder, folders, files in os.walk(library):
-        folders[:] = sorted(set(folders) - _SKIPPED_FOLDERS)  # os.walk enters what is left in the list, in this order
+        folders[:] = sorted(set(folders) - _SKIPPED_FOLDERS)  # os.walk visits the remaining folders in this order
         for file in sorted(name for name in files if name.endswith(".py")):
             path = Path(folder, file)
             is_held_out = crc32(path.relative_to(library).as_posix().encode()) % _HELD_OUT == 0
@@ -83,7 +83,7 @@ def _neighbours(text: str, seen: set[str]) -> Iterator[tuple[str, str]]:
     for sentence in _sentences(text):
         letters = re.sub(r"[^a-z]+", " ", sentence.lower())
         if not _is_prose(sentence) or letters in seen:
-            first = ""  # what comes next is not its neighbour
+            first = ""  # the next sentence is not adjacent to this one
             continue
         seen.add(letters)
         if first:

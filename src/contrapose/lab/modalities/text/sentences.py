@@ -32,7 +32,7 @@ class Sentences:
     origin: Texts | None = None  # where the texts themselves are read again, if they are known
     rows: Tensor | None = None  # (N,) rows of the origin; None: all of them
     first_column: int = 0  # of the origin's columns
-    compared: int = 1  # column whose equal texts are no negatives of each other, if there are so many
+    compared: int = 1  # column whose equal texts are not negatives of each other, if it exists
     labels: Tensor | None = None
     classes: tuple[str, ...] = ()
     paths: Sequence[Path] = ()  # a sample is a line, and not a file
@@ -67,7 +67,7 @@ class Sentences:
         """Return the rows at these indices, in this order."""
         index = torch.as_tensor(index, dtype=torch.long)
         rows = index if self.rows is None else self.rows[index]
-        # Another content: a part of a file is not the file.
+        # A different fingerprint, since a part of a file is not the file.
         return replace(self, tokens=self.tokens[index], rows=rows, content="")
 
     def column(self, number: int) -> Sentences:
@@ -103,7 +103,7 @@ class TokenReader:
     views: ViewMaker
     device: torch.device
     padding: int
-    resident: Tensor | None  # the tokens, if all are on the device, with NO_TOKEN where there is none
+    resident: Tensor | None  # the tokens, if all are on the device; NO_TOKEN in place of padding
 
     def train(self, batches: Sequence[list[int]], *, seed: int, epoch: int) -> Iterator[list[Tensor]]:
         """Yield the views of each batch of indices."""
@@ -128,14 +128,14 @@ def _without_padding(tokens: Tensor, padding: int) -> Tensor:
 
 
 def _trim(rows: Tensor) -> Tensor:
-    """Cut columns of padding that all rows (B, C, L) share: the longest text of a batch decides its time."""
+    """Remove trailing padding that all rows (B, C, L) share: the longest text of a batch determines its time."""
     if rows.is_cuda:  # reading the length back would wait for the GPU, which pads faster than that
         return rows
     return rows[..., : max(1, int((rows != NO_TOKEN).sum(-1).max()))]
 
 
 def count_tokens(sources: Sequence[Sentences]) -> list[Tensor]:
-    """Return how often each token is in the first text of each row, (N, V), where V counts the tokens that are in any text."""
+    """Return how often each token occurs in the first text of each row, (N, V), where V is the number of distinct tokens."""
     tokens = [source.tokens[:, 0] for source in sources]
     padding = sources[0].tokenizer.pad_token_id
     vocabulary, rows = torch.unique(torch.cat(tokens), return_inverse=True)

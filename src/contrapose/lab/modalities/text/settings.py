@@ -2,7 +2,7 @@
 
 from contrapose.lab.modalities.modality import Settings
 
-# What SimCSE compares, with the catalogue's values for it.
+# SimCSE's loss, with the catalogue's values for it.
 TEXT_SETTINGS: Settings = {
     "modality": "text",
     "framework": "simcse",
@@ -11,7 +11,8 @@ TEXT_SETTINGS: Settings = {
     "schedule": "linear",
     "warmup": 0.25,
 }
-# Seconds on a CPU: first sentences of the built-in pairs, and the last step, unless the user gives pairs that choose the best.
+# Takes seconds on a CPU: the first sentences of the built-in pairs, and the last step's weights, unless the user gives
+# development pairs.
 SMOKE_TEXT: Settings = {
     "data": "pydoc", "limit": 128, "views": "dropout", "encoder": "tiny", "optimiser": "adamw", "lr": 5e-4, "schedule": "cosine",
     "warmup": 0.0, "weight_decay": 0.0, "epochs": 2, "epoch_slices": 1, "batch": 32, "precision": "fp32", "knn_every": 2,

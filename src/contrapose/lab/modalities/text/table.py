@@ -17,7 +17,7 @@ class Table:
 
     path: Path
     format: str  # a key of `FORMATS`
-    first: Record  # the first record that can be read: it tells the columns
+    first: Record  # the first readable record, from which the columns are known
     header: bool  # whether the first record has the names of the columns
 
     @property
@@ -63,13 +63,13 @@ def open_table(path: Path, are_names: Callable[[Sequence[Any]], bool], *, format
 
 
 def no_text(cell: object, column: str) -> BadLine:
-    """Return that a cell has something else than a text."""
+    """Return the problem of a cell that is not a text."""
     value = "no text" if cell is None else f"{type(cell).__name__} instead of a text"
     return BadLine(f"has {value} in column {column!r}")
 
 
 def row_error(path: Path, number: int, broken: BadLine, *, others: int) -> ValueError:
-    """Return the error for the first row of a file that cannot be used, of which there are `others` more."""
+    """Return the error for the first unusable row of a file, which mentions `others` more."""
     line = "row" if format_of(path) == ".parquet" else "line"
     also = f", and {others:,} more {line}{'' if others == 1 else 's'} cannot be used either" if others else ""
     them = "them" if others else "it"

@@ -26,7 +26,7 @@ from contrapose.validate import check_count, check_directory
 Block = NDArray[np.int32]  # tokens (n, C, l) of consecutive rows, padded to the longest of them
 _IDS_ONLY = {"return_attention_mask": False, "return_token_type_ids": False}
 _ROWS = 4096  # of a block
-_FORMAT = 1  # part of a cache file's name; raise it when the same texts shall give other tokens
+_FORMAT = 1  # part of a cache file's name; raise it when the same texts give different tokens than before
 
 
 class Texts(Protocol):
@@ -87,7 +87,7 @@ def text_lengths(tokens: Tensor, pad: int) -> Tensor:
 
 
 def _tokenise_blocks(texts: Texts, tokenizer: Any, length: int) -> Iterator[Block]:
-    total = -(-len(texts) // _ROWS)  # counting also refuses a broken row before the long work
+    total = -(-len(texts) // _ROWS)  # counting also reports a broken row before the slow part
     rows = texts.rows()
     with progress_bar("tokenise", total) as advance:
         while block := list(islice(rows, _ROWS)):
@@ -124,7 +124,7 @@ def _write(file: Path, blocks: Iterator[Block], pad: int) -> None:
         spool.seek(0)
         shape = (sum(rows for rows, _, _ in shapes), shapes[0][1], max(length for _, _, length in shapes))
         try:
-            # Not written through a memory map: on a full disk that ends the process without a message.
+            # Not written through a memory map, which would kill the process without a message on a full disk.
             with temporary.open("wb") as out:
                 header = {"descr": "<i4", "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_1_0(out, header)
@@ -145,7 +145,7 @@ def _read(file: Path, columns: int, length: int, vocabulary: int) -> Tensor | No
         return None
     if tokens.dtype != np.int32 or tokens.ndim != 3 or tokens.shape[1] != columns or tokens.shape[2] > length:
         return None
-    # Damaged bytes would be tokens that the encoder does not have, and an obscure error on a GPU.
+    # Damaged bytes could be tokens that the encoder does not have, and cause an obscure error on a GPU.
     if tokens.size == 0 or tokens.min() < 0 or tokens.max() >= vocabulary:
         return None
     return torch.from_numpy(tokens)

@@ -61,7 +61,7 @@ class TextViews:
         return [torch.stack(views)]
 
     def check_columns(self, columns: int) -> None:
-        """Refuse another number of columns than views, or a single one, if columns are the views."""
+        """If columns are the views, refuse a single column, or a number that differs from that of the views."""
         if self.recipe != "columns":
             return
         if columns == 1:
@@ -102,7 +102,7 @@ class TextViews:
 
 
 def _delete(ids: Tensor, keys: Tensor) -> Tensor:
-    """Delete tokens of (B, L) at random, but for the first and the last of a sentence."""
+    """Delete tokens of (B, L) at random, except for the first and the last of a sentence."""
     kept = uniform(keys, ids.shape[-1], 1) >= _DELETED
     return _compact(ids, kept | _ends(ids))
 

@@ -19,7 +19,7 @@ SPECIAL_TOKENS = {
     "sep_token": "[SEP]",
     "mask_token": "[MASK]",
 }
-_RARE = 100_000  # a character that makes up less than one in so many has no token: its words are [UNK]
+_RARE = 100_000  # a character rarer than one in this many has no token: its words become [UNK]
 # The WordPiece model makes these [UNK] in any case; the trainer takes seconds for each.
 _LONG_WORD = re.compile("[A-Za-z0-9]{101,}")
 
@@ -40,7 +40,7 @@ def train_vocabulary(texts: Iterable[str], *, size: int = 8192) -> Any:
     _set_splitting(draft)
     characters = _frequent_characters(texts, draft.normalizer, most=(size - len(special)) // 2)
     # The trainer numbers the continuations (##a) in the order of a hash table, which differs from call to call, and breaks
-    # ties by these numbers. Named as special tokens, they have fixed numbers.
+    # ties by these numbers. As special tokens, they have fixed numbers.
     continuations = [f"##{character}" for character in characters if _continues_a_word(character, draft)]
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
@@ -91,7 +91,7 @@ def _continues_a_word(character: str, tokenizer: Any) -> bool:
 
 def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     """Write tokenizer.json and tokenizer_config.json."""
-    # Left over from its last call; saved, they would be the defaults of whoever loads the file.
+    # Left over from its last call; if saved, they would be the defaults for everyone who loads the file.
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
     tokenizer.save_pretrained(folder)

@@ -41,7 +41,7 @@ def _soft_maximum(negatives: Tensor, alpha: float) -> Tensor:
 
 @cache
 def _soft_maximum_trials() -> tuple[tuple[float, Tensor, Tensor], ...]:
-    """Return α, the soft maximum above the maximum, and its limit (log n)/α, of 50 rows of n similarities each."""
+    """Return α, the excess of the soft maximum over the maximum, and its bound (log n)/α, for 50 rows of n similarities."""
     trials = []
     for seed, (width, count, alpha) in enumerate(product((2, 16, 128), (2, 10, 500), _ALPHAS)):
         generator = seeded(seed // len(_ALPHAS))  # the same similarities at every α
@@ -219,7 +219,7 @@ def _corrected_slack() -> Tensor:
 
 def _show_repulsion(study: Study, results: Results) -> list[Block]:
     """Return the slack of both bounds against max fᵀμ, and the share of violations against α."""
-    # At small α or ν the slack is up to 100: the violations would not be seen at that scale.
+    # At small α or ν the slack is up to 100; violations would not be visible at that scale.
     trials = [trial for trial in _repulsion_trials() if trial.corrected < 0.5]
     example = _repulsion(*counter_example())
     scatter = Chart(

@@ -42,11 +42,11 @@ from contrapose.lab.studies.study import CIFAR100, Quantity, Row, Study, StudyDa
 from contrapose.losses import nt_xent
 from contrapose.pairs import two_views
 
-# Figure 1: the loss does not depend on which image has which place.
+# Figure 1: the loss does not change if two images swap places.
 
 
 def _swapped_losses() -> list[tuple[str, float, float]]:
-    """Return (temperature, loss, loss after two images changed places) for random embeddings."""
+    """Return (temperature, loss, loss after two images swapped places) for random embeddings."""
     generator = torch.Generator().manual_seed(0)
     z1, z2 = (torch.randn(8, 4, generator=generator, dtype=torch.float64) for _ in range(2))
     order = torch.tensor([5, 1, 2, 3, 4, 0, 6, 7])

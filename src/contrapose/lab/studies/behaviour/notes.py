@@ -1,4 +1,4 @@
-"""What many studies of Wang & Liu have in common: where the paper is silent or wrong, and what remains different here."""
+"""Notes that many studies of Wang & Liu share: what the paper does not say or gets wrong, and what remains different here."""
 
 from __future__ import annotations
 

@@ -59,13 +59,13 @@ def _has_100_classes(results: Results) -> tuple[bool, str]:
     return len(set(IMAGENET100)) == 100, f"{len(set(IMAGENET100))} different ids"
 
 
-# Equation 6: what a row learns is its accuracy after training, against that before.
+# Equation 6: what a row learns is its accuracy after training minus that before.
 
 _TRIPLET, _CONTRASTIVE = "triplet, margin 0", "contrastive τ = 0.2"
 
 
 def _gains(row: str, *, at_most: float = math.inf, more_than: float = -math.inf) -> Claim:
-    """Claim that training changes the accuracy of a row by at most, or by more than, so many points."""
+    """Claim that training changes the accuracy of a row by at most, or by more than, `points` points."""
 
     def decide(results: Results) -> tuple[bool | None, str]:
         gains, evidence = [], []

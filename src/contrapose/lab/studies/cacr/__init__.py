@@ -6,7 +6,7 @@ Small data sets, long tails, MoCo, and variants of the objective. A new study is
     printed           the numbers of the paper's tables
     methods           losses and settings of its methods, its data sets, and functions that make rows of them
     figures           studies of the figures
-    queries           what figures 6 and 7 show of one query
+    queries           what figures 6 and 7 show about one query
     tables            studies of the tables of CIFAR and STL-10
     imagenet_tables   studies of the tables of ImageNet
     transfer          the study of Table 6

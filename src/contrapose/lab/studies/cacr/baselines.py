@@ -1,6 +1,6 @@
 """The methods that CACR's tables of ImageNet compare it with: their settings on ImageNet, and on CIFAR-10 in its place.
 
-Chen & He (SimSiam) made most of the numbers that Tables 4, 7 and 16 print of them, by the methods' own settings.
+Most of their numbers in Tables 4, 7 and 16 come from Chen & He (SimSiam), who used the methods' own settings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _OF_THE_TABLE = ("data", "epochs", "knn")
 
 @dataclass(frozen=True)
 class Baseline:
-    """A method, by the name of its presets METHOD/imagenet and METHOD/cifar10, and what its rows change of them."""
+    """A method: the name of its presets METHOD/imagenet and METHOD/cifar10, and what its rows change in them."""
 
     method: str
     changes: Settings = field(default_factory=dict)  # on ImageNet
@@ -38,7 +38,7 @@ class Baseline:
 
 
 def _with_batch(method: str, batch: int) -> Settings:
-    """Return a batch size, and the learning rate of the method's preset in proportion to it."""
+    """Return a batch size, and the learning rate of the method's preset scaled in proportion to it."""
     known = baseline_settings(method, "imagenet")
     return {"batch": batch, "lr": known["lr"] * batch / known["batch"]}
 
@@ -49,7 +49,7 @@ _BYOL_LENGTHS = {100: (0.45, 1e-6, 0.99), 300: (0.3, 1e-6, 0.99), 1000: (0.2, 1.
 
 
 def byol_settings(epochs: int) -> Settings:
-    """Return what BYOL changes with the number of epochs; between two published lengths, that of the longer one.
+    """Return the settings of BYOL that depend on the number of epochs; between two published numbers, those of the larger.
 
     >>> byol_settings(800)["momentum"]
     0.996
@@ -73,5 +73,5 @@ BASELINES: Mapping[str, Baseline] = {
     "FNC (multi-crop)": Baseline("fnc", _ALL_ANCHORS, _ALL_ANCHORS),
     "SimCLRv2": Baseline("simclr-v2"),
 }
-# The methods without negatives of Tables 4, 7 and 16, as far as a table has them.
+# The methods without negatives in Tables 4, 7 and 16; not every table has all of them.
 WITHOUT_NEGATIVES = ("Barlow Twins", "SimSiam", "SwAV", "SwAV (multi-crop)", "BYOL")

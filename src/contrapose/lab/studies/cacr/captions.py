@@ -27,7 +27,7 @@ _RECALLS = tuple(
     for name, direction in {"image → text": "image_to_text", "text → image": "text_to_image"}.items()
     for k in (1, 5, 10)
 )
-# From scratch, as in the paper; networks and images have the size of the data.
+# From scratch, as in the paper; the sizes of networks and images suit the data.
 _SMALL: Settings = {
     "stream": False, "views": "captions", "size": 112, "encoder": "resnet18", "text_encoder": "clip-small", "text_length": 32,
     "width": 512, "batch": 256, "lr": 3e-4, "warmup": 5.0, "epochs": 60,

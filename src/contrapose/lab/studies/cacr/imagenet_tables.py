@@ -1,4 +1,4 @@
-"""Studies of the tables of ImageNet of the CACR paper, and of transfer from it."""
+"""Studies of the CACR paper's tables on ImageNet, and on transfer from it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from contrapose.lab.training.presets import moco_v3_settings
 
 
 def _gains_with_epochs(results: Results) -> tuple[bool | None, str]:
-    """Decide whether accuracy rises with the number of epochs: each is a "data set" of Table 16."""
+    """Decide whether accuracy rises with the number of epochs; each number is a "data set" of Table 16."""
     means = [results.cell(CACR_K4, "", data_set).mean for data_set in results.sets]
     measured = [value for value in means if not math.isnan(value)]
     evidence = ", ".join(f"{value:.2f}" for value in measured) or "nothing"
@@ -53,7 +53,7 @@ _MOCO_V2 = (
     "Table 15's with MoCo v2; §C.2 says MoCo v3, which the authors' code has with batches of 4096."
 )
 
-# Table 4 prints what the methods of Table 16 have after the most epochs there.
+# Table 4 prints the numbers of Table 16 after its largest number of epochs.
 _EPOCHS4 = {name: {"epochs": 800} for name in ("BYOL", "SwAV", "SwAV (multi-crop)", "SimSiam", "MoCov2")}
 _LENGTHS16 = {f"{epochs} epochs": epochs for epochs in printed.TABLE16_EPOCHS}
 _SECONDS17 = {name: seconds for name, *_, seconds in printed.TABLE17}
@@ -156,7 +156,7 @@ IMAGENET_TABLES = (
         rows=method_rows(
             list(_LENGTHS16),
             printed.TABLE16,
-            # The row itself has those of 100 epochs.
+            # The row itself has the settings for 100 epochs.
             changes_on={"BYOL": {name: byol_settings(epochs) for name, epochs in _LENGTHS16.items() if epochs > 100}},
         ),
         quantities=LINEAR_IMAGENET,

@@ -16,7 +16,7 @@ from contrapose.lab.training import PRESETS
 
 CIFAR_PRESET, MOCO_PRESET = "cacr/cifar10", "cacr/moco-imagenet"
 # Values that the paper tunes for each data set: t⁻ with one positive and with four, and the class prior τ⁺ of HN-CL; and MoCo
-# v3's temperature, which depends on the encoder. The first data set's are those of any other.
+# v3's temperature, which depends on the encoder. Any other data set has the values of the first.
 LOSS_VALUES = {
     "CIFAR-10": {"k1": 2.0, "k4": 0.9, "plus": 0.1, "tau": 1.0},
     "CIFAR-100": {"k1": 3.0, "k4": 2.0, "plus": 0.05},
@@ -66,7 +66,7 @@ CACR_MULTI_CROP = "CACR (multi-crop)"
 # As in the authors' code, which has MoCo v3 only: two views, and with multi-crop eight local ones.
 CACR_MOCO_V3: Settings = {"loss": "cacr_moco_v3(temperature={tau})"}
 LOCAL_CROPS = {CACR_MULTI_CROP: 8, **{name: baseline.local_crops for name, baseline in BASELINES.items()}}
-# The methods of Tables 4, 5, 7, 16 and 18. What is not pretrained shares MoCo v2's run, for its network.
+# The methods of Tables 4, 5, 7, 16 and 18. Rows without pretraining share MoCo v2's run, whose network they use.
 _METHODS: Mapping[str, Settings] = {
     "SimCLR": _SIMCLR,
     "MoCov2": MOCO_METHODS[CL],
@@ -123,8 +123,8 @@ def imagenet(name: str = "ImageNet-1K", data: str = "imagenet", **changes: Any) 
 
 IMAGENET100 = imagenet("ImageNet-100", "imagenet100", classes="imagenet100", batch=128)
 
-# A quarter or half of the epochs, and the milestones with them. The small scale has the printed epochs except where a run
-# would take more than six minutes on one GPU.
+# A quarter or half of the epochs, with the milestones scaled accordingly. The small scale has the printed epochs except where a
+# run would take more than six minutes on one GPU.
 SHORT_SCALE: Settings = {"epochs": 50, "milestones": (39, 42, 46)}
 HALF_SCALE: Settings = {"epochs": 100, "milestones": (78, 85, 92)}
 # CIFAR-10 in place of ImageNet: a small ResNet, and a queue that its 50,000 images fill often enough. 50 epochs, since four
@@ -234,10 +234,10 @@ def method_rows(
 
 
 def _small_settings(name: str, *, changed: bool) -> Settings:
-    """Return what a method has on CIFAR-10 in place of ImageNet; without settings of its own, the study's are enough."""
+    """Return a method's settings on CIFAR-10, which replaces ImageNet; without its own, those of the study are used."""
     if name in BASELINES:
         return {**BASELINES[name].small_settings, "epochs": SMALL_SCALE_IMAGENET["epochs"]}
-    # A row's own settings would win over those of the study at these scales.
+    # A row's own settings would override those of the study at these scales.
     return SMALL_SCALE_IMAGENET if name == "SimCLR" or changed else {}
 
 

@@ -1,4 +1,4 @@
-"""What many studies of CACR have in common: where the paper is silent, and what remains different here."""
+"""Notes that many studies of CACR share: what the paper does not say, and what remains different here."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from contrapose.lab.studies.study import Study
 
 _CMC = "The paper does not give CMC's temperature: it is CL's 0.19."
 _HARD_NEGATIVE = "The paper does not give τ⁺ of HN-CL: it is 0.1, on CIFAR-100 0.05, on ImageNet 0.01."
-_SCHEDULE = 'The learning rate falls by a cosine; the paper has "a cosine scheduler … at epoch 120 and epoch 160".'
+_SCHEDULE = 'The learning rate follows a cosine; the paper has "a cosine scheduler … at epoch 120 and epoch 160".'
 _STL = (
     "On STL-10 training has the unlabelled images too, 105,000 in all, as in the authors' code; the paper says the training "
     "set."
 )
-_LAST_EPOCH = "The probe's last epoch counts; the authors' code prints the best one."
+_LAST_EPOCH = "We report the probe's last epoch; the authors' code prints the best one."
 _SIMCLR = "SimCLR is trained with its own settings (LARS, batches of 4096), and evaluated as the other rows."
 # As in the appendices of their paper.
 _REPRODUCED = (
@@ -22,8 +22,8 @@ _REPRODUCED = (
 _BASELINES = (
     "BYOL, Barlow Twins, SimSiam and SwAV have their authors' settings, in the batches of Table 4 and in bf16: those of "
     "`contrapose train --preset METHOD/imagenet`, with a learning rate in proportion to the batch for Barlow Twins and SimSiam; "
-    "those of SwAV's scripts for batches of 4096; and those of BYOL for 100, 300 or 1000 epochs, of which the next longer one "
-    "counts."
+    "those of SwAV's scripts for batches of 4096; and those of BYOL for 100, 300 or 1000 epochs, of which we use the next "
+    "longer one."
 )
 _FNC = (
     "FNC with multi-crop has its authors' settings, and ten views of full size that are all anchors, as in their code; but no "

@@ -11,7 +11,7 @@ TABLE8 = {
     "CIFAR-100": (55.41, 55.31, 55.87, 56.52, 58.64, 59.41),
     "STL-10": (83.89, 84.43, 83.27, 84.51, 84.50, 85.59),
 }
-# Tables 2 and 8 print the same numbers on regular CIFAR, but for a misprint in Table 2: see the study's note.
+# Tables 2 and 8 print the same numbers on regular CIFAR, except for a misprint in Table 2: see the study's note.
 TABLE2 = {
     "CIFAR-10": TABLE8["CIFAR-10"],
     "CIFAR-100": TABLE8["CIFAR-100"],

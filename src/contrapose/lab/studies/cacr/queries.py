@@ -1,4 +1,4 @@
-"""What the report shows of queries with their positives and negatives (Figures 6 and 7 of the CACR paper), and its claims."""
+"""Report blocks and claims about queries with their positives and negatives (Figures 6 and 7 of the CACR paper)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ STEP_DIFFERENCE = "Ours is a whole step with augmentation and optimiser; the pap
 def is_slower(slow: str, fast: str, *, at_most: float | None = None) -> Claim:
     """Claim that a step of row `slow` takes longer than one of `fast`; or, with `at_most`, no more than that many times.
 
-    A tenth more decides nothing.
+    A difference of less than a tenth leaves it undecided.
     """
 
     def decide(results: Results) -> tuple[bool | None, str]:

@@ -1,4 +1,4 @@
-"""Studies of the tables of CIFAR and STL-10 of the CACR paper."""
+"""Studies of the CACR paper's tables on CIFAR and STL-10."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def _wins(way: str) -> Claim:
         wins = sum(ours > other for ours, other in pairs)
         means = [sum(values) / len(pairs) for values in zip(*pairs, strict=True)]
         evidence = f"above on {wins} of {len(pairs)} data sets, mean {means[0]:.1f} against {means[1]:.1f}"
-        # Three data sets of twenty decide nothing.
+        # Three of twenty data sets are too few to decide.
         return (wins >= 0.75 * len(pairs) if len(pairs) >= len(_HEADINGS) / 2 else None), evidence
 
     return computed_claim(f"CACR is above MoCov3 on three of four data sets, {way}", decide)
@@ -77,8 +77,8 @@ TABLE6 = Study(
     differences=(
         "Learning rate and weight decay are chosen from 6 × 4 values on one of the five shots of each class; ELEVATER refines "
         "the weight decay further, and holds out a fifth of the shots at random.",
-        "The learning rate falls by a cosine schedule, with plain momentum; ELEVATER's is constant, with Nesterov's.",
-        "The last epoch counts; ELEVATER takes the best one on the test images.",
+        "The learning rate follows a cosine schedule, with plain momentum; ELEVATER's is constant, with Nesterov momentum.",
+        "We report the last epoch; ELEVATER takes the best one on the test images.",
         "Caltech101 and EuroSAT have no test images in torchvision: a fifth of each class is held out.",
         "PatchCamelyon, FER2013, KITTI, HatefulMemes and RESISC45 are not downloaded: they are given as class folders.",
     ),

@@ -28,7 +28,7 @@ Curve = tuple[Tensor, Tensor]  # s and τ(s) of one half
 
 
 def _half(end: int, delta_k: float, constant: float) -> Curve:
-    """Return the solution for s < 0 (end = -1) or s > 0 (end = 1) where the temperature is positive; maybe nowhere."""
+    """Return the solution for s < 0 (end = -1) or s > 0 (end = 1) where the temperature is positive; this may be empty."""
     s = end * _DISTANCES
     inside = delta_k * s + constant
     s = s[inside > 1] if end > 0 else s[(inside > 0) & (inside < 1)]

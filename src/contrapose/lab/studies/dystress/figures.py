@@ -91,7 +91,7 @@ def _training_separates(results: Results) -> tuple[bool | None, str]:
 _RANGES = ((0.07, 0.1), (0.07, 0.2), (0.07, 0.5), (0.1, 0.2), (0.1, 0.5), (0.2, 0.2), (0.2, 0.5))
 _RANGE_LOSSES = {f"{low:g}–{high:g}": cosine_loss(low, high) for low, high in _RANGES}
 _RANGE_ROWS = tuple(
-    # The default range is not given explicitly, so that its run is that of the other tables.
+    # The default range is not given explicitly, so that its run is shared with the tables.
     Row(name=name, changes={"loss": "dystress" if limits == (0.07, 0.2) else loss}, x=limits)
     for limits, (name, loss) in zip(_RANGES, _RANGE_LOSSES.items(), strict=True)
 )

@@ -25,7 +25,7 @@ def cosine_loss(low: float, high: float, shift: float | None = None) -> str:
     return f"dystress(temperature=cosine({low:g}, {high:g}{shifted}))"
 
 
-# Methods without negatives, by their name in the tables, with those of their presets. Table 8 prints widths in brackets.
+# Methods without negatives: their names in the tables, and those of their presets. Table 8 prints widths in brackets.
 _LIGHTLY_BASELINES = {"BYOL": "byol", "Barlow Twins": "barlow-twins", "VICReg": "vicreg"}
 _TABLE8_BASELINES = {
     "Barlow Twins (2048)": "barlow-twins",
@@ -39,7 +39,7 @@ _TABLE8_BASELINES = {
     "BYOL (4096)": "byol",
 }
 _TABLE9_BASELINES = {"DINO": "dino", "W-MSE": "w-mse"}
-# A quarter of the epochs, and W-MSE's milestones with them.
+# A quarter of the epochs, with W-MSE's milestones scaled accordingly.
 _SHORT_SETTINGS: Mapping[str, Settings] = {"W-MSE (256)": {"milestones": (38, 44)}}
 _BASELINES = {**_LIGHTLY_BASELINES, **_TABLE8_BASELINES, **_TABLE9_BASELINES}
 
@@ -102,7 +102,7 @@ SHIFT_METHODS: Mapping[str, Settings] = {
 
 # Data sets.
 LONG_TAIL = "exponential:100"
-# Evaluated in each epoch, of which the authors' code reports the best.
+# Evaluated in each epoch; the authors' code reports the best.
 CIFAR_SETS = tuple(replace(regular, changes={"knn_every": 1}) for regular in (CIFAR10, CIFAR100))
 CIFAR_LT_SETS = tuple(
     StudyData(name=f"{regular.name}-LT", data=regular.data, changes={"imbalance": LONG_TAIL}) for regular in CIFAR_SETS
@@ -180,13 +180,13 @@ OLD_DCL_NOTE = (
     "methods as they were published are rows of their own, without a printed number."
 )
 SELF_PAIRS = (
-    "The authors' code counts each image's pair with itself too, which raises U by about 0.002 on 10,000 images; ours has "
-    "distinct pairs.",
+    "The authors' code counts each image's pair with itself too, which raises U by about 0.002 on 10,000 images; ours "
+    "counts distinct pairs.",
 )
 TOLERANCE_PAIRS = (
     *SELF_PAIRS,
-    "It divides tolerance by a tenth of all pairs, which is right for ten balanced classes only; ours divides by the number "
-    "of pairs of one class.",
+    "It divides tolerance by a tenth of all pairs, which is correct only for ten balanced classes; ours divides by the "
+    "number of pairs of one class.",
 )
 NOISE_NOTE = "DySTreSS on CIFAR-10 is 85.68, 85.83 or 85.85 in different tables of the paper: noise of ±0.2."
 
@@ -197,12 +197,12 @@ def method_rows(
     sets: Sequence[StudyData],
     table: Mapping[str, Sequence[float | None]],
 ) -> tuple[Row, ...]:
-    """Return a row for each method of a table. Its numbers go set by set, and within a set quantity by quantity."""
+    """Return a row for each method of a table. The printed numbers are ordered by data set, then by quantity."""
     columns = [column(quantity.name, study_data.name) for study_data in sets for quantity in quantities]
     rows = []
     for method, values in table.items():
         numbers = {name: value for name, value in zip(columns, values, strict=True) if value is not None}
-        # A row's own settings would win over those of the study at these scales.
+        # A row's own settings would override those of the study at these scales.
         small = settings_on_cifar(_BASELINES[method], methods[method]) if method in _BASELINES else {}
         short = _SHORT_SETTINGS.get(method, {})
         rows.append(
@@ -212,7 +212,7 @@ def method_rows(
 
 
 def transfer_rows(table: Mapping[str, Sequence[float | None]]) -> tuple[Row, ...]:
-    """Return the rows of Table 11. Those without pretraining share SimCLR's run, whose network they take."""
+    """Return the rows of Table 11. Those without pretraining share SimCLR's run, whose network they use."""
     methods = {**IMAGENET_METHODS, **dict.fromkeys(("supervised", "scratch"), IMAGENET_METHODS["SimCLR"])}
     weights = {"supervised": "supervised", "scratch": "start"}
     rows = method_rows(methods, TRANSFER_TASKS, IMAGENET, table)
@@ -220,7 +220,7 @@ def transfer_rows(table: Mapping[str, Sequence[float | None]]) -> tuple[Row, ...
 
 
 def published_dcl(*names: str) -> tuple[Row, ...]:
-    """Return rows of DCL or DCLW as they were published, which the paper has no numbers of."""
+    """Return rows of DCL or DCLW as they were published, for which the paper has no numbers."""
     return tuple(Row(name=name, changes=DCL_METHODS[name]) for name in names)
 
 

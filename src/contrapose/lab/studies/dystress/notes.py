@@ -1,4 +1,4 @@
-"""What many studies of DySTreSS have in common: where the paper is silent, and what remains different here."""
+"""Notes that many studies of DySTreSS share: what the paper does not say, and what remains different here."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from contrapose.lab.studies.dystress.methods import LINEAR, LONG_TAIL
 from contrapose.lab.studies.study import Study
 from contrapose.lab.training import PRESETS
 
-_PROBE = "The paper does not describe its linear probe: it is lightly's, of which the best epoch counts."
+_PROBE = "The paper does not describe its linear probe: it is lightly's, and we report its best epoch."
 _SIMCLR = "The paper does not give SimCLR's temperature: it is lightly's, 0.5 on CIFAR and 0.1 on ImageNet."
 _RATE = "The learning rate is the paper's 0.06, with a momentum of 0.9; the authors' code has 0.2 and no momentum."
 _CIFAR100 = "CIFAR-100 is normalised with CIFAR-10's statistics, as in the authors' code."
-_LIGHTLY = "In training the learning rate falls to 0, in lightly to 0.1 % of its peak."
-_KUKLEVA = "In training the learning rate falls to 0, in the code of Kukleva et al. to 1e-6."
+_LIGHTLY = "Our learning rate decays to 0; lightly's to 0.1 % of its peak."
+_KUKLEVA = "Our learning rate decays to 0; that of Kukleva et al.'s code to 1e-6."
 _DRAW = "The class sizes are those of the authors' code; which images of a class are kept is a random draw of ours."
 
 

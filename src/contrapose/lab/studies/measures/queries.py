@@ -1,4 +1,4 @@
-"""Look at queries of a trained run: one of them with its positives and negatives, and means over many.
+"""Examine queries of a trained run: one of them with its positives and negatives, and means over many.
 
 A query is a random view of a test image, its positives are four other views of the image, and its negatives are views of
 the other images of its mini-batch, which is as large as the run's.
@@ -23,7 +23,7 @@ from contrapose.losses.parse import parse
 from contrapose.randomness import permutation
 
 POSITIVES = 4
-_EXTREMES = 4  # negatives of the largest weights that are shown, and of the smallest
+_EXTREMES = 4  # number of negatives shown: those with the largest weights, and as many with the smallest
 _QUERIES = 2048  # for means, at least one mini-batch
 
 
@@ -138,7 +138,7 @@ def _class_names(sample: Source, index: Tensor) -> list[str]:
 
 
 def _own_class(batches: QueryBatches, weights: Tensor) -> dict[str, float]:
-    """Return the mean over queries of their own class's weight per negative, times M - 1, and its standard error."""
+    """Return the mean weight of a query's negatives of its own class, times M - 1, and its standard error over queries."""
     same = batches.same_class()
     if same is None or not bool(same.any()):
         return {}

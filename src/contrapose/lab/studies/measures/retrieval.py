@@ -1,4 +1,4 @@
-"""Retrieval of the held-out pairs of a run: each pair's answer, and references without training."""
+"""Retrieval of the held-out pairs of a run: whether each pair is found, and references without training."""
 
 from __future__ import annotations
 

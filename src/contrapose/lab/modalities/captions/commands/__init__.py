@@ -1,1 +1,1 @@
-"""What the command line offers for images with captions alone: a layer of their own, above training and report."""
+"""Commands and options that exist only for images with captions: a layer of its own, above training and report."""

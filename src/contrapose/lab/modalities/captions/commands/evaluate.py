@@ -39,7 +39,7 @@ from contrapose.randomness import permutation
 from contrapose.validate import check_directory
 
 _QUERIES = 12  # captions of a sheet
-_PARTS = ("test", "val")  # of images with captions, in order of preference; without them, all images are used
+_PARTS = ("test", "val")  # splits to evaluate on, in order of preference; without them, all images are used
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ImageTextOptions:
     replaces: ClassVar[bool] = True
     zero_shot: str = ""
     """Data set whose test images are classified by the names of their classes: a name, a folder with one subfolder per class,
-    or an .npz file. Without test images, all of its images are."""
+    or an .npz file. Without test images, all of its images are classified."""
     class_names: str = ""
     """Of --zero-shot: names of the classes in the order of their labels: a text file with one name per line, or a data set
     whose names are built in, such as cifar10; empty: those of the data."""
@@ -70,8 +70,8 @@ class ImageTextOptions:
     """Of --zero-shot: prompts with {} for the name of a class, or photo ("a photo of a {}.") or imagenet-7 (the seven of CLIP's
     authors); several are averaged."""
     captions: Path | None = None
-    """Images with captions, to measure recall@1, 5 and 10 both ways: a folder with captions.tsv, or WebDataset tars. Of data
-    with parts, the images of the test set count. A run on captions has its own by default."""
+    """Images with captions, to measure recall@1, 5 and 10 both ways: a folder with captions.tsv, or WebDataset tars. If the
+    data has splits, its test images are used. A run on captions has its own by default."""
     sheet: Path | None = None
     """Page to write: some of the captions with the five images that are nearest to each, and which of them is right."""
 
@@ -89,7 +89,7 @@ class ImageTextOptions:
         """Return the scores of the model in a local folder."""
         if not self.name_tasks:
             raise ValueError("zero-shot: there is nothing to evaluate; give data with --zero-shot or --captions")
-        # Data is listed first, since a wrong name is found in less time than a model takes to load.
+        # Data is listed before the model is loaded, which takes longer: a wrong name is then reported quickly.
         tasks = self.read(common)
         model = load_image_text_model(folder)
         return {"model": str(folder), **tasks.score(Towers(model.embed_images, model.embed_texts))}
@@ -216,7 +216,7 @@ def _labelled_images(data: str, common: CommonOptions) -> Source:
     check_name(data, "zero-shot")
     split = load(data, root=common.root, hold_out=0)
     if common.skip_broken:
-        split = without_broken(split, Recipe(32))  # any size: each file is decoded to see whether it can be
+        split = without_broken(split, Recipe(32))  # any size: each file is decoded only to check that it can be read
     _print_notes(split.notes)
     images = split.held_out
     if images.labels is None:
@@ -231,4 +231,4 @@ def _beside_chance(scores: dict[str, float], chance: dict[str, float], prefix: s
 
 def _print_notes(notes: Sequence[str]) -> None:
     for note in notes:
-        print(note, file=sys.stderr)  # stdout may be for other programs to read
+        print(note, file=sys.stderr)  # stdout may be read by other programs

@@ -61,7 +61,7 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class RetrievalRow:
-    """The pictures that are nearest to a caption of one picture, which has this rank among all."""
+    """The pictures that are nearest to a caption, and the rank of the caption's own picture among all."""
 
     query: str
     matches: tuple[Match, ...]
@@ -71,7 +71,7 @@ class RetrievalRow:
 def thumbnail(image: Picture, *, side: int = _SIDE) -> bytes:
     """Return an image as a JPEG file whose longest side has at most `side` pixels.
 
-    It has no metadata: a page must not tell where a photograph was taken.
+    It has no metadata: a page must not reveal where a photograph was taken.
     """
     from PIL import Image
 

@@ -194,7 +194,7 @@ def _compute(model: Model, pictures: Pictures) -> tuple[list[int], Tensor]:
 
 
 def _read_kept(path: Path, count: int) -> tuple[list[int], Tensor] | None:
-    """Return what `_keep` wrote; None if there is none that can be read."""
+    """Return what `_keep` wrote; None if there is no readable file."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -218,9 +218,9 @@ def _keep(path: Path, index: list[int], embeddings: Tensor) -> None:
         temporary.rename(path)
         step = path.name.rpartition("-")[0]
         for other in path.parent.glob("step-*.safetensors"):
-            if other.name.rpartition("-")[0] != step:  # the run has been trained on since
+            if other.name.rpartition("-")[0] != step:  # embeddings of earlier weights
                 other.unlink(missing_ok=True)
-    except OSError as error:  # a run that may only be read can be searched all the same
+    except OSError as error:  # a read-only run can still be searched
         print(f"the next search computes the embeddings again: {path}: {error.strerror}", file=sys.stderr)
     finally:
         with suppress(OSError):

@@ -22,7 +22,7 @@ from contrapose.validate import check_known
 
 __all__ = ["RECIPES", "Recipe", "Views"]
 
-# Pixels. Local crops of the smallest views still have the 3 that a blur needs; a mistyped size would show as an error of memory.
+# Pixels. Local crops of the smallest views still have the 3 pixels that a blur needs; the limit catches a mistyped size.
 _SMALLEST, _LARGEST = 8, 1024
 
 
@@ -81,13 +81,13 @@ class Views:
         check_known("augment", augment, AUGMENTATIONS)
         own = self.recipes[0]
         recipe = Recipe(own.size, jitter=None, gray=0.0, flip=0.0, mean=own.mean, std=own.std, shorter=own.shorter)
-        # A box of the whole area with equal sides is the image itself, or the centre of one that is not square.
+        # A square box of the whole area is the image itself, or the centre of an image that is not square.
         least = own.scale[0] if smallest is None else smallest
         scale, ratio = ((least, 1.0), own.ratio) if augment == "crops" else ((1.0, 1.0), (1.0, 1.0))
         recipe = replace(recipe, scale=scale, ratio=ratio)
         if augment == "colours":
             return Views((replace(recipe, jitter=own.jitter, jitter_chance=own.jitter_chance, gray=own.gray),))
-        # The chance of a flip is kept: where a recipe has none, a mirrored image is another class (digits).
+        # The recipe's flip probability is kept: it is 0 where a mirrored image would be another class (digits).
         return Views((replace(recipe, flip=own.flip),))
 
     def evaluation_batch(self, device: torch.device) -> int:

@@ -47,7 +47,7 @@ class Recipe:
     @property
     def resized(self) -> int:
         """The shorter side of a resized test image before its centre crop: 256 for views of 224 pixels."""
-        # Up to 64 pixels without a margin: the papers' small images are evaluated whole.
+        # No margin up to 64 pixels: the papers evaluate small images without a crop.
         return self.shorter or (self.size if self.size <= 64 else round(self.size * 8 / 7))
 
     def at(self, size: int) -> Recipe:

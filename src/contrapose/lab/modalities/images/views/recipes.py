@@ -43,7 +43,7 @@ _DIGITS = Recipe(
 
 RECIPES: Mapping[str, tuple[Recipe, ...]] = {
     "insdis": (_INSDIS,),  # Wang & Liu on CIFAR; with the paper's flip, which their code lacks
-    "insdis-svhn": (replace(_INSDIS, flip=0.0),),  # a mirrored digit is no digit
+    "insdis-svhn": (replace(_INSDIS, flip=0.0),),  # a mirrored digit is not a digit
     "simclr-cifar": (_SIMCLR,),  # DySTreSS
     "simclr-64": (replace(_SIMCLR, size=64),),  # DySTreSS, Tiny-ImageNet
     "simclr-cifar-imagenet-norm": (replace(_SIMCLR, **IMAGENET),),  # Lee, CIFAR-10
@@ -78,7 +78,7 @@ RECIPES: Mapping[str, tuple[Recipe, ...]] = {
     "moco-v2-rotation": (replace(_MOCO, rotate=0.5),),
     "moco-v2-noise": (replace(_MOCO, noise=0.5),),
     "digits": (_DIGITS,),
-    # Nearly the whole image: where and how large a digit is varies little in it, so that small crops would only cost training
+    # Nearly the whole image: position and size of the digits vary little, so that small crops would only slow down training
     "digits16": (replace(_DIGITS, size=16, scale=(0.9, 1.0)),),
 }
 

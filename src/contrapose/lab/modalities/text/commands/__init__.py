@@ -1,1 +1,1 @@
-"""What the command line offers for texts alone: a layer of their own, above training and report."""
+"""Options that exist only for texts: a layer of its own, above training and report."""

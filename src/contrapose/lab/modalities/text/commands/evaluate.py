@@ -49,12 +49,12 @@ class SentenceOptions:
     transfer: Path | None = None
     """File of classification tasks: .tsv, .tsv.gz or .tsv.xz, with the columns task, split, label, text and text2."""
     pooling: str = ""
-    """Of hf:FOLDER: how the hidden states of the tokens become one vector, cls or mean; empty: as a sentence-transformers folder
-    says."""
+    """For hf:FOLDER: how the hidden states of the tokens become one vector, cls or mean; empty: as a sentence-transformers
+    folder says."""
     length: int = 0
-    """Of hf:FOLDER: number of tokens after which a text is truncated; 0: the folder's, or 128."""
+    """For hf:FOLDER: number of tokens after which a text is truncated; 0: the folder's, or 128."""
     batch: int = 64
-    """Of hf:FOLDER: texts encoded at a time."""
+    """For hf:FOLDER: texts encoded at a time."""
     seed: int = 0
     """Random seed of the folds of --transfer and of the order of its texts."""
 
@@ -63,7 +63,7 @@ class SentenceOptions:
         if not self.name_tasks:
             raise ValueError("sts: there is nothing to evaluate; give a file with --sts or --transfer")
         check_count("batch", self.batch, least=1)
-        # Files are read first, since a wrong one is found in less time than an encoder takes to load.
+        # Files are read before the encoder is loaded, which takes longer: a wrong file is then reported quickly.
         tasks = self.read()
         encoder = load_sentence_encoder(folder, pooling=self.pooling, length=self.length)
         settings = {"encoder": str(folder), "pooling": encoder.pooling, "length": encoder.length}
@@ -113,7 +113,7 @@ class SentenceTasks:
 
 
 def _show(scores: dict[str, float], title: str, note: str = "") -> dict[str, float]:
-    """Print a table of scores to stderr, since stdout may be for other programs to read; return the scores."""
+    """Print a table of scores to stderr, since stdout may be read by other programs; return the scores."""
     from rich.console import Console
     from rich.table import Table
 
@@ -121,6 +121,6 @@ def _show(scores: dict[str, float], title: str, note: str = "") -> dict[str, flo
     table.columns[1].justify = "right"
     for name, score in scores.items():
         table.add_row(name, f"{score:.2f}" if abs(score) >= 10 else f"{score:.3f}")
-    # Lines of their own: a title of the table would be wrapped to its width.
+    # Printed separately: as the table's title, they would be wrapped to its width.
     Console(file=sys.stderr, highlight=False).print(title, table, *([note] if note else []), "", sep="\n")
     return scores

@@ -49,7 +49,7 @@ class LogisticRegression:
         """
         classes = int(labels.max()) + 1
         shape = (len(train), penalty.shape[1], features.shape[1] + 1, classes)
-        # The problem is convex, so that zeros are as good a start as random values.
+        # The problem is convex, so zeros are as good an initialisation as random values.
         weights = features.new_zeros(shape, requires_grad=True)
         optimiser = torch.optim.Adam([weights], lr=self.lr)
         # A generator of the CPU: the order is the same on every device.
@@ -60,7 +60,7 @@ class LogisticRegression:
             for _ in range(self.passes):
                 self._train_pass(weights, optimiser, features, labels, train, penalty, generator)
             accuracy = held_out_accuracy(weights.detach(), features, labels, held_out)
-            better = (accuracy > best.accuracy) & (waited < self.patience)  # a classifier that stopped stays as it is
+            better = (accuracy > best.accuracy) & (waited < self.patience)  # a stopped classifier is not changed
             waited = torch.where(better, 0, waited + 1)
             best = Classifiers(
                 torch.where(better[..., None, None], weights.detach(), best.weights),
@@ -80,7 +80,7 @@ class LogisticRegression:
         penalty: Tensor,
         generator: torch.Generator,
     ) -> None:
-        """Take one pass over the training rows of each fold, in an order of its own."""
+        """Take one pass over the training rows of each fold, each in its own order."""
         for rows in _random_order(train, generator).split(self.batch_size, dim=1):
             loss = _losses(weights, features[rows], labels[rows], train.gather(1, rows))
             # Half the squares, with the bias: the gradient is that of Adam's weight_decay.
@@ -115,7 +115,7 @@ def _losses(weights: Tensor, batch: Tensor, labels: Tensor, valid: Tensor) -> Te
 def _random_order(train: Tensor, generator: torch.Generator) -> Tensor:
     """Return a random order of each fold's training rows, (F, largest number of them).
 
-    A fold with fewer rows ends with rows that are not its own; `train` tells them apart.
+    The order of a fold with fewer rows ends with rows of other folds; `train` marks its own.
     """
     keys = torch.rand(train.shape, generator=generator).to(train.device)
     return keys.masked_fill(~train, 2.0).argsort(1)[:, : int(train.sum(1).max())]

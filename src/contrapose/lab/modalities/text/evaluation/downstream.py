@@ -1,4 +1,4 @@
-"""STS and SentEval after training, on files of the user or on small sets that are made of a run's own texts."""
+"""STS and SentEval after training, on the user's files or on small sets generated from a run's own texts."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class RecordedSTS:
         if not Path(argument).is_file():
             raise ValueError(f"record: {argument} does not exist; expected a file of scored sentence pairs")
         if not self.score(argument):
-            raise ValueError(f"record: {argument} has no pairs of split dev, which are scored during a training")
+            raise ValueError(f"record: {argument} has no pairs of split dev, which are scored during training")
 
     def score(self, argument: str) -> str:
         """Return the name of the first task, such as stsb_dev; empty without pairs of split dev."""
@@ -36,7 +36,7 @@ class RecordedSTS:
 
 @lru_cache(maxsize=1)
 def _dev_pairs(path: str, changed: float) -> list[SentencePair]:
-    """Return the pairs of split dev. Runs read them at every evaluation, which takes longer than their embeddings on a GPU."""
+    """Return the pairs of split dev, cached: reading them would take longer than embedding them on a GPU."""
     return [pair for pair in read_sts(Path(path)) if pair.split == "dev"]
 
 

@@ -1,4 +1,4 @@
-"""Semantic textual similarity (STS): the rank correlation of cosine similarity with scores that people gave.
+"""Semantic textual similarity (STS): the rank correlation of cosine similarity with human scores.
 
 SentEval's aggregation "all" is used, as in SimCSE and DySTreSS: the pairs of all subsets of a data set are ranked together. The
 mean of the subsets' correlations, which other papers report, is a different number.
@@ -27,7 +27,7 @@ _POSITIVE = 4.0  # SimCSE: STS-B pairs with a score higher than this are positiv
 
 
 class SentencePair(NamedTuple):
-    """Two sentences, and how similar people found them."""
+    """Two sentences, and the human score of their similarity."""
 
     dataset: str
     subset: str
@@ -38,7 +38,7 @@ class SentencePair(NamedTuple):
 
     @property
     def task(self) -> str:
-        """Return the name of the score that this pair is part of, such as sts12 or stsb_dev; empty for training pairs."""
+        """Return the name of the score that this pair contributes to, such as sts12 or stsb_dev; empty for training pairs."""
         return f"{self.dataset.lower()}{_SUFFIXES[self.split]}" if self.split in _SUFFIXES else ""
 
 

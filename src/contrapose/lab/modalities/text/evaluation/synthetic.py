@@ -1,4 +1,4 @@
-"""Small sets in place of STS and SentEval, made by rule of a run's own texts, for a trial."""
+"""Small substitutes for STS and SentEval, generated from a run's own texts, for trials."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contrapose.lab.modalities.text.evaluation.sts import STS_TASKS, SentencePai
 from contrapose.lab.modalities.text.evaluation.transfer import TRANSFER_TASKS, TransferText
 
 TRIAL_TEXTS = 26  # just enough for the folds of cross-validation
-TRIAL_CLASSIFIER = LogisticRegression(max_evaluations=1)  # seconds on a CPU, which is too few for a good classifier
+TRIAL_CLASSIFIER = LogisticRegression(max_evaluations=1)  # takes seconds on a CPU, too little for a good classifier
 _SPLITS = {"sst2": ("train", "dev", "test"), "trec": ("train", "test"), "mrpc": ("train", "test")}
 
 

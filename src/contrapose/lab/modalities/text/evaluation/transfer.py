@@ -1,6 +1,6 @@
 """Transfer of sentence embeddings to classification: accuracy of logistic regression on frozen embeddings.
 
-The protocol is that of SentEval (Conneau & Kiela, 2018), implemented from its description. The data of a task decides:
+The protocol is that of SentEval (Conneau & Kiela, 2018), implemented from its description. The splits of a task decide:
 
 split all               nested cross-validation with 10 folds (MR, CR, SUBJ, MPQA)
 splits train and test   the penalty is chosen by cross-validation with 10 folds on train (TREC, MRPC)
@@ -30,7 +30,7 @@ COLUMNS = ("task", "split", "label", "text", "text2")
 TRANSFER_TASKS = ("mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc")
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
 FOLDS = 10
-_LEAST_ROWS = 12  # of a class: enough for one in each inner fold after an outer fold is taken away
+_LEAST_ROWS = 12  # rows of a class: enough for one in each inner fold after an outer fold is removed
 _SPLITS = ({"all"}, {"train", "test"}, {"train", "dev", "test"})
 
 
