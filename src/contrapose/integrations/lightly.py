@@ -78,7 +78,7 @@ class NTXentLoss(nn.Module):
     def _enqueue(self, keys: Tensor) -> None:
         keys = unit(gather(keys) if self.gather_distributed else keys).to(self.bank)
         start = int(self.bank_ptr)
-        # What does not fit before the end is dropped, and the next batch starts at the beginning, as in lightly.
+        # Rows that do not fit before the end are dropped, and the next batch starts at the beginning, as in lightly.
         kept = keys[: len(self.bank) - start]
         self.bank[start : start + len(kept)] = kept
         self.bank_ptr.fill_((start + len(kept)) % len(self.bank))

@@ -179,7 +179,7 @@ _METHODS: dict[str, Method] = {
         {"top": 10, "threshold": 0.7, "temperature": 0.1},
     ),
     "fnc_elimination": Method(
-        "candidates that look like the anchor's sample are no negatives (Huynh et al., FNC, elimination)",
+        "candidates that look like the anchor's sample are not negatives (Huynh et al., FNC, elimination)",
         fnc,
         {"form": "elimination", "top": 10, "threshold": 0.7, "temperature": 0.1},
     ),

@@ -39,7 +39,7 @@ def fnc(
     a   all of p, and all other candidates of other samples; with form="elimination", without the false negatives
 
     Without false negatives and with one positive this is `nt_xent`. With several positives all are in the sum, as in
-    `supcon`. A choice of `negatives` applies to the candidates that are no false negatives.
+    `supcon`. A choice of `negatives` applies to the candidates that are not false negatives.
 
     pairs         the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
     support       further views of the samples, (S, m, d), from which no gradient is taken; default: the anchors themselves,
@@ -71,7 +71,7 @@ def fnc(
     if not attracts:
         return finish(log_sum_exp(once, total) - positives.mean(1), reduction)
     extra = logit(found.similarities(pairs))
-    # Their number times their mean: a mean is the same whether a positive is repeated or not.
+    # The sum as number times mean: the mean is the same whether a positive is repeated or not.
     own: int | Tensor = positives.shape[1] if repeated is None else (~repeated).sum(1)
     attraction = own * positives.mean(1) + torch.where(found.are_found, extra, 0.0).sum(1)
     terms = once if in_total else torch.cat([once, extra.masked_fill(~found.are_found, -torch.inf)], 1)

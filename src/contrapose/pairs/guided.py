@@ -38,7 +38,7 @@ class Guided(Choice):
         return replace(self, anchor=self.anchor[rows], threshold=self.threshold[rows])
 
     def check_shape(self, anchors: int, candidates: int) -> None:
-        """Raise ValueError unless the guide's pairs have as many anchors and candidates."""
+        """Raise ValueError unless the guide's pairs have the same numbers of anchors and candidates."""
         if (len(self.anchor), len(self.pool)) != (anchors, candidates):
             raise ValueError(
                 f"guide: expected pairs of the same samples, {anchors} anchors and {candidates} candidates, "

@@ -41,7 +41,7 @@ class Pairs(Layout):
 
     Made by the functions of `contrapose.pairs`, which check and normalise. Exactly one of `positive_rows` and
     `positive_similarity` is given. (`cross` with several directions has anchors made of two unit
-    vectors; its pool rows are zero in one half, so that products are similarities all the same.)
+    vectors; its pool rows are zero in one half, so that products are still similarities.)
     """
 
     anchor: Tensor  # (n, d)

@@ -205,7 +205,7 @@ def similarity_weights(
 
 @triton.jit
 def softplus_and_sigmoid(x, HALF: tl.constexpr, FAST: tl.constexpr):
-    """Return log2(1 + 2^x) and 2^x / (1 + 2^x). With HALF, the first to five digits, in fewer operations."""
+    """Return log2(1 + 2^x) and 2^x / (1 + 2^x). With HALF, the logarithm has five correct digits, in fewer operations."""
     if HALF:
         e = tl.exp2(tl.minimum(x, 126.0))
         one_plus = 1.0 + e

@@ -105,10 +105,13 @@ def test_words_say_no_more_than_the_pairs() -> None:
         return [Difference(a, b, 2.0, 1.0 if a + b in clear else 3.0) for a, b in combinations("xyz", 2)]
 
     names = list("xyz")
-    assert in_words(names, found()) == "These runs cannot tell x, y and z apart"
-    assert in_words(names, found("xz", "yz")) == "x and y are ahead of z; between x and y these runs cannot tell"
-    assert in_words(names, found("xy", "xz")) == "x is ahead of y and z; between y and z these runs cannot tell"
-    assert in_words(names, found("xz")) == "x is ahead of z; between x and y, or y and z these runs cannot tell"
+    assert in_words(names, found()) == "These runs show no clear difference between x, y and z"
+    assert in_words(names, found("xz", "yz")) == "x and y are ahead of z; there is no clear difference between x and y"
+    assert in_words(names, found("xy", "xz")) == "x is ahead of y and z; there is no clear difference between y and z"
+    assert (
+        in_words(names, found("xz"))
+        == "x is ahead of z; there is no clear difference between x and y, or between y and z"
+    )
     assert in_words(names, found("xy", "xz", "yz")) == "x is ahead of y and z; y is ahead of z"
     many = [Difference(a, b, 2.0, 1.0 if a + b == "xw" else 3.0) for a, b in combinations("xyzw", 2)]
-    assert in_words(list("xyzw"), many) == "x is ahead of w; between all other pairs these runs cannot tell"
+    assert in_words(list("xyzw"), many) == "x is ahead of w; there is no clear difference between the others"

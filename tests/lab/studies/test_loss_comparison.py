@@ -36,11 +36,13 @@ def test_one_seed_prefers_no_loss() -> None:
 
 def test_several_seeds() -> None:
     text = compare_accuracies(STUDY, results_of(seeds=3, a=80.0, b=79.9, c=60.0))
-    assert text.startswith("a and b are ahead of c; between a and b these runs cannot tell (kNN accuracy on 1,000 test")
+    assert text.startswith(
+        "a and b are ahead of c; there is no clear difference between a and b (kNN accuracy on 1,000 test"
+    )
     assert "points can be chance)." in text
     few = compare_accuracies(STUDY, results_of(seeds=3, images=24, a=83.3, b=79.2, c=75.0))
     assert few.startswith(
-        "These runs cannot tell a, b and c apart (kNN accuracy on 24 test images, 3 seeds; here, diff"
+        "These runs show no clear difference between a, b and c (kNN accuracy on 24 test images, 3 seeds; here, diff"
     )
     assert compare_accuracies(STUDY, results_of()).startswith("No run has a score yet")
     assert compare_accuracies(STUDY, results_of(seeds=3, a=80.0)).startswith("Too few runs are done")

@@ -67,7 +67,7 @@ class _Evaluate:
     """Number of neighbours; 0: as in the run."""
     linear: str = ""
     """Linear probe to train on features of plain images: wang-liu, cacr, cacr-imagenet, moco-v3, moco-v3-vit,
-    dystress-imagenet, balanced-cifar or balanced-imagenet. The paper's own, on augmented images: wang-liu-flips (CIFAR),
+    dystress-imagenet, balanced-cifar or balanced-imagenet. On augmented images, as in the papers: wang-liu-flips (CIFAR),
     wang-liu-colours (SVHN), wang-liu-crops (ImageNet), and the other names with -crops."""
     augment: str = ""
     """Augment the probe's training images, differently in each epoch: crops (with flips), flips or colours; empty: as in the

@@ -96,12 +96,12 @@ def in_words(names: Sequence[str], found: Sequence[Difference]) -> str:
         for behind, ahead in groups.items()
     ]
     if not groups:
-        sentences = [f"These runs cannot tell {list_words(names)} apart"]
+        sentences = [f"These runs show no clear difference between {list_words(names)}"]
     elif len(unclear) > _MAX_NAMED_PAIRS:
-        sentences.append("between all other pairs these runs cannot tell")
+        sentences.append("there is no clear difference between the others")
     elif unclear:
         pairs = [list_words([name for name in names if name in (pair.first, pair.second)]) for pair in unclear]
-        sentences.append(f"between {', or '.join(pairs)} these runs cannot tell")
+        sentences.append(f"there is no clear difference between {', or between '.join(pairs)}")
     return "; ".join(sentences)
 
 

@@ -231,7 +231,7 @@ class Study:
         # The paper's comes first. The last one, which may be the same, has its place at the other scales.
         sets = given or [self.sets[0 if scale == "paper" else -1]]
         sets = [replace(sets[0], name=name, data=text) for name, text in sources.items()] or sets
-        if scale == "smoke":  # without its files, a run starts from scratch and ends with its last step
+        if scale == "smoke":  # without its files, a run starts from scratch and is evaluated at its last step
             sets = [replace(known, changes=without_missing_files(known.changes, paths)) for known in sets]
         return tuple(_located(known, paths) for known in sets)
 

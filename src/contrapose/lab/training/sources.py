@@ -1,7 +1,7 @@
 """Where the files of a run are: its data and initial weights, found from any working directory and after a move.
 
 data.json in the run's directory keeps the number of training images, their fingerprint, sizes and hashes of a sample of the
-files, where they were, and the working directory, from which the relative paths of run.json start. They are no part of
+files, where they were, and the working directory, from which the relative paths of run.json start. They are not part of
 run.json, so that names of runs do not depend on them.
 """
 

@@ -295,9 +295,9 @@ def sigmoid_tiles_kernel(
     """Sum log(1 + e^x) over each tile, x = scale · s/τ(s) + bias: (planes, tiles).
 
     If scale or bias are LEARNED, σ(x) · s/τ(s) and σ(x) are summed too: their gradients. With WEIGHTS, the derivative of the
-    block's sum with respect to each similarity is written to `out`, in the same pass: it does not depend on sums over the
-    rest of the matrix, as that of a softmax does. If columns are anchors, each similarity counts twice. NUMBERED: the ids of
-    row and column r are r % period.
+    block's sum with respect to each similarity is written to `out`, in the same pass: unlike that of a softmax, it does not
+    depend on sums over the rest of the matrix. If columns are anchors, each similarity counts twice. NUMBERED: the ids of row
+    and column r are r % period.
     """
     i, j = tl.program_id(0), tl.program_id(1)
     here, plane = parts + i * tl.num_programs(1) + j, tl.num_programs(0) * tl.num_programs(1)

@@ -67,7 +67,7 @@ class ReadReport:
                 )
 
     def leave_out_without_split(self) -> None:
-        """Leave out images without a split if others have one: they may be test images as well as training images."""
+        """Leave out images without a split if others have one: they may be test images."""
         self._note("images in no split (train, val or test) are left out", self._without_split())
         if self.splits:
             self.captions = {image: texts for image, texts in self.captions.items() if image in self.splits}

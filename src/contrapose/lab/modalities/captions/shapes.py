@@ -79,7 +79,7 @@ class Drawing:
 
     def _outline(self) -> list[tuple[float, float]]:
         """Return the corners of a shape other than the circle."""
-        if self.shape == "cross":  # two bars; its corners by angle, and the four inner ones at a smaller radius
+        if self.shape == "cross":  # by angle: two outer corners of each arm, and an inner one
             arm = math.atan(1 / 3)
             corners = [
                 (i * math.pi / 2 + turn, r)

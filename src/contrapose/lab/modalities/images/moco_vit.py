@@ -31,7 +31,7 @@ class MoCoVisionTransformer(VisionTransformer):  # type: ignore[misc]
                 nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias)
         nn.init.normal_(self.class_token, std=1e-6)
-        # As a linear layer of the pixels of a patch: as a convolution, its fan-out would count every pixel.
+        # Initialised as a linear layer of a patch's pixels: the fan-out of a convolution would count every pixel.
         nn.init.xavier_uniform_(self.conv_proj.weight.detach().flatten(1))
         self.conv_proj.requires_grad_(False)
         with torch.no_grad():

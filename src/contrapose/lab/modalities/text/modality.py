@@ -134,7 +134,7 @@ class TextModality(Modality[TextViews]):
         """Refuse a file of weights, which has no tokenizer."""
         if init:
             raise ValueError(
-                "init: texts start from a folder; use --encoder hf:FOLDER, such as `contrapose export` writes"
+                "init: texts start from a folder; use --encoder hf:FOLDER with a folder that `contrapose export` wrote"
             )
 
     def downstream_views(self, encoder: Encoder, views: TextViews) -> TextViews:

@@ -65,7 +65,7 @@ def parse_json(line: str) -> Record | BadLine:
         value = json.loads(line)
     except json.JSONDecodeError as error:
         return BadLine(f"is not JSON: {error.msg} (character {error.pos + 1})")
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
+    except (ValueError, RecursionError) as error:  # a number with thousands of digits, or thousands of nested brackets
         return BadLine(f"is not JSON that can be read: {error}")
     if not isinstance(value, dict | list):
         return BadLine("is neither a JSON object nor an array")

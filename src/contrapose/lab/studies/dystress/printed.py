@@ -108,7 +108,7 @@ TABLE11 = {
     "scratch": (None,) * 7,  # not in the paper
 }
 
-# STS correlations and transfer accuracies in the order of TABLE12_TASKS, which have the names of their scores. Rows:
+# STS correlations and transfer accuracies in the order of TABLE12_TASKS, which maps headings to names of scores. Rows:
 # τ_min–τ_max, Δs.
 TABLE12_TASKS = {
     "STS12": "sts12", "STS13": "sts13", "STS14": "sts14", "STS15": "sts15", "STS16": "sts16", "STS-B": "stsb",
