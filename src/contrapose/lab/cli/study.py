@@ -26,7 +26,7 @@ from contrapose.lab.studies.scales import describe_changes
 from contrapose.lab.studies.task import Task
 from contrapose.validate import check_directory, check_known, nearest
 
-# What a path should lead to, in messages.
+# What a path should point to, in messages.
 _FILES = {
     ENCODER: "a Hugging Face folder with config.json, or minilm",
     PAIRS: "a tab-separated file of scored pairs, as for `contrapose evaluate --sts`",
@@ -89,7 +89,7 @@ class _StudyOptions:
     sets: tuple[str, ...] = ()
     """Use only these data sets, named as in the report, such as "CIFAR-10, exponential"."""
     precision: str = ""
-    """fp32, bf16 or fp16 in place of the scale's. It is part of the names of the runs."""
+    """fp32, bf16 or fp16 in place of the scale's precision. It is part of the runs' names."""
     seeds: int = 1
     """Number of runs per setting, with random seeds 0, 1, …"""
     runs_dir: Path = Path("runs")
@@ -146,7 +146,7 @@ class StudyReport(_StudyOptions):
         plans = self.plans()
         run_names = {name for plan in plans for name in plan.runs(self.seeds)}
         if run_names and not any((self.runs_dir / name).is_dir() for name in run_names):
-            # Naming the data of the runs that do exist shows at once if --scale or --data is wrong.
+            # The names of the existing runs' data make it obvious if --scale or --data is wrong.
             existing_data = sorted(
                 {
                     str(RunDirectory(path).settings().get("data", ""))
@@ -196,7 +196,7 @@ def check_data_available(plans: Sequence[Plan], root: Path) -> None:
 
 
 def _describe_missing(plan: Plan, source: str, what: str, expected: str) -> str:
-    """Say that a path is wrong, or which option gives data that users must get themselves."""
+    """Return a message that a path is wrong, or that names the option for data that users must get themselves."""
     if source not in plan.study.own_names:
         return f"data: {source} does not exist; expected {expected}"
     return f"data: {what} cannot be downloaded automatically; give its path with --data {source}=PATH: {expected}"
@@ -231,7 +231,7 @@ def check_seeds(seeds: int) -> None:
 
 
 def announce_plans(plans: Sequence[Plan], seeds: int, root: Path) -> None:
-    """Print what the scale changes against the paper and, if it is long, how long the training takes by recorded runs."""
+    """Print how the scale differs from the paper and, if training is long, its estimated time, from recorded runs."""
     for plan in plans:
         if plan.study.rows:
             print(f"{plan.study.name} at the {plan.scale} scale: {describe_changes(plan)}")
@@ -245,7 +245,7 @@ def announce_plans(plans: Sequence[Plan], seeds: int, root: Path) -> None:
 def run_plans(
     plans: Sequence[Plan], seeds: int, root: Path, *, data_root: Path, jobs: int | None, executor: str = "local"
 ) -> dict[str, str]:
-    """Execute all runs of some plans, with a progress display; return the reason of each failure, by name."""
+    """Execute all runs of some plans, with a progress display; return the reason for each failure, by name."""
     check_seeds(seeds)
     check_directory("runs_dir", root)
     tasks = [

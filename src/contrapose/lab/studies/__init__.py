@@ -1,8 +1,8 @@
 """Studies: every table and figure of the four papers, as a command.
 
-A study has runs, what is measured of them, the numbers that the paper prints and claims that the results decide. Each paper
-is a package; a new study is one entry of its `figures` or `tables`, and its printed numbers go to the paper's `printed`. A
-new quantity is a subclass of `measures.Evaluation`, beside the study or in `measures`. A new paper is a package with
+A study consists of runs, quantities to measure, the numbers that the paper prints, and claims that the results decide. Each
+paper is a package; a new study is one entry of its `figures` or `tables`, and its printed numbers go to the paper's `printed`.
+A new quantity is a subclass of `measures.Evaluation`, beside the study or in `measures`. A new paper is a package with
 `STUDIES`, added here and to `study.PAPERS`.
 """
 

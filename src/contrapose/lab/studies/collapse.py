@@ -20,7 +20,7 @@ _QUANTITIES = (
     ("encoder_effective_rank", "effective rank, encoder", 1),
 )
 _BATCH = "batch_feature_std"
-_MOST_CURVES = 12  # more cannot be told apart in a chart
+_MOST_CURVES = 12  # more curves cannot be distinguished in a chart
 _DEFINITIONS = (
     "Feature deviation: the standard deviation of the coordinates of unit vectors, times the square root of their number; 1 if "
     "they are spread evenly over the sphere, 0 if all are equal. Effective rank: the number of dimensions in use. Below "
@@ -89,7 +89,7 @@ def _charts(results: Results, cases: Sequence[tuple[Row, str]]) -> Iterator[Char
     """Yield a chart over epochs of each quantity with at least two points in a curve."""
     quantities = {name: heading for name, heading, _ in _QUANTITIES}
     if any(results.curve(row.name, RecordEntry(_BATCH), data_set) for row, data_set in cases):
-        # Of every epoch and not only of evaluations; older records do not have it.
+        # Recorded in every epoch and not only at evaluations; older records do not have it.
         del quantities["feature_std"]
         quantities = {
             _BATCH: "feature deviation of the embeddings that the loss takes, last batch of each epoch"

@@ -52,7 +52,7 @@ def _cell(directories: Sequence[RunDirectory], measure: Measure, epochs: int, do
     missing_data = measure.missing_data(downstream)
     for directory in directories:
         trained = directory.trained(epochs)
-        # A run may hold the same measure on other data, which the report must not show under this name.
+        # A run may hold the same measure on other data, which must not appear in this report.
         other_data = (
             measure.needs_data and isinstance(measure, Evaluation) and not measure.is_taken(directory, downstream)
         )
@@ -103,7 +103,7 @@ def section(plan: Plan, results: Results) -> Section:
     if plan.scale == "smoke" and any(isinstance(quantity.measure, LinearProbe) for quantity in study.quantities):
         notes.append(f"Linear probes have {SMOKE_PROBE_EPOCHS} epochs at the smoke scale.")
     if plan.scale == "smoke" and study.rows:
-        notes.append("The smoke scale shows that everything runs; it says nothing about the paper.")
+        notes.append("The smoke scale only shows that everything runs; it does not test the paper.")
     if plan.scale_settings:
         changed = ", ".join(f"{key} {value}" for key, value in plan.scale_settings.items())
         notes.append(f"Changed against the paper: {changed}.")

@@ -8,7 +8,7 @@
 
 Scales: `smoke` (seconds on a CPU, the built-in digits), `short` (one GPU, CIFAR-10, usually a quarter of the epochs),
 `small` (one GPU, CIFAR-10 and CIFAR-100, the printed epochs where a run then takes minutes) and `paper` (the printed
-settings). A study of sentences or of images with captions has a built-in set and the user's files in their place.
+settings). For sentences and images with captions, a built-in set and the user's files take the place of these data sets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from contrapose.lab.frameworks import FRAMEWORK_DEFAULTS, FrameworkSettings
 from contrapose.lab.modalities import Modality, modality
 from contrapose.lab.report.document import Block
-from contrapose.lab.settings import Settings as Settings  # offered here too, for the studies
+from contrapose.lab.settings import Settings as Settings  # re-exported for the studies
 from contrapose.lab.settings import rule_of
 from contrapose.lab.studies.claims import Claim
 from contrapose.lab.studies.files import data_name, needed_files, with_paths, without_missing_files
@@ -216,7 +216,7 @@ class Study:
         if scale != "paper":  # only what the user gives; without that, what is downloaded at this scale
             given = tuple(s for s in sets if s.data in paths)
             sets = given or tuple(s for s in sets if s.data in _DOWNLOADED.get(scale, ()))
-            # A study of ImageNet alone runs on CIFAR-10 in its place, and the name says so.
+            # A study of ImageNet alone runs on CIFAR-10 instead, and the name says so.
             substitute = StudyData(name=f"CIFAR-10 for {self.sets[0].name}", data="cifar10", changes=imbalance)
             sets = sets or (substitute,)
         return tuple(_located(known, paths) for known in sets)
@@ -228,7 +228,7 @@ class Study:
         if scale == "smoke" and not (given or sources):
             built_in = str(self.kind.smoke_settings["data"])
             sources = {built_in: built_in}
-        # The paper's comes first. The last one, which may be the same, has its place at the other scales.
+        # The paper's comes first. The last one, which may be the same, replaces it at the other scales.
         sets = given or [self.sets[0 if scale == "paper" else -1]]
         sets = [replace(sets[0], name=name, data=text) for name, text in sources.items()] or sets
         if scale == "smoke":  # without its files, a run starts from scratch and is evaluated at its last step
@@ -236,7 +236,7 @@ class Study:
         return tuple(_located(known, paths) for known in sets)
 
     def _parse_data(self, data: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-        """Split the user's words into {NAME: PATH} and those that stand alone and replace all data sets."""
+        """Split the user's arguments into {NAME: PATH} and paths alone, which replace all data sets."""
         known = self.own_names | {*self.downstream_names}
         paths: dict[str, str] = {}
         replacements = []
@@ -271,7 +271,7 @@ def _located(study_data: StudyData, paths: Mapping[str, str]) -> StudyData:
 def _imbalance(study_data: StudyData) -> dict[str, Any]:
     """Return the settings that another data set inherits: how classes are thinned out, and what a probe learns from.
 
-    The others fit only the original.
+    The other settings suit only the original.
     """
     changes = study_data.changes
     counted = str(changes.get("imbalance", "")).split(":")[0] in _COUNTED
@@ -301,7 +301,7 @@ class Plan:
         study = self.study
         changes = {**study_data.changes, **row.changes, **row.changes_on.get(study_data.name, {})}
         settings: dict[str, Any] = {**(PRESETS[study.preset] if study.preset else {}), **study.base}
-        # Which classes and images are used belongs to the data set, and another one may stand in its place.
+        # Which classes and images are used belongs to the data set, which may be replaced by another one.
         settings = {key: value for key, value in settings.items() if key not in ("classes", "imbalance")}
         if self.scale == "smoke":
             settings |= {**changes, **(study.kind.smoke_settings or SMOKE), **_smoke_changes(changes)}
@@ -369,7 +369,7 @@ def _smoke_changes(changes: Settings) -> dict[str, Any]:
         *("optimiser", "lr", "weight_decay", "schedule", "milestones", "warmup"),
     )
     kept = {key: value for key, value in changes.items() if key not in dropped}
-    if "imbalance" in kept:  # thinning out 160 images would not leave a batch
+    if "imbalance" in kept:  # with thinned-out classes, 160 images would be fewer than a batch
         kept["limit"] = 1000
     if "epochs" in kept:
         kept["epochs"] = min(3, max(1, round(kept["epochs"] / 100)))

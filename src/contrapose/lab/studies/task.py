@@ -32,7 +32,7 @@ class Task:
     root: Path
     data_root: Path | None = None
     concurrent_runs: int = 0  # other runs that share the device
-    downstream: Mapping[str, str] = field(default_factory=dict)  # paths of data that measures name, by that name
+    downstream: Mapping[str, str] = field(default_factory=dict)  # paths of the downstream data of measures, by name
 
     @property
     def name(self) -> str:
@@ -66,7 +66,7 @@ def run_task(task: Task, on_step: StepCallback | None = None, *, wait: bool = Tr
     """Train and evaluate whatever is not done yet.
 
     Returns:
-        "" on success, the reason of a failure, or BUSY if another process works on the run and `wait` is False.
+        "" on success, the reason for a failure, or BUSY if another process works on the run and `wait` is False.
     """
     with signals() as requests:
         return drain(task_steps(task, on_step, requests, wait=wait))
@@ -86,7 +86,7 @@ def task_steps(
         try:
             with worker_failures():
                 yield from _train_and_evaluate(task, on_step, requests)
-        except WriteFailed:  # the disk is full for the other runs too, and for failure.json
+        except WriteFailed:  # a full disk affects the other runs too, and failure.json
             raise
         except Exception as error:  # one run that fails must not stop the others; the report shows the reason
             task.folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ def _train_and_evaluate(
         yield from trainer.training(requests)
     for measure in task.open_measures():
         directory = RunDirectory(task.folder)
-        if not measure.is_taken(directory, task.downstream):  # an earlier evaluation of this loop may have included it
+        if not measure.is_taken(directory, task.downstream):  # an earlier iteration may have computed it as well
             with requests.immediate(), fixed_threads(trainer.threads):
                 values = measure.take(Context(trainer.model, trainer.split, task.downstream, task.data_root))
             evaluations = directory.evaluations()

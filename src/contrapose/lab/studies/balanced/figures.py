@@ -75,7 +75,7 @@ def _bias_lowers_accuracy(results: Results) -> tuple[bool | None, str]:
     pairs = [(results.cell(name, "bias"), results.cell(name, "accuracy")) for name in _AUGMENTATIONS]
     measured = [(bias.mean, accuracy.mean) for bias, accuracy in pairs if bias.values and accuracy.values]
     x, y = [bias for bias, _ in measured], [accuracy for _, accuracy in measured]
-    if len(set(x)) < 3 or len(set(y)) < 3:  # a correlation of constants does not exist
+    if len(set(x)) < 3 or len(set(y)) < 3:  # the correlation of a constant is undefined
         return None, "fewer than three different points"
     r = correlation(x, y)
     return (True if r < -0.5 else False if r > 0 else None), f"correlation {r:.2f} over {len(x)} points"
@@ -187,7 +187,7 @@ def _gap_errors(results: Results, name: str) -> list[float]:
 
 
 def _falls_and_stays(name: str) -> Claim:
-    """Claim that the gap falls, and hardly moves in the last fifth of training."""
+    """Claim that the gap falls, and hardly changes in the last fifth of training."""
 
     def decide(results: Results) -> tuple[bool | None, str]:
         gap = _gap_curve(results, name)

@@ -8,7 +8,7 @@ from contrapose.lab.training import PRESETS
 
 SIMCLR = "simclr(temperature=0.5)"
 BALANCED = "balanced(alpha={}, weight={})"
-# The paper's probe is SGD's on CIFAR-10 and LARS's on ImageNet.
+# The paper's probe uses SGD on CIFAR-10 and LARS on ImageNet.
 SGD_PROBE = Quantity(name="linear probe", measure=LinearProbe("balanced-cifar-crops"))
 LARS_PROBE = Quantity(name="linear probe", measure=LinearProbe("balanced-imagenet-crops"))
 IMAGENET_PROBE = {SGD_PROBE.measure: LARS_PROBE.measure}  # in studies of both

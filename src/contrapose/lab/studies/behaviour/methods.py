@@ -11,8 +11,8 @@ from contrapose.lab.studies.study import CIFAR10, CIFAR100, Quantity, Row, Setti
 PRESET = "behaviour/cifar10"
 NT_XENT = "nt_xent(temperature={:g})"
 HARD_CONTRASTIVE = "hard_contrastive(temperature={:g}, negatives=hardest({{hardest}}))"
-# The paper gives the number of hard negatives, 4095, for every data set. The few digits of a smoke run have fewer
-# images than that: there it is a fraction.
+# The paper gives the number of hard negatives, 4095, for every data set. A smoke run has fewer images than that, so a fraction
+# is used there.
 LOSS_VALUES: Mapping[str, Mapping[str, float]] = {"CIFAR-10": {"hardest": 4095}, "digits": {"hardest": 0.0819}}
 
 _IMAGENET100_SETTINGS: Settings = {
@@ -41,7 +41,7 @@ DATA_SETS = (
 CHECKPOINT_DIFFERENCE = "The authors' code evaluates the epoch with the best 200-NN accuracy, ours the last."
 UNIFORMITY = Quantity(name="-U", measure=Metric("uniformity", "projector"), unit="", negated=True)
 TOLERANCE = Quantity(name="T", measure=Metric("tolerance", "projector"), unit="")
-# Short scale: a quarter of the epochs, and the milestones with them.
+# Short scale: a quarter of the epochs, with the milestones scaled accordingly.
 SHORT_SCALE: Settings = {"epochs": 50, "milestones": (40, 47)}
 
 

@@ -12,7 +12,7 @@ from contrapose.lab.studies.measures.records import RecordEntry
 from contrapose.lab.training import Run
 
 _PROMPT = "photo"
-_DIRECTIONS = {"image_to_text": "of captions by their images", "text_to_image": "of images by their captions"}
+_DIRECTIONS = {"image_to_text": "image-to-text", "text_to_image": "text-to-image"}
 
 
 @dataclass(frozen=True)
@@ -55,5 +55,6 @@ class ZeroShot(DownstreamEvaluation):
 def caption_recall(direction: str, k: int) -> RecordEntry:
     """Return the recall at k of the test images in the records; `direction` is image_to_text or text_to_image."""
     return RecordEntry(
-        f"{direction}_recall_{k}", Words(f"recall@{k}", f" {_DIRECTIONS[direction]} in the test set, last epoch")
+        f"{direction}_recall_{k}",
+        Words(f"recall@{k}", f" of {_DIRECTIONS[direction]} retrieval on the test set, last epoch"),
     )

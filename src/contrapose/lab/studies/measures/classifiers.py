@@ -18,7 +18,7 @@ from contrapose.lab.studies.measures.retrieval import recall_references
 from contrapose.lab.training import Model, Run
 from contrapose.lab.training.recording import PROBE_SCORES, recorded_measures
 
-SMOKE_PROBE_EPOCHS = 5  # of linear probes: a CPU takes long to encode augmented images anew in each epoch
+SMOKE_PROBE_EPOCHS = 5  # of linear probes: encoding augmented images again in each epoch is slow on a CPU
 _VOTES = {
     "softmax": "votes weighted by similarity",
     "uniform": "majority vote",
@@ -51,7 +51,7 @@ class LinearProbe(Evaluation):
             for measure in recorded_measures(run.extra_metrics, run.kind.recorded)
             if measure.probe == self.probe
         ]
-        every = f", after every {recorded[0]} epochs of the training" if recorded else ""
+        every = f", every {recorded[0]} epochs of training" if recorded else ""
         of = f" of a linear probe of the encoder's output on {_bank(run)}: {probe.describe()}{every}"
         return Words(_ACCURACY[self.top], of)
 

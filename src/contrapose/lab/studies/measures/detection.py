@@ -13,7 +13,7 @@ from contrapose.lab.studies.measures.measure import Context, Words
 from contrapose.lab.studies.measures.transfer import chosen_encoder
 from contrapose.lab.training import Run
 
-# In place of VOC and COCO at the smoke scale: seconds on a CPU, which is far too few iterations for a good detector.
+# Replaces VOC and COCO at the smoke scale: seconds on a CPU, with far too few iterations for a good detector.
 _TRIAL: Mapping[str, Any] = {"iterations": 6, "batch": 2, "regions": 16, "precise_batches": 2}
 _TRIAL_SIZE = 48  # pixels
 # Encoders trained on small images, as at the small scale, detect in small images, with a tenth of the iterations.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from contrapose.lab.studies.measures.measure import Evaluation
 
-MADE = "made"  # in place of the path: a small set is made for the evaluation
+MADE = "made"  # in place of a path: a small set is generated for the evaluation
 SUPERVISED = "supervised"  # the name of a file of weights
 CLASS_NAMES_FILE = "class_names"
 

@@ -15,7 +15,7 @@ from contrapose.lab.training import Model, Run, build
 from contrapose.randomness import permutation
 
 BEFORE = "before training: "
-_STATISTICS_IMAGES = 4096  # from which the batch norms of a network before its training are estimated
+_STATISTICS_IMAGES = 4096  # images from which the batch-norm statistics of an untrained network are estimated
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class BeforeTraining(Evaluation):
 
 
 def random_views(model: Model, source: Source, *, epoch: int, batch: int) -> Iterator[Tensor]:
-    """Yield one random view (B, …) of each sample, in order, as the training draws it in this epoch. Files are streamed."""
+    """Yield one random view (B, …) of each sample, in order, as training would draw it in this epoch. Files are streamed."""
     run = model.run
     views = run.kind.views(run.views, 1, size=run.size)
     reader = source.reader(views, model.device, workers=model.reader.workers, timeout=model.reader.timeout)
@@ -58,7 +58,7 @@ def random_views(model: Model, source: Source, *, epoch: int, batch: int) -> Ite
 def start(model: Model, split: Split, *, untrained: bool = False) -> Model:
     """Return the model before its training, with batch norms that have the statistics of training images.
 
-    It has the weights of `init`, if the run has any; `untrained` leaves them out.
+    It has the weights of `init`, if the run has any, unless `untrained` is set.
     """
     # Building from the same seed reproduces the initial weights, so they need not be saved.
     run = replace(model.run, init="") if untrained else model.run

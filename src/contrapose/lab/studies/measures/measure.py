@@ -58,7 +58,7 @@ class Measure:
         return ":".join(str(part) for part in parts if part)
 
     def describe(self, run: Run) -> Words:
-        """Return in words what is measured of a run: the quantity, of which output, on which images."""
+        """Return what is measured of a run, in words: the quantity, of which output, on which images."""
         return self.summary
 
     @property

@@ -113,7 +113,7 @@ def separation(model: Model, split: Split) -> dict[str, float]:
     """
     train = split.train
     rows = model.bank if model.bank is not None else features(model.project, model.reader(train).plain())
-    # Epochs are numbered from 0: no image had a view of this number in the training.
+    # Epochs are numbered from 0, so that no view of this epoch was used in training.
     new_views = random_views(model, train, epoch=model.run.epochs, batch=model.views.evaluation_batch(model.device))
     z = unit(features(model.project, new_views))
     return separation_values(local_separation(z, unit(rows), nearest=min(_NEAREST, len(rows) - 1)))

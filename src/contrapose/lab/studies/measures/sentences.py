@@ -60,7 +60,7 @@ class SentenceScore(DownstreamEvaluation):
 
 def _embedder(model: Model, split: Split, weights: str) -> Embedder:
     """Return the encoder of a measure, with inputs longer than in training, in float32."""
-    # The seed, or the folder that a run starts from, gives the same weights again.
+    # The seed, or the folder that a run starts from, reproduces the same weights.
     encoder = _at_start(model, split).encoder if weights else _best(model).encoder
     views = model.kind.downstream_views(encoder, model.views)
     embedder = Embedder(encoder, views, model.kind, model.device)

@@ -30,7 +30,7 @@ class Transfer(DownstreamEvaluation):
     )
 
     def describe(self, run: Run) -> Words:
-        """Return the protocol. What the encoder is differs between rows, and their names say it."""
+        """Return the protocol. Rows differ in the encoder, which is in their names."""
         return Words(PROTOCOLS[self.protocol])
 
     @property
@@ -60,7 +60,7 @@ class Transfer(DownstreamEvaluation):
         if data.probe is None or data.test is None:
             raise ValueError(f"data: {source} has no labelled training and test images to transfer to")
         encoder = chosen_encoder(model, context.split, self.weights, context.downstream)
-        # Other batch sizes than the trainer's would compile its networks again.
+        # Batch sizes other than the trainer's would compile its networks again.
         with model.evaluation_context():
             value = transfer_score(
                 encoder,
