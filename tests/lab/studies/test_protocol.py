@@ -48,7 +48,7 @@ def test_a_probe_says_its_classes_its_epochs_and_its_images() -> None:
     words = LinearProbe("wang-liu", best=True, top=5).describe(run).text
     assert words.startswith("top-5 accuracy of a linear probe")
     assert "SGD for 100 epochs, lr 30 (× 0.2 after 40, 60 and 80)" in words
-    assert words.endswith("best epoch, after every 10 epochs of the training")
+    assert words.endswith("best epoch, every 10 epochs of training")
     other = Run(data="a", eval_data="b/imagenet")
     assert "all training images of imagenet:" in LinearProbe("cacr").describe(other).text
 
@@ -68,8 +68,8 @@ def test_quantities_of_the_same_images_are_described_together() -> None:
 
 def test_what_remains_different_is_said() -> None:
     expected = {
-        "dystress/table1": "in lightly to 0.1 % of its peak",
-        "dystress/table4": "Kukleva et al. to 1e-6",
+        "dystress/table1": "lightly's to 0.1 % of its peak",
+        "dystress/table4": "Kukleva et al.'s code to 1e-6",
         "dystress/table6": "a random draw of ours",
         "cacr/table6": "AdamW does not decay biases",
         "cacr/table8": "105,000 in all",

@@ -35,12 +35,12 @@ class RecordedRun:
 class Durations:
     """Durations of the finished runs of some directories."""
 
-    by_run: Mapping[str, RecordedRun]  # by settings, the path of the data left out
+    by_run: Mapping[str, RecordedRun]  # by settings, without the path of the data
     by_speed: Mapping[str, Sequence[RecordedRun]]  # by the settings that decide the time of an epoch
 
     @classmethod
     def read(cls, roots: Iterable[Path]) -> Durations:
-        """Read the records of all runs in some directories; of two records of one run, the newer counts."""
+        """Read the records of all runs in some directories; of two records of one run, the newer is used."""
         by_run: dict[str, tuple[float, RecordedRun]] = {}
         by_speed: dict[str, list[RecordedRun]] = {}
         for path in [path for root in roots for path in root.glob("*/records.jsonl")]:
@@ -58,11 +58,11 @@ class Durations:
         return self.by_run.get(_identity(run.describe()))
 
     def estimate(self, run: Run) -> RecordedRun | None:
-        """Return what a run will take, from the epochs of recorded runs that are alike; None if there are none."""
+        """Estimate how long a run will take, from the epochs of similar recorded runs; None if there are none."""
         alike = self.by_speed.get(_speed(run.describe()), ())
         if not alike:
             return None
-        # Rather a run that had the device to itself.
+        # A run that had the device to itself is preferred.
         chosen = min(alike, key=lambda recorded: recorded.shared)
         like = [recorded for recorded in alike if (recorded.device, recorded.shared) == (chosen.device, chosen.shared)]
         epoch = median(recorded.seconds / recorded.epochs for recorded in like)

@@ -28,7 +28,7 @@ def data_name(path: str) -> str:
 
 
 def needed_files(changes: Settings) -> dict[str, str]:
-    """Return the files that the settings name, each with what it is of a data set {}.
+    """Return the files that the settings name, each with its description for a data set {}.
 
     >>> needed_files({"encoder": "hf:bert", "extra_metrics": ("sts:pairs@1", "entropy:2@1")})
     {'bert': 'the encoder that is trained on {}', 'pairs': 'the file of pairs that choose the best step on {}'}
@@ -63,7 +63,7 @@ def without_missing_files(changes: Settings, paths: Mapping[str, str]) -> dict[s
         del kept["encoder"]
     if any(_pairs(item) in missing for item in _records_of_pairs(kept)):
         del kept["extra_metrics"]
-        kept.pop("keep_best", None)  # it is a number of these records
+        kept.pop("keep_best", None)  # keep_best refers to one of these records
     return kept
 
 

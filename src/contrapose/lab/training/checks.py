@@ -12,7 +12,7 @@ from contrapose.lab.training.run import Run
 
 
 def check_samples(run: Run, split: Split) -> None:
-    """Refuse a batch, a number of neighbours or of negatives for which there are too few samples, and losses without labels."""
+    """Refuse batches, neighbours or negatives that need more samples than there are, and supervised losses without labels."""
     size, noun = len(split.train), run.kind.noun
     _check_batch(run, size)
     if run.needs_labels and split.train.labels is None:
@@ -32,7 +32,7 @@ def check_samples(run: Run, split: Split) -> None:
             f"extra_metrics: {run.extra_metrics[0]} is for runs with one encoder, and one on {noun} has two"
         )
     check_record(run.extra_metrics, split, run.batch, run.kind.recorded)
-    # The bank is as large as the data set, so the run alone could not check this.
+    # The bank is as large as the data set, so this cannot be checked before the data is known.
     if FRAMEWORKS[run.framework].negatives(run, run.view_maker().count) is None:
         check_hardest(run, size - 1)
 

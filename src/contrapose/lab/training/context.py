@@ -1,4 +1,4 @@
-"""What a training step needs: the narrow context that the trainer hands to the two ways of taking steps."""
+"""What a training step needs: the narrow context that the trainer passes to eager and to graphed steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from contrapose.randomness import permutation
 
 Batch = tuple[Tensor, list[Tensor]]  # indices of samples, and their views
 OnStep = Callable[[int, float, float], None]  # steps of the epoch that are done, a recent loss, steps per second
-_MANY_PAIRS = 2**25  # above, similarities of a batch are too many to look at in each epoch
+_MANY_PAIRS = 2**25  # with more similarities than this, those of a batch are not measured in each epoch
 
 
 @dataclass(eq=False, kw_only=True)
@@ -46,7 +46,7 @@ class StepContext:
     rank: int = 0
     world_size: int = 1
     log: Callable[[str], None] = print
-    must_stop: Callable[[], bool] = field(default=lambda: False)  # whether a signal has asked for an end
+    must_stop: Callable[[], bool] = field(default=lambda: False)  # whether a signal has requested a stop
     ids: Tensor | None = None  # (N,) on the device; samples with equal ids are never negatives of each other
     labels: Tensor | None = None  # (N,) on the device, for a supervised loss
     latest: Embeddings | None = None
@@ -83,7 +83,7 @@ class StepContext:
         return loss
 
     def _identified(self, embeddings: Embeddings) -> Embeddings:
-        """Give samples with equal content one id: they are no negatives of each other. A bank has a row for each sample."""
+        """Give samples with equal content one id, so that they are never negatives; but a bank has a row for each sample."""
         if self.ids is None or embeddings.ids is None or self.network.bank is not None:
             return embeddings
         return replace(embeddings, ids=self.ids[embeddings.ids])

@@ -48,7 +48,7 @@ def check_hardest(run: Any, negatives: int) -> None:
 
 
 def _check_towers(run: Any) -> None:
-    """Refuse a framework with another number of encoders than the data needs."""
+    """Refuse a framework whose number of encoders is not the one that the data needs."""
     row, expected = FRAMEWORKS[run.framework], run.kind.tower_count
     if row.tower_count != expected:
         suited = next(other.name for other in FRAMEWORKS.values() if other.tower_count == expected)
@@ -59,7 +59,7 @@ def _check_towers(run: Any) -> None:
 
 
 def _check_takes(run: Any) -> None:
-    """Refuse a loss of what the framework does not offer."""
+    """Refuse a loss that takes something the framework does not offer."""
     row, traits, method = FRAMEWORKS[run.framework], traits_of(parse(run.loss).func), method_name(run.loss)
     if method == "nnclr" != row.name:  # its loss is NT-Xent: the pairs of its framework make it NNCLR
         raise ValueError(f"loss: nnclr pairs nearest neighbours, and {row.name} does not; use --framework nnclr")

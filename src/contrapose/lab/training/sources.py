@@ -56,16 +56,16 @@ def same_data(split: Split, recorded: dict[str, Any]) -> bool:
 
 
 def replaced_file(split: Split, recorded: dict[str, Any]) -> Path | StoredFile | None:
-    """Return a file with another content than that of its name in a data.json; None if there is none in the sample."""
+    """Return a sampled file whose content differs from that recorded in data.json; None if there is none."""
     known, paths = recorded.get("sample"), split.train.paths
-    if not isinstance(known, dict):  # written before files were sampled, or the samples are no files
+    if not isinstance(known, dict):  # written by a version that did not sample files, or the samples are not files
         return None
     current = _describe_files(paths)
     return next((paths[int(i)] for i in current if i in known and known[i] != current[i]), None)
 
 
 def _describe_files(paths: Sequence[Path | StoredFile]) -> dict[str, list[int | str]]:
-    """Return the size and the hash of files at regular distances, by their index."""
+    """Return the size and the hash of regularly spaced files, by their index."""
     step = max(1, -(-len(paths) // _SAMPLED))
     return {str(index): _describe_file(paths[index]) for index in range(0, len(paths), step)}
 
@@ -159,7 +159,7 @@ def load_own_data(run: Run, folder: Path, root: Path | None, log: Callable[[str]
 
 
 def _check_named(run: Run, folder: Path, starts: list[Path]) -> None:
-    """Raise ValueError that lists the starting points, unless the data set is known by its name."""
+    """Raise a ValueError that lists the directories that were tried, unless the data set is known by its name."""
     try:
         run.kind.check_data(run.data)
     except ValueError as error:

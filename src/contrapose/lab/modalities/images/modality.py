@@ -104,7 +104,7 @@ class ImageModality(Modality[Views]):
         """Load a data set by name, from a folder or an .npz file; apply the limit and the class imbalance."""
         if settings.stream and not self.can_stream(settings.data):
             raise ValueError(f"stream: only a folder of images can be streamed, got {settings.data}")
-        # With other data to evaluate on, nothing needs to be held out of the training.
+        # If other data is used for evaluation, no training images need to be held out.
         held_out = 0.0 if settings.eval_data else settings.hold_out
         split = load(settings.data, limit=settings.limit, root=root, classes=settings.classes, hold_out=held_out)
         if settings.eval_data:

@@ -20,8 +20,8 @@ from contrapose.lab.modalities.text.tokens import Texts, tokenise
 from contrapose.lab.modalities.text.vocabulary import train_vocabulary
 from contrapose.randomness import permutation
 
-_MOST_HELD_OUT = 2000  # pairs to evaluate on; more would cost time and say little more
-_VOCABULARY_TEXTS = 200_000  # texts from which a vocabulary is learned; more change little
+_MOST_HELD_OUT = 2000  # pairs to evaluate on; more would take time and hardly change the result
+_VOCABULARY_TEXTS = 200_000  # texts from which a vocabulary is learned; more would hardly change it
 _IMAGE_SETTINGS = ("classes", "imbalance", "eval_data")
 
 
@@ -53,12 +53,12 @@ class _AllColumns:
 
 
 def load(settings: DataSettings, tokenizer: Any, *, length: int, cache: Path | None = None) -> Split:
-    """Load a run's texts as tokens. Of pairs, some are held out to measure retrieval; sentences are all trained on."""
+    """Load a run's texts as tokens. Some pairs are held out to measure retrieval; of single sentences, none are."""
     for name in _IMAGE_SETTINGS:
         if getattr(settings, name):
             raise ValueError(f"{name}: it is for images, and {settings.data} is text")
     texts = open_data(settings)
-    # The built-in set is small: its tokens are made in less time than it takes to look for them.
+    # The built-in set is small: tokenising it is faster than looking for cached tokens.
     tokens = tokenise(texts, tokenizer, length=length, cache=None if isinstance(texts, BuiltInTexts) else cache)
     rows = Sentences(
         Path(settings.data).name, tokens, tokenizer, stream=settings.stream, content=texts.fingerprint, origin=texts
@@ -88,7 +88,7 @@ def _hold_out(rows: Sentences, texts: Texts, share: float) -> Split:
 
 
 def all_pairs(split: Split) -> Split:
-    """Return pairs of which none are held out as data to measure retrieval with; other data unchanged."""
+    """Use all pairs to measure retrieval if none are held out; return other data unchanged."""
     rows = split.train
     if not isinstance(rows, Sentences) or rows.columns == 1 or split.retrieval is not None:
         return split

@@ -1,7 +1,7 @@
 """Settings of DySTreSS's Table 12, SimCSE with three losses: `contrapose train --preset simcse/wiki1m`.
 
 Give your own files: `--data SENTENCES.txt --encoder hf:FOLDER --extra-metrics sts:PAIRS.tsv@1`. The papers start from
-bert-base-uncased. The weights that are best on STS-B's development pairs are kept, of an evaluation every 125 steps. For n
+bert-base-uncased. Every 125 steps the weights are evaluated on STS-B's development pairs, and the best ones are kept. For n
 sentences in place of wiki1m's million, set `--epoch-slices` and `--epochs` to n / 8000 to keep that interval.
 """
 

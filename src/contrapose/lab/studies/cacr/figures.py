@@ -90,13 +90,13 @@ _ENTROPY = RecordEntry(
     "entropy",
     Words(
         "conditional entropy H(X⁻|X) of the projector's output after each epoch, all test images in mini-batches of the "
-        "training's size M"
+        "training batch size M"
     ),
 )
 _H = Quantity(name="H", measure=_ENTROPY, unit="")
 _BELOW_MAXIMUM = Quantity(
     name="H - ln(M - 1)",
-    measure=RecordEntry("entropy_deficit", Words("what H lacks to its maximum ln(M - 1)")),
+    measure=RecordEntry("entropy_deficit", Words("distance of H from its maximum ln(M - 1)")),
     unit="",
     negated=True,
     paper="the maximum ln(M - 1), as a dotted line",
@@ -269,7 +269,7 @@ FIGURES = (
         claim="At any epoch CACR is above the other methods.",
         preset=CIFAR_PRESET,
         rows=six_methods(printed.TABLE8),
-        base={"extra_metrics": (f"{_LAST_EPOCH.measure.key}@10",)},  # one probe has both accuracies
+        base={"extra_metrics": (f"{_LAST_EPOCH.measure.key}@10",)},  # one probe gives both accuracies
         quantities=LINEAR,
         sets=CIFAR_AND_STL,
         show=over_epochs(_PROBE.measure, "linear accuracy, %"),
