@@ -28,7 +28,7 @@ test-slow: $(READY)  ## the whole suite, all cases
 	$(BIN)/python -m pytest -m ''
 
 test-oldest: $(OLDEST)/ready  ## losses, checkpoints and a short training with the oldest versions that pyproject.toml allows
-	$(OLDEST)/bin/python -m pytest tests/losses tests/pairs tests/promises/test_values.py tests/lab/training/test_state.py \
+	$(OLDEST)/bin/python -m pytest tests/losses tests/pairs tests/promises/test_values.py tests/lab/training/checkpoints/test_state.py \
 		--ignore tests/losses/test_attraction.py -k 'not lightly and not sentence_transformers'
 	rm -rf $(OLDEST)/run
 	$(OLDEST)/bin/contrapose train --data digits --limit 256 --batch 64 --epochs 1 --out $(OLDEST)/run

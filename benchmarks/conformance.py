@@ -22,7 +22,7 @@ from peers import PEERS, Peer
 from contrapose.conformance import CHECKS, Finding
 from contrapose.conformance.findings import worst
 from contrapose.conformance.processes import start_server
-from contrapose.lab.training.records import environment, write_json_atomically
+from contrapose.lab.training.records.files import environment, write_json_atomically
 from contrapose.validate import check_known
 
 LEGEND = {

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from contrapose.child_processes import process_context
-from contrapose.lab.training.records import environment, write_json_atomically
+from contrapose.lab.training.records.files import environment, write_json_atomically
 from contrapose.losses import align_uniform, balanced, cacr, clip, dcl, hard_negative, nt_xent, siglip
 from contrapose.pairs import cross, two_views
 from contrapose.pairs.negatives import hardest

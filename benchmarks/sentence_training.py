@@ -22,7 +22,7 @@ from contrapose.lab.modalities.text.pretrained import load_tokenizer
 from contrapose.lab.modalities.text.settings import TEXT_SETTINGS
 from contrapose.lab.modalities.text.tokens import text_lengths, tokenise
 from contrapose.lab.training import Run, Trainer
-from contrapose.lab.training.records import environment, read_records
+from contrapose.lab.training.records.files import environment, read_records
 
 TEMPERATURE = 0.05
 

@@ -87,8 +87,8 @@ AREAS = {
         ("exponent", "hardware", "head_kernels", "kernel_", "unit_kernels"),
     ),
     "checkpoint": Area(
-        ("lab/training/checkpoint.py", "lab/training/state.py"),
-        ("tests/promises/test_checkpoints.py", "tests/lab/training/test_state.py", "tests/lab/training/test_damage.py",
+        ("lab/training/checkpoints/checkpoint.py", "lab/training/checkpoints/state.py"),
+        ("tests/promises/test_checkpoints.py", "tests/lab/training/checkpoints/test_state.py", "tests/lab/training/test_damage.py",
          "tests/promises/test_durable_writes.py", "tests/promises/test_earlier_versions.py"),
     ),
 }  # fmt: skip

@@ -17,10 +17,10 @@ import torch
 from conftest import Promise
 
 from contrapose.lab.networks.foreign import convert
-from contrapose.lab.training import checkpoint
-from contrapose.lab.training.checkpoint import Checkpoint, latest, read, save, write
+from contrapose.lab.training.checkpoints import checkpoint
+from contrapose.lab.training.checkpoints.checkpoint import Checkpoint, latest, read, save, write
 
-SOURCE = Path(checkpoint.__file__).parents[2]
+SOURCE = Path(checkpoint.__file__).parents[3]
 
 
 def state(step: int) -> Checkpoint:

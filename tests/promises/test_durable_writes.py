@@ -13,14 +13,14 @@ import pytest
 import torch
 from conftest import Promise
 
-from contrapose.lab.training import checkpoint
-from contrapose.lab.training.checkpoint import Checkpoint, latest, save
+from contrapose.lab.training.checkpoints import checkpoint
+from contrapose.lab.training.checkpoints.checkpoint import Checkpoint, latest, save
 
 # Saves one checkpoint of 64 MB after the other. The negative control copies where it should rename.
 WRITER = """
 import shutil, sys, torch
 from pathlib import Path
-from contrapose.lab.training.checkpoint import Checkpoint, save
+from contrapose.lab.training.checkpoints.checkpoint import Checkpoint, save
 if sys.argv[2] == "copy":
     Path.rename = lambda self, target: shutil.copytree(self, target)
 for step in range(1, 10_000):

@@ -18,10 +18,11 @@ import torch
 from conftest import Promise
 
 from contrapose.lab.modalities.images import encoders
-from contrapose.lab.training import Run, Trainer, checkpoint
-from contrapose.lab.training.checkpoint import Checkpoint
-from contrapose.lab.training.kept import read_kept
-from contrapose.lab.training.records import read_records
+from contrapose.lab.training import Run, Trainer
+from contrapose.lab.training.checkpoints import checkpoint
+from contrapose.lab.training.checkpoints.checkpoint import Checkpoint
+from contrapose.lab.training.checkpoints.kept import read_kept
+from contrapose.lab.training.records.files import read_records
 
 FIXTURES = Path(__file__).with_name("checkpoints")
 RUNS = sorted(path.parent.relative_to(FIXTURES).as_posix() for path in FIXTURES.glob("*/*/run.json"))

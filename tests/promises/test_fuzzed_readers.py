@@ -23,7 +23,7 @@ from contrapose.lab.modalities.images.archive import read_archive
 from contrapose.lab.modalities.images.encoders import tiny
 from contrapose.lab.training import Run
 from contrapose.lab.training.exported import load_exported
-from contrapose.lab.training.records import last_evaluation, read_object
+from contrapose.lab.training.records.files import last_evaluation, read_object
 from contrapose.lab.training.weights import export
 
 SECONDS = 20.0  # of one case, which takes milliseconds; a busy machine is slow

@@ -17,8 +17,9 @@ from processes import run_in_process_group
 from torch import nn
 
 from contrapose.lab.networks.encoder import Encoder
-from contrapose.lab.training import Run, Stopped, Trainer, checkpoint
-from contrapose.lab.training.records import read_records
+from contrapose.lab.training import Run, Stopped, Trainer
+from contrapose.lab.training.checkpoints import checkpoint
+from contrapose.lab.training.records.files import read_records
 
 STOP, STEPS = 6, 8  # stopped inside the second of two epochs
 TOLERANCE = 1e-11

@@ -20,7 +20,8 @@ import torch
 from conftest import Promise
 from framework_cases import FRAMEWORK_CASES
 
-from contrapose.lab.training import Run, Stopped, Trainer, checkpoint
+from contrapose.lab.training import Run, Stopped, Trainer
+from contrapose.lab.training.checkpoints import checkpoint
 
 RUN = Run(limit=128, batch=32, epochs=4, knn_every=4, knn=5, warmup=0.5, metrics=20)
 EPOCHS = 12  # of the runs in subprocesses

@@ -19,7 +19,8 @@ from contrapose.lab.studies.execute import run_tasks
 from contrapose.lab.studies.measures import LinearProbe
 from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.studies.task import Task
-from contrapose.lab.training import Run, Stopped, Trainer, checkpoint
+from contrapose.lab.training import Run, Stopped, Trainer
+from contrapose.lab.training.checkpoints import checkpoint
 from contrapose.lab.training.threads import available_cores
 
 SETTINGS: dict[str, Any] = {"limit": 64, "batch": 32, "epochs": 2, "knn": 3, "knn_every": 2, "metrics": 20}

@@ -12,7 +12,8 @@ import torch
 from conftest import Promise
 from streaming import all_exit, start_training, streamed_run, write_folder
 
-from contrapose.lab.training import Trainer, checkpoint
+from contrapose.lab.training import Trainer
+from contrapose.lab.training.checkpoints import checkpoint
 
 
 @pytest.fixture

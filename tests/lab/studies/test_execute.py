@@ -28,7 +28,7 @@ from contrapose.lab.studies.measures import (
 from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.studies.task import BUSY, ProgressDisplay, Task, run_task
 from contrapose.lab.training import Progress, Run, Stopped, Trainer, signals
-from contrapose.lab.training.saving import SavedTraining
+from contrapose.lab.training.checkpoints.saving import SavedTraining
 from contrapose.lab.training.stops import StopRequests
 
 TINY = {"limit": 48, "batch": 16, "epochs": 2, "knn": 3, "knn_every": 2, "metrics": 12}

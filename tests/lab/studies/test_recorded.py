@@ -16,7 +16,7 @@ from contrapose.lab.studies.results import column
 from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.studies.study import Row
 from contrapose.lab.training import Run
-from contrapose.lab.training.records import read_records
+from contrapose.lab.training.records.files import read_records
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "results" / "README.md").read_text()

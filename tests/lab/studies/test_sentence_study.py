@@ -18,8 +18,8 @@ from contrapose.lab.studies import find
 from contrapose.lab.studies.claims import Verdict, needs_seeds
 from contrapose.lab.studies.dystress.printed import TABLE12
 from contrapose.lab.studies.results import Cell, Results
-from contrapose.lab.training.kept import best_epoch, kept_epochs
-from contrapose.lab.training.records import read_records
+from contrapose.lab.training.checkpoints.kept import best_epoch, kept_epochs
+from contrapose.lab.training.records.files import read_records
 
 SUBJECTS = (
     "a cat",

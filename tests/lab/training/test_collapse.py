@@ -22,7 +22,7 @@ from contrapose.lab.training.collapse import (
     follow_collapse,
     records_to_follow,
 )
-from contrapose.lab.training.records import append, read_records
+from contrapose.lab.training.records.files import append, read_records
 
 # Nothing keeps embeddings apart: without its other terms VICReg only attracts, and the projector has no batch norm at its end.
 ATTRACTION = "vicreg(variance_weight=0, covariance_weight=0)"

@@ -13,7 +13,8 @@ from commands import error_message
 
 from contrapose.lab.cli import main
 from contrapose.lab.studies.run_directory import RunDirectory
-from contrapose.lab.training import Run, Trainer, checkpoint, load
+from contrapose.lab.training import Run, Trainer, load
+from contrapose.lab.training.checkpoints import checkpoint
 from contrapose.lab.training.stops import StopRequests
 
 RUN = Run(limit=64, batch=32, epochs=2, knn_every=1, knn=3, metrics=20, schedule="constant")

@@ -18,7 +18,8 @@ from safetensors.torch import load_file, save_file
 from contrapose.lab.cli import main
 from contrapose.lab.studies.measures import LinearProbe
 from contrapose.lab.studies.run_directory import RunDirectory
-from contrapose.lab.training import Run, Trainer, checkpoint, load
+from contrapose.lab.training import Run, Trainer, load
+from contrapose.lab.training.checkpoints import checkpoint
 
 SMALL = ["--limit", "64", "--batch", "32", "--epochs", "1", "--knn", "3", "--metrics", "0"]
 

@@ -12,7 +12,7 @@ from PIL import Image
 from contrapose.lab.cli import main
 from contrapose.lab.modalities.images.digits import digits
 from contrapose.lab.training import Run, prepare
-from contrapose.lab.training.records import read_records
+from contrapose.lab.training.records.files import read_records
 
 TINY = ["--views", "digits", "--encoder", "tiny", "--batch", "16", "--epochs", "1", "--knn", "3", "--lr", "0.01",
         "--metrics", "20"]  # fmt: skip

@@ -21,7 +21,8 @@ from tiers import first
 import contrapose
 from contrapose.lab.cli import main
 from contrapose.lab.networks.encoder import Encoder
-from contrapose.lab.training import Model, Run, build, checkpoint
+from contrapose.lab.training import Model, Run, build
+from contrapose.lab.training.checkpoints import checkpoint
 from contrapose.lab.training.weights import export
 
 SIZES = ((32, 32), (40, 57), (100, 36), (20, 90))  # width and height of the files

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from contrapose.lab.training import Run, Trainer
-from contrapose.lab.training.records import read_records
+from contrapose.lab.training.records.files import read_records
 
 
 def quiet(text: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from contrapose.lab.training import Run, Trainer
-from contrapose.lab.training.records import read_records
+from contrapose.lab.training.records.files import read_records
 
 SETTINGS: dict[str, Any] = {
     "data": "digits", "limit": 256, "batch": 64, "epochs": 6, "width": 32, "lr": 0.002, "warmup": 0.5, "metrics": 100, "knn": 5, "knn_every": 6,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from contrapose.lab.training import checkpoint
+from contrapose.lab.training.checkpoints import checkpoint
 
 SCRIPT = """
 import ctypes, os, signal, sys

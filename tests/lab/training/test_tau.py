@@ -12,7 +12,7 @@ import torch
 import contrapose
 from contrapose.lab.cli import main
 from contrapose.lab.training import load
-from contrapose.lab.training.checkpoint import latest
+from contrapose.lab.training.checkpoints.checkpoint import latest
 
 OPTIONS = ["--loss", "tau(base=0.07)", "--limit", "96", "--batch", "32", "--knn", "5", "--metrics", "48"]
 

@@ -23,10 +23,10 @@ from contrapose.lab.modalities.text.evaluation import embed_once
 from contrapose.lab.modalities.text.modality import TEXT
 from contrapose.lab.modalities.text.settings import TEXT_SETTINGS
 from contrapose.lab.training import Model, Run, Trainer, drain, prepare
+from contrapose.lab.training.checkpoints.kept import kept_epochs
 from contrapose.lab.training.eager import EagerSteps
 from contrapose.lab.training.graphed import GraphedSteps, TensorStep
-from contrapose.lab.training.kept import kept_epochs
-from contrapose.lab.training.records import read_records
+from contrapose.lab.training.records.files import read_records
 
 CPU = torch.device("cpu")
 NOUNS = ("dog", "cat", "train", "river", "teacher", "engine", "garden", "letter")

@@ -14,10 +14,11 @@ import pytest
 from processes import run_in_process_group
 
 from contrapose.lab.modalities import Split
-from contrapose.lab.training import Run, Stopped, Trainer, checkpoint
+from contrapose.lab.training import Run, Stopped, Trainer
+from contrapose.lab.training.checkpoints import checkpoint
+from contrapose.lab.training.checkpoints.kept import kept_epochs
 from contrapose.lab.training.eager import EagerSteps
-from contrapose.lab.training.kept import kept_epochs
-from contrapose.lab.training.recording import RecordedMeasure
+from contrapose.lab.training.records.extra_metrics import RecordedMeasure
 
 ARGUMENTS = [
     "--limit",

@@ -15,7 +15,8 @@ import torch
 from contrapose.lab.evaluation import Measures
 from contrapose.lab.networks.norms import replace_norms
 from contrapose.lab.optim.lars import LARS
-from contrapose.lab.training import Run, Trainer, checkpoint, load
+from contrapose.lab.training import Run, Trainer, load
+from contrapose.lab.training.checkpoints import checkpoint
 from contrapose.lab.training.eager import EagerSteps
 from contrapose.lab.training.optimisers import learning_rate
 from contrapose.lab.training.run import ADDED

@@ -107,7 +107,7 @@ def _parse_and_run(name: str, arguments: list[str]) -> None:
     """Run a command with its options; report an expected error in one line, with its exit code."""
     import tyro  # first: without them, importing torch would only take time
 
-    from contrapose.lab.training.records import DISK_FULL, WriteFailed
+    from contrapose.lab.training.records.files import DISK_FULL, WriteFailed
     from contrapose.lab.training.stops import Diverged, Stopped, signals
     from contrapose.lab.workers import LoadingFailed
 

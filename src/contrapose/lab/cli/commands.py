@@ -33,7 +33,7 @@ COMMANDS = {
     "train": Command(
         "cli.train",
         "Train",
-        "Train an encoder, by default on the built-in digits. Run the same command again to resume an interrupted training.",
+        "Train an encoder, by default on the built-in digits. Run the same command again to resume an interrupted run.",
     ),
     "evaluate": Command(
         "cli.evaluate",

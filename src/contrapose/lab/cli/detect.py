@@ -14,7 +14,7 @@ from contrapose.lab.evaluation.detection import PROTOCOLS, read_detection_data
 from contrapose.lab.evaluation.detection.detectors import split_encoder
 from contrapose.lab.modalities.progress import allow_progress_bars
 from contrapose.lab.training import load
-from contrapose.lab.training.records import write_json_atomically
+from contrapose.lab.training.records.files import write_json_atomically
 from contrapose.validate import check_directory
 
 

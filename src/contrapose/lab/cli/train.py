@@ -15,12 +15,12 @@ from contrapose.lab.cli.progress import format_duration
 from contrapose.lab.cli.run_options import RunOptions
 from contrapose.lab.modalities.progress import allow_progress_bars
 from contrapose.lab.training import PRESETS, Run, Trainer, resolve
+from contrapose.lab.training.checkpoints.kept import best_epoch
 from contrapose.lab.training.collapse import describe_collapse
-from contrapose.lab.training.kept import best_epoch
 from contrapose.lab.training.locks import lock_directory
 from contrapose.lab.training.options import make_run
 from contrapose.lab.training.processes import leave_process_group, own_device
-from contrapose.lab.training.records import read_records
+from contrapose.lab.training.records.files import read_records
 from contrapose.lab.training.sources import check_init
 from contrapose.lab.training.stops import ignore_closed_output
 from contrapose.lab.workers import TIMEOUT
@@ -29,7 +29,7 @@ from contrapose.validate import check_directory
 
 @dataclass(frozen=True)
 class Train:
-    """Train an encoder, by default on the built-in digits. Run the same command again to resume an interrupted training.
+    """Train an encoder, by default on the built-in digits. Run the same command again to resume an interrupted run.
 
     `--loss` chooses the framework and the head that it needs, unless these are given or belong to the preset.
     """

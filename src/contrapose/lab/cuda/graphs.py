@@ -15,7 +15,7 @@ class GraphedStep:
     """A step that takes its inputs from tensors and is captured in a CUDA graph after a few calls.
 
     Tensors must keep their addresses. The first calls run eagerly and are real steps. A step that cannot be captured keeps
-    running eagerly, with the same results, and `log` is told why. All calls run on a stream of their own.
+    running eagerly, with the same results, and `log` receives the reason. All calls run on a stream of their own.
     """
 
     def __init__(

@@ -110,7 +110,7 @@ class Framework(State, ABC):
         raise NotImplementedError(f"{type(self).__name__} does not encode and compare in two parts")
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """Set scheduled values before an epoch, counted from 0, of a training of `epochs` epochs."""
+        """Set scheduled values before an epoch, counted from 0, of a run of `epochs` epochs."""
         return
 
     @property

@@ -24,7 +24,7 @@ from contrapose.lab.studies.results import Results
 from contrapose.lab.studies.scores import KNN
 from contrapose.lab.studies.study import Plan, Row, Study, StudyData
 from contrapose.lab.training import Run, Trainer
-from contrapose.lab.training.records import read_records
+from contrapose.lab.training.records.files import read_records
 
 DATA = "digits16"
 TEMPERATURES = (0.1, 0.2, 0.3, 0.5, 1.0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from contrapose.lab.training.records import read_object, read_records
+from contrapose.lab.training.records.files import read_object, read_records
 
 _FILES = ("run.json", "environment.json", "evaluations.json", "failure.json")
 

@@ -17,7 +17,7 @@ from contrapose.lab.studies.measures import (
 )
 from contrapose.lab.studies.study import Quantity, Study
 from contrapose.lab.training import Run
-from contrapose.lab.training.recording import recorded_measures
+from contrapose.lab.training.records.extra_metrics import recorded_measures
 
 PIXELS, WORDS = "raw pixels", "bag of words"  # rows of the table
 UNTRAINED, INIT = "untrained encoder", "encoder that all losses start from"

@@ -14,7 +14,7 @@ from contrapose.lab.studies.measures import Context, Evaluation, Measure, StepSe
 from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.training import Progress, Run, Trainer, drain, signals
 from contrapose.lab.training.locks import lock_directory
-from contrapose.lab.training.records import WriteFailed, write_json_atomically
+from contrapose.lab.training.records.files import WriteFailed, write_json_atomically
 from contrapose.lab.training.stops import StopRequests, ignore_closed_output
 from contrapose.lab.training.threads import fixed_threads
 from contrapose.lab.workers import worker_failures

@@ -9,7 +9,7 @@ from pathlib import Path
 from contrapose import __version__
 from contrapose.lab.training.collapse import MEANING, collapse_in_words
 from contrapose.lab.training.model import Model
-from contrapose.lab.training.records import last_evaluation, read_records
+from contrapose.lab.training.records.files import last_evaluation, read_records
 
 _METRICS = ("uniformity", "alignment", "tolerance", "effective_rank", "feature_std")
 _SETTINGS = ("framework", "loss", "views", "batch", "epochs", "optimiser", "lr", "precision", "seed")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from contrapose.lab.training.optimisers import learning_rate
-from contrapose.lab.training.records import write_json_atomically
+from contrapose.lab.training.records.files import write_json_atomically
 from contrapose.lab.training.run import Run
 
 

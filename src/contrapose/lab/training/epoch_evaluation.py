@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from contrapose.lab.evaluation import Measures
 from contrapose.lab.modalities import Split
 from contrapose.lab.training.model import Model
-from contrapose.lab.training.recording import RecordedMeasure, recorded_measures
+from contrapose.lab.training.records.extra_metrics import RecordedMeasure, recorded_measures
 from contrapose.lab.training.run import Run
 from contrapose.lab.training.stops import Diverged
 

@@ -23,12 +23,12 @@ from contrapose.lab.frameworks import Framework
 from contrapose.lab.modalities import Source, Split
 from contrapose.lab.networks.encoder import Encoder
 from contrapose.lab.networks.tower import encoder_of, projector_of, towers_of
-from contrapose.lab.training import checkpoint
 from contrapose.lab.training.build import build_towers
+from contrapose.lab.training.checkpoints import checkpoint
+from contrapose.lab.training.checkpoints.kept import read_kept
 from contrapose.lab.training.embedder import Embedder, Readers
-from contrapose.lab.training.kept import read_kept
 from contrapose.lab.training.processes import own_device
-from contrapose.lab.training.recording import PROBE_SCORES, RecordedMeasure
+from contrapose.lab.training.records.extra_metrics import PROBE_SCORES, RecordedMeasure
 from contrapose.lab.training.run import Run
 from contrapose.lab.training.weights import difference
 from contrapose.metrics import conditional_entropy

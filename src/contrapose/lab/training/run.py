@@ -14,9 +14,9 @@ from contrapose.lab.frameworks import FRAMEWORKS, FrameworkSettings
 from contrapose.lab.modalities import MODALITIES, DataSettings, Modality, ViewMaker, modality
 from contrapose.lab.networks.heads import HEADS
 from contrapose.lab.settings import Rule, from_recorded, recorded_name, rule_of, setting, to_recorded
-from contrapose.lab.training.framework_checks import check_framework
+from contrapose.lab.training.checks.frameworks import check_framework
+from contrapose.lab.training.checks.values import check_types, check_values, list_settings
 from contrapose.lab.training.method_settings import method_name
-from contrapose.lab.training.setting_checks import check_types, check_values, list_settings
 from contrapose.losses.objective import traits_of
 from contrapose.losses.parse import parse
 from contrapose.losses.trial import try_loss
@@ -52,7 +52,7 @@ _LONGEST_NAME = 249  # bytes: file systems allow 255, and the lock of a run is c
 
 @dataclass(frozen=True, kw_only=True)
 class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: data first, as in --help
-    """Everything that decides the outcome of a training. Two equal runs give equal weights on one machine."""
+    """Everything that determines the outcome of a run. Two equal runs give equal weights on one machine."""
 
     views: str = "auto"
     """Recipe of augmentation: auto (for the images' size), digits, simclr-cifar, simclr, moco-v2, byol, insdis, …
@@ -196,7 +196,7 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
 
     @property
     def loss_data(self) -> str:
-        """The data set whose values of the catalogue a method has: the run's own, or that of its modality."""
+        """The data set whose values a method takes from the catalogue: the run's own, or that of its modality."""
         return self.kind.catalogue_data or self.data
 
     @property

@@ -136,7 +136,7 @@ def find_data(run: Run, folder: Path) -> list[str]:
 def load_own_data(run: Run, folder: Path, root: Path | None, log: Callable[[str], None]) -> Split:
     """Load the data that a run was trained on, from the first starting point that has the same images.
 
-    Another data set of the same name is loaded if there is no better one, and `log` is told.
+    Another data set of the same name is loaded if there is no better one, and `log` receives a note.
     """
     recorded, starts, paths = recorded_data(folder), starting_points(folder), find_data(run, folder)
     rule, _, file = run.imbalance.rpartition(":")

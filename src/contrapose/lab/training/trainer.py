@@ -14,9 +14,11 @@ import torch
 from torch import nn
 
 from contrapose.lab.frameworks import Embed
-from contrapose.lab.training import checkpoint
 from contrapose.lab.training.build import build, build_loss, prepare
-from contrapose.lab.training.checks import check_samples
+from contrapose.lab.training.checkpoints import checkpoint
+from contrapose.lab.training.checkpoints.kept import keep, keep_best, lost_weights
+from contrapose.lab.training.checkpoints.saving import PartialEpoch, SavedTraining
+from contrapose.lab.training.checks.samples import check_samples
 from contrapose.lab.training.collapse import follow_collapse, records_to_follow
 from contrapose.lab.training.context import StepContext
 from contrapose.lab.training.continuation import claim_directory, continued_run, record_extension, recorded_run
@@ -24,14 +26,18 @@ from contrapose.lab.training.defaults import resolve
 from contrapose.lab.training.eager import EagerSteps
 from contrapose.lab.training.epoch_evaluation import EpochEvaluation
 from contrapose.lab.training.graphed import COMPILED_STEPS, GraphedSteps, graph_obstacle
-from contrapose.lab.training.kept import keep, keep_best, lost_weights
 from contrapose.lab.training.model import Model, model_of
 from contrapose.lab.training.optimisers import optimiser
 from contrapose.lab.training.precision import check_bf16
 from contrapose.lab.training.processes import any_requested, distributed, join_process_group, own_device
-from contrapose.lab.training.records import append, drop_records_after, environment, read_records, write_json_atomically
+from contrapose.lab.training.records.files import (
+    append,
+    drop_records_after,
+    environment,
+    read_records,
+    write_json_atomically,
+)
 from contrapose.lab.training.run import Run
-from contrapose.lab.training.saving import PartialEpoch, SavedTraining
 from contrapose.lab.training.sources import check_init, check_same_data, describe_data, find_file
 from contrapose.lab.training.stops import Stopped, StopRequests, signals
 from contrapose.lab.training.threads import choose_threads, fixed_threads, with_fixed_threads

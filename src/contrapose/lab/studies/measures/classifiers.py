@@ -16,7 +16,7 @@ from contrapose.lab.studies.measures.initial_model import start
 from contrapose.lab.studies.measures.measure import Context, Evaluation, Words
 from contrapose.lab.studies.measures.retrieval import recall_references
 from contrapose.lab.training import Model, Run
-from contrapose.lab.training.recording import PROBE_SCORES, recorded_measures
+from contrapose.lab.training.records.extra_metrics import PROBE_SCORES, recorded_measures
 
 SMOKE_PROBE_EPOCHS = 5  # of linear probes: encoding augmented images again in each epoch is slow on a CPU
 _VOTES = {

@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from contrapose.lab.training import Run, Trainer, checkpoint
-from contrapose.lab.training.checkpoint import Checkpoint
+from contrapose.lab.training import Run, Trainer
+from contrapose.lab.training.checkpoints import checkpoint
+from contrapose.lab.training.checkpoints.checkpoint import Checkpoint
 
 RUN = Run(limit=64, batch=32, epochs=2, knn=3, metrics=0, head="linear", width=4)
 Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]

@@ -10,7 +10,7 @@ from dataclasses import Field, fields
 from typing import Any
 
 from contrapose.lab.settings import rule_of
-from contrapose.lab.training.recording import recorded_measures
+from contrapose.lab.training.records.extra_metrics import recorded_measures
 from contrapose.validate import check_number
 
 # By annotation: the type, and what messages call one value and several.

@@ -12,8 +12,14 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from contrapose.lab.studies.run_directory import RunDirectory
-from contrapose.lab.training import checkpoint
-from contrapose.lab.training.records import WriteFailed, append, drop_records_after, read_records, write_json_atomically
+from contrapose.lab.training.checkpoints import checkpoint
+from contrapose.lab.training.records.files import (
+    WriteFailed,
+    append,
+    drop_records_after,
+    read_records,
+    write_json_atomically,
+)
 
 RECORD = {"epoch": 1, "step": 4, "loss": 1.0, "seconds": 0.5}
 

@@ -6,8 +6,8 @@ import math
 
 from contrapose.lab.frameworks import FRAMEWORKS
 from contrapose.lab.modalities import Split
-from contrapose.lab.training.framework_checks import check_hardest
-from contrapose.lab.training.recording import check_record
+from contrapose.lab.training.checks.frameworks import check_hardest
+from contrapose.lab.training.records.extra_metrics import check_record
 from contrapose.lab.training.run import Run
 
 

@@ -13,7 +13,7 @@ import torch
 
 from contrapose.lab.evaluation import PROBES
 from contrapose.lab.training import Run, Stopped, Trainer, load
-from contrapose.lab.training.recording import recorded_measures
+from contrapose.lab.training.records.extra_metrics import recorded_measures
 from contrapose.metrics import conditional_entropy
 from contrapose.pairs import unit
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from torch import Tensor
 
-from contrapose.lab.training.records import writing
+from contrapose.lab.training.records.files import writing
 
 FORMAT = 2  # of checkpoint.json; the first one, of version 0.1.0, has no number, and a hash of the tensors alone
 CHECKPOINTS_KEPT = 2  # the newest, and one to fall back on

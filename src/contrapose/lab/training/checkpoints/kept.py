@@ -15,9 +15,9 @@ from typing import Any
 
 from torch import nn
 
-from contrapose.lab.training import checkpoint
-from contrapose.lab.training.checkpoint import Checkpoint
-from contrapose.lab.training.records import read_records
+from contrapose.lab.training.checkpoints import checkpoint
+from contrapose.lab.training.checkpoints.checkpoint import Checkpoint
+from contrapose.lab.training.records.files import read_records
 
 
 def keep(folder: Path, network: nn.Module, *, epoch: int, step: int) -> None:

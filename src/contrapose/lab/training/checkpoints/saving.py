@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from contrapose.lab.training import checkpoint
-from contrapose.lab.training.checkpoint import Checkpoint
+from contrapose.lab.training.checkpoints import checkpoint
+from contrapose.lab.training.checkpoints.checkpoint import Checkpoint
+from contrapose.lab.training.checkpoints.state import collect, restore
 from contrapose.lab.training.context import StepContext
-from contrapose.lab.training.state import collect, restore
 
 PartialEpoch = tuple[float, float]  # of an epoch that was interrupted: the sum of its losses, and its seconds
 _SCALER = ("scale", "_growth_tracker")  # the state of fp16's gradient scaler

@@ -1,0 +1,1 @@
+"""What a run records: JSON lines, its environment, and metrics beyond the usual ones."""
