@@ -15,7 +15,7 @@ from contrapose.lab.modalities import MODALITIES, DataSettings, Modality, ViewMa
 from contrapose.lab.networks.heads import HEADS
 from contrapose.lab.settings import Rule, from_recorded, recorded_name, rule_of, setting, to_recorded
 from contrapose.lab.training.checks.frameworks import check_framework
-from contrapose.lab.training.checks.values import check_types, check_values, list_settings
+from contrapose.lab.training.checks.setting_values import check_types, check_values, list_settings
 from contrapose.lab.training.method_settings import method_name
 from contrapose.losses.objective import traits_of
 from contrapose.losses.parse import parse
