@@ -10,7 +10,7 @@ from torch import Tensor
 from contrapose.reduce import cpu
 from contrapose.reduce.block import Selection, Source
 from contrapose.reduce.blocks import BLOCKS, by_autograd, request_blocks
-from contrapose.reduce.choose import EngineChoice, choose_engine, choose_one_node, fits_kernels, kernel_precision
+from contrapose.reduce.choose import EngineChoice, choose_engine, choose_one_node, choose_sum
 from contrapose.reduce.derivatives import check_backward, refuse_transforms
 from contrapose.reduce.engine import AnyEngine, Needs, Operands, plain_operands
 from contrapose.reduce.exponent import Exponent, exponent
@@ -243,16 +243,13 @@ def _loss_of_views(
 
 def sum_rows(source: Source, statistic: SoftplusSum) -> Tensor:
     """Return the sum of a statistic over all anchors, a scalar: on a GPU its gradient comes from the same pass."""
-    anchor, pool, selection, logit = source.anchor, source.pool, source.selection, statistic.logit
-    if anchor is None or pool is None or selection is None or torch.compiler.is_compiling():
+    choice, anchor, pool = choose_sum(source, statistic.logit), source.anchor, source.pool
+    if choice is None or anchor is None or pool is None:
         return reduce_rows(source, statistic)[0].sum()
-    per_anchor = isinstance(logit, Scale) and isinstance(logit.factor, Tensor) and logit.factor.ndim > 0
-    precision = kernel_precision(source, anchor)
-    phi = None if precision is None or per_anchor else exponent(logit, 1, anchor)
-    if phi is None or precision is None or selection.hardest is not None or not fits_kernels(anchor, pool):
-        return reduce_rows(source, statistic)[0].sum()
+    phi = exponent(statistic.logit, 1, anchor)
+    assert phi is not None
     numbers = _scale_and_bias(phi.times if phi.factor is None else phi.factor[0], statistic.bias, anchor)
-    engine, request, operands = _sigmoid_inputs(source, anchor, pool, phi, precision)
+    engine, request, operands = _sigmoid_inputs(source, anchor, pool, phi, choice.precision)
     operands = operands._replace(numbers=numbers.detach().contiguous())
     return _apply(engine, request, operands, anchor, pool, numbers)[0]
 

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from contrapose.reduce import cpu
 from contrapose.reduce.block import Source
+from contrapose.reduce.exponent import exponent
 from contrapose.reduce.hardware import has_kernels
 from contrapose.reduce.logit import Logit, Scale
 from contrapose.reduce.matrix_blocks import both_directions
@@ -96,6 +97,18 @@ def _choose(source: Source, statistics: tuple[Statistic, ...]) -> EngineChoice:
     if _needs_autograd(statistics, anchor, pool):
         return _AUTOGRAD_LEARNED
     return _AUTOGRAD_SMALL if small else _BLOCKS
+
+
+def choose_sum(source: Source, logit: Logit) -> EngineChoice | None:
+    """Return the engine that computes a sum of sigmoid losses over all anchors in one pass; None if there is none."""
+    anchor, pool, selection = source.anchor, source.pool, source.selection
+    if anchor is None or pool is None or selection is None or torch.compiler.is_compiling():
+        return None
+    per_anchor = isinstance(logit, Scale) and isinstance(logit.factor, Tensor) and logit.factor.ndim > 0
+    precision = None if per_anchor else kernel_precision(source, anchor)
+    if precision is None or selection.hardest is not None or not fits_kernels(anchor, pool):
+        return None
+    return _note(EngineChoice("tiled", _SIGMOID, precision)) if exponent(logit, 1, anchor) is not None else None
 
 
 def choose_one_node(source: Source, similarity: Tensor, logit: Logit, *, sigmoid: bool) -> EngineChoice | None:
