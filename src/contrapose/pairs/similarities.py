@@ -1,4 +1,4 @@
-"""`Similarities`: the comparison of `Pairs` as similarity values, for gradients with respect to them."""
+"""`Similarities`: similarity values instead of `Pairs`, for gradients with respect to similarities."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from contrapose.reduce import Block, KernelInputs, Statistic, reduce_rows
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Similarities(Layout):
-    """Similarities of n anchors to their k positives and m candidates, with what is known about the candidates."""
+    """Similarities of n anchors to their k positives and m candidates, with any known ids and views of the candidates."""
 
     positive: Tensor  # (n, k)
     negative: Tensor  # (n, m)
-    same_id: Tensor | None = None  # (n, m) bool: true where a candidate is not a negative; None if all are
+    same_id: Tensor | None = None  # (n, m) bool: true where a candidate is not a negative; None if all candidates are negatives
     anchor_id: Tensor | None = None  # (n,)
     pool_id: Tensor | None = None  # (m,)
     pool: Tensor | None = None  # (m, d): the candidates, if they are known, without gradient
@@ -88,7 +88,7 @@ class Similarities(Layout):
 
 @dataclass(frozen=True)
 class _GivenRows:
-    """Similarities with a choice of negatives, as `reduce` reads them."""
+    """Similarities with a choice of negatives, in the form that `reduce` reads."""
 
     values: Similarities
     negatives: tuple[Choice, ...]
@@ -114,10 +114,10 @@ class _GivenRows:
 
 
 def from_similarities(pos: Tensor, neg: Tensor) -> Similarities:
-    """Compare by given similarity values: pos (n,) or (n, k), neg (n, m). For gradients with respect to similarities.
+    """Make pairs from similarity values, pos (n,) or (n, k) and neg (n, m), for gradients with respect to similarities.
 
     pos   similarities of n anchors to their positives, (n,) or (n, k)
-    neg   similarities to their negatives, (n, m)
+    neg   similarities of the anchors to their negatives, (n, m)
 
     >>> from contrapose.losses import nt_xent
     >>> s = torch.tensor([[0.5, 0.0, -0.5]], requires_grad=True)
