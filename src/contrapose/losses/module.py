@@ -47,9 +47,7 @@ class Loss(nn.Module):
     ) -> None:
         super().__init__()
         if not callable(objective):
-            named = (
-                f"; use CATALOGUE[{objective!r}]" if objective in CATALOGUE else nearest(str(objective), CATALOGUE)
-            )
+            named = f"; use CATALOGUE[{objective!r}]" if objective in CATALOGUE else nearest(str(objective), CATALOGUE)
             raise ValueError(f"objective: expected a function of pairs such as nt_xent, got {objective!r}{named}")
         if state is not None and not isinstance(state, State):
             raise ValueError(f"state: expected a PerSample(number_of_images), got {state!r}")
@@ -76,7 +74,9 @@ class Loss(nn.Module):
         more   settings for this call
         """
         if self.state is not None and self.traits.takes == "pairs" and ids is None and isinstance(z, Tensor):
-            raise ValueError("ids: expected the data-set index of each image, since the loss keeps a state for each image")
+            raise ValueError(
+                "ids: expected the data-set index of each image, since the loss keeps a state for each image"
+            )
         batch = self._input(z, z2, ids)
         # Priority, highest first: arguments of this call, the state, scheduled values, what the network provides, the settings.
         settings = {**self.settings, **self._provided(z, more), **self.scheduled_tensors}

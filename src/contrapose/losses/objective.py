@@ -41,7 +41,9 @@ class Traits:
     """What `Loss`, the parser and `explain` need to know about an objective."""
 
     takes: str = "pairs"  # pairs, embeddings or assignments
-    needs_target: bool = False  # whether views must predict a target without gradient, from a teacher or from the same network
+    needs_target: bool = (
+        False  # whether views must predict a target without gradient, from a teacher or from the same network
+    )
     provided: tuple[str, ...] = ()  # arguments that the network or a state provides in each step, not the user
     # Maps the settings and the number of training samples to the remaining settings and the state, if one is needed
     make_state: Callable[[Settings, int], tuple[Settings, State | None]] | None = None

@@ -213,7 +213,9 @@ def _mean_over_view_pairs(
     z = embeddings.z
     check_embeddings("z", z, 3)
     if embeddings.target is not None:
-        raise ValueError("target: this loss compares views from one network, but these embeddings come from two networks")
+        raise ValueError(
+            "target: this loss compares views from one network, but these embeddings come from two networks"
+        )
     if z.shape[0] < 2 or z.shape[1] < 2:
         raise ValueError(f"z: expected at least two views of two samples, (V, m, d), got shape {tuple(z.shape)}")
     with full_precision(z):

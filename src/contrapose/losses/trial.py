@@ -37,6 +37,4 @@ def try_loss(chosen: partial[Tensor], *, similarity: str = "cosine") -> None:
     elif loss.traits.takes == "pairs":
         loss(two_views(z, z, similarity=similarity, ids=ids), **provided)
     else:
-        raise ValueError(
-            f"similarity: {objective.func.__name__} does not compare pairs, so {similarity} has no effect"
-        )
+        raise ValueError(f"similarity: {objective.func.__name__} does not compare pairs, so {similarity} has no effect")

@@ -76,7 +76,7 @@ class _Explicit:
         ids = None if self.ids is None else self.ids.to(sample)
         if of_same_side and self.each is not None:
             own = sample.repeat_interleave(self.each)
-            # An id that no sample has would not work here: a sample is not compared with its own explicit negatives.
+            # "b_to_b" does not compare a sample with its own explicit negatives, so they take its id unless theirs is another sample's.
             return own if ids is None else torch.where(torch.isin(ids, sample), ids, own)
         return stored_ids(len(self.rows), sample) if ids is None else ids
 
@@ -188,7 +188,9 @@ def _check_negatives(negatives: Tensor | None, negative_ids: Tensor | None, a: T
     """Return explicit negatives as rows, or raise ValueError."""
     if negatives is None:
         if negative_ids is not None:
-            raise ValueError("negative_ids: expected None, since there are no explicit negatives; pass negatives=… as well")
+            raise ValueError(
+                "negative_ids: expected None, since there are no explicit negatives; pass negatives=… as well"
+            )
         return None
     check_embeddings("negatives", negatives, 2, 3, shapes={2: "(r, d)", 3: "(m, k, d)"})
     check_width("negatives", negatives, a)

@@ -106,7 +106,7 @@ def _stored(pairs: AnyPairs, stored_labels: Tensor | None, from_batch: Tensor) -
             raise ValueError("stored_labels: expected None, since these pairs have no rows from a queue or a bank")
         _check("stored_labels", stored_labels, pairs.stored)
         return stored_labels.to(pairs.pool_id.device).long()
-    # Rows of a queue have ids that no sample has. Rows of a bank are samples, and without labels all of those outside the batch
+    # Queue rows have an id that no sample has. Bank rows are samples, and without labels all bank rows outside the batch
     # would be negatives.
     check_values(
         pairs.pool_id[: pairs.stored] < 0,

@@ -13,12 +13,12 @@ class Layout:
     """Views, stored rows, and which rows are compared with each other. Anchors are ordered view by view."""
 
     view_count: int = 1  # number of views in which the anchors are laid out: n = view_count · samples
-    global_views: int = (
-        0  # multi-crop: number of global crops, which come first; only they have keys; 0: no multi-crop
-    )
+    global_views: int = 0  # multi-crop: number of global crops, which come first; only they have keys; 0: no multi-crop
     between_views_only: bool = False  # whether no row of an anchor's own view is its negative, as in `cross`
     stored: int = 0  # number of candidates from a queue or a bank, which come first
-    has_keys: bool = False  # whether the pool also has keys from the batch in addition to stored rows, as with `queue(…, keys=True)`
+    has_keys: bool = (
+        False  # whether the pool also has keys from the batch in addition to stored rows, as with `queue(…, keys=True)`
+    )
     detached: bool = False  # whether positives, and stored rows or keys, carry no gradient
     similarity: str = "cosine"  # the similarity: cosine, dot or neg_euclid; only cosine is within [-1, 1]
 

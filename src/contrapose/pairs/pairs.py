@@ -46,15 +46,15 @@ class Pairs(Layout):
 
     anchor: Tensor  # (n, d)
     pool: Tensor  # (m, d)
-    anchor_id: Tensor  # (n,) sample ids; these ids and `pool_sample` may be shared with other pairs and must not be written to
+    anchor_id: (
+        Tensor  # (n,) sample ids; these ids and `pool_sample` may be shared with other pairs and must not be written to
+    )
     pool_id: Tensor  # (m,)
     view_ids: Callable[[], tuple[Tensor, Tensor]]  # (n,) and (m,): views of anchors and pool, computed on demand
     # (n, k, d): the positives; if an anchor is made of two vectors, positives are compared with the first
     positive_rows: Tensor | None = None
     positive_similarity: Tensor | None = None  # (n, k): similarities to the same sample's anchors in the views after it
-    kernel_inputs: KernelInputs = field(
-        default_factory=KernelInputs
-    )  # properties of anchors and pool that kernels use
+    kernel_inputs: KernelInputs = field(default_factory=KernelInputs)  # properties of anchors and pool that kernels use
     is_sharded: bool = False  # whether each process reduces a part of the anchors; see `sharded`
     group: Group = None  # the processes that share the anchors; None for all
 
@@ -194,7 +194,9 @@ class Pairs(Layout):
         return replace(
             self,
             anchor=self.anchor[rows],
-            positive_rows=self.anchor[rows, None],  # never read, since the positives are computed from the unsharded pairs
+            positive_rows=self.anchor[
+                rows, None
+            ],  # never read, since the positives are computed from the unsharded pairs
             positive_similarity=None,
             anchor_id=self.anchor_id[rows],
             kernel_inputs=KernelInputs(self.kernel_inputs.half_precision),

@@ -19,7 +19,9 @@ class Similarities(Layout):
 
     positive: Tensor  # (n, k)
     negative: Tensor  # (n, m)
-    same_id: Tensor | None = None  # (n, m) bool: true where a candidate is not a negative; None if all candidates are negatives
+    same_id: Tensor | None = (
+        None  # (n, m) bool: true where a candidate is not a negative; None if all candidates are negatives
+    )
     anchor_id: Tensor | None = None  # (n,)
     pool_id: Tensor | None = None  # (m,)
     pool: Tensor | None = None  # (m, d): the candidates, if they are known, without gradient
@@ -65,8 +67,8 @@ class Similarities(Layout):
             for w in range(self.key_views):
                 if v != w:
                     rows, columns = slice(v * n, v * n + n), slice(w * m, w * m + m)
-                    # Positives are ordered by the number of views after the anchor's, cyclically; those of a local crop, which
-                    # is not one of these views, start with the first.
+                    # Positives are ordered by how many views they follow the anchor's view, cyclically. A local crop's
+                    # view has no keys, so its positives start with the first view.
                     pointer = (w - v) % self.key_views - 1 if v < self.key_views else w
                     yield (
                         v,
