@@ -111,9 +111,7 @@ class Embeddings:
         if name in ("labels", "stored_labels"):
             return self._labels(stored=name == "stored_labels")
         if name != "score" or self.score is None:
-            raise ValueError(
-                f"{name}: this loss needs this output from the network, but this framework's network does not have it"
-            )
+            raise ValueError(f"{name}: this loss needs this output, but this framework's network does not have it")
         return self.score.flatten()
 
     def _labels(self, *, stored: bool) -> Tensor | None:

@@ -159,7 +159,7 @@ class _EncodeTwice(torch.autograd.Function):
 
 def _backpropagate(micro_batch: MicroBatch, gradient: Tensor) -> None:
     """Encode a micro-batch with its graph and add the gradients of its parameters."""
-    torch.clear_autocast_cache()  # autocast's cached weights belong to one micro-batch's graph, which is freed after its backward pass
+    torch.clear_autocast_cache()  # autocast's cached weights belong to one micro-batch's graph, which its backward frees
     z = micro_batch.encode()
     if not z.requires_grad:
         raise ValueError(

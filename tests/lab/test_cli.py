@@ -108,7 +108,7 @@ def test_errors_name_the_wrong_file(tmp_path: Path, capsys: pytest.CaptureFixtur
         capsys, "train", "--init", str(other), "--limit", "64", *SMALL, "--out", str(tmp_path / "run")
     )
     assert f"`contrapose import {other} -o weights.safetensors`" in message
-    assert "is a file, and a directory is needed" in error_message(capsys, "train", *SMALL, "--out", str(other))
+    assert "is a file, but a directory is needed" in error_message(capsys, "train", *SMALL, "--out", str(other))
     assert "nope.pth does not exist" in error_message(
         capsys, "import", str(tmp_path / "nope.pth"), "-o", "x.safetensors"
     )

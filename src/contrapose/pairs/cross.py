@@ -76,7 +76,8 @@ class _Explicit:
         ids = None if self.ids is None else self.ids.to(sample)
         if of_same_side and self.each is not None:
             own = sample.repeat_interleave(self.each)
-            # "b_to_b" does not compare a sample with its own explicit negatives, so they take its id unless theirs is another sample's.
+            # A sample must not be compared with its own explicit negatives here, so they take the sample's id, unless their
+            # given id belongs to a sample in the batch.
             return own if ids is None else torch.where(torch.isin(ids, sample), ids, own)
         return stored_ids(len(self.rows), sample) if ids is None else ids
 

@@ -17,7 +17,7 @@ class Layout:
     between_views_only: bool = False  # whether no row of an anchor's own view is its negative, as in `cross`
     stored: int = 0  # number of candidates from a queue or a bank, which come first
     has_keys: bool = (
-        False  # whether the pool also has keys from the batch in addition to stored rows, as with `queue(…, keys=True)`
+        False  # whether the pool has keys from the batch besides stored rows, as with `queue(…, keys=True)`
     )
     detached: bool = False  # whether positives, and stored rows or keys, carry no gradient
     similarity: str = "cosine"  # the similarity: cosine, dot or neg_euclid; only cosine is within [-1, 1]

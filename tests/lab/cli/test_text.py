@@ -76,7 +76,7 @@ def test_exported_folder_gives_equal_features_everywhere(
     for option in (str(out) + ".safetensors", str(out) + ".onnx"):
         assert f"written as a folder; use -o {out}" in error_message(capsys, "export", run, "-o", option)
     assert "has other files; expected a new folder" in error_message(capsys, "export", run, "-o", str(folder))
-    assert "is a file, and a directory is needed" in error_message(
+    assert "is a file, but a directory is needed" in error_message(
         capsys, "export", run, "-o", str(folder / "sentences.txt")
     )
 

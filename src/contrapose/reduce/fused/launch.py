@@ -30,7 +30,9 @@ _TILES: dict[tuple[str, int], Tile] = {
 _DEFAULT: Tile = (64, 32, 4, 2)
 _FEW_ROWS = 4096  # up to this number of rows, large tiles would leave most multiprocessors idle
 _COMBINED_ROWS = 128  # rows per program of the kernel that combines partial results
-MIN_TILES = 4  # minimum of column tiles per program if programs share a row's columns: with fewer, combining costs more than it saves
+MIN_TILES = (
+    4  # minimum of column tiles per program if programs share a row: with fewer, combining costs more than it saves
+)
 
 
 def tile_of(precision: str, direction: int, rows: int, d: int) -> Tile:

@@ -33,7 +33,7 @@ def _tile(
     row_start, row_end, column_start, column_end, period,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, FULL_TILES: tl.constexpr,
 ):  # fmt: skip
-    """Return a program's rows and columns, masks of those that exist, and whether its tile may hold non-negative pairs."""
+    """Return a program's rows and columns, masks of those that exist, and whether its tile may hold excluded pairs."""
     row, column = row_start + tl.program_id(0) * ROWS, column_start + tl.program_id(1) * COLUMNS
     rows, columns = row + tl.arange(0, ROWS), column + tl.arange(0, COLUMNS)
     any_excluded = may_share_ids(row, column, period, ROWS, COLUMNS)
