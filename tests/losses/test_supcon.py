@@ -83,7 +83,7 @@ def test_labels_come_with_embeddings() -> None:
         wanted = supcon(pairs, labels=all_labels[ids], stored_labels=stored)
         assert torch.equal(Loss(supcon)(embeddings), wanted)
     unlabelled = Embeddings(z=z, ids=ids, compare=within_batch)
-    with pytest.raises(ValueError, match="labels: this loss needs the labels of the samples"):
+    with pytest.raises(ValueError, match="labels: this loss needs the samples' labels"):
         Loss(supcon)(unlabelled)
     given = Loss(supcon)(unlabelled, labels=LABELS, stored_labels=None)
     assert torch.equal(given, supcon(views(z, ids=ids), labels=LABELS))

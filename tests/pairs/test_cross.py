@@ -27,7 +27,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "negatives width": (lambda: cross(A, B, negatives=H[..., :3]), "negatives: expected rows of the embeddings' width 4, got shape (5, 2, 3)"),
     "negatives integers": (lambda: cross(A, B, negatives=H.long()), "negatives: expected floating point embeddings, got torch.int64"),
     "negatives empty": (lambda: cross(A, B, negatives=H[:, :0]), "negatives: expected at least one embedding, got shape (5, 0, 4)"),
-    "ids of nothing": (lambda: cross(A, B, negative_ids=torch.arange(5)), "negative_ids: expected None without negatives"),
+    "ids of nothing": (lambda: cross(A, B, negative_ids=torch.arange(5)), "negative_ids: expected None, since there are no explicit negatives"),
     "ids shape": (lambda: cross(A, B, negatives=H, negative_ids=torch.arange(10)), "negative_ids: expected one integer per row of negatives, shape (5, 2), got (10,)"),
     "ids list": (lambda: cross(A, B, negatives=H, negative_ids=[1]), "negative_ids: expected one integer per row of negatives, shape (5, 2), got list"),  # type: ignore[arg-type]
     "ids floats": (lambda: cross(A, B, negatives=H, negative_ids=torch.rand(5, 2)), "negative_ids: expected integers, got torch.float32"),
