@@ -1,4 +1,4 @@
-"""A WordPiece vocabulary that is trained on given texts."""
+"""Training of a WordPiece vocabulary on given texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from contrapose.extras import TEXT_PACKAGES, needs_extra
 from contrapose.validate import check_count
 
-# Names as BERT's, which transformers and sentence-transformers know. Padding is token 0.
+# BERT's names, which transformers and sentence-transformers know. Padding is token 0.
 SPECIAL_TOKENS = {
     "pad_token": "[PAD]",
     "unk_token": "[UNK]",
@@ -20,17 +20,17 @@ SPECIAL_TOKENS = {
     "mask_token": "[MASK]",
 }
 _RARE = 100_000  # a character rarer than one in this many has no token: its words become [UNK]
-# The WordPiece model makes these [UNK] in any case; the trainer takes seconds for each.
+# The WordPiece model maps these words to [UNK] in any case, and the trainer would take seconds for each.
 _LONG_WORD = re.compile("[A-Za-z0-9]{101,}")
 
 
 def train_vocabulary(texts: Iterable[str], *, size: int = 8192) -> Any:
     """Return a PreTrainedTokenizerFast with a WordPiece vocabulary of at most `size` tokens, in lower case.
 
-    The same texts give the same vocabulary. They are read twice.
+    The same texts give the same vocabulary. The texts are read twice.
     """
     check_count("size", size, least=100)
-    texts = texts if iter(texts) is not texts else list(texts)  # an iterator can be read once only
+    texts = texts if iter(texts) is not texts else list(texts)  # an iterator can be read only once
     with needs_extra("a vocabulary", "text", TEXT_PACKAGES):
         from tokenizers import Tokenizer, decoders, models, processors, trainers
         from transformers import PreTrainedTokenizerFast
@@ -69,7 +69,7 @@ def _set_splitting(tokenizer: Any) -> None:
 
 
 def _frequent_characters(texts: Iterable[str], normalizer: Any, *, most: int) -> list[str]:
-    """Return the normalised characters that are not rare, the most frequent ones first."""
+    """Return the normalised characters that are not rare, most frequent first."""
     raw: Counter[str] = Counter()
     for text in texts:
         raw.update(text)
