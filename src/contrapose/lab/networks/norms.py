@@ -117,13 +117,13 @@ class SplitBatchNorm(ReplacementBatchNorm):
 
     def grouped(self, x: Tensor) -> Tensor:
         """Normalise with one call of torch's batch norm, (B, C, …) -> (B, C, …)."""
-        # Parts become channels, so that torch's kernel, which saves only its input for the backward pass, does it all.
+        # Parts become channels, so that one call of torch's kernel, which saves only its input for the backward pass, suffices.
         parts = self.splits
         mean, var = self.running_mean.repeat(parts), self.running_var.repeat(parts)
         weight, bias = (None if p is None else p.repeat(parts) for p in (self.weight, self.bias))
         channels = x.reshape(len(x) // parts, parts * x.shape[1], *x.shape[2:])
         y = batch_norm(channels, mean, var, weight, bias, training=True, momentum=self.momentum, eps=self.eps)
-        # `mean` and `var` are copies, which the call has updated per part; their average is what is kept.
+        # `mean` and `var` are copies, which the call has updated per part; the running statistics are their averages.
         self.running_mean.copy_(mean.view(parts, -1).mean(0))
         self.running_var.copy_(var.view(parts, -1).mean(0))
         self.num_batches_tracked += 1

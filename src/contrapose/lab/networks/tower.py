@@ -31,7 +31,7 @@ def projector_of(towers: Mapping[str, Tower]) -> nn.Module:
 
 def towers_of(encoder: nn.Module, projector: nn.Module, *, name: str) -> dict[str, Tower]:
     """Return towers made of these encoders and projectors, the inverse of `encoder_of` and `projector_of`.
-    
+
     name   name of the tower if there is only one
     """
     if isinstance(encoder, nn.ModuleDict) and isinstance(projector, nn.ModuleDict):

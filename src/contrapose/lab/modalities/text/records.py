@@ -22,7 +22,7 @@ def _read_plain(path: Path) -> Numbered:
 
 
 def _read_tsv(path: Path) -> Numbered:
-    # A quotation mark is an ordinary character: sentences contain them unpaired.
+    # A quotation mark is an ordinary character: sentences contain unpaired quotation marks.
     for number, line in read_lines(path):
         yield number, line if isinstance(line, BadLine) else line.split("\t")
 

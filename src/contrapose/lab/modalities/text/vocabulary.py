@@ -40,7 +40,7 @@ def train_vocabulary(texts: Iterable[str], *, size: int = 8192) -> Any:
     _set_splitting(draft)
     characters = _frequent_characters(texts, draft.normalizer, most=(size - len(special)) // 2)
     # The trainer numbers the continuations (##a) in the order of a hash table, which differs from call to call, and breaks
-    # ties by these numbers. As special tokens, they have fixed numbers.
+    # ties by these numbers. Continuations that are special tokens have fixed numbers.
     continuations = [f"##{character}" for character in characters if _continues_a_word(character, draft)]
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
@@ -51,7 +51,7 @@ def train_vocabulary(texts: Iterable[str], *, size: int = 8192) -> Any:
     )
     draft.train_from_iterator((_LONG_WORD.sub(" ", text) for text in texts), trainer)
 
-    # A new tokenizer of the same vocabulary, in which continuations are not special.
+    # A new tokenizer with the same vocabulary, in which continuations are not special.
     tokenizer = Tokenizer(models.WordPiece(draft.get_vocab(), unk_token="[UNK]"))
     _set_splitting(tokenizer)
     ends = [(token, draft.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
@@ -91,16 +91,16 @@ def _continues_a_word(character: str, tokenizer: Any) -> bool:
 
 def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     """Write tokenizer.json and tokenizer_config.json."""
-    # Left over from its last call; if saved, they would be the defaults for everyone who loads the file.
+    # The tokenizer's last call has set these; if saved, they would be the defaults for everyone who loads the file.
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
     tokenizer.save_pretrained(folder)
 
 
 def pad_on_the_right(tokenizer: Any, folder: Path | str) -> None:
-    """Set padding to the right; refuse a tokenizer without a padding token. `folder` is what the message names."""
+    """Set padding to the right; refuse a tokenizer without a padding token. `folder` is for the message."""
     if tokenizer.pad_token is None:
         raise ValueError(
             f"encoder: the tokenizer in {folder} has no padding token; add a pad_token to its tokenizer_config.json"
         )
-    tokenizer.padding_side = "right"  # with padding on the left, the first state would not be that of [CLS]
+    tokenizer.padding_side = "right"  # with padding on the left, the first state would not belong to [CLS]
