@@ -85,13 +85,17 @@ class FewShot:
 
     shots: int = 5  # images per class
     samples: int = 3  # number of random samples, with seeds 0, 1, …
-    training: FineTune = field(default_factory=lambda: FineTune(epochs=50, batch=32))  # all settings but the two chosen ones
+    training: FineTune = field(
+        default_factory=lambda: FineTune(epochs=50, batch=32)
+    )  # all settings but the two chosen ones
     lrs: tuple[float, ...] = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # ELEVATER's
     weight_decays: tuple[float, ...] = (1e-6, 1e-4, 1e-2, 1.0)  # four of ELEVATER's first seven
 
     def __post_init__(self) -> None:
         if self.shots < 2:
-            raise ValueError(f"shots: expected at least 2, one of them to choose the learning rate on, got {self.shots}")
+            raise ValueError(
+                f"shots: expected at least 2, one of them to choose the learning rate on, got {self.shots}"
+            )
         if self.samples < 1 or not self.lrs or not self.weight_decays:
             raise ValueError("samples, lrs, weight_decays: expected at least one of each")
 

@@ -5,8 +5,8 @@
     ViewMaker  random views for training, inputs without augmentation for evaluation
     Split      the data sets of a run
 
-A batch of inputs is a tensor whose first dimension counts samples; views of a batch are a list of tensors (V, B, …), one per input
-shape.
+A batch of inputs is a tensor whose first dimension counts samples; views of a batch are a list of tensors (V, B, …), one
+per input shape.
 """
 
 from __future__ import annotations

