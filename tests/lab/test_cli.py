@@ -436,7 +436,7 @@ def test_features_of_an_image_do_not_depend_on_other_files(tmp_path: Path, capsy
             Image.fromarray(pixels).save(folder / label / f"{i}.png")
     main(["train", "--data", str(folder), *SMALL, "--out", str(run)])
     output = capsys.readouterr().out
-    assert "20 % of each class, 8 images, are held out for evaluation; --hold-out changes it" in output
+    assert "20 % of each class, 8 images, are held out for evaluation; --hold-out changes the share" in output
     assert "32 images of mine" in output
     assert "knn_top1" in output
     for name in ("before", "after"):
