@@ -199,7 +199,10 @@ def test_three_columns_are_three_views(folder: Path) -> None:
         ),
         ("--data sentences.txt --encoder tinny", "got 'tinny'"),
         ("--data sentences.txt --imbalance pareto", "imbalance: it is for images, and "),
-        ("--data sentences.txt --batch 64 --epochs 1", "batch: 64 sentences for a step are more than the 40"),
+        (
+            "--data sentences.txt --batch 64 --epochs 1",
+            "batch: a step needs 64 sentences, but the data set has only 40",
+        ),
         ("--data missing.tsv", "missing.tsv does not exist; expected a file of texts"),
         ("--data run --modality text", "run is a folder; expected a file of texts"),
         ("--data sentences.txt --encoder hf:run", "run has no config.json"),

@@ -308,7 +308,7 @@ def test_data_that_does_not_suit_a_run_is_refused(data: Path, tmp_path: Path) ->
         trainer_of(run_of(data, extra_metrics=("linear:cacr@1",)), tmp_path / "run")
     with pytest.raises(ValueError, match="imbalance: it is for images with classes"):
         trainer_of(run_of(data, imbalance="exponential-100"), tmp_path / "run")
-    with pytest.raises(ValueError, match=r"batch: 16 captioned images for a step are more than the 10"):
+    with pytest.raises(ValueError, match=r"batch: a step needs 16 captioned images, but the data set has only 10"):
         trainer_of(run_of(data, batch=16), tmp_path / "run")
 
 
