@@ -269,7 +269,7 @@ def test_commands_for_one_encoder_refuse_two(
     message = error_message(capsys, "compare", "--data", str(data), "--losses", "clip,siglip", "--seeds", "1")
     assert "compare takes labelled images or pairs of texts" in message
     assert message.count("\n") == 1
-    with pytest.raises(ValueError, match="has two encoders, and this is for runs with one"):
+    with pytest.raises(ValueError, match="has two encoders, but this is for runs with one"):
         load(trained)
 
 
