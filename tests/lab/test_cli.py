@@ -351,7 +351,7 @@ def test_only_one_process_trains_in_a_directory(tmp_path: Path, capsys: pytest.C
 
 def test_small_folders_and_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = error_message(capsys, "train", "--limit", "60", "--batch", "128", "--out", str(tmp_path / "run"))
-    assert "more than the 60 of the data set (--batch 32 would do)" in output
+    assert "the data set has only 60 (--batch 32 would do)" in output
     assert "data: expected a name or a path, got nothing" in error_message(capsys, "train", "--data", "")
     main(["--version"])
     assert capsys.readouterr().out.startswith("contrapose 0.")
