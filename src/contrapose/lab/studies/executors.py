@@ -49,7 +49,7 @@ def _run_in_pool(
     tasks: Sequence[Task], display: ProgressDisplay, jobs: int, *, failures: dict[str, str], requests: StopRequests
 ) -> set[str]:
     """Execute tasks in one pool and add to `failures`; return the names of runs that were lost with a killed process."""
-    # The number of threads does not depend on `jobs`; threads that spin while they wait would take cores from other runs.
+    # Each run uses one thread per core even if other runs share the cores, so threads must not spin while they wait.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     context, lost, last_heard = process_context(), set(), dict[str, float]()
     with _start_manager(context) as manager:
@@ -85,7 +85,7 @@ def _run_in_pool(
                             f"no step and no evaluation for {SILENCE_LIMIT / 60:g} minutes; its process was stopped"
                         )
                         display.on_end(name, failures[name])
-                    # The pool does not say which process executes a run, so all processes are killed; the other runs resume in a new
+                    # The pool does not say which process executes a run, so all are killed; the other runs resume in a new
                     # pool.
                     if silent:
                         _send_signal(pool, signal.SIGKILL)

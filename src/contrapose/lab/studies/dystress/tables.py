@@ -311,7 +311,8 @@ TABLES = (
             is_above("DySTreSS + DCL", "DySTreSS", "top-1", margin=0.1),  # the printed gain is 0.14
         ),
         note="The paper gives only the gain, and does not say over which row. Its code differentiates through τ and uses "
-        "lightly's old DCL; our DySTreSS + DCL is detached and joint, as both papers define it, and is compared with DCL as it "
+        "lightly's old DCL; our DySTreSS + DCL detaches τ and uses DCL's joint form, as in the two papers, and is "
+        "compared with DCL as it "
         "was published.",
     ),
 )
