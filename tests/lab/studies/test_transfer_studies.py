@@ -63,7 +63,7 @@ def test_only_given_data_is_measured() -> None:
     assert [study_data.data for study_data in plan.sets] == ["there"]
     smoke = study.plan("smoke")
     assert smoke.measures(smoke.sets[0], simclr) == (Transfer("digits", "dystress"),)
-    with pytest.raises(ValueError, match=r"expected PATH or NAME=PATH with a name of .*mhist"):
+    with pytest.raises(ValueError, match=r"expected PATH or NAME=PATH, where NAME is one of .*mhist"):
         study.plan("paper", ["mhits=here"])
 
 
