@@ -34,7 +34,8 @@ class Rule:
     recorded_values: Mapping[Any, Any] = field(
         default_factory=dict
     )  # maps values to their form in run.json; empty: unchanged
-    ignored_elsewhere: bool = False  # whether frameworks that do not use the setting ignore its value, as in the first runs, instead of refusing it
+    # Whether frameworks that do not use the setting ignore its value, as in the first runs, instead of refusing it
+    ignored_elsewhere: bool = False
 
 
 def setting(default: T, rule: Rule = Rule(), *, help_text: str = "") -> T:  # a frozen default
