@@ -27,14 +27,11 @@ class Rule:
     most: float | None = None
     choices: tuple[str, ...] = ()
     small: int = 0  # largest value for the few images in a smoke run; 0: no limit
-    always_recorded: bool = (
-        False  # whether run.json, and so the run's name, includes it even at its default, as in the first runs
-    )
+    # Whether run.json, and so the run's name, includes the setting even at its default, as in the first runs.
+    always_recorded: bool = False
     recorded_as: str = ""  # its name in run.json, if the setting was renamed since: run names are hashes of run.json
-    recorded_values: Mapping[Any, Any] = field(
-        default_factory=dict
-    )  # maps values to their form in run.json; empty: unchanged
-    # Whether frameworks that do not use the setting ignore its value, as in the first runs, instead of refusing it
+    recorded_values: Mapping[Any, Any] = field(default_factory=dict)  # value -> its form in run.json; empty: unchanged
+    # Whether frameworks that do not use the setting ignore its value, as in the first runs, instead of refusing it.
     ignored_elsewhere: bool = False
 
 
