@@ -8,8 +8,8 @@ log-sum-exps are multiplied by log2 e there. Outside the kernels, all logarithms
 import triton
 import triton.language as tl
 
-# Similarities this close to a threshold are ties. Sums of products in another order differ by less, so a threshold found by
-# one kernel lies within another kernel's band.
+# Similarities this close to a threshold are ties. Adding the products in another order changes a similarity by less than this, so
+# a threshold found by one kernel lies within another kernel's band.
 BAND = tl.constexpr(1e-6)
 LN2 = tl.constexpr(0.6931471805599453)
 LOG2E = tl.constexpr(1.4426950408889634)

@@ -42,7 +42,7 @@ class Cell:
 
 
 def column(quantity: str, data_set: str) -> str:
-    """Return the column heading of a quantity on a data set, which is also the key of the paper's number."""
+    """Return the column heading of a quantity on a data set; the paper's number is stored under the same text."""
     return f"{quantity} {data_set}".strip()
 
 
