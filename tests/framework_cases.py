@@ -16,7 +16,8 @@ NARROW = {"predictor": 32}
 
 
 def small_settings(row: FrameworkRow) -> dict[str, Any]:
-    """Return the settings of a run on few images: the loss of its preset, all flags set, and small sizes."""
+    """Return the settings of a run on few images: the loss of its preset, all flags set, the last of several choices, and small
+    sizes."""
     own = fields(row.settings)
     preset: dict[str, Any] = {}
     for protocols in row.presets.values():
@@ -27,6 +28,7 @@ def small_settings(row: FrameworkRow) -> dict[str, Any]:
         **{setting.name: rule_of(setting).small for setting in own if rule_of(setting).small},
         **{name: width for name, width in NARROW.items() if row.uses(name)},
         **{setting.name: True for setting in own if setting.type == "bool"},
+        **{setting.name: rule_of(setting).choices[-1] for setting in own if rule_of(setting).choices},
     }
 
 
