@@ -1,4 +1,4 @@
-"""Class names, in the order of the labels, for data sets whose files do not contain them."""
+"""Names of the classes of data sets whose files do not have them, in the order of their labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code that uses an exported text encoder."""
+"""Code that uses an exported encoder of texts."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Checks on a run: its setting values, its framework, and whether its data has enough samples."""
+"""Checks of a run: its values, its framework, and whether its data has enough samples."""
