@@ -1,7 +1,7 @@
-"""Check the criteria of contrapose and of installed libraries with `contrapose.conformance`.
+"""Check the criteria in contrapose and in installed libraries with `contrapose.conformance`.
 
 python benchmarks/conformance.py                                    # a table of all installed libraries
-python benchmarks/conformance.py --peers lightly --details          # one of them, with every finding
+python benchmarks/conformance.py --peers lightly --details          # one library, with every finding
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ Results = dict[str, dict[str, list[Finding]]]  # by peer and check
 class CheckLibraries:
     """Check contrastive criteria: gradients in several processes, duplicates, low precision, low temperatures, limits.
 
-    The criteria are those of contrapose, two forms in plain PyTorch and, if installed, lightly, pytorch-metric-learning (pml),
-    open_clip, sentence-transformers and info_nce. The exit code is 1 if a criterion of contrapose fails.
+    The criteria come from contrapose, from plain PyTorch (two forms) and, if installed, from lightly, pytorch-metric-learning
+    (pml), open_clip, sentence-transformers and info_nce. The exit code is 1 if a contrapose criterion fails.
     """
 
     peers: tuple[str, ...] = ()
@@ -149,7 +149,7 @@ def as_record(peers: Sequence[Peer], results: Results) -> dict[str, Any]:
 
 
 def _finite(record: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what was not measured or has no form in JSON."""
+    """Leave out values that were not measured or that JSON cannot represent."""
     return {
         key: value
         for key, value in record.items()

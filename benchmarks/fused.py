@@ -4,7 +4,7 @@
 
 Three checks come first: value and gradient against float64 on bf16-rounded embeddings near convergence; a step captured in
 a CUDA graph against the eager step; a compiled loss against the eager loss. Then follow the measurements of
-loss_timing.py for many sizes, and steps replayed from a CUDA graph, which measure the device alone. inf-cl and siglip-kernel
+loss_timing.py for many sizes, and steps replayed from a CUDA graph, which measure only the device. inf-cl and siglip-kernel
 compute one direction of n against n.
 """
 
@@ -95,7 +95,7 @@ def captured(step: Callable[[], None]) -> Callable[[], None]:
 
 
 def check_capture_and_compile(n: int = 1600) -> None:
-    """Report how far a captured and a compiled step differ from the eager one."""
+    """Report how much a captured and a compiled step differ from the eager step."""
     for name, loss in CHECKED.items():
         results = []  # value and gradients of each mode
         for mode in ("eager", "graph", "compile"):

@@ -2,11 +2,11 @@
 
     python benchmarks/large_caption_batches.py [--batch 8192] [--micro-batch 256] [--encoder resnet50] [--text-encoder clip]
 
-Prints JSON lines: the machine, then seconds for each step and the peak memory of both ways. The images are plain colours, each
-with one caption: a step takes as long as on photographs once these are decoded. A batch that does not fit into the memory of a
-GPU is reported as such. On a CPU the memory is that of the process, whose peak includes what came before.
+Prints JSON lines: the machine, then seconds per step and peak memory for both ways. The images are plain colours, each with one
+caption: apart from decoding, a step takes as long as on photographs. A batch that does not fit into GPU memory is reported as
+such. On a CPU, peak memory is measured for the whole process, including earlier measurements.
 
-`--batch 8 --micro-batch 2 --encoder tiny --text-encoder tiny --size 32 --steps 1 --precision fp32` tries it on a CPU.
+Use `--batch 8 --micro-batch 2 --encoder tiny --text-encoder tiny --size 32 --steps 1 --precision fp32` for a trial on a CPU.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from contrapose.lab.modalities.captions.settings import CAPTION_SETTINGS
 from contrapose.lab.training import Run, Trainer
 from contrapose.lab.training.eager import EagerSteps
 
-_SIDE = 8  # of the image files, in pixels; they are enlarged when they are read
+_SIDE = 8  # size of the image files in pixels; images are enlarged when they are read
 
 
 def write_captions(folder: Path, count: int) -> Path:
@@ -117,7 +117,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         data = str(write_captions(folder / "data", options.batch))
-        ways = {  # the one that needs less memory first, since the peak of a process does not fall
+        ways = {  # the way that needs less memory comes first, since the peak memory of a process never falls
             "micro-batches": {"batch": options.micro_batch, "accumulate": parts, "grad_cache": True},
             "one batch": {"batch": options.batch},
         }

@@ -174,7 +174,7 @@ def _inf_cl_both(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _siglip_kernel(a: Tensor, b: Tensor) -> Tensor:
-    """SigLIP's loss, a sigmoid for each pair; beside `cross` it is another loss over the same matrix product."""
+    """SigLIP's loss, a sigmoid for each pair; under `cross` it stands for another loss over the same matrix product."""
     from siglip_kernel import fused_siglip_loss
 
     dtype = a.dtype
@@ -184,7 +184,7 @@ def _siglip_kernel(a: Tensor, b: Tensor) -> Tensor:
 
 
 def make_step(loss: str, implementation: str, *, n: int, d: int, dtype: str, device: str) -> Callable[[], None]:
-    """Return a function that runs one forward and backward pass, on random embeddings of its own."""
+    """Return a function that runs one forward and backward pass on its own random embeddings."""
     generator = torch.Generator().manual_seed(n)
     rows = n if loss in BETWEEN_TOWERS else n // 2
     first = torch.randn(rows, d, generator=generator)
@@ -344,10 +344,10 @@ def as_record(timing: Timing) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TimeLosses:
-    """Time forward and backward of losses on this machine, next to other implementations.
+    """Time forward and backward passes of losses on this machine, next to other implementations.
 
-    These are plain PyTorch with the whole similarity matrix, the same with torch.compile and, if installed, lightly, inf-cl and
-    siglip-kernel.
+    The others are plain PyTorch with the whole similarity matrix, the same with torch.compile and, if installed, lightly,
+    inf-cl and siglip-kernel.
     """
 
     losses: tuple[str, ...] = ("nt_xent", "dystress", "cross")

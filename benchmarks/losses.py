@@ -34,7 +34,7 @@ OURS, LIGHTLY, METRIC = "contrapose", "lightly", "pytorch-metric-learning"
 def criteria(loss: str) -> dict[str, Callable[[], Criterion]]:
     """Return a constructor of the loss for each library.
 
-    Libraries are imported by the constructors, so that a process that measures one of them holds no other in memory.
+    The constructors import the libraries, so that a process that measures one library holds no other in memory.
     """
 
     def ours(**settings: Any) -> Callable[[], Criterion]:
@@ -95,11 +95,11 @@ def step(criterion: Criterion, z1: Tensor, z2: Tensor) -> float:
 
 def affordable(library: str, m: int) -> bool:
     """Whether the library can run at this size on an ordinary machine."""
-    return library != METRIC or m <= 256  # it keeps an n × n × n tensor: 34 GB at m = 1024
+    return library != METRIC or m <= 256  # this library keeps an n × n × n tensor: 34 GB at m = 1024
 
 
 def time_all(loss: str, m: int, seconds: float) -> dict[str, dict[str, float]]:
-    """Return median time and value of the loss for each library; the libraries alternate, so that drift affects all."""
+    """Return median time and loss value for each library; the libraries take turns, so that drift affects all of them."""
     built = {name: make() for name, make in criteria(loss).items() if affordable(name, m)}
     z1, z2 = views(m)
     values = {name: step(criterion, z1, z2) for name, criterion in built.items()}

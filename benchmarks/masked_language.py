@@ -3,9 +3,9 @@
     python benchmarks/masked_language.py sentences.txt models/small-bert
     contrapose train --data sentences.txt --encoder hf:models/small-bert
 
-The vocabulary is learned from the sentences too. 15 % of the tokens are predicted, of which 80 % are replaced by [MASK], 10 % by
-a random token, and 10 % are kept (Devlin et al., 2019), drawn anew in each step as a function of seed, step and sentence.
-The sentences stay on the device, in buckets of similar length; nothing in a pass waits for the GPU.
+The vocabulary is learned from the sentences too. 15 % of the tokens are predicted; of these, 80 % are replaced by [MASK], 10 %
+by a random token, and 10 % are kept (Devlin et al., 2019). The choice changes in each step, as a function of seed, step and
+sentence. The sentences stay on the device, in buckets of similar length; nothing in a pass waits for the GPU.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from contrapose.randomness import permutation, uniform
 from contrapose.validate import check_directory
 
 PREDICTED, MASKED, RANDOM = 0.15, 0.8, 0.1
-BUCKET = 16  # tokens by which the lengths of two buckets differ
-NOT_PREDICTED = -100  # cross_entropy leaves out rows with this label
+BUCKET = 16  # difference between the lengths of two buckets, in tokens
+NOT_PREDICTED = -100  # cross_entropy ignores rows with this label
 
 
 class Masked(NamedTuple):
@@ -56,8 +56,8 @@ class Masking:
         """Mask sentences (B, L) with the numbers `index` (B,)."""
         length = ids.shape[1]
         ordinary = ids >= self.special
-        # Positions in random order, special ones last. Of these, as many as 15 % of the sentence are predicted, at least one:
-        # their largest number depends on L alone, so that shapes are known without reading from the device.
+        # Positions in random order, special tokens last. The first 15 % of the sentence's positions, at least one, are predicted:
+        # their maximum number depends only on L, so that shapes are known without reading from the device.
         order = torch.where(ordinary, uniform(index, length, seed, step, 0), 2.0).argsort(dim=1)
         positions = order[:, : max(1, math.ceil(PREDICTED * length))]
         count = (PREDICTED * ordinary.sum(1)).round().clamp(min=1)
@@ -80,7 +80,7 @@ class MaskedLoss(nn.Module):
 
     def forward(self, batch: Masked) -> Tensor:
         """Return the mean cross-entropy of the predicted tokens."""
-        # With four dimensions the mask is used as it is; of one with two, transformers would ask the device whether it is empty.
+        # A mask with four dimensions is used as it is; with two, transformers would ask the device whether the mask is empty.
         mask = (batch.ids != self.padding)[:, None, None, :].expand(-1, 1, batch.ids.shape[1], -1)
         states = self.model.bert(input_ids=batch.ids, attention_mask=mask).last_hidden_state
         # The vocabulary is large: only predicted positions reach its layer.
@@ -125,7 +125,7 @@ def train(
     loss_of: nn.Module, masking: Masking, buckets: Sequence[Tensor], *, batch: int, passes: int, lr: float, seed: int,
     compiled: bool = False, log: Callable[[str], None] = print,
 ) -> None:  # fmt: skip
-    """Train the network in place, and say the mean loss of each pass."""
+    """Train the network in place, and print the mean loss of each pass."""
     device = buckets[0].device
     fused = device.type == "cuda"
     optimiser = torch.optim.AdamW(_groups(loss_of), lr=lr, betas=(0.9, 0.98), fused=fused)
@@ -202,7 +202,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         attn_implementation="sdpa",
     )
     model = BertForMaskedLM(config).to(device)
-    special = len(tokenizer.all_special_ids)  # they come first in a vocabulary of `train_vocabulary`
+    special = len(tokenizer.all_special_ids)  # special tokens come first in a vocabulary from `train_vocabulary`
     masking = Masking(len(tokenizer), special, padding=tokenizer.pad_token_id, mask=tokenizer.mask_token_id)
     buckets = make_buckets(tokens, tokenizer.pad_token_id, batch=options.batch, device=device)
     train(

@@ -2,8 +2,8 @@
 
     python benchmarks/metrics.py [--sizes 10000 50000] [--width 512] [--repeats 3]
 
-Each measurement runs in its own process, so that peaks of memory do not mix. The peak is the largest resident set of the
-process, minus what it holds once the embeddings are created.
+Each measurement runs in its own process, so that memory peaks do not mix. The peak is the largest resident set of the process
+minus its resident set after the embeddings are created.
 """
 
 from __future__ import annotations

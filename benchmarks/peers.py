@@ -1,4 +1,4 @@
-"""The criteria that conformance.py checks: ours, plain PyTorch, and those of installed libraries.
+"""The criteria that conformance.py checks: ours, plain PyTorch, and those in installed libraries.
 
 Each function takes the temperature and returns a criterion. Libraries are imported when they are used.
 """
@@ -34,7 +34,7 @@ class Peer:
     make: MakeCriterion
     reference: str
     distributed: MakeCriterion | None = None
-    module: str = "torch"  # what is imported, for this criterion and for its form for several processes
+    module: str = "torch"  # modules to import, for this criterion and for its distributed form
     package: str = "torch"  # its name in the package index
     checks: tuple[str, ...] = tuple(CHECKS)  # an option for several processes has nothing else to check
     ours: bool = False
@@ -70,7 +70,7 @@ def make_ours_distributed(temperature: float) -> Criterion:
 
 
 def make_our_clip(temperature: float) -> Criterion:
-    """CLIP's loss, both directions, of contrapose."""
+    """CLIP's loss in contrapose, in both directions."""
 
     def criterion(a: Tensor, b: Tensor, ids: Tensor | None = None) -> Tensor:
         return our_clip(cross(a, b, symmetric=True, ids=ids).sharded(), temperature=temperature)
@@ -101,7 +101,7 @@ def make_dense(temperature: float) -> Criterion:
 
 
 def make_exponentials(temperature: float) -> Criterion:
-    """NT-Xent as it is printed: a quotient of sums of exponentials, as solo-learn and many repositories compute it."""
+    """NT-Xent as in the paper: a quotient of sums of exponentials, as solo-learn and many repositories compute it."""
 
     def criterion(z1: Tensor, z2: Tensor) -> Tensor:
         z = normalize(torch.cat([z1, z2]), dim=1)
@@ -177,7 +177,7 @@ def make_open_clip_default(temperature: float) -> Criterion:
 
 
 def make_open_clip_local(temperature: float) -> Criterion:
-    """ClipLoss with local_loss alone: rows of other processes have no gradient."""
+    """ClipLoss with only local_loss: rows from other processes have no gradient."""
     return make_open_clip(temperature, local_loss=True, **_ranks())
 
 

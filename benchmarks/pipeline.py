@@ -1,9 +1,9 @@
-"""Compare the augmentation of contrapose with torchvision's on the CPU, alone and in a training step: images per second.
+"""Compare contrapose's augmentation with torchvision's on the CPU, alone and in a training step: images per second.
 
     python benchmarks/pipeline.py
 
-The recipe is SimCLR's for CIFAR (crop, flip, jitter, grayscale, normalise), two views per image, one process. Compared are
-torchvision on PIL images (what most pipelines do), torchvision's v2 transforms on uint8 tensors, and contrapose on the whole
+The recipe is SimCLR's for CIFAR (crop, flip, jitter, grayscale, normalise), two views per image, one process. The contestants
+are torchvision on PIL images (as in most pipelines), torchvision's v2 transforms on uint8 tensors, and contrapose on the whole
 batch. A step consists of views, the tiny encoder, its head, NT-Xent, backward pass and SGD.
 """
 

@@ -1,9 +1,10 @@
-"""Train SimCSE with transformers and plain PyTorch alone, and print its scores on STS-B dev during the training.
+"""Train SimCSE with only transformers and plain PyTorch, and print its STS-B dev scores during training.
 
     python benchmarks/plain_simcse.py models/small-bert sentences.txt.xz sts.tsv.xz [--lr 3e-5] [--steps 1000]
 
-A check of our trainer by other code: of contrapose, only the reader of scored pairs and Spearman's correlation are used. Each
-line has the step, the mean loss so far, and 100 × Spearman's correlation on STS-B dev of CLS and of the mean of tokens.
+This checks our trainer against independent code: only the reader of scored pairs and Spearman's correlation come from
+contrapose. Each line has the step, the mean loss so far, and 100 × Spearman's correlation on STS-B dev for CLS pooling and for
+the mean over tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _REPORTED = (5, 10, 20, 40, 60, 90, 125, 190, 250, 375, 500, 750, 1000, 2000, 30
 
 
 class Encoder(nn.Module):
-    """A transformer, pooled: CLS or the mean of tokens; in training, CLS passes through SimCSE's layer."""
+    """A transformer with CLS or mean pooling; in training, CLS passes through SimCSE's additional layer."""
 
     def __init__(self, folder: str, *, pooling: str, dropout: float | None) -> None:
         super().__init__()
@@ -53,14 +54,14 @@ class Encoder(nn.Module):
         return mean
 
     def forward(self, tokens: BatchEncoding) -> Tensor:
-        """Return unit embeddings of training (n, d)."""
+        """Return the unit embeddings (n, d) that the training loss compares."""
         pooled = self.pooled(tokens, self.pooling)
         return normalize(self.layer(pooled).tanh() if self.pooling == "cls" else pooled, dim=1)
 
 
 @torch.no_grad()
 def dev_scores(encoder: Encoder, pairs: list[SentencePair]) -> list[float]:
-    """Return the correlations on pairs, of CLS and of the mean of tokens."""
+    """Return the correlations on scored pairs, for CLS pooling and for the mean over tokens."""
     encoder.eval()
     gold, scores = torch.tensor([pair.score for pair in pairs], dtype=torch.float64), []
     batches = [pairs[first : first + 128] for first in range(0, len(pairs), 128)]
@@ -76,7 +77,7 @@ def dev_scores(encoder: Encoder, pairs: list[SentencePair]) -> list[float]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read a text file, which may be compressed by xz."""
+    """Read a text file, which may be compressed with xz."""
     with lzma.open(path, "rt") if path.suffix == ".xz" else path.open() as file:
         return [line.rstrip("\n") for line in file]
 

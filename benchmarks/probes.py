@@ -1,10 +1,10 @@
-"""Time an epoch of a linear probe on augmented images beside one on features of plain images. Prints JSON lines.
+"""Compare the time per epoch of a linear probe on augmented images and on features of plain images. Prints JSON lines.
 
     python benchmarks/probes.py [--images 50000] [--encoder resnet18-cifar] [--probe cacr] [--precision bf16] [--epochs 3]
 
 Images are random, 32 × 32. A plain probe encodes all images once; an augmented one encodes them in each epoch. The time of
-an epoch is the difference between a probe of 1 + E epochs and one of 1 epoch, divided by E, after a probe that is not
-counted, so that encoding the test images, the capture of the CUDA graph and other costs of a start are left out.
+an epoch is the difference between a probe with 1 + E epochs and a probe with 1 epoch, divided by E. An uncounted probe runs
+first. So the encoding of test images, the capture of the CUDA graph and other start-up costs are left out.
 """
 
 from __future__ import annotations

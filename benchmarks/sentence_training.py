@@ -1,9 +1,9 @@
-"""Compare the speed of training on sentences with that of sentence-transformers' trainer: same model, batch and precision.
+"""Compare the speed of training on sentences with sentence-transformers' trainer: same model, batch and precision.
 
     python benchmarks/sentence_training.py sentences.txt models/small-bert [--batch 64] [--length 32] [--steps 300] [--out FILE]
 
-Both train SimCSE: each sentence twice, with dropout, and a temperature of 0.05. They take turns, and the first steps of each,
-which compile or fill caches, are not counted. Tokens are those of both views, without padding.
+Both trainers run SimCSE: each sentence twice, with dropout, and a temperature of 0.05. They take turns, and the first steps of
+each, which compile or fill caches, are not counted. Token counts include both views, without padding.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python benchmarks/train.py --data cifar10 [--frameworks simclr moco memory-bank] [--batches 128 256 512]
 
-Times are those of the steady state: device events around many steps, after the steps that compile and capture. The
+Times are measured in the steady state: device events around many steps, after the steps that compile and capture. The
 lightly-style pipeline has torchvision's transforms on PIL images in 16 workers, eager steps, and fp16 with a gradient scaler.
 """
 
@@ -56,7 +56,7 @@ def trainer(data: str, framework: str, batch: int, **more: Any) -> Trainer:
 
 
 def graph(data: str, framework: str, batch: int, steps: int, compiled: bool) -> dict[str, float]:
-    """Return milliseconds per replayed step, and the seconds until the first one is ready."""
+    """Return milliseconds per replayed step, and the seconds until the first step is ready."""
     training = trainer(data, framework, batch)
     # All steps are within one epoch, since the graph reads the order of its images from tensors that hold one epoch.
     steps = min(steps, training.steps_per_epoch - 6)

@@ -1,11 +1,11 @@
-"""Time losses of two checkouts in turns: does a change of structure cost speed? Prints JSON lines, then a table of ratios.
+"""Time the losses in two checkouts alternately, to see whether a refactoring costs speed. Prints JSON lines, then ratios.
 
     git worktree add ../before 8e57bb0
     python benchmarks/two_versions.py ../before/src src > benchmarks/two-versions-h200.jsonl
 
-Each version runs in processes of its own, alternately, so that a change in the clock rate or the load affects both. Times are
-medians of forward and backward pass in eager mode; small sizes show the time of the host. Ratios are second / first, of the least
-medians.
+Each version runs in its own processes, alternately, so that a change in the clock rate or the load affects both. Times are
+medians of forward and backward pass in eager mode; small sizes show the time of the host. Ratios are second / first, computed
+from the smallest medians.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
 Temperature and bias of CLIP and SigLIP are learned, for every implementation. Each line is one implementation at one size:
 forward and backward pass in eager mode, bf16 embeddings, median of interleaved repetitions, and peak memory without the
-embeddings. torch.compile is measured at one width only, since it compiles for every size. inf-cl computes one direction a call,
-and is called twice.
+embeddings. torch.compile is measured at one width only, since it compiles for every size. inf-cl computes one direction per
+call, and is called twice.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@
 >>> z1, z2 = torch.randn(8, 16), torch.randn(8, 16)
 >>> loss = nt_xent(two_views(z1, z2), temperature=cosine(0.07, 0.2))
 
-Losses, pairs, temperatures and negatives need torch alone. `load` and `explain` need more, and are imported when they are used.
+Losses, pairs, temperatures and negatives need only torch. `load` and `explain` need further packages, which are imported on
+first use.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ def main() -> None:
     # Importing torch takes seconds; meanwhile SIGTERM would end the process silently, and Ctrl-C would print a traceback.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
-    # Imported here, since every worker process imports the script that started it, and has no use for the command line.
+    # Imported here: every worker process imports the script that started it, and workers do not need the command line.
     from contrapose.lab.cli import main as command_line
 
     command_line()

@@ -1,8 +1,8 @@
 """How contrapose starts other processes: data-loading workers, the jobs of a study, memory measurements.
 
 A process that has used OpenMP must not be forked. The child inherits the state of a thread pool but none of its threads,
-and on ARM its first matrix product waits for them forever. Children therefore come from a fork server, a process that has
-imported torch and computed nothing; where the platform has none, they are spawned.
+and on ARM the child's first matrix product waits for those threads forever. Children therefore come from a fork server, a
+process that has imported torch and computed nothing. On platforms without a fork server, children are spawned.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ START_METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_met
 
 
 def process_context() -> BaseContext:
-    """Return the multiprocessing context that every process of this package is started with."""
+    """Return the multiprocessing context with which this package starts every process."""
     context = multiprocessing.get_context(START_METHOD)
     # Importing torch takes seconds. The server does it once, so that a child starts in a tenth of a second.
     context.set_forkserver_preload([__name__, "torch", "PIL.Image"])
     if START_METHOD == "forkserver":
-        resource_tracker.ensure_running()  # started first, because its start unblocks the signals
+        resource_tracker.ensure_running()  # started before signals are blocked, because starting the tracker unblocks them
         with _blocked_signals():
             forkserver.ensure_running()
     return context
@@ -38,8 +38,8 @@ def process_context() -> BaseContext:
 def _blocked_signals() -> Iterator[None]:
     """Hold back SIGTERM and SIGINT in this block; processes that are started in it never receive them.
 
-    Job schedulers and service managers signal every process of a job. The one that trains saves its step, and needs its
-    helpers until then.
+    Job schedulers and service managers signal every process of a job. The training process saves a checkpoint first, and
+    needs its helper processes until the checkpoint is written.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
@@ -51,8 +51,8 @@ def _blocked_signals() -> Iterator[None]:
 def receive_signals() -> None:
     """Make a child process exit on SIGTERM and SIGINT, which the fork server and its children ignore by default.
 
-    The child ends by an exception, so that it releases the locks that it holds: the workers of a pool share the lock of a
-    queue, and would wait forever for one that was killed while it waited for work.
+    The child ends with an exception, so that it releases its locks. The workers of a pool share the lock of a queue: if a
+    worker were killed while holding the lock, the others would wait forever.
     """
     for number in STOP_SIGNALS:
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
@@ -62,7 +62,8 @@ def receive_signals() -> None:
 def _leave_process_group() -> None:
     """Make the fork server, which imports this module, ignore signals that are sent to the whole process group.
 
-    Ctrl-C and SIGTERM are handled by the process that trains. It saves its step first, and needs its children until then.
+    The training process handles Ctrl-C and SIGTERM. It saves a checkpoint first, and needs its children until the
+    checkpoint is written.
     """
     if any("multiprocessing.forkserver" in argument for argument in sys.orig_argv):
         os.setsid()
@@ -74,8 +75,8 @@ _leave_process_group()
 def exit_with_parent() -> None:
     """Exit when the process that requested this child ends, for whatever reason.
 
-    Called first thing in a child. A child of a fork server cannot detect that from its parent's pid: the parent is the server,
-    which lives as long as its children do.
+    A child calls this function first. Its parent's pid would not reveal that the requesting process has ended: the parent is
+    the fork server, which lives as long as its children do.
     """
     parent = multiprocessing.parent_process()
     if parent is None:

@@ -16,7 +16,7 @@ Group: TypeAlias = "dist.ProcessGroup | None"  # a process group; None for all p
 
 
 def world_size(group: Group = None) -> int:
-    """Return the number of processes of a group, or of all; 1 without torch.distributed."""
+    """Return the number of processes in a group (default: all processes); 1 without torch.distributed."""
     if not (dist.is_available() and dist.is_initialized()):
         return 1
     size = dist.get_world_size(group)
@@ -26,22 +26,22 @@ def world_size(group: Group = None) -> int:
 
 
 def gather(z: Tensor, dim: int = 0, *, group: Group = None) -> Tensor:
-    """Return the rows of all processes, (W·m, …), in the order of ranks; `z` itself if there is one process.
+    """Return the rows from all processes, (W·m, …), in rank order; `z` itself if there is only one process.
 
-    Rows are along `dim`: 0 for (m, d), 1 for views (V, m, d). With `group`, a process group that this process is in, the
-    rows are those of its members.
+    Rows are along `dim`: 0 for (m, d), 1 for views (V, m, d). With `group`, a process group that this process belongs to,
+    only rows from the group's members are gathered.
 
-    Each process computes the whole loss. The backward pass sums the gradients of all processes for these rows, which
-    DistributedDataParallel's mean over W processes turns into exactly the gradient of a single process:
+    Each process computes the loss of the whole batch. The backward pass sums these rows' gradients over all processes, and
+    DistributedDataParallel's mean over W processes turns that sum into exactly the gradient of single-process training:
 
         loss = nt_xent(two_views(gather(z1), gather(z2)), temperature=0.5)
 
-    Tensors without gradient, such as ids, are gathered too. Every process must pass the same number of rows. With groups of
-    equal size, one loss each, DistributedDataParallel's mean over all processes gives the gradient of the losses' mean.
+    Tensors without gradient, such as ids, can be gathered too. Every process must pass the same number of rows. If groups of
+    equal size compute one loss each, DistributedDataParallel's mean over all processes gives the gradient of the mean loss.
 
-    z       rows of this process
-    dim     dimension of the rows
-    group   process group that this process is in; default: all processes
+    z       this process's rows
+    dim     dimension along which the rows are gathered
+    group   process group that this process belongs to; default: all processes
     """
     if not isinstance(z, Tensor) or not 0 <= dim < z.ndim:
         received = f"shape {tuple(z.shape)}" if isinstance(z, Tensor) else type(z).__name__
@@ -59,7 +59,7 @@ def gather(z: Tensor, dim: int = 0, *, group: Group = None) -> Tensor:
 
 
 def share_of_rows(count: int, group: Group = None) -> slice:
-    """Return this process's share of `count` rows: equal parts, in the order of ranks."""
+    """Return this process's share of `count` rows: equal slices, in rank order."""
     size = world_size(group)
     rows_per_rank, rest = divmod(count, size)
     if rest:
@@ -72,7 +72,7 @@ def share_of_rows(count: int, group: Group = None) -> slice:
 
 
 def raise_on_all_ranks(work: Callable[[], T], group: Group = None) -> T:
-    """Return `work()`; a ValueError on one process is raised on all, which would otherwise wait for that process."""
+    """Return `work()`; if it raises ValueError on one process, raise on all, since the others would wait for that one."""
     result, error = None, None
     try:
         result = work()
@@ -99,7 +99,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         check_backward(*gradients)
-        # Every process's loss depends on these rows, so that their gradient is the sum over processes.
+        # Every process's loss depends on these rows, so their gradient is the sum over processes.
         gradient = _all_reduce(gradients[0], ctx.group)
         start = dist.get_rank(ctx.group) * ctx.rows
         return gradient[start : start + ctx.rows], None
@@ -126,8 +126,8 @@ class _SumOverRanks(torch.autograd.Function):
 def average_gradient(x: Tensor) -> Tensor:
     """Return `x` itself; the backward pass averages its gradient over all processes.
 
-    DistributedDataParallel does this for the parameters of a network. A parameter outside of that network, such as a learned
-    temperature, needs it too; otherwise each process would train a different value.
+    DistributedDataParallel averages the gradients of a network's parameters. A parameter outside the network, such as a
+    learned temperature, needs the same average; otherwise each process would train a different value.
     """
     if world_size() == 1:
         return x
@@ -160,7 +160,7 @@ def _all_gather(z: Tensor, group: Group) -> Tensor:
 
 
 def _check_equal_shapes(z: Tensor, group: Group) -> None:
-    """Exchange shapes and raise ValueError if they differ: collectives of unequal shapes hang or mix up rows."""
+    """Exchange shapes and raise ValueError if they differ: collectives with unequal shapes hang or mix up rows."""
     if z.is_cuda and torch.cuda.is_current_stream_capturing():
         return
     # Padded to a fixed length: the shapes themselves may have different numbers of dimensions.

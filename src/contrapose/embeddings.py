@@ -1,12 +1,12 @@
-"""`Embeddings`: the outputs of the networks for a batch. Every objective gets its input from it.
+"""`Embeddings`: the networks' outputs for a batch, from which every objective gets its input.
 
-    z           (V, m, d), as the projector made them
+    z           (V, m, d) projector outputs
     target      (W, m, d) from a momentum encoder or another tower
     pairs       which rows are compared with each other, for contrastive objectives
     assignments similarities to prototypes, for clustering objectives
 
-How embeddings are compared belongs to the framework that made them: within the batch, with a queue, with a memory bank or
-between towers.
+The framework that computes the embeddings also decides how they are compared: within the batch, with a queue, with a memory
+bank or between towers.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from contrapose.pairs import Pairs, bank, cross, neighbours, queue, unit, views
 from contrapose.reduce.unit import matmul
 from contrapose.validate import check_embeddings, check_same_shape
 
-# What `Embeddings.provide` can add to an objective's arguments.
+# Arguments of an objective that `Embeddings.provide` can supply.
 PROVIDED = ("score", "labels", "stored_labels", "support")
 
 
 class State(nn.Module):
-    """What a method keeps between steps: a queue, a bank, a momentum encoder, a temperature for each sample.
+    """State that a method keeps between steps: a queue, a bank, a momentum encoder, a temperature for each sample.
 
-    Everything is in `state_dict`, so that a run resumes exactly.
+    All of it is in `state_dict`, so that a run resumes exactly.
     """
 
     is_scheduled = False  # whether `settings` returns schedules, which a captured CUDA graph could not follow
@@ -43,7 +43,7 @@ class State(nn.Module):
         """Update the state with a batch, after its loss and gradient are computed."""
 
     def after_step(self) -> None:
-        """Update the state after a step of the optimiser."""
+        """Update the state after an optimiser step."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -51,8 +51,8 @@ class Assignments:
     """Similarities of embeddings to prototypes, before any softmax. Only `scores` have a gradient."""
 
     scores: Tensor  # (V, m, p)
-    target: Tensor | None = None  # (W, m, p) of a teacher, for the first W views (DINO)
-    stored: Tensor | None = None  # (W, r, p) of earlier samples in a queue (SwAV)
+    target: Tensor | None = None  # (W, m, p) a teacher's scores for the first W views (DINO)
+    stored: Tensor | None = None  # (W, r, p) scores of earlier samples in a queue (SwAV)
     stored_weight: Tensor | None = None  # () 1 if stored rows count, else 0: a tensor, since a captured step reads it
     center: Tensor | None = None  # (p,) running mean of the teacher's scores, kept by the framework (DINO)
     global_views: int = 0  # number of views of full size, which are the first ones; 0: all
@@ -67,18 +67,18 @@ class Embeddings:
     target: Tensor | None = None  # (W, m, d) from a momentum encoder or another tower; W may differ from V
     ids: Tensor | None = None  # (m,) data-set indices
     support: Tensor | None = None  # (S, m, d) views by which false negatives are recognised, without gradient (FNC)
-    score: Tensor | None = None  # (V, m) extra output of the projector: the certainty of TaU
+    score: Tensor | None = None  # (V, m) extra output of the projector: TaU's certainty
     prototypes: Tensor | None = None  # (p, d)
-    target_prototypes: Tensor | None = None  # (p, d) of a teacher; default: `prototypes`
+    target_prototypes: Tensor | None = None  # (p, d) a teacher's prototypes; default: `prototypes`
     stored: Tensor | None = None  # (W, r, d) embeddings of earlier samples, to be compared with the prototypes
     stored_weight: Tensor | None = None  # () 1 if stored rows count, else 0
     center: Tensor | None = None  # (p,) running mean of the teacher's similarities to its prototypes
     global_views: int = 0  # number of views of full size, which are the first ones; 0: all
-    sample_labels: Tensor | None = None  # (N,) labels of all samples of the data set, for supervised objectives
+    sample_labels: Tensor | None = None  # (N,) labels of all samples in the data set, for supervised objectives
 
     @cached_property
     def pairs(self) -> Pairs:
-        """Anchors, positives and negatives; several processes share the work of reducing them."""
+        """Anchors, positives and negatives; with several processes, each reduces its share of the anchors."""
         # Cached, so that loss, state and penalties share one normalisation and its graph.
         return self.compare(self).sharded()
 
@@ -87,7 +87,7 @@ class Embeddings:
         """Similarities to the prototypes."""
         if self.prototypes is None:
             raise ValueError(
-                "prototypes: this loss assigns samples to prototypes, and these embeddings come without them; "
+                "prototypes: this loss assigns samples to prototypes, but these embeddings have none; "
                 "pass Embeddings(…, prototypes=…) or Assignments(scores=…)"
             )
         rows = unit(self.prototypes).T
@@ -111,14 +111,14 @@ class Embeddings:
         if name in ("labels", "stored_labels"):
             return self._labels(stored=name == "stored_labels")
         if name != "score" or self.score is None:
-            raise ValueError(f"{name}: this loss needs it from the network, and this framework's has no such output")
+            raise ValueError(f"{name}: this loss needs this output, but this framework's network does not have it")
         return self.score.flatten()
 
     def _labels(self, *, stored: bool) -> Tensor | None:
-        """Return labels by sample id; -1 for rows of a queue, whose samples are not known."""
+        """Return labels looked up by sample id; -1 for queue rows, whose samples are unknown."""
         if self.sample_labels is None or self.ids is None:
             raise ValueError(
-                "labels: this loss needs the labels of the samples, and these embeddings come without them"
+                "labels: this loss needs the samples' labels, but these embeddings have none; pass Embeddings(…, labels=…)"
             )
         if not stored:
             return self.sample_labels[self.ids]
@@ -137,26 +137,26 @@ def of_two_views(z1: Tensor, z2: Tensor) -> Embeddings:
 
 
 def within_batch(embeddings: Embeddings, *, similarity: str = "cosine") -> Pairs:
-    """Compare all views of the batch with each other, or with the target's if there is one (SimCLR, MoCo v3)."""
+    """Compare all views of the batch with each other, or with the target's views if there is a target (SimCLR, MoCo v3)."""
     return views(embeddings.z, keys=embeddings.target, similarity=similarity, ids=embeddings.ids)
 
 
 def first_to_second(embeddings: Embeddings) -> Pairs:
-    """Compare the first view of each sample with the second views of all; further views are negatives of every sample."""
+    """Compare each sample's first view with all samples' second views; further views are negatives for every sample."""
     first, second, *others = embeddings.z
     hard = torch.stack(others, 1) if others else None
     return cross(first, second, negatives=hard, ids=embeddings.ids)
 
 
 def with_queue(rows: Tensor, *, batch: bool = False, keys: bool = False) -> Callable[[Embeddings], Pairs]:
-    """Compare queries with the target's keys and with stored rows (r, d); with `batch`, with other queries too (MoCo).
+    """Compare queries with the target's keys and with stored rows (r, d) (MoCo).
 
-    With `keys`, the keys of other samples are negatives (FNC).
+    With `batch`, queries are also compared with other queries. With `keys`, the keys of other samples are negatives (FNC).
     """
 
     def compare(embeddings: Embeddings) -> Pairs:
         assert embeddings.target is not None
-        # A single view of queries has all keys as positives.
+        # With a single view of queries, all keys of a sample are its positives.
         query = embeddings.z if len(embeddings.z) > 1 else embeddings.z[0]
         return queue(query, embeddings.target, rows, batch=batch, keys=keys, ids=embeddings.ids)
 
@@ -164,7 +164,7 @@ def with_queue(rows: Tensor, *, batch: bool = False, keys: bool = False) -> Call
 
 
 def with_nearest_neighbours(rows: Tensor) -> Callable[[Embeddings], Pairs]:
-    """Compare the stored rows (r, d) nearest to the target with the predictions of the other views (NNCLR)."""
+    """Compare the target's nearest neighbours among the stored rows (r, d) with the other views' predictions (NNCLR)."""
 
     def compare(embeddings: Embeddings) -> Pairs:
         assert embeddings.target is not None
@@ -174,7 +174,7 @@ def with_nearest_neighbours(rows: Tensor) -> Callable[[Embeddings], Pairs]:
 
 
 def with_bank(rows: Tensor) -> Callable[[Embeddings], Pairs]:
-    """Compare each view with stored rows (N, d), one per sample of the data set (Wu et al.)."""
+    """Compare each view with stored rows (N, d), one per sample in the data set (Wu et al.)."""
 
     def compare(embeddings: Embeddings) -> Pairs:
         assert embeddings.ids is not None

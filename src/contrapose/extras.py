@@ -10,22 +10,22 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# What the extra `train` adds, by the names under which it is imported.
+# Packages that the extra `train` installs, by import name.
 TRAIN_PACKAGES = frozenset(
     {"PIL", "matplotlib", "numpy", "plotly", "rich", "safetensors", "sklearn", "torchvision", "tyro"}
 )
-# The same for the extra `text`. scikit-learn requires scipy, and transformers requires tokenizers.
+# Packages that the extra `text` installs. scikit-learn requires scipy, and transformers requires tokenizers.
 TEXT_PACKAGES = frozenset({"safetensors", "scipy", "sklearn", "tokenizers", "transformers"})
 
 
 class MissingPackage(ModuleNotFoundError):
-    """A package of an extra is not installed; the message has the command that installs it."""
+    """Raised when a package from an extra is not installed; the message contains the command that installs it."""
 
 
 def install_command(extras: str) -> str:
     """Return the command that adds extras, such as "train,text", to this installation of contrapose.
 
-    If contrapose was installed from a clone, the command names the clone, since a package index may not have it.
+    If contrapose was installed from a clone, the command names the clone's path, since a package index may not have contrapose.
     """
     source = _clone()
     if source is None:
@@ -40,7 +40,7 @@ def _clone() -> Path | None:
     from urllib.parse import urlsplit
     from urllib.request import url2pathname
 
-    candidates = [Path(__file__).resolve().parents[2]]  # an editable installation, or a path of Python
+    candidates = [Path(__file__).resolve().parents[2]]  # an editable installation, or a directory on Python's path
     with suppress(PackageNotFoundError, ValueError, KeyError):
         # pip writes this file (PEP 610) for packages that it does not install from an index.
         record = distribution("contrapose").read_text("direct_url.json")
@@ -51,7 +51,7 @@ def _clone() -> Path | None:
 
 @contextmanager
 def needs_extra(what: str, extra: str, packages: Collection[str]) -> Iterator[None]:
-    """Raise an error that names the extra if one of its packages is missing; `what` needs it, in the message."""
+    """Raise an error that names the extra if one of its packages is missing; `what` names the feature that needs it."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -66,13 +66,13 @@ def needs_extra(what: str, extra: str, packages: Collection[str]) -> Iterator[No
 
 @contextmanager
 def train_extra(what: str) -> Iterator[None]:
-    """Raise an error that names the extra `train` if one of its packages is missing; `what` needs it, in the message."""
+    """Raise an error that names the extra `train` if one of its packages is missing; `what` names the feature."""
     with needs_extra(what, "train", TRAIN_PACKAGES):
         yield
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return a hint at the known name most similar to this one, `; did you mean 'x'?`; empty if none is similar."""
+    """Return the hint `; did you mean 'x'?` with the most similar known name; empty if no known name is similar."""
     from difflib import get_close_matches
 
     matches = get_close_matches(name, known, n=1, cutoff=cutoff)

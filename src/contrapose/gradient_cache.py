@@ -1,8 +1,8 @@
 """`large_batch`: embeddings of a batch whose activations do not fit into memory, with exact gradients (GradCache).
 
-A contrastive loss needs all embeddings of a batch at once, but not all activations of the encoder. So each micro-batch is
-encoded twice: first without a graph, for the loss, and again in the backward pass, when the gradient of its embeddings is
-known (Gao et al. 2021, https://arxiv.org/abs/2101.06983).
+A contrastive loss needs all embeddings of a batch at once, but not all of the encoder's activations. So each micro-batch is
+encoded twice: first without a graph, to compute the loss, and again in the backward pass, when the gradient with respect to
+its embeddings is known (Gao et al. 2021, https://arxiv.org/abs/2101.06983).
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ def large_batch(
 ) -> Tensor | tuple[Tensor, ...]:
     """Return the embeddings of each input, (n, …), with the memory of a micro-batch and the gradients of the whole batch.
 
-    They are used like any other embeddings, and `loss.backward()` does the rest:
+    Use these embeddings like any others; `loss.backward()` does the rest:
 
         z1, z2 = large_batch(encoder, x1, x2, micro_batch=64)
         loss = nt_xent(two_views(z1, z2), temperature=0.1)
         loss.backward()
 
-    The backward pass encodes each micro-batch a second time, with the same dropout and the same autocast, and adds up the
-    gradients of the parameters. The price is that second forward pass, and the embeddings and inputs of the whole batch
-    must fit into memory. Without gradients (`torch.no_grad()`) there is one pass.
+    The backward pass encodes each micro-batch a second time, with the same dropout and the same autocast, and accumulates the
+    parameters' gradients. The cost is this second forward pass; the embeddings and inputs of the whole batch must fit into
+    memory. Without gradients (`torch.no_grad()`) each micro-batch is encoded once.
 
     encoder      a module, or one for each input: `large_batch([image_encoder, text_encoder], images, texts, …)`
     inputs       tensors, or dictionaries, tuples or lists of them, with samples along dimension 0
-    micro_batch  samples that are encoded at a time
+    micro_batch  number of samples encoded at a time
     forward      how the encoder is called, if `encoder(inputs)` does not return embeddings:
                  `forward=lambda model, batch: model(**batch).last_hidden_state[:, 0]`
 
     DistributedDataParallel averages gradients once, after the last micro-batch; losses may `gather` the embeddings.
-    A batch norm in training uses the statistics of a micro-batch, and counts each micro-batch once in its running
-    statistics. Gradients are exact if an encoder computes the same result twice from the same random state of torch; one with
-    spectral norm does not. They reach the parameters by `.backward()` only: `torch.autograd.grad` does not find them.
+    In training mode, batch norm uses each micro-batch's statistics, and counts each micro-batch once in its running statistics.
+    Gradients are exact if the encoder computes the same result twice from the same torch random state; an encoder with spectral
+    norm does not. Only `.backward()` computes the parameters' gradients; `torch.autograd.grad` does not.
     """
     if isinstance(micro_batch, bool) or not isinstance(micro_batch, int) or micro_batch < 1:
         raise ValueError(f"micro_batch: expected a whole number of at least 1, got {micro_batch!r}")
@@ -109,13 +109,13 @@ def encode_twice(micro_batches: Sequence[MicroBatch]) -> tuple[Tensor, ...]:
         )
     if not any(_learns(encoder) for encoder in _distinct_encoders(micro_batches)):
         raise ValueError("encoder: no parameter requires a gradient; encode under torch.no_grad() if that is intended")
-    # Autograd runs the backward of a function only if one of its inputs requires a gradient.
+    # Autograd runs a function's backward only if one of the function's inputs requires a gradient.
     outputs: tuple[Tensor, ...] = _EncodeTwice.apply(torch.zeros((), requires_grad=True), micro_batches)
     return outputs
 
 
 class _EncodeTwice(torch.autograd.Function):
-    """Micro-batches -> embeddings. The backward pass runs the encoder's own backward pass, one micro-batch at a time."""
+    """Maps micro-batches to embeddings. Its backward pass backpropagates through the encoder, one micro-batch at a time."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, micro_batches: Sequence[MicroBatch]) -> tuple[Tensor, ...]:
@@ -159,7 +159,7 @@ class _EncodeTwice(torch.autograd.Function):
 
 def _backpropagate(micro_batch: MicroBatch, gradient: Tensor) -> None:
     """Encode a micro-batch with its graph and add the gradients of its parameters."""
-    torch.clear_autocast_cache()  # cast weights belong to the graph of one micro-batch, which is gone after its backward
+    torch.clear_autocast_cache()  # autocast's cached weights belong to one micro-batch's graph, which its backward frees
     z = micro_batch.encode()
     if not z.requires_grad:
         raise ValueError(
@@ -171,7 +171,7 @@ def _backpropagate(micro_batch: MicroBatch, gradient: Tensor) -> None:
 
 
 class _Surroundings:
-    """The context of the first pass, which the second pass restores: random state, autocast, reduction of gradients."""
+    """The context of the first pass, which the second pass restores: random state, autocast, gradient reduction."""
 
     def __init__(self, micro_batches: Sequence[MicroBatch]) -> None:
         used = {tensor.device for tensor in [*_inputs(micro_batches), *_parameters(micro_batches)]}
@@ -215,7 +215,7 @@ class _Surroundings:
 
     @contextmanager
     def reduction(self, encoder: nn.Module, *, wanted: bool) -> Iterator[None]:
-        """Let DistributedDataParallel average gradients in this block if wanted, unless the first pass was under no_sync()."""
+        """Let DistributedDataParallel average gradients in this block if `wanted`, unless the first pass ran in no_sync()."""
         if not isinstance(encoder, DistributedDataParallel):
             yield
             return
@@ -229,7 +229,7 @@ class _Surroundings:
 
 @contextmanager
 def _spare_buffers(encoders: Sequence[nn.Module]) -> Iterator[None]:
-    """Let encoders write to copies of their buffers in this block, so that running statistics count a micro-batch once."""
+    """Let encoders write to copies of their buffers in this block, so that running statistics count each micro-batch once."""
     buffers = [
         (module, name, buffer)
         for encoder in encoders
@@ -263,12 +263,12 @@ def _parameters(micro_batches: Sequence[MicroBatch]) -> list[Tensor]:
 
 
 def _versions(tensors: Sequence[Tensor]) -> list[int]:
-    """Return autograd's count of the changes to each tensor."""
+    """Return the number of in-place changes that autograd has counted for each tensor."""
     return [tensor._version for tensor in tensors]
 
 
 def _check_unchanged(before: tuple[list[int], list[int]], now: tuple[list[int], list[int]]) -> None:
-    """Refuse a second pass if values have changed since the first: it would not give the gradient of the loss."""
+    """Raise an error if values have changed since the first pass: the second pass would give a wrong gradient."""
     for name, first, second in zip(("inputs", "parameters"), before, now, strict=True):
         if first != second:
             raise ValueError(
@@ -292,7 +292,7 @@ def _one_encoder_per_input(encoder: Encoders, inputs: Sequence[Any]) -> list[nn.
 
 
 def _tensors(batch: Any) -> Iterator[Tensor]:
-    """Yield the tensors of a batch."""
+    """Yield the tensors in a batch."""
     if isinstance(batch, Tensor):
         yield batch
     elif isinstance(batch, Mapping):
@@ -304,7 +304,7 @@ def _tensors(batch: Any) -> Iterator[Tensor]:
 
 
 def _rows(batch: Any, rows: slice) -> Any:
-    """Return some rows of every tensor of a batch."""
+    """Return the given rows of every tensor in a batch."""
     if isinstance(batch, Tensor):
         return batch[rows]
     if isinstance(batch, Mapping):
@@ -313,8 +313,8 @@ def _rows(batch: Any, rows: slice) -> Any:
         parts = [_rows(value, rows) for value in batch]
         return (
             type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-        )  # a named tuple takes its fields
-    return batch  # a setting of a tokeniser, such as the length of a prompt
+        )  # a named tuple is built from its fields
+    return batch  # a tokeniser's setting, such as the prompt length
 
 
 def _length(name: str, batch: Any) -> int:
@@ -347,5 +347,5 @@ def _check_rows(z: Any, count: int) -> None:
         received = f"{z.dtype} of shape {tuple(z.shape)}" if isinstance(z, Tensor) else type(z).__name__
         raise ValueError(
             f"encoder: expected embeddings of shape ({count}, d), one row per sample, got {received}; "
-            "`forward=` can choose them from the encoder's output"
+            "use `forward=` to select the embeddings from the encoder's output"
         )

@@ -1,4 +1,4 @@
-"""Import paths of earlier releases: they lead to the same modules, with a deprecation warning."""
+"""Import paths from earlier releases, which still lead to the same modules, with a deprecation warning."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOVED = {f"contrapose.{name}": f"contrapose.lab.{name}" for name in _LAB} | {
 
 
 class _MovedModules(MetaPathFinder, Loader):
-    """Find a module by its former path. `sys.modules` holds the same object under both names, so that classes are equal."""
+    """Finds a module by its former path. `sys.modules` holds one object under both names, so classes stay identical."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -30,11 +30,11 @@ class _MovedModules(MetaPathFinder, Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return the module at its present path."""
         current = _current_path(spec.name)
-        if spec.name in MOVED:  # once for a package and all its modules
+        if spec.name in MOVED:  # warn once for a package and all its modules
             message = f"{spec.name} is now {current}; the former path will not work in 1.0"
             warnings.warn(message, DeprecationWarning, stacklevel=2)
         module = import_module(current)
-        # Python overwrites `__spec__` of the module returned here; it is saved, so that the module keeps its present path.
+        # Python overwrites the `__spec__` of the module returned here, so the original is saved and restored later.
         spec.loader_state = module.__spec__
         return module
 
@@ -45,7 +45,7 @@ class _MovedModules(MetaPathFinder, Loader):
 
 
 def _current_path(name: str) -> str:
-    """Return the present path of a module that has moved; empty if it has not."""
+    """Return the present path of a module that has moved; an empty string for any other module."""
     former = next((path for path in MOVED if name == path or name.startswith(f"{path}.")), "")
     return former and MOVED[former] + name.removeprefix(former)
 
@@ -53,5 +53,5 @@ def _current_path(name: str) -> str:
 def find_moved_modules() -> None:
     """Let Python find modules by their former paths."""
     if not any(isinstance(finder, _MovedModules) for finder in sys.meta_path):
-        # First: a package under its former name has the present folder, in which Python would find a second copy of its modules.
+        # Inserted first: otherwise Python would search the package's present folder and load a second copy of each module.
         sys.meta_path.insert(0, _MovedModules())

@@ -1,6 +1,6 @@
 """Random numbers as a function of (seed, epoch, index, view): the same on any device, in any order, with any workers.
 
-They are counter-based: a bijective mixing of 64 bits (the finaliser of SplitMix64), applied to each key in turn. A
+The numbers are counter-based: a bijective mix of 64 bits (SplitMix64's finaliser) is applied to each key in turn. A
 resumed run needs no generator state, and a batch can be split between workers or devices in any way.
 """
 
@@ -45,10 +45,10 @@ def uniform(index: Tensor, count: int, *keys: int | Tensor) -> Tensor:
     True
     """
     slots = torch.arange(count, device=index.device)
-    # This is bits + slots · golden. Written this way because torch.compile would compute slots · golden, small integers times a
+    # This equals bits + slots · golden, but torch.compile would compute slots · golden, a product of small integers and a
     # constant, in 32 bits.
     x = _mix(((bits(index, *keys) * _INVERSE)[:, None] + slots) * _GOLDEN)
-    return _shift(x, 40).float() * 2.0**-24  # float32 holds 24 bits exactly, so that 1 cannot be reached by rounding
+    return _shift(x, 40).float() * 2.0**-24  # float32 holds 24 bits exactly, so rounding cannot produce 1
 
 
 def permutation(size: int, *keys: int | Tensor, device: torch.device | None = None) -> Tensor:
@@ -61,18 +61,18 @@ def permutation(size: int, *keys: int | Tensor, device: torch.device | None = No
 
 
 def sample_classes(labels: Tensor, counts: Sequence[int], *keys: int) -> Tensor:
-    """Return the indices of `counts` random samples of each class, class by class; all samples of a class that has fewer.
+    """Return the indices of `counts[c]` random samples from each class c, class by class; all samples of a smaller class.
 
     labels   class numbers (n,)
-    counts   samples of class 0, 1, …
-    keys     determine which
+    counts   number of samples to draw from class 0, 1, …
+    keys     integers that determine which samples are drawn
 
     >>> sample_classes(torch.tensor([1, 0, 1, 1]), [1, 2], 0).tolist()[0]
     1
     """
     # Sorted once: a search for the members of each of ImageNet's classes would take half a minute.
     members = labels.argsort(stable=True).split(labels.bincount(minlength=len(counts)).tolist())
-    # One permutation per class: a smaller count draws a subset of what a larger one draws.
+    # One permutation per class: the samples drawn with a smaller count are a subset of those drawn with a larger count.
     drawn = [
         part[permutation(len(part), *keys, c, device=part.device)[:count]]
         for c, (count, part) in enumerate(zip(counts, members, strict=True))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contrapose.extras import nearest as nearest  # offered here too, beside the checks that use it
+from contrapose.extras import nearest as nearest  # re-exported next to the checks that use it
 
 _SHAPES = {2: "(m, d)", 3: "(V, m, d)"}
 
@@ -26,15 +26,15 @@ def values_may_be_read(tensor: Tensor) -> bool:
 
 def check_values(condition: Tensor, message: Callable[[], str]) -> None:
     """Raise ValueError unless every element of `condition` is true (skipped inside captured graphs)."""
-    # Reading the result waits for the device: pass one condition for all values, not one for each.
+    # Reading the result waits for the device, so pass one condition for all values instead of one per value.
     if values_may_be_read(condition) and not bool(condition.all()):
         raise ValueError(message())
 
 
 def check_embeddings(name: str, z: Tensor, *dims: int, shapes: Mapping[int, str] = _SHAPES) -> None:
-    """Check that `z` is a floating point tensor with one of the numbers of dimensions in `dims`, and not empty.
+    """Check that `z` is a non-empty floating point tensor whose number of dimensions is in `dims`.
 
-    `shapes` are the names of these shapes in the message.
+    `shapes` maps a number of dimensions to the shape that the message shows.
     """
     if not isinstance(z, Tensor):
         raise ValueError(f"{name}: expected a tensor of embeddings, got {type(z).__name__}")
@@ -60,7 +60,7 @@ def check_width(name: str, rows: Tensor, z: Tensor) -> None:
 
 
 def check_index(name: str, index: Tensor, length: int, *, of: str = "image") -> None:
-    """Check that `index` has one integer per image, or per what `of` says, (length,)."""
+    """Check that `index` has shape (length,), with one integer per image (or whatever `of` names)."""
     if not isinstance(index, Tensor) or index.shape != (length,):
         received = tuple(index.shape) if isinstance(index, Tensor) else type(index).__name__
         raise ValueError(f"{name}: expected one integer per {of}, shape ({length},), got {received}")
@@ -77,7 +77,7 @@ def check_number(
     most: float | None = None,
 ) -> None:
     """Check that `value` is a finite real number, greater than `above`, at least `least` and at most `most`."""
-    # bool is a Real in Python, but True is not a temperature. NumPy's numbers are Real as well.
+    # bool is a Real in Python, but True is not a temperature. NumPy's numbers are Real too.
     if isinstance(value, bool) or not isinstance(value, Real) or not _is_finite(value):
         raise ValueError(f"{name}: expected a finite number, got {value!r}")
     value = float(value)
@@ -109,7 +109,7 @@ def check_directory(name: str, path: Path) -> None:
         raise ValueError(f"{name}: {path} is the root of the file system; choose a directory below it with {option}")
     existing = next((p for p in (path, *path.parents) if os.path.exists(p)), Path())
     if not existing.is_dir():
-        raise ValueError(f"{name}: {existing} is a file, and a directory is needed; choose another {option}")
+        raise ValueError(f"{name}: {existing} is a file, but a directory is needed; choose another {option}")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise ValueError(f"{name}: no permission to write to {existing}; choose another {option}")
 

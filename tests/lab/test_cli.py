@@ -108,7 +108,7 @@ def test_errors_name_the_wrong_file(tmp_path: Path, capsys: pytest.CaptureFixtur
         capsys, "train", "--init", str(other), "--limit", "64", *SMALL, "--out", str(tmp_path / "run")
     )
     assert f"`contrapose import {other} -o weights.safetensors`" in message
-    assert "is a file, and a directory is needed" in error_message(capsys, "train", *SMALL, "--out", str(other))
+    assert "is a file, but a directory is needed" in error_message(capsys, "train", *SMALL, "--out", str(other))
     assert "nope.pth does not exist" in error_message(
         capsys, "import", str(tmp_path / "nope.pth"), "-o", "x.safetensors"
     )
@@ -351,7 +351,7 @@ def test_only_one_process_trains_in_a_directory(tmp_path: Path, capsys: pytest.C
 
 def test_small_folders_and_versions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = error_message(capsys, "train", "--limit", "60", "--batch", "128", "--out", str(tmp_path / "run"))
-    assert "more than the 60 of the data set (--batch 32 would do)" in output
+    assert "the data set has only 60 (--batch 32 would do)" in output
     assert "data: expected a name or a path, got nothing" in error_message(capsys, "train", "--data", "")
     main(["--version"])
     assert capsys.readouterr().out.startswith("contrapose 0.")
@@ -436,7 +436,7 @@ def test_features_of_an_image_do_not_depend_on_other_files(tmp_path: Path, capsy
             Image.fromarray(pixels).save(folder / label / f"{i}.png")
     main(["train", "--data", str(folder), *SMALL, "--out", str(run)])
     output = capsys.readouterr().out
-    assert "20 % of each class, 8 images, are held out for evaluation; --hold-out changes it" in output
+    assert "20 % of each class, 8 images, are held out for evaluation; --hold-out changes the share" in output
     assert "32 images of mine" in output
     assert "knn_top1" in output
     for name in ("before", "after"):

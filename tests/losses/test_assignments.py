@@ -313,7 +313,7 @@ def test_loss_makes_assignments_of_embeddings() -> None:
 SMALL, OF_ANY = torch.randn(2, 4, 5), cast(Any, dino)  # for settings that a type checker refuses too
 WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (dino, {}, "target: dino needs the scores of a teacher: Assignments(scores=…, target=…), or --framework dino"),
-    (dino, {"target": SMALL, "stored": SMALL}, "stored: dino reads no stored scores"),
+    (dino, {"target": SMALL, "stored": SMALL}, "stored: dino does not use stored scores"),
     (dino, {"target": SMALL[:, :3]}, "target: expected scores of the first views, (2, 4, 5), got shape (2, 3, 5)"),
     (dino, {"target": torch.cat([SMALL, SMALL])}, "target: expected scores of the first views, (2, 4, 5), got shape (4,"),
     (dino, {"target": SMALL, "global_views": 1}, "target: expected scores of the first views, (1, 4, 5), got shape (2,"),

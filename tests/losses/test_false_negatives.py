@@ -276,7 +276,7 @@ def test_support_of_other_shapes_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=re.escape(message)):
             fnc(pairs, support=support)
-    with pytest.raises(ValueError, match="support: similarity values have no rows to compare it with"):
+    with pytest.raises(ValueError, match="support: pairs made from similarity values have no rows"):
         fnc(from_similarities(torch.zeros(M), torch.zeros(M, 2)), support=draw(2, M, D))
     with pytest.raises(ValueError, match="fnc is a loss of unit vectors, got 'dot'"):
         fnc(two_views(*draw(2, M, D), similarity="dot"))

@@ -93,7 +93,7 @@ def test_a_network_provides_what_a_loss_asks_for() -> None:
     score = torch.randn(2, 6)
     embeddings = Embeddings(z=Z, score=score, compare=within_batch)
     torch.testing.assert_close(Loss(tau)(embeddings), tau(views(Z), score=score.flatten()))
-    with pytest.raises(ValueError, match="score: this loss needs it from the network"):
+    with pytest.raises(ValueError, match="score: this loss needs this output"):
         Loss(tau)(Embeddings(z=Z, compare=within_batch))
 
 

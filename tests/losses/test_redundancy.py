@@ -183,7 +183,7 @@ def test_called_with_two_views_or_embeddings() -> None:
             loss(z[0], z[1, :5])
         with pytest.raises(ValueError, match="expected at least two views of two samples"):
             loss(z[0, :1], z[1, :1])
-        with pytest.raises(ValueError, match="target: this loss compares views of one network"):
+        with pytest.raises(ValueError, match="target: this loss compares views from one network"):
             loss(Embeddings(z=z, target=z, compare=within_batch))
 
 

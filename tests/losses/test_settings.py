@@ -64,7 +64,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "no pairs": (lambda: nt_xent(torch.randn(4, 3)), "pairs: expected the result of two_views, views"),  # type: ignore[arg-type]
     "weights": (lambda: cacr(P, attract_weight=NAN), "attract_weight: expected a finite number"),
     "uniform weight": (lambda: align_uniform(P, uniform_weight=NAN), "uniform_weight: expected a finite number"),
-    "rbf switch": (lambda: cacr(P, cost="rbf", detach_queue_weights=True), "detach_queue_weights: expected a cost of"),
+    "rbf switch": (lambda: cacr(P, cost="rbf", detach_queue_weights=True), "detach_queue_weights: expected cost='euclidean'"),
     "isogclr": (lambda: isogclr(P), "Loss(isogclr, state=PerSample(number_of_images))"),
     "state": (lambda: PerSample(4, beta=NAN), "beta: expected a finite number"),
     "state float": (lambda: PerSample(3.5), "size: expected the number of images, got 3.5"),  # type: ignore[arg-type]
@@ -91,7 +91,7 @@ WRONG: dict[str, tuple[Callable[[], object], str]] = {
     "average": (lambda: sogclr(P, log_average=torch.zeros(3)), "log_average: expected one number per anchor (8,), got (3,)"),
     "score": (lambda: tau(P, score=torch.zeros(8, 1)), "score: expected one floating point number per anchor"),
     "uncertainty": (lambda: uncertainty(torch.zeros(8), base=0.0), "base: expected a number above 0"),
-    "state size": (lambda: PerSample(3).settings(P), "expected image ids from 0 to 2 (give ids= when making the pairs), got values from 0 to 3"),
+    "state size": (lambda: PerSample(3).settings(P), "expected image ids from 0 to 2 (pass ids= when making the pairs), got values from 0 to 3"),
     "state range": (lambda: PerSample(3, temperature=2.0), "expected low ≤ temperature ≤ high"),
     "ode": (lambda: ode_solution(torch.zeros(1), delta_k=1.0, constant=2.0), "the solution needs"),
     "bias": (lambda: siglip(P, bias=NAN), "bias: expected a finite number, got nan"),
@@ -197,7 +197,7 @@ def test_wrong_types_and_names_get_a_hint() -> None:
         ValueError, match=r"tempreature: nt_xent has the settings temperature, .*did you mean 'temperature'"
     ):
         Loss(nt_xent, tempreature=0.5)
-    with pytest.raises(ValueError, match=r"CATALOGUE\['dystress'\] has it"):
+    with pytest.raises(ValueError, match=r"use CATALOGUE\['dystress'\]"):
         Loss("dystress")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="state: expected a PerSample"):
         Loss(isogclr, state=100)  # type: ignore[arg-type]

@@ -83,7 +83,7 @@ def test_labels_come_with_embeddings() -> None:
         wanted = supcon(pairs, labels=all_labels[ids], stored_labels=stored)
         assert torch.equal(Loss(supcon)(embeddings), wanted)
     unlabelled = Embeddings(z=z, ids=ids, compare=within_batch)
-    with pytest.raises(ValueError, match="labels: this loss needs the labels of the samples"):
+    with pytest.raises(ValueError, match="labels: this loss needs the samples' labels"):
         Loss(supcon)(unlabelled)
     given = Loss(supcon)(unlabelled, labels=LABELS, stored_labels=None)
     assert torch.equal(given, supcon(views(z, ids=ids), labels=LABELS))
@@ -198,7 +198,7 @@ def test_an_unlabelled_data_set_is_refused_before_anything_is_written(tmp_path: 
     np.savez(tmp_path / "mine.npz", train_images=np.zeros((40, 8, 8, 3), dtype=np.uint8))
     run = Run(data=str(tmp_path / "mine.npz"), loss="supcon", batch=8, epochs=1, knn=5)
     with pytest.raises(
-        ValueError, match=r"loss: supcon needs labels, and the training images of .*mine\.npz have none"
+        ValueError, match=r"loss: supcon needs labels, but the training images in .*mine\.npz have none"
     ):
         Trainer(run, tmp_path / "run", log=lambda text: None)
     assert not (tmp_path / "run").exists()

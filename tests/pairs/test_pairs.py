@@ -101,7 +101,7 @@ def test_a_view_choice_that_leaves_no_negatives_raises() -> None:
 
 def test_more_hardest_negatives_than_rows_raises() -> None:
     pairs = two_views(Z, Z)
-    with pytest.raises(ValueError, match=r"hardest\(k=9\) asks for more than the 8 rows of the pool"):
+    with pytest.raises(ValueError, match=r"hardest\(k=9\) asks for more than the 8 rows in the pool"):
         pairs.reduce(negatives=hardest(9))
     with pytest.raises(ValueError, match=r"hardest\(k=7\) asks for more negatives than an anchor has \(6 of 8"):
         pairs.reduce(negatives=hardest(7))

@@ -155,7 +155,7 @@ def test_a_checkpoint_of_a_newer_version(tmp_path: Path) -> None:
     description = json.loads((folder / "checkpoint.json").read_bytes())
     (folder / "checkpoint.json").write_text(json.dumps(description | {"format": 9}))
     with pytest.raises(
-        ValueError, match=r"step-00000001 has the format 9, .* reads formats up to 2; upgrade contrapose"
+        ValueError, match=r"step-00000001 has format 9, .* reads only formats up to 2; upgrade contrapose"
     ):
         latest(tmp_path, quiet)
 

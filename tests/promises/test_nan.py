@@ -25,7 +25,7 @@ def test_nan_stops_before_the_weights_change(source: str, value: float, tmp_path
     else:
         next(trainer.context.network.parameters()).register_hook(lambda g: g * value)
     before = {name: tensor.clone() for name, tensor in trainer.context.network.named_parameters()}
-    with pytest.raises(Diverged, match=rf"the {source} of step 1 \(epoch 1\) is not finite.*Its images are \["):
+    with pytest.raises(Diverged, match=rf"the {source} in step 1 \(epoch 1\) is not finite.*Its images are \["):
         trainer.train()
     for name, tensor in trainer.context.network.named_parameters():
         assert torch.equal(tensor, before[name])

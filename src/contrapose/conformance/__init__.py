@@ -1,4 +1,4 @@
-"""Check any contrastive criterion, of this package or of another one: gradients, precision, limits.
+"""Check any contrastive criterion, from this package or from another library: gradients, precision, limits.
 
 >>> from contrapose import Loss, nt_xent
 >>> from contrapose.conformance import check

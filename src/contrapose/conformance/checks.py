@@ -28,12 +28,12 @@ WORLD_SIZES = (2, 4)
 EXACT = 1e-6  # relative tolerance in float64; criteria that compute internally in float32 stay below it
 LOW_PRECISION = 0.05  # relative tolerance of bf16 and fp16
 EXPLODING = 1e6  # a gradient this large, from embeddings of length 1, ruins a training run
-TEMPERATURE = 0.1  # in all checks except those of low temperatures
+TEMPERATURE = 0.1  # for all checks except those at low temperatures
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is checked: a criterion, its distributed form if it has one, and the loss it should compute."""
+    """The subject of a check: a criterion, its distributed form if it has one, and the loss that it should compute."""
 
     make: MakeCriterion
     distributed: MakeCriterion | None
@@ -61,15 +61,15 @@ def check(
     reference: str | Reference = "nt_xent",
     checks: Sequence[str] = (),
 ) -> list[Finding]:
-    """Return the findings of all checks, or of some, on any criterion of two views or two towers.
+    """Run all checks, or the given ones, on any criterion for two views or two towers, and return the findings.
 
-    `make(temperature)` returns a criterion: a function or module of two embeddings (m, d) that returns a scalar. If it also
-    takes `ids` or `indices`, the data-set index of each sample, duplicates are checked with them. `distributed(temperature)`
-    returns its distributed form. It is called in each process, in an initialised process group, and must be defined at the top
-    level of a module.
+    `make(temperature)` returns a criterion: a function or module that maps two embeddings (m, d) to a scalar. If the criterion
+    also takes `ids` or `indices`, the data-set index of each sample, the check of duplicates passes them.
+    `distributed(temperature)` returns the criterion's distributed form. This function is called in each process, in an
+    initialised process group, and must be defined at the top level of a module.
 
-    `reference` is the loss it should compute: "nt_xent", "info_nce" (one direction), "clip", "siglip", or a function of
-    (z1, z2, temperature).
+    `reference` is the loss that the criterion should compute: "nt_xent", "info_nce" (one direction), "clip", "siglip", or a
+    function of (z1, z2, temperature).
 
         failures = [finding for finding in check(MyLoss) if finding.failed]
         assert not failures, failures
@@ -99,7 +99,7 @@ def check_formula(subject: Subject) -> Iterator[Finding]:
 
 
 def check_distributed(subject: Subject) -> Iterator[Finding]:
-    """Compare the gradient after its average over processes with that of one process with the whole batch."""
+    """Compare the gradient averaged over processes with the gradient of one process with the whole batch."""
     if subject.distributed is None:
         yield Finding("distributed", "2 and 4 processes", "not offered", note="no form for several processes")
         return
@@ -153,9 +153,9 @@ def _rise_with_copies(make: MakeCriterion) -> tuple[float, bool]:
 
 
 def _loss_with_copies(criterion: Callable[..., Tensor], similarity: float) -> float:
-    """Return the loss of six samples whose last is a copy of the first, with the given similarity of the two."""
+    """Return the loss of six samples, the last a copy of the first, with the given similarity between these two."""
     m, copies = 6, (0, 5)
-    # The Gram matrix is prescribed, so that nothing but this one similarity differs between two calls.
+    # The Gram matrix is prescribed, so that only this similarity differs between two calls.
     gram = torch.eye(2 * m, dtype=torch.float64)
     for i in range(m):
         gram[i, m + i] = gram[m + i, i] = 0.8
@@ -184,7 +184,7 @@ def _check_low_precision(
 
 def check_temperatures(subject: Subject) -> Iterator[Finding]:
     """Compare with the reference at low temperatures, on float32 embeddings."""
-    # Nearly unrelated views: the loss of similar ones is e^{-1/τ}, too small to compare.
+    # Nearly unrelated views: the loss of similar views is e^{-1/τ}, too small to compare.
     z1, z2 = (z.float() for z in make_views(noise=10.0))
     for temperature in (1e-2, 1e-3, 1e-4):
         yield compare(
@@ -199,7 +199,7 @@ def check_temperatures(subject: Subject) -> Iterator[Finding]:
 
 
 def check_degenerate(subject: Subject) -> Iterator[Finding]:
-    """Check input at the limits: finite and, where there is a right answer, right; or a ValueError."""
+    """Check that extreme input gives a finite result (the right one, if there is one) or a ValueError."""
     z1, z2 = (z.float() for z in make_views(noise=1.0))
     compare_case = partial(compare, "degenerate", may_refuse=True)
 
@@ -226,7 +226,7 @@ def check_degenerate(subject: Subject) -> Iterator[Finding]:
 
 
 def make_views(*, noise: float) -> tuple[Tensor, Tensor]:
-    """Return two views of 16 samples, (16, 32), float64; the noise says how far apart they are."""
+    """Return two views of 16 samples, (16, 32), float64; `noise` determines how far apart they are."""
     generator = torch.Generator().manual_seed(7)
     z1, difference = torch.randn(2, 16, 32, dtype=torch.float64, generator=generator)
     return z1, z1 + noise * difference

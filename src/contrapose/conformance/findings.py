@@ -11,12 +11,12 @@ Verdict = Literal["ok", "not offered", "scaled", "differs", "not finite", "raise
 
 @dataclass(frozen=True)
 class Finding:
-    """What one case of a check found.
+    """The result of one case of a check.
 
-    ok           the result is the expected one, or the criterion refused the input with a ValueError where it may
+    ok           the result is as expected, or the criterion rejected the input with a ValueError where that is allowed
     not offered  the criterion has no such option, and nothing was compared
-    scaled       the gradient is the expected one times a constant, `figure`
-    differs      value or gradient differs from the expected one by more than the tolerance
+    scaled       the gradient is the expected gradient times a constant, `figure`
+    differs      value or gradient differs from the expected value or gradient by more than the tolerance
     not finite   value or gradient is NaN or infinite
     raises       an exception was raised; `note` has its message
     """
@@ -24,12 +24,12 @@ class Finding:
     check: str
     case: str  # what was tried, such as "2 processes" or "temperature 0.001"
     verdict: Verdict
-    figure: float | None = None  # what was measured, in most checks the largest relative difference
+    figure: float | None = None  # the measured number; in most checks, the largest relative difference
     note: str = ""
 
     @property
     def failed(self) -> bool:
-        """Whether the criterion gave a wrong result, or none."""
+        """Whether the criterion gave a wrong result, or no result."""
         return self.verdict not in ("ok", "not offered")
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Measure a criterion: its value and gradient on given embeddings, and how far they are from the expected ones."""
+"""Measure a criterion: its value and gradient on given embeddings, and how far they are from the expected values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from contrapose.conformance.findings import Finding
 
 T = TypeVar("T")
 Criterion = Callable[..., Tensor]  # (z1, z2) -> scalar, with `ids` if it takes them
-MakeCriterion = Callable[[float], Criterion]  # from the temperature
+MakeCriterion = Callable[[float], Criterion]  # maps a temperature to a criterion
 ID_ARGUMENTS = ("ids", "indices")
 
 
@@ -51,11 +51,11 @@ def evaluate(criterion: Criterion, z1: Tensor, z2: Tensor, *, ids: Tensor | None
 
 
 def measure(criterion: Criterion, z1: Tensor, z2: Tensor, *, autocast: torch.dtype | None = None) -> Outcome:
-    """Return value and gradient, with the forward pass under autocast if a data type is given."""
+    """Return value and gradient; the forward pass runs under autocast if a data type is given."""
     leaves = [z.detach().requires_grad_() for z in (z1, z2)]
     with torch.autocast("cpu", autocast or torch.bfloat16, enabled=autocast is not None):
         value = evaluate(criterion, *leaves)
-    # In fp16 a gradient below 6e-8 is zero, which is why such a loss is scaled in training (torch.amp.GradScaler).
+    # In fp16 a gradient below 6e-8 becomes zero, which is why training scales the loss (torch.amp.GradScaler).
     scale = 1024.0 if z1.dtype == torch.float16 else 1.0
     gradients = torch.autograd.grad(value, leaves, torch.full_like(value, scale), allow_unused=True)
     known = [torch.zeros_like(z) if g is None else g for z, g in zip(leaves, gradients, strict=True)]
@@ -63,7 +63,7 @@ def measure(criterion: Criterion, z1: Tensor, z2: Tensor, *, autocast: torch.dty
 
 
 def relative_difference(outcome: Outcome, expected: Outcome) -> float:
-    """Return the larger of the relative differences of value and gradient, the latter in the Euclidean norm."""
+    """Return the larger of the relative differences in value and in gradient (Euclidean norm)."""
     tiny = torch.finfo(torch.float64).tiny  # two zeros do not differ
     value = (outcome.value - expected.value).abs() / expected.value.abs().clamp(min=tiny)
     gradient = (outcome.gradient - expected.gradient).norm() / expected.gradient.norm().clamp(min=tiny)
@@ -71,7 +71,7 @@ def relative_difference(outcome: Outcome, expected: Outcome) -> float:
 
 
 def attempt(check: str, case: str, work: Callable[[], T], *, may_refuse: bool = False) -> T | Finding:
-    """Return what `work` returns, or a finding if it raises; with `may_refuse`, a ValueError is an answer too."""
+    """Return what `work` returns, or a finding if it raises; with `may_refuse`, a ValueError counts as ok."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a criterion that warns still has a value
@@ -92,7 +92,7 @@ def compare(
     largest_gradient: float = math.inf,
     may_refuse: bool = False,
 ) -> Finding:
-    """Return the finding of one case: finite and, if something is `expected`, equal to it up to the tolerance."""
+    """Return the finding for one case: ok if finite and, if `expected` is given, equal to it up to the tolerance."""
     outcome = attempt(check, case, work, may_refuse=may_refuse)
     if isinstance(outcome, Finding):
         return outcome

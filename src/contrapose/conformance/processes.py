@@ -1,7 +1,7 @@
 """Gradients of a criterion in several processes, connected by gloo, with different data in each process.
 
-The gradients are averaged over processes, as DistributedDataParallel does. Its wrapper is not used, because it imports
-torch's compiler, which takes seconds in every process.
+The gradients are averaged over processes, as DistributedDataParallel does. DistributedDataParallel itself is not used,
+because it imports torch's compiler, which takes seconds in every process.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def check_picklable(make: MakeCriterion) -> None:
 
 
 def whole_batch_gradient(make: MakeCriterion, temperature: float) -> Tensor:
-    """Return the gradient of the encoder's weights in one process that has the whole batch."""
+    """Return the gradient of the encoder's weights, computed in one process on the whole batch."""
     return _gradient(make, temperature, slice(None))
 
 
 def start_server(preload: Sequence[str]) -> None:
-    """Start the fork server with these modules imported, so that each process need not import them."""
+    """Start the fork server with these modules imported, so that its child processes need not import them."""
     context: Any = process_context()
     context.set_forkserver_preload(["torch", "contrapose.child_processes", __name__, *preload])
     if context.get_start_method() == "forkserver":
@@ -75,14 +75,14 @@ def distributed_gradient(make: MakeCriterion, temperature: float, world_size: in
         finally:
             for process in processes:
                 process.join(timeout=1.0)
-                if process.is_alive():  # it waits for a process that has failed
+                if process.is_alive():  # the process waits for another one that has failed
                     process.kill()
                     process.join()
     return torch.tensor(first, dtype=torch.float64)
 
 
 def _results_by_rank(receivers: list[Connection]) -> list[Any]:
-    """Return the gradients by rank; raise RuntimeError with the first failure, since later ones are its consequences."""
+    """Return the gradients by rank; raise RuntimeError with the first failure, since it causes the later ones."""
     results: dict[int, Any] = {}
     deadline = time.monotonic() + TIMEOUT
     while len(results) < len(receivers):
@@ -116,7 +116,7 @@ class _Failure:
 def _run_rank(
     rank: int, world_size: int, store: str, make: MakeCriterion, temperature: float, sender: Connection
 ) -> None:
-    """Send the averaged gradient, or the message of an error, to the process that asked."""
+    """Send the averaged gradient, or an error message, to the parent process."""
     exit_with_parent()
     # gloo announces its connections on stdout, in the middle of the caller's output.
     silence = os.open(os.devnull, os.O_WRONLY)
@@ -143,7 +143,7 @@ def _run_rank(
 
 
 def _gradient(make: MakeCriterion, temperature: float, rows: slice) -> Tensor:
-    """Return the gradient of a linear encoder's weights, in a process that has these rows of the batch."""
+    """Return the gradient of a linear encoder's weights, in a process that holds these rows of the batch."""
     generator = torch.Generator().manual_seed(3)
     x1, noise = torch.randn(2, SAMPLES, WIDTH, dtype=torch.float64, generator=generator)
     weight = torch.randn(WIDTH, 4, dtype=torch.float64, generator=generator).requires_grad_()

@@ -1,6 +1,6 @@
-"""Losses that criteria are compared with: dense, in float64, from the formula, and independent of `contrapose.losses`.
+"""Reference losses for criteria: dense, in float64, from the formula, and independent of `contrapose.losses`.
 
-Each takes embeddings z1 and z2 (m, d), as a network made them, and the temperature.
+Each takes embeddings z1 and z2 (m, d), not normalised, and the temperature.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def nt_xent(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
 
 
 def info_nce(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
-    """Match each row of z1 with its row of z2, the other rows of z2 being negatives."""
+    """InfoNCE in one direction: row i of z2 is the positive of row i of z1, and the other rows of z2 are negatives."""
     return -_logits(z1, z2, temperature).log_softmax(1).diagonal().mean()
 
 

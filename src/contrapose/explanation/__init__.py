@@ -1,4 +1,4 @@
-"""What a loss will do, before anything is trained: its curves, and a description of them in words.
+"""Explain how a loss will behave, before anything is trained: its curves, and a description of them in words.
 
 >>> Subject.of("nt_xent(temperature=0.1)").at_scale(2.0).settings
 {'temperature': 0.2}

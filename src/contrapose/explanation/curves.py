@@ -54,8 +54,9 @@ def evenly_spaced_negatives(subject: Subject, count: int = 2001) -> Tensor:
 def typical_negatives(count: int = 4094, width: int = 128) -> Tensor:
     """Return `count` typical similarities of random directions in `width` dimensions, in ascending order.
 
-    They are quantiles of the normal distribution with standard deviation 1/√width, which is very close to the exact one.
-    Quantiles instead of random draws make the curves smooth and reproducible. 4094 is a batch of 2048 in two views.
+    They are quantiles of the normal distribution with standard deviation 1/√width, which is very close to the exact
+    distribution. Quantiles instead of random draws make the curves smooth and reproducible. 4094 is the number of negatives
+    in a batch of 2048 images in two views.
     """
     quantile = (torch.arange(count, dtype=torch.float64) + 0.5) / count
     normal: Tensor = torch.special.ndtri(quantile)
@@ -63,14 +64,14 @@ def typical_negatives(count: int = 4094, width: int = 128) -> Tensor:
 
 
 def typical_negative_count(subject: Subject) -> int:
-    """Return the number of typical negatives for this loss: 12 · k if it selects its k hardest and that is more."""
+    """Return the number of typical negatives for this loss: at least 12 · k if the loss selects its k hardest negatives."""
     return max(4094, 12 * subject.least_negatives)
 
 
 def relative_penalty(subject: Subject, s: Tensor, *, positive: float = POSITIVE_SIMILARITY) -> Tensor:
     """Return r(s), the share of the push on each of the similarities s (Wang & Liu, Fig. 3, for any loss).
 
-    Absolute values sum to 1. A share below 0 is a negative that is pulled, as CACR does with distant negatives.
+    Absolute values sum to 1. A share below 0 means that a negative is pulled, as CACR does with distant negatives.
     """
     return _shares(_penalties_and_push(subject, s, positive)[1])
 
@@ -86,7 +87,7 @@ class Sweep:
 
     factor: Tensor
     temperature: list[float]  # effective temperature; 0 and inf are its limits
-    entropy: Tensor  # of the relative penalty, as a fraction of its maximum
+    entropy: Tensor  # entropy of the relative penalty, as a fraction of its maximum
     hardest: Tensor  # share of the push on the hardest 1 %
 
 
@@ -135,8 +136,8 @@ def positive_pull(subject: Subject, s: Tensor, *, width: int = 128) -> tuple[Ten
 def ode_curves(high: float, shares: tuple[float, ...] = (0.1, 0.5, 0.9)) -> list[tuple[str, Tensor, Tensor]]:
     """Return solutions of DySTreSS's differential equation with τ(±1) = `high`: (name, s, τ) for each side (its Fig. 2).
 
-    They fall for s < 0 and rise for s > 0, as Proposition 1 requires, only while δK < e^{-1/τ}/τ at τ = `high`. `shares`
-    are multiples of that limit. Beyond it, the left side first rises from s = -1 before it falls.
+    The solutions fall for s < 0 and rise for s > 0, as Proposition 1 requires, only while δK < e^{-1/τ}/τ at τ = `high`.
+    `shares` gives δK as multiples of this limit. Beyond the limit, the left side first rises from s = -1 before it falls.
     """
     curves = []
     for share in shares:

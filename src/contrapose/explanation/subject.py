@@ -38,7 +38,7 @@ class Subject:
         return cls(text, parsed.func, settings)
 
     def __call__(self, pairs: AnyPairs) -> Tensor:
-        """Return the loss. Arguments that a network or a state would provide have their values before training."""
+        """Return the loss. Arguments that a network or a state would provide take their values before training."""
         traits = traits_of(self.objective)
         settings = {name: value for name, value in self.settings.items() if name not in traits.state_settings}
         if traits.untrained is not None:
@@ -47,11 +47,11 @@ class Subject:
 
     @property
     def least_negatives(self) -> int:
-        """How many negatives the loss needs: as many as it selects."""
+        """The smallest number of negatives that the loss needs: as many as it selects."""
         return max((c.k or 1 for c in steps(self.settings.get("negatives")) if isinstance(c, Hardest)), default=1)
 
     def at_scale(self, factor: float) -> Subject:
-        """Return the same loss with its temperature multiplied; itself if it has none."""
+        """Return the same loss with its temperature multiplied by `factor`; the loss itself if it has no temperature."""
         softness = traits_of(self.objective).softness
         value = self._setting(softness.setting)
         if value is None:
@@ -59,11 +59,11 @@ class Subject:
         return replace(self, settings={**self.settings, softness.setting: _times(value, factor**softness.power)})
 
     def nominal_temperature(self, s: Tensor, positive: float = 0.7) -> Tensor | None:
-        """Return τ(s) by its settings, where s/τ is the exponent; None if it has no temperature."""
+        """Return τ(s) according to the settings, where s/τ is the exponent; None if the loss has no temperature."""
         softness = traits_of(self.objective).softness
         value = self._setting(softness.setting)
         value = None if value is None else softness.nominal(value, self.settings, positive)
-        if value is None or (softness.power == -1 and value == 0):  # at 0 every negative weighs the same
+        if value is None or (softness.power == -1 and value == 0):  # at 0, every negative has the same weight
             return None
         if callable(value):
             temperature: Tensor = value(s)

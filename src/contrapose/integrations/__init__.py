@@ -4,5 +4,5 @@
     contrapose.integrations.open_clip               ClipLoss, SigLipLoss
     contrapose.integrations.lightly                 NTXentLoss
 
-Only the module of a library imports that library. `docs/integrations.md` has an example for each.
+Each library is imported only by its own module. `docs/integrations.md` has an example for each library.
 """

@@ -28,7 +28,7 @@ def make_criterion(
     """Return the objective with its settings as a `Loss`.
 
     Text is parsed ("dystress", "nt_xent(temperature=cosine(0.07, 0.2))"), and `data` selects the catalogue's values.
-    `default_temperature` is used where neither the objective nor the user names a temperature.
+    `default_temperature` is used if neither the objective nor the user sets a temperature.
     """
     chosen = _with_settings(objective, data)
     settings = {**chosen.keywords, **settings}
@@ -41,7 +41,7 @@ def make_criterion(
 
 
 def takes_setting(objective: Callable[..., Tensor], name: str) -> bool:
-    """Return whether an objective has a setting of this name."""
+    """Return whether an objective has a setting with this name."""
     return name in signature(objective).parameters
 
 
@@ -54,7 +54,7 @@ def _with_settings(objective: Objective, data: str | None) -> partial[Tensor]:
 
 
 def _refuse_state(objective: Callable[..., Tensor], settings: dict[str, Any]) -> None:
-    """Raise ValueError for an objective that takes no pairs, or needs more than the host passes."""
+    """Raise ValueError for an objective that does not take pairs, or needs inputs that the host library does not pass."""
     name, traits = getattr(objective, "__name__", repr(objective)), traits_of(objective)
     if traits.takes != "pairs":
         raise ValueError(f"objective: expected an objective of pairs, got {name}, which takes {traits.takes}")
@@ -62,6 +62,6 @@ def _refuse_state(objective: Callable[..., Tensor], settings: dict[str, Any]) ->
     required = [name for name in traits.provided if known[name].default is Parameter.empty and name not in settings]
     if required or with_state(partial(objective, **settings), samples=1)[1] is not None:
         raise ValueError(
-            f"objective: {name} needs a value for each sample in every step, which this loss does not get; "
+            f"objective: {name} needs a value for each sample in every step, which this loss does not receive; "
             f"call contrapose.Loss in the training loop"
         )

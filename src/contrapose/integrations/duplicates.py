@@ -1,4 +1,4 @@
-"""Find equal texts in a batch of sentence-transformers, so that a duplicate is never a negative."""
+"""Find equal texts in a sentence-transformers batch, so that a duplicate is never a negative."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 from contrapose.randomness import bits
 
-# Inputs beside the tokens: two images may share one prompt, so that equal tokens do not make equal samples.
+# Inputs in addition to the tokens: two images may share one prompt, so equal tokens do not imply equal samples.
 _OTHER_INPUTS = ("pixel", "image", "video", "audio", "input_features", "input_values")
 
 
 def text_ids(features: Mapping[str, Any]) -> Tensor | None:
-    """Return a 64-bit hash of each text's tokens, (n,); None for inputs that are more than text.
+    """Return a 64-bit hash of each text's tokens, (n,); None for inputs that are not only text.
 
-    Texts are equal if their tokens are, whatever their padding. The hash is the same on every process.
+    Texts with equal tokens are equal, regardless of padding. The hash is the same on every process.
     """
     other = any(key.startswith(_OTHER_INPUTS) for key in features)
     if other or features.get("modality", "text") != "text" or "input_ids" not in features:
@@ -28,7 +28,7 @@ def text_ids(features: Mapping[str, Any]) -> Tensor | None:
 
 
 def _tokens(features: Mapping[str, Any]) -> tuple[int, Tensor, Tensor, Tensor]:
-    """Return the number of texts and, for every token, its text, its position in it and its id."""
+    """Return the number of texts and, for every token, the index of its text, its position in the text and its id."""
     tokens: Tensor = features["input_ids"]
     if tokens.ndim == 2 and "cu_seq_lens_q" not in features:  # padded on either side
         mask = features.get("attention_mask")
@@ -46,8 +46,8 @@ def _tokens(features: Mapping[str, Any]) -> tuple[int, Tensor, Tensor, Tensor]:
 def group_ids(queries: Tensor, positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
     """Return an id for each pair (n,) and for each explicit negative (k,), from the texts' hashes.
 
-    Pairs that share a text, directly or through other pairs, get the same id: for a query with two positives, neither is
-    a negative. An explicit negative has the id of the pairs its text occurs in, or one of its own.
+    Pairs that share a text, directly or through other pairs, get the same id: if a query has two positives, neither is
+    a negative. An explicit negative gets the id of the pairs that contain its text, or a new id.
     """
     _, texts = torch.unique(torch.cat([queries, positives, negatives]), return_inverse=True)
     ends = texts[: 2 * len(queries)]  # the queries, then their positives

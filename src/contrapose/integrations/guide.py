@@ -14,7 +14,7 @@ Features = dict[str, Any]
 
 
 class Guide(nn.Module):
-    """Embeds the inputs of a model with another model, without gradient; texts are tokenised again if that one needs it."""
+    """Embeds a model's inputs with another model, without gradient; tokenises texts again if the other model needs it."""
 
     def __init__(self, trained: SentenceTransformer, model: SentenceTransformer) -> None:
         super().__init__()
@@ -31,10 +31,11 @@ class Guide(nn.Module):
     def _embed(self, features: Features) -> Tensor:
         if self.tokenise_again:
             if "cu_seq_lens_q" in features or features["input_ids"].ndim != 2:
-                raise ValueError("guide: expected padded inputs, or a guide with the tokenizer of the model")
+                raise ValueError("guide: expected padded inputs, or a guide with the same tokenizer as the model")
             texts = self.tokenizer.batch_decode(features["input_ids"], skip_special_tokens=True)
             features = batch_to_device(self.encoder.preprocess(texts), self.encoder.device)
-        # A copy: the guide writes its outputs into the features, where wrappers such as MatryoshkaLoss expect the model's.
+        # A copy, since the guide writes its outputs into the features, where wrappers such as MatryoshkaLoss expect the
+        # model's outputs.
         embedding: Tensor = self.encoder(dict(features))["sentence_embedding"]
         return embedding
 

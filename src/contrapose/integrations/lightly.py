@@ -24,16 +24,16 @@ from contrapose.pairs import Pairs, queue, two_views, unit
 class NTXentLoss(nn.Module):
     """`lightly.loss.NTXentLoss` with any objective, temperature and choice of negatives; lightly itself is not needed.
 
-    temperature         0.5 for NT-Xent, or the objective's own; any temperature of contrapose, such as cosine(0.07, 0.2)
+    temperature         any contrapose temperature, such as cosine(0.07, 0.2); default: 0.5 for NT-Xent, or the objective's own
     memory_bank_size    (rows, width) of a memory bank of earlier `out1`, which is then the only source of negatives (MoCo);
                         0 for negatives from the batch (SimCLR)
-    gather_distributed  negatives, or rows for the memory bank, come from all processes
+    gather_distributed  whether negatives, or rows for the memory bank, come from all processes
     objective           a function of pairs, a method of `CATALOGUE`, or text such as "dystress"
     settings            further settings of the objective: negatives=hardest(64)
 
-    Values and gradients equal lightly's. Two things differ: with `gather_distributed` each process returns the loss of the
-    whole batch and not of its own part (the gradients after DistributedDataParallel are the same), and the memory bank is
-    in `state_dict`, so that a run resumes exactly.
+    Values and gradients equal lightly's. There are two differences. With `gather_distributed`, each process returns the loss
+    of the whole batch instead of its own part (the gradients after DistributedDataParallel are the same). The memory bank
+    is in `state_dict`, so that a run resumes exactly.
     """
 
     bank: Tensor
@@ -66,7 +66,7 @@ class NTXentLoss(nn.Module):
     def _pairs(self, out0: Tensor, out1: Tensor, ids: Tensor | None) -> Pairs:
         if self.bank is not None:
             pairs = queue(out0, out1, self.bank, ids=ids)
-            # `queue` takes keys of a momentum encoder; lightly lets a gradient flow into out1 if it has one.
+            # `queue` detaches keys, as for a momentum encoder; in lightly, out1 gets a gradient if it requires one.
             positive = unit(out1)[:, None].to(pairs.anchor.dtype)
             return replace(pairs, positive_rows=positive, detached=not out1.requires_grad)
         if not self.gather_distributed:

@@ -19,7 +19,7 @@ from contrapose.pairs import Pairs, cross
 
 
 class _TwoTowers(nn.Module):
-    """Compares image and text features of all processes; subclasses say how."""
+    """Compares image and text features from all processes; subclasses define how."""
 
     def __init__(
         self, objective: Objective, settings: dict[str, Any], temperature: Any, rank: int, world_size: int
@@ -29,7 +29,7 @@ class _TwoTowers(nn.Module):
         self.rank, self.world_size = rank, world_size
 
     def _gathered(self, rows: Tensor) -> Tensor:
-        """Return the rows of all processes; as in open_clip, only if the loss was created with `world_size`."""
+        """Return the rows from all processes; as in open_clip, only if the loss was created with `world_size`."""
         if self.world_size == 1:
             return rows
         if distributed.world_size() != self.world_size:
@@ -39,13 +39,13 @@ class _TwoTowers(nn.Module):
         return gather(rows)
 
     def _compare(self, images: Tensor, texts: Tensor, ids: Tensor | None, *, symmetric: bool) -> Pairs:
-        """Compare the features of all processes, which then share the work of reducing them."""
+        """Compare the features from all processes; each process reduces its share of the anchors."""
         ids = None if ids is None else self._gathered(ids)
         pairs = cross(self._gathered(images), self._gathered(texts), symmetric=symmetric, ids=ids)
         return pairs.sharded() if self.world_size > 1 else pairs
 
     def _from_logits(self, **values: Tensor | float | None) -> dict[str, Any]:
-        """Return the settings that come with the batch, without those that the user has set for the objective."""
+        """Return the settings that come with the batch, except those that the user has set for the objective."""
         taken = self.criterion.objective
         return {
             name: value.reshape(()) if isinstance(value, Tensor) else value
@@ -57,15 +57,15 @@ class _TwoTowers(nn.Module):
 class ClipLoss(_TwoTowers):
     """`open_clip.loss.ClipLoss` with any objective, temperature and choice of negatives; open_clip is not needed.
 
-    The loss is the mean of both directions, image to text and text to image. The temperature is 1 / `logit_scale`, which
-    gets its gradient, unless `temperature` or the objective has another.
+    The loss is the mean of both directions, image to text and text to image. The temperature is 1 / `logit_scale`, and
+    `logit_scale` gets a gradient, unless `temperature` or the objective sets another temperature.
 
     objective   a function of pairs, a method of `CATALOGUE`, or text such as "dystress"
     settings    further settings of the objective: negatives=hardest(256)
 
-    With `world_size` > 1, features of all processes are gathered with exact gradients, as in open_clip with
-    `gather_with_grad` and without `local_loss`: whatever these two say, after DistributedDataParallel the gradient is that
-    of one process with the whole batch, and each process has its share of the work. Features are normalised, which
+    With `world_size` > 1, features from all processes are gathered with exact gradients, as in open_clip with
+    `gather_with_grad` and without `local_loss`. Regardless of these two options, the gradient after DistributedDataParallel
+    equals that of one process with the whole batch, and the work is divided between processes. Features are normalised, which
     changes nothing for open_clip's models, whose features have length 1. `cache_labels` has no effect.
     """
 
@@ -99,16 +99,16 @@ class ClipLoss(_TwoTowers):
         """Return the loss, or a dictionary of it; pairs with equal `ids` (m,) are never negatives of each other."""
         pairs = self._compare(image_features, text_features, ids, symmetric=True)
         loss = self.criterion(pairs, **self._from_logits(temperature=1 / logit_scale))
-        # A bias adds the same number to all logits, which a softmax does not notice.
+        # A bias adds the same number to all logits, which does not change a softmax.
         return _result(_keep_in_graph(loss, logit_scale, logit_bias), output_dict)
 
 
 class SigLipLoss(_TwoTowers):
-    """`open_clip.loss.SigLipLoss`; its temperature is 1 / `logit_scale` and its bias `logit_bias`, both with gradient.
+    """`open_clip.loss.SigLipLoss`; the temperature is 1 / `logit_scale` and the bias is `logit_bias`, both with gradient.
 
-    With `world_size` > 1, features of all processes are gathered with exact gradients, in one exchange for every
-    `dist_impl`. The m × m matrix is reduced block by block and not stored, so that memory does not grow with its square.
-    `objective` and `settings` as in `ClipLoss`; the objective is applied to one direction, image to text.
+    With `world_size` > 1, features from all processes are gathered with exact gradients, in one exchange whatever `dist_impl`
+    is. The m × m matrix is reduced block by block and never stored, so memory does not grow with m².
+    `objective` and `settings` are those of `ClipLoss`; the objective is applied to one direction, image to text.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class SigLipLoss(_TwoTowers):
 
 
 def _keep_in_graph(loss: Tensor, *unused: Tensor | float | None) -> Tensor:
-    """Return the loss with gradients of zero for parameters it may not use: DistributedDataParallel waits for them."""
+    """Return the loss with zero gradients for parameters that it may not use: DistributedDataParallel waits for them."""
     for parameter in unused:
         if isinstance(parameter, Tensor) and parameter.requires_grad:
             loss = loss + 0 * parameter.sum()

@@ -1,4 +1,4 @@
-"""Any objective as a loss of sentence-transformers, with or without its gradient cache.
+"""Any objective as a sentence-transformers loss, with or without sentence-transformers' gradient cache.
 
 loss = ContrastiveLoss(model)                                        MultipleNegativesRankingLoss(model)
 loss = ContrastiveLoss(model, temperature=cosine(0.03, 0.05))        a temperature that depends on the similarity
@@ -29,7 +29,7 @@ from contrapose.temperature import Learned
 from contrapose.validate import check_choice, check_known
 
 if Version(sentence_transformers.__version__) < Version("6.2"):
-    # Its trainer would not clear the gradient of a learned temperature after each step.
+    # An older trainer would not clear the gradient of a learned temperature after each step.
     raise ImportError(
         f"sentence-transformers: expected version 6.2 or newer, got {sentence_transformers.__version__}; "
         "run: pip install -U 'sentence-transformers[train]>=6.2'"
@@ -46,7 +46,7 @@ DIRECTIONS = {
 
 @dataclass(frozen=True)
 class _Batch:
-    """What is known about a batch besides its embeddings; one tensor for each column."""
+    """Information about a batch besides its embeddings; one tensor for each column."""
 
     texts: list[Tensor] | None = None  # (n,) hashes, equal for equal texts
     guide: list[Tensor] | None = None  # (n, d) embeddings of the guide
@@ -56,21 +56,21 @@ class ContrastiveLoss(nn.Module):
     """Compares queries with documents: columns (query, positive) or (query, positive, negative, …), without labels.
 
     loss             an objective, a method of `CATALOGUE`, or text: "nt_xent", "dystress", "nt_xent(negatives=hardest(64))"
-    temperature      any temperature of contrapose; by default the method's own for text, and 0.05 where it has none.
-                     `learned(0.05)` is a parameter of this loss, which the trainer optimises with the model's
-    symmetric        also compares each positive with the queries, and averages both directions
-    directions       what the one sum over negatives runs over, as in MultipleNegativesRankingLoss; not with `symmetric`
-    guide            another model, for which a negative has to be less similar to the query than the positive, by
-                     `guide_margin` (by that times the positive's similarity if `guide_margin_strategy` is "relative");
-                     others are left out (GISTEmbed)
-    deduplicate      equal texts, and documents of equal queries, are never negatives of each other
-    gather_across_devices   negatives from all processes, with the gradients of one process
+    temperature      any contrapose temperature; default: the method's own temperature for text, or 0.05 if it has none.
+                     `learned(0.05)` is a parameter of this loss, which the trainer optimises together with the model
+    symmetric        whether to compare each positive with the queries as well, and average both directions
+    directions       comparisons in the single sum over negatives, as in MultipleNegativesRankingLoss; not with `symmetric`
+    guide            another model that filters negatives (GISTEmbed): a negative is left out unless, according to the guide,
+                     it is less similar to the query than the positive by at least `guide_margin` (with
+                     `guide_margin_strategy="relative"`: by `guide_margin` times the positive's similarity)
+    deduplicate      whether equal texts, and documents of equal queries, are never negatives of each other
+    gather_across_devices   whether negatives come from all processes, with the gradients of a single process
     settings         further settings of the objective: negatives=hardest(64), hardness=9.0
 
-    With the default objective, values and gradients are those of `MultipleNegativesRankingLoss(model, scale=1 / temperature)`
-    for a batch without duplicates. The only exception is the direction "doc_to_query" in `directions`: that loss has the
-    positive twice in its denominator, this one once. A batch of a single pair, or of duplicates only, has no negatives
-    and the loss 0.
+    With the default objective and a batch without duplicates, values and gradients equal those of
+    `MultipleNegativesRankingLoss(model, scale=1 / temperature)`. The only exception is "doc_to_query" in `directions`:
+    MultipleNegativesRankingLoss then has the positive twice in its denominator, whereas this loss has it once. A batch with a
+    single pair, or with only duplicates, has no negatives, and its loss is 0.
     """
 
     def __init__(
@@ -111,13 +111,13 @@ class ContrastiveLoss(nn.Module):
         return self._loss(embed_columns(self.model, columns), batch)
 
     def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor | None = None) -> Tensor:
-        """Return the loss of embeddings, (n, d) for each column, whose texts are not known."""
+        """Return the loss of embeddings, (n, d) for each column, whose texts are unknown."""
         if self.guide is not None:
-            raise ValueError("guide: expected the inputs of the batch, which this method does not get")
+            raise ValueError("guide: expected the inputs of the batch, which this method does not receive")
         return self._loss(embeddings, _Batch())
 
     def _describe(self, columns: list[Features]) -> _Batch:
-        # Before the model, which writes its outputs to the features and may change their attention mask.
+        # Called before the model, which writes its outputs to the features and may change their attention mask.
         texts = [text_ids(features) for features in columns] if self.deduplicate else [None]
         known = [hashes for hashes in texts if hashes is not None]
         return _Batch(
@@ -132,7 +132,7 @@ class ContrastiveLoss(nn.Module):
             )
         pairs, learned = self._pairs(embeddings, batch.texts), self._learned()
         if pairs is None:
-            # With zero gradients for all learned parameters: other processes wait for them.
+            # The loss has zero gradients for all learned parameters, since other processes wait for these gradients.
             return torch.stack([z.sum() for z in (*embeddings, *learned.values())]).sum() * 0.0
         settings: dict[str, Any] = {**learned}
         if batch.guide is not None:
@@ -165,13 +165,13 @@ class ContrastiveLoss(nn.Module):
         return pairs.sharded() if self.gather_across_devices else pairs
 
     def _learned(self) -> dict[str, Tensor]:
-        """Return the present values of the settings that are learned; the trainer does not average their gradients."""
+        """Return the current values of learned settings, with averaged gradients, since the trainer does not average them."""
         settings = self.criterion.settings
         values = {name: value() for name, value in settings.items() if isinstance(value, Learned)}
         values |= {name: value for name, value in settings.items() if isinstance(value, nn.Parameter)}
         if not values:
             return {}
-        # In one exchange, because processes need not reach several of them in the same order.
+        # In one exchange, because processes may not reach several exchanges in the same order.
         together = average_gradient(torch.cat([value.flatten() for value in values.values()]))
         parts = together.split([value.numel() for value in values.values()])
         return {name: part.view_as(value) for (name, value), part in zip(values.items(), parts, strict=True)}
@@ -196,7 +196,7 @@ class ContrastiveLoss(nn.Module):
 
     @property
     def citation(self) -> str:
-        """What to cite, for the model card."""
+        """The BibTeX entry for the model card."""
         return """
 @software{contrapose,
     title={contrapose: contrastive representation learning in which the loss is the subject},
@@ -210,7 +210,7 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):  # type: ignore[m
 
     The model encodes `mini_batch_size` texts at a time, twice, and the loss sees the whole batch. The matrix of similarities
     is reduced block by block. fp16 scaling, gradient accumulation and MatryoshkaLoss work as with
-    CachedMultipleNegativesRankingLoss, also for a learned temperature.
+    CachedMultipleNegativesRankingLoss, even with a learned temperature.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class CachedContrastiveLoss(CachedLossMixin, ContrastiveLoss):  # type: ignore[m
         gradients, self._batch = self._gradients, _Batch()
 
         def add_gradients(factor: Tensor) -> None:
-            # `factor` is what the trainer multiplies the loss by: the fp16 scale, 1 / accumulation steps.
+            # The trainer multiplies the loss by `factor`: the fp16 scale, 1 / accumulation steps.
             for parameter, gradient in gradients.items():
                 gradient = (gradient * factor).to(parameter)
                 parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
@@ -281,7 +281,7 @@ def _check_directions(directions: Sequence[str], symmetric: bool) -> None:
         check_known("directions", direction, DIRECTIONS)
     if "query_to_doc" not in directions:
         raise ValueError(
-            f"directions: expected 'query_to_doc', which has the positives, among them, got {directions!r}"
+            f"directions: expected 'query_to_doc', which has the positives, to be included, got {directions!r}"
         )
     if symmetric and len(directions) > 1:
         raise ValueError(f"directions: expected only 'query_to_doc' with symmetric=True, got {directions!r}")
@@ -295,7 +295,7 @@ def _ids(queries: Tensor, positives: Tensor, *negatives: Tensor) -> tuple[Tensor
 
 
 def _has_negatives(pairs: int, ids: Tensor | None, explicit: int, negative_ids: Tensor | None) -> bool:
-    """Return whether any document is a negative: of another pair, or one of `explicit` columns of negatives."""
+    """Return whether any document is a negative: one from another pair, or from one of `explicit` columns of negatives."""
     if ids is None or negative_ids is None:
         return pairs > 1 or explicit > 0
     return bool((ids != ids[0]).any()) or (explicit > 0 and bool((negative_ids != ids[0]).any()))

@@ -1,4 +1,4 @@
-"""Data-loading workers: their start, and what their failure means."""
+"""Start of data-loading workers, and the error for a worker that fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TIMEOUT = 300.0  # seconds without a batch after which data-loading workers are 
 
 
 def start_loading(worker: int) -> None:
-    """Set up a data-loading worker: it exits with the training process, which alone handles signals."""
+    """Set up a data-loading worker: it exits with the training process, and only the training process handles signals."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     exit_with_parent()
@@ -24,7 +24,7 @@ class LoadingFailed(Exception):
 
 @contextmanager
 def worker_failures() -> Iterator[None]:
-    """Turn the death of a data-loading worker within this block into `LoadingFailed`; torch raises its error anywhere."""
+    """Turn the death of a data-loading worker in this block into `LoadingFailed`; torch can raise its error at any point."""
     try:
         yield
     except RuntimeError as error:

@@ -1,6 +1,6 @@
 """The family of losses: pure functions of `Pairs`, `Embeddings` or `Assignments`, and their named catalogue.
 
-A module lists its objectives in `__all__`; they are offered here, to the parser and to `Loss` without being listed again.
+Each module lists its objectives in `__all__`. This package, the parser and `Loss` find them there, without a second list.
 
 >>> import torch
 >>> from contrapose.losses import nt_xent

@@ -30,12 +30,13 @@ def align_uniform(
 ) -> Tensor:
     """w_a · mean ‖z - z⁺‖^α + w_u · log mean e^{-t‖z - z'‖²} (Wang & Isola; AU-CL).
 
-    Uniformity is taken over the pairs of different samples within each view and averaged over views. On `queue` and
-    `bank` it is taken over all (query, stored row) pairs and, with `batch`, over the pairs of queries, each once; on
-    `cross` and on similarity values over all negatives. Keys of global crops alone are compared with all views, since a
-    local crop has none of its own view. With several positives, alignment is the mean of their distances. Uniformity is
-    one number for the whole batch, so `reduction="none"` adds the same number to every anchor's alignment. Distances of
-    views that nearly coincide are exact; on similarity values they are 2 - 2s, which in float32 is not.
+    Uniformity is computed over the pairs of different samples within each view and averaged over views. On `queue` and
+    `bank` it is computed over all (query, stored row) pairs and, with `batch`, over the pairs of queries, each once; on
+    `cross` and on similarity values, over all negatives. If only global crops have keys, the keys are compared with all
+    views, since a local crop has no key of its own view. With several positives, alignment is their mean distance.
+    Uniformity is one number for the whole batch, so `reduction="none"` adds the same number to every anchor's alignment.
+    Distances between views that nearly coincide are exact, except on similarity values: there they are computed as
+    2 - 2s, which loses digits in float32.
 
     pairs            the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
     alpha            α, the power of the distance of positives
@@ -63,7 +64,7 @@ def _uniformity(pairs: AnyPairs, t: float, negatives: Negatives) -> Tensor:
     """Return log mean e^{-t‖z - z'‖²}, averaged over views."""
     if pairs.has_keys:
         raise ValueError(
-            "pairs: align_uniform spreads out queries, and these pairs have keys as negatives; expected a queue without keys"
+            "pairs: align_uniform spreads out queries, but these pairs have keys as negatives; expected a queue without keys"
         )
     if 0 < pairs.stored < pairs.shape[1]:
         return _queue_uniformity(pairs, t, negatives)
@@ -86,7 +87,7 @@ def _queue_uniformity(pairs: AnyPairs, t: float, negatives: Negatives) -> Tensor
 
 def _log_mean(total: Tensor, count: Tensor, t: float) -> Tensor:
     """Return log mean e^{-t‖z - z'‖²} over the last dimension, from log Σ e^{2ts} and the number of pairs; 0 for no pair."""
-    # A number in place of -inf, the total of an anchor without negatives: of such anchors alone, the gradient would be NaN.
+    # A finite number replaces -inf, the total of an anchor without negatives: if no anchor has any, the gradient would be NaN.
     log_sum = total.clamp(min=torch.finfo(total.dtype).min / 4).logsumexp(-1)
     count = count.sum(-1)
     # -t‖z - z'‖² = 2t·s - 2t.

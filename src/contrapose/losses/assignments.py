@@ -1,7 +1,7 @@
 """Objectives of assignments: each view predicts to which prototypes the other views of its sample are assigned.
 
-They take `Assignments`, the similarities (V, m, p) of V views to p prototypes: `swav(Assignments(scores=scores))`. `Loss` makes
-them of `Embeddings` that have prototypes. SwAV's codes are statistics of the batch, so that several processes gather it first.
+They take `Assignments`, the similarities (V, m, p) of V views to p prototypes: `swav(Assignments(scores=scores))`. `Loss`
+computes them from `Embeddings` with prototypes. SwAV's codes depend on the whole batch, so several processes gather it first.
 Everything is computed in float32 or better, without waiting for a GPU.
 """
 
@@ -27,14 +27,14 @@ def swav(
 ) -> Tensor:
     """-mean_{w≠v} Σ_k q_wk log softmax(s_v/τ)_k: view v predicts the codes q of view w (SwAV, Caron et al., Eq. 1 and 2).
 
-    Codes are those of `sinkhorn` for the global views w; all other views v, local ones too, predict them. The loss is the
-    mean over samples and over all such pairs of views, as in the authors' code and in lightly, whose loss is the same on one
-    process. On several, lightly computes codes of each process alone unless it is told to gather. The paper's Eq. 1 adds the
-    two directions up, where all of these average.
+    `sinkhorn` computes the codes of the global views w; all other views v, including local crops, predict them. The loss is
+    the mean over samples and over all such pairs of views, as in the authors' code and in lightly, whose loss is the same on
+    one process. On several processes, lightly computes each process's codes separately unless it is told to gather. The
+    paper's Eq. 1 adds up the two directions instead of averaging them.
 
-    assignments   `Assignments`: `scores`, and `stored` scores of earlier samples, which take part in the codes
+    assignments   `Assignments`: `scores`, and `stored` scores of earlier samples, which influence the codes
     temperature   τ: a number or `learned(…)`
-    epsilon       ε of `sinkhorn`: the lower, the nearer a code is to one prototype alone
+    epsilon       ε of `sinkhorn`: the lower ε, the closer a code is to one-hot
     iterations    iterations of `sinkhorn`
 
     >>> swav(Assignments(scores=torch.eye(4).expand(2, 4, 4))).item() < 1e-3  # views agree on one prototype per sample
@@ -42,7 +42,7 @@ def swav(
     """
     scores = _scores("scores", assignments.scores, 3)
     if assignments.target is not None or assignments.center is not None:
-        raise ValueError("target, center: swav has no teacher, and these assignments have the scores of one; use dino")
+        raise ValueError("target, center: swav has no teacher, but these assignments have a teacher's scores; use dino")
     codes = sinkhorn(
         scores[: _global_views(assignments)],
         epsilon=epsilon,
@@ -59,11 +59,11 @@ def dino(
 ) -> Tensor:
     """-mean_{t≠s} Σ_k softmax((g_t - c)/τ_t)_k log softmax(g_s/τ)_k, g_t a teacher's scores (DINO, Caron et al., Eq. 3).
 
-    The teacher has scores of the first W views, the global ones; all other views of the student, local ones too, predict each
-    of them. The loss is the mean over samples and over all pairs t ≠ s, as in the authors' code and in lightly, whose loss is
-    the same. Both update the center c in the loss; here the framework updates it and passes it in.
+    The teacher scores the first W views, the global crops; for each of them, all other views of the student, including local
+    crops, predict the teacher's scores. The loss is the mean over samples and over all pairs t ≠ s, as in the authors' code
+    and in lightly, whose loss is the same. Their losses also update the center c; here the framework updates c and passes it in.
 
-    assignments           `Assignments`: the student's `scores`, the teacher's as `target`, and their `center`, if there is one
+    assignments           `Assignments`: the student's `scores`, the teacher's scores as `target`, and their `center`, if any
     temperature           τ of the student: a number or `learned(…)`
     teacher_temperature   τ_t: a number; in `Loss`, also `LinearWarmup(0.04, 0.07, epochs=30)`
 
@@ -80,16 +80,16 @@ def dino(
 
 
 def _centred_target(assignments: Assignments) -> Tensor:
-    """Return the teacher's scores (W, m, p) minus their center, without gradient, once both are checked."""
+    """Check the teacher's scores (W, m, p) and their center; return their difference, without gradient."""
     if assignments.target is None:
         raise ValueError(
             "target: dino needs the scores of a teacher: Assignments(scores=…, target=…), or --framework dino"
         )
     if assignments.stored is not None:
-        raise ValueError("stored: dino reads no stored scores, and these assignments have some; use swav")
+        raise ValueError("stored: dino does not use stored scores, but these assignments have some; use swav")
     target, center = _scores("target", assignments.target.detach(), 3), assignments.center
     views, (_, samples, prototypes) = _global_views(assignments), assignments.scores.shape
-    # Without a number of global views, the shape of the teacher's scores gives it.
+    # If the number of global views is not set, it is read from the shape of the teacher's scores.
     wrong_views = len(target) != views if assignments.global_views else len(target) > views
     if wrong_views or target.shape[1:] != (samples, prototypes):
         wanted = (views, samples, prototypes)
@@ -110,17 +110,17 @@ def sinkhorn(
     stored: Tensor | None = None,
     stored_weight: Tensor | None = None,
 ) -> Tensor:
-    """Return codes (…, m, p) without gradient: e^{s/ε}, in turn scaled to equal sums over prototypes and over samples.
+    """Return codes (…, m, p) without gradient: e^{s/ε}, scaled alternately to equal sums over prototypes and over samples.
 
     Each row sums to 1; the more iterations, the closer each column's sum is to m/p, so that no prototype takes all samples
-    (Sinkhorn-Knopp, Cuturi; SwAV, Caron et al.). It works on logarithms, which neither overflow nor underflow: a prototype far
-    from all samples still gets its share.
+    (Sinkhorn-Knopp, Cuturi; SwAV, Caron et al.). The computation uses logarithms, which neither overflow nor underflow, so a
+    prototype far from all samples still gets its share.
 
     scores          similarities (…, m, p) of m samples to p prototypes
-    epsilon         ε: the lower, the nearer a code is to one prototype alone
-    iterations      how often both sums are made equal
-    stored          similarities (…, r, p) of earlier samples: they count in the sums over samples, and get no codes
-    stored_weight   how much each of them counts in these sums, a tensor (); default: 1
+    epsilon         ε: the lower ε, the closer a code is to one-hot
+    iterations      number of times that both sums are equalised
+    stored          similarities (…, r, p) of earlier samples: they count in the sums over samples, but get no codes
+    stored_weight   weight of each stored sample in these sums, a tensor (); default: 1
 
     >>> sinkhorn(torch.zeros(2, 4))
     tensor([[0.2500, 0.2500, 0.2500, 0.2500],
@@ -140,7 +140,7 @@ def sinkhorn(
     weight = batch.new_ones(()) if stored_weight is None else stored_weight
     for _ in range(iterations):
         counted = torch.where(weight > 0, queue.logsumexp(-2, keepdim=True) + weight.log(), -torch.inf)
-        # Two sums in place of one over all rows: rows of weight 0 then do not even change the rounding.
+        # Two sums instead of one over all rows, so that rows with weight 0 do not even change the rounding.
         total = torch.logaddexp(batch.logsumexp(-2, keepdim=True), counted)
         batch, queue = ((rows - total).log_softmax(-1) for rows in (batch, queue))
     return batch.exp()
@@ -170,7 +170,7 @@ def _logits(scores: Tensor, temperature: Temperature, name: str) -> Tensor:
 
 
 def _global_views(assignments: Assignments) -> int:
-    """Return the number of views that others predict."""
+    """Return the number of global views, whose codes the other views predict."""
     count, views = assignments.global_views, len(assignments.scores)
     if not 0 <= count <= views:
         raise ValueError(f"global_views: expected at most {views}, the number of views, got {count}")
@@ -178,7 +178,7 @@ def _global_views(assignments: Assignments) -> int:
 
 
 def _scores(name: str, scores: Tensor, *dims: int) -> Tensor:
-    """Return scores in float32 or better, once their number of dimensions and their dtype are checked."""
+    """Check the scores' number of dimensions and dtype; return them in float32 or better."""
     shapes = " or ".join({2: "(m, p)", 3: "(V, m, p)"}[n] for n in dims)
     if not isinstance(scores, Tensor) or not scores.is_floating_point():
         received = scores.dtype if isinstance(scores, Tensor) else type(scores).__name__

@@ -1,9 +1,9 @@
-"""Objectives with attraction alone: positives are pulled, and nothing is pushed.
+"""Objectives with attraction only: positives are pulled, and nothing is pushed.
 
-On their own they have a trivial minimum, in which all embeddings are equal. BYOL and SimSiam avoid it by what they compare:
-anchors are the predictions of a small network, and positives are embeddings without gradient, of a teacher (BYOL) or of the
-same network (SimSiam). The frameworks `byol` and `simsiam` make such pairs, and so does `views(p, keys=z)`, which detaches the
-keys. On `two_views(z1, z2)` both sides have a gradient.
+On their own they have a trivial minimum, in which all embeddings are equal. BYOL and SimSiam avoid this collapse by their
+choice of pairs: anchors are the predictions of a small network, and positives are embeddings without gradient, from a teacher
+(BYOL) or from the same network (SimSiam). The frameworks `byol` and `simsiam` make such pairs, and so does
+`views(p, keys=z)`, which detaches the keys. On `two_views(z1, z2)` both sides have a gradient.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["byol", "simsiam"]
 def byol(pairs: AnyPairs, *, reduction: str = "mean") -> Tensor:
     """Σ_views mean (2 - 2s⁺): [2 - 2cos(p₁, z₂)] + [2 - 2cos(p₂, z₁)] for two views (BYOL, Grill et al., Eq. 2).
 
-    It is computed as ‖p - z‖² of unit vectors, which is exact where they nearly coincide. With more than two views, it is the
-    sum over the views of the anchors of the mean over their samples and positives. lightly trains BYOL with the mean of the
-    negative cosines, which is `simsiam`: with two views, a quarter of this gradient.
+    It is computed as ‖p - z‖² of unit vectors, which is exact even if they nearly coincide. With more than two views, each view
+    contributes the mean over its anchors and their positives, and the loss is the sum over views. lightly trains BYOL with the
+    mean of the negative cosines, which is `simsiam`: with two views, its gradient is a quarter of this one.
 
     pairs       the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`; negatives are ignored
     reduction   "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
@@ -34,7 +34,7 @@ def byol(pairs: AnyPairs, *, reduction: str = "mean") -> Tensor:
     >>> byol(views(predictions, keys=targets)).item()  # 2 + 2: all are orthogonal
     4.0
     """
-    # The authors' loss adds up the views of an image, where `finish` averages over anchors.
+    # The authors' loss is the sum over an image's views, whereas `finish` averages over anchors.
     return finish(pairs.view_count * pairs.positive_distances(), reduction)
 
 
@@ -42,7 +42,7 @@ def byol(pairs: AnyPairs, *, reduction: str = "mean") -> Tensor:
 def simsiam(pairs: AnyPairs, *, reduction: str = "mean") -> Tensor:
     """-mean s⁺: ½D(p₁, z₂) + ½D(p₂, z₁) with D = -cos for two views (SimSiam, Chen & He, Eq. 1 and 2).
 
-    With more than two views, it is the mean over all anchors and their positives. `byol` is 2V(1 + simsiam), for V views.
+    With more than two views, it is the mean over all anchors and their positives. For V views, byol = 2V(1 + simsiam).
 
     pairs       the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`; negatives are ignored
     reduction   "mean" or "sum" over anchors, or "none" for one value per anchor (n,)

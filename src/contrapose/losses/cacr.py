@@ -36,7 +36,7 @@ COSTS = ("euclidean", "inner", "rbf")
 
 
 def _no_weights(t_neg: float, settings: Settings, positive: float) -> float | None:
-    """Repulsion without weights has no temperature."""
+    """Return None, since repulsion with equal weights has no temperature."""
     return None if settings.get("repulsion") == "uniform" else t_neg
 
 
@@ -65,8 +65,8 @@ def cacr(
     attraction, repulsion   "contrast" as above, "uniform" (equal weights), "reversed" (the sign of t flipped)
     cost                    "euclidean" 2 - 2s; "inner" -s; "rbf": CR = log mean_i Σ_j π⁻_ij e^{-t c_ij}. Weights always
                             use 2 - 2s.
-    margin                  if set, the loss is max(CA + CR + margin, 0) for each query, as in a triplet loss; a query's
-                            negatives are then those of all other views
+    margin                  if set, the loss is max(CA + CR + margin, 0) for each query, as in a triplet loss, and a query's
+                            negatives come from all other views
     stop_positive_weights   no gradient through π⁺; the default with keys, a queue or a bank (the MoCo form)
     detach_queue_weights    no gradient through the stored rows' part of π⁻, as in the authors' MoCo code
     t                       t of the cost "rbf"
@@ -75,11 +75,11 @@ def cacr(
     negatives               which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
     reduction               "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
 
-    The K positives are those of the pairs; with one, π⁺ = 1 and CA is the alignment loss. On `two_views` and `views`
-    the default is the authors' code: each pair of views v < w is a comparison of its own with v as the query (with
-    `keys`, in both directions), and CR is one number per sample, used for all of its views. With a choice of
-    `negatives` there is one softmax over the chosen ones: `negatives=same_view()` is the formula as printed. On `queue`
-    with `batch`, negatives are the stored rows and the other queries of the query's view.
+    The K positives come from the pairs; with a single positive, π⁺ = 1 and CA is the alignment loss. On `two_views` and
+    `views` the default follows the authors' code: each pair of views v < w is compared separately with v as the query (with
+    `keys`, in both directions), and CR is one number per sample, used for all of its views. If `negatives` is given, there
+    is one softmax over the chosen negatives; `negatives=same_view()` is the paper's formula. On `queue` with `batch`, the
+    negatives are the stored rows and the other queries in the query's view.
     """
     check_number("t_pos", t_pos, least=0.0)
     check_number("t_neg", t_neg, least=0.0)
@@ -87,13 +87,13 @@ def cacr(
     check_number("attract_weight", attract_weight, least=0.0)
     check_number("repel_weight", repel_weight, least=0.0)
     if detach_queue_weights and cost == "rbf":
-        raise ValueError("detach_queue_weights: expected a cost of 'euclidean' or 'inner' with it, got 'rbf'")
+        raise ValueError("detach_queue_weights: expected cost='euclidean' or cost='inner', got cost='rbf'")
     check_choice("attraction", attraction, *WEIGHTS)
     check_choice("repulsion", repulsion, *WEIGHTS)
     check_choice("cost", cost, *COSTS)
     if stop_positive_weights is None:
         stop_positive_weights = pairs.detached
-    if margin is not None and pairs.has_views:  # the margin applies to a query's own CR, not to that of its sample
+    if margin is not None and pairs.has_views:  # the margin applies to a query's own CR, not to its sample's CR
         negatives = steps(negatives) or (other_views(),)
     attract = _attraction(pairs.positives(), _sharpness(t_pos, attraction), cost, stop_positive_weights)
     sharpness = -_sharpness(t_neg, repulsion)
@@ -121,9 +121,9 @@ def _attraction(positives: Tensor, sharpness: float, cost: str, stop: bool) -> T
 
 
 def _view_pairs(pairs: AnyPairs) -> list[AnyPairs]:
-    """Return each pair of views, the earlier one as the query.
+    """Return the pairs for each two views, with the earlier view as the query.
 
-    With keys, which carry no gradient, both directions: otherwise the last view would get no gradient.
+    With keys, which carry no gradient, return both directions; otherwise the last view would get no gradient.
     """
     return [between for v, w, between in pairs.between_views() if v < w or pairs.detached]
 
@@ -143,7 +143,7 @@ def _mean_negative(pairs: AnyPairs, sharpness: float, negatives: Negatives, deta
     log_stored, stored = pairs.reduce(total, expectation, negatives=(*chosen, stored_rows()), may_be_empty=True)
     differentiable = Expectation(Scale(sharpness))
     log_batch, batch = pairs.reduce(total, differentiable, negatives=(*chosen, batch_rows()), may_be_empty=True)
-    # e^a / (e^a + e^b), which is also right if one part is empty and its total -inf.
+    # e^a / (e^a + e^b), which is also correct if one part is empty and its total is -inf.
     stored_share = torch.sigmoid(log_stored.detach() - log_batch)
     return stored_share * stored + (1 - stored_share) * batch
 
@@ -171,16 +171,16 @@ def cacr_moco_v3(
 ) -> Tensor:
     """mean_k Σ_q p_q · 2τ CE(q, k) with p = sg[softmax_q(‖q - k‖²/τ)]: queries far from their key weigh more (CACR).
 
-    This is the objective of the authors' MoCo v3 code, and not that of their paper, which is `cacr`. The queries q of a key
-    k are those of all other views of its image; `views(z, keys=…)` has the keys, those of the global crops alone with
-    multi-crop. CE is NT-Xent against the keys of k's view. Two views leave one query for each key: p is 1, and the loss is
-    half of `moco_v3`, which adds up its two directions where the authors average them.
+    This is the objective in the authors' MoCo v3 code; the objective in their paper is `cacr`. The queries q of a key k come
+    from all other views of its image; `views(z, keys=…)` provides the keys (with multi-crop, only those of the global crops).
+    CE is NT-Xent against the keys of k's view. With two views there is one query per key, so p = 1 and the loss is half of
+    `moco_v3`, which adds up its two directions, whereas the authors average them.
 
-    cost="euclidean" has Σ_j sg[π_j] s_j - s⁺ in place of 2τ CE, with π = softmax(s/τ) over the negatives. The authors sum
-    it over the images of one GPU, which depends on the number of GPUs. Here it is their mean, as with the other cost: multiply
-    by that number of images for the authors' scale.
+    cost="euclidean" replaces 2τ CE by Σ_j sg[π_j] s_j - s⁺, with π = softmax(s/τ) over the negatives. The authors sum this
+    cost over the images on one GPU, so their loss depends on the number of GPUs. Here it is the mean, as with the other cost:
+    multiply by the number of images per GPU for the authors' scale.
 
-    Pairs without views of the batch (`cross`, `queue`, `bank`, similarity values) have the weight 1 for each query.
+    On pairs without views of the batch (`cross`, `queue`, `bank`, similarity values) every query has weight 1.
 
     pairs         the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
     temperature   τ, a number
@@ -204,7 +204,7 @@ def cacr_moco_v3(
         weights = torch.stack([-2 / temperature * similarity[query, key] for query in queries]).softmax(0)
         for query, weight in zip(queries, weights, strict=True):
             values[query].append(weight * losses[query, key])
-    # The mean over all anchors, which `finish` takes, has one term for each view; the authors' has one for each key.
+    # `finish` averages over all anchors, with one term for each view; the authors average with one term for each key.
     scale = pairs.view_count / pairs.key_views
     return finish(scale * torch.cat([torch.stack(terms).sum(0) for terms in values]), reduction)
 

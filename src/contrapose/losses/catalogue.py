@@ -50,7 +50,7 @@ class Method:
     {'temperature': 0.2}
     """
 
-    summary: str  # one line: what it does and which paper it is from
+    summary: str  # one line: what the method does and the paper that introduced it
     objective: Callable[..., Tensor]  # a function of pairs or embeddings
     values: Settings  # the default settings
     by_data: Mapping[str, Settings] = field(default_factory=dict)  # settings that differ on a data set
@@ -76,7 +76,7 @@ class Method:
 
 
 class Catalogue(dict[str, Method]):
-    """Methods by name; the error for a name that is not among them suggests the nearest one."""
+    """Methods by name; the error for an unknown name suggests the most similar one."""
 
     def __missing__(self, name: str) -> Method:
         raise KeyError(f"the catalogue has no method {name!r}{nearest(str(name), self)}")
@@ -97,7 +97,7 @@ def _on(settings: Settings, *names: str) -> dict[str, Settings]:
 _IMAGENET = ("imagenet", "imagenet100", "imagenet100-lt")
 # SimCSE contrasts a sentence's first dropout pass only with the second passes of the other sentences.
 _SIMCSE = {"negatives": other_views()}
-_BANK = ("cifar10", "cifar100", "svhn", "imagenet100")  # Wang & Liu train on these with a memory bank
+_BANK = ("cifar10", "cifar100", "svhn", "imagenet100")  # Wang & Liu train on these data sets with a memory bank
 _CACR = {
     "cifar10": {"t_neg": 2.0}, "cifar100": {"t_neg": 3.0}, "stl10": {"t_neg": 3.0},
     "cifar10-k4": {"t_neg": 0.9}, "cifar100-k4": {"t_neg": 2.0}, "stl10-k4": {"t_neg": 2.0},
@@ -135,7 +135,7 @@ _METHODS: dict[str, Method] = {
         dcl,
         {"temperature": cosine(0.1, 0.2)},
     ),
-    # As the authors computed the paper's number: with lightly's DCL of that time, which repels twice as much.
+    # The authors computed the paper's number with lightly's DCL of that time, which repels twice as strongly.
     "dystress_dcl_authors": Method(
         "DySTreSS + DCL as in the authors' code: own and other views apart, gradient through τ (Manna et al., §5.1)",
         dcl,

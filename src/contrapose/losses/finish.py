@@ -16,7 +16,7 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 def finish(values: Tensor, reduction: str) -> Tensor:
-    """Return the mean or the sum over anchors, or one value per anchor, (n,) ("none"); values (n, k) are averaged over k."""
+    """Reduce over anchors by "mean" or "sum", or return one value per anchor (n,) ("none"); average values (n, k) over k."""
     check_choice("reduction", reduction, *REDUCTIONS)
     if reduction == "mean":
         return values.mean()
@@ -26,7 +26,7 @@ def finish(values: Tensor, reduction: str) -> Tensor:
 
 def log_sum_exp(positives: Tensor, *totals: Tensor) -> Tensor:
     """Add log-sum-exps (n,) to the positives (n, k); the log-sum-exp of an anchor without such candidates is -inf."""
-    # All at once: the positives are finite, and a log-sum-exp of -inf alone would have a gradient of NaN.
+    # All terms at once, since the positives are finite: the gradient of a log-sum-exp of only -inf would be NaN.
     return torch.cat([positives, *(total[:, None] for total in totals)], 1).logsumexp(1)
 
 
@@ -34,7 +34,7 @@ def cross_entropy(pairs: AnyPairs, total: Tensor, logit: Logit, reduction: str) 
     """Reduce -log e^{φ(s⁺)} / (e^{φ(s⁺)} + e^total) = softplus(total - φ(s⁺)), with total (n,) the log-sum of negatives."""
     positives = pairs.positives()
     factor = logit.factor if isinstance(logit, Scale) else None
-    # One node of the graph, with first derivatives only: similarity values may need second ones.
+    # One node of the graph, with first derivatives only; similarity values may need second derivatives.
     if reduction == "mean" and isinstance(factor, float) and isinstance(pairs, Pairs):
         mean: Tensor = _MeanCrossEntropy.apply(total, positives, factor)
         return mean

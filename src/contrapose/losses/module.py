@@ -22,7 +22,7 @@ Batch = Tensor | AnyPairs | Embeddings | Assignments
 
 
 class Loss(nn.Module):
-    """An objective with its settings, called with views, with `Pairs`, `Embeddings` or `Assignments`.
+    """An objective with its settings; call it with views, `Pairs`, `Embeddings` or `Assignments`.
 
     objective   `nt_xent` or another objective, or a method: `CATALOGUE["dystress"]`
     state       `PerSample(number_of_images)`, for sogclr and isogclr
@@ -36,10 +36,10 @@ class Loss(nn.Module):
     >>> round(criterion(z1, z2).item(), 4)
     0.0396
 
-    A setting that is a schedule takes its value at `criterion.epoch`, which the training loop sets. One that is learned (an
-    `nn.Parameter`, `learned(0.1)` or another module) belongs to the criterion: give `criterion.parameters()` to the
-    optimiser. With `state` (SogCLR, iSogCLR) the criterion reads it, needs `ids` (data-set indices), and updates it in each
-    call in training mode.
+    If a setting is a schedule, its value at `criterion.epoch` is used; the training loop sets `criterion.epoch`. A learned
+    setting (an `nn.Parameter`, `learned(0.1)` or another module) belongs to the criterion: pass `criterion.parameters()` to
+    the optimiser. With `state` (SogCLR, iSogCLR), each call needs `ids` (data-set indices) and reads the state; in training
+    mode, each call also updates it.
     """
 
     def __init__(
@@ -47,21 +47,19 @@ class Loss(nn.Module):
     ) -> None:
         super().__init__()
         if not callable(objective):
-            named = (
-                f"; CATALOGUE[{objective!r}] has it" if objective in CATALOGUE else nearest(str(objective), CATALOGUE)
-            )
+            named = f"; use CATALOGUE[{objective!r}]" if objective in CATALOGUE else nearest(str(objective), CATALOGUE)
             raise ValueError(f"objective: expected a function of pairs such as nt_xent, got {objective!r}{named}")
         if state is not None and not isinstance(state, State):
             raise ValueError(f"state: expected a PerSample(number_of_images), got {state!r}")
         if isinstance(objective, Method):
             objective = objective()
-        if isinstance(objective, partial):  # what a method of the catalogue makes
+        if isinstance(objective, partial):  # the result of calling a method of the catalogue
             settings, objective = {**objective.keywords, **settings}, objective.func
         _check_settings(objective, settings)
         self.objective, self.traits, self.settings = objective, traits_of(objective), settings
         self.state, self.epoch = state, 0
         self.scheduled_tensors: dict[str, Tensor] = {}
-        for name, value in settings.items():  # learned settings are moved and saved with the module
+        for name, value in settings.items():  # so that learned settings are moved and saved with the module
             if isinstance(value, nn.Parameter):
                 self.register_parameter(name, value)
             elif isinstance(value, nn.Module):
@@ -76,7 +74,9 @@ class Loss(nn.Module):
         more   settings for this call
         """
         if self.state is not None and self.traits.takes == "pairs" and ids is None and isinstance(z, Tensor):
-            raise ValueError("ids: expected the data-set index of each image, since the state is kept for each of them")
+            raise ValueError(
+                "ids: expected the data-set index of each image, since the loss keeps a state for each image"
+            )
         batch = self._input(z, z2, ids)
         # Priority, highest first: arguments of this call, the state, scheduled values, what the network provides, the settings.
         settings = {**self.settings, **self._provided(z, more), **self.scheduled_tensors}
@@ -86,18 +86,18 @@ class Loss(nn.Module):
         loss = self.objective(batch, **settings)
         # In evaluation the state is only read: `penalties` computes the loss of a batch a second time.
         if self.state is not None and self.training:
-            # With the values of this step: the state itself does not know the epoch.
+            # The values of this step are passed in, since the state does not know the epoch.
             self.state.update(batch, negatives=settings.get("negatives"), gamma=settings.get("gamma"))
         return loss
 
     def _provided(self, z: Batch, given: Collection[str] = ()) -> dict[str, Tensor | None]:
-        """Return the arguments that come with the embeddings, except those that are `given` already."""
+        """Return the arguments that the embeddings provide, except those that are already `given`."""
         if not isinstance(z, Embeddings) or self.state is not None:
             return {}
         return {name: z.provide(name) for name in self.traits.provided if name in PROVIDED and name not in given}
 
     def with_provided(self, embeddings: Embeddings) -> Callable[[AnyPairs], Tensor]:
-        """Return this loss as a function of pairs alone, with what the network provided for `embeddings`."""
+        """Return this loss as a function of pairs only, with the arguments that `embeddings` provide filled in."""
         return partial(self, **self._provided(embeddings))
 
     def _current(self, value: Any) -> Any:
@@ -116,13 +116,13 @@ class Loss(nn.Module):
         return scheduled <= set(self.traits.tensor_settings)
 
     def hold_schedules(self, device: torch.device) -> None:
-        """Keep scheduled values in tensors on `device`, for a captured graph; `refresh_schedules` brings them up to date."""
+        """Keep scheduled values in tensors on `device`, for a captured graph; `refresh_schedules` updates them."""
         scheduled = [name for name, s in self.settings.items() if isinstance(s, Schedule)]
         self.scheduled_tensors = {name: torch.zeros((), device=device) for name in scheduled}
         self.refresh_schedules()
 
     def refresh_schedules(self) -> None:
-        """Write the epoch's values into the tensors."""
+        """Write the scheduled values for the current epoch into the tensors."""
         for name, tensor in self.scheduled_tensors.items():
             tensor.fill_(self.settings[name].at(self.epoch))
 
@@ -158,13 +158,13 @@ class Loss(nn.Module):
 
 
 def _check_settings(objective: Callable[..., Tensor], settings: Mapping[str, Any]) -> None:
-    """Refuse a setting that the objective does not have, before the first batch fails with it."""
+    """Raise an error for a setting that the objective does not have, before the first batch fails."""
     if "reduction" in settings:
         check_choice("reduction", settings["reduction"], *REDUCTIONS)
     known = signature(objective).parameters
     if any(p.kind is p.VAR_KEYWORD for p in known.values()):
         return
-    accepted = list(known)[1:]  # the first is the batch
+    accepted = list(known)[1:]  # the first parameter is the batch
     for name in settings:
         if name not in accepted:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The traits of an objective besides its formula: what it takes, what it is provided with, what it keeps between steps."""
+"""The traits of an objective besides its formula: its input, the arguments it is provided with, its state between steps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Softness:
     setting: str = "temperature"
     power: int = 1  # 1: the exponent is s / value; -1: the exponent is factor · value · s
     factor: float = 1.0
-    start: float | None = None  # its value if a state keeps it and no other is given
+    start: float | None = None  # its default if a state stores the value and the user gives none
     # From the setting's value, the other settings and the positive's similarity to the temperature in effect, if there is one
     nominal: Callable[[Any, Settings, float], Any] = lambda value, settings, positive: value
 
@@ -41,24 +41,26 @@ class Traits:
     """What `Loss`, the parser and `explain` need to know about an objective."""
 
     takes: str = "pairs"  # pairs, embeddings or assignments
-    needs_target: bool = False  # whether views must predict a target without gradient, a teacher's or their own
+    needs_target: bool = (
+        False  # whether views must predict a target without gradient, from a teacher or from the same network
+    )
     provided: tuple[str, ...] = ()  # arguments that the network or a state provides in each step, not the user
-    # From the settings and the number of training samples to the settings that are left and the state, if one is needed
+    # Maps the settings and the number of training samples to the remaining settings and the state, if one is needed
     make_state: Callable[[Settings, int], tuple[Settings, State | None]] | None = None
     state_settings: tuple[str, ...] = ()  # settings of that state
-    # From the settings and the number of anchors to what the network or a state provides before any training
+    # Maps the settings and the number of anchors to the arguments that the network or a state provides before training
     untrained: Callable[[Settings, int], dict[str, Any]] | None = None
     softness: Softness = Softness()
-    # How two tensors of embeddings become pairs, if the objective may be called with them: clip(image, text)
+    # Turns two tensors of embeddings into pairs, if the objective may be called with two tensors: clip(image, text)
     make_pairs: Callable[..., Pairs] | None = None
-    unit_vectors: bool = False  # whether the formula assumes that similarities are those of unit vectors
-    # Settings that may be tensors (), as a CUDA graph needs them to follow a schedule
+    unit_vectors: bool = False  # whether the formula assumes similarities between unit vectors
+    # Settings that may be tensors (), which a CUDA graph needs in order to follow a schedule
     tensor_settings: tuple[str, ...] = ("temperature",)
     can_capture: bool = True  # whether a CUDA graph can capture it; it cannot if the objective computes eigenvectors
 
 
 class TwoTensorObjective(Protocol[P]):
-    """An objective that takes pairs, or two tensors (m, d) and makes them pairs."""
+    """An objective that takes pairs, or two tensors (m, d) from which it makes pairs."""
 
     @overload
     def __call__(self, pairs: AnyPairs, /, *args: P.args, **settings: P.kwargs) -> Tensor: ...
@@ -88,7 +90,7 @@ def objective(
 @overload
 def objective(**traits: Any) -> Callable[[F], F]: ...
 def objective(function: F | None = None, /, **traits: Any) -> F | Callable[[F], F]:
-    """Declare an objective: `@objective`, or `@objective(takes="embeddings", …)` with `Traits`. Other input is refused."""
+    """Declare an objective: `@objective`, or `@objective(takes="embeddings", …)` with `Traits`; check its input on each call."""
     if function is None:
         return lambda declared: _with_traits(declared, Traits(**traits))
     return _with_traits(function, Traits())
@@ -109,7 +111,7 @@ def _with_traits(function: F, described: Traits) -> F:
             _check_unbounded(function, described, batch.similarity, settings)
         return function(batch, **settings)
 
-    # Stored on the function itself, so that a `partial` of the catalogue gives access to it through `.func`.
+    # Stored on the function itself, so that a `partial` from the catalogue can reach it through `.func`.
     checked.traits = described  # type: ignore[attr-defined]
     return cast(F, checked)
 
@@ -132,7 +134,7 @@ def _refusal(function: Callable[..., Tensor], described: Traits, *received: Any)
 
 
 def _check_unbounded(function: Callable[..., Tensor], described: Traits, similarity: str, settings: Settings) -> None:
-    """Refuse similarities beyond [-1, 1] where the objective or its temperature is defined on that range only."""
+    """Raise an error for similarities beyond [-1, 1] if the objective or its temperature is defined only on that range."""
     cosine = "expected pairs with similarity='cosine'"
     if described.unit_vectors:
         raise ValueError(f"pairs: {cosine}, since {function.__name__} is a loss of unit vectors, got {similarity!r}")
@@ -142,12 +144,12 @@ def _check_unbounded(function: Callable[..., Tensor], described: Traits, similar
 
 
 def traits_of(function: Callable[..., Tensor]) -> Traits:
-    """Return the traits of an objective; a plain function of pairs has the ordinary ones."""
+    """Return the traits of an objective; a plain function of pairs has the default traits."""
     return getattr(function, "traits", Traits())
 
 
 def with_state(chosen: partial[Tensor], samples: int) -> tuple[partial[Tensor], State | None]:
-    """Return the objective and the state that its settings ask for, if any, for a data set of `samples` samples."""
+    """Return the objective and the state that its settings require, if any, for a data set with `samples` samples."""
     make = traits_of(chosen.func).make_state
     if make is None:
         return chosen, None

@@ -29,7 +29,7 @@ _VALUE_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "decay": temperature.CosineDecay,
     "warmup": temperature.LinearWarmup,
 }
-_LONGEST = 1000  # characters; Python's parser takes seconds or fails in odd ways on very long lines
+_LONGEST = 1000  # in characters; Python's parser takes seconds or fails in odd ways on very long lines
 _OBJECTIVES = {name: value for name, value in vars(losses).items() if hasattr(value, "traits")}
 
 
@@ -45,7 +45,7 @@ def parse(text: str, data: str | None = None) -> partial[Tensor]:
     # A folder or a file is not in DATA; it gets the method's default values.
     base = CATALOGUE[name](data if data in DATA else None) if name in CATALOGUE else partial(_OBJECTIVES[name])
     traits = traits_of(base.func)
-    # All parameters but the pairs, and those that the training loop passes itself.
+    # All parameters except the pairs and those that the training loop passes.
     accepted = [p for p in list(signature(base.func).parameters)[1:] if p not in ("reduction", *traits.provided)]
     accepted += [p for p in traits.state_settings if p not in accepted]
     annotations = {p.name: p.annotation for p in signature(base.func).parameters.values()}
@@ -62,7 +62,7 @@ def parse(text: str, data: str | None = None) -> partial[Tensor]:
 
 
 def loss_name(text: str) -> str:
-    """Return the name of a loss without its settings, and without anything that the parser skips, such as a comment.
+    """Return the name of a loss without its settings, and without anything that the parser ignores, such as a comment.
 
     >>> loss_name("dino(teacher_temperature=0.04)  # as in the paper")
     'dino'
@@ -94,7 +94,7 @@ def _name_and_settings(node: ast.expr, text: str) -> tuple[str, dict[str, Any]]:
 
 
 def _keywords(keywords: list[ast.keyword], text: str) -> dict[str, Any]:
-    """Return the values of keyword arguments; refuse one that is repeated, and `**`."""
+    """Return the values of keyword arguments; raise an error for a repeated argument or `**`."""
     names = [keyword.arg for keyword in keywords]
     if None in names or len(set(names)) < len(names):
         raise ValueError(f"loss: in {text!r}, expected each setting once, as name=value")
@@ -123,7 +123,7 @@ def _value(node: ast.expr, text: str) -> Any:
             f"loss: in {text!r}, expected a number, a string or one of {', '.join(_VALUE_FUNCTIONS)}, "
             f"got {ast.unparse(node)!r}"
         ) from error
-    if isinstance(value, int) and abs(value) >= 2**63:  # torch refuses it with an error of its own
+    if isinstance(value, int) and abs(value) >= 2**63:  # torch would raise a less helpful error
         raise ValueError(
             f"loss: in {text!r}, expected numbers of at most 64 bits, got one of {len(str(abs(value)))} digits"
         )

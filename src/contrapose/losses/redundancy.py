@@ -1,9 +1,9 @@
 """Objectives of redundancy reduction: views agree, and features or samples are decorrelated. Nothing is compared as a pair.
 
-They take `Embeddings`, or the embeddings (m, d) of two views: `barlow_twins(z1, z2)`. Their statistics are those of the
-batch, so that several processes gather it first: `barlow_twins(gather(z1), gather(z2))`. With more than two views, each
-is the mean over all pairs of views. They are computed in float32 or better, without waiting for a GPU, except `zero_cl` and
-`arb`: torch's eigendecomposition waits, so that a CUDA graph cannot capture them.
+They take `Embeddings`, or the embeddings (m, d) of two views: `barlow_twins(z1, z2)`. Their statistics depend on the whole
+batch, so several processes gather it first: `barlow_twins(gather(z1), gather(z2))`. With more than two views, each loss is
+the mean over all pairs of views. All are computed in float32 or better. `zero_cl` and `arb` wait for the GPU, since torch's
+eigendecomposition does, so a CUDA graph cannot capture them; the other objectives do not wait.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from contrapose.validate import check_choice, check_count, check_embeddings, che
 __all__ = ["FeatureOrder", "arb", "barlow_twins", "vicreg", "w_mse", "zero_cl"]
 
 T = TypeVar("T")
-_EPSILON = 1e-5  # added to a variance before features are divided by its root, as a batch norm does
+_EPSILON = 1e-5  # added to a variance before features are divided by its square root, as in batch norm
 
 
 @objective(takes="embeddings")
 def barlow_twins(embeddings: Embeddings, *, weight: float = 5e-3) -> Tensor:
     """Σ_k (1 - C_kk)² + λ Σ_{k≠l} C_kl² with C = Z1ᵀZ2 / m of standardised features (Barlow Twins, Zbontar et al., Eq. 1).
 
-    Features are standardised as by a batch norm: by the variance divided by m, plus 1e-5. The authors' code has λ = 0.0051.
+    Features are standardised as in batch norm, with the biased variance (divided by m) plus 1e-5. The authors' code has
+    λ = 0.0051.
     lightly's loss is the same on one process; on several it standardises with the statistics of each process.
 
     embeddings   `Embeddings`, or two tensors (m, d), one per view
@@ -65,11 +66,12 @@ def vicreg(
     """λ mean (z1 - z2)² + Σ_views [μ/2 mean_k max(0, 1 - √(Var_k + 1e-4)) + ν/d Σ_{k≠l} Cov_kl²] (VICReg, Bardes et al.).
 
     Variance and covariance are unbiased, divided by m - 1, as in the authors' code and in lightly, whose loss is the same on
-    one process. The ½ of the variance and the mean over features of (z1 - z2)² are theirs too; the paper has neither.
+    one process. The factor ½ of the variance term and the mean over features of (z1 - z2)² also follow their code; the paper
+    has neither.
 
     embeddings          `Embeddings`, or two tensors (m, d), one per view
     invariance_weight   λ, the weight of the squared difference between views
-    variance_weight     μ, the weight of deviations below 1
+    variance_weight     μ, the weight of the penalty on standard deviations below 1
     covariance_weight   ν, the weight of the covariances of different features
     """
     for name, value in (
@@ -80,7 +82,7 @@ def vicreg(
         check_number(name, value, least=0.0)
 
     def penalise(z: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a view and the penalty of its own variance and covariance."""
+        """Return a view and the penalty on its variance and covariance."""
         centred = z - z.mean(0)
         variance = centred.square().sum(0) / (len(z) - 1)
         covariance = _squared_norm(centred, centred) / (len(z) - 1) ** 2 - variance.square().sum()
@@ -102,11 +104,11 @@ def w_mse(embeddings: Embeddings, *, size: int = 128, shrinkage: float = 0.0) ->
     not a multiple of `size`, the batch is divided into fewer, equal parts. `size` should be at least twice the width of the
     embeddings.
 
-    A covariance of fewer samples than features, or of constant ones, is singular. A ridge on the order of its rounding error,
-    8 eps · trace, is added to any covariance and keeps value and gradient finite.
+    A covariance is singular if there are fewer samples than features, or if features are constant. A ridge on the order of its
+    rounding error, 8 eps · trace, is added to every covariance and keeps value and gradient finite.
 
     embeddings   `Embeddings`, or two tensors (m, d), one per view
-    size         samples that are whitened together
+    size         number of samples that are whitened together
     shrinkage    ε in [0, 1]: how far the covariance is moved towards the identity
     """
     check_count("size", size, least=2)
@@ -123,9 +125,9 @@ def zero_cl(embeddings: Embeddings, *, form: str = "joint", ridge: float = 0.01)
     """Σ_k (1 - C_kk)² with C = Ẑ1ᵀẐ2 / m, Ẑ = Z (ZᵀZ/m + εI)^{-1/2}: features, instances or both (Zero-CL, Zhang et al.).
 
     Features are standardised over the batch and then whitened; no gradient flows through the matrix that whitens them. With
-    `form="instance"` samples and features change places: a sample is standardised over its features, whitened over the
-    batch, and C is m × m. "joint" adds both. Features are standardised as in `barlow_twins`; the authors' code for
-    ImageNet-100 divides by the unbiased deviation plus 1e-4.
+    `form="instance"` samples and features swap roles: a sample is standardised over its features, whitened over the
+    batch, and C is m × m. "joint" is the sum of both losses. Features are standardised as in `barlow_twins`; the authors'
+    code for ImageNet-100 divides by the unbiased deviation plus 1e-4.
 
     embeddings   `Embeddings`, or two tensors (m, d), one per view
     form         "feature" (Zero-FCL), "instance" (Zero-ICL) or "joint" (Zero-CL)
@@ -147,7 +149,7 @@ def zero_cl(embeddings: Embeddings, *, form: str = "joint", ridge: float = 0.01)
 class FeatureOrder(State):
     """Reshuffles the features in each step, so that `arb` with groups decorrelates all of them in the course of training.
 
-    The order is a function of the step, which is in `state_dict`: it is the same in all processes and in a resumed run.
+    The order is a function of the step number, which is in `state_dict`, so all processes and a resumed run use the same order.
 
         criterion = Loss(arb, group_size=256, state=FeatureOrder())
     """
@@ -159,7 +161,7 @@ class FeatureOrder(State):
         self.register_buffer("step", torch.zeros((), dtype=torch.long))
 
     def settings(self, batch: Embeddings) -> dict[str, Tensor]:
-        """Return the order of this step's features as an argument of `arb`."""
+        """Return the feature order for this step as an argument of `arb`."""
         z = batch.z
         return {"order": permutation(z.shape[-1], self.step.to(z.device), device=z.device)}
 
@@ -169,7 +171,7 @@ class FeatureOrder(State):
 
 
 def _make_order(settings: Settings, samples: int) -> tuple[Settings, State | None]:
-    """Return the settings of `arb`, and the order of its features if these are divided into groups."""
+    """Return the settings of `arb`, and a `FeatureOrder` if features are divided into groups."""
     return settings, None if settings.get("group_size") is None else FeatureOrder()
 
 
@@ -180,12 +182,12 @@ def arb(
     """Σ_k (1 - ⟨z1_k, b2_k⟩/m)² + Σ_k (1 - ⟨z2_k, b1_k⟩/m)², B = Z (ZᵀZ/m + εI)^{-1/2} (ARB, Zhang et al., CVPR 2022).
 
     Each standardised feature is aligned with the other view's nearest orthonormal base B, which carries no gradient. With
-    `group_size`, each group of so many features has a base of its own; if the width is not a multiple of it, there are fewer,
-    equal groups. The authors shuffle the features before they are grouped: pass `order`, or let a `FeatureOrder` do so. Their
-    code also shrinks the covariance by 1e-4 towards the identity.
+    `group_size`, each group of that many features has its own base; if the width is not a multiple of `group_size`, there are
+    fewer, equal groups. The authors shuffle the features before grouping them: pass `order`, or use `FeatureOrder` as the
+    state. Their code also shrinks the covariance by 1e-4 towards the identity.
 
     embeddings   `Embeddings`, or two tensors (m, d), one per view
-    group_size   features of a group; default: all in one
+    group_size   number of features per group; default: all features in one group
     ridge        ε, added to the eigenvalues
     order        order of the features, a permutation (d,); default: as they are
     """
@@ -211,7 +213,9 @@ def _mean_over_view_pairs(
     z = embeddings.z
     check_embeddings("z", z, 3)
     if embeddings.target is not None:
-        raise ValueError("target: this loss compares views of one network, and these embeddings come from two")
+        raise ValueError(
+            "target: this loss compares views from one network, but these embeddings come from two networks"
+        )
     if z.shape[0] < 2 or z.shape[1] < 2:
         raise ValueError(f"z: expected at least two views of two samples, (V, m, d), got shape {tuple(z.shape)}")
     with full_precision(z):
@@ -232,7 +236,7 @@ def _standardise(z: Tensor) -> Tensor:
 
 def _squared_norm(a: Tensor, b: Tensor) -> Tensor:
     """Return Σ_kl (aᵀb)_kl² of rows (n, d)."""
-    if len(a) < a.shape[1]:  # the same sum of two n × n matrices, which are smaller than d × d
+    if len(a) < a.shape[1]:  # the same sum from two n × n matrices, which are smaller than d × d
         return ((a @ a.T) * (b @ b.T)).sum()
     return (a.T @ b).square().sum()
 
@@ -242,10 +246,10 @@ def _whiten(z: Tensor, shrinkage: float) -> Tensor:
     centred, identity = z - z.mean(0), torch.eye(z.shape[1], dtype=z.dtype, device=z.device)
     covariance = (1 - shrinkage) * (centred.T @ centred) / (len(z) - 1) + shrinkage * identity
     with torch.no_grad():
-        # The rounding error of the covariance, of the mean, and of zeros. All are far below what shrinkage would change.
+        # The rounding errors of the covariance and of the mean, and a floor for zeros: all far below the effect of shrinkage.
         eps, tiny = torch.finfo(z.dtype).eps, torch.finfo(z.dtype).tiny
         ridge = 8 * eps * covariance.trace() + eps**2 * z.square().sum() + tiny
-    # Not `cholesky`, which would wait for the device to report a failure; here NaN reports it.
+    # Not `cholesky`, which would wait for the device to report a failure; here a failure shows as NaN.
     factor, failed = torch.linalg.cholesky_ex(covariance + ridge * identity)
     factor = factor.masked_fill(failed != 0, torch.nan)
     whitened: Tensor = torch.linalg.solve_triangular(factor, centred.T, upper=False).T
@@ -258,7 +262,7 @@ def _zca(z: Tensor, ridge: float) -> Tensor:
     if d <= n:
         return z @ _matrix_function(held.T @ held / n, ridge, torch.rsqrt)
     # W is f(zᵀz/n) with f(s) = (s + ε)^{-1/2}. That is f(0) I + zᵀ g(zzᵀ/n) z/n with g(s) = (f(s) - f(0)) / s, which needs
-    # the eigenvectors of n × n numbers in place of d × d.
+    # the eigenvectors of an n × n matrix instead of a d × d matrix.
     root = math.sqrt(ridge)
     inner = _matrix_function(held @ held.T / n, ridge, lambda s: -1 / (root * s.sqrt() * (s.sqrt() + root)))
     return z / root + (z @ held.T) @ (inner @ held) / n
@@ -269,14 +273,14 @@ def _orthonormal_base(z: Tensor, ridge: float) -> Tensor:
     z, (n, d) = z.detach(), z.shape
     if d <= n:
         return z @ _matrix_function(z.T @ z / n, ridge, torch.rsqrt)
-    # The same, from the smaller matrix. `_zca` cannot be written this way, because the gradient of its z is multiplied by W.
+    # The same result from the smaller matrix. `_zca` cannot do this, because the gradient of its z is multiplied by W.
     return _matrix_function(z @ z.T / n, ridge, torch.rsqrt) @ z
 
 
 def _matrix_function(matrix: Tensor, ridge: float, function: Callable[[Tensor], Tensor]) -> Tensor:
     """Return U f(S + ε) Uᵀ of a positive semi-definite matrix U S Uᵀ."""
-    # `eigh` raises an error for NaN. Zeros in its place let NaN of the embeddings reach the loss, where it is noticed. Without
-    # the ridge, eigenvectors of a float32 matrix of rounding errors alone can be NaN.
+    # `eigh` raises an error for NaN. Zeros replace NaN here, so that NaN embeddings reach the loss, where they are noticed.
+    # Without the ridge, eigenvectors of a float32 matrix that holds only rounding errors can be NaN.
     finite = torch.nan_to_num(matrix, nan=0.0, posinf=0.0, neginf=0.0)
     identity = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
     values, vectors = torch.linalg.eigh(finite + ridge * identity)
@@ -284,5 +288,5 @@ def _matrix_function(matrix: Tensor, ridge: float, function: Callable[[Tensor], 
 
 
 def _parts(count: int, size: int) -> int:
-    """Return the number of equal parts of at least `size`; 1 if there are fewer in all."""
+    """Return the largest number of equal parts with at least `size` elements each; 1 if `count` is below `size`."""
     return max(1, count // size)

@@ -17,7 +17,7 @@ from contrapose.validate import check_number
 __all__ = ["siglip"]
 
 
-# In both directions each pair counts twice and is divided by twice the anchors: the same loss, and one normalisation of both.
+# Comparing in both directions counts each pair twice and doubles the anchors: the same loss, with a single normalisation.
 @objective(make_pairs=partial(cross, symmetric=True))
 def siglip(
     pairs: AnyPairs,
@@ -30,8 +30,8 @@ def siglip(
     """log(1 + e^{-(s⁺/τ + b)}) + Σ_k log(1 + e^{s_k/τ + b}), b = `bias` (SigLIP, Zhai et al.).
 
     On `cross(image, text)`, or called as `siglip(image, text)`, this is the paper's loss: each of the m² pairs is
-    classified as matching or not, and the sum is divided by m. Only m of the m² pairs match, so that training starts
-    with a negative bias, which predicts no match. Several positives are averaged. The paper learns both numbers:
+    classified as matching or not, and the sum is divided by m. Only m of the m² pairs match, so training starts
+    with a negative bias, which predicts no match. Several positives are averaged. The paper learns temperature and bias:
     `Loss(siglip, temperature=learned(0.1), bias=learned_number(-10.0))`.
 
     pairs         the result of `two_views`, `cross`, …, or two tensors (m, d), one per side

@@ -25,7 +25,7 @@ def simple(
 ) -> Tensor:
     """-s⁺ + λ Σ_k s_k with λ = 1/(number of negatives), or λ = `weight` (Wang & Liu, Eq. 3).
 
-    The limit of NT-Xent at high temperature: all negatives have the same weight. With `hardest(k)` it is HardSimple.
+    This is the limit of NT-Xent at high temperature: all negatives have the same weight. With `hardest(k)` it is HardSimple.
     With several positives, s⁺ is their mean.
 
     pairs       the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
@@ -47,7 +47,7 @@ def simple(
 def triplet(pairs: AnyPairs, *, margin: float = 0.0, negatives: Negatives = None, reduction: str = "mean") -> Tensor:
     """max(max_k s_k - s⁺ + margin, 0): only the hardest negative is pushed away (Wang & Liu, Eq. 6).
 
-    The limit of τ · NT-Xent at low temperature. With several positives, it is the mean over them.
+    This is the limit of τ · NT-Xent at low temperature. With several positives, it is the mean over the positives.
 
     pairs       the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
     margin      how much more similar than the hardest negative the positive must be
@@ -55,6 +55,6 @@ def triplet(pairs: AnyPairs, *, margin: float = 0.0, negatives: Negatives = None
     reduction   "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
     """
     check_number("margin", margin)
-    # Without negatives the maximum is -inf, and the loss 0.
+    # Without negatives the maximum is -inf and the loss is 0.
     (hardest,) = pairs.reduce(Maximum(), negatives=negatives, may_be_empty=may_leave_none(negatives))
     return finish(torch.relu(hardest[:, None] - pairs.positives() + margin).mean(1), reduction)

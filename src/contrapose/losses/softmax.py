@@ -1,7 +1,7 @@
 """Objectives that weight negatives by a softmax of their similarity.
 
-With several positives, an objective is the mean over them of its form for one positive: each positive is contrasted
-with the same negatives, and the other positives are left out.
+With several positives, an objective is the mean of its values for each single positive: each positive is contrasted with
+the same negatives, and the other positives are left out.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def nt_xent(
         loss = pairs.mean_cross_entropy(logit, negatives=negatives)
         if loss is not None:
             return loss
-    # Without negatives the total is -inf, and the loss 0.
+    # Without negatives the total is -inf and the loss is 0.
     total_of = LogSumExp(_hardened(logit, hardness))
     (total,) = pairs.reduce(total_of, negatives=negatives, may_be_empty=may_leave_none(negatives))
     return cross_entropy(pairs, total, logit, reduction)
@@ -80,7 +80,7 @@ def clip(
     """NT-Xent against rows of other views only: ½[CE(S/τ) + CE(Sᵀ/τ)] (CLIP, Radford et al.).
 
     This is the symmetric loss on `cross(image, text, symmetric=True)` and on `two_views(image, text)`, or called as
-    `clip(image, text)`; on `cross(image, text)` it is the direction from image to text alone, CE(S/τ). CLIP learns its
+    `clip(image, text)`; on `cross(image, text)` it is only the image-to-text direction, CE(S/τ). CLIP learns its
     temperature: `Loss(clip, temperature=learned(0.07, low=0.01))`.
 
     pairs         the result of `two_views`, `cross`, …, or two tensors (m, d), one per side
@@ -91,14 +91,14 @@ def clip(
     >>> round(clip(torch.eye(4), torch.eye(4), temperature=0.5).item(), 4)  # log(1 + 3/e²)
     0.3408
     """
-    # Similarity values alone say nothing about views: then all of them are negatives.
+    # Similarity values carry no information about views, so all candidates are negatives.
     unknown = isinstance(pairs, Similarities) and pairs.anchor_view is None
     chosen = steps(negatives) if unknown else (only_other_views(), *steps(negatives))
     return nt_xent(pairs, temperature=temperature, negatives=chosen, reduction=reduction)
 
 
 def _hardened(logit: Logit, hardness: float) -> Logit:
-    """Return the exponent of the negatives; without hardness the logit itself, which kernels compute."""
+    """Return the exponent of the negatives; without hardness, return the logit itself, which kernels can compute."""
     check_number("hardness", hardness)
     return HardnessLogit(logit, float(hardness)) if hardness else logit
 
@@ -109,7 +109,7 @@ def moco_v3(
 ) -> Tensor:
     """2τ times the sum over views of NT-Xent against the other views only: 2τ[CE(q₁, k₂) + CE(q₂, k₁)] (MoCo v3).
 
-    The factor τ cancels the 1/τ of NT-Xent's gradient, so that the learning rate need not follow the temperature.
+    The factor τ cancels the 1/τ in NT-Xent's gradient, so that the learning rate does not depend on the temperature.
 
     pairs         the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
     temperature   τ, a number
@@ -138,14 +138,14 @@ def dcl(
 ) -> Tensor:
     """-s⁺/τ + log Σ_k e^{s_k/τ}: decoupled, that is, the positive is not in the sum (Yeh et al., Eq. 6).
 
-    nt_xent = softplus(dcl) for every anchor. With `split_views`, repulsion is the sum of two log-sum-exps, over the
-    negatives of the anchor's own view and over those of other views: twice as strong, as in lightly until 2025 and in
-    the DySTreSS paper's DCL numbers. `negatives` then applies to each of the two. `hardness` is that of `nt_xent`.
+    nt_xent = softplus(dcl) for every anchor. With `split_views`, repulsion is the sum of two log-sum-exps, one over the
+    negatives in the anchor's own view and one over the negatives in other views. It is then twice as strong, as in lightly
+    until 2025 and in the DySTreSS paper's DCL numbers, and `negatives` applies to each of the two groups.
 
     pairs         the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
     temperature   τ: a number, one per anchor (n,), a function of similarity (`cosine(0.07, 0.2)`) or `learned(…)`
     hardness      α, as in `nt_xent`
-    split_views   whether the two groups of negatives have a log-sum-exp each
+    split_views   whether negatives in the anchor's own view and in other views have a log-sum-exp each
     negatives     which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
     reduction     "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
     """
@@ -215,7 +215,7 @@ def dclw(
 
 
 def _log_total(pairs: AnyPairs, total: LogSumExp, negatives: Negatives, split_views: bool) -> Tensor:
-    """Return the log-sum-exp over negatives, (n,); with `split_views`, the sum of those over own and other views."""
+    """Return the log-sum-exp over negatives, (n,); with `split_views`, one over own plus one over other views."""
     if not split_views:
         return pairs.reduce(total, negatives=negatives)[0]
     if not pairs.has_views:
@@ -265,8 +265,8 @@ def balanced(
 ) -> Tensor:
     """-s⁺ + (λ/α) log Σ_k e^{αs_k}, λ = `weight`: the balanced contrastive loss (Lee, Eq. 17).
 
-    α controls how much harder negatives outweigh easier ones, λ the balance of attraction and repulsion. With λ = 1 it
-    is dcl(τ = 1/α) / α; `scale_by_alpha` multiplies by α.
+    α controls how strongly hard negatives outweigh easy ones, λ the balance between attraction and repulsion. With λ = 1
+    it is dcl(τ = 1/α) / α; `scale_by_alpha` multiplies by α.
 
     pairs            the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
     alpha, weight    α, an inverse temperature, and λ, the factor of repulsion
@@ -307,11 +307,11 @@ def macl(
     """sg[1/(1-P)] · (-log P), P the positive's softmax probability at τ_a = τ₀(1 + α(A - A₀)) (MACL, Huang et al.).
 
     A is the batch's mean positive similarity. The weight cancels the factor 1 - P of NT-Xent's gradient, so that the
-    gradient of the positive similarity is exactly -1/τ_a, however similar the positive is already.
+    gradient of the positive similarity is exactly -1/τ_a, no matter how similar the positive already is.
 
     pairs         the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
     temperature   τ₀, a number
-    alpha         α: how far the temperature follows A
+    alpha         α: how strongly the temperature follows A
     center        A₀: the A at which τ_a = τ₀
     negatives     which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
     reduction     "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
@@ -333,7 +333,7 @@ def _reweighted(gap: Tensor) -> Tensor:
     return torch.where(gap > 0, torch.log1p(u) / u * (1 + u), softplus(-gap) * (1 + torch.exp(gap.clamp(max=0))))
 
 
-@objective(unit_vectors=True)  # the lower bound of N_g is that of a similarity of -1
+@objective(unit_vectors=True)  # the lower bound of N_g assumes that every negative has similarity -1
 def hard_negative(
     pairs: AnyPairs,
     *,
@@ -347,11 +347,11 @@ def hard_negative(
 
         N_g = max((R - τ⁺ N p)/(1 - τ⁺), N e^{-1/τ}),   R = Σ_k e_k^{β+1} / mean_k e_k^β,   e_k = e^{s_k/τ}
 
-    β = 0 and τ⁺ = 0 give NT-Xent, β = 0 alone the debiased loss of Chuang et al.
+    β = 0 gives the debiased loss of Chuang et al.; β = 0 and τ⁺ = 0 give NT-Xent.
 
     pairs         the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
     temperature   τ: a number, one per anchor (n,), a function of similarity (`cosine(0.07, 0.2)`) or `learned(…)`
-    beta          β: how much harder negatives outweigh easier ones
+    beta          β: how strongly hard negatives outweigh easy ones
     tau_plus      τ⁺: probability that a negative has the anchor's class
     negatives     which candidates are negatives: `other_views()`, `hardest(k)`, … or a tuple of them; default: all
     reduction     "mean" or "sum" over anchors, or "none" for one value per anchor (n,)
@@ -361,7 +361,7 @@ def hard_negative(
     if tau_plus >= 1:
         raise ValueError(f"tau_plus: expected a probability below 1, got {tau_plus!r}")
     logit, positives = temperature_logit(temperature, pairs.shape[0]), pairs.positives()
-    # All in logarithms: e_k^{β+1} overflows float32 at low temperatures.
+    # Computed in logarithms, since e_k^{β+1} overflows float32 at low temperatures.
     log_numerator, log_denominator, count = pairs.reduce(
         LogSumExp(logit.times(beta + 1)), LogSumExp(logit.times(beta)), Count(), negatives=negatives
     )

@@ -26,8 +26,8 @@ _STATE_SETTINGS = tuple(name for name in signature(PerSample).parameters if name
 
 
 def _make_state(adapt: bool, settings: Settings, samples: int) -> tuple[Settings, State | None]:
-    """Split settings into those of the objective and a state made of the others; None if no state is needed."""
-    # With γ = 1, SogCLR's default, the average is that of the batch, and no state is needed. iSogCLR always stores
+    """Return the objective's own settings, and a state built from the other settings; None if no state is needed."""
+    # With γ = 1, SogCLR's default, the average covers only the current batch, and no state is needed. iSogCLR always stores
     # temperatures.
     if not adapt and settings.get("gamma", 1.0) == 1:
         return {name: value for name, value in settings.items() if name != "towers"}, None
@@ -54,10 +54,10 @@ def sogclr(
 ) -> Tensor:
     """-s⁺ + (1/N) Σ_k sg[e^{s_k/τ}/u] s_k with u = (1-γ) u_old + γ mean_k e^{s_k/τ} (SogCLR).
 
-    The gradient is τ times that of DCL, with each anchor's normaliser averaged over the epochs. `log_average` (n,) is
-    log u_old, -inf if there is none yet. `PerSample` keeps it together with iSogCLR's temperatures:
-    `sogclr(pairs, **state.settings(pairs))`. Several positives are averaged. For two towers, say image and text, with a
-    `PerSample(size, towers=2)`, take `two_views(a, b)` and `negatives=other_views()`: both directions, added up.
+    The gradient is τ times DCL's gradient, with each anchor's normaliser averaged over epochs. `log_average` (n,) is
+    log u_old, or -inf if there is no average yet. `PerSample` stores it together with iSogCLR's temperatures:
+    `sogclr(pairs, **state.settings(pairs))`. Several positives are averaged. For two towers such as image and text, use
+    `PerSample(size, towers=2)`, `two_views(a, b)` and `negatives=other_views()`; the loss is the sum of both directions.
 
     pairs         the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
     temperature   τ: a number, one per anchor (n,), a function of similarity (`cosine(0.07, 0.2)`) or `learned(…)`
@@ -78,7 +78,7 @@ def sogclr(
     # In logarithms, since e^{s/τ} overflows in float32 at low temperatures.
     log_u = log_g if log_average is None else log_moving_average(log_average.to(log_g), log_g, gamma)
     values = (log_g - log_u).exp() * pull - pairs.positives().mean(1)
-    # The authors' loss adds up the views of an image, where `finish` averages over anchors.
+    # The authors' loss is the sum over an image's views, whereas `finish` averages over anchors.
     return finish(values * pairs.view_count, reduction)
 
 
@@ -98,7 +98,7 @@ def isogclr(
     negatives: Negatives = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """`sogclr` with one temperature per image, which `PerSample` keeps and adapts (iSogCLR, Qiu et al.).
+    """`sogclr` with one temperature per image, which `PerSample` stores and adapts (iSogCLR, Qiu et al.).
 
     pairs         the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
     temperature   τ of each anchor, (n,)
@@ -109,7 +109,7 @@ def isogclr(
     """
     if temperature is None or log_average is None:
         raise ValueError(
-            "temperature, log_average: expected those of a PerSample state: "
+            "temperature, log_average: expected the values from a PerSample state: "
             "Loss(isogclr, state=PerSample(number_of_images)), or isogclr(pairs, **state.settings(pairs))"
         )
     return sogclr(

@@ -21,7 +21,7 @@ __all__ = ["supcon"]
 
 
 def _unlabelled(settings: Settings, anchors: int) -> dict[str, Any]:
-    """Return labels for `explain`, which shows one sample among negatives: no negative shares its label."""
+    """Return labels for `explain`, which shows one sample among negatives that do not share its label."""
     return {"labels": torch.full((anchors,), UNLABELLED)}
 
 
@@ -38,16 +38,16 @@ def supcon(
 ) -> Tensor:
     """-mean_p s_p/τ + log Σ_a e^{s_a/τ}: all samples with the anchor's label are positives (Khosla et al., Eq. 2).
 
-    p   the anchor's positives in `pairs`, and the candidates of other samples with its label
-    a   the anchor's positives in `pairs`, and all candidates of other samples
+    p   the anchor's positives in `pairs`, and the candidates from other samples with the anchor's label
+    a   the anchor's positives in `pairs`, and all candidates from other samples
 
-    On `two_views` and `views` these are the paper's sets: a are all rows but the anchor. `form="in"` is Eq. 3, with the
+    On `two_views` and `views` these are the paper's sets: a are all rows except the anchor. `form="in"` is Eq. 3, with the
     mean inside the logarithm: -log mean_p e^{s_p/τ} + log Σ_a e^{s_a/τ}, which is at most Eq. 2.
 
-    `labels` are integers, one per sample of the batch or one per anchor; a negative label means that it is unknown, and
-    the sample then has only the positives of `pairs`. These exist for every anchor, so that none is left out of the
-    mean. `stored_labels` are those of the rows of a queue or a bank; without them, all rows of a queue are negatives. A
-    choice of `negatives` applies to the candidates with another label, and never leaves out a positive.
+    `labels` are integers, one per sample in the batch or one per anchor. A label below 0 means unknown: the sample then
+    has only its positives in `pairs`. Every anchor has positives in `pairs`, so the mean covers all anchors.
+    `stored_labels` are the labels of the rows in a queue or a bank; without them, all queue rows are negatives. `negatives`
+    applies to the candidates with another label, and never leaves out a positive.
 
     pairs           the result of `two_views`, `views`, `cross`, `queue`, `bank` or `from_similarities`
     labels          integers, (m,) or (n,)
@@ -68,7 +68,7 @@ def supcon(
     positives = logit(pairs.positives())
     count, attracted = positives.shape[1] + matched.same_label_count, positives
     repeated = repeated_positives(pairs, positives.device)
-    if repeated is not None:  # positives are added up here, so each must occur only once
+    if repeated is not None:  # positives are summed here, so each must occur only once
         count, attracted = count - repeated.sum(1), positives.masked_fill(repeated, 0.0)
         positives = positives.masked_fill(repeated, -torch.inf)
     if form == "out":
@@ -80,7 +80,7 @@ def supcon(
 
 
 def _log_totals(pairs: AnyPairs, labels: Labels, logit: Logit, negatives: Negatives) -> tuple[Tensor, ...]:
-    """Return log-sum-exps, (n,) each, whose sum is over the candidates of other samples; `negatives` may leave out some."""
+    """Return log-sum-exps, (n,) each, that together cover the candidates of other samples, or those that `negatives` keeps."""
     chosen = steps(negatives)
     if not chosen:
         return pairs.reduce(LogSumExp(logit))

@@ -1,6 +1,6 @@
-"""Metrics of embeddings, and of what a loss does to them.
+"""Metrics of embeddings, and of how a loss acts on them.
 
-All are exact, and are computed in blocks: no metric stores the n × n matrix of similarities.
+All metrics are exact and are computed in blocks: none stores the n × n similarity matrix.
 
     geometry     uniformity, tolerance, alignment, interclass_uniformity, effective_rank, feature_std
     neighbours   local_separation, similarity_histograms
@@ -9,7 +9,7 @@ All are exact, and are computed in blocks: no metric stores the n × n matrix of
     two_towers   two_tower_measures: modality gap, alignment and uniformity of images and their captions
     bounds       prototype_bias_means, prototype_bias_single, prototype_deviations, attraction_gap, repulsion_gap,
                  standard_error
-    penalties    penalties: ∂L/∂s of any objective, that is which negatives it pushes and how hard
+    penalties    penalties: ∂L/∂s of any objective, that is, which negatives it pushes and how hard
 
 >>> import torch
 >>> uniformity(torch.eye(4)) == uniformity(-torch.eye(4))

@@ -1,6 +1,6 @@
 """Self-supervised against supervised contrastive learning (Lee): prototype bias and the slack of the bounds.
 
-Everything here averages unit vectors, so vectors of other lengths are rejected and not normalised. `draws` (R, n, d) are
+All functions here average unit vectors, so vectors of other lengths are rejected, not normalised. `draws` (R, n, d) are
 the embeddings of R random augmentations of n images.
 """
 
@@ -21,12 +21,12 @@ def prototype_bias_means(
 ) -> float:
     """Return mean_i ‖E_{T,X|y_i} f - E_T f(T(x_i))‖ with both expectations estimated by means (Lee, Eq. 16).
 
-    Class means are those of `draws`, or of `rows` (m, d) if given: augmented embeddings of more images, with `row_labels`.
+    Class means are computed from `draws`, or from `rows` (m, d) with `row_labels` if given: augmented embeddings of more images.
 
     draws        embeddings (D, n, d) of D random views of n images
-    labels       their classes (n,)
+    labels       classes of the images (n,)
     rows         embeddings (m, d) for the class means; default: the draws
-    row_labels   their classes (m,)
+    row_labels   classes of the rows (m,)
     """
     image_mean = unit_vectors("draws", draws, 3, min_count=1, normalise=False).double().mean(0)
     if rows is None:
@@ -43,8 +43,8 @@ def prototype_bias_means(
 def prototype_bias_single(z: Tensor, partner: Tensor) -> float:
     """Return mean_i ‖f(t_i(x'_i)) - f(t_i(x_i))‖, where x'_i is another image of x_i's class (Lee, Eq. 51).
 
-    Both images get the same augmentation t_i. This one-sample estimate is what Lee's Fig. 3 shows. Its expectation is at
-    least the bias itself, by Jensen's inequality. `evaluation.partners` chooses the images x'.
+    Both images get the same augmentation t_i. Lee's Fig. 3 shows this one-sample estimate. By Jensen's inequality, its
+    expectation is at least the bias itself. `evaluation.partners` chooses the images x'.
 
     z         embeddings (n, d)
     partner   embeddings (n, d) of the images x'
@@ -103,28 +103,28 @@ def attraction_gap(anchor: Tensor, draws: Tensor) -> Gap:
 
 @dataclass(frozen=True)
 class RepulsionGap(Gap):
-    """The slack of the corrected bound as `gap`, that of the printed one, and how often each is violated."""
+    """The slack of the corrected bound (`gap`) and of the published bound, and how often each bound is violated."""
 
-    printed: float  # mean slack of the printed bound
+    printed: float  # mean slack of the published bound
     broken: float  # fraction of anchors that violate the corrected bound: 0, except for rounding
-    printed_broken: float  # fraction of anchors that violate the printed bound
+    printed_broken: float  # fraction of anchors that violate the published bound
 
 
 def repulsion_gap(
     anchor: Tensor, labels: Tensor | None, rows: Tensor, row_labels: Tensor | None, *, alpha: float = 2.0
 ) -> RepulsionGap:
-    """Return the slack of Lee's Theorem 4.6, max_{y'≠y} cos(f, μ_y') ≤ B/ν, as printed and corrected.
+    """Return the slack of Lee's Theorem 4.6, max_{y'≠y} cos(f, μ_y') ≤ B/ν, as published and as corrected.
 
         B = (1/α) log E_{x'} e^{α cos(f, f(x'))} + (log C)/α,     ν = min_{y'≠y} ‖μ_y'‖
 
-    The printed bound can be false if every other class mean points away from f, since B can then be negative. The corrected
+    The published bound can be false if every other class mean points away from f, since B can then be negative. The corrected
     bound is max(B, B/ν). The theorem assumes max_{y'≠y} fᵀμ_y' ≥ 0. `rows` (m, d) are the embeddings of all images, one
     draw each; every class has the same weight in E_{x'}, as in the theorem.
 
     anchor       embeddings (n, d)
-    labels       their classes (n,)
+    labels       classes of the anchors (n,)
     rows         embeddings (m, d) of all images
-    row_labels   their classes (m,)
+    row_labels   classes of the rows (m,)
     alpha        α > 0
     """
     check_number("alpha", alpha, above=0.0)
@@ -155,7 +155,7 @@ def repulsion_gap(
 
 
 def _own_class(labels: Tensor | None, row_labels: Tensor | None, length: int, *, purpose: str) -> Tensor:
-    """Return the index of each anchor's class among the classes of the rows, which are checked already."""
+    """Return the index of each anchor's class among the rows' classes, which have already been checked."""
     class_indices("labels", labels, length, purpose=purpose, min_classes=1)
     assert labels is not None
     assert row_labels is not None

@@ -26,7 +26,7 @@ def unit_vectors(name: str, z: Tensor, *dims: int, min_count: int = 2, normalise
     z = z.float() if z.dtype in (torch.float16, torch.bfloat16) else z
     # In float64, where the squares of float32 coordinates do not overflow.
     length = torch.linalg.vector_norm(z, dim=-1, dtype=torch.float64)
-    # The length is NaN or infinite if any coordinate is, so n values are checked and not n · d.
+    # The length is NaN or infinite if any coordinate is, so only n values are checked instead of n · d.
     if not bool(length.isfinite().all()):
         index = (~length.flatten().isfinite()).nonzero()[0].item()
         raise ValueError(f"{name}: embedding {index} is not finite")
@@ -68,7 +68,7 @@ def class_indices(
 def class_sums(z: Tensor, class_index: Tensor, classes: int) -> Tensor:
     """Return the sum of each class's vectors, shape (C, d), in float64.
 
-    A sum of 50,000 unit vectors in float32 loses several digits, and metrics subtract such sums from each other.
+    In float32, a sum of 50,000 unit vectors loses several digits, and metrics subtract such sums from each other.
     """
     return z.new_zeros((classes, z.shape[1]), dtype=torch.float64).index_add_(0, class_index, z.double())
 

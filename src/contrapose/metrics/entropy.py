@@ -14,8 +14,8 @@ def conditional_entropy(z: Tensor, *, t_neg: float = 2.0, batch: int | None = No
     """Return H(X⁻|X) = mean_i -Σ_j π⁻_ij log π⁻_ij, π⁻_i = softmax_j(-t⁻‖z_i - z_j‖²), j ≠ i (Zheng et al., Eq. 8).
 
     The maximum is log(M - 1), reached when all vectors are equally far apart. With `batch`, return the mean over
-    consecutive mini-batches of M vectors; an incomplete last batch is dropped, because its maximum would differ. Images of
-    a class folder are in the order of their classes: shuffle them first, or a batch holds a single class.
+    consecutive mini-batches of M vectors; an incomplete last batch is dropped, because its maximum would differ. Images
+    from class folders are sorted by class: shuffle them first, or a batch holds a single class.
 
     z       unit vectors (n, d); others are normalised with a warning
     t_neg   t⁻ of the weights

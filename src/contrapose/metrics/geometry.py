@@ -1,7 +1,7 @@
 """How embeddings are distributed on the unit sphere: uniformity, alignment, tolerance, and signs of collapse.
 
-Sign convention: `uniformity` and `interclass_uniformity` return U ≤ 0, where lower is more uniform, as in DySTreSS; the
-figures of Wang & Liu show -U. Means are over distinct pairs, unless `include_self` is set.
+Sign convention: `uniformity` and `interclass_uniformity` return U ≤ 0, where lower is more uniform, as in DySTreSS; Wang &
+Liu's figures show -U. Means are over distinct pairs, unless `include_self` is set.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contrapose.validate import check_choice, check_number, check_same_shape
 def uniformity(z: Tensor, *, t: float = 2.0, include_self: bool = False) -> float:
     """Return U_t = log mean e^{-t‖z_i - z_j‖²} over i ≠ j (Wang & Isola): 0 when collapsed, lower when more uniform.
 
-    The figures of Wang & Liu show -U. `include_self` also counts the pairs i = j, as DySTreSS's code does.
+    Wang & Liu's figures show -U. `include_self` also counts the pairs i = j, as DySTreSS's code does.
 
     z              unit vectors (n, d); others are normalised with a warning
     t              t > 0: the larger it is, the more the close pairs dominate
@@ -67,7 +67,7 @@ def uniformity_limit(d: int, *, t: float = 2.0) -> float:
 def tolerance(z: Tensor, labels: Tensor | None, *, include_self: bool = False) -> float:
     """Return T, the mean of z_iᵀz_j over pairs i ≠ j of the same class (Wang & Liu, Eq. 11, as a conditional mean).
 
-    1 when every class is a single point. `include_self` also counts the pairs i = j.
+    T is 1 when every class is a single point. `include_self` also counts the pairs i = j.
 
     z              unit vectors (n, d); others are normalised with a warning
     labels         class of each row of `z`, integers (n,)

@@ -17,7 +17,7 @@ from contrapose.validate import check_number, check_same_shape
 class Separation:
     """Mean similarities of all anchors to their positive and to their nearest negatives."""
 
-    positive: float  # to the own image
+    positive: float  # to the anchor's own image
     nearest: tuple[float, ...]  # to the nearest negative, the second nearest, …
 
     @property
@@ -27,10 +27,10 @@ class Separation:
 
 
 def local_separation(z: Tensor, rows: Tensor, index: Tensor | None = None, *, nearest: int = 10) -> Separation:
-    """Return the mean similarity of views z_i to their own image's row of a bank, and to the nearest other rows.
+    """Return the mean similarity of views z_i to their own image's row in a bank, and to the nearest other rows.
 
     This is the local separation of Wang & Liu, Sec. 5.2. `index` (n,) holds the bank row of each view's image; without
-    it, row i of `z` and of `rows` belong to the same image.
+    `index`, row i of `z` and row i of `rows` belong to the same image.
 
     z         embeddings (n, d)
     rows      bank (N, d)
@@ -78,7 +78,7 @@ def similarity_histograms(z1: Tensor, z2: Tensor, labels: Tensor | None, *, bins
     )
     if int(class_size.max()) < 2:
         raise ValueError("labels: expected a class with at least two images, but every class has only one")
-    # Sorted by class, the columns of a class are contiguous: a slice replaces a mask of the whole block.
+    # After sorting by class, the columns of a class are contiguous: a slice replaces a mask over the whole block.
     order = class_index.argsort(stable=True)
     a, b = a[order], b[order]
     all_counts, class_counts, image_counts = (_SimilarityCounts(bins) for _ in range(3))

@@ -1,4 +1,4 @@
-"""What a loss does to each similarity: ∂L/∂s by autograd, for any objective on any pairs.
+"""How a loss acts on each similarity: ∂L/∂s by autograd, for any objective on any pairs.
 
 The loss pulls an anchor towards a positive by -∂L/∂s⁺ and pushes it away from a negative by ∂L/∂s.
 """
@@ -20,7 +20,7 @@ from contrapose.validate import check_number
 class Penalties:
     """How strongly an objective pulls each positive and pushes each negative (n anchors, m candidates).
 
-    These are gradients of n · L, so that values do not depend on the number of anchors that a mean is taken over.
+    These are gradients of n · L, so that values do not depend on the number of anchors in the mean.
     """
 
     at: Similarities  # the similarities at which the gradient was taken
@@ -29,12 +29,12 @@ class Penalties:
 
     @property
     def attraction(self) -> Tensor:
-        """The total pull of each anchor, shape (n,)."""
+        """The total pull on each anchor, shape (n,)."""
         return self.pull.sum(1)
 
     @property
     def repulsion(self) -> Tensor:
-        """The total push of each anchor, shape (n,)."""
+        """The total push on each anchor, shape (n,)."""
         return self.push.sum(1)
 
     @property
@@ -74,7 +74,7 @@ class Penalties:
         return float(spread / slope) if float(slope) > 1e-4 * float(spread) else math.inf
 
     def share_of_hardest(self, fraction: float = 0.01) -> Tensor:
-        """Return the share of each anchor's push on its hardest negatives, the most similar ⌈fraction · m⌉, shape (n,)."""
+        """Return the share of each anchor's push that falls on its ⌈fraction · m⌉ most similar negatives, shape (n,)."""
         check_number("fraction", fraction, above=0.0, most=1.0)
         s = self._negatives_only
         count = (s > -torch.inf).sum(1, keepdim=True)

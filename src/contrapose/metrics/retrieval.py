@@ -1,4 +1,4 @@
-"""Retrieval: how often the document that belongs to a query is among the k most similar ones."""
+"""Retrieval: how often a query's own document is among the k documents most similar to the query."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _ROUNDING = 8  # cosines that differ by fewer units of rounding count as equal
 def recall_at(
     queries: Tensor, documents: Tensor, *, ks: Sequence[int] = (1, 5, 10), ids: Tensor | None = None
 ) -> dict[str, float]:
-    """Return how many queries find their document among the k most similar ones, in per cent: {"recall@1": …}.
+    """Return the percentage of queries whose document is among the k most similar documents: {"recall@1": …}.
 
     queries     embeddings (n, d)
     documents   embeddings (n, d); document i belongs to query i
-    ks          a k that is larger than n is left out
-    ids         integers (n,): documents with equal ids, such as equal texts, are right for each other's queries, and one of
-                them is enough
+    ks          values of k; values larger than n are left out
+    ids         integers (n,): documents with equal ids, such as equal texts, are right for each other's queries, and finding
+                one of them is enough
 
-    Similarity is the cosine. Documents are ranked for each query, as is customary; for the other direction, swap the two. Ties
-    count against the encoder: a wrong document exactly as similar as the right one is ranked before it, so that an encoder that
-    maps all texts to the same point finds nothing.
+    Similarity is the cosine. Documents are ranked for each query, as is customary; for the other direction, swap the arguments.
+    Ties count against the encoder: a wrong document that is exactly as similar as the right one is ranked first, so an encoder
+    that maps all texts to the same point finds nothing.
 
     >>> z = torch.eye(4)
     >>> recall_at(z, z.roll(1, 0), ks=(1, 4))
@@ -44,9 +44,9 @@ def recall_at(
 
 @torch.no_grad()
 def wrong_before(queries: Tensor, documents: Tensor, *, ids: Tensor | None = None) -> Tensor:
-    """Return the number of wrong documents that each query ranks before its own, (n,): 0 if it finds it at once.
+    """Return the number of wrong documents that each query ranks before its own, (n,): 0 if its own is ranked first.
 
-    The arguments are those of `recall_at`.
+    The arguments are the same as in `recall_at`.
     """
     _check(queries, documents, ids)
     keys = torch.arange(len(documents)) if ids is None else ids
@@ -56,10 +56,10 @@ def wrong_before(queries: Tensor, documents: Tensor, *, ids: Tensor | None = Non
 
 @torch.no_grad()
 def wrong_before_right(queries: Tensor, documents: Tensor, is_right: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return the number of wrong documents that each query (q, d) ranks before its first right one, (q,).
+    """Return the number of wrong documents that each query (q, d) ranks before its first right document, (q,).
 
-    `is_right` maps indices of queries (b,) to whether each document is right for them, bool (b, documents). A wrong document
-    that is exactly as similar as the right one is ranked before it.
+    `is_right` maps query indices (b,) to bool (b, documents): whether each document is right for each query. A wrong document
+    that is exactly as similar as the right document is ranked before it.
     """
     queries, documents = units(queries, documents)
     indices = torch.arange(len(queries), device=documents.device)
@@ -97,5 +97,5 @@ def _check(queries: Tensor, documents: Tensor, ids: Tensor | None) -> None:
 def check_finite(name: str, z: Tensor) -> None:
     """Check that all embeddings (n, d) are finite."""
     finite = z.isfinite().all(1)
-    # Comparisons with NaN are false, so that no document would rank before it.
+    # Comparisons with NaN are false, so no document would rank before a document with NaN.
     check_values(finite, lambda: f"{name}: the embedding of row {int((~finite).nonzero()[0])} is not finite")

@@ -1,4 +1,4 @@
-"""How the embeddings of images and of their captions lie in their common space: modality gap, alignment, uniformity."""
+"""How images and their captions are distributed in their joint embedding space: modality gap, alignment, uniformity."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def two_tower_measures(images: Tensor, texts: Tensor, image_of_text: Tensor) -> 
     {'modality_gap': 1.414, 'alignment': 4.0, 'image_uniformity': -4.0, 'text_uniformity': -4.0}
     """
     check_captions(images, texts, image_of_text)
-    # Scaled here, since a network's outputs have any length: `unit_vectors` alone would warn of it. It refuses zero vectors.
+    # Normalised here, since a network's outputs have any length and `unit_vectors` would warn; it also rejects zero vectors.
     images, texts = unit_vectors("images", unit(images)), unit_vectors("texts", unit(texts))
     gap = images.double().mean(0) - texts.double().mean(0)
     return {
@@ -39,7 +39,7 @@ def two_tower_measures(images: Tensor, texts: Tensor, image_of_text: Tensor) -> 
 
 
 def check_captions(images: Tensor, texts: Tensor, image_of_text: Tensor) -> None:
-    """Check embeddings of images (n, d) and of their captions (t, d), and that each image has at least one."""
+    """Check embeddings of images (n, d) and captions (t, d), and that each image has at least one caption."""
     for name, z in (("images", images), ("texts", texts)):
         check_embeddings(name, z, 2, shapes={2: "(n, d)"})
     check_width("texts", texts, images)

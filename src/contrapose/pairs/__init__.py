@@ -1,8 +1,8 @@
-"""Which embeddings are compared: `Pairs`, the input of every contrastive loss, and how to make them.
+"""Which embeddings are compared: `Pairs`, the input of every contrastive loss, and the functions that make pairs.
 
 An anchor has positives (other views of its sample) and a pool of candidates. **A candidate is a negative of an anchor
 exactly if their sample ids differ.** Ids can be data-set indices, so that a sample that occurs twice in a batch is never
-its own negative. Rows of a queue carry an id that no anchor has.
+its own negative. Queue rows carry an id that no anchor has.
 
     two_views(z1, z2)    SimCLR: both views are anchors, 2m - 2 negatives
     views(z)             V views, each an anchor with V - 1 positives
@@ -12,7 +12,7 @@ its own negative. Rows of a queue carry an id that no anchor has.
     queue(q, k, rows)    MoCo: a key as positive, stored rows as negatives
     bank(z, index, rows) Wu et al.: the sample's own entry as positive, all other entries as negatives
     neighbours(p, z, rows)        NNCLR: the row nearest to a view as anchor, predictions of the other views as positives
-    from_similarities(pos, neg)   similarity values in place of embeddings
+    from_similarities(pos, neg)   similarity values instead of embeddings
 """
 
 from contrapose.pairs.build import bank, neighbours, queue, two_views, views

@@ -18,10 +18,10 @@ from contrapose.validate import check_embeddings, check_index, check_same_shape,
 
 
 def two_views(z1: Tensor, z2: Tensor, *, similarity: str = "cosine", ids: Tensor | None = None) -> Pairs:
-    """Compare two views of m samples, (m, d) each: every view is an anchor, the other its positive, 2m - 2 negatives.
+    """Compare two views of m samples, (m, d) each: every row is an anchor, with one positive and 2m - 2 negatives.
 
     `similarity` is "cosine" or, for embeddings that are not normalised, "dot" (z · z') or "neg_euclid" (-‖z - z'‖²; Lee, Table
-    1). These two are unbounded: GPU kernels do not apply, and losses that assume unit vectors refuse them.
+    1). "dot" and "neg_euclid" are unbounded: GPU kernels do not support them, and losses that assume unit vectors reject them.
 
     z1, z2       embeddings (m, d) of two views; row i of both is the same sample
     similarity   "cosine", "dot" or "neg_euclid"
@@ -46,15 +46,15 @@ def views(
     similarity: str = "cosine",
     ids: Tensor | None = None,
 ) -> Pairs:
-    """Compare V views of m samples, (V, m, d) or V times (m, d): every view is an anchor, the other V - 1 its positives.
+    """Compare V views of m samples, (V, m, d) or V times (m, d): every row is an anchor with V - 1 positives.
 
     With `keys` (V, m, d) from a momentum encoder, positives and pool are the keys, without gradient (MoCo v3 with
-    `negatives=other_views()`). With multi-crop the first two views are global crops, the others local ones, and `keys`
-    (2, m, d) are those of the global crops: a global crop has the other one's key as its positive, a local crop both.
-    `similarity` is that of `two_views`.
+    `negatives=other_views()`). With multi-crop, the first two views are global crops, the others are local crops, and `keys`
+    (2, m, d) belong to the global crops: a global crop's positive is the key of the other global crop, and a local crop's
+    positives are both keys. `similarity` has the same meaning as in `two_views`.
 
     z            embeddings (V, m, d), or a list of V tensors (m, d)
-    keys         embeddings of a momentum encoder, (V, m, d), or (2, m, d) of two global crops
+    keys         embeddings from a momentum encoder, (V, m, d), or (2, m, d) for two global crops
     similarity   "cosine", "dot" or "neg_euclid"
     ids          data-set index of each sample, (m,): rows with the same id are never negatives of each other
     """
@@ -87,10 +87,10 @@ def views(
 
 
 def within_views(*embeddings: Tensor, ids: Tensor | None) -> Pairs:
-    """Views as separate tensors, or all in one: each row is an anchor, and all of them are the pool."""
-    # Before normalisation, which returns float32.
+    """Compare views, given as separate tensors or as one: each row is an anchor, and all rows are the pool."""
+    # Checked before normalisation, which returns float32.
     half, device = is_half(*embeddings), embeddings[0].device
-    # Normalisation also computes the positives: one gradient of the embeddings in the backward pass instead of two.
+    # Normalisation also computes the positives, so the backward pass computes one gradient of the embeddings instead of two.
     anchor, similarity, bf16 = unit_views(*embeddings)
     count, m = (len(embeddings), len(embeddings[0])) if len(embeddings) > 1 else embeddings[0].shape[:2]
     sample = sample_ids(ids, m, device, times=count)
@@ -107,7 +107,7 @@ def within_views(*embeddings: Tensor, ids: Tensor | None) -> Pairs:
 
 
 def within_raw_views(z: Tensor, *, similarity: str, ids: Tensor | None) -> Pairs:
-    """Views (V, m, d) that are not normalised: each row is an anchor, and all of them are the pool."""
+    """Compare views (V, m, d) that are not normalised: each row is an anchor, and all rows are the pool."""
     (count, m, _), device = z.shape, z.device
     sample = sample_ids(ids, m, device, times=count)
     anchor, pool = comparable_rows(similarity, z, z)
@@ -129,13 +129,13 @@ def queue(
 ) -> Pairs:
     """Compare queries with their keys, with stored rows as negatives. Keys and rows carry no gradient (MoCo).
 
-    q (m, d) with k (m, d), or with k (K, m, d) for K positives each. q (V, m, d) with k (V, m, d): every view is a
-    query and the keys of the other views are its positives; with k (2, m, d) the keys are those of two global crops, as
-    in `views`. With `batch`, the other queries join the negatives (of all views; `negatives=same_view()` keeps those of
-    the query's own view, as CACR's MoCo form does). With `keys`, the keys of other samples join them too (FNC).
+    Queries q (m, d) have keys k (m, d), or k (K, m, d) for K positives each. With q (V, m, d) and k (V, m, d), every view
+    is a query and the keys of the other views are its positives; k (2, m, d) are the keys of two global crops, as in
+    `views`. With `batch`, other queries from all views are negatives too (`negatives=same_view()` keeps only those in the
+    query's own view, as CACR's MoCo form does). With `keys`, the keys of other samples are negatives too (FNC).
 
     q       queries (m, d) or (V, m, d)
-    k       their keys (m, d), (K, m, d), (V, m, d) or, of two global crops, (2, m, d)
+    k       the queries' keys (m, d), (K, m, d) or (V, m, d), or (2, m, d) for two global crops
     rows    stored rows (r, d)
     batch   whether other queries are negatives too
     keys    whether the keys of other samples are negatives too
@@ -173,7 +173,7 @@ def queue(
         pool_views += [(first + view, m) for view in range(len(k))]
     return Pairs(
         anchor=anchor,
-        # A single view of queries takes all keys; with several views, each takes the keys of the others.
+        # With a single view of queries, all keys are positives; with several views, only the keys of the other views are.
         positive_rows=keys_of_others(k, count) if count > 1 else k.transpose(0, 1),
         pool=pool,
         anchor_id=sample,
@@ -191,8 +191,8 @@ def queue(
 def neighbours(p: Tensor, z: Tensor, rows: Tensor, *, ids: Tensor | None = None) -> Pairs:
     """Compare the nearest stored row of each embedding with the predictions of the sample's other views (NNCLR).
 
-    Anchors are the rows nearest to z. Their positives are the predictions of the other views; their negatives are the
-    predictions of other samples, with two views only those of the other view. The gradient reaches the predictions alone.
+    Anchors are the stored rows nearest to z. Their positives are the predictions of the other views; their negatives are the
+    predictions of other samples (with two views, only those in the other view). Only the predictions get a gradient.
 
     p      predictions (V, m, d)
     z      embeddings (V, m, d), whose neighbours are looked up
@@ -223,14 +223,14 @@ def neighbours(p: Tensor, z: Tensor, rows: Tensor, *, ids: Tensor | None = None)
 
 
 def bank(z: Tensor, index: Tensor, rows: Tensor) -> Pairs:
-    """Compare views z (m, d) or (V, m, d) of the samples `index` with a bank that has one row per sample of the data set.
+    """Compare views z (m, d) or (V, m, d) of the samples `index` with a bank that has one row per sample in the data set.
 
     The positive is the sample's own row, the negatives are all other rows (Wu et al.; Wang & Liu, Eq. 1). Rows carry no
     gradient.
 
     z       embeddings (m, d) or (V, m, d)
     index   data-set index of each sample, (m,)
-    rows    one row per sample of the data set, (N, d)
+    rows    one row per sample in the data set, (N, d)
     """
     check_embeddings("z", z, 2, 3)
     check_embeddings("rows", rows, 2)
@@ -266,7 +266,7 @@ def bank(z: Tensor, index: Tensor, rows: Tensor) -> Pairs:
 
 
 def _check_keys(name: str, keys: Tensor, other: str, z: Tensor) -> None:
-    """Check that keys are those of all views (V, m, d), or of the first two of more, the global crops of multi-crop."""
+    """Check that keys have the shape (V, m, d) of all views or, with multi-crop, (2, m, d) of the two global crops."""
     of_globals = keys.shape == (2, *z.shape[1:]) and len(z) > 2
     if keys.shape != z.shape and not of_globals:
         also = f", or that of its two global crops, {(2, *z.shape[1:])}" if len(z) > 2 else ""
@@ -274,5 +274,5 @@ def _check_keys(name: str, keys: Tensor, other: str, z: Tensor) -> None:
 
 
 def _global_views(keys: Tensor, views: int) -> int:
-    """Return the number of global crops if there are local ones beside them, otherwise 0."""
+    """Return the number of global crops if there are also local crops, otherwise 0."""
     return len(keys) if len(keys) < views else 0

@@ -37,19 +37,19 @@ def cross(
     """Compare a_i with b_i, (m, d) each, with the other m - 1 rows of b as negatives: one direction (SimCSE, retrieval).
 
     a, b           embeddings (m, d) of the two sides; row i of both is a pair
-    symmetric      both directions, each with a sum of its own: the rows of a, then those of b are anchors, 2m in all, and
-                   only rows of the other side are negatives. The mean over anchors is CLIP's loss.
-    directions     what the one sum over an anchor's negatives runs over: "a_to_b", and any of "a_to_a" (a_i with other
-                   rows of a), "b_to_a" (b_i with other rows of a) and "b_to_b". All four are the loss of GTE (Li et al.).
-    negatives      explicit, usually hard, negatives (r, d) or k for each sample (m, k, d), with gradient. They join the
-                   pool of all of a's anchors (MultipleNegativesRanking), and of b's in "b_to_b".
-    negative_ids   their sample ids, (r,) or (m, k): a row with an anchor's id is not its negative. Without ids they are
-                   negatives of every anchor, except that "b_to_b" leaves out a sample's own (m, k, d).
-    similarity     that of `two_views`, for the direction "a_to_b" alone or for both without explicit negatives
+    symmetric      both directions, each with its own sum: the rows of a and then the rows of b are anchors, 2m in total,
+                   and only rows from the other side are negatives. The mean over anchors is CLIP's loss.
+    directions     comparisons in the single sum over an anchor's negatives: "a_to_b", and any of "a_to_a" (a_i with other
+                   rows of a), "b_to_a" (b_i with other rows of a) and "b_to_b". All four give the loss of GTE (Li et al.).
+    negatives      explicit, usually hard, negatives (r, d), or k per sample (m, k, d), with gradient. They join the pool of
+                   all anchors a_i (MultipleNegativesRanking) and, with "b_to_b", of all b_i.
+    negative_ids   sample ids of `negatives`, (r,) or (m, k): a row with an anchor's id is not a negative of that anchor.
+                   Without ids, rows are negatives of every anchor, except that "b_to_b" leaves out a sample's own (m, k, d).
+    similarity     as in `two_views`; other than "cosine" only for "a_to_b", or for `symmetric` without explicit negatives
     ids            data-set index of each sample, (m,): rows with the same id are never negatives of each other
 
-    With several directions there is one anchor per pair, and the positive is in its softmax once. GTE's and
-    sentence-transformers' denominators contain it once for "a_to_b" and again for "b_to_a".
+    With several directions there is one anchor per pair, and its softmax contains the positive once. The denominators of GTE
+    and sentence-transformers contain the positive once for "a_to_b" and again for "b_to_a".
     """
     check_embeddings("a", a, 2)
     check_embeddings("b", b, 2)
@@ -69,20 +69,21 @@ class _Explicit:
 
     rows: Tensor
     ids: Tensor | None  # (r,)
-    each: int | None  # k if there are k for each sample, in the samples' order
+    each: int | None  # k if there are k per sample, in the samples' order
 
     def pool_ids(self, sample: Tensor, *, of_same_side: bool = False) -> Tensor:
         """Return the rows' ids, (r,), in a pool whose samples have the ids `sample` (m,)."""
         ids = None if self.ids is None else self.ids.to(sample)
         if of_same_side and self.each is not None:
             own = sample.repeat_interleave(self.each)
-            # Here an id that no sample has makes no difference: a sample is not compared with its own explicit negatives.
+            # A sample must not be compared with its own explicit negatives here, so they take the sample's id, unless their
+            # given id belongs to a sample in the batch.
             return own if ids is None else torch.where(torch.isin(ids, sample), ids, own)
         return stored_ids(len(self.rows), sample) if ids is None else ids
 
 
 def _both_ways(a: Tensor, b: Tensor, explicit: _Explicit | None, similarity: str, ids: Tensor | None) -> Pairs:
-    """Both sides as two views that are only compared with each other; explicit negatives belong to the second."""
+    """Treat the two sides as two views that are only compared with each other; explicit negatives belong to the second."""
     if similarity != "cosine":
         raw = within_raw_views(torch.stack([a, b]), similarity=similarity, ids=ids)
         return replace(raw, between_views_only=True)
@@ -90,7 +91,7 @@ def _both_ways(a: Tensor, b: Tensor, explicit: _Explicit | None, similarity: str
     if explicit is None:
         return pairs
     m, sample = len(a), _as_wide(pairs.anchor_id, explicit)
-    # After the rows of b, so that the candidates of either side are contiguous.
+    # Placed after the rows of b, so that each side's candidates are contiguous.
     pool = torch.cat([pairs.anchor, unit(explicit.rows).to(pairs.anchor.dtype)])
     sides = [(0, m), (1, m)]
     return replace(
@@ -106,18 +107,18 @@ def _both_ways(a: Tensor, b: Tensor, explicit: _Explicit | None, similarity: str
 
 @dataclass(frozen=True)
 class _PoolRows:
-    """Pool rows, (r, d), that one half of an anchor is compared with."""
+    """Pool rows, (r, d), with which one half of an anchor is compared."""
 
     rows: Tensor
     ids: Tensor
-    of_b: bool  # whether they are compared with b_i and not with a_i
-    view: int  # 0 if they are of the side that they are compared with, 1 if of the other
+    of_b: bool  # whether the rows are compared with b_i instead of a_i
+    view: int  # 0 if the rows come from the same side as the half that they are compared with, else 1
 
 
 def _one_sum(
     a: Tensor, b: Tensor, directions: set[str], explicit: _Explicit | None, similarity: str, ids: Tensor | None
 ) -> Pairs:
-    """One anchor per pair, whose negatives come from all of the directions."""
+    """Return pairs with one anchor per sample, whose negatives come from all directions."""
     m = len(a)
     sample = _as_wide(sample_ids(ids, m, a.device, allow_single=explicit is not None), explicit)
     extra = [] if explicit is None else [explicit.rows]
@@ -140,7 +141,7 @@ def _one_sum(
     widened = [_widen(rows.rows, rows.of_b) if two_halves else rows.rows for rows in pool]
     pool_id = _joined([rows.ids for rows in pool])
     if explicit is not None and explicit.ids is not None:
-        # Two different samples are negatives of each other; a single one needs an explicit negative of another sample.
+        # Two different samples are negatives of each other; a single sample needs an explicit negative with another id.
         check_values(
             (pool_id != sample[0]).any(),
             lambda: f"negative_ids: all rows have the id {int(sample[0])}, so there are no negatives",
@@ -159,7 +160,7 @@ def _one_sum(
 
 
 def _rows_of(direction: str, a: Tensor, b: Tensor, *, sample: Tensor, explicit: _Explicit | None) -> list[_PoolRows]:
-    """Return what one direction adds to the pool; explicit negatives are rows of b's kind."""
+    """Return the rows that one direction adds to the pool; explicit negatives count as rows of b."""
     of_b, into_b = direction.startswith("b"), direction.endswith("b")
     view = int(of_b != into_b)
     rows = [_PoolRows(b if into_b else a, sample, of_b, view)]
@@ -169,7 +170,7 @@ def _rows_of(direction: str, a: Tensor, b: Tensor, *, sample: Tensor, explicit: 
 
 
 def _widen(rows: Tensor, of_b: bool) -> Tensor:
-    """Return rows (r, 2d) whose products with [a_i, b_i] are those of `rows` (r, d) with b_i, or with a_i."""
+    """Return rows (r, 2d) whose products with [a_i, b_i] equal the products of `rows` (r, d) with b_i, or with a_i."""
     width = rows.shape[1]
     return pad(rows, (width, 0) if of_b else (0, width))
 
@@ -180,15 +181,17 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 def _as_wide(sample: Tensor, explicit: _Explicit | None) -> Tensor:
-    """Return sample ids in 64 bits if explicit negatives have ids, which are compared with them."""
+    """Return sample ids in 64 bits if they will be compared with the ids of explicit negatives."""
     return sample.long() if explicit is not None and explicit.ids is not None else sample
 
 
 def _check_negatives(negatives: Tensor | None, negative_ids: Tensor | None, a: Tensor) -> _Explicit | None:
-    """Return explicit negatives in rows, or raise ValueError."""
+    """Return explicit negatives as rows, or raise ValueError."""
     if negatives is None:
         if negative_ids is not None:
-            raise ValueError("negative_ids: expected None without negatives, whose ids these would be")
+            raise ValueError(
+                "negative_ids: expected None, since there are no explicit negatives; pass negatives=… as well"
+            )
         return None
     check_embeddings("negatives", negatives, 2, 3, shapes={2: "(r, d)", 3: "(m, k, d)"})
     check_width("negatives", negatives, a)
@@ -221,12 +224,12 @@ def _check_unnormalised(similarity: str, directions: set[str], symmetric_with_ne
 
 
 def _check_directions(directions: Sequence[str], symmetric: bool) -> set[str]:
-    """Return the directions of one sum, or raise ValueError."""
+    """Return the directions in the single sum, or raise ValueError."""
     directions = (directions,) if isinstance(directions, str) else tuple(directions)
     for direction in directions:
         check_choice("directions", direction, *DIRECTIONS)
     if "a_to_b" not in directions:
-        raise ValueError(f"directions: expected 'a_to_b' among them, which has the positives, got {directions!r}")
+        raise ValueError(f"directions: expected 'a_to_b', which has the positives, to be included, got {directions!r}")
     if symmetric and set(directions) != set(_A_TO_B):
         raise ValueError(
             f"directions: expected ('a_to_b',) with symmetric=True, which adds 'b_to_a' with a softmax of its own, "

@@ -1,4 +1,4 @@
-"""Candidates that are probably of the anchor's class, by their similarity to other views of its sample (FNC)."""
+"""Candidates that probably belong to the anchor's class, judged by similarity to other views of its sample (FNC)."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _BLOCK = 2**24  # scores computed at a time
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FalseNegatives(Choice):
-    """Leave out the candidates found for each anchor. Their number varies, but the shape of `columns` does not."""
+    """Leaves out the false negatives found for each anchor. Their number varies, but the shape of `columns` does not."""
 
-    columns: Tensor  # (n, top): numbers of pool rows; `candidates` in places that are not used
+    columns: Tensor  # (n, top): indices of pool rows; unused entries hold `candidates`
     candidates: int
     may_leave_none = True
 
     @property
     def are_found(self) -> Tensor:
-        """Which places of `columns` are used, (n, top)."""
+        """Which entries of `columns` are used, (n, top)."""
         return self.columns < self.candidates
 
     def similarities(self, pairs: AnyPairs) -> Tensor:
-        """Return the similarities of the anchors to the rows of `columns`, (n, top); unused places are arbitrary."""
+        """Return the anchors' similarities to the rows in `columns`, (n, top); values at unused entries are arbitrary."""
         rows = self.columns.clamp(max=self.candidates - 1)
         if isinstance(pairs, Similarities):
             return pairs.negative.gather(1, rows)
@@ -43,7 +43,7 @@ class FalseNegatives(Choice):
     def __call__(self, block: Block) -> Block:
         """Return the block with fewer negatives."""
         columns = self.columns[block.rows]
-        # One column more than there are candidates, into which unused places are written.
+        # One extra column, into which unused entries are written.
         drop = columns.new_zeros((len(columns), self.candidates + 1), dtype=torch.bool).scatter_(1, columns, True)
         drop = drop[:, : self.candidates][:, block.pool]
         return block.without(drop if block.columns is None else drop.gather(1, block.columns))
@@ -58,11 +58,11 @@ class FalseNegatives(Choice):
 
 @torch.no_grad()
 def find_false_negatives(pairs: AnyPairs, support: Tensor | None, *, top: int, threshold: float) -> FalseNegatives:
-    """Return the `top` candidates of another sample with the highest scores, as far as these exceed `threshold`.
+    """Return each anchor's `top` candidates from other samples with the highest scores, if these exceed `threshold`.
 
-    The score of a candidate is the greatest of its cosines to the sample's views in `support` (S, m, d), or to the
-    anchors of the sample if that is None. All anchors of a sample have the same false negatives, if they have the same
-    candidates. Among equal scores, `torch.topk` decides.
+    The score of a candidate is its highest cosine similarity to the sample's views in `support` (S, m, d), or to the
+    sample's anchors if `support` is None. All anchors of a sample have the same false negatives, provided that they have
+    the same candidates. `torch.topk` breaks ties.
     """
     views = None if support is None else _support_rows(pairs, support)
     finder = _Finder(pairs, views, top, threshold)
@@ -92,7 +92,7 @@ class _Finder:
         return gather(self._of_samples(own, anchors.start, candidates), group=pairs.group).repeat(count, 1)
 
     def _of_samples(self, samples: slice, first_anchor: int, candidates: slice) -> Tensor:
-        """Return the pool rows found for some samples, (samples, top); `first_anchor` is that of sample 0."""
+        """Return the pool rows found for some samples, (samples, top); `first_anchor` is the first anchor of sample 0."""
         blocks = _blocks(samples, candidates.stop - candidates.start)
         return torch.cat([self._of_block(rows, first_anchor, candidates) for rows in blocks])
 
@@ -106,7 +106,7 @@ class _Finder:
         return pad(rows, (0, self.top - rows.shape[1]), value=unused)
 
     def _scores(self, samples: slice, candidates: slice) -> Tensor:
-        """Return the scores of candidates for some samples, (b, c), as a tensor of its own."""
+        """Return the scores of candidates for some samples, (b, c), as a new tensor."""
         pairs = self.pairs
         if self.support is None and isinstance(pairs, Similarities):
             each: Tensor = pairs.negative.unflatten(0, (pairs.view_count, self.samples))
@@ -117,14 +117,14 @@ class _Finder:
             assert isinstance(pairs, Pairs)
             views = pairs.anchor.unflatten(0, (pairs.view_count, self.samples))
         pool = pairs.pool[candidates].T
-        # View by view, so that a block takes the memory of two matrices and not of S.
+        # View by view, so that a block takes the memory of two matrices instead of S.
         score = matmul(views[0, samples], pool)
         for view in views[1:]:
             torch.maximum(score, matmul(view[samples], pool), out=score)
         return score
 
     def _own_rows(self, anchors: slice, candidates: slice) -> Tensor:
-        """Return which candidates are of the anchor's own sample, (b, c)."""
+        """Return which candidates belong to the anchor's own sample, (b, c)."""
         pairs = self.pairs
         if isinstance(pairs, Similarities):
             if pairs.same_id is None:
@@ -138,7 +138,7 @@ def _support_rows(pairs: AnyPairs, support: Tensor) -> Tensor:
     check_embeddings("support", support, 3, shapes={3: "(S, m, d)"})
     if pairs.pool is None:
         raise ValueError(
-            "support: similarity values have no rows to compare it with; "
+            "support: pairs made from similarity values have no rows to compare with `support`; "
             "expected None, or the result of two_views, views, cross, queue or bank"
         )
     samples = pairs.shape[0] // pairs.view_count

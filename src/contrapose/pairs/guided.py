@@ -1,4 +1,4 @@
-"""A choice of negatives by another model: false negatives that it recognises are left out (GISTEmbed)."""
+"""A choice of negatives that leaves out false negatives recognised by another model (GISTEmbed)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from contrapose.validate import check_number
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Guided(Choice):
-    """Leave out candidates that the guide finds more similar to the anchor than a threshold of the anchor's own."""
+    """Leaves out candidates whose similarity to the anchor, according to the guide, exceeds the anchor's threshold."""
 
     anchor: Tensor  # (n, d): the guide's embeddings, without gradient
     pool: Tensor  # (m, d)
     threshold: Tensor  # (n,)
-    name: str  # for messages
+    name: str  # for error messages
     may_leave_none = True
 
     @torch.no_grad()
     def __call__(self, block: Block) -> Block:
         """Return the block with fewer negatives."""
-        # Only this block of the guide's similarities is in memory at a time, like the block itself.
+        # Like the block itself, only this block of the guide's similarities is in memory at a time.
         similarity = matmul(self.anchor[block.rows], self.pool[block.pool].T)
         if block.columns is not None:
             similarity = similarity.gather(1, block.columns)
@@ -52,9 +52,9 @@ class Guided(Choice):
 def guided(guide: Pairs, *, margin: float = 0.0, relative: bool = False) -> Guided:
     """Leave out negatives that a guide, another model, finds too similar to the anchor: likely false negatives (GISTEmbed).
 
-    `guide` are pairs made by the same function from the guide's embeddings of the same samples; no gradient reaches
-    them. A negative is left out if the guide's similarity exceeds g⁺ - `margin` or, if `relative`, g⁺ - `margin` · |g⁺|;
-    g⁺ is the guide's similarity of the anchor and its positive, the most similar one if there are several.
+    `guide` holds pairs made by the same function from the guide's embeddings of the same samples, without gradient. A
+    negative is left out if the guide's similarity exceeds g⁺ - `margin` or, if `relative`, g⁺ - `margin` · |g⁺|, where g⁺
+    is the guide's similarity between the anchor and its positive (the most similar positive if there are several).
 
         nt_xent(two_views(z1, z2), negatives=guided(two_views(g1, g2), margin=0.1))
 
@@ -63,7 +63,7 @@ def guided(guide: Pairs, *, margin: float = 0.0, relative: bool = False) -> Guid
 
     guide      pairs of the guide's embeddings
     margin     how much less similar than the positive a negative must be
-    relative   whether the margin is a share of |g⁺|
+    relative   whether the margin is a fraction of |g⁺|
     """
     if not isinstance(guide, Pairs):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Which sample, and which view of it, a row of embeddings is."""
+"""The sample id and the view of each row of embeddings."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from contrapose.validate import check_index, check_values
 def sample_ids(
     ids: Tensor | None, m: int, device: torch.device, *, times: int = 1, allow_single: bool = False
 ) -> Tensor:
-    """Return the given ids, checked, or 0…m-1, repeated `times` times. Unless `allow_single`, two different ids are required."""
+    """Return the checked ids, by default 0…m-1, repeated `times` times; two different ids are required unless `allow_single`."""
     if ids is None:
         if m < 2 and not allow_single:
             raise ValueError("one image in the batch has no negatives: expected at least two images")
-        # A tensor created during graph capture has no values yet, and a traced one never has any: neither may be cached.
+        # A tensor created during graph capture has no values yet, and a traced tensor never has any: neither may be cached.
         uncached = torch.compiler.is_compiling() or is_in_torch_dispatch_mode()
         uncached = uncached or (device.type == "cuda" and torch.cuda.is_current_stream_capturing())
         return _sequence(m, times, device) if uncached else _cached_sequence(m, times, device)
@@ -32,7 +32,7 @@ def sample_ids(
 
 
 def stored_ids(count: int, sample: Tensor) -> Tensor:
-    """Return `count` times an id that no sample has, for rows that are negatives of every anchor."""
+    """Return an id that no sample has, repeated `count` times, for rows that are negatives of every anchor."""
     return sample.new_full((count,), torch.iinfo(sample.dtype).min)
 
 
@@ -52,9 +52,9 @@ def _cached_sequence(m: int, times: int, device: torch.device) -> Tensor:
 def views_in_order(
     views: int, samples: int, device: torch.device, *, stored: int = 0, pool_views: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the view of each anchor, ordered view by view, and of each pool row.
+    """Return the view of each anchor, ordered view by view, and the view of each pool row.
 
-    The pool is made of stored rows and of the first `pool_views` views of the samples; default: all.
+    The pool consists of stored rows and the samples' first `pool_views` views; default: all views.
     """
     anchors = torch.arange(views, device=device).repeat_interleave(samples)
     in_batch = anchors if pool_views is None else anchors[: pool_views * samples]

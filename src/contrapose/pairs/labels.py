@@ -1,4 +1,4 @@
-"""Labels of anchors and candidates, and the choice of candidates by them."""
+"""Labels of anchors and candidates, and the choice of candidates by label."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from contrapose.pairs.pairs import AnyPairs
 from contrapose.reduce import Block, group_counts
 from contrapose.validate import check_values
 
-UNLABELLED = -1  # any negative label: such a sample shares its label with none
+UNLABELLED = -1  # any label below 0: such a sample shares its label with no other
 _UNLABELLED_ANCHOR = -2  # differs from UNLABELLED, so that comparing labels never matches two unlabelled samples
 
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """Labels of the anchors and of the pool, which are equal only if both are known and the same."""
+    """Labels of the anchors and of the pool; two labels match only if both are known and equal."""
 
     anchor: Tensor  # (n,) int64
     pool: Tensor  # (m,)
-    same_label_count: Tensor  # (n,): candidates of other samples with the anchor's label
+    same_label_count: Tensor  # (n,): number of candidates from other samples with the anchor's label
 
     def same(self) -> LabelChoice:
         """Keep the candidates of other samples with the anchor's label."""
         return LabelChoice(self, True)
 
     def other(self) -> LabelChoice:
-        """Keep the candidates with another label, or with none."""
+        """Keep the candidates with another label, or without a label."""
         return LabelChoice(self, False)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LabelChoice(Choice):
-    """Keep the rows with the anchor's label, or the others."""
+    """Keeps the rows with the anchor's label, or all other rows."""
 
     labels: Labels
     keeps_same: bool
@@ -56,10 +56,10 @@ class LabelChoice(Choice):
 
 
 def match_labels(pairs: AnyPairs, labels: Tensor, stored_labels: Tensor | None) -> Labels:
-    """Return the label of each anchor and candidate: a candidate of the batch has that of the anchor with its sample id.
+    """Return the label of each anchor and candidate: a candidate in the batch has the label of the anchors with its sample id.
 
-    `labels` are (samples,) or (n,); `stored_labels` (stored,) are those of a queue's or a bank's rows. Rows of a queue
-    may be without labels.
+    `labels` are (samples,) or (n,); `stored_labels` (stored,) are the labels of a queue's or a bank's rows. Queue rows
+    may be unlabelled.
     """
     if pairs.anchor_id is None or pairs.pool_id is None:
         raise ValueError(
@@ -90,7 +90,7 @@ def match_labels(pairs: AnyPairs, labels: Tensor, stored_labels: Tensor | None) 
 
 
 def _lookup(ids: Tensor, labels: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the labels of the samples `wanted`, UNLABELLED for those that are not in `ids`, and which of them are."""
+    """Return the labels of the samples `wanted` (UNLABELLED if not in `ids`), and which of these samples are in `ids`."""
     # By binary search: comparing all pairs of ids would store an n × m matrix.
     ordered, order = ids.sort(stable=True)
     position = torch.searchsorted(ordered, wanted.contiguous()).clamp(max=len(ids) - 1)
@@ -103,10 +103,10 @@ def _stored(pairs: AnyPairs, stored_labels: Tensor | None, from_batch: Tensor) -
     assert pairs.pool_id is not None
     if stored_labels is not None:
         if not pairs.stored:
-            raise ValueError("stored_labels: expected None, since these pairs have no rows of a queue or a bank")
+            raise ValueError("stored_labels: expected None, since these pairs have no rows from a queue or a bank")
         _check("stored_labels", stored_labels, pairs.stored)
         return stored_labels.to(pairs.pool_id.device).long()
-    # Rows of a queue have ids that no sample has. Rows of a bank are samples, and without labels all of those outside the batch
+    # Queue rows have an id that no sample has. Bank rows are samples, and without labels all bank rows outside the batch
     # would be negatives.
     check_values(
         pairs.pool_id[: pairs.stored] < 0,

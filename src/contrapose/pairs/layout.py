@@ -12,15 +12,15 @@ from contrapose.reduce.matrix_blocks import Runs
 class Layout:
     """Views, stored rows, and which rows are compared with each other. Anchors are ordered view by view."""
 
-    view_count: int = 1  # number of views the anchors are laid out in: n = view_count · samples
-    global_views: int = (
-        0  # multi-crop: number of global crops, the first views, which alone have keys; 0: no multi-crop
-    )
+    view_count: int = 1  # number of views in which the anchors are laid out: n = view_count · samples
+    global_views: int = 0  # multi-crop: number of global crops, which come first; only they have keys; 0: no multi-crop
     between_views_only: bool = False  # whether no row of an anchor's own view is its negative, as in `cross`
-    stored: int = 0  # number of candidates, the first ones, that come from a queue or a bank
-    has_keys: bool = False  # whether there are keys of the batch beside stored rows, as `queue(…, keys=True)` has
+    stored: int = 0  # number of candidates from a queue or a bank, which come first
+    has_keys: bool = (
+        False  # whether the pool has keys from the batch besides stored rows, as with `queue(…, keys=True)`
+    )
     detached: bool = False  # whether positives, and stored rows or keys, carry no gradient
-    similarity: str = "cosine"  # what is compared: cosine, dot or neg_euclid; only the first is within [-1, 1]
+    similarity: str = "cosine"  # the similarity: cosine, dot or neg_euclid; only cosine is within [-1, 1]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -29,12 +29,12 @@ class Layout:
 
     @property
     def has_views(self) -> bool:
-        """Whether the pool is the batch itself, in several views, each compared with itself and the others."""
+        """Whether the pool is the batch itself in several views, where each view is compared with itself and the others."""
         return self.view_count > 1 and not self.stored and not self.between_views_only
 
     @property
     def key_views(self) -> int:
-        """Number of views that the keys, or other positives, come from."""
+        """Number of views from which the keys, or other positives, come."""
         return self.global_views or self.view_count
 
     @property
@@ -44,7 +44,7 @@ class Layout:
 
     @property
     def candidate_runs(self) -> Runs:
-        """(anchors, candidates) that are compared: all with all, or each of two sides with the other."""
+        """The (anchors, candidates) that are compared: all with all, or each of two sides with the other."""
         (n, m), half = self.shape, self.shape[0] // 2
         if not self.is_symmetric:
             return [(slice(0, n), slice(0, m))]

@@ -2,12 +2,12 @@
 
 Every pool row of another sample is a negative. A choice keeps some of them; several choices apply in order:
 
-    negatives=None                              all of them
+    negatives=None                              all negatives
     negatives=other_views()                     CLIP, SimCSE, MoCo v3: only rows of other views
-    negatives=same_view()                       align-uniform, CACR as printed: only rows of the anchor's view
+    negatives=same_view()                       align-uniform, CACR's paper: only rows of the anchor's view
     negatives=hardest(4095)                     Wang & Liu, Eq. 9: each anchor's most similar negatives
-    negatives=(other_views(), hardest(0.1))     the hardest tenth of those in other views
-    negatives=guided(two_views(g1, g2))         GISTEmbed: without those that another model finds too similar
+    negatives=(other_views(), hardest(0.1))     the hardest tenth of the negatives in other views
+    negatives=guided(two_views(g1, g2))         GISTEmbed: without negatives that another model finds too similar
 
 Rows of a queue or a bank belong to no view, so both view choices keep them.
 """
@@ -25,13 +25,13 @@ from torch import Tensor
 from contrapose.reduce import Block
 from contrapose.validate import check_number, check_values, values_may_be_read
 
-STORED = -1  # view id of the rows of a queue or a bank
+STORED = -1  # view id of rows in a queue or a bank
 
 
 class Choice(ABC):
     """Keeps some of a block's negatives; subclass it for a choice of your own."""
 
-    may_leave_none = False  # whether an anchor may be left without negatives: no error if the loss is defined then
+    may_leave_none = False  # whether an anchor may be left without negatives: no error if the loss is still defined
 
     @abstractmethod
     def __call__(self, block: Block) -> Block:
@@ -80,7 +80,7 @@ def steps(negatives: Negatives) -> tuple[Choice, ...]:
 
 @dataclass(frozen=True, repr=False)
 class ViewChoice(Choice):
-    """Keep the rows of the anchor's own view, or of the others."""
+    """Keeps the rows of the anchor's own view, or the rows of all other views."""
 
     same: bool
 
@@ -98,7 +98,7 @@ class ViewChoice(Choice):
 
 @dataclass(frozen=True, repr=False)
 class OriginChoice(Choice):
-    """Keep the rows of a queue or bank, or those of the batch."""
+    """Keeps the rows from a queue or bank, or the rows from the batch."""
 
     stored: bool
 
@@ -106,7 +106,7 @@ class OriginChoice(Choice):
         """Return the block with fewer negatives."""
         if block.pool_view is None:
             raise ValueError(
-                f"negatives: {self!r} needs to know which rows are stored, which pairs made from similarity values do not tell"
+                f"negatives: {self!r} needs to know which rows are stored, but pairs made from similarity values do not record it"
             )
         return block.without((block.pool_view != STORED) if self.stored else (block.pool_view == STORED))
 
@@ -116,7 +116,7 @@ class OriginChoice(Choice):
 
 @dataclass(frozen=True, repr=False)
 class Hardest(Choice):
-    """Keep each anchor's most similar negatives: `k` of them, or a fraction."""
+    """Keeps each anchor's most similar negatives: `k` of them, or a fraction."""
 
     k: int | None = None
     fraction: float | None = None
@@ -125,7 +125,7 @@ class Hardest(Choice):
         """Return a block with k columns per anchor, in descending order of similarity."""
         candidates = block.similarity.shape[1]
         kept = self.kept_count(block.count(), candidates)
-        # topk needs one k for all rows: the most that any anchor can keep. Anchors that keep fewer drop the rest.
+        # topk needs one k for all rows: the largest number that any anchor keeps. Anchors that keep fewer drop the rest.
         k = self.k if self.k is not None else _ceil(self.fraction or 0.0, candidates)
         # The choice itself carries no gradient; the chosen similarities do.
         ranked = block.fill(block.similarity.detach().clone(), -torch.inf).topk(k, dim=1)
@@ -134,19 +134,19 @@ class Hardest(Choice):
         if self.k is None:
             drop = torch.arange(k, device=similarity.device) >= kept[:, None]
         elif not values_may_be_read(ranked.values):
-            # The check for k negatives was skipped, so that the k may include entries that are not negatives.
+            # The check for k negatives was skipped, so the k entries may include some that are not negatives.
             drop = ranked.values == -torch.inf
         columns = ranked.indices if block.columns is None else block.columns.gather(1, ranked.indices)
         pool_view = _views_of_columns(block, ranked.indices)
         return replace(block, similarity=similarity, drop=drop, pool_view=pool_view, columns=columns)
 
     def kept_count(self, count: Tensor, candidates: int) -> Tensor:
-        """Return the number of negatives kept per anchor, (b,), from the number it has, `count` (b,)."""
+        """Return the number of negatives that each anchor keeps, (b,), out of the `count` (b,) that it has."""
         if self.k is None:
             # In float64: 0.72 · 75 is above 54 in float32, and its ceiling 55. The tolerance is that of `_ceil`.
             return torch.ceil(count.double() * (self.fraction or 0.0) - 1e-6).clamp(min=1).minimum(count)
         if self.k > candidates:
-            raise ValueError(f"negatives: hardest(k={self.k}) asks for more than the {candidates} rows of the pool")
+            raise ValueError(f"negatives: hardest(k={self.k}) asks for more than the {candidates} rows in the pool")
         check_values(
             count >= self.k,
             lambda: (
@@ -172,35 +172,35 @@ def _views_of_columns(block: Block, indices: Tensor) -> Tensor | None:
 
 
 def other_views() -> ViewChoice:
-    """Keep only rows of other views than the anchor's (the `cross` set of CLIP, SimCSE and MoCo v3)."""
+    """Keep only rows from views other than the anchor's (the cross-view negatives of CLIP, SimCSE and MoCo v3)."""
     return ViewChoice(same=False)
 
 
 def same_view() -> ViewChoice:
-    """Keep only rows of the anchor's own view (align-uniform, CACR as printed)."""
+    """Keep only rows from the anchor's own view (align-uniform, CACR's paper)."""
     return ViewChoice(same=True)
 
 
 def stored_rows() -> OriginChoice:
-    """Keep only rows of a queue or a bank."""
+    """Keep only rows from a queue or a bank."""
     return OriginChoice(stored=True)
 
 
 def batch_rows() -> OriginChoice:
-    """Keep only rows of the batch itself."""
+    """Keep only rows from the batch itself."""
     return OriginChoice(stored=False)
 
 
 def hardest(k: int | float | None = None, *, fraction: float | None = None) -> Hardest:
     """Keep each anchor's k most similar negatives, or a fraction α of its n negatives, ⌈αn⌉ (Wang & Liu, Eq. 8-9).
 
-    The positive is not one of the k. (The authors' code takes the k + 1 most similar rows, positive included: the same
-    if the positive is one of these.) The count is exact: of negatives that tie at the threshold, only as many are kept
-    as make up k. GPU kernels keep all ties (within 1e-6) with weights that add up to that number, which gives the same
-    loss. `hardest(0.1)` is `hardest(fraction=0.1)`.
+    The positive is not one of the k. (The authors' code takes the k + 1 most similar rows including the positive, which is
+    the same if the positive is one of those rows.) The count is exact: of the negatives that tie at the threshold, only
+    enough to reach k are kept. GPU kernels keep all ties (within 1e-6) with weights that add up to the same count, which
+    gives the same loss. `hardest(0.1)` is `hardest(fraction=0.1)`.
 
     k          number of negatives to keep; a number below 1 is a fraction
-    fraction   α, the fraction to keep, in place of k
+    fraction   α, the fraction to keep, instead of k
 
     >>> hardest(4095)
     hardest(4095)

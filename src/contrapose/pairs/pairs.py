@@ -1,4 +1,4 @@
-"""`Pairs`: anchors, their positives and a pool of candidates. Losses take it; `pairs.build` makes it."""
+"""`Pairs`: anchors, their positives and a pool of candidates. Losses take `Pairs`; `pairs.build` makes them."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ class Pairs(Layout):
 
     Rows are unit vectors unless `similarity` says otherwise.
 
-    Made by the functions of `contrapose.pairs`, which check and normalise. Exactly one of `positive_rows` and
-    `positive_similarity` is given. (`cross` with several directions has anchors made of two unit
-    vectors; its pool rows are zero in one half, so that products are still similarities.)
+    The functions in `contrapose.pairs` make `Pairs`, after checking and normalising the input. Exactly one of
+    `positive_rows` and `positive_similarity` is given. With several directions, `cross` makes each anchor from two unit
+    vectors; its pool rows are zero in one half, so that products are still similarities.
     """
 
     anchor: Tensor  # (n, d)
     pool: Tensor  # (m, d)
-    anchor_id: Tensor  # (n,) sample ids; both may be shared with other pairs and must not be written to
+    anchor_id: (
+        Tensor  # (n,) sample ids; these ids and `pool_sample` may be shared with other pairs and must not be written to
+    )
     pool_id: Tensor  # (m,)
     view_ids: Callable[[], tuple[Tensor, Tensor]]  # (n,) and (m,): views of anchors and pool, computed on demand
-    # (n, k, d): the positives; if an anchor is made of two vectors, as wide as the first, which they are compared with
+    # (n, k, d): the positives; if an anchor is made of two vectors, positives are compared with the first
     positive_rows: Tensor | None = None
     positive_similarity: Tensor | None = None  # (n, k): similarities to the same sample's anchors in the views after it
-    kernel_inputs: KernelInputs = field(
-        default_factory=KernelInputs
-    )  # what is known about anchors and pool, for kernels
+    kernel_inputs: KernelInputs = field(default_factory=KernelInputs)  # properties of anchors and pool that kernels use
     is_sharded: bool = False  # whether each process reduces a part of the anchors; see `sharded`
     group: Group = None  # the processes that share the anchors; None for all
 
@@ -71,7 +71,7 @@ class Pairs(Layout):
 
     @cached_property
     def pool_view(self) -> Tensor:
-        """(m,); STORED for rows of a queue or a bank."""
+        """View of each pool row, (m,); STORED for rows in a queue or a bank."""
         return self.view_ids()[1]
 
     @property
@@ -97,13 +97,13 @@ class Pairs(Layout):
         return products(*self._compared_rows())
 
     def positive_distances(self) -> Tensor:
-        """Return ‖z - z⁺‖² of unit vectors, (n, k), as exact as their difference: 2 - 2s cancels where they nearly coincide."""
+        """Return ‖z - z⁺‖² of unit vectors, (n, k), from their difference: 2 - 2s would cancel if they nearly coincide."""
         if self.positive_similarity is not None:
             return squared_view_distances(self.anchor.view(self.view_count, -1, self.anchor.shape[1]))
         return squared_distances(*self._compared_rows())
 
     def _compared_rows(self) -> tuple[Tensor, Tensor]:
-        """Return the part of the anchors that positives are compared with, (n, d), and the positives, (n, k, d)."""
+        """Return the part of the anchors with which positives are compared, (n, d), and the positives, (n, k, d)."""
         assert self.positive_rows is not None
         return self.anchor[:, : self.positive_rows.shape[2]], self.positive_rows
 
@@ -126,7 +126,7 @@ class Pairs(Layout):
         return tuple(gather(value, group=self.group) for value in values)
 
     def sum(self, statistic: SoftplusSum, *, negatives: Negatives = None) -> Tensor:
-        """Return the sum of a statistic over all anchors, a scalar. On a GPU it costs a pass less than `reduce`."""
+        """Return the sum of a statistic over all anchors, a scalar. On a GPU this takes one pass less than `reduce`."""
         chosen = self._choices(negatives)
         if not self.is_sharded:
             return sum_rows(self._source(chosen, may_be_empty=False), statistic)
@@ -138,7 +138,7 @@ class Pairs(Layout):
     def mean_cross_entropy(self, logit: Logit, *, negatives: Negatives = None) -> Tensor | None:
         """Return the mean over anchors of -log e^{φ(s⁺)} / (e^{φ(s⁺)} + Σ_k e^{φ(s_k)}) as one node of the graph.
 
-        None if these pairs or this device have no kernel for it; use `reduce` then.
+        Return None if there is no kernel for these pairs or this device; use `reduce` in that case.
         """
         if self.is_sharded or self.positive_similarity is None:
             return None
@@ -153,9 +153,9 @@ class Pairs(Layout):
         return sigmoid_loss_of_views(source, self.positive_similarity, logit, bias)
 
     def _source(self, chosen: tuple[Choice, ...], may_be_empty: bool, *, share: slice | None = None) -> _Rows:
-        """Return these pairs, or the `share` of their anchors, as `reduce` reads them."""
+        """Return these pairs, or a `share` of their anchors, in the form that `reduce` reads."""
         pairs = self if share is None else self._slice_anchors(share)
-        # One view against one other is a smaller matrix; with more than two other views it would be several.
+        # Comparing one view with one other needs a smaller matrix; with more views, it would take several matrices.
         in_views = self.has_views or self.is_symmetric
         # Local crops have no rows of their own view in the pool.
         in_views = in_views and not self.global_views
@@ -165,11 +165,11 @@ class Pairs(Layout):
         return _Rows(pairs, chosen, may_be_empty)
 
     def _share_source(self, own: slice, chosen: tuple[Choice, ...], may_be_empty: bool) -> _Rows:
-        """Return a process's share of the anchors as `reduce` reads them."""
+        """Return a process's share of the anchors in the form that `reduce` reads."""
         return self._source(tuple(choice.for_rows(own) for choice in chosen), may_be_empty, share=own)
 
     def _choices(self, negatives: Negatives) -> tuple[Choice, ...]:
-        """Return all choices to apply, checked, those that belong to these pairs first."""
+        """Check and return all choices to apply, starting with those that belong to these pairs."""
         chosen = steps(negatives)
         for choice in chosen:
             choice.check_shape(*self.shape)
@@ -180,11 +180,11 @@ class Pairs(Layout):
         return (other_views(), *rest) if self.is_symmetric else rest
 
     def sharded(self, group: Group = None) -> Pairs:
-        """Return the same pairs, made of gathered embeddings, with the work divided between processes.
+        """Return the same pairs, made from gathered embeddings, with the work divided between processes.
 
-        Each process reduces its part of the anchors, and the statistics, a few numbers per anchor, are exchanged. Values and,
-        after DistributedDataParallel, gradients are those of one process. A learned temperature must be under
-        DistributedDataParallel as well. `group` is that of `gather`.
+        Each process reduces its share of the anchors, and the statistics, a few numbers per anchor, are exchanged. Values and,
+        with DistributedDataParallel, gradients are the same as on one process. A learned temperature must be wrapped in
+        DistributedDataParallel as well. `group` has the same meaning as in `gather`.
 
             loss = nt_xent(two_views(gather(z1), gather(z2)).sharded(), temperature=0.5)
         """
@@ -194,7 +194,9 @@ class Pairs(Layout):
         return replace(
             self,
             anchor=self.anchor[rows],
-            positive_rows=self.anchor[rows, None],  # never read: the positives are computed from the unsharded pairs
+            positive_rows=self.anchor[
+                rows, None
+            ],  # never read, since the positives are computed from the unsharded pairs
             positive_similarity=None,
             anchor_id=self.anchor_id[rows],
             kernel_inputs=KernelInputs(self.kernel_inputs.half_precision),
@@ -203,7 +205,7 @@ class Pairs(Layout):
         )
 
     def similarities(self) -> Similarities:
-        """Return the same comparison as values, (n, k) and (n, m), without gradient to the embeddings."""
+        """Return the same pairs as similarity values, (n, k) and (n, m), without gradient to the embeddings."""
         no_negative = self.anchor_id[:, None] == self.pool_id
         if self.is_symmetric:
             no_negative |= self.anchor_view[:, None] == self.pool_view
@@ -256,16 +258,16 @@ AnyPairs = Pairs | Similarities
 
 
 def other_views_of(z: Tensor) -> Tensor:
-    """(V, m, d) -> (V · m, V - 1, d): for each row, the same sample's rows in the views after it, cyclically."""
+    """Map (V, m, d) to (V · m, V - 1, d): for each row, the same sample's rows in the following views, cyclically."""
     return torch.stack([z.roll(-step, 0) for step in range(1, len(z))], dim=2).flatten(0, 1)
 
 
 def keys_of_others(keys: Tensor, views: int) -> Tensor:
-    """(W, m, d) -> (views · m, k, d): for each row of `views` views, the same sample's keys of the other views.
+    """Map (W, m, d) to (views · m, k, d): for each row of `views` views, the same sample's keys from the other views.
 
-    With keys of two global crops and more views, a local crop has both as positives. A global crop has one, which is repeated
-    so that all anchors have two. That changes no mean over positives, and no mean weighted by a softmax of them; an objective
-    that adds up positives leaves out those of `repeated_positives`.
+    With keys of two global crops and more than two views, a local crop has both keys as positives. A global crop has one
+    positive, which is repeated so that all anchors have two. The repetition changes neither a mean over positives nor a
+    softmax-weighted mean; an objective that sums over positives must leave out `repeated_positives`.
     """
     others = other_views_of(keys)
     if len(keys) == views:
@@ -284,7 +286,7 @@ def repeated_positives(pairs: AnyPairs, device: torch.device) -> Tensor | None:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Pairs with a choice of negatives, as `reduce` reads them."""
+    """Pairs with a choice of negatives, in the form that `reduce` reads."""
 
     pairs: Pairs
     negatives: tuple[Choice, ...]
@@ -309,7 +311,7 @@ class _Rows:
     @cached_property  # cached: read several times in each step
     def selection(self) -> Selection | None:
         hardest = self.negatives[0] if len(self.negatives) == 1 else None
-        # Kernels can pick by id and by rank, of similarities within [-1, 1]. Any other choice needs the block.
+        # Kernels can select negatives by id and by rank of similarities within [-1, 1]. Any other choice needs the block.
         if (self.negatives and not isinstance(hardest, Hardest)) or self.pairs.similarity != "cosine":
             return None
         spans, pool, of = self.spans, self.pool.shape[0], None
@@ -336,10 +338,10 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _RowsViewByView(_Rows):
-    """Each view is compared with itself only, or with the other only: the rest of the matrix is not computed."""
+    """Pairs in which each view is compared only with itself, or only with the other; the rest of the matrix is skipped."""
 
     same: bool
-    samples: int  # anchors of a view
+    samples: int  # number of anchors per view
     first: int = 0  # index of the first of these anchors among all anchors
 
     @property
@@ -352,6 +354,6 @@ class _RowsViewByView(_Rows):
     def candidates(self, rows: slice) -> slice:
         own = (self.first + rows.start) // self.samples
         view = own if self.same else 1 - own
-        # With two sides, explicit negatives follow the second one and belong to it.
+        # With two sides, explicit negatives follow the second side and belong to it.
         is_last = not self.same and view == 1
         return slice(view * self.samples, len(self.pool) if is_last else (view + 1) * self.samples)

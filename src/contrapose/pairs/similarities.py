@@ -1,4 +1,4 @@
-"""`Similarities`: the comparison of `Pairs` as similarity values, for gradients with respect to them."""
+"""`Similarities`: similarity values instead of `Pairs`, for gradients with respect to similarities."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from contrapose.reduce import Block, KernelInputs, Statistic, reduce_rows
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Similarities(Layout):
-    """Similarities of n anchors to their k positives and m candidates, with what is known about the candidates."""
+    """Similarities of n anchors to their k positives and m candidates, with any known ids and views of the candidates."""
 
     positive: Tensor  # (n, k)
     negative: Tensor  # (n, m)
-    same_id: Tensor | None = None  # (n, m) bool: true where a candidate is not a negative; None if all are
+    same_id: Tensor | None = (
+        None  # (n, m) bool: true where a candidate is not a negative; None if all candidates are negatives
+    )
     anchor_id: Tensor | None = None  # (n,)
     pool_id: Tensor | None = None  # (m,)
     pool: Tensor | None = None  # (m, d): the candidates, if they are known, without gradient
@@ -65,8 +67,8 @@ class Similarities(Layout):
             for w in range(self.key_views):
                 if v != w:
                     rows, columns = slice(v * n, v * n + n), slice(w * m, w * m + m)
-                    # Positives are ordered by the number of views after the anchor's, cyclically; those of a local crop, which
-                    # is not one of these views, start with the first.
+                    # Positives are ordered by how many views they follow the anchor's view, cyclically. A local crop's
+                    # view has no keys, so its positives start with the first view.
                     pointer = (w - v) % self.key_views - 1 if v < self.key_views else w
                     yield (
                         v,
@@ -88,7 +90,7 @@ class Similarities(Layout):
 
 @dataclass(frozen=True)
 class _GivenRows:
-    """Similarities with a choice of negatives, as `reduce` reads them."""
+    """Similarities with a choice of negatives, in the form that `reduce` reads."""
 
     values: Similarities
     negatives: tuple[Choice, ...]
@@ -114,10 +116,10 @@ class _GivenRows:
 
 
 def from_similarities(pos: Tensor, neg: Tensor) -> Similarities:
-    """Compare by given similarity values: pos (n,) or (n, k), neg (n, m). For gradients with respect to similarities.
+    """Make pairs from similarity values, pos (n,) or (n, k) and neg (n, m), for gradients with respect to similarities.
 
     pos   similarities of n anchors to their positives, (n,) or (n, k)
-    neg   similarities to their negatives, (n, m)
+    neg   similarities of the anchors to their negatives, (n, m)
 
     >>> from contrapose.losses import nt_xent
     >>> s = torch.tensor([[0.5, 0.0, -0.5]], requires_grad=True)

@@ -12,7 +12,7 @@ from contrapose.reduce.hardware import is_half
 from contrapose.reduce.unit import units
 from contrapose.validate import check_choice
 
-# cosine: of unit vectors, between -1 and 1; dot: z · z' as it is; neg_euclid: -‖z - z'‖²
+# cosine: product of unit vectors, between -1 and 1; dot: z · z' without normalisation; neg_euclid: -‖z - z'‖²
 SIMILARITIES = ("cosine", "dot", "neg_euclid")
 
 
@@ -22,7 +22,7 @@ def comparable_rows(similarity: str, anchor: Tensor, pool: Tensor) -> tuple[Tens
     if similarity == "cosine":
         anchor, pool = units(anchor, pool)
         return anchor, pool
-    # Keyed by identity, so that a tensor passed twice stays one tensor, which the reductions recognise.
+    # Keyed by identity, so that the same tensor passed twice stays one tensor: reductions check for this.
     raw = {key: z.float() if is_half(z) else z for key, z in {id(z): z for z in (anchor, pool)}.items()}
     dtype = reduce(torch.promote_types, (z.dtype for z in raw.values()))
     raw = {key: z.to(dtype) for key, z in raw.items()}
@@ -32,7 +32,7 @@ def comparable_rows(similarity: str, anchor: Tensor, pool: Tensor) -> tuple[Tens
 
 def _distance_rows(anchor: Tensor, pool: Tensor) -> tuple[Tensor, Tensor]:
     """Return [√2 a, -‖a‖², 1] and [√2 b, 1, -‖b‖²], whose products are 2 a · b - ‖a‖² - ‖b‖² = -‖a - b‖²."""
-    # Distances do not depend on the origin. In the middle of the rows ‖a‖² is small, and so is what the sum cancels.
+    # Distances do not depend on the origin. With the origin at the rows' mean, ‖a‖² is small, and little is lost to cancellation.
     middle = pool.detach().flatten(0, -2).mean(0)
     anchor, pool = anchor - middle, pool - middle
     length, pool_length = (-z.square().sum(-1, keepdim=True) for z in (anchor, pool))

@@ -1,17 +1,17 @@
 """Statistics of each anchor's negatives, without the similarity matrix.
 
-Every objective is plain autograd on a few numbers per anchor: statistics of its similarities to its negatives. They are
-computed here by one of four engines, so that only a small part of the matrix exists at any time. Memory then grows with the
-number of embeddings and not with its square.
+Every objective is plain autograd on a few numbers per anchor: statistics of its similarities to its negatives. One of four
+engines computes these statistics, so that only a small part of the matrix exists at any time. Memory then grows with the
+number of embeddings instead of its square.
 
     blocks   on any device, every statistic, temperature and choice of negatives: blocks of rows
     cpu      on a CPU, the log-sum-exp of s / τ with τ a number: few passes over the matrix
     fused    on a GPU, widths up to 256: Triton kernels that keep a row's gradient in registers
     tiled    on a GPU, widths up to 2,048, and both directions of two sides: tiles, and matrix products for the gradient
 
-An engine is two plain functions (`engine`). Two autograd functions call them (`autograd`): statistics of rows, and the loss
-of two views in one node. `choose_engine` decides, and `chosen_engines` shows what it decided, and why. Two cases need no engine:
-plain autograd for similarity values and small matrices, and means, which come from sums of embeddings.
+An engine consists of two plain functions (`engine`). Two autograd functions call them (`autograd`): statistics of rows, and
+the loss of two views in one node. `choose_engine` chooses the engine, and `chosen_engines` shows the choices and the reasons.
+Two cases need no engine: similarity values and small matrices use plain autograd, and means come from sums of embeddings.
 """
 
 from contrapose.reduce.autograd import cross_entropy_of_views, reduce_rows, sigmoid_loss_of_views, sum_rows

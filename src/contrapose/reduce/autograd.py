@@ -41,7 +41,7 @@ class RowStatistics(torch.autograd.Function):
         pool: Tensor,
         *learned: Tensor | None,
     ) -> tuple[Tensor, ...]:
-        """Return the engine's statistics; `anchor`, `pool` and `learned` are there for autograd alone."""
+        """Return the engine's statistics; only autograd uses the arguments `anchor`, `pool` and `learned`."""
         _, _, _, wants_anchor, wants_pool, *wants_learned = ctx.needs_input_grad
         ctx.engine, ctx.request = engine, request
         ctx.needs = Needs(wants_anchor, wants_pool, any(wants_learned))
@@ -60,7 +60,7 @@ class RowStatistics(torch.autograd.Function):
 class LossOfViews(torch.autograd.Function):
     """The mean loss of two views: statistics of an engine and the positives of a head, in one node of the graph.
 
-    With a few thousand samples the GPU waits for the CPU, on which a node of the graph costs more than its arithmetic.
+    With a few thousand samples the GPU waits for the CPU, where the overhead of a graph node exceeds its arithmetic.
     """
 
     @staticmethod
@@ -68,7 +68,7 @@ class LossOfViews(torch.autograd.Function):
         ctx: Any, engine: AnyEngine, head: Head, request: Any, operands: Operands, anchor: Tensor, similarity: Tensor,
         scale: Number, bias: Number | None,
     ) -> Tensor:  # fmt: skip
-        """Return the loss; `similarity` (n, 1) are the products of the positives."""
+        """Return the loss; `similarity` (n, 1) holds the similarities to the positives."""
         *_, wants_anchor, _, wants_scale, wants_bias = ctx.needs_input_grad
         ctx.engine, ctx.head, ctx.request = engine, head, request
         ctx.needs = Needs(wants_anchor, wants_anchor, wants_scale or wants_bias)
@@ -102,7 +102,7 @@ class LossOfViews(torch.autograd.Function):
 def reduce_rows(source: Source, *statistics: Statistic) -> tuple[Tensor, ...]:
     """Return each statistic of each anchor's negatives, (n,) tensors with first derivatives."""
     if torch.compiler.is_compiling():
-        # Blocks and kernels are tuned already, and a compiler would unroll the loop over blocks.
+        # Not compiled: blocks and kernels are already tuned, and a compiler would unroll the loop over blocks.
         values: tuple[Tensor, ...] = torch.compiler.disable(_reduce_rows)(source, *statistics)
         return values
     return _reduce_rows(source, *statistics)
@@ -137,7 +137,7 @@ def _apply(
 def _in_kernels(
     source: Source, anchor: Tensor, pool: Tensor, statistics: tuple[Statistic, ...], choice: EngineChoice
 ) -> tuple[Tensor, ...]:
-    """Return statistics from kernels, in one pass for each exponent, or for two that share an exponential."""
+    """Return statistics from kernels, in one pass for each exponent, or for two exponents that share an exponential."""
     engine, operands, common = _kernel_inputs(source, anchor, pool, choice)
     distinct = list({id(group): group for group in choice.groups if group is not None}.values())
     if len(distinct) == 2 and share_exponential(*distinct):
@@ -167,7 +167,7 @@ def _in_kernels(
 def _kernel_inputs(
     source: Source, anchor: Tensor, pool: Tensor, choice: EngineChoice
 ) -> tuple[AnyEngine, Operands, dict[str, Any]]:
-    """Return the engine, its operands and what all its requests have in common; imported late, since it needs Triton."""
+    """Return the engine, its operands and what all its requests share; the engine is imported late, since it needs Triton."""
     engine, width = _kernel_engine(choice.name, anchor.shape[1])
     selection = cast(Selection, source.selection).contiguous()
     operands = kernel_operands(anchor, pool, choice.precision, source.kernel_inputs.bf16_anchor, width)
@@ -183,7 +183,7 @@ def _kernel_inputs(
 
 
 def _kernel_engine(name: str, d: int) -> tuple[AnyEngine, int]:
-    """Return an engine with kernels, and the width that its operands are padded to."""
+    """Return an engine with kernels, and the width to which its operands are padded."""
     if name == "tiled":
         from contrapose.reduce.tiled.engine import TILED
         from contrapose.reduce.tiled.launch import tile_width
@@ -195,9 +195,9 @@ def _kernel_engine(name: str, d: int) -> tuple[AnyEngine, int]:
 
 
 def cross_entropy_of_views(source: Source, similarity: Tensor, logit: Logit) -> Tensor | None:
-    """Return the mean cross-entropy of two views from one node of the graph; None if no engine has one for it.
+    """Return the mean cross-entropy of two views as one graph node; None if no engine can compute it this way.
 
-    similarity   products of the positives, (n, 1)
+    similarity   similarities to the positives, (n, 1)
     """
     choice = choose_one_node(source, similarity, logit, sigmoid=False)
     if choice is None:
@@ -220,7 +220,7 @@ def cross_entropy_of_views(source: Source, similarity: Tensor, logit: Logit) -> 
 
 
 def sigmoid_loss_of_views(source: Source, similarity: Tensor, logit: Logit, bias: Number) -> Tensor | None:
-    """Return the mean sigmoid loss of two views from one node of the graph; None if kernels do not apply."""
+    """Return the mean sigmoid loss of two views as one graph node; None if kernels do not apply."""
     choice = choose_one_node(source, similarity, logit, sigmoid=True)
     if choice is None:
         return None
@@ -257,7 +257,7 @@ def sum_rows(source: Source, statistic: SoftplusSum) -> Tensor:
 def _sigmoid_inputs(
     source: Source, anchor: Tensor, pool: Tensor, phi: Exponent, precision: str
 ) -> tuple[AnyEngine, Any, Operands]:
-    """Return engine, request and operands of a sigmoid loss; imported late, since it needs Triton."""
+    """Return engine, request and operands for a sigmoid loss; the engine is imported late, since it needs Triton."""
     from contrapose.reduce.tiled.launch import tile_width
     from contrapose.reduce.tiled.sigmoid import SIGMOID, SigmoidRequest
 

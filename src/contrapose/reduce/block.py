@@ -14,16 +14,16 @@ ALL = slice(None)
 
 @dataclass(frozen=True)
 class Block:
-    """Similarities of `b` anchors to `c` pool rows, with a mask of those that are not negatives."""
+    """Similarities of `b` anchors to `c` pool rows, with a mask of the pool rows that are not negatives."""
 
     rows: slice  # the anchors
     similarity: Tensor  # (b, c)
-    drop: Tensor | None  # (b, c) bool: true where a pool row is not a negative; None if all are
+    drop: Tensor | None  # (b, c) bool: true where a pool row is not a negative; None if all rows are negatives
     anchor_view: Tensor | None = None  # (b, 1)
-    pool_view: Tensor | None = None  # (1 or b, c); -1 for a row of a queue or a bank, which belongs to no view
+    pool_view: Tensor | None = None  # (1 or b, c); -1 for a row in a queue or a bank, which belongs to no view
     pool: slice = field(default_factory=lambda: ALL)  # the pool rows that the block covers
     columns: Tensor | None = (
-        None  # (b, c): indices into the pool rows, if each anchor has columns of its own; None: all, in order
+        None  # (b, c): indices into the pool rows, if each anchor has its own columns; None: all rows, in order
     )
 
     def without(self, drop: Tensor) -> Block:
@@ -52,16 +52,16 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """A choice of negatives simple enough for kernels: rows with another id and, optionally, the hardest of those."""
+    """A choice of negatives simple enough for kernels: rows with another id and, optionally, only the hardest of them."""
 
     anchor_id: Tensor  # (n,)
     pool_id: Tensor  # (m,)
-    runs: list[tuple[slice, slice]]  # (anchors, pool rows) that are compared; no anchor or pool row is in two of them
+    runs: list[tuple[slice, slice]]  # (anchors, pool rows) that are compared; no anchor or pool row occurs in two runs
     hardest: Callable[[Tensor], Tensor] | None = None  # number of negatives -> number of the hardest to keep, (n,) each
     id_period: int = 1  # the id of each row is its number modulo this; 1 if ids are not known to be so
 
     def id_numbers(self, rows: slice, columns: slice) -> tuple[int, int]:
-        """Return what kernels know about ids without reading them: the period, and how far the columns are ahead of the rows."""
+        """Return the period of the ids and the offset of columns from rows, so that kernels need not read the ids."""
         return self.id_period, (columns.start - rows.start) % self.id_period
 
     def contiguous(self) -> Selection:
@@ -85,17 +85,17 @@ class Selection:
 
 @dataclass(frozen=True, eq=False)
 class KernelInputs:
-    """What is known about embeddings, so that engines need not compute it again."""
+    """Known properties of embeddings, so that engines need not compute them again."""
 
     half_precision: bool = False  # whether they were in half precision before they were normalised
     bf16_anchor: Tensor | None = (
-        None  # (n, d): the anchors in bf16, if they are the pool too and have been rounded already
+        None  # (n, d): the anchors in bf16, if they are also the pool and have already been rounded
     )
     id_period: int = 1  # the id of each anchor and pool row is its number modulo this; 1 if ids are not known to be so
 
 
 class Source(Protocol):
-    """What `reduce_rows` reduces: pairs with a choice of negatives, or similarity values."""
+    """The input of `reduce_rows`: pairs with a choice of negatives, or similarity values."""
 
     @property
     def anchor(self) -> Tensor | None:
@@ -115,12 +115,12 @@ class Source(Protocol):
 
     @property
     def kernel_inputs(self) -> KernelInputs:
-        """What kernels know about the embeddings beside their values."""
+        """Properties of the embeddings that kernels use in addition to their values."""
 
     def similarity(self, rows: slice, *, bf16: bool = False) -> Tensor:
         """Return similarities (b, c) of some anchors of one run to its candidates; `bf16` rounds the factors to bf16.
 
-        Negatives are not chosen here: this is the expensive part, which may be kept for the backward pass.
+        Negatives are not chosen here: similarities are expensive, and may be kept for the backward pass.
         """
 
     def block(self, rows: slice, similarity: Tensor) -> Block:

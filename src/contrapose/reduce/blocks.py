@@ -1,6 +1,6 @@
 """The engine for any device, statistic, temperature and choice of negatives: blocks of rows of the similarity matrix.
 
-A small matrix is kept for the backward pass, a large one is computed again, block by block.
+A small matrix is kept for the backward pass; a large one is recomputed, block by block.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contrapose.reduce.unit import matmul, same_tensor
 
 @dataclass(frozen=True, eq=False)
 class BlockRequest:
-    """The statistics to compute, and the blocks of rows that the source is divided into."""
+    """The statistics to compute, and the blocks of rows into which the source is divided."""
 
     source: Source
     statistics: tuple[Statistic, ...]
@@ -29,11 +29,11 @@ class BlockRequest:
 
     @property
     def learned(self) -> list[Tensor | None]:
-        """The learned tensors of all statistics, in order; None for each one that needs no gradient."""
+        """The learned tensors of all statistics, in order; None for each tensor that needs no gradient."""
         return [tensor for statistic in self.statistics for tensor in learned_tensors(statistic)]
 
     def blocks(self, kept: Sequence[Tensor] = ()) -> Iterator[Block]:
-        """Yield every block, from the similarities kept in the forward pass or computed again."""
+        """Yield every block, from similarities that were kept in the forward pass or are recomputed."""
         for i, rows in enumerate(self.rows):
             yield self.source.block(rows, kept[i] if kept else self.similarity(rows))
 
@@ -43,7 +43,7 @@ class BlockRequest:
 
 
 def request_blocks(source: Source, statistics: tuple[Statistic, ...], device: torch.device) -> BlockRequest:
-    """Divide the rows of a source into blocks that fit the limits of memory."""
+    """Divide the rows of a source into blocks within the memory limits."""
     limits, rows = memory_limits(device), []
     for start, end, candidates in source.spans:
         step = max(limits.rows, limits.block // max(1, candidates))
@@ -128,7 +128,7 @@ def _block_gradients(
 
 
 def _all_columns(total: Tensor | None, block: Block, width: int) -> Tensor:
-    """Scatter gradients of the chosen similarities to the columns they were chosen from, (b, width); zeros for None."""
+    """Scatter gradients of the chosen similarities to their original columns, (b, width); zeros for None."""
     rows = block.similarity.shape[0]
     if total is None:
         return block.similarity.new_zeros((rows, width))

@@ -1,4 +1,4 @@
-"""Choose the engine of a reduction, and say why."""
+"""Choose the engine for a reduction, and record the reason."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from contrapose.reduce.request import Group, group_by_exponent
 from contrapose.reduce.statistics import Count, Mean, Statistic
 from contrapose.reduce.unit import same_tensor
 
-# Similarities left to plain autograd, on the CPU and on a GPU: the number of operations decides the time there, not their size.
+# Largest matrices for plain autograd, on a CPU and on a GPU: at this size, time depends on the number of operations only.
 _SMALL = {False: 2**18, True: 2**20}
-MAX_FUSED_WIDTH = 256  # up to here a program keeps its rows and their gradient in registers
-MAX_WIDTH = 2048  # up to here kernels are tested; wider embeddings are reduced in blocks
+MAX_FUSED_WIDTH = 256  # up to this width a program keeps its rows and their gradient in registers
+MAX_WIDTH = 2048  # up to this width kernels are tested; wider embeddings are reduced in blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ _CHOSEN: ContextVar[list[EngineChoice] | None] = ContextVar("chosen", default=No
 
 @contextmanager
 def chosen_engines() -> Iterator[list[EngineChoice]]:
-    """Collect the engines that are chosen in this context, in order: `print(*chosen, sep="\\n")` says which, and why.
+    """Collect the engines chosen in this context, in order: `print(*chosen, sep="\\n")` shows each engine and the reason.
 
     >>> from contrapose import nt_xent, two_views
     >>> with chosen_engines() as chosen:
@@ -114,7 +114,7 @@ def choose_sum(source: Source, logit: Logit) -> EngineChoice | None:
 def choose_one_node(source: Source, similarity: Tensor, logit: Logit, *, sigmoid: bool) -> EngineChoice | None:
     """Return the engine that computes the loss of two views in one autograd function; None if there is none.
 
-    `similarity` are the products of the positives, (n, 1).
+    `similarity` (n, 1) holds the similarities to the positives.
     """
     anchor, pool, selection = source.anchor, source.pool, source.selection
     if anchor is None or pool is None or selection is None or torch.compiler.is_compiling():
@@ -136,7 +136,7 @@ def choose_one_node(source: Source, similarity: Tensor, logit: Logit, *, sigmoid
 _CPU = EngineChoice("cpu", "a log-sum-exp of s / τ on a CPU, with τ a number")
 _MEANS = EngineChoice("means", "means of similarities come from sums of embeddings")
 _BLOCKS = EngineChoice("blocks", "no other engine supports these statistics, this device or this context")
-_BLOCKS_CHOICE = EngineChoice("blocks", "this choice of negatives, or this similarity, is not one that kernels know")
+_BLOCKS_CHOICE = EngineChoice("blocks", "kernels do not support this choice of negatives, or this similarity")
 _AUTOGRAD_VALUES = EngineChoice("autograd", "similarity values were given, which support all derivatives")
 _AUTOGRAD_LEARNED = EngineChoice("autograd", "the temperature is a function with parameters of its own")
 _AUTOGRAD_SMALL = EngineChoice("autograd", "the matrix is so small that plain operations are the fastest")
@@ -148,7 +148,7 @@ _KERNEL_REASONS = {
 
 
 def kernel_engine(source: Source, anchor: Tensor, pool: Tensor) -> str:
-    """Return which engine with kernels serves these embeddings: fused or tiled."""
+    """Return the name of the kernel engine for these embeddings: fused or tiled."""
     assert source.selection is not None
     wide = anchor.shape[1] > MAX_FUSED_WIDTH or forced().path == "tiled"
     return "tiled" if wide or both_directions(source.selection.runs, same_tensor(anchor, pool)) else "fused"
@@ -188,11 +188,11 @@ def _precision(half: bool) -> str:
 def _may_use_cpu(anchor: Tensor) -> bool:
     """Whether these are tensors on the CPU, and no other path is forced."""
     context = forced()
-    # A tracer (make_fx, fake tensors) has no ids to search in.
+    # Under a tracer (make_fx, fake tensors) there are no id values to search.
     return anchor.is_cpu and (context == NOTHING or context.path == "cpu") and not is_in_torch_dispatch_mode()
 
 
 def _needs_autograd(statistics: tuple[Statistic, ...], anchor: Tensor, pool: Tensor) -> bool:
-    # The one parameter of a `Scale` has its gradient from `backward`.
+    # `backward` computes the gradient of a `Scale`'s only parameter.
     logits = [s.logit for s in statistics if s.logit is not None and not isinstance(s.logit, Scale)]
     return bool(logits) and any(logit.needs_autograd(anchor[:1].detach() @ pool[:1].detach().T) for logit in logits)

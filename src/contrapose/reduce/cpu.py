@@ -1,9 +1,9 @@
-"""The engine of one usual form on the CPU: log-sum-exps of φ = s / τ with τ a number, in few passes over the matrix.
+"""The engine for the most common case on the CPU: log-sum-exps of φ = s / τ with τ a number, in few passes over the matrix.
 
-Plain autograd reads or writes the matrix about ten times. Here e^φ takes the place of φ and needs no maximum, because |φ| is
-bounded; ∂L/∂s is e^φ times a number per row. A similarity that serves both of its rows (two views of a batch, both directions of
-CLIP) is computed once, and both terms of its gradient are one product. A small matrix of e^φ is kept for the backward pass, a
-large one is computed again, block by block.
+Plain autograd reads or writes the matrix about ten times. Here e^φ overwrites φ and needs no maximum, because |φ| is bounded;
+∂L/∂s is e^φ times one number per row. A similarity between two anchors (two views of a batch, both directions of CLIP) is
+computed once, and both terms of its gradient are one product. A small matrix of e^φ is kept for the backward pass; a large one
+is recomputed block by block.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BLOCK = 2048  # rows and columns of a block of a matrix that is not kept
 
 @dataclass(frozen=True, eq=False)
 class SumRequest:
-    """log Σ_j e^{factor · s_ij} over each anchor's negatives, and the blocks that the matrix is divided into."""
+    """A request for log Σ_j e^{factor · s_ij} over each anchor's negatives, and the blocks into which the matrix is divided."""
 
     selection: Selection
     factor: float
@@ -41,13 +41,13 @@ class SumRequest:
 
     @property
     def is_one_panel(self) -> bool:
-        """Whether the matrix is its own transpose and so small that nothing has to be added up."""
+        """Whether the matrix is its own transpose and small enough for a single panel, so that no partial sums are needed."""
         block = self.blocks[0]
         return len(self.blocks) == 1 and block.diagonal and block.height * block.width <= _PANEL
 
 
 def request_sums(anchor: Tensor, pool: Tensor, selection: Selection, factor: float) -> SumRequest:
-    """Divide the matrix into blocks: one that is kept, or several that are computed again in the backward pass."""
+    """Divide the matrix into blocks: one that is kept, or several that are recomputed in the backward pass."""
     keep = anchor.shape[0] * pool.shape[0] <= CPU_MEMORY.kept
     blocks = matrix_blocks(selection.runs, same=same_tensor(anchor, pool), block=2**62 if keep else _BLOCK)
     return SumRequest(selection, factor, list(blocks), keep)
@@ -141,7 +141,7 @@ def _clear_same_samples(e: Tensor, block: MatrixBlock, selection: Selection) -> 
 
 
 def _same_sample(row_id: Tensor, column_id: Tensor) -> tuple[Tensor, Tensor]:
-    """Return rows and columns of the pairs with equal ids, by binary search: comparing all ids would be one more pass."""
+    """Return rows and columns of the pairs with equal ids, by binary search: comparing all ids would take another pass."""
     ordered, order = column_id.sort()
     first = torch.searchsorted(ordered, row_id.contiguous())
     count = torch.searchsorted(ordered, row_id.contiguous(), right=True) - first
@@ -164,7 +164,7 @@ def _add_gradients(
     d_anchor: Tensor | None,
     d_pool: Tensor | None,
 ) -> None:
-    """Add a block's part of the gradients: the rows' own and, if its columns are anchors, theirs too."""
+    """Add a block's contribution to the gradients of its rows and, if its columns are anchors, of its columns."""
     of_rows, of_columns, columns = (
         part(scale, block.rows)[:, None],
         part(scale, block.columns),

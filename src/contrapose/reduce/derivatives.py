@@ -1,4 +1,4 @@
-"""Refuse derivatives that the autograd functions do not support, in clear words: torch's own errors are about internals."""
+"""Reject derivatives that the autograd functions do not support, with clear messages: torch's own errors describe internals."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _WAY_OUT = "compute the similarities with torch and pass them to from_similariti
 
 
 def refuse_second_derivative() -> None:
-    """Raise if autograd is asked to differentiate this backward pass, which it cannot."""
-    if torch.is_grad_enabled():  # inside a backward pass that is so only with create_graph=True
+    """Raise an error if autograd is asked to differentiate this backward pass, which is not supported."""
+    if torch.is_grad_enabled():  # inside a backward pass, gradients are enabled only with create_graph=True
         raise RuntimeError(
             "first derivatives only: losses of embeddings have no second derivative; "
             f"call backward without create_graph=True, or {_WAY_OUT}"
@@ -18,7 +18,7 @@ def refuse_second_derivative() -> None:
 
 
 def check_backward(*gradients: Tensor) -> None:
-    """Raise unless this backward pass is an ordinary one: not differentiated itself, and for one gradient at a time."""
+    """Raise an error if this backward pass is itself differentiated, or computes several gradients at a time."""
     refuse_second_derivative()
     if not torch.compiler.is_compiling() and any(map(torch._C._functorch.is_legacy_batchedtensor, gradients)):
         raise RuntimeError(

@@ -1,4 +1,4 @@
-"""What an engine is: two plain functions that compute statistics of each anchor's negatives, and their gradients."""
+"""The interface of an engine: two plain functions that compute statistics of each anchor's negatives, and their gradients."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Tensors = tuple[Tensor, ...]
 
 
 class Operands(NamedTuple):
-    """What an engine multiplies: anchors (n, d) and pool (m, d), and the same as kernels read them."""
+    """The operands of an engine: anchors (n, d) and pool (m, d), and both in the form that kernels read."""
 
     anchor: Tensor
     pool: Tensor
-    z: Tensor  # the anchors in the precision of the products, padded; the anchors themselves where no kernel reads them
+    z: Tensor  # the anchors in the precision of the products, padded; the anchors themselves if no kernel reads them
     p: Tensor
     numbers: Tensor | None = None  # (2,): scale and bias of a sigmoid
 
@@ -30,7 +30,7 @@ class Operands(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """Whose gradients the backward pass returns."""
+    """Which gradients the backward pass returns."""
 
     anchor: bool
     pool: bool
@@ -42,15 +42,15 @@ class Needs(NamedTuple):
         return self.anchor or self.pool or self.learned
 
 
-# Of anchors (n, d), of the pool (m, d) unless it is the same tensor, and of what is learned
+# Gradients of the anchors (n, d), of the pool (m, d) unless it is the same tensor, and of the learned tensor
 Gradients = tuple[Tensor | None, ...]
 
 
 @dataclass(frozen=True)
 class Engine(Generic[Request]):
-    """A way to compute statistics. `request` says which ones, in the engine's own terms; it holds no large tensor.
+    """A way to compute statistics. `request` specifies them in the engine's own form, without large tensors.
 
-    Tensors that the backward pass needs are returned by `forward`, and kept by autograd, which frees them in time.
+    `forward` returns the tensors that the backward pass needs, and autograd keeps them and frees them in time.
     """
 
     name: str

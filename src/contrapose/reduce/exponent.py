@@ -13,8 +13,8 @@ from torch import Tensor
 
 from contrapose.reduce.logit import Logit, Scale, TemperatureLogit
 
-# With |φ| up to this, e^{φ - bound} ≥ e^{-80} and its reciprocal are normal float32 numbers, so that a constant shift
-# by the bound loses nothing.
+# If |φ| is at most this bound, e^{φ - bound} ≥ e^{-80} and its reciprocal are normal float32 numbers, so a constant shift
+# by the bound loses no precision.
 MAX_SHIFT = 40.0
 
 
@@ -22,8 +22,8 @@ MAX_SHIFT = 40.0
 class KernelProfile:
     """τ(s) for kernels: a Triton function (s, low, span, curvature, ROUGH) -> τ(s), τ'(s), and its parameters.
 
-    Return one from a temperature's method `kernel_profile` to have kernels compute it. Any other function of similarity
-    is computed by its own formula, block by block.
+    If a temperature's method `kernel_profile` returns one, kernels compute the temperature. Any other function of
+    similarity is computed by its own formula, block by block.
     """
 
     function: str  # "module:name", imported only when a kernel is launched, since that module needs Triton
@@ -51,7 +51,7 @@ class Exponent:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether |φ| is small enough, in all rows, for a constant shift in place of a running maximum."""
+        """Whether |φ| is small enough, in all rows, for a constant shift instead of a running maximum."""
         return self.upper_bound <= MAX_SHIFT
 
     @property

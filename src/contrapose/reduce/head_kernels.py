@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""What a loss adds to the sums over negatives: each anchor's loss with its positive, and the derivatives, in one kernel.
+"""Combine sums over negatives with the positives: each anchor's loss and its derivatives, in one kernel.
 
-With a few thousand samples the GPU waits for the CPU, on which each of the half dozen operations would take as long as this
-kernel. Imported only when used.
+With a few thousand samples the GPU waits for the CPU, where each of half a dozen separate operations would take as long as
+this kernel. Imported only when used.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def _sigmoid_kernel(
 def cross_entropy(log_sum_exp: Tensor, similarity: Tensor, factor: float | Tensor) -> Tensor:
     """Return each anchor's share of the mean of log(1 + e^{lse - factor · s⁺}), and of its derivatives: (rows, n).
 
-    Those are with respect to lse, s⁺ and, if it is a tensor, the factor.
+    The derivatives are with respect to lse, s⁺ and, if it is a tensor, the factor.
     """
     n, learned = similarity.shape[0], isinstance(factor, Tensor)
     out = log_sum_exp.new_empty((4 if learned else 3, n))
-    # Any tensor in place of one that the kernel does not read
+    # Any tensor can replace one that the kernel does not read
     factors, number = (factor, 1.0) if isinstance(factor, Tensor) else (log_sum_exp, factor)
     buffers = log_sum_exp, similarity, factors, out
     launch_kernel(
@@ -75,7 +75,7 @@ def cross_entropy(log_sum_exp: Tensor, similarity: Tensor, factor: float | Tenso
 def sigmoid_loss(similarity: Tensor, scale_and_bias: Tensor) -> Tensor:
     """Return each anchor's share of the mean of softplus(-(scale · s⁺ + bias)), and of derivatives: (rows, n).
 
-    Those are with respect to the sum over negatives (1 / n), s⁺, scale and bias.
+    The derivatives are with respect to the sum over negatives (1 / n), s⁺, scale and bias.
     """
     n = similarity.shape[0]
     out = similarity.new_empty((5, n))

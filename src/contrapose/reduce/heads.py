@@ -1,7 +1,7 @@
-"""What a loss of two views adds to the sums over negatives: the positives. Each head is one loss and its derivatives.
+"""Heads combine the sums over negatives with the positives: each head is a loss of two views and its derivatives.
 
-With a few thousand samples the GPU waits for the CPU. So a head is part of the loss's own autograd function, and on a GPU
-one kernel.
+With a few thousand samples the GPU waits for the CPU. So a head is part of the loss's own autograd function and, on a GPU, a
+single kernel.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Head(Protocol):
     """The mean loss over anchors as a function of their statistics and of the similarities to their positives."""
 
     def forward(self, value: Tensor, similarity: Tensor, *, in_kernels: bool) -> tuple[Tensor, Tensor]:
-        """Return the loss, and rows (n,) of numbers: unused, its derivatives by the statistics, by s⁺, by what is learned."""
+        """Return the loss and rows (n,): one unused, then derivatives by the statistics, by s⁺ and by learned numbers."""
 
     def of_statistics(self, derivative: Tensor) -> Tensor:
         """Return the gradient of the statistics from their row of derivatives."""
 
     def of_numbers(self, rows: Sequence[Tensor], of_statistics: Tensor | None) -> Numbers:
-        """Return the gradients of scale and bias, from their rows and what the engine returned for them."""
+        """Return the gradients of scale and bias, from their rows and from the gradients that the engine returned."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +73,7 @@ class Sigmoid:
         return torch.add(rows[0].sum(), value, alpha=1 / len(similarity)), rows
 
     def of_statistics(self, derivative: Tensor) -> Tensor:
-        """Return the gradient of the sum, a scalar: all anchors have the same."""
+        """Return the gradient of the sum, a scalar: it is the same for all anchors."""
         return derivative[0]
 
     def of_numbers(self, rows: Sequence[Tensor], of_statistics: Tensor | None) -> Numbers:

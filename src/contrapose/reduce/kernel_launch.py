@@ -1,4 +1,4 @@
-"""Run a Triton kernel: compiled once, looked up by what it was compiled for."""
+"""Run a Triton kernel, compiled once for each specialisation and looked up in a cache."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def launch_kernel(
     constants: dict[str, Any], *, near: Tensor, warps: int, stages: int,
 ) -> None:  # fmt: skip
     """Run kernel[grid](…) on the device of `near`."""
-    # With a cache of compiled kernels: for small problems Triton's own look-up takes longer than the kernel. A compiled kernel
-    # takes its constants too, by position.
+    # With our own cache of compiled kernels: for small problems, Triton's look-up takes longer than the kernel. A compiled
+    # kernel also takes its constants by position.
     key = (kernel.__name__, near.device, specialisation, *constants.items(), warps, stages)
     compiled, values = _COMPILED.get(key, (None, ()))
     if compiled is not None and near.is_cuda and near.device.index == torch.cuda.current_device():
@@ -34,5 +34,5 @@ def launch_kernel(
 
 
 def specialisation(buffers: tuple[Tensor, ...], sizes: tuple[int, ...]) -> tuple[Any, ...]:
-    """Return what Triton specialises a kernel for: types, alignment to 16 bytes, integers divisible by 16 or 1."""
+    """Return the properties for which Triton specialises a kernel: types, 16-byte alignment, integers divisible by 16 or 1."""
     return *[(x.dtype, x.data_ptr() % 16 == 0) for x in buffers], *[(x == 1, x % 16 == 0) for x in sizes]

@@ -1,15 +1,15 @@
 # mypy: ignore-errors
 """Triton functions that the kernels of several engines call: similarities, exponents, weights of negatives.
 
-GPUs have an instruction for 2^x and none for e^x, so exponents are in base 2 inside a kernel: `times`, `shift`, factors and
-log-sum-exps are multiplied by log2 e there. Everything outside the kernels is a natural logarithm.
+GPUs have an instruction for 2^x but none for e^x, so exponents are in base 2 inside a kernel: `times`, `shift`, factors and
+log-sum-exps are multiplied by log2 e there. Outside the kernels, all logarithms are natural.
 """
 
 import triton
 import triton.language as tl
 
-# Similarities this close to a threshold are ties. Sums of products in another order differ by less, so that a threshold that
-# one kernel found lies within the band of another.
+# Similarities this close to a threshold are ties. Adding the products in another order changes a similarity by less than this, so
+# a threshold found by one kernel lies within another kernel's band.
 BAND = tl.constexpr(1e-6)
 LN2 = tl.constexpr(0.6931471805599453)
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -82,16 +82,16 @@ def zero_excluded(x, row_ids, p_id, columns, m, any_excluded, FULL_TILES: tl.con
 
 @triton.jit
 def compare_with_threshold(s, threshold):
-    """Return which similarities are below the ties of an anchor's threshold, and which are not above them.
+    """Return which similarities are below an anchor's ties with its threshold, and which are not above these ties.
 
-    Both are false for NaN, which therefore survives where such entries are replaced by zeros.
+    Both are false for NaN, so NaN is kept when such entries are replaced by zeros.
     """
     return s < threshold - BAND, s <= threshold + BAND
 
 
 @triton.jit
 def count_hardest(below, not_above, AXIS: tl.constexpr):
-    """Return the number of negatives above the ties of a threshold, and of those at or above them, in one sum."""
+    """Return the number of negatives above a threshold's ties, and the number including the ties, packed in one sum."""
     # A tile has fewer than 2¹⁵ columns.
     counts = tl.sum(tl.where(not_above, tl.where(below, 0, 1), 65537), AXIS)
     return counts >> 16, counts & 65535
@@ -116,9 +116,9 @@ def load_anchors(
     factors, thresholds, tie_weights, lse, gradient, gradient2, index, inside,
     CONSTANT_SHIFT: tl.constexpr, SECOND: tl.constexpr, HARDEST_ONLY: tl.constexpr, FULL: tl.constexpr,
 ):  # fmt: skip
-    """Load what the weights of some anchors need: a, b, factor, lse · log2 e, threshold, tie weight.
+    """Load the data for some anchors' weights: a, b, factor, lse · log2 e, threshold, tie weight.
 
-    What the flags do not ask for is replaced by `a`, and not read.
+    Data that the flags do not request is not read, and `a` takes its place.
     """
     a = _load(gradient, index, inside, FULL)
     b, factor, total, threshold, tie_weight = a, a, a, a, a
@@ -139,10 +139,10 @@ def load_anchors(
 def _mask_gradients(s, a, b, threshold, tie_weight):
     """Multiply the gradients of a row's statistics by each negative's membership among the hardest.
 
-    That is 1 above the threshold, the weight of ties at it, and 0 below: see `compare_with_threshold`.
+    Membership is 1 above the threshold, the weight of ties at it, and 0 below: see `compare_with_threshold`.
     """
     above, at_least = s > threshold + BAND, s >= threshold - BAND
-    # Multiplying by the weight of ties takes one product per row; by a membership it would take one per negative.
+    # Multiplying by the weight of ties takes one product per row; a membership would take one product per negative.
     return (
         tl.where(above, a, tl.where(at_least, a * tie_weight, 0.0)),
         tl.where(above, b, tl.where(at_least, b * tie_weight, 0.0)),
@@ -168,10 +168,10 @@ def similarity_weights(
     ROWS_ARE_ANCHORS: tl.constexpr, COLUMNS_ARE_ANCHORS: tl.constexpr, CONSTANT_SHIFT: tl.constexpr,
     SECOND: tl.constexpr, FIXED_WEIGHTS: tl.constexpr, HARDEST_ONLY: tl.constexpr,
 ):  # fmt: skip
-    """Return ∂L/∂s of a tile: of its rows' losses if rows are anchors, plus of its columns' losses if columns are.
+    """Return ∂L/∂s of a tile, for its rows' losses if rows are anchors, plus its columns' losses if columns are anchors.
 
     Row data have shape (ROWS, 1), column data (1, COLUMNS): see `load_anchors`. With one statistic and a constant shift,
-    the result is still to be multiplied by `times` · ln 2.
+    the caller still has to multiply the result by `times` · ln 2.
     """
     if HARDEST_ONLY:
         if ROWS_ARE_ANCHORS:

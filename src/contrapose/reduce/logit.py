@@ -13,7 +13,7 @@ from contrapose.reduce.block import ALL
 
 
 class Logit(Protocol):
-    """φ(s), elementwise; `rows` are the anchors that the rows of `s` belong to."""
+    """φ(s), elementwise; `rows` are the anchors to which the rows of `s` belong."""
 
     def __call__(self, s: Tensor, rows: slice = ALL) -> Tensor:
         """Return φ(s)."""
@@ -67,7 +67,7 @@ class Scale:
         return self.factor if isinstance(self.factor, Tensor) and self.factor.requires_grad else None
 
     def needs_autograd(self, sample: Tensor) -> bool:
-        """Never: the only parameter is the factor, whose gradient `backward` returns."""
+        """Return False: the only parameter is the factor, whose gradient `backward` returns."""
         return False
 
     def _factor(self, rows: slice, like: Tensor) -> float | Tensor:
@@ -106,13 +106,13 @@ class TemperatureLogit:
         return d_similarity, None
 
     def needs_autograd(self, sample: Tensor) -> bool:
-        """Whether τ has parameters of its own: then the temperature of a constant requires grad."""
+        """Whether τ has its own parameters, in which case the temperature at a constant requires grad."""
         return self.temperature(sample.detach()).requires_grad
 
 
 @dataclass(frozen=True)
 class HardnessLogit:
-    """φ(s) + strength · sg[s]: similar negatives weigh more, and the derivative is that of φ (Lan et al.)."""
+    """φ(s) + strength · sg[s]: similar negatives get more weight, and the derivative is the same as that of φ (Lan et al.)."""
 
     inner: Logit  # φ
     strength: float
@@ -122,7 +122,7 @@ class HardnessLogit:
         return self.inner(s, rows) + self.strength * s.detach()
 
     def times(self, factor: float) -> HardnessLogit:
-        """Return factor · φ, the added term included."""
+        """Return factor · φ, including the added term."""
         return HardnessLogit(self.inner.times(factor), self.strength * factor)
 
     def for_rows(self, rows: slice) -> HardnessLogit:
@@ -130,7 +130,7 @@ class HardnessLogit:
         return replace(self, inner=self.inner.for_rows(rows))
 
     def backward(self, s: Tensor, gradient: Tensor, rows: slice) -> tuple[Tensor, Tensor | None]:
-        """Return ∂L/∂s and ∂L/∂factor through φ alone."""
+        """Return ∂L/∂s and ∂L/∂factor through φ only."""
         return self.inner.backward(s, gradient, rows)
 
     @property

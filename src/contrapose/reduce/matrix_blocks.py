@@ -1,4 +1,4 @@
-"""Which blocks of a similarity matrix are computed, and whom each of them serves."""
+"""Which blocks of a similarity matrix are computed, and whether each block serves its rows only or its columns too."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def both_directions(runs: Runs, same: bool) -> bool:
 def matrix_blocks(runs: Runs, *, same: bool, block: int) -> Iterator[MatrixBlock]:
     """Yield blocks of about `block` rows and columns that hold every similarity of the runs once.
 
-    `same` says that anchors and pool are one tensor. Then a block above the diagonal serves its columns too, and the blocks
-    below the diagonal are left out; likewise for the second of two directions.
+    `same` means that anchors and pool are one tensor. In that case a block above the diagonal serves its columns too, and the
+    blocks below the diagonal are left out; likewise for the second of two directions.
     """
     if both_directions(runs, same):
         yield from _rectangle(*runs[0], block, serves_columns=True)

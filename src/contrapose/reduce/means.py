@@ -1,6 +1,6 @@
 """Mean similarities in O(n d), without computing a similarity: the mean of z_i · p_j is z_i · (mean of p_j).
 
-The sum over an anchor's negatives is the sum over the pool less the rows with the anchor's own id.
+The sum over an anchor's negatives is the sum over the pool minus the rows with the anchor's own id.
 """
 
 from __future__ import annotations

@@ -21,19 +21,19 @@ class Memory:
     """Limits on the number of similarities."""
 
     block: int  # in one block
-    kept: int  # kept for the backward pass; a larger matrix is computed again
-    rows: int = 1  # least number of rows in a block: fewer would not fill a matrix product
+    kept: int  # kept for the backward pass; a larger matrix is recomputed
+    rows: int = 1  # minimum number of rows in a block: fewer would not fill a matrix product
 
 
-# Blocks of float32 take 2 MiB on the CPU, to stay in cache, and 256 MiB on a GPU, where launches cost. Up to 64 MiB
-# and 1 GiB are kept.
+# Blocks of float32 take 2 MiB on the CPU, to stay in cache, and 256 MiB on a GPU, where launches are expensive. Up to
+# 64 MiB (CPU) and 1 GiB (GPU) are kept.
 CPU_MEMORY, GPU_MEMORY = Memory(2**19, 2**24, 64), Memory(2**26, 2**28, 64)
 _FORCED_MEMORY = {"dense": Memory(2**62, 2**62), "blocks": Memory(2**22, 0, 64)}
 
 
 @dataclass(frozen=True)
 class Forced:
-    """What a context forces; None: chosen automatically."""
+    """The settings that a context forces; None: chosen automatically."""
 
     path: str | None = None
     precision: str | None = None
@@ -47,21 +47,21 @@ forced = _FORCED.get
 
 @contextmanager
 def path(name: str, *, precision: str | None = None) -> Iterator[None]:
-    """Compute all losses in this context on one path; what it does not support is computed in blocks.
+    """Compute all losses in this context on one path; reductions that the path does not support are computed in blocks.
 
     dense    the whole similarity matrix, kept for the backward pass
-    blocks   blocks of rows, computed again in the backward pass
+    blocks   blocks of rows, recomputed in the backward pass
     cpu      on a CPU, few passes over the matrix of s / τ with τ a number
-    fused    Triton kernels for widths up to 256, and those of `tiled` for wider embeddings. `precision` of the products:
+    fused    Triton kernels for widths up to 256, and the `tiled` kernels for wider embeddings. `precision` of the products:
              "ieee" float32, "tf32x3" (three tf32 products, nearly float32), "tf32" or "bf16"
     tiled    Triton kernels for any width up to 2,048
 
-    By default a GPU uses kernels wherever they apply: in bf16 for half-precision embeddings, in tf32 if torch is
-    allowed that for float32 products, and in tf32x3 otherwise. Elsewhere the size of the matrix decides between dense
-    and blocks, except that a CPU has a path of its own for a log-sum-exp with a number as temperature.
+    By default a GPU uses kernels wherever they apply: in bf16 for half-precision embeddings, in tf32 if torch may use tf32
+    for float32 products, and in tf32x3 otherwise. In all other cases the matrix size decides between dense and blocks,
+    except that a CPU has its own path for a log-sum-exp with a number as temperature.
 
     name        one of these paths
-    precision   of the products in kernels
+    precision   precision of the products in kernels
     """
     if name == "chunked":
         warnings.warn('path("chunked") is now path("blocks")', DeprecationWarning, stacklevel=3)
@@ -90,5 +90,5 @@ def _force(what: Forced) -> Iterator[None]:
 
 
 def memory_limits(device: torch.device) -> Memory:
-    """Return the limits of memory on a device, in this context."""
+    """Return the memory limits on a device, in this context."""
     return forced().memory or (CPU_MEMORY if device.type == "cpu" else GPU_MEMORY)

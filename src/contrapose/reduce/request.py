@@ -1,4 +1,4 @@
-"""Requests to kernels: statistics grouped by their exponent, the negatives they cover, and their gradients."""
+"""Kernel requests: statistics grouped by their exponent, the negatives that they cover, and their gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from contrapose.reduce.statistics import Count, Expectation, LogSumExp, Statisti
 from contrapose.reduce.unit import same_tensor
 
 LOG2E = math.log2(math.e)
-# What a kernel sums: Σ e^φ alone; also Σ s e^φ; also Σ e^φ2 for another multiple φ2 of φ. The kernels' SECOND.
+# The kernels' SECOND: sum only Σ e^φ; or also Σ s e^φ; or also Σ e^φ2 for another multiple φ2 of φ.
 TOTAL, TOTAL_AND_EXPECTATION, TWO_TOTALS = range(3)
 
 
@@ -69,7 +69,7 @@ def group_by_exponent(statistics: tuple[Statistic, ...], anchor: Tensor) -> list
 
 
 def _same_logit(one: Logit, two: Logit) -> bool:
-    # Comparing tensors by value would wait for the device; factors in tensors are the same only if the logit object is.
+    # Comparing tensors by value would wait for the device, so tensor factors count as equal only in the same logit object.
     has_tensor = any(isinstance(logit, Scale) and isinstance(logit.factor, Tensor) for logit in (one, two))
     return one is two or (not has_tensor and one == two)
 
@@ -82,15 +82,13 @@ def share_exponential(one: Group, two: Group) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class KernelRequest:
-    """What one call of the kernels computes, and of which negatives."""
+    """The statistics that one kernel call computes, and the negatives that they cover."""
 
     phi: Exponent
     selection: Selection
     precision: str
     width: int  # d, of the embeddings before they were padded
-    hardest: tuple[Tensor, Tensor] | None = (
-        None  # (n,) each: thresholds of the hardest negatives, and how many they are
-    )
+    hardest: tuple[Tensor, Tensor] | None = None  # (n,) each: thresholds of the hardest negatives, and their number
     sums: int = TOTAL
     fixed_weights: bool = False  # whether an expectation's weights carry no gradient
     times2: float = 0.0
@@ -98,7 +96,7 @@ class KernelRequest:
 
     @property
     def output_count(self) -> int:
-        """Return the number of statistics that the caller asked for."""
+        """Return the number of statistics that the caller requested."""
         return 2 if self.returns_expectation or self.sums == TWO_TOTALS else 1
 
     @property
@@ -143,8 +141,8 @@ def scaled_gradients(
         and an expectation    e^φ (φ' (a + b s) + b), or e^φ (φ' a + b) if its weights are fixed
         two totals            (s / τ)' (a e^φ + b e^φ2)
 
-    Kernels with a constant shift compute e^{φ - shift} where a softmax weight e^{φ - lse} is due; a and b make up for
-    the difference. For one total the kernel does that itself, with b = 1 / Σ e^{φ - shift}.
+    Kernels with a constant shift compute e^{φ - shift} instead of the softmax weight e^{φ - lse}; a and b compensate for
+    the difference. For one total the kernel does so itself, with b = 1 / Σ e^{φ - shift}.
     """
     phi = request.phi
     if request.sums == TOTAL:
@@ -163,7 +161,7 @@ def scaled_gradients(
 
 
 def part(x: Tensor, rows: slice) -> Tensor:
-    """Return x[rows]; x itself if that is all of it, since even a slice takes microseconds on the host."""
+    """Return x[rows]; x itself if `rows` covers all of x, since even a slice takes microseconds on the host."""
     return x if rows.start == 0 and rows.stop == x.shape[0] else x[rows]
 
 
@@ -173,7 +171,7 @@ def ids_of(request: KernelRequest, anchors: slice, pool: slice) -> tuple[Tensor,
 
 
 def row_data(request: KernelRequest, anchors: slice, unused: Tensor) -> tuple[Tensor, Tensor]:
-    """Return factors and thresholds, (n,) each; `unused` in place of those that kernels do not read."""
+    """Return factors and thresholds, (n,) each; `unused` replaces those that kernels do not read."""
     factors, threshold = unused, unused
     if request.phi.factor is not None:
         factors = part(request.phi.factor.detach(), anchors).contiguous()
@@ -185,7 +183,7 @@ def row_data(request: KernelRequest, anchors: slice, unused: Tensor) -> tuple[Te
 
 
 def kernel_operands(anchor: Tensor, pool: Tensor, precision: str, bf16_anchor: Tensor | None, width: int) -> Operands:
-    """Return anchors and pool as kernels read them, `width` coordinates wide; if both are one tensor, so are the results."""
+    """Return anchors and pool in kernel form, `width` coordinates wide; if both are one tensor, so are the results."""
     same = same_tensor(anchor, pool)
     first = anchor if bf16_anchor is None or precision != "bf16" or not same else bf16_anchor
     z = _operand(first, precision, width)

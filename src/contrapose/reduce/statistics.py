@@ -26,7 +26,7 @@ class Statistic(Protocol):
 
     @property
     def logit(self) -> Logit | None:
-        """The exponent of the softmax weights, if any; a statistic that has one is a dataclass with it as a field."""
+        """The exponent of the softmax weights, if any; a statistic with an exponent is a dataclass with the field `logit`."""
 
 
 def of_rows(statistic: Statistic, rows: slice) -> Statistic:
@@ -38,7 +38,7 @@ def of_rows(statistic: Statistic, rows: slice) -> Statistic:
 
 
 def learned_tensors(statistic: Statistic) -> tuple[Tensor | None, ...]:
-    """Return the tensors, beside the similarities, that `backward` returns a gradient for; None for one without grad."""
+    """Return the tensors, besides the similarities, for which `backward` returns gradients; None for those without grad."""
     factor = None if statistic.logit is None else statistic.logit.learned
     return (factor, statistic.learned_bias) if isinstance(statistic, SoftplusSum) else (factor,)
 
@@ -49,7 +49,7 @@ def softplus(x: Tensor) -> Tensor:
 
 
 def _finite(log_total: Tensor) -> Tensor:
-    """Replace -inf, the total of an anchor without negatives, by a number: its weights are then 0 and not NaN."""
+    """Replace -inf, the total of an anchor without negatives, by a finite number, so that its weights are 0, not NaN."""
     return log_total.clamp(min=torch.finfo(log_total.dtype).min)
 
 
@@ -63,12 +63,12 @@ class LogSumExp:
         """Return one number per row."""
         logits = self.logit(block.similarity, block.rows)
         if logits.requires_grad:
-            # A finite number for dropped entries: the gradient of a row of -inf only would be NaN and not zero.
+            # Dropped entries get a finite number: if a whole row were -inf, its gradient would be NaN instead of zero.
             lowest = torch.finfo(logits.dtype).min / 2
             total = torch.logsumexp(block.fill(logits, lowest), dim=1)
             return total.masked_fill(total < lowest / 2, -torch.inf) if block.drop is not None else total
         logits = block.fill(logits, -torch.inf)
-        # Without autograd the logits are ours to overwrite: torch.logsumexp would allocate another (b, c).
+        # Without autograd the logits may be overwritten; torch.logsumexp would allocate another (b, c) tensor.
         top = _finite(logits.amax(1, keepdim=True))
         return logits.sub_(top).exp_().sum(1).log().add_(top[:, 0])
 
@@ -92,7 +92,7 @@ class SoftplusSum:
         return softplus(self._logits(block)).sum(1)
 
     def backward(self, block: Block, value: Tensor, gradient: Tensor) -> Gradient:
-        """∂L/∂φ_j = g · sigmoid(φ_j + bias), ∂L/∂bias = Σ_j of that."""
+        """∂L/∂φ_j = g · sigmoid(φ_j + bias), ∂L/∂bias = Σ_j ∂L/∂φ_j."""
         d_logits = self._logits(block).sigmoid_().mul_(gradient[:, None])
         # The bias first: the logit's `backward` overwrites its argument.
         d_bias = None if self.learned_bias is None else d_logits.sum(1)

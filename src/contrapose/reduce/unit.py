@@ -1,4 +1,4 @@
-"""Unit vectors and their products row by row, by operations that save no copies of embeddings for backward."""
+"""Unit vectors and their row-wise products, with operations that save no copies of embeddings for the backward pass."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from contrapose.reduce.hardware import has_kernels, is_half
 from contrapose.validate import values_may_be_read
 
 _EPSILON = 1e-12
-# Scale factors for vectors whose squares overflow: scaled by them, no square overflows, and none that matters underflows.
+# Scale factors for vectors whose squares overflow: after scaling, no square overflows, and none that matters underflows.
 _SCALES = {torch.float32: 2.0**-80, torch.float64: 2.0**-600}
-_MAX_KERNEL_WIDTH = 2048  # coordinates of a row that a kernel can hold in registers
+_MAX_KERNEL_WIDTH = 2048  # number of coordinates per row that a kernel can hold in registers
 _CHUNK = 2**20  # coordinates multiplied at a time, so that elementwise products take little memory
 _CONTIGUOUS = torch.contiguous_format
 
@@ -26,7 +26,7 @@ _CONTIGUOUS = torch.contiguous_format
 def unit(z: Tensor) -> Tensor:
     """Return z / ‖z‖ along the last dimension, in float32 or better. Embeddings are normalised here and nowhere else.
 
-    A vector shorter than 1e-12 becomes zero and gets no gradient, since it has no direction. One that is so long that its
+    A vector shorter than 1e-12 becomes zero and gets no gradient, since it has no direction. A vector so long that its
     squared coordinates overflow is scaled first.
 
     z   embeddings (…, d)
@@ -38,7 +38,7 @@ def unit(z: Tensor) -> Tensor:
 
 def units(*embeddings: Tensor) -> list[Tensor]:
     """Return unit vectors in the highest precision among the embeddings."""
-    # Keyed by identity, so that a tensor passed twice stays one tensor, which the reductions recognise.
+    # Keyed by identity, so that the same tensor passed twice stays one tensor: reductions check for this.
     normalised = {key: unit(z) for key, z in {id(z): z for z in embeddings}.items()}
     dtype = reduce(torch.promote_types, (z.dtype for z in normalised.values()))
     normalised = {key: z.to(dtype) for key, z in normalised.items()}
@@ -46,7 +46,7 @@ def units(*embeddings: Tensor) -> list[Tensor]:
 
 
 def full_precision(like: Tensor) -> torch.autocast:
-    """Return a context without autocast: dividing by a low temperature would magnify errors of its bf16 products."""
+    """Return a context without autocast: dividing by a low temperature would magnify the errors of bf16 products."""
     return torch.autocast(like.device.type, enabled=False)
 
 
@@ -57,7 +57,7 @@ def same_tensor(a: Tensor, b: Tensor) -> bool:
 
 
 def matmul(a: Tensor, b: Tensor, *, bf16: bool = False) -> Tensor:
-    """Return a @ b in full precision; with `bf16` on a GPU, of factors rounded to bf16 (float32 sums, no autograd)."""
+    """Return a @ b in full precision; with `bf16` on a GPU, round the factors to bf16 (float32 sums, no autograd)."""
     if bf16 and a.is_cuda and a.dtype == torch.float32:
         return torch.mm(a.bfloat16(), b.bfloat16(), out_dtype=torch.float32)
     with full_precision(a):
@@ -72,14 +72,14 @@ def products(anchor: Tensor, positive: Tensor) -> Tensor:
 
 def squared_distances(anchor: Tensor, positive: Tensor) -> Tensor:
     """Return ‖a_i - p_ik‖², (n, k), for anchors (n, d) and positives (n, k, d)."""
-    # Not 2 - 2s: in float32 that is off by 1e-7, which is all of a distance of 3e-4.
+    # Not 2 - 2s: in float32 its error is 1e-7, as large as the squared distance of vectors 3e-4 apart.
     return (anchor[:, None] - positive).square().sum(-1)
 
 
 def squared_view_distances(z: Tensor) -> Tensor:
     """Return each row's squared distances to its row in the views after it, cyclically: (V, m, d) -> (V · m, V - 1)."""
     views = len(z)
-    # Each distance once, for both of its views.
+    # Each distance is computed once, for both of its views.
     between = {(v, w): (z[v] - z[w]).square().sum(-1) for v, w in _view_pairs(views)}
     after = [[(v + step) % views for step in range(1, views)] for v in range(views)]
     return torch.cat([torch.stack([between[min(v, w), max(v, w)] for w in after[v]], 1) for v in range(views)])
@@ -88,9 +88,9 @@ def squared_view_distances(z: Tensor) -> Tensor:
 def unit_views(*views: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return unit vectors (V · m, d) of V views, and each row's products with its row in other views, (V · m, V - 1).
 
-    Pass the views one by one, (m, d) each, or as one tensor (V, m, d). Unit vectors and products are one operation, so
-    that the backward pass holds one gradient of the embeddings and not one for each. The third result is the unit
-    vectors in bf16 if kernels computed them and the embeddings are in half precision.
+    Pass the views one by one, (m, d) each, or as one tensor (V, m, d). Unit vectors and products are one operation, so that
+    the backward pass holds one gradient of the embeddings instead of two. The third result is the unit vectors in bf16 if
+    kernels computed them and the embeddings are in half precision.
     """
     refuse_transforms()
     unit_vectors, similarity, rounded = _UnitViews.apply(*views)
@@ -163,7 +163,7 @@ class _UnitViews(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *views: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         ctx.dtypes = [z.dtype for z in views]
-        # A missing gradient stays None and is not filled with zeros: a loss may use the products alone.
+        # A missing gradient stays None and is not filled with zeros: a loss may use only the products.
         ctx.set_materialize_grads(False)
         pair = (views[0][0], views[0][1]) if len(views) == 1 and len(views[0]) == 2 else views
         ctx.in_kernels = _fit_kernels(pair)
@@ -180,7 +180,7 @@ class _UnitViews(torch.autograd.Function):
         # The copy of the views is no longer needed, and is overwritten.
         unit_vectors = z.mul_(inverse) if len(views) > 1 and z.dtype == inverse.dtype else z * inverse
         ctx.save_for_backward(unit_vectors, inverse)
-        # Flattened here and not by the caller: one node of the graph less.
+        # Flattened here instead of by the caller, which saves one graph node.
         return unit_vectors.flatten(0, 1), _view_products(unit_vectors), None
 
     @staticmethod
@@ -224,7 +224,7 @@ def _view_products(z: Tensor) -> Tensor:
         first, second = z.unbind()
         return _row_products(first, second).expand(2, m).reshape(2 * m, 1)
     products = z.new_empty((views, m, views - 1))
-    for v, w in _view_pairs(views):  # each product once, for both of its views
+    for v, w in _view_pairs(views):  # each product is computed once, for both of its views
         products[v, :, w - v - 1] = products[w, :, (v - w) % views - 1] = _row_products(z[v], z[w])
     return products.flatten(0, 1)
 
@@ -246,7 +246,7 @@ def _add_view_products_backward(total: Tensor, product_gradient: Tensor, z: Tens
 
 def _fit_kernels(views: tuple[Tensor, ...]) -> bool:
     """Return whether kernels apply: two views on a GPU whose rows fit in registers."""
-    # At this size launches take most of the time, and kernels save all but one of them.
+    # At this size kernel launches take most of the time, and these kernels need only one.
     z = views[0]
     compatible = len(views) == 2 and views[1].dtype == z.dtype != torch.float64 and views[1].device == z.device
     return compatible and z.is_cuda and z.shape[1] <= _MAX_KERNEL_WIDTH and has_kernels(z.device)

@@ -13,7 +13,7 @@ from torch import Tensor
 from contrapose.reduce.hardware import is_half
 from contrapose.reduce.kernel_launch import launch_kernel, specialisation
 
-_TILE = 2048  # coordinates of a view that a program holds
+_TILE = 2048  # number of coordinates of a view that a program holds
 
 
 @triton.jit
@@ -120,7 +120,7 @@ def backward(
     *,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Return the gradient of the views, (2, m, d), from those of their unit vectors and products (None: zero)."""
+    """Return the gradient of the views, (2, m, d), from the gradients of their unit vectors and products (None: zero)."""
     m, d = unit_vectors.shape[0] // 2, unit_vectors.shape[1]
     grid, constants = _launch_shape(m, d)
     out = unit_vectors.new_empty((2, m, d), dtype=dtype)

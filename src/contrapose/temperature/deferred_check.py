@@ -1,4 +1,4 @@
-"""Check a number on a GPU without waiting for it."""
+"""Check a number on a GPU without waiting for the device."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from contrapose.validate import values_may_be_read
 
 
 class DeferredCheck:
-    """Checks numbers that are new in every step, one or more steps later.
+    """Checks numbers that change in every step, one or more steps later.
 
-    A loss that waited for the device in every step would leave it idle while the host prepares the next one. Only one number is
-    in transit at a time; numbers that come up before it has arrived are not checked.
+    A loss that waited for the device in every step would leave the device idle while the host prepares the next step. Only one
+    number is in transit at a time; numbers passed in before it has arrived are not checked.
     """
 
     def __init__(self) -> None:
         self._arrival: torch.cuda.Event | None = None
-        self._number: Tensor | None = None  # on the host, once it has arrived
+        self._number: Tensor | None = None  # the number on the host, once it has arrived
         self._check: Callable[[float], None] | None = None
 
     def __call__(self, value: Tensor, check: Callable[[float], None]) -> None:
-        """Send a number to the host, where `check` is called with it in a later call; check the one that has arrived."""
+        """Check the number that has arrived on the host, if any, and send a new one, which a later call will check."""
         if not values_may_be_read(value) or (self._arrival is not None and not self._arrival.query()):
             return
         if self._check is not None and self._number is not None:

@@ -26,9 +26,9 @@ class Learned(nn.Module, ABC):
 class LearnedTemperature(Learned):
     """One temperature for all anchors, τ = e^θ, with θ a parameter: positive whatever the optimiser does.
 
-    `Loss(nt_xent, temperature=learned(0.1))` owns the parameter; give `criterion.parameters()` to the optimiser. With
-    bounds, θ itself is set back to the nearest bound before it is used, as CLIP does after each step: a clamped value of
-    a free parameter would have no gradient beyond the bound, and the parameter could not come back.
+    `Loss(nt_xent, temperature=learned(0.1))` owns the parameter; pass `criterion.parameters()` to the optimiser. With
+    bounds, θ itself is reset to the nearest bound before it is used, as CLIP does after each step. Clamping only the
+    value would give no gradient beyond the bound, and the parameter could not come back.
     """
 
     def __init__(self, start: float, *, low: float | None = None, high: float | None = None) -> None:
@@ -57,7 +57,7 @@ class LearnedTemperature(Learned):
     def _return_to_bounds(self) -> None:
         if self.low is not None or self.high is not None:
             low, high = (None if bound is None else math.log(bound) for bound in (self.low, self.high))
-            # Through `.data`: a change that autograd notices would invalidate graphs that were built before.
+            # Through `.data`, since a change that autograd notices would invalidate existing graphs.
             self.log_temperature.data.clamp_(low, high)
 
     def extra_repr(self) -> str:
@@ -67,7 +67,7 @@ class LearnedTemperature(Learned):
 
 
 class LearnedNumber(Learned):
-    """One number of either sign, such as the bias of SigLIP; the number itself is the parameter."""
+    """One number of either sign, such as SigLIP's bias; the number itself is the parameter."""
 
     def __init__(self, start: float) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class LearnedNumber(Learned):
 
 
 def learned(start: float = 0.1, *, low: float | None = None, high: float | None = None) -> LearnedTemperature:
-    """Return a temperature that is learned, from `start` on, and stays between `low` and `high`.
+    """Return a learned temperature that starts at `start` and stays between `low` and `high`.
 
     CLIP's temperature is `learned(0.07, low=0.01)`: its scale 1/τ is at most 100.
 
@@ -91,7 +91,7 @@ def learned(start: float = 0.1, *, low: float | None = None, high: float | None 
 
 
 def learned_number(start: float) -> LearnedNumber:
-    """Return a number of either sign that is learned, from `start` on, such as the bias of `siglip`.
+    """Return a learned number of either sign that starts at `start`, such as the bias of `siglip`.
 
     start   first value
     """

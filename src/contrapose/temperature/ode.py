@@ -12,7 +12,7 @@ from contrapose.validate import check_number, check_values
 def ode_solution(s: Tensor, *, delta_k: float, constant: float) -> Tensor:
     """Return τ(s) = s / log(δK·s + C), which solves dτ/ds = (τ/s)(1 - τ δK e^{-s/τ}) (DySTreSS, Eq. 14; C = -c).
 
-    Defined where δK·s + C is positive and not 1, and where s is not 0.
+    It is defined where δK·s + C is positive and not 1, and where s is not 0.
     """
     check_number("delta_k", delta_k)
     check_number("constant", constant)
@@ -35,7 +35,7 @@ def ode_constant(*, delta_k: float, high: float, at: int) -> float:
     check_number("delta_k", delta_k)
     if at not in (1, -1):
         raise ValueError(f"at: expected +1 or -1, got {at!r}")
-    if high < 1 / 700:  # float64 ends near e^709
+    if high < 1 / 700:  # e^709 is close to the largest float64
         raise ValueError(
             f"high: expected a temperature above {1 / 700:.3g}, below which e^(1/τ) overflows, got {high!r}"
         )

@@ -22,19 +22,19 @@ class PerSample(State):
         v_n ← (1-β) v_n + β G_n,             G = log u + ρ - Σ_k w_k s_k / τ_n, clipped to ±3
         τ_n ← clip(τ_n - η v_n, low, high)
 
-    With `towers=2` the two views of a pair, say image and text, have states of their own (bimodal SogCLR): those of the
-    second tower follow those of the first in the buffers. γ may be a schedule, which `Loss` evaluates at its epoch.
+    With `towers=2` the two views of a pair, such as image and text, have separate states (bimodal SogCLR): in the buffers,
+    the second tower's states follow the first tower's. γ may be a schedule, which `Loss` evaluates at its epoch.
 
-    The ids of the pairs must be data-set indices. `settings` returns the arguments of `sogclr`; `update` follows the step:
+    The pairs' ids must be data-set indices. `settings` returns the arguments of `sogclr`; call `update` after the step:
 
         loss = sogclr(pairs, **state.settings(pairs))
         loss.backward(); optimizer.step(); state.update(pairs)
 
     Averages are stored as logarithms, so that they do not overflow at any temperature.
 
-    size              number of images of the data set
+    size              number of images in the data set
     towers            1, or 2 for separate states of two views
-    temperature       τ of all images at the start
+    temperature       initial τ of all images
     gamma             γ, a number or a schedule
     adapt             whether temperatures are learned (iSogCLR)
     rho, beta, rate   ρ, β and η
@@ -111,7 +111,7 @@ class PerSample(State):
         total, pull, count = batch.reduce(LogSumExp(logit), Expectation(logit), Count(), negatives=negatives)
         log_g = total - count.log()
         log_u = log_moving_average(self.log_average[index], log_g, current)
-        # An image is several anchors, one per view. All write the same mean, since the order of writes is undefined.
+        # An image has several anchors, one per view. All of them write the same mean, since the order of writes is undefined.
         group = _group_numbers(index)
         self.log_average[index] = _group_log_mean_exp(log_u, group).to(self.log_average.dtype)
         if self.adapt:
@@ -123,14 +123,14 @@ class PerSample(State):
             self.temperature[index] = temperature.clamp(self.low, self.high)
 
     def _index(self, pairs: AnyPairs) -> Tensor:
-        """Return the entry of each anchor: its data-set index, after those of the towers before its own."""
+        """Return each anchor's position in the buffers: its data-set index, offset by the entries of earlier towers."""
         index, size = pairs.anchor_id, self.size
         if index is None:
             raise ValueError("pairs: per-sample temperatures need image ids, which bare similarities do not have")
         check_values(
             (index >= 0) & (index < size),
             lambda: (
-                f"pairs: expected image ids from 0 to {size - 1} (give ids= when making the pairs), "
+                f"pairs: expected image ids from 0 to {size - 1} (pass ids= when making the pairs), "
                 f"got values from {int(index.min())} to {int(index.max())}"
             ),
         )

@@ -1,7 +1,7 @@
 """Temperature as a function of similarity (DySTreSS, Manna et al.).
 
 Every profile lies between `low` and `high`. With `detach` (the paper's Algorithm 3, the default) the gradient of the
-loss flows through s in s / τ(s) and not through τ; without it, through both (its Eq. 6-7).
+loss flows only through the numerator of s / τ(s); without `detach`, it also flows through τ(s) (the paper's Eq. 6-7).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Profile:
         )
 
     def kernel_profile(self) -> KernelProfile | None:
-        """Return the same profile for GPU kernels; None if it has no such form, so that `shape` computes it block by block."""
+        """Return the same profile for GPU kernels; None if there is no such form and `shape` computes it block by block."""
         return None
 
     def _kernel(
@@ -64,7 +64,7 @@ class Profile:
 @lru_cache
 def _upper_bound(profile: Profile) -> float:
     """Return an upper bound of |s| / τ(s) on [-1, 1]."""
-    # The largest value on a grid, with 1 % of room for what lies between its points.
+    # The largest value on a grid, plus 1 % for larger values between grid points.
     s = torch.linspace(-1, 1, 2001, dtype=torch.float64)
     return 1.01 * float((s.abs() / profile(s)).max())
 
@@ -75,7 +75,7 @@ class Cosine(Profile):
 
     def shape(self, s: Tensor) -> Tensor:
         """Return sin²(πs/2) = ½(1 + cos(π(1 + s)))."""
-        # The first form, because 1 + cos(…) cancels near s = 0, where the profile has its minimum.
+        # Computed as sin², because 1 + cos(…) cancels near s = 0, where the profile has its minimum.
         return torch.sin(s * (math.pi / 2)).square()
 
     def kernel_profile(self) -> KernelProfile | None:
@@ -97,7 +97,7 @@ class ShiftedCosine(Profile):
         """Return ½(1 + cos(π/k · (shift + s))), k = (1 + |shift|)/2, on the cosine's side of -shift; 1 elsewhere."""
         k = (1 + abs(self.shift)) / 2
         wave = 0.5 * (1 + torch.cos((self.shift + s) * (math.pi / k)))
-        # At shift = 0 the printed condition holds for every s; the authors' code takes the left side.
+        # At shift = 0 the paper's condition holds for every s; the authors' code takes the left side.
         in_period = s <= -self.shift if self.shift <= 0 else s >= -self.shift
         return torch.where(in_period, wave, torch.ones_like(wave))
 

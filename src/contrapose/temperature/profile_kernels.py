@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 """The profiles of `profile` as Triton functions. Imported only when a kernel needs one.
 
-Each takes (s, low, span, curvature, ROUGH) and returns τ(s) and its derivative τ'(s). ROUGH allows an error of 2e-5, less
-than that of products of bf16 numbers. A derivative that is not used costs nothing: the compiler removes it.
+Each takes (s, low, span, curvature, ROUGH) and returns τ(s) and its derivative τ'(s). ROUGH allows an error of 2e-5, which is
+less than the error of bf16 products. An unused derivative costs nothing: the compiler removes it.
 """
 
 import triton
@@ -20,8 +20,8 @@ def _sign(s):
 @triton.jit
 def cosine(s, low, span, curvature, ROUGH: tl.constexpr):
     """Return low + span · sin²(πs/2), with sin² as a polynomial in s², to 6e-9."""
-    # Multiply-adds are cheaper than a sine for each similarity. Coefficients times span do not depend on s, so that the
-    # compiler can move them out of the loop over columns.
+    # Multiply-adds are cheaper than a sine for each similarity. Coefficients times span do not depend on s, so the
+    # compiler can move these products out of the loop over columns.
     x = s * s
     if ROUGH:
         q = span * 0.6452337073189713 - span * 0.08980824733740914 * x

@@ -38,7 +38,7 @@ class CosineSchedule(Schedule):
             raise ValueError(f"low, high: expected low ≤ high, got low={self.low!r} and high={self.high!r}")
 
     def at(self, epoch: float) -> float:
-        """Return the temperature of an epoch."""
+        """Return the temperature in an epoch."""
         # A full period: the temperature is back at `high` after T epochs.
         return self.low + 0.5 * (self.high - self.low) * (1 + math.cos(2 * math.pi * epoch / self.period))
 

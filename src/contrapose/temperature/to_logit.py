@@ -19,13 +19,13 @@ from contrapose.temperature.schedule import Schedule
 from contrapose.validate import check_number, check_values
 
 _check_learned_later = DeferredCheck()
-SMALLEST = 1e-6  # at a lower temperature, s/τ has no digits after the point left in float32
+SMALLEST = 1e-6  # at a lower temperature, s/τ in float32 has no digits left after the decimal point
 
 Temperature: TypeAlias = float | Tensor | Callable[[Tensor], Tensor]
 
 
 def temperature_logit(temperature: Temperature, anchors: int, name: str = "temperature") -> Logit:
-    """Return φ(s) = s / τ for a number, one number per anchor, a learned one, or a function of similarity."""
+    """Return φ(s) = s / τ for a number, one number per anchor, a learned temperature, or a function of similarity."""
     if isinstance(temperature, LearnedTemperature):  # positive by construction: no value is read from the device
         return Scale(temperature.inverse())
     if isinstance(temperature, Tensor):
@@ -57,7 +57,7 @@ def _check_tensor(temperature: Tensor, anchors: int, name: str) -> Tensor:
         raise ValueError(f"{name}: expected floating point temperatures, got {temperature.dtype}")
     values: Any = temperature.detach()
     message = f"{name}: expected temperatures of at least {SMALLEST:g}, got"
-    if temperature.is_cuda and temperature.requires_grad:  # learned: it is new in every step
+    if temperature.is_cuda and temperature.requires_grad:  # learned: its value changes in every step
         _check_learned_later(values.min() if values.ndim else values, partial(_check_learned, message=message))
     else:
         check_values(values >= SMALLEST, lambda: f"{message} {values.min().item():g}")
@@ -65,7 +65,7 @@ def _check_tensor(temperature: Tensor, anchors: int, name: str) -> Tensor:
 
 
 def _check_learned(value: float, message: str) -> None:
-    if not value >= SMALLEST:  # so that NaN is refused too
+    if not value >= SMALLEST:  # written this way so that NaN is rejected too
         raise ValueError(f"{message} {value:g} in an earlier step")
 
 

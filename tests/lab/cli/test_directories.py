@@ -18,7 +18,7 @@ SMALL = ["--limit", "64", "--batch", "32", "--epochs", "1", "--knn", "3", "--met
 def test_a_file_in_place_of_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    expected = f": {file} is a file, and a directory is needed; choose another --"
+    expected = f": {file} is a file, but a directory is needed; choose another --"
     for path in (file, file / "below" / "it"):
         assert f"out{expected}out" in error_message(capsys, "train", *SMALL, "--out", str(path))
         for command in (["demo"], ["compare", *SMALL], ["study", "run", "behaviour/figure2"]):

@@ -75,8 +75,8 @@ def test_exported_folder_gives_equal_features_everywhere(
     main(["export", run, "-o", str(out)])  # over its own folder
     for option in (str(out) + ".safetensors", str(out) + ".onnx"):
         assert f"written as a folder; use -o {out}" in error_message(capsys, "export", run, "-o", option)
-    assert "has other files; expected a new folder" in error_message(capsys, "export", run, "-o", str(folder))
-    assert "is a file, and a directory is needed" in error_message(
+    assert "contains other files; expected a new folder" in error_message(capsys, "export", run, "-o", str(folder))
+    assert "is a file, but a directory is needed" in error_message(
         capsys, "export", run, "-o", str(folder / "sentences.txt")
     )
 
@@ -124,7 +124,7 @@ def test_evaluate_a_run_on_pairs_and_on_sts(folder: Path, capsys: pytest.Capture
     assert "recall@1" not in scores
     main([*evaluate, *sts, "--data", str(folder / "pairs.tsv")])
     assert json.loads(capsys.readouterr().out) == scores | every
-    assert "columns: they are those of --data or --captions, and neither is given" in error_message(
+    assert "columns: --columns needs --data or --captions, and neither is given" in error_message(
         capsys, *evaluate, "--columns", "a"
     )
     assert "expected labelled training and test images" in error_message(capsys, *evaluate, "--shots", "5")
@@ -198,8 +198,11 @@ def test_three_columns_are_three_views(folder: Path) -> None:
             "encoder: expected one of tiny, small, medium, clip-small, clip, hf:PATH, minilm",
         ),
         ("--data sentences.txt --encoder tinny", "got 'tinny'"),
-        ("--data sentences.txt --imbalance pareto", "imbalance: it is for images, and "),
-        ("--data sentences.txt --batch 64 --epochs 1", "batch: 64 sentences for a step are more than the 40"),
+        ("--data sentences.txt --imbalance pareto", "imbalance: this setting is only for images, and "),
+        (
+            "--data sentences.txt --batch 64 --epochs 1",
+            "batch: a step needs 64 sentences, but the data set has only 40",
+        ),
         ("--data missing.tsv", "missing.tsv does not exist; expected a file of texts"),
         ("--data run --modality text", "run is a folder; expected a file of texts"),
         ("--data sentences.txt --encoder hf:run", "run has no config.json"),

@@ -98,7 +98,9 @@ def test_few_shots_on_a_gpu(fine_tune: bool) -> None:
 
 
 def test_one_shot_leaves_nothing_to_choose_on() -> None:
-    with pytest.raises(ValueError, match="shots: expected at least 2, one to choose the learning rate on, got 1"):
+    with pytest.raises(
+        ValueError, match="shots: expected at least 2, one of them to choose the learning rate on, got 1"
+    ):
         FewShot(shots=1)
     with pytest.raises(ValueError, match="samples, lrs, weight_decays: expected at least one of each"):
         FewShot(lrs=())

@@ -114,12 +114,12 @@ def test_an_archive_has_the_names_of_its_data_set(measured: Path, tmp_path: Path
 def test_a_measure_of_one_encoder_is_refused(measured: Path, tmp_path: Path) -> None:
     model = trained(measured)
     with pytest.raises(
-        ValueError, match="map cannot be computed of a run on shapes, which has encoders of images and text"
+        ValueError, match="map cannot be computed for a run on shapes, which has encoders of images and text"
     ):
         Map().take(context_of(model, {}))
     run = Run(limit=48, batch=16, epochs=1, knn=3, metrics=0)
     reason = run_task(Task(run, (ZeroShot("cifar10"),), tmp_path, downstream={"cifar10": "made"}))
-    assert reason == "measures: zero_shot:cifar10 cannot be computed of a run on digits16, which has one encoder"
+    assert reason == "measures: zero_shot:cifar10 cannot be computed for a run on digits16, which has one encoder"
 
 
 def test_settings_of_each_scale() -> None:

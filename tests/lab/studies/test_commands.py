@@ -56,7 +56,7 @@ def test_selected_rows_of_a_study(
     (part,) = (tmp_path / "out").glob("behaviour-figure4-smoke-part-*")
     page = (part / "index.md").read_text()
     assert page.count("| τ = ") == 2  # in the table of the study, and in that of signs of collapse
-    assert "1 of its 12 rows alone, and judged by them." in page
+    assert "1 of its 12 rows only; the claims are decided by these rows." in page
     assert "did you mean 'τ = 0.2'?" in error_message(capsys, *arguments, "--rows", "τ = 0.21")
     other = ["study", "run", "behaviour/figure4", "behaviour/figure9", "--rows", "τ = 0.2"]
     assert "rows: behaviour/figure9 has none of these" in error_message(capsys, *other)

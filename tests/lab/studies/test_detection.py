@@ -43,7 +43,9 @@ def test_downstream_data_of_a_plan() -> None:
     assert small.measures(small.sets[0], moco) == ()
     # Data of other evaluations leaves the choice of training data alone.
     assert [s.name for s in TABLE7.plan("small", ["voc=there"]).sets] == ["CIFAR-10 for ImageNet-1K"]
-    with pytest.raises(ValueError, match=r"with a name of cifar10, coco, imagenet, supervised, voc, got 'vco=there'"):
+    with pytest.raises(
+        ValueError, match=r"where NAME is one of cifar10, coco, imagenet, supervised, voc, got 'vco=there'"
+    ):
         TABLE7.plan("paper", ["vco=there"])
 
 

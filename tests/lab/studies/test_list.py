@@ -94,7 +94,7 @@ def test_bad_names_get_the_nearest() -> None:
 def test_bad_data_is_refused() -> None:
     study = find("dystress/table3")
     with pytest.raises(
-        ValueError, match=r"expected PATH or NAME=PATH with a name of cifar10, cifar100, got 'cifra10=x\.npz'"
+        ValueError, match=r"expected PATH or NAME=PATH, where NAME is one of cifar10, cifar100, got 'cifra10=x\.npz'"
     ):
         study.plan("small", ["cifra10=x.npz"])
     with pytest.raises(ValueError, match="would have the same name in the report"):

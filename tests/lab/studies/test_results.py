@@ -34,7 +34,7 @@ def test_a_recorded_run_says_what_it_holds() -> None:
     assert Metric("separation_n1", "projector", "bank").read(NT_XENT) == (last["separation_n1"], SAMPLE)
     assert RecordedMetric("uniformity").read(NT_XENT) == (last["uniformity"], "")
     assert Metric("uniformity", "encoder").read(NT_XENT).value is None
-    assert "projector's output only" in Metric("uniformity", "encoder").missing_reason(NT_XENT)
+    assert "recorded only for the projector's output" in Metric("uniformity", "encoder").missing_reason(NT_XENT)
 
 
 def test_the_report_says_it_beside_the_number() -> None:

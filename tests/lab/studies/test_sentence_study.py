@@ -106,7 +106,7 @@ def test_every_row_is_a_preset() -> None:
 
 def test_missing_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["study", "run", "dystress/table12", "--scale", "small"]
-    assert "none is given; give some with --data NAME=PATH" in error_message(capsys, *arguments)
+    assert "none is given; add them with --data NAME=PATH" in error_message(capsys, *arguments)
     sentences, pairs = write_sentences(tmp_path / "sentences.txt"), write_pairs(tmp_path / "pairs.tsv")
     assert "give its path with --data wiki1m=PATH: a file with one sentence a line" in error_message(
         capsys, *arguments, "--data", f"sts={pairs}"

@@ -63,7 +63,7 @@ def test_only_given_data_is_measured() -> None:
     assert [study_data.data for study_data in plan.sets] == ["there"]
     smoke = study.plan("smoke")
     assert smoke.measures(smoke.sets[0], simclr) == (Transfer("digits", "dystress"),)
-    with pytest.raises(ValueError, match=r"expected PATH or NAME=PATH with a name of .*mhist"):
+    with pytest.raises(ValueError, match=r"expected PATH or NAME=PATH, where NAME is one of .*mhist"):
         study.plan("paper", ["mhits=here"])
 
 
@@ -147,9 +147,9 @@ def test_the_built_in_digits_are_data_too(tmp_path: Path) -> None:
 
 def test_data_that_does_not_exist_is_refused_before_training(capsys: pytest.CaptureFixture[str]) -> None:
     message = error_message(capsys, "study", "run", "dystress/table11", "--data", "mura=nowhere")
-    assert "data: mura=nowhere does not exist; expected a path or a name of `contrapose data list`" in message
+    assert "data: mura=nowhere does not exist; expected a path or a name from `contrapose data list`" in message
     message = error_message(capsys, "study", "run", "cacr/table6", "--scale", "short")
-    assert "data: cacr/table6 measures encoders on other data, and none is given; give some with" in message
+    assert "data: cacr/table6 evaluates encoders on other data sets, and none is given; add them with" in message
 
 
 @pytest.mark.thorough

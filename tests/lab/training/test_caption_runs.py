@@ -269,7 +269,7 @@ def test_commands_for_one_encoder_refuse_two(
     message = error_message(capsys, "compare", "--data", str(data), "--losses", "clip,siglip", "--seeds", "1")
     assert "compare takes labelled images or pairs of texts" in message
     assert message.count("\n") == 1
-    with pytest.raises(ValueError, match="has two encoders, and this is for runs with one"):
+    with pytest.raises(ValueError, match="has two encoders, but this is for runs with one"):
         load(trained)
 
 
@@ -280,11 +280,11 @@ def test_commands_for_one_encoder_refuse_two(
         ({"text_encoder": "huge"}, "text_encoder: expected one of tiny, .*got 'huge'"),
         ({"encoder": "huge"}, "encoder: expected one of tiny, .*got 'huge'"),
         ({"framework": "simclr"}, "framework: simclr has one encoder, and the data is captions; use --framework two_towers"),
-        ({"view_count": 3}, "view_count: two_towers has one view of each image and one caption, got 3"),
+        ({"view_count": 3}, "view_count: two_towers needs 2, one view of the image and one caption, got 3"),
         ({"text_length": 2}, "text_length: expected at least 3 tokens"),
         ({"text_length": -1}, "text_length: expected a whole number of at least 0, got -1"),
-        ({"loss": "tau"}, "loss: tau needs one more output"),
-        ({"views": "captions+local2"}, "views: two_towers has one view of each image, and no local crops; use --views captions, got"),
+        ({"loss": "tau"}, "loss: tau needs an extra output"),
+        ({"views": "captions+local2"}, "views: two_towers takes one view per image, without local crops; use --views captions, got"),
         ({"loss": "barlow_twins"}, "loss: barlow_twins takes embeddings"),
     ],
 )  # fmt: skip
@@ -306,9 +306,9 @@ def test_settings_of_captions_are_refused_for_images() -> None:
 def test_data_that_does_not_suit_a_run_is_refused(data: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="extra_metrics: linear:cacr@1 is for runs with one encoder"):
         trainer_of(run_of(data, extra_metrics=("linear:cacr@1",)), tmp_path / "run")
-    with pytest.raises(ValueError, match="imbalance: it is for images with classes"):
+    with pytest.raises(ValueError, match="imbalance: this setting is only for images with classes"):
         trainer_of(run_of(data, imbalance="exponential-100"), tmp_path / "run")
-    with pytest.raises(ValueError, match=r"batch: 16 captioned images for a step are more than the 10"):
+    with pytest.raises(ValueError, match=r"batch: a step needs 16 captioned images, but the data set has only 10"):
         trainer_of(run_of(data, batch=16), tmp_path / "run")
 
 

@@ -47,7 +47,7 @@ def test_an_extended_run_equals_one_of_all_epochs(change: dict[str, Any], tmp_pa
     train(run, tmp_path / "extended")
     (message,) = train(longer, tmp_path / "extended", extend=True)
     assert message == (
-        "extending the run from 2 to 4 epochs after step 4. The result is the same as that of 4 epochs from the start"
+        "extending the run from 2 to 4 epochs after step 4. The result is the same as training for 4 epochs from the start"
     )
     one, other = (checkpoint.latest(tmp_path / name / "checkpoints") for name in ("whole", "extended"))
     assert one is not None

@@ -266,7 +266,7 @@ def test_weights_for_detectron2(encoder: str, tmp_path: Path) -> None:
 def test_detectron2_has_no_counterpart_of_a_small_stem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_run(tmp_path / "run", Run(data="digits", encoder="resnet18-cifar"))
     message = error_message(capsys, "export", str(folder), "-o", str(tmp_path / "weights.pkl"))
-    assert "detectron2, which has resnet18, resnet50, resnet50-zero" in message
+    assert "detectron2, which supports resnet18, resnet50, resnet50-zero" in message
     assert "is resnet18-cifar; use .safetensors" in message
 
 

@@ -59,5 +59,5 @@ def test_other_frameworks_refuse(framework: str, reason: str) -> None:
 
 
 def test_a_similarity_changes_nothing() -> None:
-    with pytest.raises(ValueError, match="similarity: vicreg compares no pairs, so that dot changes nothing"):
+    with pytest.raises(ValueError, match="similarity: vicreg does not compare pairs, so dot has no effect"):
         Run(loss="vicreg", similarity="dot")

@@ -60,7 +60,7 @@ def test_from_another_directory(
     (tmp_path / "mine.npz").unlink()
     message = error_message(capsys, "evaluate", run)
     assert f"data: mine.npz, which {run} was trained on, does not exist (looked in {tmp_path}, {project}, " in message
-    assert message.endswith("give its path, or that of other data, with --data\n")
+    assert message.endswith("give its path, or the path of other data, with --data\n")
 
 
 def test_a_moved_run(
@@ -168,7 +168,7 @@ def test_images_replaced_under_their_names(
         path.write_bytes(next((tmp_path / "moved" / "b").glob("*.png")).read_bytes())
     message = error_message(capsys, *command)
     assert f"{folder}/" in message
-    assert f"is not the file of this name that {tmp_path / 'run'} was trained on" in message
+    assert f"has changed since {tmp_path / 'run'} was trained on it" in message
     described = json.loads((tmp_path / "run" / "data.json").read_text())
     del described["sample"]  # as an earlier version wrote it
     (tmp_path / "run" / "data.json").write_text(json.dumps(described))

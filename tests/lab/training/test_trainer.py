@@ -88,7 +88,7 @@ def test_another_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_more_images_than_the_data_has(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="batch: 512 images for a step are more than the 128"):
+    with pytest.raises(ValueError, match="batch: a step needs 512 images, but the data set has only 128"):
         Trainer(Run(**{**vars(RUN), "batch": 512}), tmp_path / "a", log=quiet)
     with pytest.raises(ValueError, match="knn: 500 neighbours are more than the 128"):
         Trainer(Run(**{**vars(RUN), "knn": 500}), tmp_path / "b", log=quiet)
@@ -257,9 +257,15 @@ def test_a_step_contrasted_as_a_whole_equals_one_large_batch(loss: str, tmp_path
 def test_whole_steps_are_refused_where_they_are_impossible() -> None:
     whole = {"grad_cache": True, "accumulate": 2}
     for change, message in (
-        ({"grad_cache": True}, "grad_cache: it is for steps of several batches; set --accumulate to at least 2"),
-        ({**whole, "framework": "moco"}, "grad_cache: it is for simclr, simcse, two_towers; the framework is moco"),
-        ({**whole, "framework": "memory-bank"}, "grad_cache: it is for simclr"),
+        (
+            {"grad_cache": True},
+            "grad_cache: --grad-cache needs several batches per step; set --accumulate to at least 2",
+        ),
+        (
+            {**whole, "framework": "moco"},
+            "grad_cache: --grad-cache works only with --framework simclr, simcse, two_towers; the framework is moco",
+        ),
+        ({**whole, "framework": "memory-bank"}, "grad_cache: --grad-cache works only with --framework simclr"),
         ({"grad_cache": "whole", "accumulate": 2}, "grad_cache: expected True or False, got 'whole'"),
         ({**whole, "loss": "nt_xent(negatives=hardest(127))"}, r"hardest\(127\) asks for more than the 126 negatives"),
     ):

@@ -79,7 +79,7 @@ def _run_command(name: str, arguments: list[str]) -> None:
 
 
 def _current_options(arguments: list[str]) -> list[str]:
-    """Return the arguments with options of an earlier release by their present names, each of which is printed."""
+    """Return the arguments with options from earlier releases renamed to their current names; print each renaming."""
     current, remaining = [], list(arguments)
     while remaining:
         argument = remaining.pop(0)
@@ -90,9 +90,9 @@ def _current_options(arguments: list[str]) -> list[str]:
 
 
 def _current_option(argument: str) -> str:
-    """Return an option of an earlier release by its present name, and print that; return any other argument as it is."""
+    """Return the current name of an option from an earlier release, and print the change; return other arguments unchanged."""
     option, equals, value = argument.partition("=")
-    option = option.replace("_", "-")  # both are accepted
+    option = option.replace("_", "-")  # options may be typed with "_" or "-"
     former = next((name for name in (f"{option}={value}", option) if name in FORMER_OPTIONS), "")
     if not former:
         return argument
@@ -105,7 +105,7 @@ def _current_option(argument: str) -> str:
 
 def _parse_and_run(name: str, arguments: list[str]) -> None:
     """Run a command with its options; report an expected error in one line, with its exit code."""
-    import tyro  # first: without them, importing torch would only take time
+    import tyro  # first, so that a missing package is reported before the slow import of torch
 
     from contrapose.lab.training.records.files import DISK_FULL, WriteFailed
     from contrapose.lab.training.stops import Diverged, Stopped, signals
@@ -125,7 +125,7 @@ def _parse_and_run(name: str, arguments: list[str]) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        # A failure of the machine, which no other setting would avoid, or a bad path
+        # A full or failing disk is the machine's failure (exit code 1); any other error is a bad path (exit code 2).
         failed = error.errno in DISK_FULL | {errno.EIO}
         _fail(_describe(error, full=error.errno in DISK_FULL), exits.FAILED if failed else exits.BAD_SETTINGS)
     except Stopped as error:
@@ -133,7 +133,7 @@ def _parse_and_run(name: str, arguments: list[str]) -> None:
 
 
 def _help_text(group: str = "") -> str:
-    """Return the list of all commands, or of those of a group."""
+    """Return the help text that lists all commands, or the commands in one group."""
     names = group_commands(group) if group else list(COMMANDS)
     indent = max(map(len, names)) + 4
     width = min(120, shutil.get_terminal_size().columns)
@@ -155,7 +155,7 @@ def _help_text(group: str = "") -> str:
 
 
 def _describe(error: OSError, *, full: bool) -> str:
-    """Return the path of a file operation that failed, the reason without Python's error number, and what may help.
+    """Return a message for a failed file operation: the path, the reason without Python's error number, and what may help.
 
     `full` means that the disk is full.
     """
@@ -182,7 +182,7 @@ def _flush(stream: TextIO | None) -> bool:
     try:
         stream.flush()
     except OSError:
-        # Python flushes again at exit and would print a traceback; the rest goes to /dev/null instead.
+        # Python flushes again at exit and would print a traceback, so the remaining output is sent to /dev/null.
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         return False
     return True

@@ -1,4 +1,4 @@
-"""The commands by name, with one line about each. Their modules import torch, so they are imported when a command runs."""
+"""The commands by name, with a one-line summary each. A command's module imports torch, so it is imported only on use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Command(NamedTuple):
-    """Where a command is defined, and the first paragraph of its docstring, for the help text."""
+    """The module and class that define a command, and the first paragraph of its docstring for the help text."""
 
     module: str
     class_name: str
@@ -18,7 +18,7 @@ class Command(NamedTuple):
         return getattr(import_module(f"contrapose.lab.{self.module}"), self.class_name)
 
 
-# "GROUP NAME" is a command of a group; a group's name alone runs its first command.
+# "GROUP NAME" is a command in a group; the group's name without a command runs the first command in the group.
 COMMANDS = {
     "demo": Command(
         "cli.demo",
@@ -28,7 +28,7 @@ COMMANDS = {
     "compare": Command(
         "cli.compare",
         "Compare",
-        "Train with several losses on your own data, and report which of them give a more accurate encoder.",
+        "Train with several losses on your own data, and report which losses give a more accurate encoder.",
     ),
     "train": Command(
         "cli.train",
@@ -53,7 +53,7 @@ COMMANDS = {
     "map": Command(
         "cli.explain",
         "Map",
-        "Draw the projector's outputs of runs side by side, coloured by class, with uniformity, tolerance and kNN accuracy.",
+        "Draw the projector outputs of runs side by side, coloured by class, with uniformity, tolerance and kNN accuracy.",
     ),
     "embed": Command(
         "cli.files",
@@ -73,7 +73,7 @@ COMMANDS = {
     "import": Command(
         "cli.files",
         "Import",
-        "Convert a foreign .pth file of weights to .safetensors, for `train --init`. Nothing in the file is executed.",
+        "Convert weights from another project's .pth file to .safetensors, for `train --init`. Nothing in the file is executed.",
     ),
     "presets": Command(
         "cli.train", "Presets", "List the presets: the papers' training settings, for `train --preset`."
@@ -82,19 +82,19 @@ COMMANDS = {
     "data check": Command(
         "cli.data",
         "DataCheck",
-        "Read every image of a data set, and show what training would use: splits, classes, sizes, kinds of images, duplicates, "
-        "broken files and what looks wrong.",
+        "Read every image in a data set, and show what training would use: splits, classes, sizes, kinds of images, duplicates, "
+        "broken files and anything that looks wrong.",
     ),
-    "study list": Command("cli.study", "StudyList", "List every table and figure of the four papers."),
+    "study list": Command("cli.study", "StudyList", "List every table and figure in the four papers."),
     "study show": Command(
         "cli.study_show",
         "StudyShow",
-        "Show what a study claims and measures, the printed numbers, what each scale changes, and how long it took.",
+        "Show what a study claims and measures, the paper's numbers, what each scale changes, and how long its runs took.",
     ),
     "study protocols": Command(
         "cli.study",
         "StudyProtocols",
-        "Print what each table and figure measures in the paper and here, as a page in Markdown (docs/studies.md).",
+        "Print a Markdown page of what each table and figure measures, in the paper and here (docs/studies.md).",
     ),
     "study run": Command(
         "cli.study",
@@ -104,15 +104,15 @@ COMMANDS = {
     "study report": Command(
         "cli.study",
         "StudyReport",
-        "Write the report of studies from the runs that exist, without training. Use the same options as for `study run`.",
+        "Write the report on studies from existing runs, without training. Use the same options as for `study run`.",
     ),
 }
-# Commands of earlier releases, with what to run instead.
+# Commands from earlier releases, and what to run instead.
 FORMER = {
     "bench losses": "python benchmarks/loss_timing.py",
     "bench conformance": "python benchmarks/conformance.py",
 }
-# Options of an earlier release by their present names, with the value where that changed too.
+# Options from earlier releases and their current names, with the value if the value changed too.
 FORMER_OPTIONS = {
     "--on": "--executor",
     "--root": "--runs-dir",
@@ -129,5 +129,5 @@ FORMER_OPTIONS = {
 
 
 def group_commands(group: str) -> list[str]:
-    """Return the full names of the commands of a group, in order; empty if there is no such group."""
+    """Return the full names of a group's commands, in order; an empty list if there is no such group."""
     return [name for name in COMMANDS if name.startswith(f"{group} ")]

@@ -1,4 +1,4 @@
-"""`contrapose compare`: losses side by side, on a user's data."""
+"""`contrapose compare`: compare losses on a user's own data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from contrapose.validate import check_directory
 
 # Settings of a run that `compare` sets itself, and what to type instead.
 _DECIDED = {
-    "loss": "--losses, which takes all losses of the comparison: --losses simclr,dystress",
+    "loss": "--losses, which takes all losses to compare: --losses simclr,dystress",
     "seed": "--seeds, the number of seeds 0, 1, …: --seeds 3",
 }
 _NAME_LENGTH = 60  # characters in the readable part of a report's folder name; file systems limit its length
@@ -40,21 +40,22 @@ _NAME_LENGTH = 60  # characters in the readable part of a report's folder name; 
 
 @dataclass(frozen=True)
 class Compare:
-    """Train with several losses on your own data, and report which of them give a more accurate encoder.
+    """Train with several losses on your own data, and report which losses give a more accurate encoder.
 
-    A folder of images needs a subfolder for each class, in train/ and test/ if there are both; losses are compared by kNN
-    accuracy. On a file of text pairs, they are compared by recall@1 of the pairs that are held out. Training settings are those
-    of `train`, except for --loss and --seed. Each loss is trained in the framework and with the head that it needs, unless
-    these are given. Each comparison has a report of its own; run the same command again to resume.
+    A folder of images needs one subfolder per class; if the folder has train/ and test/, each of the two needs the subfolders.
+    Losses are compared by kNN accuracy on images, and by recall@1 on the held-out pairs in a file of text pairs. All training
+    options of `train` except --loss and --seed are available. Each loss is trained with the framework and the head that it
+    needs, unless you set them. Each comparison writes its own report; run the same command again to resume.
     """
 
     given: Annotated[RunOptions, arg(name="")]
     losses: str = "simclr,dystress,cacr,balanced"
     """Losses, separated by commas, each as in `train --loss`."""
     seeds: int = 3
-    """Number of runs per loss. One takes a third of the time of three, but cannot show which differences are due to chance."""
+    """Number of runs per loss. A single run takes a third of the time of three, but cannot show which differences are due to
+    chance."""
     jobs: int | None = None
-    """Number of concurrent runs."""
+    """Number of runs at a time."""
     runs_dir: Path = Path("runs")
     """Directory of all runs."""
     out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
@@ -63,7 +64,7 @@ class Compare:
     """Directory of downloaded data sets; missing ones are downloaded to it."""
 
     def __call__(self) -> None:
-        """Run, compare and report."""
+        """Train with all losses, compare them and write the report."""
         check_given(self.given)
         check_seeds(self.seeds)
         check_directory("out", self.out)
@@ -88,14 +89,14 @@ class Compare:
 
 
 def check_given(given: Settings) -> None:
-    """Refuse the options of `train` that `compare` would ignore, whatever their values."""
+    """Raise ValueError for options of `train` that `compare` would ignore, whatever their values."""
     for name, instead in _DECIDED.items():
         if name in given:
             raise ValueError(f"{name}: compare does not take --{name}; use {instead}")
 
 
 def report_name(plan: Plan, seeds: int) -> str:
-    """Return the name of a comparison's folder: its data and losses, and a hash of its runs."""
+    """Return the folder name of a comparison: its data, its losses and a hash of its runs."""
     runs = plan.runs(seeds)
     methods = dict.fromkeys(method_name(run.loss) for run in runs.values())
     readable = re.sub(r"[^\w.-]+", "-", "-".join(["compare", plan.sets[0].name, *methods]))
@@ -103,7 +104,7 @@ def report_name(plan: Plan, seeds: int) -> str:
 
 
 def split_losses(text: str) -> list[str]:
-    """Split a list of losses at commas outside of brackets, and drop repetitions."""
+    """Split a list of losses at the commas outside brackets, and drop duplicates."""
     parts, depth = [""], 0
     for character in text:
         depth += {"(": 1, ")": -1}.get(character, 0)
@@ -118,7 +119,7 @@ def split_losses(text: str) -> list[str]:
 
 
 def show_results(plan: Plan, results: Results, page: Document, folder: Path) -> None:
-    """Write the report to `folder`, and print a table, the verdicts, what was learned and the path of the report."""
+    """Write the report to `folder`; print a table, the verdicts, what was learned and the path of the report."""
     path = write(page, folder)
     print(_table(plan, results, page.title), end="")
     for line in score_of(plan.study).definitions:
@@ -131,7 +132,7 @@ def show_results(plan: Plan, results: Results, page: Document, folder: Path) -> 
 
 
 def _table(plan: Plan, results: Results, title: str) -> str:
-    """Return the numbers of all losses and of the references as a table for the terminal."""
+    """Return a table for the terminal with the scores of all losses and of the reference methods."""
     from rich.console import Console
     from rich.table import Table
 

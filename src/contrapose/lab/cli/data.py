@@ -1,4 +1,4 @@
-"""`contrapose data list` and `data check`: built-in data sets, and checks of your own."""
+"""`contrapose data list` and `data check`: list the known data sets, and check your own data."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ class DataList:
             for line in kind.list_data():
                 print(line)
         print(
-            "or the path of a folder of images (with a folder for each class, in train/ and test/ if there are both) "
-            "or of an .npz file"
+            "or the path of an .npz file, or of a folder of images (one subfolder per class; if the folder has train/ and test/, "
+            "in each of the two)"
         )
 
 
 @dataclass(frozen=True)
 class DataCheck:
-    """Read every image of a data set, and show what training would use: splits, classes, sizes, kinds of images, duplicates,
-    broken files and what looks wrong."""
+    """Read every image in a data set, and show what training would use: splits, classes, sizes, kinds of images, duplicates,
+    broken files and anything that looks wrong."""
 
     path: Positional[Path]
     """A folder of images, or an .npz file."""
     classes: str = ""
-    """Check some class folders: imagenet100, or a text file with one name per line; empty: all."""
+    """Check only some class folders: imagenet100, or a text file with one folder name per line; empty: all folders."""
     max_megapixels: float = DataSettings.max_megapixels
-    """Largest image file that is read, in millions of pixels, up to 178."""
+    """Maximum size of an image file to read, in millions of pixels; at most 178."""
 
     @allow_progress_bars()
     def __call__(self) -> None:
-        """Print the contents, the warnings and the broken files; exit with 1 if any file is broken."""
+        """Print what the data contains, the warnings and the broken files; exit with code 1 if any file is broken."""
         check_number("max_megapixels", self.max_megapixels, above=0, most=LARGEST_MEGAPIXELS)
         data = str(self.path)
         settings = DataSettings(data=data, classes=self.classes, max_megapixels=self.max_megapixels)

@@ -31,18 +31,18 @@ class Demo:
     """Show the uniformity-tolerance dilemma in five minutes on a CPU: nine losses on small digits, with a report."""
 
     seeds: int | None = None
-    """Number of runs per loss; by default 3, or 1 if the time is short."""
+    """Number of runs per loss; by default 3, or 1 if --minutes leaves too little time."""
     jobs: int | None = None
-    """Number of concurrent runs; by default one per core, or two on a GPU."""
+    """Number of runs at a time; by default one per core, or two on a GPU."""
     minutes: float | None = None
-    """Approximate time limit in minutes, 5 if omitted. The amount of training is adapted to the speed of this machine."""
+    """Approximate time limit in minutes (default 5). The amount of training is adapted to the speed of this machine."""
     runs_dir: Path = Path("runs")
     """Directory of all runs."""
     out: Annotated[Path, arg(aliases=["-o"])] = Path("reports")
     """Directory of the report."""
 
     def size(self) -> Size:
-        """Return the size of a demo that was started earlier, or the largest one that this machine completes in time."""
+        """Return the size of a demo that was started earlier, or the largest size that this machine completes in time."""
         sizes = tuple(replace(size, seeds=self.seeds or size.seeds) for size in SIZES)
         started = [size for size in sizes if (self.runs_dir / size.pretraining_run().name).is_dir()]
         if started and self.minutes is None:
@@ -64,7 +64,7 @@ class Demo:
         return size
 
     def __call__(self) -> None:
-        """Train one encoder, continue from it with every loss, and report."""
+        """Train one encoder, continue training it with every loss, and write the report."""
         if self.seeds is not None:
             check_seeds(self.seeds)
         check_directory("runs_dir", self.runs_dir)
@@ -81,7 +81,7 @@ class Demo:
             if run_tasks([pretraining], display):
                 raise SystemExit(exits.FAILED)
         if not weights.exists():
-            # Renamed when complete: the runs of the losses are named after this path and never check its content.
+            # Renamed only when complete, because the runs that start from this path never check the file's content.
             temporary = weights.with_suffix(".half")
             export(load(pretraining.folder).encoder, temporary)
             temporary.rename(weights)

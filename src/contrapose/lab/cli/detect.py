@@ -22,33 +22,33 @@ from contrapose.validate import check_directory
 class Detect:
     """Fine-tune a run's encoder as the backbone of a detector on VOC or COCO, and print its average precision.
 
-    The detector is torchvision's Faster R-CNN, or Mask R-CNN with --masks. Its backbone is all stages of the encoder but the
-    last, and its head is the last stage (C4). Without options the schedule is that of He et al. (MoCo): 24,000 iterations, or
-    90,000 with masks.
+    The detector is torchvision's Faster R-CNN, or Mask R-CNN with --masks. Its backbone consists of all stages of the encoder
+    except the last, and its head is the last stage (C4). The default schedule is that of He et al. (MoCo): 24,000 iterations,
+    or 90,000 with masks.
     """
 
     run: Positional[Path]
-    """Directory of the run; its encoder must be a ResNet, tiny or small."""
+    """Directory of the run; its encoder must be a ResNet, `tiny` or `small`."""
     data: Positional[Path]
-    """VOCdevkit, with the folders of one or more years, or the folder of COCO."""
+    """The folder VOCdevkit, which contains one or more years, or the folder of COCO."""
     masks: bool = False
-    """Predict masks too, with Mask R-CNN; COCO has them."""
+    """Predict masks too, with Mask R-CNN. The data needs mask annotations, as in COCO."""
     iterations: int = 0
-    """Batches to train on; 0: the paper's number. The learning rate drops after the same shares of them."""
+    """Number of training iterations; 0: the paper's number. The learning rate drops after the same fractions of training."""
     batch: int = 16
-    """Images in a batch."""
+    """Batch size."""
     lr: float | None = None
     """Learning rate after the warm-up; default: 0.02 · batch / 16."""
     size: int = 800
-    """Shorter side of test images, in pixels; those of training images are in proportion."""
+    """Shorter side of test images, in pixels. Training images are scaled in proportion."""
     seed: int = 0
-    """Random seed of the new layers, the order of images and their augmentation."""
+    """Random seed for the new layers' weights, the order of the images and their augmentation."""
     out: Annotated[Path | None, arg(aliases=["-o"])] = None
-    """JSON file to write scores and settings to; default: detection-DATA.json in the directory of the run."""
+    """JSON file to write scores and settings to; default: detection-DATA.json in the run's directory."""
 
     @allow_progress_bars()
     def __call__(self) -> None:
-        """Print the scores as JSON, and write them."""
+        """Print the scores as JSON, and write them to a file."""
         protocol = PROTOCOLS["coco" if self.masks else "voc"]
         protocol = replace(
             protocol.at_size(self.size),

@@ -1,4 +1,4 @@
-"""Progress of one run: a live bar on a terminal, otherwise a line per epoch, both with the time left."""
+"""Progress of one run, with the time left: a live bar on a terminal, otherwise one line per epoch."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from dataclasses import dataclass, field
 from contrapose.lab.cli.progress import format_duration
 from contrapose.lab.training import Progress
 
-_SETTLED = 5.0  # seconds of steps after which the estimate is announced: the first steps are slower than the others
+_SETTLED = (
+    5.0  # seconds of training before the time left is announced, because the first steps are slower than the others
+)
 
 
 @dataclass
 class TimeLeft:
-    """Estimate of the seconds left, from the steps of this process: a resumed run counts from where it resumes."""
+    """Estimates the seconds left from the steps taken by this process, so a resumed run ignores the steps before it resumed."""
 
-    first: tuple[int, float] | None = None  # number and time of the first step, which is not counted itself
+    first: tuple[int, float] | None = None  # number and end time of the first step, whose own duration is not counted
 
     def __call__(self, progress: Progress) -> float:
-        """Return the seconds that the steps after this one take; infinite before the second step."""
+        """Return the estimated seconds for the remaining steps; infinite before the second step."""
         now = time.monotonic()
         if self.first is None:
             self.first = progress.step, now
@@ -30,7 +32,7 @@ class TimeLeft:
 
 @dataclass
 class TrainingDisplay:
-    """Functions that show the progress of training: steps, evaluations, and lines of text."""
+    """Functions that display the progress of training: steps, evaluations and lines of text."""
 
     show: Callable[[Progress, float], None] = lambda progress, left: None  # a step, and the seconds left
     show_evaluation: Callable[[], None] = lambda: None
@@ -52,9 +54,9 @@ class TrainingDisplay:
 
 @contextmanager
 def training_display(*, noun: str = "images", silent: bool = False) -> Iterator[TrainingDisplay]:
-    """Yield a display that suits the output: a live bar on a terminal, otherwise a line per epoch; nothing if silent.
+    """Yield a display that suits the output: a live bar on a terminal, otherwise one line per epoch; nothing if silent.
 
-    `noun` is what samples are called.
+    `noun` is the word for samples, such as "images".
     """
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
@@ -73,7 +75,7 @@ def training_display(*, noun: str = "images", silent: bool = False) -> Iterator[
     task = bar.add_task("train", epoch=0, detail="", total=None)
 
     def show(p: Progress, left: float) -> None:
-        bar.start()  # at the first step, because reading the images has a bar of its own
+        bar.start()  # only at the first step, because reading the images shows its own bar
         detail = f"loss {p.loss:.3f} {p.images_per_second:,.0f} {noun}/s"
         bar.update(task, completed=p.step, total=p.steps, epoch=p.epoch, detail=detail)
 
@@ -96,7 +98,7 @@ def _epoch_lines(noun: str) -> Callable[[Progress, float], None]:
 
     def show(p: Progress, seconds_left: float) -> None:
         nonlocal left
-        # The first step of an epoch ends the one before it; the last epoch has no such step.
+        # An epoch is printed when the next epoch's first step arrives; the last epoch, when the last step arrives.
         if steps and steps[-1].epoch != p.epoch:
             print_epoch()
         steps.append(p)

@@ -1,4 +1,4 @@
-"""`contrapose evaluate`: scores of a run's encoder, or of a text or image-text model trained elsewhere."""
+"""`contrapose evaluate`: score a run's encoder, or a text or image-text model that was trained elsewhere."""
 
 from __future__ import annotations
 
@@ -25,70 +25,72 @@ from contrapose.validate import check_known
 
 
 class EvaluationOptions(Protocol):
-    """Options for data of one modality: a dataclass that its `evaluation_options` names."""
+    """The options of `evaluate` for one modality: the dataclass named in the modality's `evaluation_options`."""
 
-    purpose: ClassVar[str]  # what they are for, in messages
-    takes: ClassVar[str]  # which options a model of this modality takes, in messages
-    shared: ClassVar[tuple[str, ...]]  # options of `evaluate` itself that a model trained elsewhere takes too
-    for_folders: ClassVar[tuple[str, ...]]  # its options that a run does not take
-    replaces: ClassVar[bool]  # whether its scores take the place of those of any encoder
+    purpose: ClassVar[str]  # what these options are for; used in messages
+    takes: ClassVar[str]  # which options a model of this modality takes; used in messages
+    shared: ClassVar[tuple[str, ...]]  # general options of `evaluate` that also apply to a model trained elsewhere
+    for_folders: ClassVar[tuple[str, ...]]  # options that apply only to a model trained elsewhere, not to a run
+    replaces: ClassVar[bool]  # whether the modality's scores replace the general ones, such as kNN accuracy
 
     @property
     def has_columns(self) -> bool:
         """Whether the options name data with columns."""
 
     def evaluate_folder(self, folder: Path, common: CommonOptions) -> dict[str, Any]:
-        """Return the scores of a model that was trained elsewhere, and a description of it."""
+        """Return the scores of a model that was trained elsewhere, and a description of the model."""
 
     def score(self, model: Model, run: Path, common: CommonOptions) -> dict[str, float] | None:
-        """Return the scores of a run; None if no option asks for any."""
+        """Return the scores of a run; None if no option requests any score."""
 
 
 @dataclass(frozen=True)
 class _Evaluate:
     """Evaluate a run's encoder: kNN accuracy and, on request, a linear probe, fine-tuning, few-shot SVMs and metrics.
 
-    A run on pairs of texts has recall@k of the pairs that are held out, and --sts and --transfer evaluate it on other tasks.
+    A run on text pairs is scored by recall@k on its held-out pairs; --sts and --transfer evaluate the run on other tasks.
     `contrapose evaluate hf:PATH --sts FILE` evaluates a sentence encoder in a local Hugging Face folder, and
-    `contrapose evaluate clip:PATH --zero-shot DATA` a model of images and texts.
+    `contrapose evaluate clip:PATH --zero-shot DATA` evaluates an image-text model.
     """
 
     run: Positional[Path]
-    """Directory of the run; or hf: and the folder of a sentence encoder, as in hf:models/minilm; or clip: and that of a model of
-    images and texts."""
+    """Directory of the run; or hf:FOLDER for a sentence encoder, as in hf:models/minilm; or clip:FOLDER for an image-text
+    model."""
     data: str = ""
     """Another data set to evaluate on: a name, a folder or an .npz file, with labelled training and test images; or a file of
-    pairs of texts, whose recall is that among all of its pairs."""
+    text pairs, on which recall is computed among all pairs in the file."""
     columns: tuple[str, ...] = ()
-    """Columns of --data or --captions, as in `train`."""
+    """Columns to read from the --data or --captions file, as in `train`."""
     epoch: int = 0
     """Use the weights kept after this epoch (see `train --keep`); 0: the newest."""
     knn: int = 0
-    """Number of neighbours; 0: as in the run."""
+    """Number of neighbours for kNN; 0: the run's setting."""
     linear: str = ""
     """Linear probe to train on features of plain images: wang-liu, cacr, cacr-imagenet, moco-v3, moco-v3-vit,
     dystress-imagenet, balanced-cifar or balanced-imagenet. On augmented images, as in the papers: wang-liu-flips (CIFAR),
     wang-liu-colours (SVHN), wang-liu-crops (ImageNet), and the other names with -crops."""
     augment: str = ""
-    """Augment the probe's training images, differently in each epoch: crops (with flips), flips or colours; empty: as in the
-    probe's name."""
+    """Augment the probe's training images, differently in each epoch: crops (with flips), flips or colours; empty: as the
+    probe's name says."""
     best: bool = False
-    """Report the accuracy of the probe's best epoch too, under a name of its own."""
+    """Also report the accuracy in the probe's best epoch, under a separate name."""
     finetune: int = 0
-    """Epochs for which the encoder and a classifier are fine-tuned; 0: those of --recipe, or no fine-tuning without it."""
+    """Number of epochs for which to fine-tune the encoder with a classifier; 0: the number in --recipe, or no fine-tuning if
+    there is no --recipe."""
     recipe: str = ""
-    """Fine-tune as a paper does: dystress-multiclass, dystress-binary, cacr-resnet50 or vit; empty: a recipe of our own."""
+    """Fine-tune with a paper's recipe: dystress-multiclass, dystress-binary, cacr-resnet50 or vit; empty: our own recipe."""
     shots: int = 0
-    """Train on this many images of each class: a linear probe, or with --finetune the encoder too; 0: on all images. By
-    ELEVATER's protocol, learning rate and weight decay are chosen on the last of them, and the score is the mean of three
-    samples."""
+    """Train a linear probe (with --finetune, the encoder too) on this many images per class; 0: on all images. As in ELEVATER's
+    protocol, the last of these images are used to choose learning rate and weight decay, and the score is the mean over three
+    random samples of images."""
     metrics: bool = False
-    """Compute metrics on all test images: uniformity, tolerance, separation, signs of collapse (feature_std, effective_rank) and
-    others of the projector's output and, as encoder_NAME, those of the encoder's features that need no augmentation."""
+    """Compute metrics of the projector's output on all test images: uniformity, tolerance, separation, signs of collapse
+    (feature_std, effective_rank) and others. Metrics that need no augmentation are also computed on the encoder's features, as
+    encoder_NAME."""
     few_shot: bool = False
-    """Train linear SVMs on a class-balanced subset and on all images (long-tail protocol of Kukleva et al.)."""
+    """Train linear SVMs on a class-balanced subset and on all images (the long-tail protocol of Kukleva et al.)."""
     skip_broken: bool = False
-    """Leave out files of a folder that cannot be read; the default if the run was trained so."""
+    """Skip files in a folder that cannot be read; the default if the run was trained with --skip-broken."""
     data_root: Path = Path("data")
     """Directory of downloaded data sets."""
 
@@ -104,7 +106,7 @@ class _Evaluate:
         if not name:
             raise ValueError(f"run: models of {kind.noun} are evaluated as runs; expected a directory, got {self.run}")
         options = self._options(name)
-        _refuse(_given(self, "run", *options.shared), "runs trained here", options.takes)
+        _refuse(_given(self, "run", *options.shared), "runs that contrapose trained", options.takes)
         self._refuse_others(name, options.takes)
         self._check_columns(name)
         print(json.dumps(options.evaluate_folder(folder, self._common)))
@@ -119,17 +121,17 @@ class _Evaluate:
         return options
 
     def _refuse_others(self, name: str, instead: str) -> None:
-        """Refuse options of other modalities, which would have no effect."""
+        """Raise ValueError for options of other modalities, which would have no effect."""
         for other in OPTIONS:
             if other != name:
                 _refuse(_given(self._options(other)), self._options(other).purpose, instead)
 
     def _check_columns(self, name: str) -> None:
         if self.columns and not self.data and not (name in OPTIONS and self._options(name).has_columns):
-            raise ValueError("columns: they are those of --data or --captions, and neither is given")
+            raise ValueError("columns: --columns needs --data or --captions, and neither is given")
 
     def _evaluate_run(self) -> dict[str, Any]:
-        """Return the scores of a run: those of its modality, if any are asked for, and those of any encoder."""
+        """Return the scores of a run: the modality's own scores if requested, and the scores that any encoder has."""
         for name in OPTIONS:
             options, prefix = self._options(name), modality(name).prefix
             only_folders = [option for option in _given(options) if option in options.for_folders]
@@ -155,10 +157,10 @@ class _Evaluate:
             check_known("recipe", self.recipe, FINE_TUNING)
         if self.recipe and self.shots:
             raise ValueError("recipe: --shots chooses the learning rate itself; omit --recipe or --shots")
-        few_shot_training = FewShot(self.shots) if self.shots else None  # refuses a wrong number before data is read
+        few_shot_training = FewShot(self.shots) if self.shots else None  # rejects an invalid number before data is read
         fine_tune = bool(self.finetune or self.recipe)
-        # Features need each image once, or once per epoch, so that other data can stay on disk; fine-tuning reads it in each
-        # epoch.
+        # Features need each image only once, or once per epoch of an augmented probe, so --data can stay on disk. Fine-tuning
+        # reads every image in each epoch.
         stream = model.run.stream or bool(self.shots) or not fine_tune
         split = load_data(
             model,
@@ -188,7 +190,7 @@ class _Evaluate:
         return scores
 
     def _probe(self) -> Probe | None:
-        """Return the linear probe to train; None if there is none."""
+        """Return the linear probe to train; None if no probe was requested."""
         if not self.linear:
             if self.augment:
                 raise ValueError("augment: there is no linear probe to augment images for; choose one with --linear")
@@ -214,13 +216,13 @@ class _Evaluate:
 
 
 def _load_options() -> dict[str, type]:
-    """Return the classes of the options of each modality that has some."""
+    """Return the class of evaluation options for each modality that has one."""
     paths = {name: modality(name).evaluation_options.partition(":") for name in MODALITIES}
     return {name: getattr(import_module(module), attribute) for name, (module, _, attribute) in paths.items() if module}
 
 
 OPTIONS = _load_options()
-# A group of options for each modality.
+# One group of options per modality.
 Evaluate = make_dataclass(
     "Evaluate",
     [(name, options, field(default_factory=options)) for name, options in OPTIONS.items()],
@@ -231,20 +233,20 @@ Evaluate.__doc__ = _Evaluate.__doc__
 
 
 def _given(options: Any, *without: str) -> list[str]:
-    """Return the names of options that are not at their defaults, as they are typed, except for some and for nested ones."""
+    """Return the options that differ from their defaults, as typed on the command line, except `without` and nested groups."""
     plain = (option for option in fields(options) if option.default_factory is MISSING)
     changed = (option for option in plain if getattr(options, option.name) != option.default)
     return [option.name.replace("_", "-") for option in changed if option.name not in without]
 
 
 def _refuse(names: Sequence[str], purpose: str, instead: str) -> None:
-    """Raise ValueError for options that do not apply to what is evaluated."""
+    """Raise ValueError if `names` lists any option that does not apply to the evaluated model."""
     for name in names:
         raise ValueError(f"{name}: --{name} is for {purpose}; {instead}")
 
 
 def print_notes(split: Split) -> None:
-    """Print the notes on some data to stderr, since stdout may be read by other programs."""
+    """Print the notes about a data set to stderr, since stdout may be read by other programs."""
     for note in split.notes:
         print(note, file=sys.stderr)
 
@@ -259,7 +261,7 @@ def load_data(
     skip_broken: bool = False,
     stream: bool = False,
 ) -> Split:
-    """Load `data` or, if that is empty, the data that the run in `folder` was trained on; print its notes to stderr."""
+    """Load `data` or, if `data` is empty, the data that the run in `folder` was trained on; print notes about it to stderr."""
     run = replace(model.run, skip_broken=model.run.skip_broken or skip_broken)
     if data:
         split = prepare_other(run, data, root, folder=folder, stream=stream, columns=columns)

@@ -22,7 +22,7 @@ class Explain:
     loss: Positional[str]
     """A loss, with settings if needed, as in `train --loss`."""
     vs: tuple[str, ...] = ()
-    """Losses to compare it with."""
+    """Other losses to compare with."""
     data: str = ""
     """Use the paper's hyperparameters for this data set, such as cifar10 or imagenet."""
     epoch: int = 0
@@ -30,7 +30,7 @@ class Explain:
     ode: bool = False
     """Add the solutions of DySTreSS's differential equation to the temperatures (Fig. 2 of the paper)."""
     out: Annotated[Path, arg(aliases=["-o"])] = Path("explain.png")
-    """Figure to write: .png, .svg or .pdf. The page gets the same name with .html."""
+    """Figure to write: .png, .svg or .pdf. The page is written to the same name with .html."""
 
     def __call__(self) -> None:
         """Write the figure and the page, and print the summary."""
@@ -58,19 +58,19 @@ class Explain:
 
 @dataclass(frozen=True)
 class Map:
-    """Draw the projector's outputs of runs side by side, coloured by class, with uniformity, tolerance and kNN accuracy.
+    """Draw the projector outputs of runs side by side, coloured by class, with uniformity, tolerance and kNN accuracy.
 
-    For runs on text, a page is written next to the figure, on which each point shows its text.
+    For runs on text, an HTML page is also written next to the figure; hovering over a point on the page shows its text.
     """
 
     runs: Positional[tuple[Path, ...]]
     """Directories of the runs."""
     method: str = "tsne"
-    """Projection: tsne, umap (needs umap-learn), pca, or sphere for embeddings of three dimensions."""
+    """Projection: tsne, umap (needs umap-learn), pca, or sphere for three-dimensional embeddings."""
     images: int = 2000
     """Number of images or texts to draw."""
     out: Annotated[Path, arg(aliases=["-o"])] = Path("map.png")
-    """Figure to write: .png, .svg or .pdf. The page of texts gets the same name with .html."""
+    """Figure to write: .png, .svg or .pdf. The page of texts is written to the same name with .html."""
     data: str = ""
     """Another data set to draw: a name, a folder or an .npz file, with labelled images; or a file of texts."""
     data_root: Path = Path("data")
@@ -98,7 +98,7 @@ class Map:
             print(f"page {page_path}")
 
     def _embed(self, folder: Path) -> NamedEmbedding:
-        """Return the embedding of a sample of a run's data."""
+        """Return the embeddings of a random sample from a run's data."""
         from contrapose.lab.cli.evaluate import load_data
         from contrapose.lab.evaluation import Measures
         from contrapose.lab.report.embedding import NamedEmbedding

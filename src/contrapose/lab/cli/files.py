@@ -1,4 +1,4 @@
-"""`contrapose embed`, `export` and `import`: write features and weights, and read foreign weights."""
+"""`contrapose embed`, `export` and `import`: write features and weights, and convert weights from other projects."""
 
 from __future__ import annotations
 
@@ -21,24 +21,25 @@ class Embed:
     """Write the features that a run's encoder computes for a data set to an .npz or .parquet file."""
 
     run: Positional[Path]
-    """Directory of the run; or hf: and the folder of a sentence encoder, as in hf:models/minilm."""
+    """Directory of the run; or hf:FOLDER for a sentence encoder, as in hf:models/minilm."""
     data: Positional[str]
     """Name of a data set, folder of images, .npz file or file of texts."""
     out: Annotated[Path, arg(aliases=["-o"])]
-    """File to write: .npz with train_features, train_labels, test_features, test_labels, classes and, for a folder,
-    train_paths and test_paths, for texts train_texts; or .parquet with one row per image or text."""
+    """File to write: .npz or .parquet. An .npz file has the arrays train_features, train_labels, test_features, test_labels and
+    classes; for a folder also train_paths and test_paths; for texts also train_texts. A .parquet file has one row per image or
+    text."""
     columns: tuple[str, ...] = ()
-    """Column of a file of texts to embed, by name, or by number from 1 on; by default the first text of each row."""
+    """The column to embed from a file of texts: its name, or its number counted from 1; default: the first text in each row."""
     epoch: int = 0
     """Use the weights kept after this epoch (see `train --keep`); 0: the newest."""
     skip_broken: bool = False
-    """Leave out files of a folder that cannot be read; the default if the run was trained so."""
+    """Skip files in a folder that cannot be read; the default if the run was trained with --skip-broken."""
     data_root: Path = Path("data")
     """Directory of downloaded data sets."""
 
     @allow_progress_bars()
     def __call__(self) -> None:
-        """Write the features of all splits of the data."""
+        """Write the features of all splits in the data set."""
         import numpy as np
 
         if self.out.suffix not in (".npz", ".parquet"):
@@ -55,12 +56,12 @@ class Embed:
         print(f"{', '.join(f'{name} {array.shape}' for name, array in arrays.items())} written to {self.out}")
 
     def _embed_data_set(self) -> dict[str, Any]:
-        """Return features, labels, paths and texts of all splits of the data, by name."""
+        """Return features, labels, paths and texts of all splits in the data set, keyed by array name."""
         import numpy as np
 
         model = load(self.run, epoch=self.epoch or None)
         run = replace(model.run, skip_broken=model.run.skip_broken or self.skip_broken)
-        # Nothing is held out: all images of a folder without test images are written as train.
+        # Nothing is held out: if a folder has no test images, all of its images are written as train.
         split = prepare_other(
             run, self.data, self.data_root, folder=self.run, hold_out=0, stream=True, columns=self.columns
         )
@@ -80,11 +81,11 @@ class Embed:
         return arrays
 
     def _embed_elsewhere(self, kind: Modality[Any], folder: Path) -> dict[str, Any]:
-        """Return features by an encoder that was trained elsewhere."""
+        """Return the features computed by an encoder that was trained elsewhere."""
         import numpy as np
 
         if self.epoch:
-            raise ValueError("epoch: --epoch is for runs trained here")
+            raise ValueError("epoch: --epoch works only with runs that contrapose trained")
         settings = DataSettings(data=self.data, columns=self.columns, skip_broken=self.skip_broken)
         features, texts = kind.embed_elsewhere(folder, settings)
         return {"train_features": features.numpy(), "train_texts": np.array(texts)}
@@ -94,15 +95,15 @@ class Embed:
 class Export:
     """Write a run's encoder as .safetensors, with torchvision's or timm's parameter names, as .onnx, or for detectron2.
 
-    An encoder of texts is written as a folder, which SentenceTransformer and transformers load. A model card is written with it:
-    how the encoder was trained, its scores, how its inputs are made, and code that uses it.
+    A text encoder is written as a folder that SentenceTransformer and transformers can load. A model card is written too: how
+    the encoder was trained, its scores, how its inputs are prepared, and example code.
     """
 
     run: Positional[Path]
     """Directory of the run."""
     out: Annotated[Path, arg(aliases=["-o"])]
-    """File to write; its suffix selects the format: .safetensors, .onnx, or .pkl for detectron2 (ResNets alone). The card
-    gets the same name with .md added. For a run on text: the folder to write, with the card in README.md."""
+    """File to write; its suffix selects the format: .safetensors, .onnx, or .pkl for detectron2 (ResNets only). The model card
+    is written next to it, with .md appended to the name. For a run on text: the folder to write, with the card in README.md."""
     epoch: int = 0
     """Use the weights kept after this epoch (see `train --keep`); 0: the newest."""
 
@@ -119,7 +120,7 @@ class Export:
             raise ValueError(f"out: expected a name that ends in .safetensors, .onnx or .pkl, got {self.out}")
         if self.out.suffix == ".pkl" and model.run.encoder not in DETECTRON2_ENCODERS:
             raise ValueError(
-                f"out: .pkl is for detectron2, which has {', '.join(DETECTRON2_ENCODERS)}, but the encoder of {self.run} is "
+                f"out: .pkl is for detectron2, which supports {', '.join(DETECTRON2_ENCODERS)}, but the encoder of {self.run} is "
                 f"{model.run.encoder}; use .safetensors"
             )
         metadata = metadata_of(model)
@@ -134,10 +135,10 @@ class Export:
         card = self.out.with_name(f"{self.out.name}.md")
         card.write_text(model_card(model, self.run, self.out.name))
         print(f"{model.run.encoder}, {model.encoder.width} features, written to {self.out}")
-        print(f"model card, with its inputs and example code: {card}")
+        print(f"model card, with the encoder's inputs and example code: {card}")
 
     def _write_folder(self, model: Model) -> None:
-        """Write an encoder with everything that its inputs need, such as a tokenizer, and its model card."""
+        """Write an encoder, everything needed to prepare its inputs (such as a tokenizer), and its model card."""
         from contrapose.lab.training.card import model_card
 
         if self.out.suffix in (".safetensors", ".onnx", ".pkl"):
@@ -146,7 +147,9 @@ class Export:
             )
         check_directory("out", self.out)
         if self.out.is_dir() and any(self.out.iterdir()) and not (self.out / "modules.json").exists():
-            raise ValueError(f"out: {self.out} has other files; expected a new folder, or one that `export` wrote")
+            raise ValueError(
+                f"out: {self.out} contains other files; expected a new folder, or a folder that `export` wrote"
+            )
         how_to_load = model.kind.export(self.out, model.encoder, model.views)
         (self.out / "README.md").write_text(model_card(model, self.run, str(self.out)), encoding="utf-8")
         print(f"{model.run.encoder}, {model.encoder.width} features, written to {self.out}")
@@ -155,7 +158,7 @@ class Export:
 
 @dataclass(frozen=True)
 class Import:
-    """Convert a foreign .pth file of weights to .safetensors, for `train --init`. Nothing in the file is executed."""
+    """Convert weights from another project's .pth file to .safetensors, for `train --init`. Nothing in the file is executed."""
 
     file: Positional[Path]
     """A .pth or .pt file with a state_dict."""
@@ -163,7 +166,7 @@ class Import:
     """The .safetensors file to write."""
 
     def __call__(self) -> None:
-        """Write the tensors under their own names, without prefixes such as module."""
+        """Write the tensors under their own names, without prefixes such as `module.`."""
         from safetensors.torch import save_file
 
         from contrapose.lab.networks.foreign import convert
@@ -200,7 +203,7 @@ def _write_parquet(arrays: dict[str, Any], path: Path) -> None:
             if f"{part}_texts" in arrays:
                 columns["text"] = arrays[f"{part}_texts"].tolist()
             tables.append(pa.table(columns))
-    # Columns may differ: the test images can have labels and the training images none.
+    # The columns of the two splits may differ: for example, only the test images may have labels.
     parquet.write_table(pa.concat_tables(tables, promote_options="default"), path)
 
 

@@ -1,4 +1,4 @@
-"""What `contrapose` prints without arguments: one example of each use, and what is not installed."""
+"""The text that `contrapose` prints without arguments: one example per use, and which packages are missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EXAMPLES = {
 
 
 def overview() -> str:
-    """Return ten lines: an example of each use, what is not installed, and where to read more."""
+    """Return ten lines: one example per use, which packages are missing, and where to read more."""
     width = max(map(len, _EXAMPLES))
     lines = [f"contrapose {__version__}: contrastive learning in which the loss is the subject"]
     lines += [f"  {use:{width}}  {example}" for use, example in _EXAMPLES.items()]
@@ -30,7 +30,7 @@ def overview() -> str:
 
 
 def missing_extras() -> str:
-    """Return which packages are missing and how to install them, in one line."""
+    """Return one line that says which packages are missing and how to install them."""
     train, text = _missing(TRAIN_PACKAGES), _missing(TEXT_PACKAGES - TRAIN_PACKAGES)
     if train:
         return f"Not installed: {_names(train)}, which the commands need: {install_command('train')} (sentences: train,text)"

@@ -1,4 +1,4 @@
-"""Progress of many runs: bars on a terminal, otherwise a line for each run that ends."""
+"""Progress of many runs: bars on a terminal, otherwise one line whenever a run ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contrapose.lab.training import Progress
 
 @contextmanager
 def progress_display(runs: int) -> Iterator[ProgressDisplay]:
-    """Show the progress of all runs together and of each one that is running, with an estimate of the time left."""
+    """Show the overall progress and the progress of each running run, with an estimate of the time left."""
     from rich.console import Console
     from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
@@ -26,7 +26,7 @@ def progress_display(runs: int) -> Iterator[ProgressDisplay]:
     with Bars(*columns, console=console) as bars:
         total_bar = bars.add_task(f"{runs} runs", total=runs, detail="")
         run_bars: dict[str, TaskID] = {}
-        fractions: dict[str, float] = {}  # of the runs that are running
+        fractions: dict[str, float] = {}  # completed fraction of each running run
         ended = 0
 
         def time_left() -> str:
@@ -80,7 +80,7 @@ def _line_display(runs: int, started: float) -> ProgressDisplay:
 
 
 def format_duration(seconds: float) -> str:
-    """Return seconds in words, such as 12 min."""
+    """Return a duration as text, such as "12 min"."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

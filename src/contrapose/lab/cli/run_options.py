@@ -1,4 +1,4 @@
-"""The settings of a run as options of a command: only those that the user gave, with the help text of each."""
+"""The settings of a run as command-line options with help texts; the parsed result has only the options that the user gave."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _options() -> dict[str, Any]:
 
 
 def _default_text(field: Field[Any]) -> str:
-    """Return a default as a user would type it."""
+    """Return a default value as a user would type it."""
     values = field.default if isinstance(field.default, tuple) else (field.default,)
     return shlex.join(map(str, values))
 
@@ -31,5 +31,5 @@ def _default_text(field: Field[Any]) -> str:
 if TYPE_CHECKING:
     RunOptions = dict[str, Any]
 else:
-    # Without a value for what is left out: a default could not be told from the same value on the command line.
+    # Omitted options are absent, because a filled-in default would look like the same value typed by the user.
     RunOptions = TypedDict("RunOptions", _options(), total=False)

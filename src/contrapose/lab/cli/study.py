@@ -26,7 +26,7 @@ from contrapose.lab.studies.scales import describe_changes
 from contrapose.lab.studies.task import Task
 from contrapose.validate import check_directory, check_known, nearest
 
-# What a path should point to, in messages.
+# What a path should point to; used in messages.
 _FILES = {
     ENCODER: "a Hugging Face folder with config.json, or minilm",
     PAIRS: "a tab-separated file of scored pairs, as for `contrapose evaluate --sts`",
@@ -35,7 +35,7 @@ _FILES = {
 
 @dataclass(frozen=True)
 class StudyList:
-    """List every table and figure of the four papers."""
+    """List every table and figure in the four papers."""
 
     only: Positional[str] = ""
     """List only studies whose name contains this text, such as dystress or cacr/table."""
@@ -64,7 +64,7 @@ def _status(study: Study) -> str:
 
 @dataclass(frozen=True)
 class StudyProtocols:
-    """Print what each table and figure measures in the paper and here, as a page in Markdown (docs/studies.md)."""
+    """Print a Markdown page of what each table and figure measures, in the paper and here (docs/studies.md)."""
 
     def __call__(self) -> None:
         """Print the page."""
@@ -79,17 +79,17 @@ class _StudyOptions:
     """Names of studies, such as behaviour/figure9."""
     scale: str = "smoke"
     """smoke (seconds, on the built-in digits), short (minutes on one GPU, on CIFAR-10, usually a quarter of the epochs), small
-    (one GPU, CIFAR-10 and CIFAR-100, usually the printed epochs) or paper (the paper's settings)."""
+    (one GPU, CIFAR-10 and CIFAR-100, usually the paper's number of epochs) or paper (the paper's settings)."""
     data: tuple[str, ...] = ()
-    """Replace the data: a name or path for all data sets, or NAME=PATH for one, such as cifar10=cifar10.npz. Data on which
-    encoders are evaluated after training is given in the same way: voc=VOCdevkit; flowers102=flowers102 downloads it. So are
-    the files of a study of sentences: encoder=FOLDER sts=PAIRS.tsv; and the names of classes: class_names=NAMES.txt."""
+    """Replace the data: a name or path for all data sets, or NAME=PATH for one data set, such as cifar10=cifar10.npz. The same
+    form names the data on which encoders are evaluated after training (voc=VOCdevkit; flowers102=flowers102 downloads
+    Flowers-102), the files for studies on sentences (encoder=FOLDER sts=PAIRS.tsv) and class names (class_names=NAMES.txt)."""
     rows: tuple[str, ...] = ()
-    """Use only these rows, such as "τ = 0.2". Claims are then judged by these rows alone."""
+    """Use only these rows, such as "τ = 0.2". Claims are then judged by these rows only."""
     sets: tuple[str, ...] = ()
     """Use only these data sets, named as in the report, such as "CIFAR-10, exponential"."""
     precision: str = ""
-    """fp32, bf16 or fp16 in place of the scale's precision. It is part of the runs' names."""
+    """fp32, bf16 or fp16; overrides the scale's precision. The precision is part of each run's name."""
     seeds: int = 1
     """Number of runs per setting, with random seeds 0, 1, …"""
     runs_dir: Path = Path("runs")
@@ -115,9 +115,10 @@ class StudyRun(_StudyOptions):
     """
 
     jobs: int | None = None
-    """Concurrent runs on this machine: processes on a CPU (1 if omitted), taking turns on a GPU (2 if omitted)."""
+    """Number of runs at a time on this machine: separate processes on a CPU (default 1); on a GPU, runs that take turns
+    (default 2)."""
     executor: str = "local"
-    """Where runs are executed: local, or ray for a cluster whose nodes share the directory of runs."""
+    """Where runs are executed: local, or ray for a Ray cluster whose nodes share --runs-dir."""
     data_root: Path = Path("data")
     """Directory of downloaded data sets; missing ones are downloaded to it."""
 
@@ -138,7 +139,7 @@ class StudyRun(_StudyOptions):
 
 @dataclass(frozen=True)
 class StudyReport(_StudyOptions):
-    """Write the report of studies from the runs that exist, without training. Use the same options as for `study run`."""
+    """Write the report on studies from existing runs, without training. Use the same options as for `study run`."""
 
     def __call__(self) -> None:
         """Write the report as HTML and Markdown, with figures."""
@@ -146,7 +147,7 @@ class StudyReport(_StudyOptions):
         plans = self.plans()
         run_names = {name for plan in plans for name in plan.runs(self.seeds)}
         if run_names and not any((self.runs_dir / name).is_dir() for name in run_names):
-            # The names of the existing runs' data make it obvious if --scale or --data is wrong.
+            # Naming the data sets of the existing runs shows the user if --scale or --data is wrong.
             existing_data = sorted(
                 {
                     str(RunDirectory(path).settings().get("data", ""))
@@ -156,7 +157,8 @@ class StudyReport(_StudyOptions):
                 - {""}
             )
             raise ValueError(
-                f"runs_dir: none of the {len(run_names)} runs is in {self.runs_dir}; use the --scale and --data of `study run`"
+                f"runs_dir: none of the {len(run_names)} runs is in {self.runs_dir}; "
+                "use the same --scale and --data as for `study run`"
                 + (f" (the runs in it are on {', '.join(existing_data)})" if existing_data else "")
             )
         self.report(plans)
@@ -171,7 +173,10 @@ def make_plans(
     sets: Sequence[str] = (),
     precision: str = "",
 ) -> list[Plan]:
-    """Return the plans of studies at a scale, or of some of their rows or data sets; raise ValueError on unknown names."""
+    """Return the plans of studies at a scale, optionally restricted to some rows or data sets.
+
+    Raise ValueError for unknown names.
+    """
     if not names:
         raise ValueError("names: expected at least one study; `contrapose study list` lists them")
     studies = [find(name) for name in names]
@@ -184,7 +189,7 @@ def make_plans(
 
 
 def check_data_available(plans: Sequence[Plan], root: Path) -> None:
-    """Download missing data sets that torchvision knows; raise ValueError if any other data is missing."""
+    """Download missing data sets that torchvision offers; raise ValueError if any other data is missing."""
     _check_downstream_data(plans, root)
     for plan in plans:
         for study_data in plan.sets if plan.study.rows else ():
@@ -196,31 +201,34 @@ def check_data_available(plans: Sequence[Plan], root: Path) -> None:
 
 
 def _describe_missing(plan: Plan, source: str, what: str, expected: str) -> str:
-    """Return a message that a path is wrong, or that names the option for data that users must get themselves."""
+    """Return a message: the given path is wrong, or users must get the data themselves and pass its path with --data."""
     if source not in plan.study.own_names:
         return f"data: {source} does not exist; expected {expected}"
     return f"data: {what} cannot be downloaded automatically; give its path with --data {source}=PATH: {expected}"
 
 
 def _is_available(source: str, root: Path) -> bool:
-    """Return whether data is built in or exists; a data set that torchvision knows is downloaded, or raises ValueError."""
+    """Return whether the data is built in or exists, after downloading it if torchvision offers it.
+
+    Raise ValueError if the download fails.
+    """
     # Downloaded here, once, because concurrent runs would download the same files at the same time.
     return any(modality(name).has_data(source, root) for name in MODALITIES) or Path(source).exists()
 
 
 def _check_downstream_data(plans: Sequence[Plan], root: Path) -> None:
-    """Download the downstream data that torchvision knows; raise ValueError if a path is wrong, or nothing is given."""
+    """Download the downstream data that torchvision offers; raise ValueError if a path is wrong or no data is given."""
     for plan in plans:
         cells = [(row, study_data) for row, study_data, _ in plan.cells(1)]
         if plan.study.quantities and cells and not any(plan.measures(data, row) for row, data in cells):
             raise ValueError(
-                f"data: {plan.study.name} measures encoders on other data, and none is given; "
-                f"give some with --data NAME=PATH (`contrapose study show {plan.study.name}` has the names)"
+                f"data: {plan.study.name} evaluates encoders on other data sets, and none is given; "
+                f"add them with --data NAME=PATH (`contrapose study show {plan.study.name}` lists the names)"
             )
         for name, path in plan.downstream.items():
             if path != MADE and not _is_available(path, root):
                 raise ValueError(
-                    f"data: {name}={path} does not exist; expected a path or a name of `contrapose data list`"
+                    f"data: {name}={path} does not exist; expected a path or a name from `contrapose data list`"
                 )
 
 
@@ -231,7 +239,7 @@ def check_seeds(seeds: int) -> None:
 
 
 def announce_plans(plans: Sequence[Plan], seeds: int, root: Path) -> None:
-    """Print how the scale differs from the paper and, if training is long, its estimated time, from recorded runs."""
+    """Print how the scale differs from the paper and, if training takes long, the time estimated from recorded runs."""
     for plan in plans:
         if plan.study.rows:
             print(f"{plan.study.name} at the {plan.scale} scale: {describe_changes(plan)}")
@@ -245,7 +253,7 @@ def announce_plans(plans: Sequence[Plan], seeds: int, root: Path) -> None:
 def run_plans(
     plans: Sequence[Plan], seeds: int, root: Path, *, data_root: Path, jobs: int | None, executor: str = "local"
 ) -> dict[str, str]:
-    """Execute all runs of some plans, with a progress display; return the reason for each failure, by name."""
+    """Execute all runs of the given plans with a progress display; return the reason for each failure, keyed by run name."""
     check_seeds(seeds)
     check_directory("runs_dir", root)
     tasks = [
@@ -261,7 +269,7 @@ def run_plans(
 
 
 def write_report(plans: Sequence[Plan], seeds: int, root: Path, *, out: Path, suffix: str = "") -> Path:
-    """Write the report of some plans to a directory in `out`, print their verdicts, and return the report's path."""
+    """Write the report on the given plans to a directory in `out`, print the verdicts, and return the report's path."""
     name = "-".join(plan.study.name.replace("/", "-") for plan in plans)
     # File systems limit the length of a name.
     name = name if len(name) < 80 else f"{len(plans)}-studies"

@@ -1,4 +1,4 @@
-"""`contrapose study show`: a study in words, with what each scale changes and how long it took."""
+"""`contrapose study show`: describe a study in words, what each scale changes, and how long the runs took."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from contrapose.lab.studies.study import Settings
 from contrapose.lab.training import Run
 
 _WIDTH = 100
-_MOST_ROWS = 12  # more rows without printed numbers than this are shortened
+_MOST_ROWS = 12  # in studies with more rows, a series without published numbers is shortened
 _LONG = 120.0  # seconds of training; shorter estimates are not shown
 _RECORDED = Path("results/runs")  # in a clone of the repository: the runs that results/README.md reports
 
 
 @dataclass(frozen=True)
 class StudyShow:
-    """Show what a study claims and measures, the printed numbers, what each scale changes, and how long it took."""
+    """Show what a study claims and measures, the paper's numbers, what each scale changes, and how long its runs took."""
 
     name: Positional[str]
     """Name of a study, such as behaviour/figure9."""
     runs_dir: Path = Path("runs")
-    """Directory of all runs, for the time that they took. In a clone of the repository, results/runs is read too."""
+    """Directory of all runs, whose records say how long they took. In a clone of the repository, results/runs is read too."""
 
     def __call__(self) -> None:
         """Print the study, and the commands that run it."""
@@ -59,7 +59,7 @@ def _wrap(text: str, indent: str = "", *, first: str = "") -> str:
 
 
 def _protocol(study: Study) -> Iterable[str]:
-    """Yield what the paper measures, what we measure, and the difference, without repetition."""
+    """Yield sentences on what the paper measures, what we measure, and how the two differ, without repetition."""
     paper, ours, difference = describe_study(study)
     if study.diagram:
         yield "There is nothing to measure."
@@ -75,7 +75,7 @@ def _protocol(study: Study) -> Iterable[str]:
 
 
 def _row_lines(study: Study) -> Iterable[str]:
-    """Yield the rows and their settings; of a long series without printed numbers, the first and the last row."""
+    """Yield the rows and their settings; a long series without published numbers is reduced to its first and last rows."""
     described = [row for row in study.rows if row.changes]
     width = max((len(row.name) for row in described), default=0)
     for _, group in groupby(described, key=lambda row: row.series):
@@ -88,10 +88,10 @@ def _row_lines(study: Study) -> Iterable[str]:
 
 
 def _describe_row(study: Study, row: Row) -> str:
-    """Return the settings of a row, with the values of the first data set in its loss."""
+    """Return the settings of a row; placeholders in its loss are filled with the values for the first data set."""
     changes = {**row.changes, **({"local_crops": row.local_crops} if row.local_crops else {})}
     if "framework" in changes:
-        # Settings of the preset's framework are reset to their defaults, which is not a choice of this row.
+        # A row with another framework resets the settings of the preset's framework; these resets are not shown.
         reset = {name for name, default in FRAMEWORK_DEFAULTS.items() if changes.get(name) == default}
         changes = {name: value for name, value in changes.items() if name not in reset}
     further = [f"{data_set}: {_describe_settings(settings)}" for data_set, settings in row.changes_on.items()]
@@ -106,10 +106,10 @@ def _describe_settings(settings: Settings) -> str:
 
 
 def _printed_tables(study: Study) -> Iterable[list[str]]:
-    """Yield the numbers of the paper as tables: several if the columns do not fit into a line."""
+    """Yield the paper's numbers as tables: several tables if the columns do not fit on one line."""
     rows = [row for row in study.rows if row.printed]
     columns = list(dict.fromkeys(column for row in rows for column in row.printed))
-    # With one data set, its name is the same in all columns.
+    # With only one data set, its name would be repeated in every column.
     suffix = f" {study.sets[0].name}" if len(study.sets) == 1 else ""
     headings = {column: column.removesuffix(suffix) for column in columns}
     name_width = max((len(row.name) for row in rows), default=0) + 2
@@ -129,7 +129,7 @@ def _printed_tables(study: Study) -> Iterable[list[str]]:
 
 
 def _print_scales(study: Study, root: Path) -> None:
-    """Print the command of each scale, what it changes, and how long its runs took."""
+    """Print each scale's command, what the scale changes, and how long its runs took."""
     if not study.rows:
         print(f"\ncontrapose study run {study.name}")
         return
@@ -152,12 +152,12 @@ def _print_scales(study: Study, root: Path) -> None:
 
 
 def recorded_durations(root: Path) -> Durations:
-    """Return the durations of the runs in a directory and, in a clone of the repository, of the recorded ones."""
+    """Return the durations of the runs in a directory and, in a clone of the repository, of the recorded runs in results/."""
     return Durations.read(dict.fromkeys((root, _RECORDED)))
 
 
 def describe_time(runs: Sequence[Run], durations: Durations) -> str:
-    """Return how long these runs took if they are recorded, or else how long runs of the same kind took."""
+    """Return how long these runs took if they are recorded; otherwise, how long similar runs took."""
     recorded = [record for run in runs if (record := durations.of(run)) is not None]
     if recorded:
         count = _count(runs) if len(recorded) == len(runs) else f"{len(recorded)} of {_count(runs)}"
@@ -177,7 +177,7 @@ def _per_run(runs: Sequence[Run], durations: Durations) -> str:
 
 
 def describe_estimate(runs: Sequence[Run], durations: Durations) -> str:
-    """Return how long these runs take to train, estimated from recorded runs of their kind; empty if short or unknown."""
+    """Return the training time of these runs, estimated from similar recorded runs; empty if short or unknown."""
     estimates = [record for run in runs if (record := durations.estimate(run)) is not None]
     if sum(record.seconds for record in estimates) < _LONG:
         return ""

@@ -31,31 +31,31 @@ from contrapose.validate import check_directory
 class Train:
     """Train an encoder, by default on the built-in digits. Run the same command again to resume an interrupted run.
 
-    `--loss` chooses the framework and the head that it needs, unless these are given or belong to the preset.
+    `--loss` also selects the framework and the head that the loss needs, unless options or the preset set them.
     """
 
     given: Annotated[RunOptions, arg(name="")]
     preset: str = ""
-    """Start from the settings of a paper, such as dystress/cifar10, behaviour/cifar10, cacr/cifar10-k4, balanced/cifar10 or
-    byol/cifar10 (`contrapose presets` lists all). Other options override them."""
+    """Start from a paper's settings, such as dystress/cifar10, behaviour/cifar10, cacr/cifar10-k4, balanced/cifar10 or
+    byol/cifar10 (`contrapose presets` lists all). Other options override the preset."""
     out: Path | None = None
-    """Directory of the run; if omitted, a name derived from the settings, in runs/."""
+    """Directory of the run; default: a directory in runs/ with a name derived from the settings."""
     data_root: Path = Path("data")
     """Directory of downloaded data sets; missing ones are downloaded to it."""
     workers: int = 2
-    """Processes that decode images, with --stream. They change the speed, but not the results."""
+    """Number of processes that decode images, with --stream. It affects the speed but not the results."""
     worker_timeout: float = TIMEOUT
-    """Seconds to wait for a batch from the workers before the training fails. Increase it for very slow disks."""
+    """Seconds to wait for a batch from the workers before training fails. Increase it for very slow disks."""
     extend: bool = False
-    """Continue the run in --out to more --epochs than it was started with. A cosine learning rate then follows the schedule
-    over all epochs from the current step on."""
+    """Continue the run in --out to more --epochs than it was started with. From the current step on, a cosine learning rate
+    then follows the schedule for the new total number of epochs."""
 
     def __call__(self) -> None:
         """Train, with a progress bar on a terminal."""
         requested = make_run(self.given, preset=self.preset, log=_ignore if _rank() else ignore_closed_output(print))
         with training_display(noun=requested.kind.noun, silent=_rank() > 0) as display, ExitStack() as stack:
             on_step, log = ignore_closed_output(display.show_step), ignore_closed_output(display.print_line)
-            # Refuse an unknown name before a directory or lock is created.
+            # An unknown name must raise an error before a directory or lock is created.
             requested.kind.check_data(requested.data)
             if requested.eval_data:
                 requested.kind.check_data(requested.eval_data, "eval_data")
@@ -65,11 +65,13 @@ class Train:
             check_init(run, folder)
             check_directory("out", folder)
             if self.extend and not (folder / "run.json").exists():
-                raise ValueError(f"extend: {folder} holds no run; give the directory of the run to extend with --out")
-            # One lock for all processes of torchrun: a lock of their own would be refused.
+                raise ValueError(
+                    f"extend: {folder} does not contain a run; use --out to give the directory of the run to extend"
+                )
+            # Only rank 0 takes the lock: if every torchrun process tried, all but one would be refused.
             if not _rank() and not stack.enter_context(lock_directory(folder)):
                 raise ValueError(
-                    f"out: another process is training in {folder}; wait for it to end, or use another --out"
+                    f"out: another process is training in {folder}; wait until it ends, or use another --out"
                 )
             with allow_progress_bars():
                 trainer = Trainer(
@@ -109,7 +111,7 @@ class Train:
 
 
 def _ignore(text: str) -> None:
-    """Leave out a message that another process prints."""
+    """Ignore a message, because rank 0 prints it."""
 
 
 def _rank() -> int:
@@ -118,7 +120,7 @@ def _rank() -> int:
 
 
 def _how_to_shorten(run: Run, seconds: float) -> str:
-    """Return how long the training takes, with options that shorten it if that is long."""
+    """Return a message with the estimated training time and, if it is long, options that shorten it."""
     text = f"the training takes about {format_duration(seconds)} on this CPU"
     if seconds < 120:
         return text

@@ -1,4 +1,4 @@
-"""A training step that is launched as one CUDA graph: launching small kernels one by one takes longer than running them."""
+"""A training step launched as one CUDA graph, since launching small kernels one by one takes longer than running them."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from contextlib import suppress
 
 import torch
 
-WARMUP_STEPS = 4  # eager calls before the capture, which let autograd, cuDNN and the compiler set themselves up
+WARMUP_STEPS = 4  # eager calls before the capture, in which autograd, cuDNN and the compiler initialise
 
 
 class GraphedStep:
     """A step that takes its inputs from tensors and is captured in a CUDA graph after a few calls.
 
-    Tensors must keep their addresses. The first calls run eagerly and are real steps. A step that cannot be captured keeps
-    running eagerly, with the same results, and `log` receives the reason. All calls run on a stream of their own.
+    Input tensors must keep their addresses. The first calls run eagerly and are real steps. A step that cannot be captured
+    keeps running eagerly, with the same results, and `log` receives the reason. All calls run on a separate stream.
     """
 
     def __init__(
         self, step: Callable[[], None], device: torch.device, log: Callable[[str], None] | None = None
     ) -> None:
         self.step, self.log = step, log
-        # A higher priority comes from another pool of streams, so this is never the second stream of another step.
+        # Streams of higher priority come from another pool, so this stream is never also the second stream of another step.
         self.stream = torch.cuda.Stream(device, priority=-1)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.done = 0
 
     def __call__(self) -> None:
-        """Run the next step. The capture follows the last eager call directly, while its compiled code is still in use."""
+        """Run the next step. The capture comes right after the last eager call, while the compiled code is still in use."""
         with torch.cuda.stream(self.stream):
             self.step() if self.graph is None else self.graph.replay()
         self.done += 1
-        if self.done == WARMUP_STEPS:  # a capture runs nothing
+        if self.done == WARMUP_STEPS:  # a capture records kernels without running them
             self.graph = self._capture()
 
     def _capture(self) -> torch.cuda.CUDAGraph | None:
         gc.collect()  # freeing an old graph during a capture would break it
         graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.stream.device)
-        # After a failure with work on a second stream, ending the capture raises too; the step's own error says more.
+        # If the step failed while a second stream had work, ending the capture raises too; the step's own error says more.
         failure: BaseException | None = None
         try:
             with torch.cuda.graph(graph, stream=self.stream):
@@ -59,9 +59,9 @@ class GraphedStep:
         return graph
 
     def _recover(self) -> None:
-        """Make the device's random numbers usable again after a failed capture, by a capture that succeeds.
+        """Make the device's random number generator usable again after a failed capture, by running a capture that succeeds.
 
-        Torch 2.11 needs this, and the failed graph's memory stays allocated there; torch 2.15 does not.
+        Torch 2.11 needs this and keeps the failed graph's memory allocated; torch 2.15 does neither.
         """
         with suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self.stream):
             torch.zeros((), device=self.stream.device)

@@ -1,4 +1,4 @@
-"""A second CUDA stream, for work that can overlap with what follows it."""
+"""A second CUDA stream, for work that can overlap with the work after it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import torch
 
 @contextmanager
 def side_stream(device: torch.device) -> Iterator[Callable[[], None]]:
-    """Run the work queued in this block on a second CUDA stream until `join()` is called. On a CPU it runs in order.
+    """Run the work queued in this block on a second CUDA stream until `join()` is called. On a CPU, the work runs in order.
 
         with side_stream(device) as join:
             keys = key_network(x)
         queries = network(x)
         join()
 
-    Tensors made in the block may be used after `join()`. The second stream waits for the current one before it starts, so the
-    allocator never hands memory of one stream to the other too early. Each stream has a second stream of its own.
+    Tensors made in the block may be used after `join()`. The second stream waits for the current stream before it starts, so
+    the allocator never reuses memory in one stream while the other stream still needs it. Each stream has its own second stream.
     """
     if device.type != "cuda":
         yield lambda: None

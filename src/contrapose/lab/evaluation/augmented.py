@@ -1,4 +1,4 @@
-"""Linear probes of augmented samples: in each epoch the frozen encoder sees new random views of the training set."""
+"""Linear probes on augmented samples: in each epoch the frozen encoder sees new random views of the training set."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def probe_augmented(
 ) -> dict[str, float]:
     """Train a linear probe on views that are new in each epoch; return accuracies in per cent, as the probe itself does.
 
-    probe          settings
+    probe          settings of the probe
     encode         frozen encoder in evaluation mode: inputs (B, …) -> features (B, width)
-    reader         the training samples on the device; if they are streamed, a reader that makes `views`
-    train_labels   their classes, (n,)
-    test           features (t, width) of plain test samples
-    test_labels    their classes, (t,)
+    reader         the training samples on the device; if samples are streamed, a reader that makes `views`
+    train_labels   class numbers of the training samples, (n,)
+    test           features (t, width) of test samples without augmentation
+    test_labels    class numbers of the test samples, (t,)
     views          the augmentation: one view, a function of (seed, epoch, index)
     seed           determines views, order and initial weights
     """
@@ -54,9 +54,9 @@ def probe_augmented(
 
 
 class _AugmentedRows:
-    """Features and labels of the next batches, in tensors that keep their addresses: the probe's CUDA graph reads them.
+    """Features and labels of the next batches, in tensors with fixed addresses, from which the probe's CUDA graph reads.
 
-    The encoder's batch is as large as is efficient on the device, and its features are used for several steps of the probe.
+    The encoder's batch is as large as is efficient on the device; its features last for several steps of the probe.
     """
 
     def __init__(
@@ -73,19 +73,19 @@ class _AugmentedRows:
         self.encode, self.reader, self.views, self.seed = torch.no_grad()(encode), reader, views, seed
         self.all_labels, device = labels, labels.device
         self.encoder_batch = views.evaluation_batch(device)
-        # Whole batches of the probe, so that only the last step of an epoch may have fewer samples.
+        # A multiple of the probe's batch size, so that only the last step in an epoch may have fewer samples.
         count = probe.batch * max(1, self.encoder_batch // probe.batch)
         self.features, self.labels = torch.zeros(count, width, device=device), labels.new_zeros(count)
         self.finite = torch.ones((), dtype=torch.bool, device=device)
 
     def fill(self, epoch: int) -> Iterator[Tensor]:
-        """Encode the samples of an epoch; yield the indices of the rows each time all of them have been replaced."""
+        """Encode the samples of an epoch; yield row indices each time all rows have been replaced."""
         filled, rows = 0, torch.arange(len(self.features), device=self.features.device)
         for index, inputs in self._inputs(epoch):
             features = self.encode(inputs).float()
             self.features[filled : filled + len(index)] = features
             self.labels[filled : filled + len(index)] = self.all_labels[index]
-            # Checked at the end: reading the answer here would wait for the device.
+            # Checked at the end: reading the result here would synchronise with the device.
             self.finite &= features.isfinite().all()
             filled += len(index)
             if filled == len(rows):
@@ -97,7 +97,7 @@ class _AugmentedRows:
     def _inputs(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield indices of samples, in random order, and their augmented inputs."""
         device, resident = self.all_labels.device, self.reader.resident
-        # Drawn on the device for samples that are there: a copy of indices from the host would wait for the stream.
+        # For samples on the device, indices are drawn there: copying indices from the host would wait for the stream.
         order = permutation(len(self.all_labels), self.seed, epoch, device=device if resident is not None else None)
         parts = [part for rows in order.split(len(self.features)) for part in rows.split(self.encoder_batch)]
         if resident is not None:

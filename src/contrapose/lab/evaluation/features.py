@@ -1,4 +1,4 @@
-"""Outputs of a network for a whole data set, and checks of them before they are classified."""
+"""A network's outputs for a whole data set, and checks of these features before classification."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def features(network: Callable[[Tensor], Tensor], batches: Iterable[Tensor]) -> 
 
 
 def check_labelled(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> None:
-    """Check that features (n, d) of training and test images are finite, with a class number for each."""
+    """Check that features (n, d) of training and test images are finite and have a class number each."""
     check_part("train", train, train_labels)
     check_part("test", test, test_labels)
 
 
 def check_part(name: str, x: Tensor, labels: Tensor) -> None:
-    """Check that features (n, d) of the part with this name are finite, with a class number for each."""
+    """Check that the features (n, d) called `name` in messages are finite and have a class number each."""
     check_embeddings(name, x, 2, shapes={2: "(n, d)"})
     check_index(f"{name}_labels", labels, len(x))
     smallest, finite = labels.min(), x.isfinite().all(1)
     check_values(smallest >= 0, lambda: f"{name}_labels: expected class numbers from 0 on, got {int(smallest)}")
-    # The neighbours of a NaN are arbitrary, but would still give an accuracy.
+    # The nearest neighbours of a NaN are arbitrary, yet would give an accuracy.
     check_values(finite, lambda: f"{name}: features of image {int((~finite).nonzero()[0])} are not finite")

@@ -1,4 +1,4 @@
-"""Fine-tuning: encoder and classifier trained together on labelled images."""
+"""Fine-tuning: training of encoder and classifier together on labelled images."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ Batches = Callable[[int], Iterable[tuple[Tensor, Tensor]]]  # epoch -> indices a
 class FineTune:
     """Train with SGD (momentum 0.9) or AdamW, random crops and flips; lr defaults to 0.05 · batch / 256.
 
-    The score is that of the last epoch. `FINE_TUNING` has the papers' recipes.
+    Scores are from the last epoch. `FINE_TUNING` contains the papers' recipes.
     """
 
     epochs: int = 30  # passes over the data
     batch: int = 256  # samples in a batch
     lr: float | None = None  # peak learning rate; None: 0.05 · batch / 256
-    weight_decay: float = 0.0  # of all weights; with AdamW of matrices and convolutions alone
+    weight_decay: float = 0.0  # for all weights; with AdamW only for matrices and convolutions
     optimiser: str = "sgd"  # sgd or adamw
     milestones: tuple[int, ...] = ()  # epochs at which the rate is multiplied by gamma; if empty, cosine to zero
     gamma: float = 0.1  # factor at each milestone
-    warmup: int = 0  # first epochs, in which the rate rises linearly
-    class_weights: tuple[float, ...] = ()  # of the cross-entropy, one for each class
+    warmup: int = 0  # number of first epochs in which the learning rate rises linearly
+    class_weights: tuple[float, ...] = ()  # weights in the cross-entropy, one per class
     pos_weight: float | None = None  # weight of class 1 in a binary cross-entropy with one logit; None: cross-entropy
     mixup: float = 0.0  # α of mixup; with cutmix, each batch gets one of the two
     cutmix: float = 0.0  # α of cutmix
-    smoothing: float = 0.0  # of the labels
+    smoothing: float = 0.0  # label smoothing
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch < 2:
@@ -69,12 +69,12 @@ class FineTune:
         workers: int = 0,
         timeout: float = TIMEOUT,
     ) -> dict[str, float]:
-        """Return the accuracy on `test` in per cent, if each image has one class; `encoder` is not changed.
+        """Fine-tune a copy of `encoder` and return the scores on `test` in per cent; accuracy needs one class per image.
 
         train, test         labelled data sets, in memory or on disk
         views               how inputs are made
-        seed                decides the classifier's initial weights, the order of the samples and their crops
-        metrics             names of `METRICS` to score too
+        seed                random seed of the classifier's initial weights, of the order of samples and of their crops
+        metrics             names in `METRICS` to score in addition
         workers, timeout    processes that decode images on disk, and seconds to wait for them
         """
         if train.labels is None or test.labels is None:
@@ -87,7 +87,7 @@ class FineTune:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             classifier = nn.Linear(encoder.width, self.outputs(labels))
-            # All weights are trained, including the patch projection that MoCo v3 keeps fixed for a ViT: the recipe is DeiT's.
+            # All weights are trained, as in DeiT's recipe, even the patch projection that MoCo v3 keeps fixed in a ViT.
             network = nn.Sequential(copy.deepcopy(encoder).requires_grad_(), classifier).to(device)
         reader = train.reader(views.light(), device, workers=workers, timeout=timeout)
         with progress_bar("fine-tuning", self.epochs) as advance, without_progress_bars():
@@ -103,7 +103,7 @@ class FineTune:
         return self.lr if self.lr is not None else 0.05 * self.batch / 256
 
     def outputs(self, labels: Tensor) -> int:
-        """Return the number of logits for training labels, (N,) or, with several classes per image, (N, C)."""
+        """Return the number of logits for training labels (N,) or, with several classes per image, (N, C)."""
         if labels.ndim == 2:
             return labels.shape[1]
         classes = int(labels.max()) + 1
@@ -122,7 +122,7 @@ class FineTune:
         seed: int = 0,
         on_epoch: Callable[[], None] = lambda: None,
     ) -> None:
-        """Train a network in place, whatever its inputs are: images, or the features of a frozen encoder."""
+        """Train a network in place; its inputs may be images, or features from a frozen encoder."""
         peak = self.peak_lr
         optimiser, classes = self._optimiser(network, peak), self.outputs(labels)
         for epoch in range(self.epochs):
@@ -138,7 +138,7 @@ class FineTune:
         network.eval()
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of logits (B, outputs); labels are class numbers (B,), or shares of each class (B, C)."""
+        """Return the loss of logits (B, outputs); labels are class numbers (B,) or class probabilities (B, C)."""
         if self.pos_weight is not None:
             return binary_cross_entropy_with_logits(
                 logits[:, 0], labels.to(logits.dtype), pos_weight=logits.new_tensor(self.pos_weight)
@@ -150,13 +150,13 @@ class FineTune:
 
     @torch.no_grad()
     def predict(self, network: nn.Module, batches: Iterable[Tensor]) -> Tensor:
-        """Return the logits (N, C) of all inputs. A single logit becomes the logit of class 1; that of class 0 is 0."""
+        """Return the logits (N, C) of all inputs. A single logit becomes the logit of class 1; the logit of class 0 is then 0."""
         network.eval()
         logits = torch.cat([network(batch).float() for batch in batches])
         return torch.cat([torch.zeros_like(logits), logits], 1) if self.pos_weight is not None else logits
 
     def describe(self) -> str:
-        """Return the settings in words."""
+        """Describe the settings in words."""
         name = {"sgd": "SGD", "adamw": "AdamW"}[self.optimiser]
         schedule = describe_schedule(self.milestones, self.gamma)
         parts = [f"{name} for {self.epochs} epochs", f"lr {self.peak_lr:g} ({schedule})", f"batch {self.batch}"]
@@ -166,7 +166,7 @@ class FineTune:
         return ", ".join(parts)
 
     def _factor(self, epoch: int) -> float:
-        """Return the learning rate of an epoch as a share of the peak."""
+        """Return an epoch's learning rate as a fraction of the peak."""
         if epoch < self.warmup:
             return (epoch + 1) / (self.warmup + 1)
         if self.milestones:
@@ -189,7 +189,7 @@ class FineTune:
             yield torch.as_tensor(index, device=views[0].device), views[0][0]
 
     def epoch_batches(self, count: int, seed: int, epoch: int) -> list[list[int]]:
-        """Return the indices of each batch of an epoch, in an order that the seed decides."""
+        """Return the indices of each batch of an epoch, in an order determined by the seed."""
         order = permutation(count, seed, epoch).tolist()
         batches = [order[first : first + self.batch] for first in range(0, count, self.batch)]
         # A last batch of one image is skipped: batch norm has no variance over a single sample.
@@ -205,22 +205,22 @@ class FineTune:
 
         choices = [v2.MixUp(alpha=self.mixup, num_classes=classes)] if self.mixup else []
         choices += [v2.CutMix(alpha=self.cutmix, num_classes=classes)] if self.cutmix else []
-        # torchvision draws from the CPU's generator: seeded here, it does not depend on what drew from it before.
+        # torchvision draws from the CPU's global generator, which is seeded here so that earlier draws have no influence.
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(bits(torch.tensor(keys[0]), *keys[1:])))
             mixed: tuple[Tensor, Tensor] = v2.RandomChoice(choices)(inputs, labels)
         return mixed
 
 
-# The papers' fine-tuning, with the learning rate at its batch size.
+# The papers' fine-tuning recipes, each with its batch size and the learning rate for it.
 FINE_TUNING: Mapping[str, FineTune] = {
     # DySTreSS, Table 11. Momentum and weight decay are our choice: the paper does not give them.
     "dystress-multiclass": FineTune(epochs=50, batch=128, lr=0.1, milestones=(30, 40)),
     "dystress-binary": FineTune(epochs=50, batch=128, lr=1.0, milestones=(30, 40), pos_weight=1.0),
-    # CACR, Table 18, with a ResNet-50, whose recipe the paper does not give: ours.
+    # CACR, Table 18, with a ResNet-50. The paper does not give the recipe; this one is our choice.
     "cacr-resnet50": FineTune(),
-    # CACR, Table 18, with a ViT: MoCo v3's, which is DeiT's with 150 epochs and lr = 5e-4 · batch / 512. Left out are drop
-    # path, which torchvision's ViT does not have, RandAugment, random erasing and repeated augmentation.
+    # CACR, Table 18, with a ViT: MoCo v3's recipe, which is DeiT's with 150 epochs and lr = 5e-4 · batch / 512. Drop path,
+    # which torchvision's ViT does not have, RandAugment, random erasing and repeated augmentation are left out.
     "vit": FineTune(
         epochs=150,
         batch=1024,

@@ -22,7 +22,7 @@ class KNN:
     weights       "softmax": e^{s/temperature} (Wu et al.; DySTreSS with k = 200 on CIFAR and k = 20 on ImageNet-100)
                   "uniform": majority vote (Lee; the long-tail protocol of Kukleva et al.)
                   "distance": 1/d (DySTreSS's long-tail tables as described in the paper; its code votes uniformly)
-    temperature   that of the "softmax" weights
+    temperature   temperature of the "softmax" weights
 
     Features are normalised, so cosine similarity and L2 distance rank neighbours in the same order.
     """
@@ -44,7 +44,7 @@ class KNN:
         return scores | ({"top5": 100 * float(hit.any(1).float().mean())} if hit.shape[1] == 5 else {})
 
     def hits(self, train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> Tensor:
-        """Return whether each of the at most five classes with most votes is the right one, bool (n, min(5, classes))."""
+        """Return whether each of the up to five classes with the most votes is correct, bool (n, min(5, classes))."""
         check_labelled(train, train_labels, test, test_labels)
         if self.k > len(train):
             raise ValueError(
@@ -52,7 +52,7 @@ class KNN:
             )
         classes = int(train_labels.max()) + 1
         # The similarities, 50,000 × 10,000 for CIFAR, are reduced to votes in blocks of rows and never stored as a whole.
-        # `queue` needs a positive, which is not used here.
+        # `queue` requires a positive, which is not used here.
         pairs = queue(test.float(), test.float(), train.float())
         (votes,) = pairs.reduce(_Votes(self, train_labels, classes, pairs))
         return votes.topk(min(5, classes), dim=1).indices == test_labels[:, None]
@@ -76,8 +76,8 @@ class _Votes:
         elif self.knn.weights == "uniform":
             weight = torch.ones_like(nearest.values)
         else:
-            # From the difference, since 2 - 2s cannot distinguish near duplicates. A test image that is also in the
-            # training set has distance 0.
+            # The distance is computed from the difference of vectors, since 2 - 2s cannot distinguish near duplicates. A test
+            # image that is also in the training set has distance 0.
             squared = squared_distances(self.pairs.anchor[block.rows], self.pairs.pool[nearest.indices])
             weight = squared.clamp(min=1e-12).rsqrt()
         votes = weight.new_zeros(len(weight), self.classes)

@@ -22,11 +22,11 @@ from contrapose.validate import check_known
 class Probe:
     """Settings of a linear probe.
 
-    Scores are those of the last epoch. With `best`, the best epoch's are reported too, as "best_top1" and "best_top5":
-    several papers report them, although they select the epoch on the test set.
+    Scores are from the last epoch. With `best`, scores from the best epoch are reported too, as "best_top1" and "best_top5":
+    several papers report these scores, although they select the epoch on the test set.
 
-    With `augment`, the encoder sees freshly augmented training samples in each epoch (`probe_augmented`); without, the probe
-    is called with the features of plain ones.
+    With `augment`, the encoder sees newly augmented training samples in each epoch (`probe_augmented`); without `augment`,
+    the probe is called with features of samples without augmentation.
     """
 
     optimiser: str = "sgd"  # sgd, adam or lars
@@ -95,7 +95,7 @@ class Probe:
         for epoch in range(self.epochs):
             for order in orders(epoch):
                 trainer.take_steps(order, self._learning_rate(epoch))
-            if self.best:  # kept on the device: reading them in each epoch would wait for it
+            if self.best:  # kept on the device: reading scores in each epoch would synchronise with it
                 rates.append(_hit_rates(layer, test, test_labels))
         scores = accuracy(layer, test, test_labels)
         return scores | (_in_per_cent(torch.stack(rates).amax(0), prefix="best_") if self.best else {})
@@ -106,7 +106,7 @@ class Probe:
         return replace(self, epochs=epochs, milestones=milestones)
 
     def describe(self) -> str:
-        """Return the settings in words."""
+        """Describe the settings in words."""
         schedule = describe_schedule(self.milestones, self.gamma)
         epoch = "best epoch" if self.best else "last epoch"
         area = (
@@ -139,7 +139,7 @@ class Probe:
 
 
 def describe_schedule(milestones: Sequence[int], gamma: float) -> str:
-    """Return the learning-rate schedule in words: drops at milestones, or a cosine if there are none."""
+    """Describe the learning-rate schedule in words: drops at milestones, or a cosine if there are no milestones."""
     if not milestones:
         return "cosine schedule"
     *others, last = map(str, milestones)
@@ -171,7 +171,7 @@ class _LinearTrainer:
                 self._step(index)
             return
         self.lr.fill_(lr)
-        # The graph runs on its own stream, which waits for `order` and the learning rate, and which we wait for afterwards.
+        # The graph's own stream waits for `order` and the learning rate; afterwards the current stream waits for the graph's.
         stream = self.graphed_step.stream
         stream.wait_stream(torch.cuda.current_stream(order.device))
         with torch.cuda.stream(stream):
@@ -198,7 +198,7 @@ def accuracy(
 
 @torch.no_grad()
 def _hit_rates(classify: Callable[[Tensor], Tensor], inputs: Tensor, labels: Tensor, chunk: int = 10_000) -> Tensor:
-    """Return the share of inputs whose class is the first and, with at least five classes, one of the first five."""
+    """Return the share of inputs whose class is ranked first and, with at least five classes, among the first five."""
     logits = torch.cat([classify(part) for part in inputs.split(chunk)])
     hit = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]
     rates = [hit[:, 0].float().mean()] + ([hit.any(1).float().mean()] if logits.shape[1] >= 5 else [])
@@ -214,12 +214,12 @@ def few_shot(
 ) -> dict[str, float]:
     """Return the accuracy of linear SVMs on normalised features, in per cent (long-tail protocol of Kukleva et al.).
 
-    `few_shot` trains on a class-balanced subset with as many images of each class as the smallest class has, `long_tail` on
-    all images. Accuracy is the mean over classes, so that frequent classes do not dominate.
+    `few_shot` trains on a class-balanced subset, with as many images per class as there are in the smallest class; `long_tail`
+    trains on all images. Accuracy is the mean over classes, so that frequent classes do not dominate.
 
     train, test                 features (n, width) to train on and (t, width) to classify
-    train_labels, test_labels   their classes, (n,) and (t,)
-    seed                        chooses the subset
+    train_labels, test_labels   class numbers of the features, (n,) and (t,)
+    seed                        random seed of the subset
     """
     from sklearn.svm import LinearSVC
 

@@ -1,4 +1,4 @@
-"""All metrics of a network's output on a sample of images, as in the records of a run."""
+"""All metrics of a network's output on a sample of images, as a run's records contain them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from contrapose.lab.modalities import Source, ViewMaker
 from contrapose.pairs import unit
 from contrapose.randomness import permutation
 
-# Metrics of embeddings without augmentation; all others need random views, and with them the images in memory.
+# Metrics of embeddings without augmentation; all other metrics need random views, and so the images in memory.
 GEOMETRY = (
     "uniformity",
     "alignment_all",
@@ -36,21 +36,21 @@ class Measures:
     images: int = 1000  # sample size, at most; 0 measures all images
     augmented: bool = True  # whether to compute metrics of random views too, which take three quarters of the time
     drawn: int = 0  # images that are augmented `draws` times, for Lee's bounds; 0: a tenth of the sample, at least 128
-    draws: int = 10  # random views of each of them
-    batch: int = 128  # M of CACR's conditional entropy
-    t_neg: float = 2.0  # t⁻ of the same
-    alpha: float = 2.0  # α of the repulsion bound
-    seed: int = 0  # chooses the sample
+    draws: int = 10  # random views of each of these images
+    batch: int = 128  # M in CACR's conditional entropy
+    t_neg: float = 2.0  # t⁻ in CACR's conditional entropy
+    alpha: float = 2.0  # α in the repulsion bound
+    seed: int = 0  # random seed of the sample
 
     def __call__(
         self, embed: Callable[[Tensor], Tensor], data: Source, views: ViewMaker, device: torch.device
     ) -> dict[str, float]:
-        """Return every metric; those that need labels only if there are at least two classes."""
+        """Return every metric; metrics that need labels are included only if there are at least two classes."""
         # Only random views need the images in memory: without them a data set of any size is streamed.
         sample = self.sample(data, views) if self.augmented else self.subset(data)
         reader = sample.reader(views, device, workers=0, timeout=0.0)
         z = unit(features(embed, reader.plain()))
-        if not bool(z.any()):  # a collapse to the origin; nothing else is defined without a direction
+        if not bool(z.any()):  # a collapse to the origin: all other metrics need the direction of a vector
             return {"effective_rank": 0.0, "feature_std": 0.0}
         labels = None if sample.labels is None else sample.labels.to(device)
         values = _geometry(z, labels)
@@ -60,7 +60,7 @@ class Measures:
         assert raw is not None
         draw = partial(self.draw, embed, views, raw)
         first, second = draw(torch.arange(len(raw)), 0, 1)
-        # The images of a class folder are sorted by class: batches and anchors are taken in a random order instead.
+        # Images from class folders are sorted by class, so batches and anchors are taken in a random order.
         order = permutation(len(raw), self.seed, 1)
         values |= {
             "alignment": metrics.alignment(first, second),
@@ -78,7 +78,7 @@ class Measures:
         self, draw: Callable[..., Tensor], first: Tensor, second: Tensor, *, labels: Tensor, drawn: Tensor
     ) -> dict[str, float]:
         """Return Lee's prototype biases and gaps of the anchors `drawn`, with the standard errors of their means."""
-        # Numbers 0 and 1 are `first` and `second`: the expectation must be over draws independent of both.
+        # Draws 0 and 1 are `first` and `second`: the expectation must be over draws independent of these two.
         draws, anchors = draw(drawn, *range(2, 2 + self.draws)), first[drawn.to(first.device)]
         drawn_labels = labels[drawn.to(labels.device)]
         values = {
@@ -87,7 +87,7 @@ class Measures:
         partner = partners(labels.cpu(), seed=self.seed)[drawn]
         paired = partner >= 0
         if bool(paired.any()):
-            # The partner is augmented with the anchor's index, so that both get the same augmentation.
+            # The partner is augmented with the anchor's index, so that partner and anchor get the same augmentation.
             (other,) = draw(drawn[paired], 0, images=partner[paired])
             values |= bias_values(metrics.prototype_deviations(anchors[paired.to(anchors.device)], other))
         attraction = metrics.attraction_gap(anchors, draws)
@@ -101,15 +101,15 @@ class Measures:
             "repulsion_gap_printed": repulsion.printed,
             "repulsion_outside": repulsion.outside,
         }
-        # Infinite if the mean of a class is zero, as in a collapse to two opposite points; NaN for a single anchor
+        # Infinite if a class mean is zero, as in a collapse to two opposite points; NaN for a single anchor
         return {name: value for name, value in values.items() if math.isfinite(value)}
 
     def sample(self, data: Source, views: ViewMaker) -> Source:
-        """Return the samples to measure, in memory; the same ones in each call."""
+        """Return the samples to measure, in memory; every call returns the same samples."""
         return self.subset(data).in_memory(views)
 
     def subset(self, data: Source) -> Source:
-        """Return the samples to measure, on disk or in memory; the same ones in each call."""
+        """Return the samples to measure, on disk or in memory; every call returns the same samples."""
         if not self.images or self.images >= len(data):
             return data
         return data.subset(permutation(len(data), self.seed)[: self.images].sort().values)
@@ -124,11 +124,11 @@ class Measures:
         *draws: int,
         images: Tensor | None = None,
     ) -> Tensor:
-        """Return unit embeddings (D, n, d) of random views of samples, a function of `index` and the draw's number.
+        """Return unit embeddings (D, n, d) of random views, which are a function of `index` and the number of the draw.
 
-        `images` (n,) are the samples, by default those at `index`.
+        `images` (n,) are the indices of the samples to embed, by default `index`.
         """
-        # All draws of all samples are split into batches together, which keeps the batches full when there are few samples.
+        # All draws of all samples are split into batches together, so that batches are full even for few samples.
         device, numbers, count, embedded = raw.device, torch.tensor(draws), len(index), []
         images = index if images is None else images
         for part in torch.arange(len(draws) * count).split(views.evaluation_batch(device)):
@@ -139,7 +139,7 @@ class Measures:
 
 
 def _geometry(z: Tensor, labels: Tensor | None) -> dict[str, float]:
-    """Return the metrics of unit vectors without augmentation; those of classes only if there are at least two."""
+    """Return the metrics of unit vectors without augmentation; class metrics need at least two classes."""
     values = {
         "uniformity": metrics.uniformity(z),
         "alignment_all": metrics.alignment(z, kind="all"),
@@ -156,7 +156,7 @@ def _geometry(z: Tensor, labels: Tensor | None) -> dict[str, float]:
 
 
 def separation_values(separation: metrics.Separation) -> dict[str, float]:
-    """Return a local separation by the names of the records.
+    """Return a local separation, keyed by its names in the records.
 
     separation   means over anchors
     """
@@ -165,7 +165,7 @@ def separation_values(separation: metrics.Separation) -> dict[str, float]:
 
 
 def bias_values(deviations: Tensor) -> dict[str, float]:
-    """Return the prototype bias of Lee's Eq. 51 and its standard error, by the names of the records.
+    """Return the prototype bias of Lee's Eq. 51 and its standard error, keyed by their names in the records.
 
     deviations   `metrics.prototype_deviations`, (n,)
     """
@@ -177,13 +177,13 @@ def partners(labels: Tensor, *, seed: int = 0) -> Tensor:
     """Return for each image the index of another image of its class, or -1 if there is none.
 
     labels   class of each image, (n,)
-    seed     chooses among the images of a class
+    seed     random seed of the choice among the images in a class
     """
     partner = torch.full_like(labels, -1)
     for c in labels.unique().tolist():
         members = (labels == c).nonzero()[:, 0]
         members = members[permutation(len(members), seed, c, device=members.device)]
         if len(members) > 1:
-            # The next in a random cyclic order: never the image itself, and each image is a partner exactly once.
+            # The partner is the next image in a random cyclic order: never the image itself, and each image is a partner once.
             partner[members] = members.roll(-1)
     return partner

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from contrapose.lab.evaluation.linear import Probe
 
-# Each paper's linear evaluation, with its learning rate at its batch size, of features of plain images.
+# Each paper's linear evaluation on features of images without augmentation, with its batch size and learning rate.
 _PLAIN: Mapping[str, Probe] = {
     # DySTreSS on ImageNet: lightly's recipe, lr = 0.1 · batch / 256.
     "dystress-imagenet": Probe(lr=0.1, epochs=90),
@@ -25,7 +25,7 @@ _PLAIN: Mapping[str, Probe] = {
     # Lee on CIFAR.
     "balanced-cifar": Probe(lr=30.0, epochs=90),
 }
-# The same on augmented images, as the papers train them: NAME-AUGMENTATION. Wang & Liu's augmentation depends on the data:
+# NAME-AUGMENTATION is the same probe on augmented images, as the papers train it. Wang & Liu's augmentation depends on the data:
 # flips on CIFAR, colours on SVHN, crops on ImageNet-100 (authors' code). Lee does not name one; SimSiam's code crops.
 _AUGMENTED = {
     f"{name}-{augment}": replace(probe, augment=augment)

@@ -19,7 +19,7 @@ from contrapose.validate import check_known
 def score(name: str, logits: Tensor, labels: Tensor) -> float:
     """Return a score in per cent.
 
-    name     a name of `METRICS`
+    name     a name in `METRICS`
     logits   outputs of a classifier, (N, C)
     labels   class numbers (N,); or 0 and 1 for each class, (N, C)
     """
@@ -34,14 +34,14 @@ def _accuracy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _mean_per_class(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean over classes of the accuracy within each; classes without test images are left out."""
+    """Return the mean of the accuracies within each class; classes without test images are left out."""
     accuracies = _torchmetrics().multiclass_accuracy(logits, labels, num_classes=logits.shape[1], average="none")
     mean: Tensor = accuracies[labels.unique()].mean()
     return mean
 
 
 def _roc_auc(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the area under the ROC curve; with more than two classes, the mean of each class against the others."""
+    """Return the area under the ROC curve; with more than two classes, the mean area of each class against the others."""
     if logits.shape[1] == 2:
         area: Tensor = _torchmetrics().binary_auroc(logits[:, 1] - logits[:, 0], labels)
         return area
@@ -52,8 +52,8 @@ def _roc_auc(logits: Tensor, labels: Tensor) -> Tensor:
 def _map_11(logits: Tensor, labels: Tensor) -> Tensor:
     """Return PASCAL VOC's average precision up to 2007: the mean over classes and over recalls 0, 0.1, …, 1.
 
-    The precision at a recall is the highest at this recall or a greater one. torchmetrics has the curve, but only the area
-    under it as a score.
+    The precision at a recall is the highest precision at this or a greater recall. torchmetrics offers the precision-recall
+    curve, but as a score only the area under it.
     """
     if labels.ndim == 1:
         labels = torch.nn.functional.one_hot(labels, logits.shape[1])
@@ -70,7 +70,7 @@ def _torchmetrics() -> ModuleType:
     try:
         from torchmetrics.functional import classification
     except ImportError as error:
-        raise ValueError(f"metric: all but accuracy need: {install_command('transfer')}") from error
+        raise ValueError(f"metric: all metrics but accuracy need: {install_command('transfer')}") from error
     module: ModuleType = classification
     return module
 

@@ -1,4 +1,4 @@
-"""Few-shot classification: a few images of each class to train on, and the learning rate and weight decay chosen on them.
+"""Few-shot classification: training on a few images per class, which also choose the learning rate and the weight decay.
 
 The protocol is that of ELEVATER (Li et al. 2022): linear probing or fine-tuning with SGD, repeated with several samples.
 """
@@ -25,12 +25,12 @@ from contrapose.randomness import permutation, sample_classes
 
 
 def n_shot(labels: Tensor, shots: int, *, seed: int = 0, classes: Sequence[str] = ()) -> Tensor:
-    """Return the indices of `shots` samples of each class, class by class, decided by the seed.
+    """Return the indices of `shots` random samples per class, class by class.
 
-    labels    class numbers (N,); or (N, C), 0 and 1 for each class, of which samples are drawn until every class has enough
-    shots     samples of each class
-    seed      decides which
-    classes   names of the classes, for the message about a class that has too few
+    labels    class numbers (N,); or 0 and 1 for each class, (N, C): samples are then drawn until every class has enough
+    shots     samples per class
+    seed      random seed of the draw
+    classes   class names, for the error message about a class with too few samples
     """
     if shots < 1:
         raise ValueError(f"shots: expected at least 1, got {shots}")
@@ -63,34 +63,39 @@ def _check_enough(count: int, shots: int, c: int, classes: Sequence[str]) -> Non
 
 @dataclass(frozen=True)
 class FewShotResult:
-    """The test score of each sample of shots, and the learning rate and weight decay that were chosen on it."""
+    """The test score for each random sample of shots, and the learning rate and weight decay chosen on this sample."""
 
     scores: tuple[float, ...]  # per cent
     choices: tuple[tuple[float, float], ...]  # (learning rate, weight decay)
 
     @property
     def mean(self) -> float:
-        """Return the mean over samples."""
+        """Return the mean score over the samples."""
         return mean(self.scores)
 
 
 @dataclass(frozen=True)
 class FewShot:
-    """Train on `shots` images of each class, without augmentation, and score on all test images.
+    """Train on `shots` images per class, without augmentation, and score on all test images.
 
-    Each pair of learning rate and weight decay is trained without the last shot of each class and scored on these; the best one
-    (at a tie, the one with the lower loss) is trained again with all shots. Features are standardised, as in ELEVATER.
+    For each pair of learning rate and weight decay, a classifier is trained without the last shot of each class and scored on
+    these last shots. The pair with the best score (at a tie, the lower loss) is used for training again with all shots.
+    Features are standardised, as in ELEVATER.
     """
 
-    shots: int = 5  # images of each class
+    shots: int = 5  # images per class
     samples: int = 3  # number of random samples, with seeds 0, 1, …
-    training: FineTune = field(default_factory=lambda: FineTune(epochs=50, batch=32))  # all but the two that are chosen
-    lrs: tuple[float, ...] = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # those of ELEVATER
+    training: FineTune = field(
+        default_factory=lambda: FineTune(epochs=50, batch=32)
+    )  # all settings but the two chosen ones
+    lrs: tuple[float, ...] = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # ELEVATER's
     weight_decays: tuple[float, ...] = (1e-6, 1e-4, 1e-2, 1.0)  # four of ELEVATER's first seven
 
     def __post_init__(self) -> None:
         if self.shots < 2:
-            raise ValueError(f"shots: expected at least 2, one to choose the learning rate on, got {self.shots}")
+            raise ValueError(
+                f"shots: expected at least 2, one of them to choose the learning rate on, got {self.shots}"
+            )
         if self.samples < 1 or not self.lrs or not self.weight_decays:
             raise ValueError("samples, lrs, weight_decays: expected at least one of each")
 
@@ -111,8 +116,8 @@ class FewShot:
 
         train, test         labelled data sets
         views               how inputs are made
-        fine_tune           train the encoder too; otherwise a linear classifier of its features
-        metric              a name of `METRICS`
+        fine_tune           whether to train the encoder too; otherwise only a linear classifier on its features is trained
+        metric              a name in `METRICS`
         workers, timeout    processes that decode images on disk, and seconds to wait for them
         """
         if train.labels is None or test.labels is None:
@@ -151,11 +156,11 @@ class FewShot:
         seed: int = 0,
         on_training: Callable[[], None] = lambda: None,
     ) -> tuple[float, float]:
-        """Return the learning rate and the weight decay of the best score on the last shot of each class.
+        """Return the learning rate and the weight decay with the best score on the last shot of each class.
 
-        make          builds an untrained network of the inputs
-        inputs        those of the shots, class by class
-        labels        theirs
+        make          builds an untrained network that takes the inputs
+        inputs        inputs of the shots, class by class
+        labels        labels of the shots
         on_training   called after each training run
         """
         held = torch.arange(len(labels), device=labels.device) % self.shots == self.shots - 1
@@ -165,7 +170,7 @@ class FewShot:
                 network = self._fit(make(), inputs[~held], labels[~held], pair=(lr, weight_decay), seed=seed)
                 logits = self.training.predict(network, [inputs[held]])
                 loss = float(self.training.loss(logits, labels[held]))
-                # A diverged network has no logits to compare.
+                # A network that diverged has no finite logits to compare.
                 value = score(metric, logits, labels[held]) if math.isfinite(loss) else -math.inf
                 ranked.append((value, -loss if math.isfinite(loss) else -math.inf, lr, weight_decay))
                 on_training()
@@ -178,7 +183,7 @@ class FewShot:
         """Return a function that builds a classifier of images or, without an encoder, of features."""
 
         def make() -> nn.Module:
-            # All pairs start from the same weights, so that only the pair makes a difference.
+            # All pairs of learning rate and weight decay start from the same weights, so that only the pair makes a difference.
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 classifier = nn.Linear(width, self.training.outputs(labels))

@@ -1,4 +1,4 @@
-"""Transfer of an encoder to other labelled data: the papers' data sets by name, and the protocols that score on them.
+"""Transfer of an encoder to other labelled data: the papers' data sets by name, and the protocols that score encoders.
 
 >>> TRANSFER_SETS["voc2007"].metric
 'map_11'
@@ -22,13 +22,13 @@ from contrapose.validate import check_known
 
 @dataclass(frozen=True)
 class TransferSet:
-    """A data set to transfer to: its score in ELEVATER, and its weights in DySTreSS."""
+    """A data set to transfer to, with its metric in ELEVATER and its class weights in DySTreSS."""
 
     title: str  # name in the papers' tables
-    metric: str = "accuracy"  # of few-shot classification; a name of METRICS
+    metric: str = "accuracy"  # metric of few-shot classification; a name in METRICS
     pos_weight: float | None = None  # weight of class 1, the second folder; None: not a binary task
-    class_weights: Mapping[str, float] = field(default_factory=dict)  # by the name of the class; empty: equal weights
-    trial: bool = False  # only a trial of the code: one epoch, one sample of shots, two learning rates
+    class_weights: Mapping[str, float] = field(default_factory=dict)  # keyed by class name; empty: equal weights
+    trial: bool = False  # whether this is only a trial of the code: one epoch, one sample of shots, two learning rates
 
 
 TRANSFER_SETS: Mapping[str, TransferSet] = {
@@ -39,7 +39,7 @@ TRANSFER_SETS: Mapping[str, TransferSet] = {
     ),
     "isic2016": TransferSet("ISIC2016", pos_weight=4.24),
     "mhist": TransferSet("MHIST", pos_weight=2.45),
-    # ELEVATER's 20, which CACR's Table 6 has. Three of them are in DySTreSS's Table 11 too.
+    # ELEVATER's 20 data sets, which CACR's Table 6 uses. Three of the 20 are in DySTreSS's Table 11 too.
     "caltech101": TransferSet("Caltech101", "mean_per_class"),
     "cifar10": TransferSet("CIFAR-10"),
     "cifar100": TransferSet("CIFAR-100"),
@@ -60,11 +60,11 @@ TRANSFER_SETS: Mapping[str, TransferSet] = {
     "resisc45": TransferSet("RESISC45"),
     "stanford-cars": TransferSet("Stanford Cars"),
     "voc2007": TransferSet("VOC2007", "map_11"),
-    # Stands in for all others at the smoke scale.
+    # Replaces all other data sets at the smoke scale.
     "digits": TransferSet("digits", trial=True),
 }
 _TRIAL_IMAGES = 200
-# What each protocol does, in words.
+# Descriptions of the protocols.
 PROTOCOLS: Mapping[str, str] = {
     "dystress": f"accuracy after fine-tuning on other data: {FINE_TUNING['dystress-multiclass'].describe()}, last epoch; "
     f"lr {FINE_TUNING['dystress-binary'].lr:g} and a binary cross-entropy for two classes; weights of the classes on medical "
@@ -91,11 +91,11 @@ def transfer_score(
 
     encoder             network to transfer
     train, test         the labelled data sets to learn from and to score on
-    to                  what the data is, such as TRANSFER_SETS["flowers102"]
-    protocol            a name of `PROTOCOLS`
+    to                  description of the data set, such as TRANSFER_SETS["flowers102"]
+    protocol            a name in `PROTOCOLS`
     views               how inputs are made
-    device              where it computes
-    seed                of fine-tuning on all images; few-shot protocols have seeds of their own
+    device              device to compute on
+    seed                random seed for fine-tuning on all images; few-shot protocols have their own seeds
     workers, timeout    processes that decode images on disk, and seconds to wait for them
     """
     check_known("protocol", protocol, PROTOCOLS)
@@ -124,7 +124,7 @@ def transfer_score(
 
 
 def dystress_recipe(to: TransferSet, classes: Sequence[str] = ()) -> FineTune:
-    """Return the fine-tuning of DySTreSS's Table 11 for a data set with these classes, whose weights it puts in their order."""
+    """Return the fine-tuning of DySTreSS's Table 11 for a data set, with class weights in the order of `classes`."""
     if to.pos_weight is not None:
         return replace(FINE_TUNING["dystress-binary"], pos_weight=to.pos_weight)
     recipe = FINE_TUNING["dystress-multiclass"]

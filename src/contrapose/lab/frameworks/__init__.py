@@ -1,8 +1,8 @@
 """Frameworks by name: where positives and negatives come from.
 
-Each yields `Embeddings` and says what these offer an objective: pairs, embeddings or assignments to prototypes. A new framework
-is a file in this folder with `ROWS`, which is found here without being listed. Its row has a summary, a dataclass of its
-settings, which become settings of `Run`, the losses that need it, and its presets.
+Each framework returns `Embeddings` and declares what they offer an objective: pairs, embeddings or assignments to prototypes. To
+add a framework, add a file with `ROWS` to this folder; no list of files has to be edited. A row has a summary, a dataclass of
+settings (which become settings of `Run`), the losses that need the framework, and its presets.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ def frameworks_with(setting: str, rows: Iterable[FrameworkRow] = FRAMEWORKS.valu
 
 
 def merge_settings(rows: Collection[FrameworkRow]) -> list[tuple[str, Any, Any]]:
-    """Return the settings of all frameworks as `make_dataclass` takes them; one that several have must be the same in all."""
+    """Return the settings of all frameworks in the form that `make_dataclass` takes.
+
+    Raise TypeError if several frameworks declare a setting of the same name differently.
+    """
     merged: dict[str, tuple[str, Any, Any]] = {}
     for row in rows:
         texts = help_texts(row.settings)
@@ -59,16 +62,16 @@ def merge_settings(rows: Collection[FrameworkRow]) -> list[tuple[str, Any, Any]]
 
 
 def settings_classes(rows: Iterable[FrameworkRow]) -> tuple[type, ...]:
-    """Return the dataclasses of settings, without those that others inherit; the last one is that of the first framework."""
+    """Return the frameworks' settings dataclasses in reverse order, without the classes that others inherit from."""
     owners = tuple(dict.fromkeys(row.settings for row in rows))
-    # In reverse: the fields of the last base class come first.
+    # In reverse order, because a dataclass lists the fields of its last base class first.
     return tuple(
         cls for cls in reversed(owners) if not any(issubclass(other, cls) for other in owners if other is not cls)
     )
 
 
 if TYPE_CHECKING:
-    # A type checker cannot see the registry. Where typed code should know a new framework's settings, add them here.
+    # A type checker cannot see the registry. If typed code uses a new framework's settings, add their class here.
     class FrameworkSettings(
         SimCLRSettings,
         MoCoSettings,

@@ -1,4 +1,4 @@
-"""FNC: a momentum encoder's keys of the batch and of earlier ones, among which support views find false negatives."""
+"""FNC: negatives are a momentum encoder's keys from this and earlier batches; support views find false negatives among them."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class FNCSettings(MomentumSettings, QueueSettings):
     """The settings of FNC."""
 
     anchor_views: int = 2
-    """Number of views, the first ones, that are anchors and positives; the others and local crops only help to find
-    false negatives. 0: all views are anchors, as in the authors' code."""
+    """The first this many views are anchors and positives; the other views and local crops only help to find false negatives.
+    0: all views are anchors, as in the authors' code."""
 
 
 class FNC(MomentumFramework):
-    """FNC (Huynh et al.): queries of the anchor views meet keys of the other anchor views, of other images and of a queue.
+    """FNC (Huynh et al.): each anchor view's query is compared with keys from the other anchor views, other images and a queue.
 
-    The momentum encoder makes keys of all views. All are support views, by which `fnc` recognises false negatives; those
-    of the anchor views are positives and candidates, and overwrite the oldest rows of the queue after the step.
+    The momentum encoder computes keys for all views. All keys serve as support views, by which `fnc` recognises false
+    negatives. The anchor views' keys are also positives and candidates, and overwrite the queue's oldest rows after the step.
     """
 
     rows: Tensor
@@ -59,12 +59,12 @@ class FNC(MomentumFramework):
     ) -> None:
         super().__init__(encoder, projector, momentum=momentum, has_score=has_score)
         self.anchor_views = anchor_views
-        # Zeros, as in the authors' code: such a row has a score of 0, below any sensible threshold.
+        # Starts with zeros, as in the authors' code: a zero row has a score of 0, which is below any sensible threshold.
         register_queue(self, torch.zeros(size, width))
 
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
-        """Compare the queries of the anchor views with the keys of the batch and with the queue."""
-        # All anchor views have one size: local crops come after them, in a group of their own.
+        """Compare the anchor views' queries with the keys of the batch and with the queue."""
+        # All anchor views have the same size; local crops come after them, in a separate group.
         anchors = [views[0][: self.anchor_views]] if self.anchor_views else views
         with side_stream(views[0].device) as join:
             keys = self.make_keys(views)
@@ -83,7 +83,7 @@ class FNC(MomentumFramework):
 
     @torch.no_grad()
     def update(self, batch: Embeddings, **settings: Any) -> None:
-        """Replace the oldest rows by the anchor views' keys of a batch."""
+        """Replace the queue's oldest rows with a batch's keys of the anchor views."""
         assert batch.target is not None
         replace_oldest(self.rows, self.place, unit(batch.target).flatten(0, 1))
 
@@ -106,8 +106,10 @@ def _negatives(run: Any, views: int) -> int:
 
 def _check(run: Any) -> None:
     if loss_name(run.loss) == "align_uniform":
-        raise ValueError("loss: align_uniform spreads out queries, and fnc has keys as negatives; use --framework moco")
-    # A single view is refused by the number that the framework needs.
+        raise ValueError(
+            "loss: align_uniform spreads out queries, but the negatives in fnc are keys; use --framework moco"
+        )
+    # A single view is allowed to pass here, because the check of `least_views` reports it.
     if run.anchor_views == 1 or run.anchor_views > max(2, run.view_count):
         raise ValueError(
             f"anchor_views: expected 0 for all, or from 2 to the {run.view_count} views of full size (--view-count), "
@@ -126,10 +128,10 @@ ROWS = (
         losses={"fnc": {}, "fnc_elimination": {}},
         presets={
             "fnc": {
-                # Our choice, as in the paper apart from two support views in place of eight: a queue of 16 batches
+                # Our choice: a queue of 16 batches. As in the paper, except for two support views instead of eight
                 "cifar": {"head": "simclr", "queue": 2048, "momentum": 0.99, "view_count": 4, "loss": "fnc"},
-                # Huynh et al., as in their code: ten views, all of them anchors, and a memory of 16 batches, ten of which are the
-                # current one
+                # As in the code of Huynh et al.: ten views, all of them anchors, and a memory the size of 16 batches, of
+                # which ten are the views of the current batch
                 "imagenet": {
                     **SIMCLR_V2, "queue": 6 * 4096, "momentum": 0.999, "view_count": 10, "anchor_views": 0, "loss": "fnc"},
                 "imagenet100": {**SMALL_BATCH, "lr": 0.1 * math.sqrt(256), "queue": 6 * 256},

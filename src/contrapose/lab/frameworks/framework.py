@@ -1,4 +1,4 @@
-"""What a framework is: views in, embeddings out; and its row in the registry."""
+"""The base class of frameworks, which turn views into embeddings, and a framework's row in the registry."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from contrapose.losses.objective import Traits
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What a framework is built from."""
+    """The components that a framework is built from."""
 
     towers: Mapping[str, Tower]  # by modality
     samples: int  # in the training set
     head: str = ""  # name of the projectors in the registry of heads
-    has_score: bool = False  # whether the projector has one more output, the certainty that TaU asks for
+    has_score: bool = False  # whether the projector has one more output, the certainty that TaU needs
 
     @property
     def tower(self) -> Tower:
@@ -48,51 +48,57 @@ class QueueSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class FrameworkRow:
-    """A framework's row in the registry: how it is built, its settings, and the negatives it gives an anchor.
+    """A framework's row in the registry: how to build it, its settings, and how many negatives an anchor gets.
 
-    `run` is the description of the run, in which all settings are fields; `settings` are those of the framework alone.
+    In the functions below, `run` is a `Run`, which has all settings as fields; `settings` has only the framework's own.
     """
 
     name: str
     summary: str  # where positives and negatives come from, for help texts
-    settings: type[Any] = (
-        NoSettings  # a dataclass of the settings that it uses; other frameworks may have the same ones
-    )
+    settings: type[Any] = NoSettings  # dataclass of the settings that the framework uses; frameworks may share settings
     build: Callable[[Parts, Any], Framework]  # (parts, settings)
     negatives: Callable[
         [Any, int], int | None
     ]  # (run, number of views) -> negatives of an anchor; None: depends on the data
     check: Callable[[Any], None] = lambda run: None  # raises ValueError for settings that do not fit
-    unused: Callable[[Any], tuple[str, ...]] = lambda settings: ()  # names of settings without effect beside the others
+    unused: Callable[[Any], tuple[str, ...]] = (
+        lambda settings: ()
+    )  # names of settings that have no effect, given the others
     least_views: int = 2
     supports_grad_cache: bool = False  # whether it has `compare`, which `--grad-cache` needs
-    tower_count: int = 1  # number of encoders, of different kinds of input
-    has_target: bool = False  # whether views predict a target without gradient: a teacher's embeddings, or their own
+    tower_count: int = 1  # number of encoders, one per kind of input
+    has_target: bool = (
+        False  # whether views predict a target without gradient: a teacher's or the network's own embeddings
+    )
     offers: tuple[str, ...] = ("pairs",)  # what its `Embeddings` offer an objective: pairs, embeddings, assignments
-    collapse_remedy: str = ""  # what may prevent a collapse, beside a lower learning rate
-    # Losses of the catalogue that need it, each with further settings that suit it on data like CIFAR: `train --loss byol`
+    collapse_remedy: str = ""  # what may prevent a collapse, besides a lower learning rate
+    # Losses in the catalogue that need this framework, each with the other settings that `train --loss NAME` sets (for CIFAR-like
+    # data)
     losses: Mapping[str, Settings] = field(default_factory=dict)
-    # Presets such as byol/cifar10: what methods change of the protocols in protocols.py, by method and protocol
+    # Presets such as byol/cifar10: changes to the protocols in protocols.py, keyed by method and protocol
     presets: Mapping[str, Mapping[str, Settings]] = field(default_factory=dict)
 
     def uses(self, name: str) -> bool:
-        """Return whether the framework has a setting of this name."""
+        """Return whether the framework has a setting with this name."""
         return name in {own.name for own in fields(self.settings)}
 
     def settings_of(self, run: Any) -> Any:
-        """Return the framework's settings of a run, as an instance of `settings`."""
+        """Return the run's values of the framework's settings, as an instance of `settings`."""
         return self.settings(**{own.name: getattr(run, own.name) for own in fields(self.settings)})
 
     def suits(self, traits: Traits) -> bool:
         """Return whether an objective with these traits can be trained in the framework."""
         if traits.takes not in self.offers or (traits.needs_target and not self.has_target):
             return False
-        # Contrastive losses do with a target or without one; SwAV's codes are those of one network.
+        # Losses of pairs work with or without a target. Other losses need exactly what they declare: SwAV has no target.
         return traits.takes == "pairs" or traits.needs_target == self.has_target
 
 
 class Framework(State, ABC):
-    """An encoder, a projector and what the method keeps between steps: `update` stores a batch, `after_step` moves an average."""
+    """An encoder, a projector and the state that a method keeps between steps.
+
+    `update` stores a batch's embeddings (queue, bank); `after_step` updates a moving average of the weights.
+    """
 
     encoder: nn.Module  # an `Encoder`, or a ModuleDict of several
     projector: nn.Module
@@ -103,39 +109,39 @@ class Framework(State, ABC):
 
     @abstractmethod
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
-        """Views, (V, B, …) for each shape of input, of the samples `index` -> their embeddings and how to compare them."""
+        """Return the embeddings of samples `index`, and how to compare them; `views` has one (V, B, …) tensor per input shape."""
 
     def compare(self, z: Tensor, index: Tensor) -> Embeddings:
-        """Compare this process's embeddings (V, B, d), as `embed` returns them: the second half of `forward`."""
-        raise NotImplementedError(f"{type(self).__name__} does not encode and compare in two parts")
+        """Compare this process's embeddings (V, B, d) from `embed`; this is the second half of `forward`."""
+        raise NotImplementedError(f"{type(self).__name__} does not support encoding and comparing as separate steps")
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """Set scheduled values before an epoch, counted from 0, of a run of `epochs` epochs."""
+        """Set scheduled values before `epoch` (counted from 0) in a run of `epochs` epochs."""
         return
 
     @property
     def bank(self) -> Tensor | None:
-        """One stored embedding for each training sample, (N, d), if the method keeps any."""
+        """The stored embeddings (N, d), one per training sample; None if the method has no memory bank."""
         return None
 
     def compile_encoders(self) -> None:
         """Compile the networks that views pass through."""
         for module in self.encoder.modules():
             if isinstance(module, Encoder):
-                # The inner network: laying out the inputs stays outside of what is compiled.
+                # Only the inner network is compiled, not the conversion of the inputs' memory layout.
                 module.network.compile(dynamic=False)
 
     def embed(self, views: list[Tensor]) -> Tensor:
-        """Return (V, B, d): all views through encoder and projector, one pass for each shape of input."""
+        """Encode and project all views, with one forward pass per input shape; return (V, B, d)."""
         return encode(nn.Sequential(self.encoder, self.projector), views)
 
     def split_score(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the embedding (…, d) and, if the projector has it, its last output: the certainty (…)."""
+        """Split the projector's output into the embedding (…, d) and the certainty (…), which is None without a score."""
         return (z[..., :-1], z[..., -1]) if self.has_score else (z, None)
 
 
 class Embed(nn.Module):
-    """The first half of a framework, as a module: views -> embeddings of this process (V, B, d)."""
+    """The first half of a framework as a module: views -> this process's embeddings (V, B, d)."""
 
     def __init__(self, framework: Framework) -> None:
         super().__init__()
@@ -147,22 +153,22 @@ class Embed(nn.Module):
 
 
 def encode(network: nn.Module, views: list[Tensor]) -> Tensor:
-    """Encode views, with one forward pass for each shape of input: list of (V_i, B, …) -> (V, B, d)."""
+    """Encode views, with one forward pass per input shape: list of (V_i, B, …) -> (V, B, d)."""
     return torch.cat([network(group.flatten(0, 1)).unflatten(0, group.shape[:2]) for group in views])
 
 
 def global_crops(views: list[Tensor]) -> list[Tensor]:
-    """Return the views of full size: the first group, which smaller local crops follow if there are any (multi-crop)."""
+    """Return the full-size views, which are the first group; smaller local crops (multi-crop) are in later groups."""
     return views[:1]
 
 
 def separate_views(views: list[Tensor]) -> list[Tensor]:
-    """Return one group for each view, so that each has its own forward pass and its own batch statistics."""
+    """Return one group per view, so that each view has its own forward pass and batch statistics."""
     return [view[None] for group in views for view in group]
 
 
 def register_queue(framework: nn.Module, rows: Tensor) -> None:
-    """Give a framework a queue that starts with these rows (r, d): the buffers `rows` and `place`, the number of the oldest."""
+    """Register a queue that starts with these rows (r, d): the buffers `rows` and `place`, the index of the oldest row."""
     if not len(rows):
         raise ValueError("size: expected a queue of at least one row, got 0")
     framework.register_buffer("rows", rows)
@@ -171,25 +177,25 @@ def register_queue(framework: nn.Module, rows: Tensor) -> None:
 
 @torch.no_grad()
 def replace_oldest(rows: Tensor, place: Tensor, fresh: Tensor) -> None:
-    """Write new rows (b, d) over the oldest ones of a queue (r, d), in place; `place` is the number of the oldest row."""
+    """Overwrite the oldest rows of a queue (r, d) with new rows (b, d), in place; `place` is the index of the oldest row."""
     fresh = fresh[-len(rows) :]
-    # The place stays a tensor, so that nothing waits for the device and a captured step can write here.
+    # `place` stays a tensor, so that the host never waits for the device and a captured step can use it.
     places = (place + torch.arange(len(fresh), device=rows.device)) % len(rows)
     rows[places] = fresh.to(rows.dtype)
     place.copy_((place + len(fresh)) % len(rows))
 
 
 def check_global_crops(run: Any) -> None:
-    """Refuse local crops beside another number of global ones than two: anchors would have unequal numbers of positives."""
+    """Raise ValueError for local crops without exactly two global crops: anchors would have unequal numbers of positives."""
     if "+local" in run.views and run.view_count != 2:
         raise ValueError(f"view_count: local crops (--views {run.views}) need two global crops, got {run.view_count}")
 
 
 def keys_of_batch(run: Any, views: int) -> int:
-    """Negatives of an anchor that is compared with the keys of the batch; local crops have none."""
+    """Return the number of negatives of an anchor that is compared with the batch's keys; local crops have no keys."""
     return other_views_of_batch(run, min(views, int(run.view_count)))
 
 
 def other_views_of_batch(run: Any, views: int) -> int:
-    """Negatives of an anchor that is compared with all views of the batch."""
+    """Return the number of negatives of an anchor that is compared with all views in the batch."""
     return views * (int(run.contrast_size) - 1)

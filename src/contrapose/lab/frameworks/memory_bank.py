@@ -1,4 +1,4 @@
-"""A memory bank: one stored embedding for every training image."""
+"""The memory-bank framework, with one stored embedding per training image."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from contrapose.pairs import unit
 class MemoryBank(Framework):
     """Wu et al., as Wang & Liu use it: the positive is the image's own row, the negatives are all other rows.
 
-    After each batch b_n ← normalise(½ b_n + ½ z_n) for the images in it; with several views z is their mean.
+    After each batch, b_n ← normalise(½ b_n + ½ z_n) for the images n in the batch; z is the mean over an image's views.
     """
 
     rows: Tensor
@@ -36,24 +36,24 @@ class MemoryBank(Framework):
         if not 0 <= momentum <= 1:
             raise ValueError(f"momentum: expected a number from 0 to 1, got {momentum!r}")
         self.momentum = momentum
-        # Uniform coordinates with the length of a unit vector; a row is normalised when its image is first seen.
+        # Uniform coordinates, with an expected squared length of 1; a row is normalised when its image is first seen.
         bound = (3 / width) ** 0.5
         self.register_buffer("rows", torch.empty(size, width).uniform_(-bound, bound))
 
     @property
     def bank(self) -> Tensor:
-        """The stored embeddings (N, d). Rows of images that were never in a batch are not normalised."""
+        """The stored embeddings (N, d). The rows of images that have not been in a batch yet are not normalised."""
         return self.rows
 
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
         """Compare each view with the bank."""
         z, score = self.split_score(gather(self.embed(views), 1))
-        # A copy: the backward pass must not see rows that have moved.
+        # A copy, because the backward pass must not see rows that `update` has changed.
         return Embeddings(z=z, score=score, ids=gather(index), compare=with_bank(self.rows.clone()))
 
     @torch.no_grad()
     def update(self, batch: Embeddings, **settings: Any) -> None:
-        """Move the rows of the images in a batch."""
+        """Update the stored rows of the images in a batch."""
         index, z = batch.ids, unit(batch.z.detach()).mean(0)
         self.rows[index] = unit(self.momentum * self.rows[index] + (1 - self.momentum) * z.to(self.rows.dtype))
 

@@ -1,4 +1,4 @@
-"""Frameworks with a momentum encoder, and MoCo v2, which keeps a queue of its keys."""
+"""The base class of frameworks with a momentum encoder, and MoCo v2, which keeps a queue of the momentum encoder's keys."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class MomentumSettings:
     """The setting of frameworks with a momentum encoder."""
 
     momentum: float = setting(0.99, Rule(most=1, always_recorded=True, ignored_elsewhere=True))
-    """Momentum of the key encoder or of the teacher. The memory bank always uses 0.5."""
+    """Momentum of the key encoder or the teacher. The memory bank always uses 0.5."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class ScheduledMomentumSettings(MomentumSettings):
             recorded_values={"constant": False, "cosine": True},
         ),
     )
-    """Whether the momentum stays as it is (constant) or rises to 1 over the run, along half a cosine (cosine)."""
+    """constant: the momentum does not change; cosine: the momentum rises to 1 over the run, along half a cosine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,18 +61,19 @@ class MoCoSettings(MomentumSettings, QueueSettings):
     """The settings of MoCo v2."""
 
     norm_splits: int = setting(1, Rule(least=1, always_recorded=True))
-    """Compute batch norms over this many parts of the batch, as on that many GPUs, with keys shuffled between them."""
+    """Split the batch into this many parts for batch norm, as on that many GPUs, and shuffle the keys between the parts."""
     symmetric: bool = False
-    """Both views are queries, each with the other's key. Otherwise only the first is; of more than two views, all are."""
+    """Use both views as queries, each with the other view's key; otherwise only the first view is a query. With more than two
+    views, all views are queries in any case."""
     batch_negatives: bool = False
-    """The other queries of the batch are negatives too, beside the queue."""
+    """Use the other queries in the batch as negatives, in addition to the queue."""
 
 
 class MomentumFramework(Framework):
-    """Query network and its exponential moving average θ_k ← m θ_k + (1-m) θ_q.
+    """A query network and its exponential moving average θ_k ← m θ_k + (1-m) θ_q.
 
-    The average moves after each step, which is MoCo's own order: there it moves before the next keys are made. With a
-    cosine schedule, m follows half a cosine to 1 over the training, an epoch at a time (BYOL, MoCo v3).
+    The average is updated after each step. This is equivalent to MoCo's order, which updates it before the next keys are
+    computed. With a cosine schedule, m rises to 1 along half a cosine over the run, epoch by epoch (BYOL, MoCo v3).
     """
 
     ema_rate: Tensor
@@ -90,18 +91,18 @@ class MomentumFramework(Framework):
         if not 0 <= momentum <= 1:
             raise ValueError(f"momentum: expected a number from 0 to 1, got {momentum!r}")
         self.momentum, self.is_scheduled = momentum, momentum_schedule == "cosine"
-        # 1 - m in a tensor, since a captured step reads it
+        # 1 - m is a tensor, because a captured step reads it
         self.register_buffer("ema_rate", torch.tensor(1 - momentum), persistent=False)
-        # Copied after batch norms were split, so that keys are normalised as queries are.
+        # Copied after the batch norms were split, so that keys are normalised in the same way as queries.
         self.keys = copy.deepcopy(nn.Sequential(encoder, projector)).requires_grad_(False)
 
     @torch.no_grad()
     def make_keys(self, views: list[Tensor]) -> Tensor:
-        """Return (V, B, d) by the momentum encoder."""
+        """Return the momentum encoder's embeddings (V, B, d)."""
         return self.split_score(encode(self.keys, views))[0]
 
     def averaged_parameters(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the parameters of the average, and those that they follow."""
+        """Return the averaged parameters (EMA) and the parameters that they track."""
         return list(self.keys.parameters()), list(nn.Sequential(self.encoder, self.projector).parameters())
 
     def compile_encoders(self) -> None:
@@ -113,8 +114,8 @@ class MomentumFramework(Framework):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Move the key network towards the query network; its running statistics are its own."""
-        # All parameters in one kernel; buffers (running statistics) are not averaged.
+        """Move the key network's parameters towards the query network's."""
+        # All parameters are updated in one kernel. Buffers (running statistics) are not averaged.
         keys, query = self.averaged_parameters()
         if not self.is_scheduled:
             torch._foreach_lerp_(keys, query, 1 - self.momentum)
@@ -124,18 +125,18 @@ class MomentumFramework(Framework):
         torch._foreach_add_(keys, ahead)
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """Let 1 - m fall to 0 as the training ends."""
+        """Set 1 - m for this epoch; it falls to 0 by the end of training."""
         if self.is_scheduled:
             self.ema_rate.fill_((1 - self.momentum) * (1 + math.cos(math.pi * epoch / epochs)) / 2)
 
 
 class MoCo(MomentumFramework):
-    """MoCo v2. With two views, the first is the query and the second its key. If `symmetric`, or with more views, every view is
-    a query, and the keys of the others are its positives (CACR, Alg. 3). Local crops have no keys.
+    """MoCo v2. With two views, the first view is the query and the second is its key. If `symmetric`, or with more views, every
+    view is a query, and the other views' keys are its positives (CACR, Alg. 3). Local crops have no keys.
 
-    The last view's keys overwrite the oldest rows of the queue. With `norm_splits`, batch norm is computed per part of the batch,
-    and keys are shuffled between parts, so that batch statistics do not leak which key belongs to which query (shuffled batch
-    norm, as on that many GPUs).
+    The last view's keys overwrite the oldest rows of the queue. With `norm_splits`, batch norm is computed separately in each
+    part of the batch, and keys are shuffled between the parts, so that batch statistics do not reveal which key belongs to which
+    query (shuffled batch norm, as on that many GPUs).
     """
 
     rows: Tensor
@@ -165,7 +166,7 @@ class MoCo(MomentumFramework):
         register_queue(self, unit(torch.randn(size, width)))
 
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
-        """Compare queries with keys and queue."""
+        """Compare the queries with their keys and with the queue."""
         each = separate_views(views)
         one_query = len(each) == 2 and not self.symmetric
         # Local crops are queries only.
@@ -174,21 +175,22 @@ class MoCo(MomentumFramework):
             keys = self._shuffled_keys(key_views[1:] if one_query else key_views, index)
         query, score = self.split_score(gather(self.embed(each[:1] if one_query else each), 1))
         join()
-        # A copy: the backward pass must not see rows that have been replaced.
+        # A copy, because the backward pass must not see rows that `update` has replaced.
         compare = with_queue(self.rows.clone(), batch=self.batch_negatives)
         return Embeddings(z=query, target=gather(keys, 1), score=score, ids=gather(index), compare=compare)
 
     def _shuffled_keys(self, views: list[Tensor], index: Tensor) -> Tensor:
         if self.norm_splits == 1:
             return self.make_keys(views)
-        # A function of the images and the queue, so that it resumes; the place stays a tensor, so nothing waits for the device.
+        # The order depends only on the images and the queue, so a resumed run has the same order. `place` stays a tensor, so the
+        # host never waits for the device.
         order = torch.argsort(bits(index.to(self.place.device), self.place))
         keys = self.make_keys([group[:, order] for group in views])
         return keys[:, torch.argsort(order)]
 
     @torch.no_grad()
     def update(self, batch: Embeddings, **settings: Any) -> None:
-        """Replace the oldest rows by the last view's keys of a batch."""
+        """Replace the queue's oldest rows with the last view's keys."""
         assert batch.target is not None
         replace_oldest(self.rows, self.place, unit(batch.target[-1]))
 

@@ -1,6 +1,6 @@
-"""Frameworks with a predictor behind the projector: MoCo v3, BYOL, SimSiam and NNCLR.
+"""Frameworks with a predictor after the projector: MoCo v3, BYOL, SimSiam and NNCLR.
 
-Views pass through the networks one at a time, as in the authors' code: batch norms have the statistics of a single view.
+Views pass through the networks one at a time, as in the authors' code, so batch norms use the statistics of a single view.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ class PredictorSettings:
     """The settings of frameworks with a predictor."""
 
     predictor: int = 0
-    """Hidden width of the predictor; 0: a quarter of the embedding for SimSiam, 4096 for the others."""
+    """Hidden width of the predictor; 0: a quarter of the embedding's width for SimSiam, 4096 for other frameworks."""
     constant_predictor_lr: bool = False
-    """Keep the predictor at the peak learning rate, as SimSiam does on ImageNet; all else follows the schedule."""
+    """Train the predictor at the peak learning rate throughout, as SimSiam does on ImageNet; all other layers follow the
+    schedule."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +60,8 @@ class NNCLRSettings(PredictorSettings, QueueSettings):
 class MomentumPredictor(MomentumFramework):
     """MoCo v3 and BYOL: each view's prediction is compared with the momentum encoder's embeddings of the other views.
 
-    MoCo v3's loss is `moco_v3`, whose negatives are those of the other views alone; BYOL's is `byol`, which has none. The
-    momentum encoder, BYOL's teacher, sees the global crops only.
+    MoCo v3 uses the loss `moco_v3`, whose negatives come only from the other views; BYOL uses the loss `byol`, which has no
+    negatives. The momentum encoder (BYOL's teacher) sees only the global crops.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class MomentumPredictor(MomentumFramework):
         self.predictor = predictor
 
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
-        """Compare the predictions of every view with the keys of the others."""
+        """Compare each view's prediction with the other views' keys."""
         with side_stream(views[0].device) as join:
             keys = self.make_keys(separate_views(global_crops(views)))
         _, predictions, score = project_and_predict(self, self.predictor, separate_views(views))
@@ -94,7 +95,7 @@ class MomentumPredictor(MomentumFramework):
 
 
 class SimSiam(Framework):
-    """SimSiam: each view's prediction is compared with the same network's embeddings of the other views, without gradient."""
+    """SimSiam: each view's prediction is compared with the same network's embeddings of the other views (stop-gradient)."""
 
     def __init__(
         self, encoder: Encoder, projector: nn.Module, predictor: nn.Module, *, has_score: bool = False
@@ -103,7 +104,7 @@ class SimSiam(Framework):
         self.predictor = predictor
 
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
-        """Compare the predictions of every view with the embeddings of the others; those of local crops are no target."""
+        """Compare each view's prediction with the other views' embeddings; local crops are not targets."""
         projections, predictions, score = project_and_predict(self, self.predictor, separate_views(views))
         return Embeddings(
             z=gather(predictions, 1),
@@ -138,20 +139,20 @@ class NNCLR(Framework):
         register_queue(self, unit(torch.randn(size, width)))
 
     def forward(self, views: list[Tensor], index: Tensor) -> Embeddings:
-        """Compare each view's nearest neighbour with the predictions of the others."""
+        """Compare each view's nearest neighbour with the other views' predictions."""
         projections, predictions, score = project_and_predict(self, self.predictor, separate_views(views))
         return Embeddings(
             z=gather(predictions, 1),
             target=gather(projections.detach(), 1),
             score=None if score is None else gather(score, 1),
             ids=gather(index),
-            # A copy: the backward pass must not see rows that have been replaced.
+            # A copy, because the backward pass must not see rows that `update` has replaced.
             compare=with_nearest_neighbours(self.rows.clone()),
         )
 
     @torch.no_grad()
     def update(self, batch: Embeddings, **settings: Any) -> None:
-        """Replace the oldest rows by the last view's embeddings of a batch."""
+        """Replace the queue's oldest rows with the last view's embeddings."""
         assert batch.target is not None
         replace_oldest(self.rows, self.place, unit(batch.target[-1]))
 
@@ -159,7 +160,7 @@ class NNCLR(Framework):
 def project_and_predict(
     framework: Framework, predictor: nn.Module, views: list[Tensor]
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return the projections and the predictions of all views, (V, B, d) each, and the scores (V, B)."""
+    """Return the projections (V, B, d), the predictions (V, B, d) and the scores (V, B) of all views."""
     projections, score = framework.split_score(framework.embed(views))
     return projections, torch.stack([predictor(z) for z in projections]), score
 
@@ -167,7 +168,7 @@ def project_and_predict(
 def _build_momentum_predictor(
     parts: Parts, settings: MomentumPredictorSettings, *, bias: bool = False
 ) -> MomentumPredictor:
-    """Build MoCo v3, or BYOL: the last layer of its predictor has a bias."""
+    """Build MoCo v3, or BYOL with `bias`, which gives the predictor's last layer a bias."""
     last_norm = parts.head == "moco-v3-vit"
     return MomentumPredictor(
         parts.tower.encoder,
@@ -202,7 +203,7 @@ def _build_nnclr(parts: Parts, settings: NNCLRSettings) -> NNCLR:
 
 
 def _nnclr_negatives(run: Any, views: int) -> int:
-    # Of two views, only the predictions of the other one are compared.
+    # With two views, a view's neighbour is compared only with the other view's predictions.
     return other_views_of_batch(run, 1 if views == 2 else views)
 
 
@@ -217,25 +218,25 @@ _MOCO_V3 = FrameworkRow(
     losses={"cacr_moco_v3": {"head": "moco-v3"}},
 )
 _BYOL_PRESETS: dict[str, Settings] = {
-    # lightly averages the negative cosines of both directions, which is SimSiam's loss: a quarter of BYOL's gradient.
+    # lightly averages the negative cosines of both directions, which is SimSiam's loss; its gradient is a quarter of BYOL's.
     "cifar": {
         "head": "byol-cifar", "predictor": 1024, "momentum": 0.99, "loss": "simsiam", "views": "byol-cifar"},
-    # lightly, with the authors' values for 100 epochs: 0.45 per 256 images, momentum from 0.99 to 1
+    # As in lightly, with the authors' values for 100 epochs: learning rate 0.45 per 256 images, momentum from 0.99 to 1
     "imagenet": {"head": "byol", "momentum": 0.99, "momentum_schedule": "cosine", "loss": "byol", "views": "byol", "lr": 0.45},
     "imagenet100": TABLE8,
 }  # fmt: skip
 _SIMSIAM_PRESETS: dict[str, Settings] = {
     "cifar": {"head": "simsiam-cifar", "predictor": 512, "loss": "simsiam", "views": "simsiam-cifar"},
-    # The authors': 0.05 per 256 images, no warm-up, and a predictor whose learning rate does not fall
+    # The authors' settings: learning rate 0.05 per 256 images, no warm-up, constant learning rate for the predictor
     "imagenet": {
         **SGD, "head": "simsiam", "predictor": 512, "constant_predictor_lr": True, "loss": "simsiam", "views": "moco-v2",
         "encoder": "resnet50-zero", "lr": 0.1, "warmup": 0.0, "batch": 512},
     "imagenet100": {"epochs": 200},
 }  # fmt: skip
 _NNCLR_PRESETS: dict[str, Settings] = {
-    # lightly's NT-Xent has a temperature of 0.5 unless another is given; the paper's is 0.1.
+    # lightly's NT-Xent has a default temperature of 0.5; the paper uses 0.1.
     "cifar": {"head": "nnclr-cifar", "queue": 4096, "loss": "nnclr(temperature=0.5)"},
-    # Dwibedi et al.: SimCLR's 0.3 per 256 images in batches of 4,096; the views are those of lightly's example
+    # Dwibedi et al.: SimCLR's learning rate of 0.3 per 256 images, with batches of 4,096; views as in lightly's example
     "imagenet": {
         "head": "nnclr", "queue": 98304, "loss": "nnclr(temperature=0.1)", "views": "simclr", "batch": 4096, "lr": 4.8,
         "epochs": 1000},

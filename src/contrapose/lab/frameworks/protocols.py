@@ -1,9 +1,9 @@
-"""What the presets of several methods share: `contrapose train --preset byol/cifar10`.
+"""Settings that the presets of several methods share: `contrapose train --preset byol/cifar10`.
 
-For CIFAR, one protocol for all: that of lightly's benchmark on CIFAR-10, whose heads, views and optimisers are used for the
-methods it has. For ImageNet, each has its authors' settings or those of lightly's benchmark, which DySTreSS's Tables 1 and 2
-take their numbers from. For ImageNet-100, the methods of DySTreSS's Table 8 have the settings of Zero-CL and ARB, where its
-numbers come from. "Our choice" marks what no source gives.
+On CIFAR, all methods follow the protocol of lightly's CIFAR-10 benchmark, with lightly's heads, views and optimisers for the
+methods in that benchmark. On ImageNet, each method has its authors' settings or those of lightly's benchmark, which is the source
+of the numbers in DySTreSS's Tables 1 and 2. On ImageNet-100, the methods in DySTreSS's Table 8 have the settings of Zero-CL and
+ARB, the source of the numbers in that table. "Our choice" marks values that no source gives.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ CIFAR: dict[str, Any] = {
     "views": "simclr-cifar", "encoder": "resnet18-cifar", "optimiser": "sgd", "lr": 0.06, "schedule": "cosine", "warmup": 0.0,
     "batch": 128, "epochs": 200, "weight_decay": 5e-4, "knn": 200,
 }  # fmt: skip
-# bf16 is our choice: it needs no scaling of the loss.
+# bf16 is our choice, because it needs no loss scaling.
 IMAGENET: dict[str, Any] = {
     "data": "imagenet", "encoder": "resnet50", "optimiser": "lars", "schedule": "cosine", "warmup": 10.0, "batch": 256,
     "epochs": 100, "weight_decay": 1e-6, "precision": "bf16", "knn": 200,
 }  # fmt: skip
 SGD: dict[str, Any] = {"optimiser": "sgd", "weight_decay": 1e-4}
-# SimCLRv2 and FNC: 0.1 times the root of the batch size
+# SimCLRv2 and FNC: the learning rate is 0.1 times the square root of the batch size.
 SIMCLR_V2: dict[str, Any] = {
     "views": "simclr", "head": "simclr-v2", "batch": 4096, "lr": 0.1 * math.sqrt(4096), "weight_decay": 1e-4,
 }  # fmt: skip
 TABLE8: dict[str, Any] = {"lr": 0.15, "batch": 128, "epochs": 400, "weight_decay": 1e-6}  # 0.3 per 256 images
-# Batch and epochs are our choice: dystress/imagenet100 has the same.
+# Batch size and epochs are our choice, the same as in dystress/imagenet100.
 SMALL_BATCH: dict[str, Any] = {"batch": 256, "epochs": 200, "warmup": 10.0}
 
 
 def presets_of(method: str, changes: Mapping[str, Settings]) -> dict[str, dict[str, Any]]:
-    """Return the presets of a method, by name.
+    """Return the presets of a method, keyed by name.
 
-    changes   what it changes of CIFAR's protocol (cifar), of ImageNet's (imagenet), and of the latter's result (imagenet100)
+    changes   the method's changes to the CIFAR protocol (cifar), to the ImageNet protocol (imagenet), and to the method's own
+              ImageNet settings (imagenet100)
 
     >>> sorted(presets_of("simclr-v2", {"cifar": {"head": "simclr-v2", "loss": "simclr"}}))
     ['simclr-v2/cifar10', 'simclr-v2/cifar100']

@@ -1,4 +1,4 @@
-"""Frameworks with prototypes, which samples are assigned to: SwAV and DINO."""
+"""Frameworks that assign samples to prototypes: SwAV and DINO."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PrototypeSettings:
     prototypes: int = setting(0, Rule(small=64))
     """Number of prototypes; 0: 3,000 for SwAV, 65,536 for DINO."""
     frozen_epochs: int = 1
-    """Epochs at the start in which the prototypes are not trained."""
+    """Number of epochs at the start during which the prototypes are not trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class SwAVSettings(PrototypeSettings, QueueSettings):
     """The settings of SwAV."""
 
     queue_start: int = 0
-    """Epoch, counted from 1, from which on codes are computed with the queue's samples too; 0: without a queue."""
+    """First epoch (counted from 1) in which the queue's samples are also used to compute codes; 0: no queue."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class DINOSettings(PrototypeSettings, ScheduledMomentumSettings):
 
 
 class Prototypes(nn.Module):
-    """Learned directions (p, d), which do not move in the first epochs."""
+    """Learned directions (p, d), which are frozen in the first epochs."""
 
     is_trained: Tensor
 
@@ -60,15 +60,15 @@ class Prototypes(nn.Module):
         super().__init__()
         if count < 2:
             raise ValueError(f"prototypes: expected at least 2, got {count!r}")
-        # As a linear layer without bias is initialised, which is what the authors' prototypes are.
+        # Initialised like a linear layer without bias, since the authors' prototypes are such a layer.
         self.weight = nn.Parameter(nn.Linear(width, count, bias=False).weight.detach())
         self.before_step = self.weight.detach()
         self.frozen_epochs = frozen_epochs
-        # 0 or 1 in a tensor, since a captured step reads it
+        # 0 or 1 as a tensor, because a captured step reads it
         self.register_buffer("is_trained", torch.tensor(float(frozen_epochs == 0)), persistent=False)
 
     def begin_epoch(self, epoch: int) -> None:
-        """Train the prototypes in this epoch, counted from 0, or not."""
+        """Set whether the prototypes are trained in this epoch (counted from 0)."""
         self.is_trained.fill_(float(epoch >= self.frozen_epochs))
 
     def forward(self) -> Tensor:
@@ -78,15 +78,15 @@ class Prototypes(nn.Module):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Undo what the optimiser did to frozen prototypes: Adam moves weights by their decay alone, without a gradient."""
+        """Undo the optimiser's change to frozen prototypes: weight decay moves them even if their gradient is zero."""
         self.weight.copy_(torch.lerp(self.before_step, self.weight, self.is_trained))
 
 
 class SwAV(Framework):
     """SwAV: the code of a view, its assignment to prototypes, is predicted from the sample's other views.
 
-    Codes are those of the global crops; Sinkhorn's algorithm balances them over the batch and, from epoch `queue_start` on
-    and once it is full, a queue of earlier samples.
+    Only global crops have codes. Sinkhorn's algorithm balances the codes over the batch and, from epoch `queue_start` on and once
+    the queue is full, over a queue of earlier samples too.
     """
 
     rows: Tensor
@@ -108,7 +108,7 @@ class SwAV(Framework):
         super().__init__(encoder, projector)
         self.prototypes = Prototypes(prototypes, width, frozen_epochs=frozen_epochs)
         self.queue_start = queue_start
-        # One queue for each of the two global crops; without one, no rows.
+        # One queue for each of the two global crops; if the queue is not used, it has no rows.
         self.register_buffer("rows", torch.zeros(2, queue if queue_start else 0, width))
         self.register_buffer("place", torch.zeros((), dtype=torch.long))
         self.register_buffer("row_count", torch.zeros((), dtype=torch.long))
@@ -120,7 +120,7 @@ class SwAV(Framework):
             z=gather(self.embed(views), 1),
             ids=gather(index),
             prototypes=self.prototypes(),
-            # A copy: the backward pass must not see rows that have been replaced.
+            # A copy, because the backward pass must not see rows that `update` has replaced.
             stored=self.rows.clone() if self.queue_start else None,
             stored_weight=self.queue_in_use * (self.row_count >= self.rows.shape[1]) if self.queue_start else None,
             global_views=len(views[0]),
@@ -128,13 +128,13 @@ class SwAV(Framework):
         )
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """Release the prototypes and use the queue when it is time."""
+        """Start to train the prototypes, and to use the queue, in the epochs that the settings say."""
         self.prototypes.begin_epoch(epoch)
         self.queue_in_use.fill_(float(0 < self.queue_start <= epoch + 1))
 
     @torch.no_grad()
     def update(self, batch: Embeddings, **settings: Any) -> None:
-        """Replace the oldest rows of the queues by the global crops' embeddings of a batch."""
+        """Replace the oldest rows of the queues with a batch's embeddings of the global crops."""
         if not self.queue_start:
             return
         for rows, fresh in zip(self.rows, unit(batch.z[:2].detach()), strict=True):
@@ -145,16 +145,16 @@ class SwAV(Framework):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Normalise the prototypes, so that their learning rate does not fall as they grow."""
+        """Normalise the prototypes, so that their effective learning rate does not fall as their norms grow."""
         self.prototypes.after_step()
         self.prototypes.weight.copy_(unit(self.prototypes.weight))
 
 
 class DINO(MomentumFramework):
-    """DINO: the teacher's assignment of a global crop to prototypes is predicted from the sample's other views.
+    """DINO: the student predicts the teacher's assignment of a global crop to prototypes from the sample's other views.
 
-    The teacher is the moving average of encoder, projector and prototypes. `center` follows the mean of its scores, and is
-    subtracted from them, so that no prototype gets all samples.
+    The teacher is the moving average of encoder, projector and prototypes. `center` is a moving average of the teacher's mean
+    scores; it is subtracted from the teacher's scores, so that no prototype gets all samples.
     """
 
     center: Tensor
@@ -176,7 +176,7 @@ class DINO(MomentumFramework):
         self.register_buffer("center", torch.zeros(prototypes))
 
     def averaged_parameters(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the teacher's parameters and the student's, prototypes included."""
+        """Return the teacher's parameters and the student's parameters, including the prototypes."""
         teacher, student = super().averaged_parameters()
         return [*teacher, self.teacher_prototypes], [*student, self.prototypes.weight]
 
@@ -191,7 +191,7 @@ class DINO(MomentumFramework):
             target=gather(teacher, 1),
             ids=gather(index),
             prototypes=self.prototypes(),
-            # Copies: the backward pass must not see values that have moved.
+            # Copies, because the backward pass must not see values that have been updated.
             target_prototypes=self.teacher_prototypes.clone(),
             center=self.center.clone(),
             global_views=len(views[0]),
@@ -204,7 +204,7 @@ class DINO(MomentumFramework):
         super().after_step()
 
     def begin_epoch(self, epoch: int, epochs: int) -> None:
-        """Release the prototypes when it is time, and move the momentum."""
+        """Start to train the prototypes after the frozen epochs, and set the scheduled momentum."""
         super().begin_epoch(epoch, epochs)
         self.prototypes.begin_epoch(epoch)
 
@@ -257,7 +257,7 @@ _SWAV_PRESETS: dict[str, Settings] = {
     "cifar": {
         "head": "swav-cifar", "prototypes": 512, "frozen_epochs": 0, "loss": "swav", "views": "swav-cifar",
         "optimiser": "adam", "lr": 1e-3, "weight_decay": 1e-6},
-    # The authors' script for batches of 256. Their epoch 15, counted from 0, is the 16th.
+    # The authors' script for batches of 256. Their epoch 15 is counted from 0, so it is the 16th epoch here.
     "imagenet": {
         "head": "swav", "prototypes": 3000, "frozen_epochs": 1, "queue": 3840, "queue_start": 16, "loss": "swav",
         "views": "swav+local6", "lr": 0.6, "warmup": 0.0, "epochs": 200},
@@ -268,8 +268,8 @@ _DINO_PRESETS: dict[str, Settings] = {
     "cifar": {
         "head": "dino-cifar", "prototypes": 2048, "frozen_epochs": 0, "momentum": 0.99,
         "loss": "dino(teacher_temperature=0.04)", "views": "dino-cifar"},
-    # The authors' command for a ResNet-50: 0.03 per 256 images, eight local crops. They also clip the gradient of each
-    # parameter at 3, which --grad-clip does to all of them together.
+    # The authors' command for a ResNet-50: learning rate 0.03 per 256 images, eight local crops. They also clip each parameter's
+    # gradient norm at 3, which is omitted here because --grad-clip clips the norm over all parameters.
     "imagenet": {
         **SGD, "head": "dino", "prototypes": 65536, "frozen_epochs": 1, "momentum": 0.996, "momentum_schedule": "cosine",
         "loss": "dino(teacher_temperature=0.04)", "views": "dino+local8", "lr": 0.03},

@@ -1,4 +1,4 @@
-"""SimCLR, where every view of a batch is an anchor, and SimCSE, where the first one is: other samples are negatives."""
+"""SimCLR, in which every view in a batch is an anchor, and SimCSE, in which only the first view is."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class SimCLRSettings:
     """The setting of SimCLR."""
 
     similarity: str = setting("cosine", Rule(choices=SIMILARITIES))
-    """Similarity of two embeddings: cosine; or, without normalising them, dot (dot product) or neg_euclid (negative squared
-    distance), as in Lee's Table 1."""
+    """Similarity of two embeddings: cosine; or, without normalising the embeddings, dot (dot product) or neg_euclid (negative
+    squared Euclidean distance), as in Lee's Table 1."""
 
 
 class SimCLR(Framework):
-    """One network for all views; with several processes, the negatives of all of them. `similarity` is that of `views`."""
+    """SimCLR: one network for all views, with negatives from all processes. `similarity` is one of `SIMILARITIES`."""
 
     def __init__(
         self, encoder: Encoder, projector: nn.Module, *, similarity: str = "cosine", has_score: bool = False
@@ -39,17 +39,17 @@ class SimCLR(Framework):
         return self.compare(self.embed(views), index)
 
     def compare(self, z: Tensor, index: Tensor) -> Embeddings:
-        """Compare all views (V, B, d) with each other, and with those of other processes."""
+        """Compare all views (V, B, d) with each other and with the other processes' views."""
         z, score = self.split_score(gather(z, 1))
         compare = partial(within_batch, similarity=self.similarity)
         return Embeddings(z=z, score=score, ids=gather(index), compare=compare)
 
 
 class SimCSE(SimCLR):
-    """Anchors are the first views, compared with the second ones of all samples; further views are negatives of all."""
+    """SimCSE: first views are anchors, compared with all samples' second views; further views are negatives of all anchors."""
 
     def compare(self, z: Tensor, index: Tensor) -> Embeddings:
-        """Compare the first view with the others (V, B, d), and with those of other processes."""
+        """Compare the first views in `z` (V, B, d) with the other views, including those of other processes."""
         return replace(super().compare(z, index), compare=first_to_second)
 
 
@@ -58,7 +58,10 @@ def _build_simcse(parts: Parts, settings: NoSettings) -> SimCSE:
 
 
 def _check_two_views(run: Any) -> None:
-    """Refuse further views of a sample: they would be its own negatives. Further columns of texts are meant as negatives."""
+    """Raise ValueError for more than two views of a sample: they would be negatives of their own sample.
+
+    Further columns of texts are allowed, because they are meant as negatives.
+    """
     if run.view_count > 2 and run.views not in ("columns", "auto"):
         raise ValueError(
             f"view_count: simcse compares two views, got {run.view_count}; use --framework simclr for more views of a sample"
@@ -66,7 +69,7 @@ def _check_two_views(run: Any) -> None:
 
 
 def _second_and_further_views(run: Any, views: int) -> int:
-    """Negatives of a first view: the second ones of the other samples, and all further views."""
+    """Return the number of negatives of a first view: the other samples' second views, and all further views."""
     return int(run.contrast_size) - 1 + (views - 2) * int(run.contrast_size)
 
 

@@ -1,4 +1,4 @@
-"""Two towers: an encoder of images and one of texts, each with a projector into one space (CLIP, LiT)."""
+"""Two towers: an image encoder and a text encoder, each with a projector into a shared space (CLIP, LiT)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from contrapose.lab.networks.tower import Tower, encoder_of, projector_of
 
 
 class TwoTowers(Framework):
-    """Each side is compared with the other side of all samples, in both directions.
+    """Each image is compared with the texts of all samples, and each text with the images of all samples.
 
-    towers   by the kind of input, in the order of the views
-    frozen   name of a tower whose encoder keeps the weights that it starts with (LiT); its projector is trained
+    towers   towers keyed by their kind of input, in the order of the views
+    frozen   name of a tower whose encoder keeps its initial weights (LiT); its projector is still trained
     """
 
     encoder: nn.ModuleDict
@@ -32,7 +32,7 @@ class TwoTowers(Framework):
             self.encoder[frozen].requires_grad_(False)
 
     def train(self, mode: bool = True) -> TwoTowers:
-        """Set the mode of all networks, but for a frozen encoder: its batch norms keep their statistics."""
+        """Set the mode of all networks except a frozen encoder, whose batch norms keep their running statistics."""
         super().train(mode)
         if self.frozen:
             self.encoder[self.frozen].eval()
@@ -43,18 +43,18 @@ class TwoTowers(Framework):
         return self.compare(self.embed(views), index)
 
     def embed(self, views: list[Tensor]) -> Tensor:
-        """Return (2, B, d): each side through its own tower."""
+        """Return (2, B, d): the embeddings of the two inputs, each from its own tower."""
         return torch.stack([self._embed_side(name, view[0]) for name, view in zip(self.encoder, views, strict=True)])
 
     def _embed_side(self, name: str, inputs: Tensor) -> Tensor:
-        # Without a graph of a frozen encoder, which would be kept for nothing.
+        # A frozen encoder needs no autograd graph, which would only take memory.
         with torch.set_grad_enabled(torch.is_grad_enabled() and name != self.frozen):
             features = self.encoder[name](inputs)
         embedded: Tensor = self.projector[name](features)
         return embedded
 
     def compare(self, z: Tensor, index: Tensor) -> Embeddings:
-        """Compare both sides (2, B, d) with each other, and with those of other processes."""
+        """Compare the two towers' embeddings (2, B, d) with each other, including those from other processes."""
         z, score = self.split_score(gather(z, 1))
         return Embeddings(z=z, score=score, ids=gather(index), compare=between_towers)
 
@@ -64,22 +64,22 @@ def _build(parts: Parts, settings: CaptionSettings) -> TwoTowers:
 
 
 def _check(run: Any) -> None:
-    """Refuse another number of views than one of each side, and a loss that needs a certainty of each view."""
+    """Raise ValueError unless there is one view per tower, or if the loss needs a certainty for each view."""
     if run.needs_score:
         raise ValueError(
-            f"loss: {run.loss} needs one more output of a projector, and two_towers has two; choose another loss"
+            f"loss: {run.loss} needs an extra output from one projector, but two_towers has two projectors; choose another loss"
         )
     if run.view_count != 2:
-        raise ValueError(f"view_count: two_towers has one view of each image and one caption, got {run.view_count}")
+        raise ValueError(f"view_count: two_towers needs 2, one view of the image and one caption, got {run.view_count}")
     if "+local" in run.views:
         raise ValueError(
-            f"views: two_towers has one view of each image, and no local crops; use --views {run.views.split('+')[0]}, got "
+            f"views: two_towers takes one view per image, without local crops; use --views {run.views.split('+')[0]}, got "
             f"{run.views!r}"
         )
 
 
 def _other_samples(run: Any, views: int) -> int:
-    """Negatives of an image: the captions of the other samples; of a caption: the other images."""
+    """Return the number of negatives: the other samples' captions for an image, the other images for a caption."""
     return int(run.contrast_size) - 1
 
 

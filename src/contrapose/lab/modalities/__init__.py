@@ -1,4 +1,4 @@
-"""Kinds of data by name. A new one is a folder with a subclass of `Modality`, and one line here."""
+"""Kinds of data by name. A new modality needs a folder with a subclass of `Modality`, and one line here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
     "trained_elsewhere",
 ]
 
-# Imported when they are used: each has dependencies of its own.
+# Modalities are imported when they are used, since each has its own dependencies.
 MODALITIES: dict[str, str | Modality[Any]] = {
     "images": "contrapose.lab.modalities.images.modality:IMAGES",
     "text": "contrapose.lab.modalities.text.modality:TEXT",
@@ -48,7 +48,7 @@ def modality(name: str) -> Modality[Any]:
 
 
 def presets() -> dict[str, Settings]:
-    """Return the papers' settings of all modalities by name: `PRESETS` of presets.py in their folders, where there is one."""
+    """Return the papers' settings for all modalities, keyed by name: `PRESETS` in each modality's presets.py, if it exists."""
     modules = [
         known.partition(":")[0].rpartition(".")[0] + ".presets"
         for known in MODALITIES.values()
@@ -59,13 +59,13 @@ def presets() -> dict[str, Settings]:
 
 
 def recognise(data: str) -> str:
-    """Return the name of the modality of a data set, by its name or its files; that of images if no other knows it."""
-    # The last one first: a file of captions may have the ending of a file of texts.
+    """Return the name of a data set's modality, judging by its name or its files; images if no other modality matches."""
+    # The last modality is asked first: a file of captions may have the same ending as a file of texts.
     return next((name for name in reversed(MODALITIES) if modality(name).recognises(data)), next(iter(MODALITIES)))
 
 
 def trained_elsewhere(name: str) -> tuple[Modality[Any], Path] | None:
-    """Return the modality and the folder of a model that was trained elsewhere, such as hf:FOLDER; None for other names."""
+    """Return the modality and the folder of a pretrained model, such as hf:FOLDER; None for other names."""
     prefixes = {kind.prefix: kind for kind in map(modality, MODALITIES) if kind.prefix}
     known = next((prefix for prefix in prefixes if name.startswith(prefix)), "")
     return (prefixes[known], Path(name.removeprefix(known)).expanduser()) if known else None

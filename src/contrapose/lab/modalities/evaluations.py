@@ -1,4 +1,4 @@
-"""Evaluations that only one modality has: of several towers together, during training, and on other data."""
+"""Evaluations that only one modality offers: for several towers together, during training, and on other data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contrapose.lab.modalities.source import Source, Split
 
 
 class SampleEmbedder(Protocol):
-    """A tower of a trained run, which embeds samples, or a whole data set, of one kind of input."""
+    """A tower of a trained run: it embeds samples, or a whole data set, of one kind of input."""
 
     def embed(self, samples: Sequence[Any]) -> Tensor:
         """Embed a list of samples, such as texts or files: (n, d)."""
@@ -27,44 +27,44 @@ class JointEvaluation(Protocol):
     """Scores of several towers that embed their inputs into one space."""
 
     def scores(self, towers: Mapping[str, SampleEmbedder], split: Split) -> dict[str, float]:
-        """Return the scores on the held-out samples; nothing without any."""
+        """Return the scores on the held-out samples; empty if no samples are held out."""
 
     def metrics(self, towers: Mapping[str, SampleEmbedder], source: Source) -> dict[str, float]:
         """Return the geometry of the embeddings of a data set."""
 
 
 class RecordedEvaluation(Protocol):
-    """A measure of `Run.extra_metrics` that only one modality has, written NAME:ARGUMENT@EPOCHS."""
+    """A measure in `Run.extra_metrics` that only one modality offers, written NAME:ARGUMENT@EPOCHS."""
 
     @property
     def argument(self) -> str:
-        """What its argument is, in messages: FILE."""
+        """The placeholder for the argument in messages, such as FILE."""
 
     def check(self, argument: str) -> None:
-        """Refuse an argument, such as a file, that cannot be used, before the first epoch."""
+        """Before the first epoch, refuse an argument that cannot be used, such as a missing file."""
 
     def score(self, argument: str) -> str:
-        """Return the name in the records of the value by which losses are compared."""
+        """Return the name, in the records, of the value by which losses are compared."""
 
     def __call__(self, embedder: SampleEmbedder, argument: str) -> dict[str, float]:
-        """Return the values of the current weights, by their names in the records."""
+        """Return the values for the current weights, keyed by their names in the records."""
 
 
 @dataclass(frozen=True)
 class DownstreamData:
     """Data on which a trained run is evaluated."""
 
-    name: str  # of the data set, as in the measure
+    name: str  # name of the data set, as in the measure
     path: str  # path, or name of another data set; empty: a small set is generated for the evaluation
     split: Split  # the data that the run was trained on
-    class_names: str = ""  # a file with the names of its classes; empty: its own
+    class_names: str = ""  # a file with class names; empty: the data set's own class names
     root: Path | None = None  # directory of downloads
-    device: torch.device | None = None  # where classifiers compute
+    device: torch.device | None = None  # device for classifiers
     seed: int = 0
 
 
 class DownstreamEvaluation(Protocol):
-    """An evaluation of trained towers on other data that only one modality has."""
+    """An evaluation of trained towers on other data that only one modality offers."""
 
     def __call__(self, towers: Mapping[str, SampleEmbedder], data: DownstreamData) -> dict[str, float]:
-        """Return the scores by name."""
+        """Return the scores, keyed by name."""

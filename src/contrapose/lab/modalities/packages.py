@@ -1,4 +1,4 @@
-"""Files that are installed with Python packages, found without executing a package's code."""
+"""Files that Python packages install, found without executing a package's code."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def installed_folder(module: str) -> Path | None:
 
 
 def package_folder(package: str, folder: str) -> Path:
-    """Return a folder of an installed package that has weights; raise ValueError, which says how to install it.
+    """Return an installed package's folder with weights; raise a ValueError that says how to install a missing package.
 
     package   name of the package, as pip knows it
-    folder    name of the folder in it
+    folder    name of the folder in the package
     """
     found = installed_folder(package.replace("-", "_"))
     if found is None:

@@ -1,4 +1,4 @@
-"""A progress bar for long work on data, which the command line enables; the library shows none by default."""
+"""A progress bar for long work on data. The command line enables it; the library shows no progress bars by default."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _allowed = ContextVar("allowed", default=False)
 
 @contextmanager
 def allow_progress_bars() -> Iterator[None]:
-    """Let long work on data within this block show a progress bar on stderr, if stderr is a terminal."""
-    # Not the default: the runs of a study share one terminal, which has its own display.
+    """Show a progress bar on stderr for long work on data in this block, if stderr is a terminal."""
+    # Not the default, since a study's runs share one terminal, and the study has its own display.
     token = _allowed.set(True)
     try:
         yield
@@ -24,7 +24,7 @@ def allow_progress_bars() -> Iterator[None]:
 
 @contextmanager
 def without_progress_bars() -> Iterator[None]:
-    """Hide other progress bars within this block, which has its own: a terminal can show one at a time."""
+    """Hide other progress bars in this block, which has its own: a terminal can show only one at a time."""
     token = _allowed.set(False)
     try:
         yield

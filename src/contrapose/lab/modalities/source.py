@@ -1,12 +1,12 @@
-"""What data sets and their views are: the types with which frameworks, training and evaluation work.
+"""Types for data sets and their views, which frameworks, training and evaluation use.
 
     Source     a data set: length, labels, subsets
-    Reader     a source on a device, with the views that are made of it
-    ViewMaker  random views for training, plain inputs for evaluation
+    Reader     a source on a device, which yields views of its samples
+    ViewMaker  random views for training, inputs without augmentation for evaluation
     Split      the data sets of a run
 
-A batch of inputs is a tensor whose first dimension counts samples; views of a batch are a list of tensors (V, B, …), one for each
-shape of input.
+A batch of inputs is a tensor whose first dimension counts samples; views of a batch are a list of tensors (V, B, …), one
+per input shape.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from torch import Tensor
 
 from contrapose.lab.modalities.tars import StoredFile
 
-AUGMENTATIONS = ("crops", "flips", "colours")  # of supervised training, see `ViewMaker.light`
+AUGMENTATIONS = ("crops", "flips", "colours")  # augmentations for supervised training, see `ViewMaker.light`
 
 
 class ViewMaker(Protocol):
-    """How inputs of a network are made from raw samples."""
+    """How a network's inputs are made from raw samples."""
 
     @property
     def count(self) -> int:
-        """Number of views of a sample."""
+        """Number of views per sample."""
 
     def train(self, raw: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
-        """Random views of raw samples, decided by (seed, epoch, index, view): tensors (V, B, …), one per shape of input."""
+        """Random views of raw samples, a function of (seed, epoch, index, view): tensors (V, B, …), one per input shape."""
 
     def draw(self, raw: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> Tensor:
-        """One random view (B, …), as the first of `train`: for metrics under augmentation."""
+        """One random view (B, …), made like the first view in `train`, for metrics under augmentation."""
 
     def plain(self, raw: Tensor) -> Tensor:
         """Inputs for evaluation (B, …), without augmentation."""
 
     def light(self, augment: str = "crops", *, smallest: float | None = 0.2) -> ViewMaker:
-        """One view with a mild augmentation of `AUGMENTATIONS`, for fine-tuning and linear probes.
+        """One view with a mild augmentation from `AUGMENTATIONS`, for fine-tuning and linear probes.
 
         augment    for images: "crops" crops and flips; "flips" and "colours" leave the image whole
-        smallest   smallest share of an image that is cropped; None: as in training
+        smallest   smallest share of an image's area in a crop; None: as in training
         """
 
     def evaluation_batch(self, device: torch.device) -> int:
-        """Number of samples in a batch of evaluation on this device."""
+        """Batch size for evaluation on this device."""
 
 
 class Reader(Protocol):
@@ -82,7 +82,7 @@ class Source(Protocol):
 
     @property
     def paths(self) -> Sequence[Path | StoredFile]:
-        """The file of each sample, or its member of a tar, if each has one; else empty."""
+        """The file or tar member of each sample, if every sample has one; else empty."""
 
     @property
     def ids(self) -> Tensor | None:
@@ -90,12 +90,12 @@ class Source(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Changes when the samples change."""
+        """A checksum that changes when the samples change."""
 
     def __len__(self) -> int: ...
 
     def counts(self) -> list[int]:
-        """Number of samples of each class."""
+        """Number of samples in each class."""
 
     def subset(self, index: Tensor | Sequence[int]) -> Source:
         """The samples at these indices, in this order."""
@@ -113,12 +113,12 @@ class Retrieval:
 
     queries: Source
     documents: Source
-    ids: Tensor  # (n,) equal documents have equal ids: any of them is right
+    ids: Tensor  # (n,) equal documents have equal ids, and any of them counts as correct
 
 
 @dataclass(frozen=True)
 class Split:
-    """The data to train on and to evaluate on: features of `probe` classify those of `test`, if there are labels."""
+    """The data to train on and to evaluate on. If there are labels, a classifier on `probe` features is scored on `test`."""
 
     train: Source
     probe: Source | None
@@ -127,14 +127,14 @@ class Split:
     retrieval: Retrieval | None = None  # pairs to evaluate on
 
     def map(self, change: Callable[[Source], Source]) -> Split:
-        """Change each data set; if `probe` and `train` are the same object, they stay so."""
+        """Apply a change to each data set; if `probe` and `train` are the same object, they remain the same object."""
         sources = {id(source): source for source in (self.train, self.probe, self.test) if source is not None}
         changed = {key: change(source) for key, source in sources.items()}
-        # A source that is used twice is changed once: reading it twice would take twice the time and memory.
+        # A source that is used twice is changed only once: reading it twice would take twice the time and memory.
         probe, test = changed.get(id(self.probe)), changed.get(id(self.test))
         return replace(self, train=changed[id(self.train)], probe=probe, test=test)
 
     @property
     def held_out(self) -> Source:
-        """The test samples, or the training samples if there are no others."""
+        """The test samples, or the training samples if there are no test samples."""
         return self.test if self.test is not None else self.train

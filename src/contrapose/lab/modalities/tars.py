@@ -1,4 +1,4 @@
-"""Members of tar files, read in place. Nothing is extracted, so the name of a member never becomes the path of a file."""
+"""Members of tar files, read in place. Nothing is extracted, so a member's name never becomes a path on disk."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol, runtime_checkable
 
-# What `tarfile` raises for damaged headers: its own errors, and those of failed conversions to numbers and text.
+# Errors that `tarfile` raises for damaged headers: its own, and errors from failed conversions to numbers and text.
 _DAMAGES = (tarfile.TarError, ValueError, OverflowError, EOFError)
 
 
 @runtime_checkable
 class StoredFile(Protocol):
-    """A file without a path of its own, such as `TarMember`."""
+    """A file that has no path on disk, such as `TarMember`."""
 
     @property
     def name(self) -> str:
@@ -23,7 +23,7 @@ class StoredFile(Protocol):
 
     @property
     def parent(self) -> Path:
-        """The folder or tar that it is stored in."""
+        """The folder or tar that contains the file."""
 
     def read(self) -> bytes:
         """Return the content."""
@@ -31,16 +31,16 @@ class StoredFile(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TarMember:
-    """A file inside a tar that is read on demand; `list_tar` returns them. It is cheap to pickle."""
+    """A file inside a tar, from `list_tar`. Its content is read on demand, and the object is cheap to pickle."""
 
     tar: Path
-    offset: int  # of its first byte in the tar
+    offset: int  # position of its first byte in the tar
     size: int
-    name: str  # for messages: characters that cannot be printed are escaped
+    name: str  # name for messages: characters that cannot be printed are escaped
 
     @property
     def parent(self) -> Path:
-        """The tar, as `Path.parent` is the folder of a file."""
+        """The tar, by analogy with `Path.parent`."""
         return self.tar
 
     def read(self) -> bytes:
@@ -49,7 +49,7 @@ class TarMember:
             return self.read_from(file)
 
     def read_from(self, file: BinaryIO) -> bytes:
-        """Return the content from the open tar: reading many members this way opens it once."""
+        """Return the content from an open tar, so that reading many members opens the tar only once."""
         file.seek(self.offset)
         content = file.read(self.size)
         if len(content) < self.size:
@@ -62,19 +62,19 @@ class TarMember:
 
 @dataclass(frozen=True)
 class TarListing:
-    """The complete files in a tar, and why there may be others."""
+    """The complete files in a tar, and the reason why others may be missing."""
 
     members: tuple[TarMember, ...]
     problem: str  # a predicate for a message, such as "is cut off after a.jpg"; empty if the tar is complete
 
 
 def list_tar(path: Path) -> TarListing:
-    """List the files of an uncompressed tar by reading its headers alone."""
+    """List the files in an uncompressed tar by reading only its headers."""
     members, size, problem = [], os.path.getsize(path), ""
     try:
         with tarfile.open(path, "r:") as tar:
             for info in _increasing(tar):
-                # A sparse file is stored in pieces, and links have no content of their own.
+                # Sparse files are stored in pieces, and links have no content.
                 if info.isreg() and not info.issparse() and info.offset_data + info.size <= size:
                     members.append(TarMember(path, info.offset_data, info.size, printable(info.name)))
             problem = "" if _ends_at(path, tar.offset) else "is cut off or damaged"
@@ -87,7 +87,7 @@ def list_tar(path: Path) -> TarListing:
 
 
 def _increasing(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the members; stop at a header that points back, which would be read again without end."""
+    """Yield the members; raise an error at a header that points back, which would be read again without end."""
     end = 0
     for info in tar:
         if info.offset < end or info.size < 0:
@@ -98,7 +98,7 @@ def _increasing(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 def _ends_at(path: Path, offset: int) -> bool:
     """Return whether a tar has its end mark at an offset: a block of zeros."""
-    # `tarfile` takes a damaged header, or none, for the end of the tar without an error.
+    # `tarfile` takes a damaged or missing header for the end of the tar, without an error.
     with path.open("rb") as file:
         file.seek(offset)
         return file.read(tarfile.BLOCKSIZE) == bytes(tarfile.BLOCKSIZE)

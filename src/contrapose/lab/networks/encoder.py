@@ -1,4 +1,4 @@
-"""`Encoder`: a network that maps inputs to features, and the number of features."""
+"""`Encoder`: a network that maps inputs to features and knows the number of features."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ class Encoder(nn.Module):
         self.network, self.width = network, width
 
     def forward(self, inputs: Any) -> Tensor:
-        """Map a batch, in the form of its modality, to features (B, width)."""
+        """Map a batch of the modality's inputs to features (B, width)."""
         features: Tensor = self.network(inputs)
         return features

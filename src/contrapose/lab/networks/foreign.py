@@ -1,4 +1,4 @@
-"""Weights of other libraries, read from files that may be hostile."""
+"""Weights from other libraries, read from files that may be malicious."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def convert(source: Path) -> dict[str, Tensor]:
     """
     try:
         content = torch.load(source, map_location="cpu", weights_only=True)
-    except Exception as error:  # a hostile or broken file can raise any exception
+    except Exception as error:  # a malicious or damaged file can raise any exception
         raise ValueError(
             f"import: {source} is not a file of plain tensors ({type(error).__name__}); it was not read"
         ) from error

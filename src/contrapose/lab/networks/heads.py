@@ -1,4 +1,4 @@
-"""Projectors and predictors: from features to the embeddings that a loss compares."""
+"""Projectors and predictors, which map features to the embeddings that a loss compares."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def mlp(
     bias: str = "none",
     activation: Callable[[], nn.Module] = nn.ReLU,
 ) -> nn.Sequential:
-    """Return linear layers, each but the last followed by batch norm (with `norm`) and an activation.
+    """Return linear layers, all but the last followed by batch norm (with `norm`) and an activation.
 
     last_norm: "none", "affine" (batch norm after the last layer too) or "plain" (batch norm without scale and shift).
-    bias: layers that have one: "none", "last" (as in lightly, where a batch norm replaces that of the others) or "all".
+    bias: which layers have a bias: "none", "last" (as in lightly, where a batch norm makes the other biases redundant) or "all".
     """
     layers: list[nn.Module] = []
     for i, (width_in, width_out) in enumerate(itertools.pairwise(widths)):
@@ -64,10 +64,10 @@ HEADS: Mapping[str, Callable[[int, int], nn.Module]] = {
     "moco-v3-vit": lambda d, out: mlp((d, 4096, 4096, out or 256), last_norm="plain"),
     "linear": lambda d, out: nn.Linear(d, out or 128),  # Wang & Liu
     "alexnet": lambda d, out: _fc8(d, out or 128),  # CACR
-    "simcse": lambda d, out: nn.Sequential(nn.Linear(d, out or d), nn.Tanh()),  # used in training only, as all heads
-    "clip": lambda d, out: nn.Linear(d, out or 512, bias=False),  # of both towers
+    "simcse": lambda d, out: nn.Sequential(nn.Linear(d, out or d), nn.Tanh()),  # like all heads, used in training only
+    "clip": lambda d, out: nn.Linear(d, out or 512, bias=False),  # for both towers
     "none": lambda d, out: nn.Linear(d, out) if out else nn.Identity(),  # the loss sees the encoder's output
-    # Methods beside the papers' own. Names with -cifar are those of lightly's benchmark on CIFAR-10.
+    # Methods from other papers. Names with -cifar are projectors from lightly's benchmark on CIFAR-10.
     "simclr-v2": lambda d, out: mlp((d, d, d, out or 128), last_norm="affine"),
     "byol": lambda d, out: mlp((d, 4096, out or 256), bias="last"),
     "byol-cifar": lambda d, out: mlp((d, 1024, out or 256), bias="last"),
@@ -82,7 +82,7 @@ HEADS: Mapping[str, Callable[[int, int], nn.Module]] = {
     "zero-cl": lambda d, out: mlp((d, 2048, 2048, out or 2048)),  # Zero-CL and ARB
     "swav": lambda d, out: mlp((d, 2048, out or 128), bias="last"),
     "swav-cifar": lambda d, out: mlp((d, 512, out or 128), bias="last"),
-    # Up to the bottleneck: the framework normalises its output and compares it with the prototypes.
+    # The projector ends at the bottleneck: the framework normalises its output and compares it with the prototypes.
     "dino": lambda d, out: _dino((d, 2048, 2048, out or 256)),
     "dino-cifar": lambda d, out: mlp((d, 2048, out or 256), bias="last", activation=nn.GELU),
 }
@@ -97,7 +97,7 @@ def head(name: str, width: int, out: int = 0) -> nn.Module:
 def predictor(width: int, hidden: int = 4096, *, last_norm: bool = False, bias: bool = False) -> nn.Module:
     """Return a predictor: width → hidden (batch norm, ReLU) → width.
 
-    last_norm   batch norm without scale and shift at the end, as MoCo v3 has it for a ViT
-    bias        whether the last layer has a bias, as in BYOL, SimSiam and NNCLR; the first is followed by a norm and needs none
+    last_norm   whether to end with a batch norm without scale and shift, as MoCo v3 does for a ViT
+    bias        whether the last layer has a bias, as in BYOL, SimSiam and NNCLR; the first layer needs none before its norm
     """
     return mlp((width, hidden, width), last_norm="plain" if last_norm else "none", bias="last" if bias else "none")

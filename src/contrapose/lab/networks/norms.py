@@ -1,4 +1,4 @@
-"""Batch norms that replace those of a network and normalise by other statistics."""
+"""Batch norms that replace a network's own batch norms and normalise by other statistics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 class ReplacementBatchNorm(nn.Module, ABC):
-    """A batch norm with the parameters and buffers of another; subclasses define what is normalised together.
+    """A batch norm that takes over another one's parameters and buffers; subclasses define what is normalised together.
 
     Parameters and buffers keep their names, so that checkpoints do not depend on the kind of batch norm.
     """
@@ -59,13 +59,13 @@ class ReplacementBatchNorm(nn.Module, ABC):
 
 @torch.no_grad()
 def estimate_statistics(network: nn.Module, batches: Iterable[Tensor | tuple[Any, ...]]) -> None:
-    """Replace the running statistics of all batch norms by their means over batches, and leave the network in evaluation.
+    """Replace the running statistics of all batch norms by their means over batches, and leave the network in evaluation mode.
 
-    An untrained network has a mean of 0 and a variance of 1, which do not describe any data. After training in small
-    batches they lag behind the weights.
+    An untrained network has a running mean of 0 and a running variance of 1, which do not describe any data. After training
+    with small batches, the running statistics lag behind the weights.
 
-    network   any network of the inputs
-    batches   inputs (B, …) of equal size; a tuple holds several arguments of the network
+    network   any network that takes the inputs
+    batches   inputs (B, …) of equal size; a tuple holds several arguments for the network
     """
     norms = [module for module in network.modules() if isinstance(module, _BatchNorm | ReplacementBatchNorm)]
     if not norms:
@@ -75,7 +75,7 @@ def estimate_statistics(network: nn.Module, batches: Iterable[Tensor | tuple[Any
     network.train()
     for count, batch in enumerate(batches, 1):
         for norm in norms:
-            norm.momentum = 1 / count  # the mean of all batches so far; the first one replaces the initial values
+            norm.momentum = 1 / count  # the mean of all batches so far; the first batch replaces the initial values
         network(*(batch if isinstance(batch, tuple) else (batch,)))
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
@@ -117,21 +117,21 @@ class SplitBatchNorm(ReplacementBatchNorm):
 
     def grouped(self, x: Tensor) -> Tensor:
         """Normalise with one call of torch's batch norm, (B, C, …) -> (B, C, …)."""
-        # Parts become channels, so that torch's kernel, which saves only its input for the backward pass, does it all.
+        # Parts become channels, so that one call of torch's kernel, which saves only its input for the backward pass, suffices.
         parts = self.splits
         mean, var = self.running_mean.repeat(parts), self.running_var.repeat(parts)
         weight, bias = (None if p is None else p.repeat(parts) for p in (self.weight, self.bias))
         channels = x.reshape(len(x) // parts, parts * x.shape[1], *x.shape[2:])
         y = batch_norm(channels, mean, var, weight, bias, training=True, momentum=self.momentum, eps=self.eps)
-        # `mean` and `var` are copies, which the call has updated per part; their average is what is kept.
+        # `mean` and `var` are copies, which the call has updated per part; the running statistics are their averages.
         self.running_mean.copy_(mean.view(parts, -1).mean(0))
         self.running_var.copy_(var.view(parts, -1).mean(0))
         self.num_batches_tracked += 1
         return y.reshape(x.shape)
 
     def explicit(self, x: Tensor) -> Tensor:
-        """Return the same by elementary operations, without a reshape of the batch, for torch.compile."""
-        # The compiler fuses this into one kernel, which it cannot do with the call of `grouped`.
+        """Return the same as `grouped` by elementary operations, without reshaping the batch, for torch.compile."""
+        # The compiler fuses these operations into one kernel; it cannot fuse the call in `grouped`.
         parts = at_least_float32(x.unflatten(0, (-1, self.splits)))  # (B / splits, splits, C, …)
         dims = (0, *range(3, parts.ndim))
         variance, mean = torch.var_mean(parts, dims, correction=0, keepdim=True)
@@ -141,7 +141,7 @@ class SplitBatchNorm(ReplacementBatchNorm):
 
 
 def ordinary_norms(network: nn.Module) -> None:
-    """Replace split and synchronised batch norms of images by ordinary ones with the same weights and statistics, in place."""
+    """Replace split and synchronised 2D batch norms by ordinary ones with the same weights and statistics, in place."""
     for module in network.modules():
         for name, child in list(module.named_children()):
             if isinstance(child, ReplacementBatchNorm | nn.SyncBatchNorm):
@@ -151,5 +151,5 @@ def ordinary_norms(network: nn.Module) -> None:
 
 
 def split_norms(network: Network, splits: int) -> Network:
-    """Make every batch norm of a network normalise `splits` parts of the batch separately, in place."""
+    """Make every batch norm in a network normalise `splits` parts of the batch separately, in place."""
     return replace_norms(network, lambda norm: SplitBatchNorm(norm, splits))

@@ -20,28 +20,31 @@ class Tower:
 
 
 def encoder_of(towers: Mapping[str, Tower]) -> nn.Module:
-    """Return the encoder of a single tower, or those of several by name."""
+    """Return the encoder of a single tower, or the encoders of several towers by name."""
     return _only({name: tower.encoder for name, tower in towers.items()})
 
 
 def projector_of(towers: Mapping[str, Tower]) -> nn.Module:
-    """Return the projector of a single tower, or those of several by name."""
+    """Return the projector of a single tower, or the projectors of several towers by name."""
     return _only({name: tower.projector for name, tower in towers.items()})
 
 
 def towers_of(encoder: nn.Module, projector: nn.Module, *, name: str) -> dict[str, Tower]:
-    """Return the towers of which `encoder_of` and `projector_of` are these; `name` is that of a single one."""
+    """Return towers made of these encoders and projectors, the inverse of `encoder_of` and `projector_of`.
+
+    name   name of the tower if there is only one
+    """
     if isinstance(encoder, nn.ModuleDict) and isinstance(projector, nn.ModuleDict):
         return {
             side: tower for side in encoder for tower in towers_of(encoder[side], projector[side], name=side).values()
         }
     if not isinstance(encoder, Encoder):
-        raise TypeError(f"encoder: expected an Encoder, or a ModuleDict of several, got {type(encoder).__name__}")
+        raise TypeError(f"encoder: expected an Encoder, or a ModuleDict of encoders, got {type(encoder).__name__}")
     return {name: Tower(encoder, projector, embedding_width(encoder, projector))}
 
 
 def embedding_width(encoder: Encoder, projector: nn.Module) -> int:
-    """Return the number of outputs of a projector after this encoder: those of its last layer, if it has one."""
+    """Return the projector's number of outputs: the width of its last layer, or the encoder's width if it has no layers."""
     layers = [module for module in projector.modules() if isinstance(module, nn.Linear)]
     return layers[-1].out_features if layers else encoder.width
 

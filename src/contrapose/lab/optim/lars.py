@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 class LARS(Optimizer):
     """Layer-wise adaptive learning rates: v ← μv + d, w ← w - lr·v with d = ratio · (g + wd·w) and η = `trust`.
 
-    form "lightly": ratio = η‖w‖/(‖g‖ + wd‖w‖ + ε), for groups with weight decay; the others use SGD with momentum, d =
-    g. form "moco": ratio = η‖w‖/‖g + wd·w‖, for parameters with more than one dimension; the others use d = g.
+    form "lightly": ratio = η‖w‖/(‖g‖ + wd‖w‖ + ε), for groups with weight decay; other groups use SGD with momentum,
+    d = g. form "moco": ratio = η‖w‖/‖g + wd·w‖, for parameters with more than one dimension; other parameters use d = g.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class LARS(Optimizer):
                     velocity.mul_(group["momentum"]).add_(direction)
                     w.add_(velocity, alpha=-lr)
                     continue
-                # The learning rate is a tensor if the step is captured in a CUDA graph. The gradient scaler cannot skip a step
-                # there, so a non-finite gradient has to be masked.
+                # The learning rate is a tensor if the step is captured in a CUDA graph. Inside a graph the gradient scaler
+                # cannot skip a step, so a non-finite gradient has to be masked.
                 updated = velocity * group["momentum"] + direction
                 finite = getattr(self, "found_inf", torch.zeros_like(lr)) == 0
                 velocity.copy_(torch.where(finite, updated, velocity))
@@ -61,6 +61,6 @@ class LARS(Optimizer):
             return g
         direction = g + decay * w
         size, norm = w.norm(), g.norm() + decay * w.norm() + 1e-8 if self.form == "lightly" else direction.norm()
-        # `where` in place of `if`, which would wait for the device at every parameter.
+        # `where` instead of `if`: an `if` would synchronise with the device for every parameter.
         ratio = torch.where((size > 0) & (norm > 0), self.trust * size / norm.clamp(min=1e-30), 1.0)
         return ratio * direction

@@ -1,1 +1,1 @@
-"""Turn numbers into figures and pages: matplotlib figures for files and notebooks, and self-contained HTML. Never trains."""
+"""Turn numbers into matplotlib figures (for files and notebooks) and self-contained HTML pages. This package never trains."""

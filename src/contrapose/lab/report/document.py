@@ -10,12 +10,12 @@ from itertools import count
 
 @dataclass(frozen=True)
 class Number:
-    """A measured number, the paper's number, and the runs it was measured in."""
+    """A measured number, the paper's number, and the runs from which the measured number comes."""
 
     ours: float | None = None  # mean over seeds; None if it was not measured
     spread: float = 0.0  # standard deviation over seeds
     count: int = 1  # number of seeds
-    printed: float | None = None  # the number printed in the paper
+    printed: float | None = None  # the number published in the paper
     runs: tuple[str, ...] = ()
     why: str = ""  # reason why there is no measurement
     note: str = ""  # what a reader must know about the measurement: its sampling error, or that it uses other images
@@ -40,7 +40,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Series:
-    """One curve of a chart: its points, with error bars and texts if given."""
+    """One curve in a chart: its points, with optional error bars and texts."""
 
     name: str
     x: tuple[float, ...]
@@ -65,19 +65,19 @@ class Chart:
 
     @property
     def is_map(self) -> bool:
-        """Whether the axes have no name: distances of a projection have a meaning, its coordinates do not."""
+        """Whether the axes have no names, as for a 2-D projection, in which only distances have a meaning."""
         return not (self.x or self.y)
 
     def numbered(self) -> Iterator[tuple[int, Series]]:
-        """Yield each series with its number, which chooses its colour and marker."""
-        # The two kinds are counted separately, so that a method keeps its colour whether or not the paper's numbers are drawn.
+        """Yield each series with its number, which determines its colour and marker."""
+        # Measured and published series are counted separately, so that a method keeps its colour without the latter.
         counts = {True: count(), False: count()}
         return ((next(counts[series.printed]), series) for series in self.series)
 
     def log_ticks(self) -> dict[float, str]:
-        """Return a tick for each x value, if there are at most 15, with its text.
+        """Return a tick and its text for each x value, if there are at most 15 values.
 
-        By default a logarithmic axis labels only powers of ten, and most charts over temperature span just one or two.
+        By default, a logarithmic axis labels only powers of ten, and most charts over temperature span only one or two of them.
         """
         values = sorted({x for series in self.series for x in series.x})
         return {x: f"{x:g}" for x in values} if len(values) <= 15 else {}
@@ -119,12 +119,12 @@ class Thumbnail:
     image: bytes  # a PNG or JPEG file
     caption: str
     alt: str  # description for screen readers
-    mark: str = ""  # "hit" or "miss": a frame of this meaning, which the caption says in words as well
+    mark: str = ""  # "hit" or "miss" draws a frame; the caption says the same in words
 
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """Small images in groups, each group in a line of its own."""
+    """Small images in groups, one line per group."""
 
     title: str
     groups: tuple[tuple[str, tuple[Thumbnail, ...]], ...]  # (name, images)
@@ -152,7 +152,7 @@ class Section:
     verdicts: tuple[tuple[str, str, str], ...] = ()  # (statement, outcome, evidence)
     blocks: tuple[Block, ...] = ()
     notes: tuple[str, ...] = ()
-    name: str = ""  # stem of the names of its figure files
+    name: str = ""  # stem of the figure files' names
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _TITLE_LENGTH = 75  # characters; matplotlib cuts off what does not fit
-_NAME_LENGTH = 22  # characters in a line of a group's name, for each of its thumbnails
+_NAME_LENGTH = 22  # characters per line of a group's name, for each thumbnail in a row
 
 
 def figure(block: Chart | Heat | Thumbnails) -> Figure:
@@ -35,7 +35,7 @@ def _draw_thumbnails(block: Thumbnails) -> Figure:
     width, height = 1.2 * columns + 0.6, 1.75 * rows + 0.5
     with figure_style():
         fig, axes = new_figure(rows, columns, (width, height))
-        # Measured in inches: a layout engine would make room for a long name by widening the first column.
+        # The layout is set in inches, because a layout engine would widen the first column to fit a long name.
         fig.set_layout_engine(None)
         fig.subplots_adjust(
             left=0.1 / width, right=1 - 0.1 / width, top=1 - 0.75 / height, bottom=0.3 / height, hspace=0.65 / 1.1
@@ -44,16 +44,16 @@ def _draw_thumbnails(block: Thumbnails) -> Figure:
             ax.set_axis_off()
         for line, (name, images) in enumerate(block.groups):
             row = axes[line * columns : (line + 1) * columns]
-            for ax, image in zip(row, images, strict=False):  # a shorter group leaves the rest of its line empty
-                # Without a name, matplotlib takes a file for PNG.
+            for ax, image in zip(row, images, strict=False):  # a short group leaves the rest of its line empty
+                # matplotlib assumes PNG for a file without a name.
                 kind = "jpeg" if image.image.startswith(JPEG_START) else "png"
                 ax.imshow(imread(io.BytesIO(image.image), format=kind))
-                ax.set_anchor("S")  # images of other shapes stand on one line
+                ax.set_anchor("S")  # aligns images of different heights at the bottom
                 if image.mark:
                     _draw_frame(ax, image.mark)
                 ax.text(0.5, -0.04, literal(image.caption), ha="center", va="top", fontsize=7, transform=ax.transAxes)
-            # Above the cell and not above its image, which may be lower than others. A caption is plain text, in which "$" does
-            # not start a formula.
+            # Placed above the cell and not above the image, which may be lower than others. A caption is plain text, in which
+            # "$" must not start a formula.
             cell, lines = row[0].get_position(original=True), fill(name, _NAME_LENGTH * columns)
             fig.text(cell.x0, cell.y1 + 0.06 / height, lines, va="bottom", fontsize=8, parse_math=False)
         fig.suptitle(literal(fill(block.title, _TITLE_LENGTH)), x=0.01, ha="left", fontsize=10, fontweight="bold")

@@ -23,7 +23,7 @@ _MAX_LEGEND_CLASSES = 60
 
 @dataclass(frozen=True)
 class NamedEmbedding:
-    """Unit vectors (n, d) of the projector's output, their labels (n,) or texts if known, and scores for the caption."""
+    """A run's projector outputs as unit vectors (n, d), their labels (n,) or texts if known, and scores for the caption."""
 
     name: str
     z: Tensor
@@ -34,7 +34,7 @@ class NamedEmbedding:
 
     @property
     def caption(self) -> str:
-        """Name, uniformity and tolerance of these vectors and, if known, kNN accuracy or recall of the features, in one line."""
+        """One line: name, uniformity and tolerance of the vectors and, if known, kNN accuracy or recall of the features."""
         return f"{self.name}: {self._metrics}"
 
     @property
@@ -49,7 +49,7 @@ class NamedEmbedding:
 
 
 def map_points(embeddings: Sequence[NamedEmbedding], method: str = "tsne", *, seed: int = 0) -> list[Tensor]:
-    """Return where embeddings are drawn: points (n, 2) in the plane, or (n, 3) on a sphere.
+    """Return the points at which embeddings are drawn: (n, 2) in the plane, or (n, 3) on a sphere.
 
     method   "tsne" or "pca" (scikit-learn), "umap" (umap-learn), or "sphere" for embeddings with three dimensions
     """
@@ -61,7 +61,7 @@ def map_points(embeddings: Sequence[NamedEmbedding], method: str = "tsne", *, se
 
 
 def map_page(title: str, embeddings: Sequence[NamedEmbedding], points: Sequence[Tensor]) -> Document:
-    """Return a page of embeddings of texts, one chart each: a point shows its text when the pointer is on it."""
+    """Return a page with one chart per embedding of texts; hovering over a point shows its text."""
     charts = []
     for embedding, (x, y) in zip(embeddings, (rows.T.tolist() for rows in points), strict=True):
         labels = tuple(_hover_text(text) for text in embedding.texts)
@@ -71,14 +71,14 @@ def map_page(title: str, embeddings: Sequence[NamedEmbedding], points: Sequence[
 
 
 def _hover_text(text: str) -> str:
-    """Return a text in lines of a readable length."""
+    """Wrap a text into lines of readable length."""
     return "\n".join(textwrap.wrap(text, 60, max_lines=8))
 
 
 def map_figure(embeddings: Sequence[NamedEmbedding], points: Sequence[Tensor]) -> Figure:
     """Draw embeddings side by side (Wang & Liu, Fig. 2). Each point is a sample; colour and marker show its class.
 
-    points   where, as `map_points` returns them
+    points   where to draw the samples, from `map_points`
     """
     on_sphere = points[0].shape[1] == 3
     with figure_style():
@@ -97,7 +97,7 @@ def map_figure(embeddings: Sequence[NamedEmbedding], points: Sequence[Tensor]) -
 
 
 def _add_legends(figure: Figure, axes: Sequence[Any]) -> None:
-    """Add one legend if all axes show the same classes, otherwise one to each; none if there are too many classes."""
+    """Add one legend if all axes show the same classes, otherwise one per axes; no legend if there are too many classes."""
     entries = [ax.get_legend_handles_labels() for ax in axes]
     style: dict[str, Any] = {"fontsize": 8, "markerscale": 2}
     most = max(len(names) for _, names in entries)
@@ -114,7 +114,7 @@ def project_to_plane(z: Tensor, method: str, seed: int) -> Tensor:
     """Project unit vectors (n, d) to (n, 2) by "tsne", "umap" or "pca"."""
     if len(z) < 10:
         raise ValueError(f"z: expected at least 10 embeddings to draw a map, got {len(z)}")
-    if bool((z == z[0]).all()):  # collapsed: one point, for which scikit-learn would divide by a deviation of 0
+    if bool((z == z[0]).all()):  # collapsed to one point: scikit-learn would divide by a standard deviation of 0
         return torch.zeros(len(z), 2)
     rows = z.double().numpy()
     if method == "umap":
@@ -129,8 +129,8 @@ def project_to_plane(z: Tensor, method: str, seed: int) -> Tensor:
 
     if method == "pca":
         return torch.from_numpy(PCA(2, random_state=seed).fit_transform(rows))
-    # The default metric is right: on unit vectors, Euclidean and cosine distance have the same neighbours. scikit-learn
-    # requires a perplexity below the number of points, and about a third of it is as high as is useful.
+    # The default metric is right: on unit vectors, Euclidean and cosine distance give the same neighbours. scikit-learn requires
+    # a perplexity below the number of points, and values above about a third of that number are not useful.
     perplexity = min(30.0, (len(z) - 1) / 3)
     return torch.from_numpy(TSNE(2, perplexity=perplexity, random_state=seed, init="pca").fit_transform(rows))
 
@@ -159,8 +159,8 @@ def _scatter(ax: Any, points: Tensor, embedding: NamedEmbedding) -> None:
     for index, label in enumerate([] if labels is None else labels.unique().tolist()):
         members = points[labels == label]
         name = embedding.classes[label] if label < len(embedding.classes) else str(label)
-        # There are as many colours as markers. Each time the colours start again, markers shift by one, so that no
-        # combination repeats.
+        # There are as many colours as markers. Each time the colours repeat, the markers shift by one, so that no combination
+        # of colour and marker repeats.
         marker_shift = index // len(COLOURS)
         style = {
             "color": COLOURS[index % len(COLOURS)],

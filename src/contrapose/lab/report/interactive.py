@@ -23,17 +23,17 @@ def plotly_source() -> str:
 
 
 def plotly(block: Chart | Heat) -> dict[str, object]:
-    """Return what `draw.figure` draws, without the title: its legend hides series, and its points show their texts."""
+    """Return the plotly version of `draw.figure`, without the title; its legend can hide series, and points show hover texts."""
     x, y = ({"title": {"text": _text(title)}} for title in (block.x, block.y))
     layout: dict[str, object] = {
         "xaxis": {**x, "automargin": True},
         "yaxis": y, "margin": {"l": 60, "r": 20, "t": 30, "b": 50}, "template": "none",
         "font": {"family": "system-ui, sans-serif"}, "hovermode": "closest",
-        # At the bottom of the container: below a narrow chart it has several lines, and plotly makes room for them.
+        # At the bottom of the container, because below a narrow chart the legend has several lines, which need room.
         "legend": {"font": {"size": 11}, "orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom"},
     }  # fmt: skip
     if isinstance(block, Heat):
-        # Categories, not numbers: cells of equal size, as in the PNG.
+        # Categories instead of numbers, so that all cells have the same size, as in the PNG.
         layout |= {"xaxis": {**x, "type": "category"}, "yaxis": {**y, "type": "category"}}
         return {"data": [_heat_map(block)], "layout": layout}
     if block.is_map:
@@ -81,7 +81,7 @@ def _trace(series: Series, index: int, places: Sequence[str]) -> dict[str, objec
         trace["error_y"] = {"type": "data", "array": series.spread}
     if series.labels:
         trace["hovertext"] = [_text(label) for label in series.labels]
-        if series.points:  # of a map, whose coordinates have no meaning
+        if series.points:  # the coordinates of points on a map have no meaning
             trace["hoverinfo"] = "text"
     if series.annotations:
         trace |= {

@@ -1,4 +1,4 @@
-"""Places for the texts beside points of a chart, so that no text covers another, a point or a curve."""
+"""Place the texts next to a chart's points so that no text covers another text, a point or a curve."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from itertools import pairwise
 from contrapose.lab.report.document import Chart, Series
 
 PLACES = ("top right", "bottom left", "top left", "bottom right")  # plotly's names, in order of preference
-# Size of a short text such as "τ = 0.2", as a share of the axes of a chart that is as narrow as a phone.
+# Size of a short text such as "τ = 0.2", as a fraction of the axes in a chart that is as narrow as a phone.
 _WIDTH, _HEIGHT = 0.17, 0.075
 Point = tuple[float, float]
 
 
 def label_places(chart: Chart) -> list[tuple[str, ...]]:
-    """Return a place for each annotation of each series, chosen one after the other."""
+    """Return a place for each annotation of each series; the places are chosen one after another."""
     if not any(series.annotations for series in chart.series):
         return [() for _ in chart.series]
     curves = [_scaled(chart, series) for series in chart.series]
@@ -34,7 +34,7 @@ def label_places(chart: Chart) -> list[tuple[str, ...]]:
 
 
 def _scaled(chart: Chart, series: Series) -> list[Point]:
-    """Return the points as shares of the axes, 0 to 1."""
+    """Return the points as fractions of the axes, from 0 to 1."""
     x = [math.log(x) if chart.log_x else x for s in chart.series for x in s.x]
     y = [y for s in chart.series for y in s.y]
     width, height = (max(x) - min(x)) or 1.0, (max(y) - min(y)) or 1.0
@@ -45,7 +45,7 @@ def _scaled(chart: Chart, series: Series) -> list[Point]:
 
 
 def _along(curve: Sequence[Point]) -> Iterable[Point]:
-    """Yield the points of a curve, and some of the line between them."""
+    """Yield the points of a curve, and some points on the lines between them."""
     yield from curve
     for (x0, y0), (x1, y1) in pairwise(curve):
         yield from ((x0 + (x1 - x0) * part / 8, y0 + (y1 - y0) * part / 8) for part in range(1, 8))
@@ -60,7 +60,7 @@ def _centre(point: Point, place: str) -> Point:
 
 
 def _collisions(centre: Point, texts: Iterable[Point], points: Iterable[Point]) -> float:
-    """Return how many texts and points a text at this place would cover; leaving the axes counts as well."""
+    """Return how many texts and points a text at this place would cover; extending beyond the axes also counts."""
     x, y = centre
     covered = sum(2.0 for a, b in texts if abs(a - x) < _WIDTH and abs(b - y) < _HEIGHT)
     covered += sum(1.0 for a, b in points if abs(a - x) < _WIDTH / 2 and abs(b - y) < _HEIGHT / 2)

@@ -1,4 +1,4 @@
-"""Draw what losses do, in one figure: the picture of `contrapose explain`."""
+"""Draw what losses do: the figure of `contrapose explain`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Explains losses before anything is trained: as text, as a figure, or as both in a notebook."""
+    """Explains losses without training: as text, as a figure, or as both in a notebook."""
 
     subjects: tuple[Subject, ...]
 
@@ -135,7 +135,7 @@ def _draw_ode(ax: Any, subjects: Sequence[Subject]) -> None:
 def _draw_penalty(ax: Any, subject: Subject, style: dict[str, Any]) -> None:
     s = torch.linspace(-1, 1, max(2001, 12 * subject.least_negatives), dtype=torch.float64)
     r = relative_penalty(subject, s) * len(s)
-    ax.plot(s, r.clamp(min=1e-4), **style)  # 0 has no place on a log axis; 1e-4 is below its lower end
+    ax.plot(s, r.clamp(min=1e-4), **style)  # a log axis cannot show 0; 1e-4 is below the axis's lower end
     if bool((r < 0).any()):
         ax.plot(s, (-r).clamp(min=1e-4), **{**style, "alpha": 0.5})
         # The log axis cannot show negative values, so the pull is drawn as its absolute value, with a note above it.
@@ -149,7 +149,7 @@ def _draw_penalty(ax: Any, subject: Subject, style: dict[str, Any]) -> None:
 
 
 def _draw_entropy(ax: Any, temperature_sweep: Sweep, style: dict[str, Any]) -> None:
-    middle = len(temperature_sweep.factor) // 2  # the factor 1: the loss as it is
+    middle = len(temperature_sweep.factor) // 2  # a factor of 1 is the unchanged loss
     ax.set_xscale("log")
     ax.set_xlim(0.01, 10)
     ax.set_ylim(0, 1.03)

@@ -27,8 +27,8 @@ from contrapose.lab.report.page import image_element, page
 from contrapose.lab.report.style import save
 
 _VERDICT_MARKS = {"holds": "✓", "does not hold": "✗", "undecided": "?", "too short to tell": "?"}
-# Three small scripts: a click on a heading sorts a table, with empty cells last in both orders; a link to a run opens its
-# details; and each chart is drawn from the JSON beside it.
+# Three small scripts: a click on a heading sorts a table, with empty cells last in both orders; a link to a run opens the run's
+# details; and each chart is drawn from the JSON in its element.
 _SCRIPT = """
 for (const table of document.querySelectorAll('table.sortable')) {
   table.querySelectorAll('th').forEach((th, column) => {
@@ -60,9 +60,9 @@ for (const div of document.querySelectorAll('div.plot')) {
 
 
 def write(document: Document, folder: Path) -> Path:
-    """Write index.html, index.md, and a PNG and an SVG file of each chart; return the path of index.html.
+    """Write index.html, index.md, and a PNG and an SVG file per chart; return the path of index.html.
 
-    The same document gives the same bytes, so that results under version control change only if numbers do.
+    The same document always gives the same bytes, so that results under version control change only if the numbers change.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, block in _figures(document):
@@ -125,7 +125,7 @@ def _html_block(block: Block) -> str:
         return "".join(f"<p>{html.escape(line)}</p>" for line in block.lines)
     if isinstance(block, Table):
         return _html_table(block)
-    # Outside of the drawing, because a title wraps there, and plotly would cut it off on a phone.
+    # The title is outside the drawing, where it can wrap; plotly would cut it off on a phone.
     caption = f"<figcaption>{html.escape(block.title)}</figcaption>"
     if isinstance(block, Picture):
         return f"<figure>{image_element(block.png, block.alt or block.title)}{caption}</figure>"
@@ -167,7 +167,7 @@ def _html_table(table: Table) -> str:
 
 
 def _html_cell(cell: Number | str) -> str:
-    """Return a table cell: our number with a link to its run and, below it, the paper's."""
+    """Return a table cell: our number with a link to its run and, below it, the paper's number."""
     if isinstance(cell, str):
         return f"<td>{html.escape(cell)}</td>"
     paper = (
@@ -199,7 +199,7 @@ def _html_run(run: RunNote) -> str:
 
 def as_markdown(document: Document) -> str:
     """Return the document as Markdown; its figures are the PNG files that `write` puts in the same directory."""
-    # Escaped as a whole: nothing that is written here is HTML, and texts come from users.
+    # The whole page is escaped, because it contains no HTML of ours, and its texts come from users.
     return re.sub(r"<(?=[a-zA-Z!/?])", "&lt;", _markdown(document))
 
 

@@ -13,7 +13,7 @@ from contrapose.extras import install_command
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The palette of Okabe & Ito with a grey, and two colours of Tol's.
+# The palette of Okabe & Ito with an additional grey, and two colours from Tol's palette.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F", "#882255", "#117733")
 LINE_STYLES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
@@ -21,7 +21,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 
 def curve_style(index: int) -> dict[str, Any]:
     """Return matplotlib's keyword arguments for curve number `index` of a figure."""
-    # The two lists differ in length, so that colours repeat with other line styles.
+    # The two lists differ in length, so that a repeated colour has another line style.
     return {
         "color": COLOURS[index % len(COLOURS)],
         "linestyle": LINE_STYLES[index % len(LINE_STYLES)],
@@ -36,7 +36,7 @@ def figure_style() -> Iterator[None]:
         import matplotlib as mpl
     except ImportError as error:
         raise ValueError(f"figures need matplotlib; install it with: {install_command('figures')}") from error
-    # A text in a script that the font lacks is drawn as boxes, without a warning for each letter.
+    # Letters that the font lacks are drawn as boxes, without a warning for each letter.
     # svg.hashsalt fixes the ids of SVG elements, which are random by default; fonttype "none" keeps text searchable.
     with warnings.catch_warnings(), mpl.rc_context({
         "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "font.size": 10,
@@ -48,7 +48,7 @@ def figure_style() -> Iterator[None]:
 
 
 def literal(text: str) -> str:
-    """Return a text that matplotlib shows as it is: what is between two dollar signs would be parsed as a formula."""
+    """Escape a text so that matplotlib shows it unchanged, instead of parsing the part between two "$" as a formula."""
     return text.replace("$", r"\$")
 
 
@@ -71,9 +71,9 @@ def hide_axes(ax: Any) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write a figure to a file. The same figure gives the same bytes, for PNG and SVG."""
+    """Write a figure to a file. The same figure always gives the same bytes in PNG and SVG files."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The date, and the version of matplotlib, would make equal figures differ.
+    # The date and the matplotlib version are omitted, because they would make files of equal figures differ.
     metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None} if path.suffix == ".png" else None
     with figure_style():
         figure.savefig(path, metadata=metadata, dpi=150)

@@ -1,8 +1,8 @@
 """Studies: every table and figure of the four papers, as a command.
 
-A study consists of runs, quantities to measure, the numbers that the paper prints, and claims that the results decide. Each
-paper is a package; a new study is one entry of its `figures` or `tables`, and its printed numbers go to the paper's `printed`.
-A new quantity is a subclass of `measures.Evaluation`, beside the study or in `measures`. A new paper is a package with
+A study consists of runs, quantities to measure, the paper's numbers, and claims that the results confirm or refute. Each
+paper is a package. To add a study, add one entry to the package's `figures` or `tables`, and the paper's numbers to `printed`.
+A new quantity is a subclass of `measures.Evaluation`, defined next to the study or in `measures`. A new paper is a package with
 `STUDIES`, added here and to `study.PAPERS`.
 """
 
@@ -22,9 +22,11 @@ __all__ = ["SCALES", "STUDIES", "Plan", "Quantity", "Row", "Study", "StudyData",
 
 
 def find(name: str) -> Study:
-    """Return a study by its name. The error for an unknown name suggests the nearest ones."""
+    """Return a study by its name. The error for an unknown name suggests similar names."""
     if name not in STUDIES:
-        suggestions = [known for known in STUDIES if known.endswith(f"/{name}")]  # "figure9" without its paper
+        suggestions = [
+            known for known in STUDIES if known.endswith(f"/{name}")
+        ]  # the user typed "figure9" without the paper
         suggestions = suggestions or get_close_matches(name, STUDIES, n=3, cutoff=0.4)
         hint = f" did you mean {' or '.join(map(repr, suggestions))}?" if suggestions else ""
         raise ValueError(f"study: there is no {name!r};{hint} `contrapose study list` names all {len(STUDIES)}")

@@ -1,6 +1,6 @@
-"""Decide a paper's claims by measured numbers: a claim holds, does not hold, or is undecided.
+"""Decide a paper's claims from measured numbers: a claim holds, does not hold, or is undecided.
 
-A claim is a function from `Results` to a `Verdict`. Those built here are checked on every data set that was measured.
+A claim is a function from `Results` to a `Verdict`. The claims built here are checked on every data set that was measured.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from contrapose.lab.studies.results import Cell, Results
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
-TOO_SHORT = "too short to tell"  # the outcome of training that was known in advance to be too short for the claim
+TOO_SHORT = "too short to tell"  # the outcome if training was known in advance to be too short to decide the claim
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,16 @@ def describe_cell(cell: Cell) -> str:
 
 
 def with_error(mean: float, error: float) -> str:
-    """Return a mean over anchors and its standard error; the mean alone if the run did not record the error."""
+    """Return a mean over anchors and its standard error; only the mean if the run did not record the error."""
     return f"{mean:.3f} ± {error:.3f}" if error else f"{mean:.3f}"
 
 
 def compare(a: Cell, b: Cell, margin: float) -> str:
-    """Decide whether a is above b: by the margin and, with several seeds, by two standard errors of the difference."""
+    """Decide whether a exceeds b by the margin and, with several seeds, also by two standard errors of the difference."""
     if not a.values or not b.values or not math.isfinite(a.mean) or not math.isfinite(b.mean):
         return UNDECIDED
     difference, threshold = a.mean - b.mean, margin
-    # With one seed the spread is unknown, and the margin alone decides.
+    # With one seed the spread is unknown, so only the margin decides.
     if len(a.values) > 1 and len(b.values) > 1:
         threshold = max(margin, 2 * math.sqrt(a.spread**2 / len(a.values) + b.spread**2 / len(b.values)))
     if abs(difference) <= threshold:
@@ -54,7 +54,7 @@ def compare(a: Cell, b: Cell, margin: float) -> str:
 
 
 def is_above(better: str, worse: str, quantity: str = "", *, margin: float = 0.5) -> Claim:
-    """Claim that row `better` has more of the quantity than row `worse`."""
+    """Claim that the quantity is higher in row `better` than in row `worse`."""
 
     def claim(results: Results) -> Verdict:
         outcomes, evidence = [], []
@@ -69,7 +69,7 @@ def is_above(better: str, worse: str, quantity: str = "", *, margin: float = 0.5
 
 
 def is_best(row: str, rows: Sequence[str], quantity: str = "", *, margin: float = 0.2, of: str = "") -> Claim:
-    """Claim that row `row` has the most of all `rows` that can run; `of` names the group in the statement."""
+    """Claim that the quantity is highest in `row` among all `rows` that can run; `of` names the group in the statement."""
 
     def claim(results: Results) -> Verdict:
         outcomes, evidence = [], []
@@ -77,7 +77,7 @@ def is_best(row: str, rows: Sequence[str], quantity: str = "", *, margin: float 
             cells = {name: results.cell(name, quantity, data_set) for name in rows}
             measured = [name for name in rows if cells[name].values]
             outcomes += [compare(cells[row], cells[name], margin) for name in measured if name != row]
-            # Rows still to run could only refute the claim: until then it is not confirmed, but may already fail.
+            # Rows that have not run yet could refute the claim, so it is not confirmed before they run; it may already fail.
             outcomes += [UNDECIDED] * (not results.complete(rows, quantity, data_set))
             ranked = sorted(measured, key=lambda name: -cells[name].mean)
             top = ", ".join(f"{name} {describe_cell(cells[name])}" for name in ranked[:4])
@@ -88,7 +88,7 @@ def is_best(row: str, rows: Sequence[str], quantity: str = "", *, margin: float 
 
 
 def is_above_most(row: str, others: Sequence[str], quantity: str = "", *, margin: float) -> Claim:
-    """Claim that row `row` has more of the quantity than most of the `others`, on each data set."""
+    """Claim that on each data set, the quantity is higher in `row` than in most of the `others`."""
 
     def claim(results: Results) -> Verdict:
         outcomes, evidence = [], []
@@ -96,7 +96,7 @@ def is_above_most(row: str, others: Sequence[str], quantity: str = "", *, margin
             cells = {name: results.cell(name, quantity, data_set) for name in others if name in results.rows}
             own = results.cell(row, quantity, data_set)
             compared = [compare(own, cell, margin) for cell in cells.values()]
-            # Rows without a value count neither as above nor as below, but are part of the total.
+            # Rows without a value count neither as above nor as below, but they do count in the total.
             above, below = (compared.count(outcome) > len(compared) / 2 for outcome in (HOLDS, FAILS))
             outcomes.append(HOLDS if above else FAILS if below else UNDECIDED)
             missing = [name for name, cell in cells.items() if not cell.values]
@@ -110,7 +110,7 @@ def is_above_most(row: str, others: Sequence[str], quantity: str = "", *, margin
 
 
 def is_near_best(row: str, others: Sequence[str], quantity: str = "", *, within: float, of: str) -> Claim:
-    """Claim that row `row` is above all `others` that can run, or at most `within` below the best; `of` names them."""
+    """Claim that `row` is at most `within` below the best of the `others` that can run; `of` names these rows."""
 
     def claim(results: Results) -> Verdict:
         outcomes, evidence = [], []
@@ -119,7 +119,7 @@ def is_near_best(row: str, others: Sequence[str], quantity: str = "", *, within:
             measured = {name: cell for name in others if (cell := results.cell(name, quantity, data_set)).values}
             raised = replace(own, values=tuple(value + within for value in own.values))
             outcomes += [compare(raised, cell, 0.0) for cell in measured.values()]
-            # Rows still to run could only refute the claim.
+            # Rows that have not run yet could still refute the claim.
             outcomes += [UNDECIDED] * (not results.complete(others, quantity, data_set))
             best = max(measured, key=lambda name: measured[name].mean, default="")
             top = f"{best} {describe_cell(measured[best])}" if best else "nothing"
@@ -131,13 +131,13 @@ def is_near_best(row: str, others: Sequence[str], quantity: str = "", *, within:
 
 
 Points = Sequence[tuple[float, str]]  # (position on the axis, row)
-Decide = Callable[[list[tuple[float, Cell]]], tuple[str, str]]  # the points with values -> outcome, evidence
+Decide = Callable[[list[tuple[float, Cell]]], tuple[str, str]]  # (points that have values) -> (outcome, evidence)
 
 
 def is_monotonic(points: Points, quantity: str = "", *, up: bool, margin: float, what: str = "") -> Claim:
     """Claim that the quantity rises (or falls) along the axis.
 
-    At least 80 % of all pairs must be in that order, since neighbours may swap by noise, and the two ends must differ by
+    At least 80 % of all pairs must be in that order, since noise may swap neighbours, and the two ends must differ by
     more than the margin.
     """
 
@@ -183,7 +183,7 @@ def stays_within(rows: Sequence[str], quantity: str = "", *, spread: float, what
 
 
 def _along(points: Points, quantity: str, statement: str, decide: Decide, *, min_points: int = 3) -> Claim:
-    """Return a claim about rows along an axis. It is undecided while a row that can run has no value."""
+    """Return a claim about rows along an axis. The claim is undecided until every row that can run has a value."""
 
     def claim(results: Results) -> Verdict:
         outcomes, evidence = [], []
@@ -216,7 +216,7 @@ def on_data_sets(names: Sequence[str], claim: Claim) -> Claim:
 
 
 def needs_seeds(least: int, claim: Claim) -> Claim:
-    """Leave a claim undecided until there are at least `least` seeds, for runs that vary much between seeds."""
+    """Leave a claim undecided until there are at least `least` seeds; for runs that vary a lot between seeds."""
 
     def cautious(results: Results) -> Verdict:
         verdict = claim(results)
@@ -230,7 +230,7 @@ def needs_seeds(least: int, claim: Claim) -> Claim:
 
 
 def computed_claim(statement: str, decide: Callable[[Results], tuple[bool | None, str]]) -> Claim:
-    """Return a claim that is decided by any function of the results: True, False or None (undecided), and the evidence."""
+    """Return a claim decided by a function of the results, which returns True, False or None (undecided), and the evidence."""
 
     def claim(results: Results) -> Verdict:
         yes, evidence = decide(results)
@@ -240,7 +240,7 @@ def computed_claim(statement: str, decide: Callable[[Results], tuple[bool | None
 
 
 def _on_all(outcomes: Sequence[str]) -> str:
-    """Return the outcome over all data sets: it fails if one of them fails, and holds if all of them hold."""
+    """Return the outcome over all data sets: the claim fails if it fails on one data set, and holds if it holds on all."""
     if outcomes and all(outcome == HOLDS for outcome in outcomes):
         return HOLDS
     return FAILS if FAILS in outcomes else UNDECIDED

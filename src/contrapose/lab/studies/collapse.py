@@ -1,4 +1,4 @@
-"""Signs of collapse of a study's runs: feature deviation and effective rank of both outputs, as a table and over epochs."""
+"""Signs of collapse in a study's runs: feature deviation and effective rank of encoder and projector, as table and charts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DEFINITIONS = (
 
 
 def collapse_section(plan: Plan, results: Results) -> Section | None:
-    """Return the section of the report about signs of collapse; None if no run has recorded any."""
+    """Return the report's section on signs of collapse; None if no run recorded these quantities."""
     study = plan.study
     cases = [(row, data_set) for data_set in results.sets for row in study.rows if _last(results, row, data_set)]
     if not cases:
@@ -48,7 +48,7 @@ def collapse_section(plan: Plan, results: Results) -> Section | None:
 
 
 def collapse_sentences(study: Study, results: Results) -> tuple[str, ...]:
-    """Return a sentence for each run that was collapsed, such as "byol collapsed from epoch 3 on."; empty if none was."""
+    """Return a sentence for each run that collapsed, such as "byol collapsed from epoch 3 on."; empty if none did."""
     sentences = []
     for data_set in results.sets:
         for row in study.rows:
@@ -65,7 +65,7 @@ def _name(results: Results, row: Row, data_set: str) -> str:
 
 
 def _last(results: Results, row: Row, data_set: str) -> list[dict[str, Any]]:
-    """Return the last evaluation of each seed that has one of the quantities."""
+    """Return, for each seed, the last evaluation that has one of the quantities."""
     evaluations = []
     for records in results.records.get((row.name, data_set), ()):
         measured = [record for record in records if any(record.get(name) is not None for name, *_ in _QUANTITIES)]
@@ -86,10 +86,10 @@ def _table(results: Results, cases: Sequence[tuple[Row, str]]) -> Table:
 
 
 def _charts(results: Results, cases: Sequence[tuple[Row, str]]) -> Iterator[Chart]:
-    """Yield a chart over epochs of each quantity with at least two points in a curve."""
+    """Yield a chart over epochs for each quantity that has a curve of at least two points."""
     quantities = {name: heading for name, heading, _ in _QUANTITIES}
     if any(results.curve(row.name, RecordEntry(_BATCH), data_set) for row, data_set in cases):
-        # Recorded in every epoch and not only at evaluations; older records do not have it.
+        # This quantity is recorded in every epoch, not only at evaluations; older records do not have it.
         del quantities["feature_std"]
         quantities = {
             _BATCH: "feature deviation of the embeddings that the loss takes, last batch of each epoch"

@@ -1,4 +1,4 @@
-"""Collect the results of a study from the directories of its runs, and build the report page from them."""
+"""Collect a study's results from the directories of its runs, and build the report page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from contrapose.lab.training.collapse import collapse_in_words
 
 
 def collect(plan: Plan, seeds: int, root: Path) -> Results:
-    """Return the results of a plan's runs, as far as they exist."""
+    """Return the results of those runs of a plan that exist so far."""
     cells, records, evaluations = {}, {}, {}
     for row in plan.study.rows:
         for study_data in plan.sets:
@@ -47,12 +47,12 @@ def collect(plan: Plan, seeds: int, root: Path) -> Results:
 
 
 def _cell(directories: Sequence[RunDirectory], measure: Measure, epochs: int, downstream: Mapping[str, str]) -> Cell:
-    """Return the values of a measure, one per directory, and the reasons for those that are missing."""
+    """Return the values of a measure, one per run directory, and the reasons for missing values."""
     values, runs, missing_reasons, older_forms, errors = [], [], [], [], []
     missing_data = measure.missing_data(downstream)
     for directory in directories:
         trained = directory.trained(epochs)
-        # A run may hold the same measure on other data, which must not appear in this report.
+        # A run's directory may hold the same measure for other data, which must not appear in this report.
         other_data = (
             measure.needs_data and isinstance(measure, Evaluation) and not measure.is_taken(directory, downstream)
         )
@@ -77,7 +77,7 @@ def _cell(directories: Sequence[RunDirectory], measure: Measure, epochs: int, do
 
 
 def verdicts(plan: Plan, results: Results) -> list[Verdict]:
-    """Return the verdict on each claim. Those about smoke runs are undecided: they are too small to judge a paper."""
+    """Return the verdict on each claim. At the smoke scale every claim is undecided: the runs are too small to test a paper."""
     judged = [claim(results) for claim in plan.study.claims]
     if plan.scale != "smoke" or plan.study.analytic:
         return judged
@@ -93,7 +93,7 @@ def section(plan: Plan, results: Results) -> Section:
     notes = [f"{study.paper}."] if study.paper else []
     notes += [study.note] if study.note else []
     notes += [f"Different from the paper: {' '.join(study.differences)}"] if study.differences else []
-    if study.rows and plan.scale != "own":  # a comparison describes its settings itself
+    if study.rows and plan.scale != "own":  # the page of `compare` already describes the settings
         where = ", ".join(f"{study_data.name} ({study_data.data})" for study_data in plan.sets)
         notes.append(f"Scale {plan.scale}, {_seeds(results.seeds)}, on {where}.")
         notes.append(f"Measured: {'; '.join(describe_quantities(plan))}.")
@@ -124,7 +124,7 @@ def _seeds(count: int) -> str:
 
 
 def document(plans: Sequence[Plan], seeds: int, root: Path, *, title: str = "", lead: str = "") -> Document:
-    """Return the report page of some studies. It depends only on the directories of their runs."""
+    """Return the report page of some studies. The page depends only on the directories of the studies' runs."""
     sections: list[Section] = []
     runs: dict[str, Run] = {}
     for plan in plans:
@@ -140,7 +140,7 @@ def document(plans: Sequence[Plan], seeds: int, root: Path, *, title: str = "", 
 
 
 def run_note(folder: Path) -> RunNote | None:
-    """Return what a reader needs to repeat the run; None if it has not started."""
+    """Return what a reader needs to repeat the run; None if the run has not started."""
     directory = RunDirectory(folder)
     settings, records, damaged = directory.settings(), directory.records(), directory.damaged_files()
     if not settings and not damaged:

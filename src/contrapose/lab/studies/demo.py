@@ -1,4 +1,4 @@
-"""`contrapose demo`: the uniformity-tolerance dilemma on small digits, in five minutes on two slow cores.
+"""`contrapose demo`: the uniformity-tolerance dilemma on small images of digits, in five minutes on two slow cores.
 
 All losses start from the same encoder, trained with NT-Xent at τ = 1, where classes stay together. A run of a few seconds then
 shows where each loss moves the encoder, rather than how fast it starts.
@@ -43,9 +43,9 @@ class Size:
 
     digits: int
     pretraining_epochs: int  # of the encoder that all losses start from
-    epochs: int  # of each loss, from there
-    seeds: int  # of each loss
-    conclusive: bool = True  # long enough to show the dilemma, as measured
+    epochs: int  # per loss, starting from that encoder
+    seeds: int  # per loss
+    conclusive: bool = True  # whether training is long enough to show the dilemma, according to measurements
 
     @property
     def _shared(self) -> Mapping[str, Any]:
@@ -60,19 +60,19 @@ class Size:
     @property
     def settings(self) -> Mapping[str, Any]:
         """Return the settings that all losses share."""
-        # One thread each: as many runs as cores are faster than runs that share the cores.
+        # One thread per run: one run per core is faster than runs that share the cores.
         return {**self._shared, "epochs": self.epochs, "knn_every": self.epochs, "metrics": self.digits, "threads": 1}
 
     def seconds(self, step_seconds: float, jobs: int) -> float:
-        """Estimate the duration of the demo from that of a training step in one thread."""
+        """Estimate the duration of the demo from the duration of a training step in one thread."""
         steps = self.digits // self.pretraining_run().batch
         runs = self.seeds * (len(TEMPERATURES) + len(OTHER_LOSSES))
-        # A quarter of the time goes to evaluation, start-up and memory that concurrent runs share.
+        # Evaluation, start-up and contention for memory between concurrent runs take a quarter of the time.
         return 1.3 * step_seconds * steps * (self.pretraining_epochs + self.epochs * math.ceil(runs / jobs)) + 10
 
 
-# From the size that the README shows down to a quick trial of the command. The encoders of different sizes have different
-# names, so that a demo that was interrupted finds its own.
+# From the size shown in the README down to a quick trial of the command. The starting encoder has a different name in each
+# size, so that an interrupted demo finds the right one.
 SIZES = (
     Size(digits=2000, pretraining_epochs=30, epochs=5, seeds=3),
     Size(digits=2000, pretraining_epochs=24, epochs=5, seeds=1),
@@ -95,7 +95,7 @@ def largest_size(sizes: tuple[Size, ...], step_seconds: float, jobs: int, minute
 
 
 def unless_too_short(claim: Claim, size: Size) -> Claim:
-    """Return the claim, whose outcome is "too short to tell" if it does not hold and the size is not conclusive."""
+    """Return the claim with the outcome "too short to tell" if it does not hold and the demo's size is not conclusive."""
 
     def judge(results: Results) -> Verdict:
         verdict = claim(results)
@@ -106,10 +106,10 @@ def unless_too_short(claim: Claim, size: Size) -> Claim:
 
 _NT_XENT_POINTS = [(tau, f"NT-Xent τ = {tau:g}") for tau in TEMPERATURES]
 _INTRODUCTION = (
-    "A contrastive loss pushes images apart. If it pushes all of them evenly, they spread over the whole sphere (uniformity,"
-    " -U), and images of one class are separated too; if it pushes less, classes stay together (tolerance, T), and much of the"
-    " sphere is unused. The temperature of NT-Xent moves along that line; the losses of the four papers look for something"
-    " better than a point on it."
+    "A contrastive loss pushes images apart. If the loss pushes all images evenly, they spread over the whole sphere"
+    " (uniformity, -U), and images of one class are separated too; if it pushes less, classes stay together (tolerance, T), and"
+    " much of the sphere is unused. NT-Xent's temperature trades one for the other; the losses in the four papers try to do"
+    " better than any temperature."
 )
 
 

@@ -1,8 +1,8 @@
 """Decide which losses give a more accurate encoder, given the variation between seeds and between test images.
 
-The difference of two accuracies has two errors. Another random seed trains another encoder, and other test images give
-another accuracy. Every encoder is tested on the same images, so the second error is that of the differences per image. Both
-variances are added, and all pairs of losses are tested together: the chance of a single wrong statement is at most 5 %.
+The difference between two accuracies has two sources of error: the random seed, which gives another encoder, and the choice
+of test images. Every encoder is tested on the same images, so the second error is estimated from the differences per image.
+The two variances are added. All pairs of losses are tested together: the chance of any wrong statement is at most 5 %.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAX_NAMED_PAIRS = 3  # more pairs than this are not listed one by one
 
 @dataclass(frozen=True)
 class Difference:
-    """Two losses, the more accurate one first, their difference in points, and the largest difference that chance explains."""
+    """Two losses, the more accurate one first, their difference in points, and the largest difference explained by chance."""
 
     first: str
     second: str
@@ -36,29 +36,29 @@ class Difference:
 
 
 def differences(hits: Mapping[str, Tensor], *, level: float = LEVEL, reference: str = "") -> list[Difference]:
-    """Compare all pairs of losses, or all of them with one `reference`.
+    """Compare all pairs of losses, or every loss with one `reference`.
 
-    `hits` has a bool tensor (seeds, images) for each, with at least two seeds.
+    `hits` has a bool tensor of shape (seeds, images) for each loss, with at least two seeds.
     """
     images = {len(hit[0]) for hit in hits.values()}
     if len(images) > 1 or any(len(hit) < 2 for hit in hits.values()):
         shapes = ", ".join(f"{name} {tuple(hit.shape)}" for name, hit in hits.items())
         raise ValueError(f"hits: expected at least two seeds, and the same test images for all losses, got {shapes}")
     rows = {name: hit.double() for name, hit in hits.items()}
-    # Bonferroni: each of m pairs may be wrong with 1/m of the level.
+    # Bonferroni: each of m pairs is tested at 1/m of the level.
     pairs = [(name, reference) for name in rows if name != reference] if reference else list(combinations(rows, 2))
     return [_difference(rows, a, b, level / len(pairs)) for a, b in pairs]
 
 
 def _difference(rows: Mapping[str, Tensor], a: str, b: str, level: float) -> Difference:
-    # Two extra images, one for each side (Bonett & Price), keep the error of a small test set above zero.
+    # Two artificial images, one in favour of each loss (Bonett & Price), keep the error of a small test set above zero.
     by_image = torch.cat([rows[a].mean(0) - rows[b].mean(0), torch.tensor([1.0, -1.0], dtype=torch.float64)])
     test_variance = float(by_image.var()) / len(by_image)
-    # Seeds are few, so the deviation of all losses is pooled; a pair that varies more than the others has its own.
+    # There are few seeds, so the variance is pooled over all losses; a pair that varies more than the others uses its own.
     variance, degrees = max(_seed_variance([rows[a], rows[b]]), _seed_variance(list(rows.values()))), _degrees(rows)
     seed_variance = variance * (1 / len(rows[a]) + 1 / len(rows[b]))
-    # Cochran & Cox: the critical value is the mean of both t distributions', weighted by the variances. That of Welch and
-    # Satterthwaite is too small for two seeds.
+    # Cochran & Cox: the critical value is the mean of the two t distributions' values, weighted by the variances. Welch and
+    # Satterthwaite's is too small for two seeds.
     critical = seed_variance * _quantile(level, degrees) + test_variance * _quantile(level, len(by_image) - 1)
     total = seed_variance + test_variance
     points, chance = 100 * float(by_image.mean()), 100 * critical / total * math.sqrt(total)
@@ -77,14 +77,14 @@ def _degrees(rows: Mapping[str, Tensor]) -> int:
 
 @cache
 def _quantile(level: float, degrees: int) -> float:
-    """Return how many standard errors a difference exceeds by chance with a probability of `level`."""
-    from scipy.stats import t  # comes with scikit-learn
+    """Return the number of standard errors that a difference exceeds by chance with probability `level`."""
+    from scipy.stats import t  # installed with scikit-learn
 
     return float(t.isf(level / 2, degrees))
 
 
 def in_words(names: Sequence[str], found: Sequence[Difference]) -> str:
-    """Return which losses are ahead of which, and which do not differ clearly; `names` are in the order of accuracy."""
+    """Say which losses are ahead of which, and which do not differ clearly; `names` are sorted by accuracy."""
     unclear = [difference for difference in found if not difference.clear]
     groups: dict[tuple[str, ...], list[str]] = {}
     for name in names:

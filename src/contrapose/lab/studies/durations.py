@@ -1,4 +1,4 @@
-"""Look up how long the runs of a study took, in the records of runs that exist."""
+"""Look up how long a study's runs took, in the records of existing runs."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from contrapose.lab.studies.files import data_name
 from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.training import Run
 
-# Settings that decide how long an epoch takes, by their names in run.json; runs that agree in them are alike.
+# Settings that determine how long an epoch takes, by their names in run.json; runs with equal values take equally long.
 _SPEED = (
     "limit", "imbalance", "views", "size", "view_count", "encoder", "framework", "symmetric", "norm_splits", "batch",
     "accumulate", "contrast", "precision",
 )  # fmt: skip
-_SAME_SIZE = {"cifar100": "cifar10"}  # data sets with as many images of the same size as another one
+_SAME_SIZE = {"cifar100": "cifar10"}  # data sets that have as many images of the same size as another data set
 
 
 @dataclass(frozen=True)
 class RecordedRun:
     """How long a finished run took."""
 
-    seconds: float  # of training, without evaluations
+    seconds: float  # training time, without evaluations
     epochs: int
     device: str
-    shared: bool  # whether another run used the device meanwhile
+    shared: bool  # whether another run used the device at the same time
 
 
 @dataclass(frozen=True)
 class Durations:
-    """Durations of the finished runs of some directories."""
+    """Durations of the finished runs in some directories."""
 
-    by_run: Mapping[str, RecordedRun]  # by settings, without the path of the data
-    by_speed: Mapping[str, Sequence[RecordedRun]]  # by the settings that decide the time of an epoch
+    by_run: Mapping[str, RecordedRun]  # keyed by the settings, without the path of the data
+    by_speed: Mapping[str, Sequence[RecordedRun]]  # keyed by the settings that determine the time per epoch
 
     @classmethod
     def read(cls, roots: Iterable[Path]) -> Durations:
-        """Read the records of all runs in some directories; of two records of one run, the newer is used."""
+        """Read the records of all runs in some directories; if a run has two records, the newer one is used."""
         by_run: dict[str, tuple[float, RecordedRun]] = {}
         by_speed: dict[str, list[RecordedRun]] = {}
         for path in [path for root in roots for path in root.glob("*/records.jsonl")]:
@@ -54,7 +54,7 @@ class Durations:
         return cls({name: recorded for name, (_, recorded) in by_run.items()}, by_speed)
 
     def of(self, run: Run) -> RecordedRun | None:
-        """Return the record of a run, wherever its data was; None if it has not been finished."""
+        """Return the record of a run, whatever the path of its data was; None if the run has not finished."""
         return self.by_run.get(_identity(run.describe()))
 
     def estimate(self, run: Run) -> RecordedRun | None:
@@ -62,7 +62,7 @@ class Durations:
         alike = self.by_speed.get(_speed(run.describe()), ())
         if not alike:
             return None
-        # A run that had the device to itself is preferred.
+        # Prefer runs that had the device to themselves.
         chosen = min(alike, key=lambda recorded: recorded.shared)
         like = [recorded for recorded in alike if (recorded.device, recorded.shared) == (chosen.device, chosen.shared)]
         epoch = median(recorded.seconds / recorded.epochs for recorded in like)
@@ -82,7 +82,7 @@ def _recorded(directory: RunDirectory) -> RecordedRun | None:
 
 
 def _identity(settings: Mapping[str, Any]) -> str:
-    """Return the settings as text, the data by its name alone: data/cifar10.npz is cifar10."""
+    """Return the settings as text, with only the name of the data: cifar10 for data/cifar10.npz."""
     return json.dumps({**settings, "data": _name(settings)}, sort_keys=True)
 
 

@@ -12,19 +12,19 @@ from contrapose.lab.training import Stopped, signals
 from contrapose.lab.training.processes import own_device
 
 Job = tuple[Task, Generator[None, None, str]]
-_JOBS_PER_GPU = 2  # a third one gives no more throughput, as measured in benchmarks/README.md
+_JOBS_PER_GPU = 2  # a third run does not increase throughput, see benchmarks/README.md
 
 
 def run_tasks(
     tasks: Sequence[Task], display: ProgressDisplay | None = None, *, jobs: int | None = None, executor: str = "local"
 ) -> dict[str, str]:
-    """Execute tasks, `jobs` at a time, on this machine or a Ray cluster. Tasks that are done are skipped.
+    """Execute tasks, `jobs` at a time, on this machine or a Ray cluster. Finished tasks are skipped.
 
-    On a CPU each job is a process, by default one. On a GPU jobs take turns in this process, by default two: one has kernels
-    queued while the other works on the host.
+    On a CPU, each job is a process (default: one). On a GPU, jobs take turns in this process (default: two): while one works on
+    the host, the GPU executes the kernels that the other has queued.
 
     Returns:
-        The reason for each failure, by the name of the task.
+        The reason for each failure, keyed by task name.
     """
     display = display or ProgressDisplay()
     if jobs is not None and jobs < 1:
@@ -45,14 +45,14 @@ def run_tasks(
         return _run_in_turns(open_tasks, display, jobs or _JOBS_PER_GPU)
     if jobs in (None, 1):
         return _run_in_turns(open_tasks, display, 1)
-    # Timed runs come after the pool is done: processes that share the cores would distort their step times.
+    # Timed runs start after the pool has finished: processes that share the cores would distort the step times.
     timed = [task for task in open_tasks if task.timed]
     untimed = [task for task in open_tasks if not task.timed]
     return run_in_processes(untimed, display, jobs) | _run_in_turns(timed, display, 1)
 
 
 def _merge_tasks(tasks: Sequence[Task]) -> list[Task]:
-    """Merge tasks of the same run into one that takes all their measures."""
+    """Merge tasks for the same run into one task with all of their measures."""
     merged: dict[str, Task] = {}
     for task in tasks:
         earlier = merged.get(task.name)
@@ -63,15 +63,15 @@ def _merge_tasks(tasks: Sequence[Task]) -> list[Task]:
 
 
 def _run_in_turns(tasks: Sequence[Task], display: ProgressDisplay, jobs: int) -> dict[str, str]:
-    """Execute tasks in this process, `jobs` of them taking turns; return the reason for each failure, by name.
+    """Execute tasks in this process, `jobs` of them taking turns; return the reason for each failure, keyed by task name.
 
-    Three kinds of runs come last, one at a time: those whose speed is measured, those that another process is working on,
-    and those that ran out of memory beside another run.
+    Three kinds of runs come last, one at a time: runs whose speed is measured, runs that another process is working on,
+    and runs that ran out of memory while they shared the device.
     """
     failures: dict[str, str] = {}
     alone, shared = [task for task in tasks if task.timed], [task for task in tasks if not task.timed]
     with signals() as requests:
-        # The second group grows while the first one runs, so it must not be read earlier.
+        # The second group grows while the first group runs, so it must not be read earlier.
         for group, turns in ((shared, jobs), (alone, 1)):
             group_tasks = [replace(task, concurrent_runs=min(turns, len(group)) - 1) for task in group]
             # Only the last group waits for other processes: before that there is other work to do.
@@ -93,12 +93,12 @@ def _is_out_of_memory(failure: str) -> bool:
 
 
 def _take_turns(queue: list[Job], jobs: int) -> Iterator[tuple[Task, str]]:
-    """Yield each task and its result as it ends. A signal stops all running tasks, and no other one starts."""
+    """Yield each task with its result when the task ends. A signal stops all running tasks, and no further task starts."""
     waiting: list[Job] = list(queue)
     running: list[Job] = []
     stopped: Stopped | None = None
     try:
-        # After a signal the others still get their turn, in which each saves a checkpoint and stops.
+        # After a signal, the other tasks still get a turn, in which each saves a checkpoint and stops.
         while running or (waiting and stopped is None):
             while waiting and stopped is None and len(running) < jobs:
                 running.append(waiting.pop(0))
@@ -108,13 +108,13 @@ def _take_turns(queue: list[Job], jobs: int) -> Iterator[tuple[Task, str]]:
                     continue
                 except StopIteration as end:
                     running.remove((task, steps))
-                    gc.collect()  # reference cycles of a finished run keep GPU memory until then
+                    gc.collect()  # otherwise reference cycles of a finished run would keep GPU memory allocated
                     yield task, end.value
                 except Stopped as error:
                     running.remove((task, steps))
                     stopped = stopped or error
     finally:
         for _, steps in running:
-            steps.close()  # releases the locks of their directories
+            steps.close()  # releases the lock on the run's directory
     if stopped is not None:
         raise stopped

@@ -22,13 +22,13 @@ from contrapose.lab.training import Stopped, signals
 from contrapose.lab.training.stops import StopRequests
 
 SILENCE_LIMIT = 7200.0  # seconds without a step or an evaluation after which a run's process is killed
-POOLS = 3  # number of pools that a run may break before it counts as failed
+POOLS = 3  # a run counts as failed after it has broken this many pools
 
 
 def run_in_processes(tasks: Sequence[Task], display: ProgressDisplay, jobs: int) -> dict[str, str]:
-    """Execute tasks in a pool of `jobs` processes; return the reason for each failure, by name.
+    """Execute tasks in a pool of `jobs` processes; return the reason for each failure, keyed by task name.
 
-    A process that is killed breaks its pool, with all the runs in it. They resume in a new pool, at most twice.
+    A killed process breaks the pool and interrupts all runs in it. These runs resume in a new pool, at most twice.
     """
     failures: dict[str, str] = {}
     if not tasks:
@@ -49,7 +49,7 @@ def _run_in_pool(
     tasks: Sequence[Task], display: ProgressDisplay, jobs: int, *, failures: dict[str, str], requests: StopRequests
 ) -> set[str]:
     """Execute tasks in one pool and add to `failures`; return the names of runs that were lost with a killed process."""
-    # Each run has one thread per core, whatever else runs: threads that spin while they wait would take the others' cores.
+    # Each run uses one thread per core even if other runs share the cores, so threads must not spin while they wait.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     context, lost, last_heard = process_context(), set(), dict[str, float]()
     with _start_manager(context) as manager:
@@ -71,7 +71,7 @@ def _run_in_pool(
                     for future in ended:
                         name, error = running.pop(future), future.exception()
                         last_heard.pop(name, None)
-                        if name in failures:  # it was silent for too long, and that is already reported
+                        if name in failures:  # it was silent for too long, which has already been reported
                             continue
                         if isinstance(error, BrokenProcessPool):
                             lost.add(name)
@@ -85,11 +85,11 @@ def _run_in_pool(
                             f"no step and no evaluation for {SILENCE_LIMIT / 60:g} minutes; its process was stopped"
                         )
                         display.on_end(name, failures[name])
-                    # The pool does not tell which process has a run, so all are killed, and the other runs resume in another
+                    # The pool does not say which process executes a run, so all are killed; the other runs resume in a new
                     # pool.
                     if silent:
                         _send_signal(pool, signal.SIGKILL)
-            except BaseException:  # a signal: running tasks save and stop, the others do not start
+            except BaseException:  # a signal: running tasks save a checkpoint and stop, and queued tasks do not start
                 with _ignore_lost_manager():
                     stop.set()
                 _send_signal(pool, signal.SIGTERM)
@@ -112,19 +112,19 @@ def _send_signal(pool: ProcessPoolExecutor, number: int) -> None:
 
 
 def _ignore_lost_manager() -> suppress:
-    """Ignore a manager that has exited: a signal to the whole process group ends it too, and reaches the workers directly."""
+    """Ignore that the manager has exited: a signal to the process group ends the manager too, and reaches workers directly."""
     return suppress(OSError, EOFError)
 
 
 def _start_worker() -> None:
-    """Initialise a worker process: a signal stops its run, and it ends with the process that started it."""
+    """Initialise a worker process, so that a signal stops its run and the worker ends with its parent process."""
     receive_signals()
     exit_with_parent()
 
 
 def _run_and_report(task: Task, messages: Any, stop: Any) -> str:
-    """Execute a task and report its start, steps and evaluations, so that silence means that it hangs."""
-    # The executor hands a few queued tasks to its processes early, and those cannot be cancelled.
+    """Execute a task and report its start, steps and evaluations, so that a silent task is known to hang."""
+    # The executor sends a few queued tasks to its processes in advance, and these tasks cannot be cancelled.
     if stop.is_set():
         raise Stopped(f"{task.name} was not started")
     messages.put((task.name, None))
@@ -140,7 +140,7 @@ def _run_and_report(task: Task, messages: Any, stop: Any) -> str:
 
 
 def run_on_ray(tasks: Sequence[Task], display: ProgressDisplay) -> dict[str, str]:
-    """Execute each run as a Ray task; return the reason for each failure, by name.
+    """Execute each run as a Ray task; return the reason for each failure, keyed by task name.
 
     All nodes must see the directory of runs under the same path.
     """
@@ -154,7 +154,7 @@ def run_on_ray(tasks: Sequence[Task], display: ProgressDisplay) -> dict[str, str
         except ConnectionError as error:
             raise ValueError("executor: no Ray cluster found; start one with `ray start --head`") from error
     gpus = 1 if ray.cluster_resources().get("GPU", 0) else 0
-    # A run whose node is lost resumes from its checkpoint on another one, so a retry is cheap.
+    # If a node is lost, its run resumes from the checkpoint on another node, so a retry is cheap.
     remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=2)(_run_on_node)
     running = {remote.remote(task, str(Path.cwd())): task for task in tasks}
     failures: dict[str, str] = {}
@@ -166,7 +166,7 @@ def run_on_ray(tasks: Sequence[Task], display: ProgressDisplay) -> dict[str, str
                 failure = ray.get(reference)
             except ray.exceptions.RayError as error:
                 failure = f"its node or process was lost: {str(error).splitlines()[0]}"
-            # A node without the shared file system trains into a directory of its own, and its results are lost.
+            # A node without the shared file system writes to its local disk, and the results are lost.
             if not failure and not task.done():
                 failure = f"its node does not see {task.folder.resolve()}"
             display.on_end(task.name, failure)

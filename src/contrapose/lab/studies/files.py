@@ -1,6 +1,6 @@
-"""Files that the runs of a study need beside their training data, which the user gives with --data NAME=PATH.
+"""Files that a study's runs need in addition to their training data, and that the user gives with --data NAME=PATH.
 
-The settings of a `StudyData` hold names in place of paths, until a plan fills in what the user gave:
+The settings of a `StudyData` contain names, which a plan replaces by the user's paths:
 
 eval_data   NAME            images to evaluate on during training
 encoder      hf:NAME         folder of the encoder to start from, or the name of another encoder, such as minilm
@@ -23,12 +23,12 @@ _FOLDER, _SCORED = "hf:", "sts:"
 
 
 def data_name(path: str) -> str:
-    """Return the name under which the report shows a user's data."""
+    """Return the name of the user's data in the report."""
     return Path(path).name.split(".")[0]
 
 
 def needed_files(changes: Settings) -> dict[str, str]:
-    """Return the files that the settings name, each with its description for a data set {}.
+    """Return the files that the settings refer to, with descriptions in which {} stands for the data set.
 
     >>> needed_files({"encoder": "hf:bert", "extra_metrics": ("sts:pairs@1", "entropy:2@1")})
     {'bert': 'the encoder that is trained on {}', 'pairs': 'the file of pairs that choose the best step on {}'}
@@ -41,7 +41,7 @@ def needed_files(changes: Settings) -> dict[str, str]:
 
 
 def with_paths(changes: Settings, paths: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings with the user's paths in place of the names of files."""
+    """Return the settings with file names replaced by the user's paths."""
     filled = dict(changes)
     if "eval_data" in filled:
         filled["eval_data"] = paths.get(filled["eval_data"], filled["eval_data"])
@@ -56,7 +56,7 @@ def with_paths(changes: Settings, paths: Mapping[str, str]) -> dict[str, Any]:
 
 
 def without_missing_files(changes: Settings, paths: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings without those whose files are not given."""
+    """Return the settings without those whose files the user did not give."""
     missing = needed_files(changes).keys() - paths.keys()
     kept = dict(changes)
     if str(kept.get("encoder", "")).removeprefix(_FOLDER) in missing:
@@ -68,7 +68,7 @@ def without_missing_files(changes: Settings, paths: Mapping[str, str]) -> dict[s
 
 
 def _is_encoder(path: str) -> bool:
-    """Return whether a path is an encoder's name, whether or not a folder exists: a report needs the names of runs alone."""
+    """Return whether a path is an encoder's name. No folder needs to exist, since a report needs only the names of runs."""
     try:
         modality("text").check_encoder(path)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Losses side by side in accuracy, uniformity and tolerance: the plan of `compare`, and the page of `compare` and `demo`."""
+"""Compare losses by accuracy, uniformity and tolerance: the plan of `compare`, and the page of `compare` and `demo`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from contrapose.lab.training.method_settings import describe_settings, settings_
 
 @dataclass(frozen=True)
 class Description:
-    """The description of data and settings on a page: a few sentences, and a contact sheet."""
+    """The description of data and settings on the page: a few sentences, and a contact sheet."""
 
     data: str
     settings: str
     sheet: bytes = b""
-    frameworks: tuple[str, ...] = ()  # framework and head of each loss, if losses differ in them
+    frameworks: tuple[str, ...] = ()  # framework and head of each loss, if they differ between losses
 
 
 def describe(run: Run, split: Split, score: Score = KNN) -> Description:
@@ -49,7 +49,7 @@ def count_epochs(epochs: int) -> str:
 
 
 def rows_of(rows: Iterable[Row], score: Score = KNN) -> tuple[Row, ...]:
-    """Return the rows with the evaluations that a comparison needs: the answer on each test sample, and references once."""
+    """Return the rows with the evaluations that a comparison needs: hits per test sample and, in the first row, references."""
     return tuple(
         replace(row, measures=(*row.measures, *(score.measures if number == 0 else score.measures[:1])))
         for number, row in enumerate(rows)
@@ -57,7 +57,7 @@ def rows_of(rows: Iterable[Row], score: Score = KNN) -> tuple[Row, ...]:
 
 
 def describe_frameworks(base: Run, rows: Iterable[Row]) -> tuple[str, ...]:
-    """Return which framework and head each loss is trained with, a line for all that have the same."""
+    """Return the framework and head of each loss, one line for all losses that have the same."""
     groups: dict[str, list[str]] = {}
     for row in rows:
         changes = {name: value for name, value in row.changes.items() if name != "loss"}
@@ -67,10 +67,10 @@ def describe_frameworks(base: Run, rows: Iterable[Row]) -> tuple[str, ...]:
 
 
 def comparison(base: Run, losses: Sequence[str], split: Split, *, given: Collection[str] = ()) -> Plan:
-    """Return the plan that compares losses on a user's data; `base` has all other settings.
+    """Return the plan that compares losses on the user's data; `base` has all other settings.
 
-    Raises ValueError if the data has nothing to compare them by.
-    Each loss has the framework and the head that suit it, apart from the settings whose names are `given`.
+    Raises ValueError if the data allows no score to compare the losses by.
+    Each loss gets the framework and head that it needs, except for settings that the user set, whose names are in `given`.
     """
     score = choose_score(base, split)
     study_data = StudyData(name=Path(base.data).name or base.data, data=base.data)
@@ -97,7 +97,7 @@ def comparison(base: Run, losses: Sequence[str], split: Split, *, given: Collect
 
 
 def show_comparison(study: Study, results: Results, description: Description) -> list[Block]:
-    """Return what was compared and learned, the table, the plane of uniformity and tolerance, and further charts."""
+    """Return the description and the findings, the table, the plane of uniformity and tolerance, and further charts."""
     line = [row for row in study.rows if row.series == "NT-Xent"]
     others = [row for row in study.rows if row.series != "NT-Xent"]
     seeds = "One seed" if results.seeds == 1 else f"{results.seeds} seeds"
@@ -132,7 +132,7 @@ def _plane(results: Results, line: Sequence[Row], others: Sequence[Row]) -> Char
 
 
 def _uniformity_tolerance(results: Results, rows: Sequence[Row], name: str) -> Series:
-    """Return rows as points of the plane; those of a line are labelled with their temperature."""
+    """Return rows as points in the plane; points on a line are labelled with their temperature."""
     names = [row.name for row in rows if results.cell(row.name, "-U").values and results.cell(row.name, "T").values]
     return Series(
         name=name,
@@ -144,7 +144,7 @@ def _uniformity_tolerance(results: Results, rows: Sequence[Row], name: str) -> S
 
 
 def _accuracy_chart(results: Results, line: Sequence[Row], others: Sequence[Row]) -> Chart:
-    """Return NT-Xent's accuracy over temperature, and the other losses as horizontal lines."""
+    """Return a chart of NT-Xent's accuracy over temperature, with the other losses as horizontal lines."""
     cells = [(float(row.x), results.cell(row.name, "kNN")) for row in line if isinstance(row.x, float)]
     measured = [(x, cell) for x, cell in cells if cell.values]
     series = [
@@ -180,12 +180,12 @@ def _maps(study: Study, results: Results) -> Iterable[Chart]:
 
 
 def references(study: Study, results: Results) -> dict[str, Cell]:
-    """Return scores without training, by name; empty if they were not measured."""
+    """Return the scores without training, keyed by name; empty if they were not measured."""
     evaluations = results.evaluations.get((study.rows[0].name, results.sets[0]), ()) if results.sets else ()
     measured = [evaluation["references"] for evaluation in evaluations if "references" in evaluation]
     if not measured:
         return {}
-    # Neither pixels nor the weights of a file depend on the seed; those of an untrained encoder do.
+    # An untrained encoder depends on the seed; pixels, and weights from a file, do not.
     return {
         name: Cell(tuple(m[key] for m in (measured if key == "untrained" else measured[:1])))
         for key, name in score_of(study).references.items()
@@ -210,7 +210,7 @@ def _table_with_references(study: Study, results: Results) -> Block:
 
 
 def learned(study: Study, results: Results) -> tuple[str, ...]:
-    """Return a summary in words: which losses are ahead, what training gains, and which runs collapsed."""
+    """Return sentences that say which losses are ahead, what training gains, and which runs collapsed."""
     collapsed = " ".join(collapse_sentences(study, results))
     has_temperatures = any(row.series == "NT-Xent" for row in study.rows)
     compare = compare_with_best_temperature if has_temperatures else compare_accuracies
@@ -222,7 +222,7 @@ def learned(study: Study, results: Results) -> tuple[str, ...]:
 
 
 def compare_accuracies(study: Study, results: Results) -> str:
-    """Return which losses are ahead of which in the score by more than chance."""
+    """Say which losses score higher than others by more than chance."""
     score = score_of(study)
     cells = {row.name: results.cell(row.name, score.name) for row in study.rows}
     measured = sorted((name for name in cells if cells[name].values), key=lambda name: -cells[name].mean)
@@ -254,14 +254,14 @@ def compare_accuracies(study: Study, results: Results) -> str:
 
 
 def compare_with_best_temperature(study: Study, results: Results) -> str:
-    """Return which losses are above or below NT-Xent at its best temperature by more than chance."""
+    """Say which losses are above or below NT-Xent at its best temperature by more than chance."""
     score = score_of(study)
     cells = {row.name: results.cell(row.name, score.name) for row in study.rows}
     line = [row.name for row in study.rows if row.series == "NT-Xent" and cells[row.name].values]
     hits = _hits(results, [name for name in cells if cells[name].values], score)
     best = max(line, key=lambda name: cells[name].mean, default="")
     if best not in hits or len(hits) < 2:
-        return compare_accuracies(study, results)  # says what is missing
+        return compare_accuracies(study, results)  # this sentence says what is missing
     found = differences(hits, reference=best)
     above = [d for d in found if d.clear and d.second == best]
     below = [d for d in found if d.clear and d.first == best]
@@ -290,7 +290,7 @@ def _with_points(names: Sequence[str], found: Sequence[Difference], sign: str) -
 
 
 def _hits(results: Results, rows: Sequence[str], score: Score) -> dict[str, Tensor]:
-    """Return whether each test sample was a hit, bool (seeds, samples), for losses with at least two seeds."""
+    """Return whether each test sample was a hit, as bool (seeds, samples), for losses with at least two seeds."""
     assert score.hits is not None
     key = score.hits.key
     digits = {
@@ -311,7 +311,7 @@ def _hits(results: Results, rows: Sequence[str], score: Score) -> dict[str, Tens
 
 
 def _compare_with_references(study: Study, results: Results) -> tuple[str, ...]:
-    """Return what training gains: scores without it, and the range of the losses."""
+    """Say what training gains: the scores without training, and the range of the losses' scores."""
     without, score = references(study, results), score_of(study)
     scores = [cell.mean for row in study.rows if (cell := results.cell(row.name, score.name)).values]
     if not without or not scores:

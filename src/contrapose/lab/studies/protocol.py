@@ -14,7 +14,7 @@ from contrapose.lab.studies.study import PAPERS, Plan, Quantity, Row, Study, Stu
 
 
 def describe_quantities(plan: Plan) -> list[str]:
-    """Return what each quantity of a study measures at a scale, "NAME: words", with the names of equal ones together."""
+    """Describe what each of a study's quantities measures at a scale, "NAME: words"; equal descriptions share a line."""
     names: dict[str, list[str]] = {}
     row, study_data, run = next(plan.cells(1), (None, None, None))
     if row is not None and study_data is not None and run is not None:
@@ -25,7 +25,7 @@ def describe_quantities(plan: Plan) -> list[str]:
 
 
 def _named(name: str, words: str) -> str:
-    """Return "NAME: words", without the name if the words begin with it."""
+    """Return "NAME: words", or only the words if they begin with the name."""
     return words if words.startswith(name) else f"{name}: {words}"
 
 
@@ -47,8 +47,8 @@ def describe_study(study: Study) -> tuple[str, str, str]:
 
 
 def _quantity_words(quantity: Quantity, plan: Plan) -> Words:
-    """Return what is measured, in words; by data set or for all rows, if these differ."""
-    names: dict[tuple[Words, ...], list[str]] = {}  # of data sets
+    """Describe what is measured, separately for data sets or rows that differ."""
+    names: dict[tuple[Words, ...], list[str]] = {}  # names of data sets
     for study_data in plan.sets:
         words = tuple(dict.fromkeys(_cell_words(quantity, study_data, row, plan) for row in plan.study.rows))
         names.setdefault(words, []).append(study_data.name)
@@ -65,7 +65,7 @@ def _cell_words(quantity: Quantity, study_data: StudyData, row: Row, plan: Plan)
 
 
 def _describe_extras(extras: Sequence[Words], measured: Sequence[Words]) -> list[str]:
-    """Return what is measured in addition; shortened if it is a measured quantity in the last epoch, or before training."""
+    """Describe additional quantities; shortened if one is the last epoch's, or the untrained encoder's, value of another."""
     words, others = [known.text for known in measured], []
     shortened: dict[str, None] = {}
     for extra in extras:
@@ -80,13 +80,13 @@ def _describe_extras(extras: Sequence[Words], measured: Sequence[Words]) -> list
 
 
 def _difference(study: Study) -> str:
-    """Return the differences in words; "same" if there are none."""
+    """Return the differences from the paper in words; "same" if there are none."""
     other = any(quantity.paper for quantity in study.quantities)
     return " ".join(study.differences) or ("the quantity itself" if other else "same")
 
 
 def _join(descriptions: Iterable[Words]) -> str:
-    """Return descriptions as one text; those of the same outputs and images are joined to "A and B of …"."""
+    """Return descriptions as one text; descriptions with the same outputs and images are merged into "A and B of …"."""
     names: dict[tuple[str, str], dict[str, None]] = {}
     for what, of in descriptions:
         names.setdefault((of, "" if of else what), {})[what] = None

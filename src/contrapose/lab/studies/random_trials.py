@@ -14,19 +14,19 @@ from torch.nn.functional import normalize
 from contrapose.lab.studies.claims import Claim, computed_claim
 from contrapose.lab.studies.results import Results
 
-NO_PROOF = "Random embeddings are tried, which can refute a theorem but not prove it."  # a note in each study
-ROUNDING = 1e-11  # rounding error of sums of a few hundred float64 numbers, at temperatures down to 0.05
+NO_PROOF = "Trials with random embeddings can refute a theorem but not prove it."  # a note in each study
+ROUNDING = 1e-11  # bound on the rounding error when a few hundred float64 numbers are summed at τ ≥ 0.05
 
 
 def seeded(seed: int) -> torch.Generator:
-    """Return a generator whose draws depend on the seed alone."""
+    """Return a random generator that depends only on the seed."""
     return torch.Generator().manual_seed(seed)
 
 
 def draw_unit_vectors(generator: torch.Generator, *shape: int, concentration: float = 0.0) -> Tensor:
-    """Return random unit vectors: uniform on the sphere, or gathered around the first axis by `concentration`."""
+    """Return random unit vectors: uniform on the sphere, or concentrated around the first axis by `concentration`."""
     x = torch.randn(*shape, generator=generator, dtype=torch.float64)
-    # The noise has length √d: at a concentration of 1 the mean direction is as long.
+    # The noise has length √d, and so has the mean direction at a concentration of 1.
     x[..., 0] += concentration * shape[-1] ** 0.5
     return normalize(x, dim=-1)
 

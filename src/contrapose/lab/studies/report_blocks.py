@@ -13,7 +13,7 @@ from contrapose.lab.studies.study import Quantity, Row, Show, Study
 
 
 def number(results: Results, row: Row, quantity: Quantity, data_set: str) -> Number:
-    """Return a cell beside its printed number, or the reason why there is none."""
+    """Return a cell's value and the paper's number as text, or the reason why there is no value."""
     cell = results.cell(row.name, quantity.name, data_set)
     digits = {"%": 2, "s": 4}.get(quantity.unit, 3)
     printed = row.printed.get(column(quantity.name, data_set))
@@ -33,7 +33,7 @@ def number(results: Results, row: Row, quantity: Quantity, data_set: str) -> Num
 
 
 def table(study: Study, results: Results) -> list[Block]:
-    """Return a table of rows against quantities on data sets, each number beside the paper's."""
+    """Return a table with a line per row and a column per quantity and data set; each cell also has the paper's number."""
     columns = [
         (quantity, data_set) for data_set in results.sets for quantity in study.quantities if quantity.measure.is_number
     ]
@@ -48,9 +48,9 @@ def table(study: Study, results: Results) -> list[Block]:
 
 
 def curves(axis: str, charts: Mapping[str, str], *, log_x: bool = False) -> Show:
-    """Return a function that draws one chart per entry of `charts`, {label of the y axis: quantity}, and the table.
+    """Return a function that builds one chart per entry of `charts`, {y-axis label: quantity}, and the table.
 
-    The x coordinates are those of the rows.
+    The x coordinates are the rows' `x`.
     """
 
     def show(study: Study, results: Results) -> list[Block]:
@@ -68,7 +68,7 @@ def curves(axis: str, charts: Mapping[str, str], *, log_x: bool = False) -> Show
 
 
 def _over_x(results: Results, rows: Sequence[Row], *, quantity: str, data_set: str, kind: str) -> list[Series]:
-    """Return our curve and the paper's, each only if it has points."""
+    """Return our curve and the paper's curve, without curves that have no points."""
     name = ", ".join(part for part in (kind, data_set) if part)
     measured, printed = [], []
     for row in rows:
@@ -88,7 +88,7 @@ def _over_x(results: Results, rows: Sequence[Row], *, quantity: str, data_set: s
 
 
 def over_epochs(measure: Measure, label: str, *, limit: float | None = None, limit_name: str = "limit") -> Show:
-    """Return a function that draws a measure of the records against epochs, one curve per row, and the table."""
+    """Return a function that builds a chart of a recorded measure over epochs, one curve per row, and the table."""
 
     def show(study: Study, results: Results) -> list[Block]:
         series = []
@@ -107,7 +107,7 @@ def over_epochs(measure: Measure, label: str, *, limit: float | None = None, lim
 
 
 def grid(x: str, y: str, quantity: str = "") -> Show:
-    """Return a function that draws a quantity over two axes, one heat map per series and data set, and the table."""
+    """Return a function that builds heat maps of a quantity over two axes, one per series and data set, and the table."""
 
     def show(study: Study, results: Results) -> list[Block]:
         blocks: list[Block] = []

@@ -13,7 +13,7 @@ from contrapose.lab.studies.measures import Measure
 
 @dataclass(frozen=True)
 class Cell:
-    """The values of one quantity, one per seed, and the names of their runs."""
+    """The values of one quantity, one per seed, and the names of the runs."""
 
     values: tuple[float, ...] = ()
     runs: tuple[str, ...] = ()
@@ -22,7 +22,7 @@ class Cell:
     errors: tuple[float, ...] = ()  # standard error of each value, if it is a mean over sampled anchors
 
     def negated(self) -> Cell:
-        """Return the cell of the negative quantity."""
+        """Return the cell with all values negated."""
         return replace(self, values=tuple(-value for value in self.values))
 
     @property
@@ -42,13 +42,13 @@ class Cell:
 
 
 def column(quantity: str, data_set: str) -> str:
-    """Return the heading of a quantity on a data set, which is also the key of a printed number."""
+    """Return the column heading of a quantity on a data set; the paper's number is stored under the same text."""
     return f"{quantity} {data_set}".strip()
 
 
 @dataclass(frozen=True)
 class Results:
-    """Results of a study: cells by (row, quantity, data set), and the records behind them by (row, data set)."""
+    """A study's results: cells keyed by (row, quantity, data set), and records keyed by (row, data set)."""
 
     scale: str = "smoke"
     seeds: int = 1
@@ -61,17 +61,17 @@ class Results:
     evaluations: Mapping[tuple[str, str], tuple[dict[str, Any], ...]] = field(default_factory=dict)
 
     def cell(self, row: str, quantity: str, data_set: str | None = None) -> Cell:
-        """Return a cell, by default of the first data set; an empty one if nothing has run."""
+        """Return a cell, by default for the first data set; the cell is empty if nothing has run."""
         if data_set is None:
             data_set = self.sets[0] if self.sets else ""
         return self.cells.get((row, quantity, data_set), Cell())
 
     def complete(self, rows: Iterable[str], quantity: str, data_set: str) -> bool:
-        """Return whether every one of these rows that can run has a value."""
+        """Return whether all of these rows that can run have a value."""
         return all(self.cell(row, quantity, data_set).values for row in rows if row in self.rows)
 
     def curve(self, row: str, measure: Measure, data_set: str) -> list[tuple[float, float]]:
-        """Return (epoch, mean over seeds) of a measure in the records."""
+        """Return (epoch, mean over seeds) for a measure in the records."""
         by_epoch: dict[int, list[float]] = {}
         for records in self.records.get((row, data_set), ()):
             for record in records:

@@ -1,4 +1,4 @@
-"""Read the files of one run. Nothing here trains, or knows what a measure is."""
+"""Read the files of one run. This module neither trains nor depends on measures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FILES = ("run.json", "environment.json", "evaluations.json", "failure.json")
 
 
 class Reading(NamedTuple):
-    """A number of a run, if it has one, and what it is of if an older version measured it in another form."""
+    """A run's value, if it has one, and a description of what was measured instead if an older version wrote it."""
 
     value: float | None = None
     older_form: str = ""
@@ -21,7 +21,7 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """The directory of one run: its settings, records, evaluations and failure, as far as they exist."""
+    """The directory of one run: its settings, records, evaluations and failure, if they exist."""
 
     folder: Path
 
@@ -30,11 +30,11 @@ class RunDirectory:
         return read_records(self.folder)
 
     def evaluations(self) -> dict[str, Any]:
-        """Return what was evaluated after training, by key; empty if nothing was, so that it is evaluated again."""
+        """Return the evaluations made after training, keyed by measure; empty if missing or unreadable, so they are repeated."""
         return self._read("evaluations.json")
 
     def damaged_files(self) -> list[str]:
-        """Return a message for each file that cannot be read, which the other methods take for missing."""
+        """Return a message for each unreadable file; the other methods treat such files as missing."""
         messages = []
         for name in _FILES:
             try:
@@ -44,7 +44,7 @@ class RunDirectory:
         return messages
 
     def failure(self) -> str:
-        """Return why the run failed; empty if it did not."""
+        """Return why the run failed; empty if it did not fail."""
         unreadable = "failure.json cannot be read" if (self.folder / "failure.json").exists() else ""
         return str(self._read("failure.json").get("why", unreadable))
 
@@ -59,21 +59,21 @@ class RunDirectory:
     def trained(self, epochs: int) -> bool:
         """Return whether the last epoch is recorded and, if checkpoints are kept, saved.
 
-        A run that was extended to more epochs is another one: its last record is not that of these epochs.
+        A run that was extended to more epochs counts as a different run, since its last record is for a later epoch.
         """
         records, checkpoints = self.records(), self.folder / "checkpoints"
         if not records or records[-1]["epoch"] != epochs:
             return False
         steps = [path.name.removeprefix("step-") for path in checkpoints.glob("step-*") if path.is_dir()]
-        # Killed between the last record and the last checkpoint, the weights on disk are those of an earlier epoch.
+        # If the run was killed between its last record and its last checkpoint, the weights on disk are from an earlier epoch.
         return not checkpoints.is_dir() or records[-1]["step"] in [int(step) for step in steps if step.isdigit()]
 
     def value(self, key: str) -> float | None:
-        """Return a number of the evaluations or of the last record; None if there is none yet."""
+        """Return a number from the evaluations or the last record; None if neither has it yet."""
         return self.first_value({key: ""}).value
 
     def first_value(self, keys: Mapping[str, str]) -> Reading:
-        """Return the entry of the first of these keys, {key: older form}, that the evaluations or the last record have."""
+        """Return the value of the first of these keys, {key: older form}, found in the evaluations or the last record."""
         entries = {**(self.records() or [{}])[-1], **self.evaluations()}
         value, form = next(((entries[key], form) for key, form in keys.items() if key in entries), (None, ""))
         if isinstance(value, bool) or not isinstance(value, int | float):  # a bool is an int in Python
@@ -81,14 +81,14 @@ class RunDirectory:
         return Reading(float(value), form)
 
     def sampled_images(self) -> str:
-        """Return the images on which the records measure, in words."""
+        """Describe the images on which the recorded metrics are measured."""
         settings = self.settings()
         kind = "training" if settings.get("metrics_on") == "train" else "test"
         count = settings.get("metrics", 0)
         return f"a sample of {count:,} {kind} images" if isinstance(count, int) else f"a sample of {kind} images"
 
     def _read(self, name: str) -> dict[str, Any]:
-        """Return the content of a JSON file; empty if it does not exist or is damaged (see `damaged_files`)."""
+        """Return the content of a JSON file; empty if the file does not exist or is damaged (see `damaged_files`)."""
         try:
             return read_object(self.folder / name)
         except ValueError:

@@ -1,4 +1,4 @@
-"""Describe how a scale of a study differs from the paper, by comparing the runs of both."""
+"""Describe how a study's scale differs from the paper, by comparing its runs with those of the paper scale."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contrapose.lab.studies.measures import RecordedMetric
 from contrapose.lab.studies.study import Plan, Study, StudyData
 from contrapose.lab.training import Run
 
-# Settings whose values are shown, in this order. The others are only named, to keep the line short.
+# Settings whose values are shown, in this order. Other settings are listed without values, to keep the line short.
 _SHOWN = ("epochs", "encoder", "batch", "view_count", "imbalance", "limit", "precision", "metrics")
 _WORDS = {
     "view_count": "views of an image",
@@ -33,14 +33,14 @@ _WORDS = {
     "extra_metrics": "recorded measures",
     "constant_predictor_lr": "learning rate of the predictor",
 }
-# Settings that follow from the data or from the epochs, and how often a run is evaluated.
+# Settings that are not reported: they follow from the data or the epochs, or set how often a run is evaluated.
 _IGNORED = ("data", "classes", "eval_data", "stream", "milestones", "seed", "knn_every")
-_MOST_VALUES = 2  # more values of one setting than this are shown as a range
-Change = tuple[Any, Any]  # a setting's value in the paper, and at the scale
+_MOST_VALUES = 2  # if a setting has more values than this, they are shown as a range
+Change = tuple[Any, Any]  # a setting's value at the paper scale, and at this scale
 
 
 def describe_changes(plan: Plan) -> str:
-    """Return the data sets of a plan, and what it changes against the paper, such as "on CIFAR-10; epochs 200 → 50"."""
+    """Return a plan's data sets and its changes to the paper's settings, such as "on CIFAR-10; epochs 200 → 50"."""
     paper = plan.study.plan("paper")
     changes = _changes(plan, paper) if plan != paper else {}
     if not _uses_sample(plan.study):
@@ -53,20 +53,20 @@ def describe_changes(plan: Plan) -> str:
 
 
 def _uses_sample(study: Study) -> bool:
-    """Return whether a quantity is a metric of the records, which measure a sample of the images."""
+    """Return whether a quantity is a recorded metric, which is measured on a sample of the images."""
     return any(isinstance(quantity.measure, RecordedMetric) for quantity in study.quantities)
 
 
 def _describe_data_sets(ours: Plan, paper: Plan) -> str:
     kept = [study_data.name for study_data in ours.sets]
     missing = [study_data.name for study_data in paper.sets if study_data.name not in kept]
-    # Some names have commas: CIFAR-10, exponential.
+    # Separated by slashes, since some names contain commas, such as "CIFAR-10, exponential".
     without = f", without {' / '.join(missing)}" if 0 < len(missing) < len(paper.sets) else ""
     return f"on {' / '.join(kept)}{without}"
 
 
 def _changes(ours: Plan, paper: Plan) -> dict[str, list[Change | None]]:
-    """Return each setting that differs, with its change in every pair of runs; None where a pair has the same value."""
+    """Return the changes of each setting that differs, one per pair of runs; None if a pair has equal values."""
     pairs = [
         (paper.run(row, paper_data), run)
         for row, study_data, run in ours.cells(1)
@@ -77,12 +77,12 @@ def _changes(ours: Plan, paper: Plan) -> dict[str, list[Change | None]]:
 
 
 def _counterparts(paper: Plan, study_data: StudyData) -> Sequence[StudyData]:
-    """Return the paper's data set of that name; all data sets for one that replaces them, such as the digits."""
+    """Return the paper's data set with that name; all of its data sets if this one replaces them, such as the digits."""
     return [known for known in paper.sets if known.name == study_data.name] or paper.sets
 
 
 def _change(name: str, paper: Run, ours: Run) -> Change | None:
-    """Return a setting of two runs if it differs and their framework uses it."""
+    """Return the values of a setting in two runs if they differ and the runs' framework uses the setting."""
     before, after = getattr(paper, name), getattr(ours, name)
     row = FRAMEWORKS[ours.framework]
     is_used = name not in FRAMEWORK_DEFAULTS or (row.uses(name) and name not in row.unused(row.settings_of(ours)))

@@ -1,4 +1,4 @@
-"""What `compare` compares losses by: kNN accuracy of labelled images, recall of pairs of texts, or similarity of sentences."""
+"""The scores by which `compare` compares losses: kNN accuracy for labelled images, recall for pairs of texts, or STS."""
 
 from __future__ import annotations
 
@@ -34,15 +34,17 @@ class Score:
 
     quantities: tuple[Quantity, ...]  # columns of the table; the first one is the score
     title: str
-    words: str  # the score in a sentence
-    short: str  # the score in later sentences, such as "accuracy"
+    words: str  # the score's name in a sentence
+    short: str  # the score's short name in later sentences, such as "accuracy"
     headings: tuple[str, ...]  # of the columns
     training_samples: str
     test_samples: str
     definitions: tuple[str, ...]
-    hits: Evaluation | None = None  # a digit for each test sample: 1 for a hit; without it, differences are not tested
-    references: Mapping[str, str] = field(default_factory=dict)  # rows without training, by name in the evaluation
-    baseline: str = ""  # the first reference in a sentence
+    hits: Evaluation | None = None  # a digit per test sample, 1 for a hit; if None, differences are not tested
+    references: Mapping[str, str] = field(
+        default_factory=dict
+    )  # names of rows without training, keyed by name in the evaluation
+    baseline: str = ""  # the first reference's name in a sentence
 
     @property
     def name(self) -> str:
@@ -51,7 +53,7 @@ class Score:
 
     @property
     def measures(self) -> tuple[Evaluation, ...]:
-        """Evaluations of the first run of a comparison; those of the others are without the references."""
+        """Evaluations for the first run of a comparison; the other runs are evaluated without the references."""
         return (self.hits, References()) if self.hits else ()
 
 
@@ -100,7 +102,7 @@ RECALL = Score(
 
 
 def sts_score(task: str) -> Score:
-    """Return the correlation with the human scores of a task, as a run records it."""
+    """Return the score for sentences: a task's correlation with human scores, as a run records it."""
     return Score(
         quantities=(Quantity(name=task, measure=RecordEntry(task), unit=""), _UNIFORMITY),
         title="Semantic similarity and uniformity",
@@ -117,7 +119,7 @@ def sts_score(task: str) -> Score:
 
 
 def choose_score(run: Run, split: Split) -> Score:
-    """Return the score that the data allows; raise a ValueError that says what is missing."""
+    """Return the score that the data allows; raise a ValueError that says what is missing if it allows none."""
     if split.retrieval is not None:
         return RECALL
     if split.probe is not None and split.test is not None:

@@ -1,6 +1,6 @@
-"""Train and evaluate one run of a study exactly once, even if studies share it or processes are killed or race.
+"""Train and evaluate a study's run exactly once, even if studies share the run, or processes are killed or race.
 
-The files in the run's directory say what is done: records up to the last epoch, evaluations.json, or failure.json.
+The files in the run's directory show what has been done: records up to the last epoch, evaluations.json, or failure.json.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ StepCallback = Callable[[str, Progress], None]  # called with the name of the ru
 
 @dataclass(frozen=True)
 class Task:
-    """A run, the measures to take of it, and the directory that holds all runs."""
+    """A run, the measures to compute for it, and the directory that contains all runs."""
 
     run: Run
     measures: tuple[Measure, ...]
     root: Path
     data_root: Path | None = None
     concurrent_runs: int = 0  # other runs that share the device
-    downstream: Mapping[str, str] = field(default_factory=dict)  # paths of the downstream data of measures, by name
+    downstream: Mapping[str, str] = field(default_factory=dict)  # paths of the measures' downstream data, keyed by name
 
     @property
     def name(self) -> str:
@@ -46,11 +46,11 @@ class Task:
 
     @property
     def timed(self) -> bool:
-        """Return whether its speed is measured, so that it must not share its device with another run."""
+        """Return whether the run's speed is measured, so that it must have its device to itself."""
         return StepSeconds() in self.measures
 
     def done(self) -> bool:
-        """Return whether the run is trained and everything is measured."""
+        """Return whether the run has finished training and all measures are computed."""
         return RunDirectory(self.folder).trained(self.run.epochs) and not self.open_measures()
 
     def open_measures(self) -> list[Evaluation]:
@@ -63,7 +63,7 @@ class Task:
 
 
 def run_task(task: Task, on_step: StepCallback | None = None, *, wait: bool = True) -> str:
-    """Train and evaluate whatever is not done yet.
+    """Train and evaluate the run, except for what has already been done.
 
     Returns:
         "" on success, the reason for a failure, or BUSY if another process works on the run and `wait` is False.
@@ -75,7 +75,7 @@ def run_task(task: Task, on_step: StepCallback | None = None, *, wait: bool = Tr
 def task_steps(
     task: Task, on_step: StepCallback | None, requests: StopRequests, *, wait: bool
 ) -> Generator[None, None, str]:
-    """Do the work of `run_task` in parts, as `Trainer.training` does, so that several tasks can take turns."""
+    """Do the work of `run_task` step by step, as a generator like `Trainer.training`, so that several tasks can take turns."""
     with lock_directory(task.folder, requests, wait=wait) as acquired:
         if not acquired:
             return BUSY
@@ -86,11 +86,11 @@ def task_steps(
         try:
             with worker_failures():
                 yield from _train_and_evaluate(task, on_step, requests)
-        except WriteFailed:  # a full disk affects the other runs too, and failure.json
+        except WriteFailed:  # a full disk also affects the other runs, and failure.json could not be written
             raise
         except Exception as error:  # one run that fails must not stop the others; the report shows the reason
             task.folder.mkdir(parents=True, exist_ok=True)
-            # A ValueError is a message for the user; for anything else the type is part of the explanation.
+            # The message of a ValueError is written for users; for other errors, the type is part of the explanation.
             reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
             write_json_atomically(failure, {"why": reason})
             return reason
@@ -111,13 +111,15 @@ def _train_and_evaluate(
             data_root=task.data_root,
             concurrent_runs=task.concurrent_runs,
         )
-        # Records alone are not enough: the last checkpoint may be missing or damaged, and evaluations need its weights.
+        # Complete records are not enough: evaluations need the last checkpoint, which may be missing or damaged.
         trained = RunDirectory(task.folder).trained(task.run.epochs) and trainer.load_latest() and trainer.complete
     if not trained:
         yield from trainer.training(requests)
     for measure in task.open_measures():
         directory = RunDirectory(task.folder)
-        if not measure.is_taken(directory, task.downstream):  # an earlier iteration may have computed it as well
+        if not measure.is_taken(
+            directory, task.downstream
+        ):  # an earlier evaluation may also have computed this measure
             with requests.immediate(), fixed_threads(trainer.threads):
                 values = measure.take(Context(trainer.model, trainer.split, task.downstream, task.data_root))
             evaluations = directory.evaluations()
@@ -127,7 +129,7 @@ def _train_and_evaluate(
 
 @dataclass
 class ProgressDisplay:
-    """Callbacks of a progress display: for every step, and for every run that ends or is skipped."""
+    """Callbacks of a progress display, for every step and for every run that ends or is skipped."""
 
     on_step: StepCallback = lambda name, progress: None
     on_end: Callable[[str, str], None] = lambda name, failure: None  # `failure` is empty on success

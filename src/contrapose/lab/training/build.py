@@ -20,11 +20,11 @@ from contrapose.losses.parse import parse
 
 
 def prepare(run: Run, root: Path | None = None, *, folder: Path | None = None) -> Split:
-    """Load the run's data, cut to its limit and thinned out.
+    """Load the run's data, with the run's sample limit and class imbalance applied.
 
     run      description of the run
-    root     directory of downloads; default: data
-    folder   directory of the run, if it is trained: texts get the tokens of its vocabulary
+    root     directory for downloads; default: data
+    folder   directory of the run if it is already trained, whose tokenizer is then used for texts
     """
     return run.kind.load(run, root, run.view_maker(folder), encoder=run.encoder)
 
@@ -39,18 +39,18 @@ def prepare_other(
     stream: bool = False,
     columns: tuple[str, ...] = (),
 ) -> Split:
-    """Load all of another data set, for the networks of a run.
+    """Load all samples of another data set, prepared for a run's networks.
 
     run        description of the run
     data       name of a data set, folder of images, .npz file or file of texts
-    root       directory of downloads; default: data
-    folder     directory of the run, if it is trained
-    hold_out   share of each class to hold out of a folder without test images; default: that of the run
-    stream     leave the images on disk if each is a file
-    columns    of a file of texts; default: those with usual names, or all
+    root       directory for downloads; default: data
+    folder     directory of the run, if the run is trained
+    hold_out   fraction of each class to hold out if a folder has no test images; default: the run's setting
+    stream     whether to leave images on disk, if each image is a file
+    columns    columns to read from a file of texts; default: columns with common names, otherwise all columns
     """
     if run.kind.needs_run_directory and folder is None:
-        raise ValueError("folder: other texts need the tokenizer of the run; expected its directory, got None")
+        raise ValueError("folder: texts need the run's tokenizer; expected the directory of the run, got None")
     settings = replace(
         run,
         data=data,
@@ -67,11 +67,16 @@ def prepare_other(
 
 
 def build_towers(run: Run, folder: Path | None = None) -> dict[str, Tower]:
-    """Build the run's towers, by modality; weights are drawn from torch's generator. `folder` is that of a trained run."""
+    """Build the run's towers, keyed by modality; initial weights are drawn from torch's random generator.
+
+    `folder` is the directory of the run if it is already trained.
+    """
     encoders = run.kind.encoders(run, run.view_maker(folder))
     if run.init:
-        initialise(next(iter(encoders.values())), Path(run.init))  # that of images, which come before their captions
-    elif folder is None:  # the trained weights replace the initial ones, whose package may not be installed any more
+        initialise(
+            next(iter(encoders.values())), Path(run.init)
+        )  # the first encoder: with captions, that of the images
+    elif folder is None:  # a trained run does not need its initial weights, whose package may no longer be installed
         run.kind.load_initial_weights(run, encoders)
     towers = {name: _tower(run, encoder) for name, encoder in encoders.items()}
     widths = {name: tower.width for name, tower in towers.items()}
@@ -93,7 +98,7 @@ def _tower(run: Run, encoder: Encoder) -> Tower:
 
 
 def build(run: Run, samples: int) -> Framework:
-    """Build the run's network, with weights that its seed decides; `samples` is the size of the training set."""
+    """Build the run's network, with initial weights determined by the run's seed; `samples` is the size of the training set."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)  # encoder, projector and predictor draw from it in this order
         parts = Parts(build_towers(run), samples, head=run.head, has_score=run.needs_score)
@@ -102,6 +107,6 @@ def build(run: Run, samples: int) -> Framework:
 
 
 def build_loss(run: Run, samples: int) -> Loss:
-    """Build the run's criterion, with the state that it keeps for each of so many samples."""
+    """Build the run's criterion; `samples` is the size of the training set, for losses that keep a state for each sample."""
     objective, state = with_state(parse(run.loss, run.loss_data), samples)
     return Loss(objective, state=state)

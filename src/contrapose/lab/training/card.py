@@ -1,4 +1,4 @@
-"""The model card of an exported encoder: its training, scores and inputs, and code that uses it."""
+"""The model card of an exported encoder: its training, scores and inputs, and example code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SETTINGS = ("framework", "loss", "views", "batch", "epochs", "optimiser", "lr",
 
 
 def metadata_of(model: Model) -> dict[str, str]:
-    """Return what a user of the encoder needs to know, as strings: how it was trained, and how its inputs are made."""
+    """Return the encoder's metadata as strings: how the encoder was trained, and how its inputs are prepared."""
     run = model.run
     return {
         "format": "contrapose encoder",
@@ -26,7 +26,7 @@ def metadata_of(model: Model) -> dict[str, str]:
         "modality": run.modality,
         **run.kind.describe_input(model.views),
         "loss": run.loss,
-        "data": Path(run.data).name,  # without its folder, which is private and meaningless on other machines
+        "data": Path(run.data).name,  # without its parent folder, which is private and meaningless on other machines
         "step": str(model.step),
     }
 
@@ -41,10 +41,10 @@ def summary(model: Model) -> str:
 
 
 def model_card(model: Model, folder: Path, file: str) -> str:
-    """Return a page in Markdown about an exported file.
+    """Return the model card of an exported file, in Markdown.
 
     model    the run's networks
-    folder   directory of the run, whose records have the scores
+    folder   directory of the run, whose records contain the scores
     file     name of the exported file
     """
     run = model.run
@@ -69,7 +69,7 @@ def model_card(model: Model, folder: Path, file: str) -> str:
 
 
 def _scores(evaluation: Mapping[str, float]) -> list[str]:
-    """Return a line for each score of a record; those of an embedding say which output they measure."""
+    """Return one line per score in a record; a metric of embeddings says which output it measures."""
     lines = []
     for name, value in evaluation.items():
         metric = name.removeprefix("encoder_")

@@ -1,7 +1,7 @@
-"""Signs of collapse in the records of a run: outputs that are all nearly equal, or that use a single dimension.
+"""Signs of collapse in a run's records: outputs that are all nearly equal, or that use a single dimension.
 
-Deviation (`feature_std`) and effective rank are those of unit vectors, at each evaluation. While a run is collapsed, its records
-have `collapsed_since`, the epoch in which that began.
+Standard deviation (`feature_std`) and effective rank are measured on unit vectors at each evaluation. While a run is collapsed,
+its records have `collapsed_since`, the epoch in which the collapse began.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from contrapose.lab.frameworks import FRAMEWORKS
 from contrapose.lab.training.run import Run
 from contrapose.losses.parse import parse
 
-# No evaluation of the runs in results/ is below 0.23 and 5.1; untrained networks of all kinds have at least 0.07 and 3.
-DEVIATION = 0.05  # below this share of an evenly spread embedding's deviation, outputs are nearly equal
-RANK = 2.0  # below, outputs lie on little more than one line
+# In the runs in results/, no evaluation is below 0.23 (deviation) and 5.1 (rank); untrained networks have at least 0.07 and 3.
+DEVIATION = 0.05  # below this fraction of the deviation of evenly spread outputs, outputs are nearly equal
+RANK = 2.0  # below this effective rank, outputs lie on little more than one line
 _LEAST_WIDTH = 8  # an embedding with fewer dimensions may have a low rank and be healthy
-# Earlier, batch norms still have the running statistics of the untrained network, and evaluation uses them: 0.9³² = 0.03.
+# Before this step, evaluation uses batch-norm running statistics that still depend on the untrained network: 0.9³² = 0.03.
 _SETTLED_STEPS = 32
-_OUTPUTS = {"": "the projector's outputs", "encoder_": "the encoder's outputs"}  # by the prefix of their metrics
-# What else may prevent a collapse, by objective; any run may need a lower learning rate.
+_OUTPUTS = {
+    "": "the projector's outputs",
+    "encoder_": "the encoder's outputs",
+}  # keyed by the prefix of the metrics' names
+# Remedies for a collapse besides a lower learning rate, keyed by objective.
 _REMEDIES = {
     "vicreg": "a larger variance_weight and covariance_weight",
     "barlow_twins": "a larger weight",
@@ -36,12 +39,12 @@ MEANING = (
 
 
 def collapsed_outputs(record: Mapping[str, Any], run: Run) -> list[str]:
-    """Return which outputs have collapsed, with their numbers, in words; empty if none has.
+    """Return a description of each collapsed output, with its deviation and rank; empty if no output has collapsed.
 
-    record   metrics of an evaluation, by name; without them the deviation of the last batch counts
-    run      settings of the training
+    record   metrics of an evaluation, keyed by name; without them, the last batch's deviation is used
+    run      settings of the run
     """
-    # With few classes, a supervised embedding rightly has a low rank: two classes are two opposite points.
+    # A supervised embedding with few classes may have a low rank without being collapsed: two classes are two opposite points.
     rank_counts = not run.needs_labels and not 0 < run.width < _LEAST_WIDTH
     collapsed = []
     for prefix, outputs in _OUTPUTS.items():
@@ -61,12 +64,12 @@ def _numbers(deviation: float | None, rank: float | None) -> str:
 
 
 def follow_collapse(record: dict[str, Any], earlier: Sequence[Mapping[str, Any]], run: Run, *, evaluated: bool) -> str:
-    """Add `collapsed_since` to a record if the run is collapsed; return what to say if that begins or ends, else nothing.
+    """Add `collapsed_since` to a record if the run is collapsed; return a message if a collapse begins or ends, else "".
 
-    record      of the epoch that was trained last
-    earlier     records before it, or what `records_to_follow` keeps of them
-    run         settings of the training
-    evaluated   whether the record has the numbers of an evaluation; without, the state is that of the record before
+    record      the record of the last trained epoch
+    earlier     the records before it, or those that `records_to_follow` returned
+    run         settings of the run
+    evaluated   whether the record contains an evaluation; if not, the state of the previous record is carried over
     """
     since = earlier[-1].get("collapsed_since") if earlier else None
     known = record.keys() & {"feature_std", "encoder_feature_std", "batch_feature_std"}
@@ -83,14 +86,14 @@ def follow_collapse(record: dict[str, Any], earlier: Sequence[Mapping[str, Any]]
 
 
 def records_to_follow(earlier: Sequence[Mapping[str, Any]], record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the records that `follow_collapse` needs, up to this one: of a healthy run, only that of the last epoch."""
+    """Return the records up to this one that `follow_collapse` needs; for a healthy run, only the last epoch's record."""
     needed = {name: record[name] for name in ("epoch", "batch_feature_std", "collapsed_since") if name in record}
     is_healthy = record.get("batch_feature_std", 1.0) >= DEVIATION
     return [needed] if is_healthy else [*earlier, needed]
 
 
 def _first_epoch(record: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]]) -> int:
-    """Return the epoch in which a collapse began: evaluations are rare, but each record has the deviation of a batch."""
+    """Return the epoch in which a collapse began, from the batch deviation in each record, because evaluations are rare."""
     epoch = int(record["epoch"])
     for before in (record, *reversed(earlier)):
         if before.get("batch_feature_std", 1.0) >= DEVIATION:
@@ -100,7 +103,7 @@ def _first_epoch(record: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]]
 
 
 def describe_collapse(run: Run, records: Sequence[Mapping[str, Any]]) -> str:
-    """Return what has collapsed by the last record, since when, and what may prevent it; empty if nothing has."""
+    """Return which outputs have collapsed in the last record, since when, and possible remedies; empty if none has."""
     if not records or "collapsed_since" not in records[-1]:
         return ""
     outputs, since = "; ".join(collapsed_outputs(records[-1], run)), records[-1]["collapsed_since"]
@@ -109,7 +112,7 @@ def describe_collapse(run: Run, records: Sequence[Mapping[str, Any]]) -> str:
 
 def _advice(run: Run) -> str:
     objective = parse(run.loss).func
-    # The framework first: lightly's form of BYOL has SimSiam's loss.
+    # The framework is looked up first, because lightly's form of BYOL uses SimSiam's loss.
     remedy = FRAMEWORKS[run.framework].collapse_remedy or _REMEDIES.get(getattr(objective, "__name__", ""), "")
     if not remedy and "temperature" in signature(objective).parameters:
         remedy = "a higher temperature"
@@ -117,7 +120,7 @@ def _advice(run: Run) -> str:
 
 
 def collapse_in_words(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return when a run was collapsed, such as "collapsed from epoch 3 on"; empty if it never was."""
+    """Return when a run was collapsed, such as "collapsed from epoch 3 on"; empty if it was never collapsed."""
     collapsed = [record for record in records if "collapsed_since" in record]
     if not collapsed:
         return ""

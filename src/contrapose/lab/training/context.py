@@ -1,4 +1,4 @@
-"""What a training step needs: the narrow context that the trainer passes to eager and to graphed steps."""
+"""The context of a training step: everything that the trainer passes to eager and graphed steps."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from contrapose.metrics import feature_std, penalties
 from contrapose.pairs import unit
 from contrapose.randomness import permutation
 
-Batch = tuple[Tensor, list[Tensor]]  # indices of samples, and their views
-OnStep = Callable[[int, float, float], None]  # steps of the epoch that are done, a recent loss, steps per second
-_MANY_PAIRS = 2**25  # with more similarities than this, those of a batch are not measured in each epoch
+Batch = tuple[Tensor, list[Tensor]]  # sample indices, and the samples' views
+OnStep = Callable[[int, float, float], None]  # number of completed steps in the epoch, a recent loss, steps per second
+_MANY_PAIRS = 2**25  # if a batch has more similarities than this, what the loss does to them is not measured
 
 
 @dataclass(eq=False, kw_only=True)
 class StepContext:
-    """Networks, data and optimiser of a run. Steps read it, and leave the last batch's embeddings in `latest`."""
+    """A run's networks, data and optimiser. Each step reads the context and stores the last batch's embeddings in `latest`."""
 
     run: Run
     device: torch.device
     network: Framework
-    # The network, or its first half if a step is contrasted as a whole; under DistributedDataParallel with several processes
+    # The network, or with GradCache its first half (`Embed`); wrapped in DistributedDataParallel if there are several processes
     learner: nn.Module
     criterion: Loss
     optimiser: Optimizer
@@ -52,8 +52,8 @@ class StepContext:
     latest: Embeddings | None = None
 
     def loss(self, views: list[Tensor], index: Tensor) -> Tensor:
-        """Return the loss of a batch. Low precision ends with the embeddings: the loss is computed in float32."""
-        # The criterion is outside: in bf16 a log-sum-exp at a low temperature would multiply the rounding error.
+        """Return the loss of a batch. Only the embeddings are computed in low precision; the loss is computed in float32."""
+        # The criterion is outside autocast: at a low temperature, a log-sum-exp in bf16 would amplify the rounding error.
         with autocast(self.device, self.run.precision):
             embeddings = self._identified(self.learner(views, index))
         if self.labels is not None:
@@ -63,33 +63,33 @@ class StepContext:
         return loss
 
     def order(self, epoch: int) -> Tensor:
-        """Return the samples of an epoch, counted from 0, in their order; those that do not fill a step are left out."""
-        # With several parts, a pass over the data in one random order is divided into as many epochs.
+        """Return the sample indices of an epoch (counted from 0) in order; a last incomplete step is dropped."""
+        # With several epoch slices, one pass over the data in random order is divided into that many epochs.
         passes, part = divmod(epoch, self.run.epoch_slices)
         count = self.steps_per_epoch * self.run.accumulate * self.run.batch
         order = permutation(self.samples, self.run.seed, passes, device=self.device)
         return order[part * count : (part + 1) * count]
 
     def whole_loss(self, batches: list[Batch]) -> Tensor:
-        """Return the loss of all batches of a step together. Its backward pass encodes each batch a second time."""
+        """Return the loss over all batches of a step (GradCache). The backward pass encodes each batch a second time."""
         with autocast(self.device, self.run.precision):
             parts = encode_twice([MicroBatch(self.learner, views) for _, views in batches])
         index = torch.cat([index for index, _ in batches])
         embeddings = self._identified(self.network.compare(torch.cat(parts, 1), index))
         loss: Tensor = self.criterion(embeddings)
-        # Without its graph, which would keep the views of the whole step in memory.
+        # Detached, because the autograd graph would keep the views of the whole step in memory.
         score = None if embeddings.score is None else embeddings.score.detach()
         self.latest = replace(embeddings, z=embeddings.z.detach(), score=score)
         return loss
 
     def _identified(self, embeddings: Embeddings) -> Embeddings:
-        """Give samples with equal content one id, so that they are never negatives; but a bank has a row for each sample."""
+        """Give samples with equal content the same id, so that they are never negatives of each other; except with a bank."""
         if self.ids is None or embeddings.ids is None or self.network.bank is not None:
             return embeddings
         return replace(embeddings, ids=self.ids[embeddings.ids])
 
     def batch_metrics(self) -> dict[str, float | None]:
-        """Return metrics of the last batch: its deviation, as SimSiam's paper plots it, and what the loss did to it."""
+        """Return metrics of the last batch: its standard deviation, as plotted in SimSiam's paper, and the loss's penalties."""
         return self._deviation() | self.penalties()
 
     def _deviation(self) -> dict[str, float | None]:
@@ -103,7 +103,10 @@ class StepContext:
         return {}
 
     def penalties(self) -> dict[str, float | None]:
-        """Return what the loss did to the similarities of the last batch, if it is a loss of similarities and they are few."""
+        """Return a summary of the loss's penalties on the last batch's similarities.
+
+        The summary is empty if the loss is not a function of similarities, or if there are too many of them.
+        """
         if self.latest is None or self.criterion.traits.takes != "pairs":
             return {}
         if math.prod(self.latest.pairs.shape) > _MANY_PAIRS:
@@ -114,5 +117,5 @@ class StepContext:
         return summary
 
     def parameters(self) -> list[nn.Parameter]:
-        """Return everything that is learned: the network's parameters and the criterion's."""
+        """Return all trained parameters: the network's and the criterion's."""
         return [p for module in (self.network, self.criterion) for p in module.parameters() if p.requires_grad]

@@ -1,7 +1,7 @@
-"""How training continues in a directory that already holds a run: resumed, extended to more epochs, or refused.
+"""Continue training in a directory that already contains a run: resume the run, extend it to more epochs, or raise an error.
 
-An extended run is described by run.json with its new number of epochs, so that it is resumed and evaluated like any other.
-extensions.json keeps the history: for each extension, both numbers of epochs and the step after which the new one applied.
+After an extension, run.json has the new number of epochs, so that the run is resumed and evaluated like any other run.
+extensions.json keeps the history: the old and new number of epochs of each extension, and the step after which it applied.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from contrapose.lab.training.run import Run
 
 
 def recorded_run(folder: Path) -> Run | None:
-    """Return the run that a directory holds; None if it holds nothing but settings, which may be replaced."""
+    """Return the run in a directory; None if the directory has at most settings, which may be overwritten."""
     path = folder / "run.json"
     begun = (folder / "records.jsonl").exists() or (folder / "checkpoints").exists()
     return Run.load(path) if path.exists() and begun else None
 
 
 def claim_directory(folder: Path, run: Run, environment: Mapping[str, Any]) -> None:
-    """Write the settings of a run and its environment: from here on the directory holds this run."""
+    """Write the run's settings and environment to the directory, which belongs to this run from now on."""
     path = folder / "run.json"
-    with suppress(OSError, ValueError):  # there is no file, or one that another process did not finish writing
+    with suppress(OSError, ValueError):  # the file is missing, or another process was killed while writing it
         if json.loads(path.read_text()) == run.describe():
             return
     folder.mkdir(parents=True, exist_ok=True)
@@ -37,13 +37,13 @@ def claim_directory(folder: Path, run: Run, environment: Mapping[str, Any]) -> N
 
 
 def continued_run(run: Run, recorded: Run, folder: Path, *, extend: bool) -> Run:
-    """Return the run to train in a directory that holds `recorded`; raise ValueError if it cannot become `run`.
+    """Return the run to train in a directory that contains `recorded`; raise ValueError if it cannot be continued as `run`.
 
-    Compared as runs, not as JSON: settings that were added later are at their defaults in an old run.json.
+    The two are compared as `Run` objects, because an old run.json lacks settings that were added later.
     """
     ours, theirs = vars(run), vars(recorded)
     differing = sorted(name for name in ours if ours[name] != theirs[name])
-    # Files may have moved; whether they are the same is decided by their fingerprint, once they are loaded.
+    # Data files may have moved. Their fingerprint is compared once they are loaded.
     may_differ = {"epochs", "data"} if Path(run.data).exists() and (folder / "data.json").exists() else {"epochs"}
     if not may_differ.issuperset(differing):
         changes = ", ".join(f"{k} is {theirs[k]!r} there and {ours[k]!r} here" for k in differing)
@@ -62,10 +62,10 @@ def continued_run(run: Run, recorded: Run, folder: Path, *, extend: bool) -> Run
 
 
 def _consequence(before: Run, after: Run) -> str:
-    """Return a sentence about whether an extended run equals one that was started with all its epochs."""
+    """Return a sentence that says whether the extended run gives the same result as a run started with all epochs."""
     schedules = schedules_over_the_run(after)
     if not schedules:
-        return f"The result is the same as that of {after.epochs} epochs from the start"
+        return f"The result is the same as training for {after.epochs} epochs from the start"
     return (
         f"The schedule of the {' and the '.join(schedules)} then spans {after.epochs} epochs, after steps on one that spanned "
         f"{before.epochs}, so the result is not that of {after.epochs} epochs from the start"
@@ -73,22 +73,22 @@ def _consequence(before: Run, after: Run) -> str:
 
 
 def schedules_over_the_run(run: Run) -> list[str]:
-    """Return the quantities that depend on the number of epochs. Temperature schedules do not: they have periods of their own."""
+    """Return the quantities whose schedules depend on the number of epochs. Temperature schedules have their own periods."""
     schedules = ["learning rate"] if run.schedule == "cosine" else []
     return schedules + (["momentum"] if run.momentum_schedule == "cosine" else [])
 
 
 def record_extension(before: Run, after: Run, folder: Path, step: int, steps_per_epoch: int) -> str:
-    """Write the extension to the history, then the new run.json; return a message that says what changes."""
+    """Add the extension to the history, then write the new run.json; return a message that says what changes."""
     if step == 0:
         write_json_atomically(folder / "run.json", after.describe())
         return f"training {after.epochs} epochs from the start, since {folder} has no checkpoint that can be read"
     extensions = read_extensions(folder)
     entry = {"from_epochs": before.epochs, "to_epochs": after.epochs, "step": step}
-    # A kill between the two files leaves an entry that is written again.
+    # If the process was killed between writing the two files, the history already has this entry.
     if not extensions or extensions[-1]["to_epochs"] != after.epochs:
         write_json_atomically(folder / "extensions.json", [*extensions, entry])
-    # Evaluations of a study belong to the weights before the extension; they are renamed, so as not to be taken for new ones.
+    # A study's evaluations belong to the weights before the extension. They are renamed, so as not to be mistaken for new ones.
     evaluations = folder / "evaluations.json"
     if evaluations.exists():
         evaluations.rename(folder / f"evaluations-{before.epochs}-epochs.json")

@@ -1,4 +1,4 @@
-"""Settings that are chosen for a run's data and device, unless the user sets them, before its directory is named."""
+"""Choose the settings that the user has left open, for the run's data and device, before the run's directory is named."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import torch
 
 from contrapose.lab.training.run import Run
 
-# Optimiser steps to aim at, and the limits of the number of epochs: a CPU is slow, and few images are seen more often.
+# Target number of optimiser steps, and limits on the number of epochs: fewer steps on a slow CPU, more epochs for small data.
 _STEPS = {"cpu": 400, "cuda": 20_000}
 _EPOCHS = {"cpu": (5, 60), "cuda": (20, 400)}
 # Learning rates at a batch of 256: SimSiam's for SGD, SimCLR's for LARS.
 _RATES = {"sgd": 0.05, "lars": 0.3, "lars-moco": 0.3, "adam": 1e-3, "adamw": 1e-3}
-_SMALL = 500_000  # number of parameters below which Adam tolerates a learning rate six times as high
+_SMALL = 500_000  # with fewer parameters than this, Adam tolerates a learning rate six times as high
 _ORDER = ("encoder", "text_encoder", "size", "views", "view_count", "batch", "epochs", "lr")  # in messages
 
 
@@ -29,12 +29,12 @@ def resolve(
     folder: Path | None = None,
     world_size: int = 1,
 ) -> Run:
-    """Return the run with every setting chosen, and report these in one line; refuse a run that cannot be trained.
+    """Return the run with all open settings chosen, and log them in one line; raise ValueError if it cannot be trained.
 
-    Settings that were given are kept. If `folder` has a run on the same data, the others are those of that run: it is
-    resumed even if the number of images or the device has changed.
+    Settings that the user gave are kept. If `folder` contains a run on the same data, the other settings are taken from that
+    run, so that it is resumed even if the number of images or the device has changed.
     """
-    # Before any data is read. The warm-up is checked here if the epochs are given, and otherwise below.
+    # Checked before any data is read. The warm-up is checked here if the epochs are given, otherwise below.
     run.kind.check_files(run)
     _check_warmup(run)
     if run.auto_settings:
@@ -48,21 +48,21 @@ def resolve(
         run = replace(run, **chosen)
         log(f"{_describe(run, chosen)}: {reason}; each can be set (contrapose train --help)")
     _check_warmup(run)
-    parameter_count(run)  # refuses an encoder that cannot take the size of the views
+    parameter_count(run)  # raises ValueError if the encoder cannot take views of this size
     return run
 
 
 def _check_warmup(run: Run) -> None:
-    # Checked here and not by `Run`: a finished run with such settings can still be read.
+    # Checked here and not by `Run`, so that a finished run with such settings can still be loaded.
     if run.epochs and run.warmup > run.epochs:
         raise ValueError(
-            f"warmup: {run.warmup:g} epochs are more than the {run.epochs} of the training; use --warmup "
+            f"warmup: {run.warmup:g} epochs are more than the {run.epochs} epochs of the run; use --warmup "
             f"{run.epochs / 10:g} or more --epochs"
         )
 
 
 def parameter_count(run: Run) -> int:
-    """Return the number of parameters of the run's encoders, without memory for them."""
+    """Return the number of parameters in the run's encoders, without allocating memory for them."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         encoders = run.kind.encoders(run, run.view_maker())
     return sum(parameter.numel() for encoder in encoders.values() for parameter in encoder.parameters())
@@ -71,7 +71,7 @@ def parameter_count(run: Run) -> int:
 def _names(run: Run) -> list[str]:
     """Return the names of the settings to choose.
 
-    The size is one of them if it is not fixed by the recipe of the views.
+    The image size is included unless the augmentation recipe fixes it.
     """
     names = set(run.auto_settings)
     if "views" in run.auto_settings:
@@ -80,7 +80,7 @@ def _names(run: Run) -> list[str]:
 
 
 def _stored_run(run: Run, folder: Path | None) -> Run | None:
-    """Return the run of a directory if it is on the same data."""
+    """Return the run in a directory if it was trained on the same data."""
     path = None if folder is None else folder / "run.json"
     if path is None or not path.is_file():
         return None
@@ -89,7 +89,7 @@ def _stored_run(run: Run, folder: Path | None) -> Run | None:
 
 
 def _choose(run: Run, device: torch.device, world_size: int) -> tuple[dict[str, Any], str]:
-    """Return values for the settings to choose, and a description of the data that they were chosen for."""
+    """Return values for the open settings, and a description of the data for which they were chosen."""
     names = _names(run)
     given = ("views", "size", "encoder", "text_encoder", "batch", "view_count", "accumulate")
     suggestion = run.kind.suggest(run, {name: getattr(run, name) for name in given if name not in names}, device)
@@ -111,7 +111,7 @@ def _epochs(steps_per_epoch: int, device: torch.device) -> int:
 
 
 def _learning_rate(run: Run) -> float:
-    """Scale the optimiser's learning rate with the images of a step: with their root for Adam, in proportion for others."""
+    """Scale the learning rate with the images per step: with their square root for Adam, linearly for other optimisers."""
     images, rate = run.batch * run.accumulate / 256, _RATES[run.optimiser]
     if run.optimiser in ("adam", "adamw"):
         rate *= math.sqrt(images) * (6 if parameter_count(run) < _SMALL else 1)

@@ -1,4 +1,4 @@
-"""Eager training steps: on any device, with several processes, with streamed data, in any precision."""
+"""Eager training steps, for any device, any precision, several processes and streamed data."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from contrapose.lab.training.stops import Diverged
 
 
 class EagerSteps:
-    """Epochs of a run, operation by operation."""
+    """Trains a run's epochs eagerly, operation by operation."""
 
     def __init__(self, context: StepContext) -> None:
         self.context = context
 
     def epoch(self, epoch: int, first: int, on_step: OnStep) -> Generator[None, None, list[float]]:
-        """Take the epoch's steps from `first` on, up to the last or to a signal, and return their losses."""
+        """Take the epoch's steps from `first` on, until the epoch or a signal ends them, and return their losses."""
         context, losses, start = self.context, list[float](), time.perf_counter()
         batches = self.batches(epoch, first)
         for step in range(first, context.steps_per_epoch):
@@ -29,18 +29,18 @@ class EagerSteps:
             on_step(step + 1, losses[-1], len(losses) / (time.perf_counter() - start))
             if context.must_stop():
                 break
-        yield from ()  # a generator like that of graphed steps, although no work is queued while it waits
+        yield from ()  # makes this a generator, as in `GraphedSteps`, although eager steps never yield
         return losses
 
     def batches(self, epoch: int, first: int) -> Iterator[Batch]:
-        """Yield this process's share of each batch, from the epoch's step `first` on."""
+        """Yield this process's part of each batch, from step `first` of the epoch on."""
         context, run = self.context, self.context.run
         count = context.steps_per_epoch * run.accumulate
         shares = context.order(epoch).view(count, context.world_size, -1)[first * run.accumulate :, context.rank]
         yield from zip(shares, context.reader.train(shares.tolist(), seed=run.seed, epoch=epoch), strict=True)
 
     def step(self, batches: Iterable[Batch], epoch: int, step: int) -> float:
-        """Take one step of an epoch and return its loss: gradients of all batches, the optimiser, the state that follows."""
+        """Take one step and return its loss: compute all batches' gradients, run the optimiser, update the other state."""
         context, run, scaler = self.context, self.context.run, self.context.scaler
         number = epoch * context.steps_per_epoch + step
         context.network.train()
@@ -50,11 +50,11 @@ class EagerSteps:
         self._average_criterion()
         scaler.unscale_(context.optimiser)  # clipping and the check below need the true gradient
         norm = gradient_norm(context.parameters(), run.grad_clip)
-        # An infinite gradient is ordinary in fp16: the scaler skips the step and lowers its factor.
+        # An infinite gradient is normal in fp16: the gradient scaler skips the step and lowers its scale.
         if not math.isfinite(value) or not (bool(norm.isfinite()) or scaler.is_enabled()):
             what = "loss" if not math.isfinite(value) else "gradient"
             raise Diverged(
-                f"the {what} of step {number + 1} (epoch {epoch + 1}) is not finite; the weights are those before it. "
+                f"the {what} in step {number + 1} (epoch {epoch + 1}) is not finite; the weights are those before this step. "
                 f"Its {run.kind.noun} are {samples} …"
             )
         scaler.step(context.optimiser)
@@ -63,19 +63,19 @@ class EagerSteps:
         return value
 
     def _separate(self, batches: Iterable[Batch]) -> tuple[float, list[int]]:
-        """Average the gradients of batches that are contrasted on their own; return the mean loss and some samples of each."""
+        """Average the gradients of separately contrasted batches; return the mean loss and some sample indices per batch."""
         context, value, samples = self.context, 0.0, list[int]()
         for index, views in batches:
             loss = context.loss(views, index) / context.run.accumulate
             context.scaler.scale(loss).backward()
-            # After the backward pass, which still reads the queue or bank.
+            # Only after the backward pass, which still reads the queue or bank.
             context.network.update(context.latest)
             value += float(loss.detach())  # waits for the device; a graphed step does not
             samples += index[:16].tolist()
         return value, samples
 
     def _whole(self, batches: Iterable[Batch]) -> tuple[float, list[int]]:
-        """Compute the gradient of all batches, contrasted with each other; return the loss and some samples of each."""
+        """Compute the gradient over all batches, contrasted with each other; return the loss and some samples per batch."""
         context, step = self.context, list(batches)
         loss = context.whole_loss(step)
         context.scaler.scale(loss).backward()
@@ -83,7 +83,7 @@ class EagerSteps:
         return float(loss.detach()), [number for index, _ in step for number in index[:16].tolist()]
 
     def _average_criterion(self) -> None:
-        """Average the gradient of a learned temperature over processes, as DistributedDataParallel does the network's."""
+        """Average a learned temperature's gradient over processes, as DistributedDataParallel does for the network."""
         if self.context.world_size > 1:
             for parameter in self.context.criterion.parameters():
                 if parameter.grad is not None:

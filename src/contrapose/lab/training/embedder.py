@@ -1,4 +1,4 @@
-"""`Embedder`: an encoder with the inputs of its evaluation, without a run and its data."""
+"""`Embedder`: an encoder and the preprocessing of its inputs, without a run or training data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from contrapose.lab.workers import TIMEOUT
 
 
 class Readers:
-    """Data sets on a device, where they stay: training and evaluation read them again and again."""
+    """Keeps data sets on a device, because training and evaluation read them repeatedly."""
 
     def __init__(self, views: ViewMaker, device: torch.device) -> None:
         self.views, self.device = views, device
@@ -26,7 +26,7 @@ class Readers:
         self._readers: dict[int, tuple[Source, Reader]] = {}
 
     def __call__(self, source: Source) -> Reader:
-        """Return `source` on the device."""
+        """Return a reader of `source` on the device; the same source gives the same reader."""
         if id(source) not in self._readers:
             made = source.reader(self.views, self.device, workers=self.workers, timeout=self.timeout)
             self._readers[id(source)] = source, made  # keeps the source alive, since ids are reused
@@ -34,15 +34,15 @@ class Readers:
 
 
 class Embedder(nn.Module):
-    """An encoder, and how its inputs are made. `contrapose.load` returns one for an exported file.
+    """An encoder and the preprocessing of its inputs. `contrapose.load` returns an `Embedder` for an exported file.
 
-    encoder     network of samples -> features (B, width)
-    views       how its inputs are made
-    kind        modality of its data
-    device      where it computes
-    precision   fp32, bf16 or fp16 autocast of the encoder on a GPU
-    projector   network of features -> the embedding (B, d) that the loss sees; None for an exported encoder
-    projects    whether `embed` and `features` return the projector's output: towers are compared in that space
+    encoder     network: samples -> features (B, width)
+    views       makes the encoder's inputs from samples
+    kind        modality of the data
+    device      device on which the networks run
+    precision   fp32, bf16 or fp16 autocast for the encoder on a GPU
+    projector   network: features -> the embedding (B, d) that the loss sees; None for an exported encoder
+    projects    whether `embed` and `features` return the projector's output, the space in which two towers are compared
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class Embedder(nn.Module):
         self.encoder, self.views, self.kind, self.device, self.precision = encoder, views, kind, device, precision
         self.projector, self.projects = projector or nn.Identity(), projects
         self.reader = Readers(views, device)
-        # A trainer that has compiled the networks for its own batch size disables the compiler in evaluation.
+        # If a trainer has compiled the networks for its batch size, it disables the compiler here during evaluation.
         self.evaluation_context: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the encoder's features (B, width) of `inputs`, as `views.plain` makes them."""
+        """Return the encoder's features (B, width) for `inputs` from `views.plain`."""
         output: Tensor = self.encoder(inputs)
         return output
 
@@ -79,7 +79,7 @@ class Embedder(nn.Module):
         if not len(samples):
             raise ValueError("samples: expected at least one sample, got none")
         self.eval()
-        # A tensor is not split; files are decoded in batches, since there may be more than fit in memory.
+        # A tensor is encoded as one batch. Files are decoded in batches, since not all of them may fit in memory.
         size = len(samples) if isinstance(samples, Tensor) else self.views.evaluation_batch(self.device)
         parts = (samples[first : first + size] for first in range(0, len(samples), size))
         raw = (self.kind.decode(part, self.views).to(self.device) for part in parts)
@@ -94,7 +94,7 @@ class Embedder(nn.Module):
         return features(self.encode, self.reader(source).plain())
 
     def encode(self, inputs: Tensor) -> Tensor:
-        """Return the features of `inputs`, as `views.plain` makes them, in the precision of evaluation."""
+        """Return the features for `inputs` from `views.plain`, in the evaluation precision."""
         if self.projects:
             return self.project(inputs)
         with self._evaluating():
@@ -102,14 +102,14 @@ class Embedder(nn.Module):
         return output
 
     def project(self, inputs: Tensor) -> Tensor:
-        """Return the projector's output of `inputs`, as `views.plain` makes them, in the precision of evaluation."""
+        """Return the projector's output for `inputs` from `views.plain`, in the evaluation precision."""
         with self._evaluating():
             output: Tensor = self.projector(self.encoder(inputs))
         return output
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        """Run networks in the run's precision on a GPU, in float32 on a CPU. Metrics are outside, since they need float32."""
+        """Run networks in the run's precision on a GPU, or in float32 on a CPU. Compute metrics outside: they need float32."""
         precision = self.precision if self.device.type == "cuda" else "fp32"
         with self.evaluation_context(), autocast(self.device, precision):
             yield

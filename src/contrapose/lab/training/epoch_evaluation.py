@@ -1,4 +1,4 @@
-"""The evaluations in the record of an epoch: kNN accuracy, metrics of the outputs and further measures."""
+"""The evaluations in an epoch's record: kNN accuracy, metrics of the outputs, and the measures in `extra_metrics`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contrapose.lab.training.stops import Diverged
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EpochEvaluation:
-    """The evaluations of a run after its epochs, counted from 1, as its settings ask for them."""
+    """Evaluates a run after the epochs (counted from 1) that its settings select."""
 
     run: Run
     model: Model
@@ -23,7 +23,7 @@ class EpochEvaluation:
     log: Callable[[str], None]
 
     def due(self, epoch: int) -> tuple[bool, list[RecordedMeasure]]:
-        """Return whether the weights after an epoch are evaluated, and the further measures of its record."""
+        """Return whether the weights after an epoch are evaluated, and which of the `extra_metrics` are due."""
         measures = [
             m
             for m in recorded_measures(self.run.extra_metrics, self.run.kind.recorded)
@@ -35,11 +35,11 @@ class EpochEvaluation:
         """Return the kNN accuracy of the encoder's features, if there are labels."""
         try:
             return self.model.evaluate(self.split)
-        except ValueError as error:  # features that are not finite: running statistics can diverge before the loss does
+        except ValueError as error:  # features are not finite: running statistics can diverge before the loss does
             raise Diverged(f"no accuracy after epoch {epoch}: {error}; start over with a lower --lr") from error
 
     def metrics(self, epoch: int) -> dict[str, float]:
-        """Return the metrics of the embedding as it is now, and those of the encoder's features as `encoder_NAME`."""
+        """Return metrics of the current projector outputs and, as `encoder_NAME`, of the encoder's features."""
         if not self.run.metrics:
             return {}
         source = self.split.train if self.run.metrics_on == "train" else self.split.held_out
@@ -50,7 +50,7 @@ class EpochEvaluation:
             return {}
 
     def take(self, measure: RecordedMeasure, step: int) -> dict[str, float]:
-        """Take a measure of the current weights. If STS is undefined (all embeddings are equal), that is reported."""
+        """Return a measure of the current weights; log a message if it is undefined (STS with equal embeddings)."""
         try:
             return self.model.take(measure, self.split)
         except ValueError as error:

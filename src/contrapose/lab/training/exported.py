@@ -23,30 +23,32 @@ def load(
 
     A run on images with captions has two encoders: `.images.embed(…)` and `.text.embed(…)`.
 
-    path     directory of a run, or a .safetensors file of `contrapose export`
-    epoch    an epoch after which the run kept its weights (`train --keep`); default: the newest weights
-    device   where it computes; default: a GPU if there is one, else the CPU
+    path     directory of a run, or a .safetensors file from `contrapose export`
+    epoch    an epoch whose weights the run kept (`train --keep`); default: the newest weights
+    device   device on which the encoder runs; default: a GPU if there is one, else the CPU
 
     >>> import contrapose
     >>> features = contrapose.load("encoder.safetensors").embed(["one.jpg", "two.png"])  # doctest: +SKIP
     """
     if Path(path).suffix == ".safetensors" and not Path(path).is_dir():
         if epoch is not None:
-            raise ValueError(f"epoch: {path} is an exported file, and has one set of weights; give the run's directory")
+            raise ValueError(
+                f"epoch: {path} is an exported file, which has only one set of weights; give the run's directory"
+            )
         return load_exported(Path(path), device=device)
     return model.load_any(path, epoch=epoch, device=device)
 
 
 @dataclass(frozen=True)
 class _Exported:
-    """The metadata of an exported file, in place of a run's settings."""
+    """The metadata of an exported file, which replaces a run's settings."""
 
     encoder: str
     text_encoder: str = ""
 
 
 def load_exported(path: Path, *, device: torch.device | str | None = None) -> Embedder:
-    """Load an exported .safetensors file; its metadata says which encoder it is and how its inputs are made."""
+    """Load an exported .safetensors file, whose metadata names the encoder and the preprocessing of its inputs."""
     metadata = read_metadata(path)
     missing = [name for name in ("modality", "encoder") if name not in metadata]
     try:
@@ -54,7 +56,7 @@ def load_exported(path: Path, *, device: torch.device | str | None = None) -> Em
             raise ValueError(f"its metadata has no {', '.join(missing)}")
         kind = modality(metadata["modality"])
         views = kind.described_views(metadata)
-        # The weights that are drawn here are replaced at once; the caller's random numbers must not depend on that.
+        # The initial weights drawn here are replaced immediately, and must not affect the caller's random state.
         with torch.random.fork_rng(devices=[]):
             (encoder,) = kind.encoders(_Exported(metadata["encoder"]), views).values()
     except ValueError as error:

@@ -1,10 +1,10 @@
-"""The whole training step as one CUDA graph: data and its order on the GPU, nothing read back until an epoch is over.
+"""The whole training step as one CUDA graph, with the data and its order on the GPU and no synchronisation within an epoch.
 
 Gather, augmentation, encoder, loss, backward pass, optimiser, queue, bank and momentum encoder are captured once and
-replayed. What changes from step to step (position in the epoch, learning rate) and from epoch to epoch (order, augmentation,
-a scheduled temperature) is in tensors. A batch's views are made while the batch before it is trained on. Augmentation and
-encoders are compiled if there are many steps. The first steps run eagerly and are real steps: they set up autograd, cuDNN and
-the compiler.
+replayed. Values that change between steps (position in the epoch, learning rate) or between epochs (order, augmentation, a
+scheduled temperature) are stored in tensors. The views of the next batch are made while the current batch is trained on. If the
+run has many steps, augmentation and encoders are compiled. The first steps run eagerly, to set up autograd, cuDNN and the
+compiler; they are real training steps.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ from contrapose.lab.training.context import OnStep, StepContext
 from contrapose.lab.training.optimisers import gradient_norm, learning_rate, set_learning_rate
 from contrapose.lab.training.stops import Diverged
 
-# Steps queued before another run gets its turn: the GPU takes them in this order and overlaps neighbours. The step is captured
-# in the first turn, since another run may reset what is compiled for this one (views are then compiled once more, for the first
-# batch of an epoch).
+# Number of steps queued before another run gets its turn; the GPU runs the steps in this order and overlaps adjacent steps. The
+# step is captured in the first turn, since another run may reset the compiled code (the views are then compiled once more, for
+# the first batch of an epoch).
 _TURN = max(4, WARMUP_STEPS)
-# A run with fewer steps is not compiled: compilation takes half a minute to two minutes, and saves milliseconds per step.
+# A run with fewer steps is not compiled, because compilation takes 30 to 120 seconds and saves only milliseconds per step.
 COMPILED_STEPS = 5000
-_WINDOW = 5 * _TURN  # steps between checks of the loss, which is one window old, so that nothing waits for the GPU
+_WINDOW = (
+    5 * _TURN
+)  # steps between checks of the loss; the loss is one window old, so that the host never waits for the GPU
 
 
 def graph_obstacle(context: StepContext) -> str:
@@ -40,7 +42,7 @@ def graph_obstacle(context: StepContext) -> str:
     if context.device.type != "cuda":
         return "there is no GPU"
     if context.run.grad_cache:
-        return "the batches of a step are contrasted as a whole, and encoded twice"
+        return "with --grad-cache, the batches of a step are encoded twice"
     if context.world_size > 1:
         return f"{context.world_size} processes exchange embeddings within a step"
     if context.reader.resident is None:
@@ -55,7 +57,7 @@ def graph_obstacle(context: StepContext) -> str:
 
 
 class TensorStep:
-    """One step as a function of tensors alone: it takes nothing from the host and returns nothing to it."""
+    """One training step that uses only device tensors: it reads nothing from the host and returns nothing to it."""
 
     def __init__(self, context: StepContext, views: Callable[..., list[Tensor]]) -> None:
         self.context, self.views = context, views
@@ -66,7 +68,9 @@ class TensorStep:
         self.rate, self.failed = (torch.zeros((), device=device) for _ in range(2))
         self.seed = torch.tensor(run.seed, device=device)
         self.ready: list[Tensor] = []  # the views of the next batch
-        for group in context.optimiser.param_groups:  # a tensor too if constant: LARS masks a failed step only then
+        for (
+            group
+        ) in context.optimiser.param_groups:  # a tensor even if constant, because LARS masks a failed step only then
             group["lr"] = torch.full((), group["lr"], device=device)
         set_learning_rate(context.optimiser, self.rate)
         if context.optimiser.defaults.get("fused") or isinstance(context.optimiser, LARS):
@@ -74,7 +78,7 @@ class TensorStep:
         context.criterion.hold_schedules(device)
 
     def begin(self, epoch: int, first: int) -> None:
-        """Set what differs between epochs; the next step is the epoch's `first`."""
+        """Set the values that change between epochs; the next step is step `first` of the epoch."""
         context, run, steps = self.context, self.context.run, self.context.steps_per_epoch
         self.order.copy_(context.order(epoch).view_as(self.order))
         rates = [learning_rate(run, epoch * steps + place, steps) for place in range(steps)]
@@ -86,7 +90,7 @@ class TensorStep:
         self._keep(self._views(self._batch(0)))
 
     def _batch(self, ahead: int) -> Tensor:
-        """Return the indices of a batch of the step at `place`, or of the next step's first; the last is repeated at the end."""
+        """Return the sample indices of the batch `ahead` batches after the one at `place`; past the end, the last batch's."""
         number = self.place * self.context.run.accumulate + ahead
         return self.order.index_select(0, number.clamp(max=len(self.order) - 1).view(1))[0]
 
@@ -96,13 +100,13 @@ class TensorStep:
         return self.views(raw[index], index, seed=self.seed, epoch=self.epoch)
 
     def _keep(self, views: list[Tensor]) -> None:
-        """Copy views to the addresses where a captured step reads them."""
+        """Copy views to the memory addresses from which a captured step reads them."""
         self.ready = self.ready or [torch.empty_like(view) for view in views]
         for kept, view in zip(self.ready, views, strict=True):
             kept.copy_(view)
 
     def __call__(self) -> None:
-        """Take the step at `place` and advance. While a batch is trained on, the views of the next one are made."""
+        """Take the step at `place` and advance. While a batch is trained on, the next batch's views are made."""
         context, run = self.context, self.context.run
         self.rate.copy_(self.rates.index_select(0, self.place.view(1))[0])
         context.optimiser.zero_grad(set_to_none=True)
@@ -127,16 +131,16 @@ class TensorStep:
         self.place += 1
 
     def failed_at(self) -> int:
-        """Return the epoch's first step whose loss or gradient was not finite; -1 if none."""
+        """Return the first step in the epoch whose loss or gradient was not finite; -1 if there is none."""
         bad = (~(self.losses.isfinite() & self.norms.isfinite())).nonzero()
         return int(bad[0]) if len(bad) else -1
 
 
 class GraphedSteps:
-    """Epochs of a run, each step a replay of one CUDA graph."""
+    """Trains a run's epochs by replaying one CUDA graph for each step."""
 
     def __init__(self, context: StepContext, *, compiled: bool = True) -> None:
-        gc.collect()  # an earlier run's graph holds its memory until then
+        gc.collect()  # frees the memory that an earlier run's graph still holds
         self.context, run = context, context.run
         _compile_for(
             run.framework,
@@ -162,9 +166,9 @@ class GraphedSteps:
         self.one = GraphedStep(self.step, context.device, context.log)
 
     def epoch(self, epoch: int, first: int, on_step: OnStep) -> Generator[None, None, list[float]]:
-        """Take the epoch's steps from `first` on, up to the last or to a signal, and return their losses.
+        """Take the epoch's steps from `first` on, until the epoch or a signal ends them, and return their losses.
 
-        It yields whenever the GPU has work for a while, so that another run can queue some, too.
+        The generator yields whenever enough work is queued on the GPU, so that another run can queue its own steps.
         """
         self.begin(epoch, first)
         start, recent_loss, stop = time.perf_counter(), _DelayedLoss(self.step.losses), self.context.steps_per_epoch
@@ -182,40 +186,40 @@ class GraphedSteps:
                         on_step(place + 1, recent, (place + 1 - first) / (time.perf_counter() - start))
                 if (place + 1 - first) % _TURN == 0:
                     yield
-            yield from repeat(None, _WINDOW // _TURN)  # another run queues more before this one waits
+            yield from repeat(None, _WINDOW // _TURN)  # lets other runs queue steps before this run waits
         finally:
-            self.one.stream.synchronize()  # also if the run ends here, since other runs get its memory
+            self.one.stream.synchronize()  # even if the run ends here, since other runs reuse its memory
         failed = self.step.failed_at()
         if failed >= 0:
             step = epoch * self.context.steps_per_epoch + failed + 1
             raise Diverged(
-                f"the loss or gradient of step {step} (epoch {epoch + 1}) is not finite; the weights are those before it"
+                f"the loss or gradient in step {step} (epoch {epoch + 1}) is not finite; the weights are those before this step"
             )
         losses: list[float] = self.step.losses[first:stop].tolist()
         on_step(stop, losses[-1], len(losses) / (time.perf_counter() - start))
         return losses
 
     def begin(self, epoch: int, first: int) -> None:
-        """Prepare the epoch's step `first`."""
+        """Prepare step `first` of the epoch."""
         self.step.begin(epoch, first)
         self.one.stream.wait_stream(torch.cuda.current_stream(self.context.device))
 
 
 @lru_cache(maxsize=1)
 def _compile_for(*settings: object) -> None:
-    """Reset the compiler unless the last run had the same settings: runs of the same networks, views and sizes share its code."""
+    """Reset the compiler unless the previous run had the same settings (networks, views, sizes) and can share its code."""
     torch._dynamo.reset()
 
 
 class _DelayedLoss:
-    """Reads a loss one window after it was requested, when the GPU has computed it."""
+    """Reads a loss one window after it was requested, when the GPU has already computed it."""
 
     def __init__(self, losses: Tensor) -> None:
         self.losses = losses
         self.asked: tuple[Tensor, torch.cuda.Event] | None = None
 
     def look(self, place: int) -> float | None:
-        """Return the value requested last time, and request this one."""
+        """Return the loss requested by the previous call, and request the loss at `place`."""
         before = self.asked
         host, event = torch.empty((), pin_memory=True), torch.cuda.Event()
         host.copy_(self.losses[place], non_blocking=True)

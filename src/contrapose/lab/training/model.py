@@ -1,4 +1,4 @@
-"""`Model`: the networks of a run with the views of their evaluation, without its training data.
+"""`Model`: a run's networks and the preprocessing of their inputs, without the training data.
 
 >>> import contrapose
 >>> model = contrapose.load("runs/mine")  # doctest: +SKIP
@@ -38,18 +38,18 @@ from contrapose.validate import check_known
 
 
 class Model(nn.Module):
-    """The towers of a run, one or two, and what is needed to evaluate them on any data of its modality.
+    """The one or two towers of a run, and everything needed to evaluate them on any data of the run's modality.
 
-    run         description of the training
-    encoder     network of samples -> features (B, width); of two towers, a ModuleDict by the kind of their input
-    projector   network of features -> the embedding (B, d) that the loss sees; of two towers, a ModuleDict
-    device      where they compute
-    step        number of training steps behind the weights
-    bank        stored embeddings (N, d) of the training samples; only during the training with a memory bank
-    folder      directory of the run, if it has one
+    run         description of the run
+    encoder     network: samples -> features (B, width); for two towers, a ModuleDict keyed by the kind of input
+    projector   network: features -> the embedding (B, d) that the loss sees; for two towers, a ModuleDict
+    device      device on which the networks run
+    step        number of training steps that the weights have had
+    bank        stored embeddings (N, d) of the training samples; only while training with a memory bank
+    folder      directory of the run, if there is one
 
-    `towers` has an `Embedder` for each kind of input. With one, the model itself embeds: `model.embed(samples)`. With two, their
-    embeddings are in one space, and each is an attribute too: `model.images.embed(paths)`, `model.text.embed(texts)`.
+    `towers` has one `Embedder` per kind of input. With one tower, use the model itself: `model.embed(samples)`. With two towers,
+    both embed into one space, and each is also an attribute: `model.images.embed(paths)`, `model.text.embed(texts)`.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Model(nn.Module):
         if len(self.towers) > 1:
             sides = " and ".join(f"model.{name}" for name in self.towers)
             raise ValueError(
-                f"run: {self.folder or self.run.data} was trained on {self.kind.noun} and has two encoders, and this is for runs "
+                f"run: {self.folder or self.run.data} was trained on {self.kind.noun} and has two encoders, but this is for runs "
                 f"with one; in Python, use {sides}"
             )
         return next(iter(self.towers.values()))
@@ -105,7 +105,7 @@ class Model(nn.Module):
         return self.tower.projector
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the encoder's features (B, width) of `inputs`, as `views.plain` makes them."""
+        """Return the encoder's features (B, width) for `inputs` from `views.plain`."""
         output: Tensor = self.tower(inputs)
         return output
 
@@ -125,22 +125,22 @@ class Model(nn.Module):
 
     @property
     def evaluation_context(self) -> Callable[[], AbstractContextManager[None]]:
-        """Makes the context in which the networks run in evaluation."""
+        """A function that makes the context in which the networks run during evaluation."""
         return next(iter(self.towers.values())).evaluation_context
 
     def evaluate_in(self, context: Callable[[], AbstractContextManager[None]]) -> None:
-        """Run the networks inside a context in evaluation.
+        """Run the networks inside a context during evaluation.
 
-        context   makes the context, such as one that changes settings of the device
+        context   function that makes the context, such as one that changes settings of the device
         """
         for tower in self.towers.values():
             tower.evaluation_context = context
 
     def use_workers(self, workers: int, *, timeout: float) -> None:
-        """Let processes decode data that is on disk.
+        """Decode data on disk in worker processes.
 
         workers   number of processes
-        timeout   seconds to wait for them
+        timeout   seconds to wait for a batch from them
         """
         for reader in (self.reader, *(tower.reader for tower in self.towers.values())):
             reader.workers, reader.timeout = workers, timeout
@@ -151,17 +151,17 @@ class Model(nn.Module):
         epoch   one of `run.keep`
         """
         if self.folder is None:
-            raise ValueError("epoch: kept weights belong to the directory of a run, and this model has none")
+            raise ValueError("epoch: kept weights are in the directory of a run, but this model has no directory")
         return load(self.folder, epoch=epoch, device=self.device)
 
     def project(self, inputs: Tensor) -> Tensor:
-        """Return the embedding that the loss sees, (B, d) in float32, of `inputs` as `views.plain` makes them."""
+        """Return the embedding that the loss sees, (B, d) in float32, for `inputs` from `views.plain`."""
         output = self.tower.project(inputs).float()
         # TaU's last output is a certainty and not a coordinate.
         return output[..., :-1] if self.run.needs_score else output
 
     def labelled_features(self, split: Split) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-        """Return features and labels to classify by, then those to be classified; None without labels.
+        """Return training features and labels, then test features and labels; None if there are no labels.
 
         split   data sets with labels, such as `prepare(run)`
         """
@@ -172,12 +172,12 @@ class Model(nn.Module):
         return self.features(probe), labels[0], self.features(test), labels[1]
 
     def evaluate(self, split: Split, neighbours: int | None = None) -> dict[str, float]:
-        """Return the kNN accuracy of the encoder's features in per cent, or recall of pairs; nothing without either.
+        """Return the kNN accuracy of the encoder's features, or the recall on pairs, in per cent; empty without labels or pairs.
 
-        Two towers have scores of their own, such as recall in both directions.
+        Models with two towers have other scores, such as recall in both directions.
 
         split        data sets with labels, such as `prepare(run)`
-        neighbours   number of neighbours; default: that of the run
+        neighbours   number of neighbours; default: the run's setting
         """
         if self.kind.joint_evaluation is not None:
             return self.kind.joint_evaluation.scores(self.towers, split)
@@ -191,9 +191,9 @@ class Model(nn.Module):
         return {f"knn_{name}": score for name, score in scores.items()}
 
     def linear_probe(self, split: Split, probe: Probe, *, seed: int = 0) -> dict[str, float]:
-        """Train a linear probe of the encoder and return its accuracies in per cent; nothing without labels.
+        """Train a linear probe on the encoder and return its accuracies in per cent; empty without labels.
 
-        split   data sets with labels, such as `prepare(run)`: `probe` is learned from, `test` is classified
+        split   data sets with labels, such as `prepare(run)`: trained on `split.probe`, tested on `split.test`
         probe   settings, such as PROBES["cacr-crops"]; with `augment`, the encoder sees new views in each epoch
         seed    determines order, views and initial weights
         """
@@ -206,7 +206,7 @@ class Model(nn.Module):
         self.eval()
         views = self.views.light(probe.augment, smallest=probe.smallest_crop)
         reader = self.reader(source)
-        if reader.resident is None:  # a stream makes the views of its reader; resident samples are not copied again
+        if reader.resident is None:  # a streaming reader makes its own views; resident samples are shared
             reader = source.reader(views, self.device, workers=self.reader.workers, timeout=self.reader.timeout)
         labels = source.labels.to(self.device), test.labels.to(self.device)
         return probe_augmented(
@@ -214,11 +214,11 @@ class Model(nn.Module):
         )
 
     def probe_scores(self, split: Split, name: str, *, epochs: int = 0) -> dict[str, float | None]:
-        """Return the accuracies of a linear probe by their names in records; None for the top-5 of fewer than five classes.
+        """Return a linear probe's accuracies, keyed by their names in the records; top-5 is None with fewer than five classes.
 
         split    data sets with labels, such as `prepare(run)`
-        name     a name of `PROBES`
-        epochs   number of epochs in place of the probe's own, which the names then end with; 0: its own
+        name     a name in `PROBES`
+        epochs   number of epochs, which is then appended to the names; 0: the probe's own number
         """
         probe = replace(PROBES[name], best=True)
         scores = self.linear_probe(split, probe.shortened(epochs) if epochs else probe, seed=self.run.seed)
@@ -228,7 +228,7 @@ class Model(nn.Module):
         return {f"{kind}:{name}{suffix}": scores.get(score) for score, kind in PROBE_SCORES.items()}
 
     def take(self, measure: RecordedMeasure, split: Split) -> dict[str, float]:
-        """Return a measure of `Run.extra_metrics` of the weights as they are now, by its names in the records.
+        """Compute one of `Run.extra_metrics` for the current weights; return its values, keyed by their names in the records.
 
         measure   one of `recorded_measures(run.extra_metrics, run.kind.recorded)`
         split     data sets, such as `prepare(run)`
@@ -243,13 +243,13 @@ class Model(nn.Module):
     def _entropy(self, source: Source, t_neg: float, batch: int) -> dict[str, float]:
         self.eval()
         z = unit(features(self.project, self.reader(source).plain()))
-        # In a random order: a folder is sorted by class, and samples of one class are more similar than those of a batch.
+        # In random order, because a folder is sorted by class, and samples of one class are more similar than those in a batch.
         order = permutation(len(z), self.run.seed, device=z.device)
         entropy = conditional_entropy(z[order], t_neg=t_neg, batch=batch)
         return {"entropy": entropy, "entropy_deficit": math.log(batch - 1) - entropy}
 
     def measure(self, source: Source, how: Measures, *, space: str = "projector") -> dict[str, float]:
-        """Return metrics of an output of the networks on a data set.
+        """Return metrics of the projector's or encoder's output on a data set.
 
         source   a data set, such as `prepare(run).held_out`
         how      which metrics, on how many samples
@@ -260,7 +260,7 @@ class Model(nn.Module):
         return how(self.project if space == "projector" else self.tower.encode, source, self.views, self.device)
 
     def measure_outputs(self, source: Source, how: Measures) -> dict[str, float]:
-        """Return metrics of the projector's output and, as `encoder_NAME`, those of the encoder's that need no augmentation.
+        """Return metrics of the projector's output and, as `encoder_NAME`, of the encoder's (those that need no augmentation).
 
         source   a data set, such as `prepare(run).held_out`
         how      which metrics, on how many samples
@@ -271,7 +271,7 @@ class Model(nn.Module):
         return self.measure(source, how) | {f"encoder_{name}": value for name, value in encoder_values.items()}
 
     def sample_embeddings(self, source: Source, count: int) -> tuple[Tensor, Tensor | None, tuple[str, ...]]:
-        """Return unit embeddings, labels and class names of a random sample of a data set, the same one each time.
+        """Return unit embeddings, labels and class names of a random sample from a data set; the sample is always the same.
 
         source   a data set
         count    number of samples
@@ -284,12 +284,12 @@ class Model(nn.Module):
 
 
 def _unfit_setting(run: Run, part: str, expected: dict[str, Tensor], weights: dict[str, Tensor]) -> str:
-    """Return the setting, and its value, that does not fit the weights of the encoder or the projector."""
+    """Return which setting, with its value, does not fit the weights of the encoder or the projector."""
     if part == "encoder":
         return f"encoder is {run.encoder!r}"
     outputs = [tensor.shape[:1] for tensor in expected.values() if tensor.ndim == 2][-1]
     resized = [name for name, tensor in expected.items() if name in weights and weights[name].shape != tensor.shape]
-    # The width decides the outputs of the last layer alone.
+    # The width only affects the number of outputs of the last layer.
     if expected.keys() == weights.keys() and all(
         expected[name].shape[:1] == outputs and expected[name].shape[1:] == weights[name].shape[1:] for name in resized
     ):
@@ -298,19 +298,19 @@ def _unfit_setting(run: Run, part: str, expected: dict[str, Tensor], weights: di
 
 
 def model_of(run: Run, network: Framework, device: torch.device, *, step: int = 0, folder: Path | None = None) -> Model:
-    """Return the `Model` of a framework's networks, which it shares."""
+    """Return a `Model` that shares a framework's networks."""
     return Model(run, network.encoder, network.projector, device, step=step, bank=network.bank, folder=folder)
 
 
 def load(folder: str | Path, *, epoch: int | None = None, device: torch.device | str | None = None) -> Model:
-    """Load the trained networks of a run with one encoder, without its data: the newest checkpoint that can be read.
+    """Load the networks of a run with one encoder from its newest readable checkpoint; the training data is not needed.
 
     folder   directory of the run
-    epoch    an epoch whose weights were kept (`Run.keep`), to load them in place of the newest
-    device   where it computes; default: a GPU if there is one, else the CPU
+    epoch    an epoch whose weights were kept (`Run.keep`); default: the newest weights
+    device   device on which the networks run; default: a GPU if there is one, else the CPU
     """
     loaded = load_any(folder, epoch=epoch, device=device)
-    _ = loaded.tower  # raises if there are two
+    _ = loaded.tower  # raises ValueError if there are two towers
     return loaded
 
 
@@ -329,11 +329,11 @@ def load_any(folder: str | Path, *, epoch: int | None = None, device: torch.devi
         raise ValueError(
             f"run: {folder} has no checkpoint that can be read; `contrapose train` with its settings trains it"
         )
-    # The weights that are drawn here are replaced at once; the caller's random numbers must not depend on that.
+    # The initial weights drawn here are replaced immediately, and must not affect the caller's random state.
     with torch.random.fork_rng(devices=[]):
-        # Without its initial weights, whose file may not exist any more.
+        # Without `init`, because the file of initial weights may no longer exist.
         towers = build_towers(replace(run, init=""), folder)
-    # The rest of a checkpoint (queue, bank, momentum encoder, optimiser) belongs to the training.
+    # The rest of a checkpoint (queue, bank, momentum encoder, optimiser) is only needed for training.
     encoder, projector = encoder_of(towers), projector_of(towers)
     for name, module in (("encoder", encoder), ("projector", projector)):
         prefix = f"state.network.{name}."

@@ -15,15 +15,15 @@ from contrapose.lab.training.run import Run
 
 
 def optimiser(run: Run, network: nn.Module, criterion: nn.Module) -> Optimizer:
-    """Return the run's optimiser of everything that is learned. LARS and AdamW do not decay biases and norms.
+    """Return the run's optimiser for all trained parameters. LARS and AdamW do not apply weight decay to biases and norms.
 
-    What the criterion learns, a temperature, is never decayed.
+    The criterion's parameters, such as a learned temperature, have no weight decay.
     """
     groups, learned = _groups(run, network), [p for p in criterion.parameters() if p.requires_grad]
     groups += [{"params": learned, "weight_decay": 0.0}] if learned else []
     cuda = groups[0]["params"][0].is_cuda  # a fused optimiser updates all weights in one kernel and never synchronises
     if run.optimiser == "sgd":
-        # In fp16, a first step that overflows would leave fused SGD with a momentum buffer that was never written.
+        # In fp16, if the first step overflows, fused SGD would be left with an uninitialised momentum buffer.
         fused = (cuda and run.precision != "fp16") or None
         return torch.optim.SGD(groups, run.lr, momentum=0.9, weight_decay=run.weight_decay, fused=fused)
     if run.optimiser == "adam":
@@ -45,7 +45,7 @@ def _groups(run: Run, network: nn.Module) -> list[dict[str, Any]]:
 
 
 def _by_weight_decay(run: Run, parameters: list[nn.Parameter]) -> list[dict[str, Any]]:
-    """Return one group for SGD and Adam; for the others, weights and, without decay, biases and norms."""
+    """Return one group for SGD and Adam; for other optimisers, a group of weights, and biases and norms without decay."""
     if run.optimiser in ("sgd", "adam"):
         return [{"params": parameters}]
     return [
@@ -62,14 +62,14 @@ def set_learning_rate(optimiser: Optimizer, rate: float | Tensor) -> None:
 
 
 def gradient_norm(parameters: Sequence[nn.Parameter], clip: float) -> Tensor:
-    """Return the norm of the whole gradient, which is clipped to `clip` unless that is 0."""
+    """Return the norm of the whole gradient, after clipping the gradient to `clip` unless `clip` is 0."""
     if clip:
         return torch.nn.utils.clip_grad_norm_(parameters, clip)
     return torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
 
 
 def learning_rate(run: Run, step: int, steps_per_epoch: int) -> float:
-    """Return the learning rate of a step: linear warm-up, then cosine or linear to zero, drops at milestones, or constant."""
+    """Return a step's learning rate: linear warm-up, then cosine or linear decay to zero, drops at milestones, or constant."""
     warm, total = run.warmup * steps_per_epoch, run.epochs * steps_per_epoch
     if step < warm:
         return run.lr * (step + 1) / warm

@@ -1,4 +1,4 @@
-"""The run that a user's options describe: layers of settings, merged as data."""
+"""Make a run from a user's options by merging layers of settings."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from contrapose.validate import check_known
 
 
 def make_run(given: Settings, *, preset: str = "", log: Callable[[str], None] = print) -> Run:
-    """Return the run that some settings describe, and say in one line which others were chosen for its loss.
+    """Return the run that the given settings describe, and log one line on which other settings were chosen for its loss.
 
-    Where layers disagree, the later one counts: defaults, modality of the data, loss, preset, given. A preset is above the loss
+    Later layers override earlier ones: defaults, modality of the data, loss, preset, given settings. A preset overrides the loss
     because its values belong together: `--preset byol/imagenet --loss byol` keeps the head for ImageNet.
 
-    given    settings that the user chose, by name
-    preset   a name of `PRESETS`; empty: none
+    given    settings that the user chose, keyed by name
+    preset   a name in `PRESETS`; empty: none
     log      called with the message
 
     >>> make_run({"data": "digits", "loss": "simsiam", "predictor": 64}).head
@@ -35,6 +35,6 @@ def make_run(given: Settings, *, preset: str = "", log: Callable[[str], None] = 
     if for_loss:
         log(f"for --loss {loss}: {describe_settings(for_loss)}; each can be set (contrapose train --help)")
     kind = str(chosen.get("modality") or recognise(str(chosen.get("data", ""))))
-    # `Run` refuses an unknown modality; a preset that names one has its settings already.
+    # `Run` reports an unknown modality. A preset that names a modality already includes its settings.
     for_data = modality(kind).settings if kind in MODALITIES and "modality" not in base else {}
     return Run(**{**for_data, **for_loss, **chosen})

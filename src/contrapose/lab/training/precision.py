@@ -15,7 +15,7 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 
 
 def check_bf16(device: torch.device, precision: str, log: Callable[[str], None]) -> None:
-    """Report once that the CPU has no bf16 instructions, in place of torch's warning about each product."""
+    """Log once that the CPU has no bf16 instructions, instead of torch's warning for every matrix product."""
     if precision == "bf16" and device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         warnings.filterwarnings("ignore", message="mkldnn_matmul failed")
         log("precision: this CPU has no bf16 instructions, so bf16 is slower here than --precision fp32")

@@ -1,8 +1,8 @@
 """The papers' training settings by name: `contrapose train --preset dystress/cifar10`.
 
-Presets for ImageNet hold the settings only: give the path of your copy of the data (`--data PATH`). Those for ImageNet-100
-select its classes from a folder that has all of ImageNet. `baselines` has those of the methods that the papers compare with,
-and a modality those of its own kind of data.
+Presets for ImageNet do not include the data: give the path of your copy with `--data PATH`. Presets for ImageNet-100 select their
+classes from a folder that contains all of ImageNet. Presets for the papers' baseline methods are in `baselines`, and presets for
+text or captions are in their modality.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KUKLEVA: Settings = _SGD | {
     "views": "kukleva", "encoder": "resnet18-cifar", "loss": "dystress", "lr": 0.5, "warmup": 10.0, "batch": 512,
     "epochs": 2000, "weight_decay": 1e-4, "knn": 10,
 }  # fmt: skip
-# The probe, too, is trained only on the long-tailed training set.
+# The linear probe is also trained on the long-tailed training set.
 _TAIL: Settings = {"imbalance": "exponential:100", "probe": "train"}
 _KUKLEVA_TAIL: Settings = {"imbalance": "kukleva:0", "probe": "train"}
 _IMAGENET100: Settings = {"data": "imagenet", "classes": "imagenet100"}
@@ -34,7 +34,7 @@ _IMAGENET: Settings = {
     "optimiser": "lars", "lr": 1.2, "warmup": 10.0, "batch": 256, "epochs": 100, "weight_decay": 1e-6, "precision": "fp16",
     "knn": 20,
 }  # fmt: skip
-# A memory bank contrasts one view of an image with the stored embeddings, hence view_count 1.
+# A memory bank contrasts a single view of an image with the stored embeddings, so view_count is 1.
 _BEHAVIOUR: Settings = _SGD | {
     "views": "insdis", "view_count": 1, "encoder": "resnet18-cifar", "head": "linear", "framework": "memory-bank",
     "loss": "contrastive", "lr": 0.03, "schedule": "step", "milestones": (160, 190), "batch": 128, "epochs": 200,
@@ -56,7 +56,7 @@ _MOCO: Settings = _SGD | {
     "momentum": 0.999, "norm_splits": 8, "symmetric": True, "batch_negatives": True, "loss": "cacr", "lr": 0.03, "batch": 256,
     "epochs": 200, "weight_decay": 1e-4, "knn": 200,
 }  # fmt: skip
-# SimCLR's own settings, for the rows of CACR's tables whose numbers are SimCLR's: learning rate 0.3 per 256 images.
+# SimCLR's own settings, for the SimCLR rows in CACR's tables: learning rate 0.3 per 256 images.
 _SIMCLR: Settings = {
     "data": "imagenet", "views": "simclr", "encoder": "resnet50", "head": "simclr", "loss": "simclr(temperature=0.1)",
     "optimiser": "lars", "lr": 4.8, "warmup": 10.0, "batch": 4096, "epochs": 1000, "weight_decay": 1e-6, "precision": "bf16",
@@ -67,7 +67,7 @@ _MOCO_V3: Settings = {
     "momentum_schedule": "cosine", "loss": "moco_v3", "optimiser": "lars-moco", "warmup": 10.0, "batch": 4096,
     "precision": "bf16", "knn": 200,
 }  # fmt: skip
-# What MoCo v3 changes with the number of epochs; the learning rates are 0.6, 0.3 and 0.3 per 256 images.
+# MoCo v3's settings that depend on the number of epochs; the learning rates are 0.6, 0.3 and 0.3 per 256 images.
 _MOCO_V3_LENGTHS: Mapping[int, Settings] = {
     100: {"lr": 9.6, "weight_decay": 1e-6, "momentum": 0.99},
     300: {"lr": 4.8, "weight_decay": 1e-6, "momentum": 0.99},
@@ -80,7 +80,7 @@ _BALANCED: Settings = _SGD | {
 
 
 def moco_v3_settings(epochs: int) -> Settings:
-    """Return MoCo v3's settings of a ResNet-50 for a number of epochs; between two published numbers, those of the larger.
+    """Return MoCo v3's ResNet-50 settings for a number of epochs; between two published numbers, those for the larger one.
 
     >>> moco_v3_settings(800)["momentum"]
     0.996
@@ -139,9 +139,9 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def preset(name: str) -> Run:
-    """Return the run of a paper's preset. Use `dataclasses.replace` to change a setting.
+    """Return the run that a preset describes. Use `dataclasses.replace` to change a setting.
 
-    name   a name of `PRESETS`, such as dystress/cifar10
+    name   a name in `PRESETS`, such as dystress/cifar10
     """
     check_known("preset", name, PRESETS, cutoff=0.4)
     return Run(**PRESETS[name])

@@ -1,4 +1,4 @@
-"""Several processes that train one run, as torchrun starts them. In a single process these functions do nothing."""
+"""Training one run in several processes, started by torchrun. In a single process, these functions do nothing."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def leave_process_group() -> None:
 
 
 def any_requested(requests: list[int], device: torch.device, world_size: int) -> bool:
-    """Return whether any process has received a signal, and add that signal to the `requests` of all.
+    """Return whether any process has received a signal, and add that signal to the `requests` of every process.
 
-    All processes must stop at the same step: if one stopped alone, the others would wait for it in their next collective.
+    All processes must stop at the same step: if only one stopped, the others would wait for it in their next collective.
     """
     if world_size == 1:
         return bool(requests)
@@ -46,7 +46,7 @@ def any_requested(requests: list[int], device: torch.device, world_size: int) ->
 
 
 def own_device() -> torch.device:
-    """Return the GPU of this process and make it the current one; without a GPU, return the CPU."""
+    """Return this process's GPU and make it the current device; without a GPU, return the CPU."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -55,7 +55,7 @@ def own_device() -> torch.device:
 
 
 def distributed(learner: nn.Module, device: torch.device) -> nn.Module:
-    """Return a module whose processes average their gradients and share the statistics of batch norms, replaced in place."""
+    """Wrap a module so that processes average their gradients; its batch norms are replaced in place by synchronised ones."""
     synchronise_batch_norms(learner, device)
     # Buffers are equal on all processes: they come from gathered batches and synchronised statistics.
     with warnings.catch_warnings():  # torch 2.15 has a new name for this argument
@@ -64,7 +64,7 @@ def distributed(learner: nn.Module, device: torch.device) -> nn.Module:
 
 
 def synchronise_batch_norms(network: nn.Module, device: torch.device) -> nn.Module:
-    """Replace the batch norms of a network by ones that use the statistics of all processes, and return the network."""
+    """Replace a network's batch norms with ones that use statistics over all processes, and return the network."""
     if device.type == "cuda":
         converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(network)
         return converted
@@ -72,10 +72,10 @@ def synchronise_batch_norms(network: nn.Module, device: torch.device) -> nn.Modu
 
 
 class SyncedBatchNorm(ReplacementBatchNorm):
-    """A batch norm with the statistics of all processes, on any device. `nn.SyncBatchNorm` supports only GPUs."""
+    """A batch norm with statistics over all processes, on any device; `nn.SyncBatchNorm` supports only GPUs."""
 
     def normalise_batch(self, x: Tensor) -> Tensor:
-        """Normalise (B, C, …) over all dimensions but the channels, in all processes."""
+        """Normalise (B, C, …) over all dimensions except the channels, across all processes."""
         dims = [d for d in range(x.ndim) if d != 1]
         shape = [1, -1] + [1] * (x.ndim - 2)
         # Every process has a batch of the same size, so the count needs no reduction.

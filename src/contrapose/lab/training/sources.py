@@ -1,8 +1,8 @@
-"""Where the files of a run are: its data and initial weights, found from any working directory and after a move.
+"""Find the files of a run (data and initial weights) from any working directory, even after the files have moved.
 
-data.json in the run's directory keeps the number of training images, their fingerprint, sizes and hashes of a sample of the
-files, where they were, and the working directory, from which the relative paths of run.json start. They are not part of
-run.json, so that names of runs do not depend on them.
+data.json in the run's directory stores the number of training images, their fingerprint, the sizes and hashes of some of the
+files, the files' location, and the working directory to which the paths in run.json are relative. These facts are not part of
+run.json, so that run names do not depend on them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from contrapose.lab.modalities.tars import StoredFile
 from contrapose.lab.training.build import prepare
 from contrapose.lab.training.run import Run
 
-_SAMPLED = 100  # files whose content is compared when a run is resumed; all of them could be terabytes
+_SAMPLED = (
+    100  # number of files whose content is compared when a run resumes; comparing all could mean reading terabytes
+)
 
 
 def describe_data(split: Split, data: str) -> dict[str, Any]:
-    """Return what identifies the training data, which was loaded from `data`, and where it is, for data.json."""
+    """Return the content of data.json: what identifies the training data loaded from `data`, and its location."""
     described = {"images": len(split.train), "fingerprint": split.train.fingerprint, "directory": os.getcwd()}
     described |= {"sample": _describe_files(split.train.paths)} if split.train.paths else {}
     return described | ({"path": os.path.abspath(data)} if os.path.exists(data) else {})
@@ -48,7 +50,7 @@ def recorded_data(folder: Path) -> dict[str, Any]:
 
 
 def same_data(split: Split, recorded: dict[str, Any]) -> bool:
-    """Return whether the training images are those of a data.json; True if it is empty."""
+    """Return whether the training images match a recorded data.json; True if nothing was recorded."""
     if not recorded:
         return True
     current = (len(split.train), split.train.fingerprint)
@@ -56,7 +58,7 @@ def same_data(split: Split, recorded: dict[str, Any]) -> bool:
 
 
 def replaced_file(split: Split, recorded: dict[str, Any]) -> Path | StoredFile | None:
-    """Return a sampled file whose content differs from that recorded in data.json; None if there is none."""
+    """Return a sampled file whose content differs from the record in data.json; None if there is none."""
     known, paths = recorded.get("sample"), split.train.paths
     if not isinstance(known, dict):  # written by a version that did not sample files, or the samples are not files
         return None
@@ -65,7 +67,7 @@ def replaced_file(split: Split, recorded: dict[str, Any]) -> Path | StoredFile |
 
 
 def _describe_files(paths: Sequence[Path | StoredFile]) -> dict[str, list[int | str]]:
-    """Return the size and the hash of regularly spaced files, by their index."""
+    """Return the sizes and hashes of regularly spaced files, keyed by file index."""
     step = max(1, -(-len(paths) // _SAMPLED))
     return {str(index): _describe_file(paths[index]) for index in range(0, len(paths), step)}
 
@@ -76,14 +78,14 @@ def _describe_file(path: Path | StoredFile) -> list[int | str]:
 
 
 def check_same_data(split: Split, run: Run, folder: Path) -> None:
-    """Refuse to resume with other data than the run was started with, which its data.json describes."""
+    """Raise ValueError if the data is not what the run was started with, according to its data.json."""
     recorded = recorded_data(folder)
     if not same_data(split, recorded):
         same_names = split.train.fingerprint == recorded["fingerprint"]
         replaced = replaced_file(split, recorded) if same_names else None
         if replaced is not None:
             raise ValueError(
-                f"data: {replaced} is not the file of this name that {folder} was trained on; restore the files, or use "
+                f"data: the content of {replaced} has changed since {folder} was trained on it; restore the files, or use "
                 "another --out to start over"
             )
         raise ValueError(
@@ -93,10 +95,10 @@ def check_same_data(split: Split, run: Run, folder: Path) -> None:
 
 
 def starting_points(folder: Path) -> list[Path]:
-    """Return the directories at which a run's relative paths may start, in the order in which they are tried.
+    """Return the directories to which a run's relative paths may refer, in the order in which they are tried.
 
-    These are the working directory, the one in which the run was started and, if all of it was moved, the run's own directory
-    and the two above it (a project with runs/NAME).
+    These are the working directory, the directory in which the run was started and, in case the project was moved as a whole,
+    the run's own directory and the two directories above it (a project with runs/NAME).
     """
     directory, own = recorded_data(folder).get("directory"), Path(os.path.realpath(folder))
     started = [Path(directory)] if isinstance(directory, str) else []
@@ -107,21 +109,21 @@ def starting_points(folder: Path) -> list[Path]:
 
 
 def find_file(path: str, folder: Path) -> str:
-    """Return the path of a run's file from the first starting point at which it exists; unchanged if there is none."""
+    """Return the path of a run's file from the first starting point where the file exists; unchanged if there is none."""
     if not path:
         return path
     return next((str(start / path) for start in starting_points(folder) if (start / path).is_file()), path)
 
 
 def check_init(run: Run, folder: Path) -> None:
-    """Refuse a run whose initial weights do not exist, in a file or in an installed package."""
+    """Raise ValueError if the run's initial weights do not exist, as a file or in an installed package."""
     run.kind.check_initial_weights(run.encoder, run.init)
     if run.init and not Path(find_file(run.init, folder)).is_file():
         raise ValueError(f"init: {run.init} is not a file (relative paths start at the working directory)")
 
 
 def find_data(run: Run, folder: Path) -> list[str]:
-    """Return the paths at which a run's data may be, in the order in which they are tried; none if it has a known name."""
+    """Return the possible paths of a run's data, in the order in which to try them; empty for a data set known by name."""
     starts = starting_points(folder)
     here, *others = [start / run.data for start in starts]
     known = [Path(path)] if isinstance(path := recorded_data(folder).get("path"), str) else []
@@ -136,7 +138,7 @@ def find_data(run: Run, folder: Path) -> list[str]:
 def load_own_data(run: Run, folder: Path, root: Path | None, log: Callable[[str], None]) -> Split:
     """Load the data that a run was trained on, from the first starting point that has the same images.
 
-    Another data set of the same name is loaded if there is no better one, and `log` receives a note.
+    If no starting point has the same images, different data with the same name is loaded, and `log` receives a note.
     """
     recorded, starts, paths = recorded_data(folder), starting_points(folder), find_data(run, folder)
     rule, _, file = run.imbalance.rpartition(":")
@@ -166,5 +168,5 @@ def _check_named(run: Run, folder: Path, starts: list[Path]) -> None:
         tried = ", ".join(str(start.absolute()) for start in starts)
         raise ValueError(
             f"data: {run.data}, which {folder} was trained on, does not exist (looked in {tried}); "
-            "give its path, or that of other data, with --data"
+            "give its path, or the path of other data, with --data"
         ) from error

@@ -1,4 +1,4 @@
-"""Why training stops before its last step (a signal, a non-finite loss), and what must not stop it (a closed terminal)."""
+"""Reasons to stop before the last step (a signal, a non-finite loss), and a display that must not stop training."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ P = ParamSpec("P")
 
 
 class Stopped(BaseException):
-    """A signal requested a stop; finished work is saved.
+    """A signal requested a stop; all finished steps are saved.
 
-    Like KeyboardInterrupt, it is not an `Exception`: code that skips unreadable images must not swallow a signal.
+    Like KeyboardInterrupt, this class is not an `Exception`: code that skips unreadable images must not swallow a signal.
     """
 
     def __init__(self, message: str, number: int = signal.SIGTERM) -> None:
@@ -22,23 +22,23 @@ class Stopped(BaseException):
 
 
 class Diverged(Exception):
-    """A loss or gradient was not finite; the weights are those of the step before."""
+    """A loss or gradient was not finite; the weights are those from the previous step."""
 
 
 class StopRequests(list[int]):
-    """Signals received so far; checked between steps, when the state of the run is complete."""
+    """The signals received so far; checked between steps, when the state of the run is consistent."""
 
     _immediate = False
     _listens = False
 
     def listen(self) -> None:
-        """Receive SIGTERM and SIGINT from now on; raise ValueError outside of the main thread, which alone receives signals."""
+        """Receive SIGTERM and SIGINT from now on; raise ValueError outside the main thread, the only one to receive signals."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self)
         self._listens = True
 
     def listen_again(self) -> None:
-        """Receive signals again if a library has taken over: compilers of GPU kernels install handlers that end the process."""
+        """Reinstall the handlers if a library has replaced them: GPU kernel compilers install handlers that end the process."""
         if self._listens:
             self.listen()
 
@@ -56,7 +56,7 @@ class StopRequests(list[int]):
 
     @contextmanager
     def immediate(self) -> Iterator[None]:
-        """Let a signal raise immediately within this block: for work that can be interrupted, such as loading or waiting."""
+        """Let a signal raise `Stopped` immediately within this block, for work that can be interrupted, such as loading."""
         self._immediate = True  # set before the check, so that no signal falls between the two
         try:
             if self:
@@ -81,12 +81,12 @@ def signals() -> Iterator[StopRequests]:
         requests._listens = False
         for number, handler in old.items():
             signal.signal(number, handler)
-    if requests:  # it came after the last check
+    if requests:  # a signal arrived after the last check
         raise requests.stopped()
 
 
 def ignore_closed_output(show: Callable[P, None]) -> Callable[P, None]:
-    """Return the same display function, for which a closed pipe or terminal does not stop the training."""
+    """Return a display function that does nothing if the pipe or terminal is closed, so that training continues."""
 
     def shown(*values: P.args, **more: P.kwargs) -> None:
         with suppress(OSError):

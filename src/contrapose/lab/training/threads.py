@@ -1,8 +1,8 @@
 """The number of threads that a run computes with.
 
 The sum of floating-point numbers depends on the order of its terms, and the order on the number of threads. Each run therefore
-has its own number of threads: one thread per core of the machine that it starts on, or `Run.threads`, whatever OMP_NUM_THREADS
-and the number of concurrent runs are. It is recorded in environment.json and kept when the run resumes.
+has its own number of threads, regardless of OMP_NUM_THREADS and of the number of concurrent runs: `Run.threads`, or one thread
+per core of the machine on which the run starts. The number is recorded in environment.json and kept when the run resumes.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def available_cores() -> int:
 
 
 def choose_threads(folder: Path, requested: int, world_size: int) -> int:
-    """Return the number of threads of each process of a run; raise ValueError if OpenMP would use fewer.
+    """Return the number of threads for each process of a run; raise ValueError if OpenMP would use fewer.
 
-    folder       directory of the run, whose environment.json has the number with which the run was started
-    requested    setting of the run; 0: one for each core
-    world_size   processes that share the cores
+    folder       directory of the run, whose environment.json has the number of threads with which the run was started
+    requested    the run's setting; 0: one thread per core
+    world_size   number of processes that share the cores
     """
     threads = requested or _recorded_threads(folder) or max(1, available_cores() // world_size)
-    # libgomp reads these itself and may then start fewer threads than torch asks for.
+    # libgomp reads these variables itself, and may then start fewer threads than torch requests.
     limit, dynamic = os.environ.get("OMP_THREAD_LIMIT", ""), os.environ.get("OMP_DYNAMIC", "")
     if limit.isdecimal() and int(limit) < threads:
         raise ValueError(f"threads: OMP_THREAD_LIMIT={limit} is below the {threads} threads of this run; unset it")
@@ -47,7 +47,7 @@ def choose_threads(folder: Path, requested: int, world_size: int) -> int:
 
 
 def _recorded_threads(folder: Path) -> int | None:
-    """Return the number of threads with which a run was started; None if it is new, or older than this record."""
+    """Return the number of threads with which a run was started; None for a new run, or one from before this was recorded."""
     path = folder / "environment.json"
     if not path.exists():
         return None
@@ -75,7 +75,7 @@ def fixed_threads(count: int) -> Iterator[None]:
 
 
 def with_fixed_threads(work: Generator[None, None, T], count: int) -> Generator[None, None, T]:
-    """Run a generator with `count` threads; between its parts the caller's number applies."""
+    """Run a generator with `count` threads; whenever it yields, the caller's number of threads is restored."""
     with closing(work):
         while True:
             with fixed_threads(count):

@@ -60,7 +60,7 @@ class Progress:
 
 @dataclass
 class Trainer:
-    """A run in a directory: started, or resumed from its newest checkpoint."""
+    """Trains a run in a directory, from the start or from the run's newest checkpoint."""
 
     run: Run  # what to train
     folder: Path  # directory of its settings, records and checkpoints
@@ -69,11 +69,11 @@ class Trainer:
     data_root: Path | None = None  # directory of downloaded data sets; None: data
     workers: int = 0  # processes that decode images of a streamed folder
     worker_timeout: float = TIMEOUT  # seconds without a batch from the workers before the run fails
-    device: torch.device = field(default_factory=own_device)  # by default a GPU if there is one, else the CPU
-    fast: bool = True  # on a GPU, the whole step in one CUDA graph
+    device: torch.device = field(default_factory=own_device)  # default: a GPU if there is one, else the CPU
+    fast: bool = True  # on a GPU, capture the whole step in one CUDA graph if possible
     on_evaluation: Callable[[], None] = lambda: None  # called before each evaluation, which may take a long time
-    concurrent_runs: int = 0  # other runs on the device meanwhile, noted in the records beside the seconds
-    extend: bool = False  # continue a run with fewer epochs that the directory holds
+    concurrent_runs: int = 0  # number of other runs on the device at the same time, recorded together with the seconds
+    extend: bool = False  # whether to continue a run in the directory that was started with fewer epochs
 
     def __post_init__(self) -> None:
         self.rank, self.world_size = join_process_group()
@@ -90,7 +90,7 @@ class Trainer:
         self._continue_run()
         self.threads = choose_threads(self.folder, self.run.threads, self.world_size)
         check_bf16(self.device, self.run.precision, self.log)
-        # A run that is resumed keeps its tokenizer: another one would give its weights other tokens.
+        # A resumed run keeps its tokenizer, because its weights belong to the tokens of that tokenizer.
         self.split = prepare(requested, self.data_root, folder=self.folder if self.recorded is not None else None)
         if requested.data != self.run.data:
             check_same_data(self.split, requested, self.folder)
@@ -99,7 +99,7 @@ class Trainer:
             self.context = self._build()
         self.saved = SavedTraining(self.folder, self.context)
         self.evaluation = EpochEvaluation(run=self.run, model=self.model, split=self.split, log=self.log)
-        # Only now is anything written: a run with bad settings leaves no directory behind.
+        # Nothing is written before this point, so that a run with bad settings leaves no directory behind.
         if self.rank == 0 and self.recorded is None:
             claim_directory(self.folder, self.run, environment(self.device) | {"threads": self.threads})
         self.steps: EagerSteps | GraphedSteps = EagerSteps(self.context)
@@ -107,8 +107,8 @@ class Trainer:
         self.step = 0
         self.evaluation_seconds = math.inf  # seconds of the last evaluation; the first one may take a long time
         self.partial_epoch: PartialEpoch = (0.0, 0.0)
-        self.record: dict[str, Any] | None = None  # of the last epoch
-        self.earlier: list[Mapping[str, Any]] = []  # what is needed of the records so far
+        self.record: dict[str, Any] | None = None  # record of the last epoch
+        self.earlier: list[Mapping[str, Any]] = []  # earlier records that are still needed, to follow a collapse
 
     def _check_settings(self) -> None:
         run = self.run
@@ -122,7 +122,7 @@ class Trainer:
         check_init(run, self.folder)
 
     def _continue_run(self) -> None:
-        """Continue the run that the directory holds; refuse another one."""
+        """Continue the run in the directory, if there is one; raise ValueError if it is a different run."""
         self.recorded = recorded_run(self.folder)
         if self.recorded is not None:
             self.run = continued_run(self.run, self.recorded, self.folder, extend=self.extend)
@@ -131,7 +131,7 @@ class Trainer:
         """Build the networks, the loss and the optimiser."""
         run, samples = self.run, len(self.split.train)
         labels, ids = self.split.train.labels, self.split.train.ids
-        # The weights are drawn on the CPU, so that a seed gives the same ones on any device.
+        # Initial weights are drawn on the CPU, so that a seed gives the same weights on any device.
         network = build(replace(run, init=find_file(run.init, self.folder)), samples).to(self.device)
         run.kind.prepare(network)
         learner: nn.Module = Embed(network) if run.grad_cache else network
@@ -162,17 +162,17 @@ class Trainer:
 
     @property
     def saved_state(self) -> nn.ModuleDict:
-        """All that a checkpoint holds beside the optimiser, by the names that it has there."""
+        """Everything in a checkpoint except the optimiser state, keyed by its name in the checkpoint."""
         return self.saved.state
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimiser steps in an epoch."""
+        """Number of optimiser steps per epoch."""
         return self.context.steps_per_epoch
 
     @property
     def total_steps(self) -> int:
-        """Optimiser steps in the whole training."""
+        """Number of optimiser steps in the whole run."""
         return self.run.epochs * self.steps_per_epoch
 
     @property
@@ -186,9 +186,9 @@ class Trainer:
             return drain(self.training(requests))
 
     def training(self, requests: StopRequests) -> Generator[None, None, dict[str, float]]:
-        """Train in parts: yield after each epoch and, with a CUDA graph, whenever the GPU has work for a while.
+        """Train as a generator: yield after each epoch and, with a CUDA graph, whenever enough work is queued on the GPU.
 
-        Several runs can take turns this way. `requests` collects the signals that ask for an end.
+        This lets several runs take turns. `requests` collects the signals that request a stop.
         """
         self.requests = requests
         return with_fixed_threads(self._training(), self.threads)
@@ -209,7 +209,8 @@ class Trainer:
             record |= self.context.batch_metrics() if self.rank == 0 else {}
             self.record = record
             self._keep(epoch + 1)
-            # Before the evaluation. The checkpoint has the record: after a signal or a kill only the evaluation is repeated.
+            # The checkpoint is saved before the evaluation and includes the record, so that after a signal or a kill only the
+            # evaluation is repeated.
             expected = self.evaluation_seconds if any(self.evaluation.due(epoch + 1)) else 0.0
             if self.complete or self.saved.is_due(evaluation_seconds=expected):
                 self._save()
@@ -222,15 +223,15 @@ class Trainer:
 
     @contextmanager
     def _stops_immediately(self) -> Iterator[None]:
-        """Let a signal end the run within this block, which changes no weights; with several processes, after the block.
+        """Let a signal end the run immediately within this block, which changes no weights.
 
-        If one process ended alone, the others would wait for it.
+        With several processes, the run ends only after the block: if a single process ended, the others would wait for it.
         """
         with nullcontext() if self.world_size > 1 else self.requests.immediate():
             yield
 
     def _evaluate_and_append(self, record: dict[str, Any]) -> dict[str, float]:
-        """Evaluate if it is time, and append the record of the epoch; return the scores."""
+        """Evaluate if an evaluation is due, append the epoch's record, and return the scores."""
         scores, (is_time, due) = dict[str, float](), self.evaluation.due(record["epoch"])
         start = time.perf_counter()
         if is_time or due:
@@ -241,12 +242,12 @@ class Trainer:
                     if is_time:
                         scores = self.evaluate()
                         record |= scores | self._measures()
-                    # On all processes: a probe can take longer than the others would wait for rank 0 in their next
-                    # collective.
+                    # Measured in all processes: a probe on rank 0 only could exceed the time that the other processes wait in
+                    # their next collective.
                     for measure in due:
                         record |= self.evaluation.take(measure, self.step)
             except Stopped:
-                self._stop()  # the weights are saved: the message names their step
+                self._stop()  # the weights are already saved; the message names their step
             self.evaluation_seconds = time.perf_counter() - start
         if self.rank == 0:
             if self.run.keep_best:
@@ -264,7 +265,7 @@ class Trainer:
             keep(self.folder, self.context.network, epoch=epoch, step=self.step)
 
     def _keep_best(self, record: dict[str, Any]) -> None:
-        """Keep the weights if they are the best so far; report at the end if the records do not have the number."""
+        """Keep the weights if they are the best so far; after the last epoch, report if the records lack the score."""
         name, network = self.run.keep_best, self.context.network
         if self.complete and name not in record:
             self.log(f"keep_best: the records have no {name!r}, so no weights were kept; they have {', '.join(record)}")
@@ -275,7 +276,7 @@ class Trainer:
         resumed = self.load_latest()
         if self.rank:
             return
-        for name in ("checkpoints", "kept"):  # a finished run writes no further checkpoint, which would remove them
+        for name in ("checkpoints", "kept"):  # partial files; a finished run writes no further checkpoint
             checkpoint.remove_unfinished(self.folder / name)
         self.run.kind.keep(self.folder, self.context.network.encoder, self.split, self.context.views)
         write_json_atomically(self.folder / "data.json", describe_data(self.split, self.data_path))
@@ -291,11 +292,11 @@ class Trainer:
         self.earlier = []
         for record in read_records(self.folder):
             self.earlier = records_to_follow(self.earlier, record)
-        if self.record is not None and self.step not in steps:  # killed after the checkpoint and before the record
+        if self.record is not None and self.step not in steps:  # killed between writing the checkpoint and the record
             self._evaluate_and_append(self.record)
 
     def _choose_steps(self) -> None:
-        """On a GPU, capture the whole step in a CUDA graph if possible, and say which way is taken."""
+        """Capture the whole step in a CUDA graph if possible, otherwise use eager steps; on a GPU, log which is used."""
         if self.device.type != "cuda" or not self.fast:
             return
         obstacle = graph_obstacle(self.context)
@@ -314,7 +315,7 @@ class Trainer:
         self.model.evaluate_in(lambda: torch.compiler.set_stance("force_eager"))
 
     def _epoch(self, epoch: int) -> Generator[None, None, tuple[float, float]]:
-        """Take the rest of an epoch's steps and return the epoch's mean loss and its seconds."""
+        """Take the remaining steps of an epoch; return the epoch's mean loss and duration in seconds."""
         first, start = self.step % self.steps_per_epoch, time.perf_counter()
         total, before = self.partial_epoch if first else (0.0, 0.0)
         begun, images = self.step - first, self.run.batch * self.run.accumulate
@@ -337,16 +338,16 @@ class Trainer:
         return self.evaluation.scores(self.step // self.steps_per_epoch)
 
     def _measures(self) -> dict[str, float]:
-        """Return the metrics of the outputs as they are now; rank 0 alone needs them."""
+        """Return metrics of the current outputs; only rank 0 needs them."""
         return {} if self.rank else self.evaluation.metrics(self.step // self.steps_per_epoch)
 
     def must_stop(self) -> bool:
-        """Return whether this process or another one of the run has received a signal."""
+        """Return whether any process of the run has received a signal."""
         self.requests.listen_again()
         return any_requested(self.requests, self.device, self.world_size)
 
     def _stop(self) -> NoReturn:
-        """Save what is not saved yet, and end."""
+        """Save a checkpoint if the current step is not saved yet, and raise `Stopped`."""
         if self.step != self.saved.step:
             self._save()
         number = self.requests[0]
@@ -358,7 +359,7 @@ class Trainer:
         self.saved.save(self.step, partial_epoch=self.partial_epoch, record=self.record)
 
     def load_latest(self) -> bool:
-        """Load the newest checkpoint that verifies; return False if there is none."""
+        """Load the newest checkpoint that passes verification; return False if there is none."""
         saved = self.saved.newest()
         if saved is None:
             return False
@@ -376,7 +377,7 @@ class Trainer:
 
 
 def drain(work: Generator[None, None, T]) -> T:
-    """Run all parts of a generator and return its value."""
+    """Run a generator to its end and return its value."""
     while True:
         try:
             next(work)

@@ -14,20 +14,20 @@ from contrapose.lab.networks.encoder import Encoder
 
 
 def export(encoder: Encoder, path: Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Write the encoder's weights, without its head, under the names of the library that it comes from."""
+    """Write the encoder's weights, without the head, under the parameter names of the library that defines the encoder."""
     from safetensors.torch import save_file
 
     save_file(untied(encoder.network.state_dict()), str(path), metadata=dict(metadata or {}))
 
 
 def untied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies on the CPU that share no memory: safetensors refuses tied weights, which have several names."""
+    """Return copies on the CPU that share no memory, because safetensors rejects tied weights (one tensor, several names)."""
     return {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
 
 
-# Encoders whose layers have a counterpart in detectron2; its stem is that for large images.
+# Encoders whose layers have a counterpart in detectron2, whose ResNets have the stem for large images.
 DETECTRON2_ENCODERS = ("resnet18", "resnet50", "resnet50-zero")
 
 
@@ -45,7 +45,7 @@ def export_for_detectron2(encoder: Encoder, path: Path) -> None:
 
 
 def detectron2_name(name: str) -> str:
-    """Return detectron2's name of a parameter of torchvision's ResNet.
+    """Return detectron2's name for a parameter in torchvision's ResNet.
 
     >>> detectron2_name("layer1.0.downsample.1.weight"), detectron2_name("bn1.bias")
     ('res2.0.shortcut.norm.weight', 'stem.conv1.norm.bias')
@@ -74,7 +74,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 def initialise(encoder: Encoder, path: Path) -> None:
-    """Load exported or imported weights into an encoder. Those of a classifier are ignored; all others must match."""
+    """Load exported or imported weights into an encoder. A classifier's weights are ignored; all other weights must match."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -94,14 +94,14 @@ def initialise(encoder: Encoder, path: Path) -> None:
 
 
 def difference(expected: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> str:
-    """Describe how named tensors differ from those that a network expects, in names, shapes or types; empty if they fit."""
+    """Describe how named tensors differ from the expected ones in names, shapes or types; empty if there is no difference."""
     missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
     if missing or extra:
         return f"missing {', '.join(missing[:3]) or 'nothing'}, unexpected {', '.join(extra[:3]) or 'nothing'}"
     for name, tensor in tensors.items():
         if tensor.shape != expected[name].shape:
             return f"{name} has the shape {tuple(tensor.shape)} instead of {tuple(expected[name].shape)}"
-        # Half precision can be converted; whole numbers in place of weights are a different thing.
+        # Half-precision weights can be converted; integers cannot be weights.
         if tensor.is_floating_point() != expected[name].is_floating_point():
             return f"{name} has the type {tensor.dtype} instead of {expected[name].dtype}"
     return ""

@@ -1,12 +1,12 @@
 """The fused engine: statistics from Triton kernels that never store a similarity. Imported only when used.
 
 A program owns some rows, loops over the columns and keeps its sums in registers. There are no atomics, so results are
-bit-identical in every call. The backward pass computes similarities again. If pool and anchors are the same tensor, one pass
+bit-identical in every call. The backward pass recomputes the similarities. If pool and anchors are the same tensor, one pass
 gives both terms of the gradient, dZ_i = Σ_j (g_i w_ij + g_j w_ji) z_j; if not, the anchors' gradient Σ_j w_ij p_j is computed
-during the forward pass. With few rows, several programs divide the columns of a row between them.
+during the forward pass. With few rows, several programs share the columns of a row.
 
-Similarities of unit vectors are at most 1, so as long as |φ| stays below 40 a constant shift replaces the running
-maximum, and e^φ is common to w_ij and w_ji: one exponential per similarity in each pass.
+Similarities of unit vectors are at most 1. So as long as |φ| stays below 40, a constant shift replaces the running maximum,
+and w_ij and w_ji share e^φ: one exponential per similarity in each pass.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from contrapose.reduce.unit import same_tensor
 
 
 def forward(operands: Operands, request: KernelRequest, needs: Needs) -> tuple[Tensors, Tensors]:
-    """Return log-sum-exps and, if asked for, the second statistic, (n,) each."""
+    """Return log-sum-exps and, if requested, the second statistic, (n,) each."""
     z, p = operands.z, operands.p
     tie_weight, means = z, []
     if request.hardest is not None:
@@ -78,14 +78,14 @@ def backward(request: KernelRequest, saved: Sequence[Tensor], gradients: Tensors
 
 
 def _symmetric(request: KernelRequest, needs: Needs, *, same: bool) -> Iterator[bool]:
-    """Yield for each run whether it is its own transpose: one backward pass then gives both terms of its gradient."""
+    """Yield for each run whether it is its own transpose; if so, one backward pass gives both terms of its gradient."""
     return (needs.anchor and needs.pool and same and rows == columns for rows, columns in request.selection.runs)
 
 
 def _with_mean(request: KernelRequest, needs: Needs, *, same: bool) -> Iterator[bool]:
     """Yield for each run whether its forward pass computes mean rows, which are its anchors' gradient.
 
-    That holds for a single log-sum-exp over all negatives.
+    This applies to a single log-sum-exp over all negatives.
     """
     single = request.sums != TWO_TOTALS and not request.returns_expectation and request.hardest is None
     return (needs.anchor and single and not both for both in _symmetric(request, needs, same=same))

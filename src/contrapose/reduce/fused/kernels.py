@@ -1,12 +1,12 @@
 # mypy: ignore-errors
-"""Triton kernels of the fused engine, which documents what they compute and what their arguments are.
+"""Triton kernels of the fused engine, whose module explains the algorithm. The kernels share these arguments:
 
 z, p                  row and column operands, (n, WIDTH) and (m, WIDTH): d coordinates, padded with zeros
-z_id, p_id            their sample ids: a column with the id of the row is not a negative
+z_id, p_id            sample ids of rows and columns: a column with the row's id is not a negative
 period, id_shift      the id of row r is r and that of column c is c + id_shift, modulo `period`; 1 if ids are unknown
 columns_per_program   program (i, k) reduces rows [i · ROWS, (i + 1) · ROWS) over the k-th range of columns
-CONSTANT_SHIFT        e^{φ - shift} with one `shift` for all rows, in place of a running maximum per row
-SECOND                what is summed beside Σ e^φ: 0 nothing, 1 Σ s e^φ, 2 Σ e^{φ2} for another multiple φ2 of φ
+CONSTANT_SHIFT        e^{φ - shift} with one `shift` for all rows, instead of a running maximum per row
+SECOND                the sum in addition to Σ e^φ: 0 none, 1 Σ s e^φ, 2 Σ e^{φ2} for another multiple φ2 of φ
 HARDEST_ONLY          only negatives at or above the row's threshold count: see `compare_with_threshold`
 FULL_TILES            the last tile of columns is full, so that loads need no mask
 """
@@ -37,18 +37,18 @@ def forward_kernel(
     HARDEST_ONLY: tl.constexpr, MEAN_ROW: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     PRECISION: tl.constexpr, FULL_TILES: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """Reduce some rows over one range of the columns: `out` = log Σ e^φ, and `second` as SECOND says.
+    """Reduce some rows over one range of the columns: `out` = log Σ e^φ, and `second` depends on SECOND.
 
-        SECOND 0    with a constant shift 1 / Σ e^{φ - shift}, which saves the backward kernel a division for each row
+        SECOND 0    with a constant shift, 1 / Σ e^{φ - shift}, which saves the backward kernel a division for each row
         SECOND 1    the expectation Σ s e^φ / Σ e^φ
         SECOND 2    log Σ e^{φ2}
 
     With MEAN_ROW, `mean_row` is the mean of the columns' vectors under the softmax, each times the slope of s / τ(s):
     the gradient of the log-sum-exp with respect to the row, divided by its factor.
 
-    With HARDEST_ONLY, `out` is (planes, splits, n), as `hardest.sums` reads it: sums over the negatives above the ties of the
-    threshold, sums with the ties, and how many both are. The weight of ties follows from these counts. It must not come from
-    the kernel that found the threshold, whose products may be rounded differently.
+    With HARDEST_ONLY, `out` is (planes, splits, n), as `hardest.sums` reads it: sums over the negatives above the threshold's
+    ties, sums that include the ties, and the counts of both. The weight of ties follows from these counts. It must not come
+    from the kernel that found the threshold, whose products may be rounded differently.
     """
     first, rows, inside, row_ids, split = program_rows(z_id, n, ROWS)
     if HARDEST_ONLY:
@@ -73,7 +73,7 @@ def forward_kernel(
         else:
             excluded = excluded_pairs(row_ids, p_id, columns, m, FULL_TILES)
             logit = tl.where(excluded, float("-inf"), base * factor)
-            # Online softmax: what has been summed so far is rescaled whenever the maximum rises.
+            # Online softmax: the partial sums are rescaled whenever the maximum rises.
             new_max = tl.maximum(running_max, tl.max(logit, 1))
             # A row without negatives so far: -inf - (-inf) would be NaN.
             finite_max = tl.where(new_max == float("-inf"), 0.0, new_max)
@@ -163,7 +163,7 @@ def _combined_sum(parts, rows, inside, n, splits):
 def combine_kernel(
     parts, parts2, out, second, n, splits, shift, CONSTANT_SHIFT: tl.constexpr, SECOND: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
-    """Combine partial results of `forward_kernel` over ranges of the columns, (splits, n), to whole rows, (n,)."""
+    """Combine partial results of `forward_kernel` over ranges of the columns, (splits, n), into results of whole rows, (n,)."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < n
     largest, total = _combined_sum(parts, rows, inside, n, splits)
@@ -194,9 +194,9 @@ def backward_kernel(
 ):  # fmt: skip
     """Compute out_i = Σ_j (∂L_i/∂s_ij + ∂L_j/∂s_ji) p_j: the first term if rows are anchors, the second if columns are.
 
-    Both are where anchors and pool are one tensor. Factors, thresholds, log-sum-exps and gradients belong to the
-    anchors. The gradient of an anchor without negatives may be NaN: all its columns are excluded. With one statistic
-    and a constant shift `gradient2` is 1 / Σ e^{φ - shift}.
+    Both are anchors if anchors and pool are one tensor. Factors, thresholds, log-sum-exps and gradients belong to the
+    anchors. The gradient of an anchor without negatives may be NaN, since all its columns are excluded. With one statistic
+    and a constant shift, `gradient2` is 1 / Σ e^{φ - shift}.
     """
     first, rows, inside, row_ids, split = program_rows(z_id, n, ROWS)
     none = tl.zeros((ROWS,), tl.float32)

@@ -1,4 +1,4 @@
-"""Launch kernels over rows: choose the size of their tiles, and how many programs divide the columns of a row."""
+"""Launch kernels over rows: choose the tile size, and how many programs share the columns of a row."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _TILES: dict[tuple[str, int], Tile] = {
     ("tf32x3", BACKWARD): (128, 64, 8, 2),
 }
 _DEFAULT: Tile = (64, 32, 4, 2)
-_FEW_ROWS = 4096  # up to here large tiles would leave most multiprocessors idle
+_FEW_ROWS = 4096  # up to this number of rows, large tiles would leave most multiprocessors idle
 _COMBINED_ROWS = 128  # rows per program of the kernel that combines partial results
 MIN_TILES = (
-    4  # column tiles per program, if programs divide the columns: with fewer, combining costs more than it saves
+    4  # minimum of column tiles per program if programs share a row: with fewer, combining costs more than it saves
 )
 
 
@@ -91,7 +91,7 @@ class RowLaunch:
     def combine(
         self, kernel: Any, parts: Tensor, parts2: Tensor, shift: float, **constants: Any
     ) -> tuple[Tensor, Tensor]:
-        """Combine partial results, (splits, n) each, to those of whole rows, (n,) each."""
+        """Combine partial results, (splits, n) each, into results of whole rows, (n,) each."""
         out = parts.new_empty((2, self.n))
         buffers, sizes = (parts, parts2, *out), (self.n, self.splits)
         grid, constants = (_ceil_div(self.n, _COMBINED_ROWS), 1, 1), constants | {"ROWS": _COMBINED_ROWS}

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
-"""Triton kernels of `thresholds`, which documents what they are for. Arguments are those of `fused.kernels`.
+"""Triton kernels of `thresholds`, which explains the algorithm. They share the arguments of `fused.kernels` and these:
 
-low, high        of each row: an interval of similarities
-unresolved       of each row: whether it is still searched for; programs without such a row return at once
+low, high        for each row: an interval of similarities
+unresolved       for each row: whether its threshold is still unknown; programs without such a row return at once
 x                a program's first DEPTH coordinates of its rows: all of them where WIDTH is DEPTH
 DEPTH            coordinates of a product that are summed at a time
 """
@@ -41,8 +41,8 @@ def count_kernel(
 ):  # fmt: skip
     """Count each row's negatives at or above `low` + k · `step` for k = 0…7: (splits, n, 8).
 
-    Nine counters of 7 bits are one integer, to which each negative adds 1 at its own place. Each place of a tile has such an
-    integer; they are added up before a counter can overflow.
+    Nine 7-bit counters are packed in one integer, and each negative adds 1 to one of the counters. Each position of a tile has
+    its own integer; the integers are summed before a counter can overflow.
     """
     first, rows, inside, row_ids, split = program_rows(z_id, n, ROWS)
     if tl.max(tl.load(unresolved + rows, inside, 0).to(tl.int32), 0) == 0:
@@ -91,8 +91,8 @@ def count_kernel(
 def _between(start, end, at_start, at_end, wanted, step):
     """Return where to look for the `wanted`-th largest value: `at_start` values are at or above `start`, `at_end` above `end`.
 
-    Values are nearly evenly spaced in a short interval, where interpolation takes fewer steps than halving. Every third step
-    halves the interval anyway, in case they are not.
+    In a short interval, values are nearly evenly spaced, and interpolation takes fewer steps than halving. Every third step
+    halves the interval anyway, in case the values are not evenly spaced.
     """
     share = (at_start - wanted).to(tl.float32) / tl.maximum(at_start - at_end, 1).to(tl.float32)
     share = tl.where(step % 3 == 2, 0.5, tl.minimum(tl.maximum(share, 0.02), 0.98))
@@ -101,7 +101,7 @@ def _between(start, end, at_start, at_end, wanted, step):
 
 @triton.jit
 def _count_two(x, low, high):
-    """Return how many of less than 2¹⁶ values are at or above `low`, and how many at or above `high`."""
+    """Return how many of fewer than 2¹⁶ values are at or above `low`, and how many are at or above `high`."""
     count = tl.sum((x >= low).to(tl.int32) + tl.where(x >= high, 1 << 16, 0), 0)  # one sum for both
     return count & 0xFFFF, (count >> 16) & 0xFFFF
 
@@ -132,8 +132,8 @@ def interval_kernel(
 
     similarities   (n, m) in half precision; m is at most SIZE, a power of two of at most 2¹⁵
     more, fewer    of each row; with fewer than `more` negatives `low` is LOWEST, with `fewer` = 0 `high` is HIGHEST
-    COARSE         the search begins with every so many-th similarity
-    NEAR           by how many negatives the interval may be too wide on each side, unless by less than 5e-4
+    COARSE         the search starts with every COARSE-th similarity
+    NEAR           number of negatives by which the interval may be too wide on each side, unless it is too wide by under 5e-4
     """
     row = tl.program_id(0)
     own_id, wanted_low, wanted_high = tl.load(row_id + row), tl.load(more + row), tl.load(fewer + row)
@@ -180,10 +180,10 @@ def interval_kernel(
 def _collect(s, low, high, count, values, place, SLOTS: tl.constexpr, COLUMNS: tl.constexpr, FAST: tl.constexpr):
     """Store the similarities between `low` and `high` at `place`, after `count` others, and return the new counts.
 
-    A count is of similarities in the interval, times 2¹⁶, and of those above it.
+    A count is the number of similarities in the interval times 2¹⁶, plus the number above the interval.
     """
     if FAST:
-        # tl.store would exchange the tile between threads through shared memory first, which takes longer than all the rest.
+        # tl.store would first exchange the tile between threads through shared memory, which takes longer than everything else.
         return tl.inline_asm_elementwise(
             """{
             .reg .pred reached, inside, stored;
@@ -215,8 +215,8 @@ def collect_kernel(
 ):  # fmt: skip
     """Collect each row's negatives between `low` and `high`, and count those at or above `high`: `above` (splits, n).
 
-    Each place of a tile has SLOTS of its own in `values` (n, PARTS, SLOTS, COLUMNS), so that nothing has to be exchanged
-    within a tile. `collected` (n, PARTS, COLUMNS) counts negatives even where no slot is left. Programs take
+    Each position of a tile has its own SLOTS in `values` (n, PARTS, SLOTS, COLUMNS), so that nothing has to be exchanged
+    within a tile. `collected` (n, PARTS, COLUMNS) counts negatives even if no slot is left. Programs take
     tiles in turn: similar columns are often neighbours, as in sorted data, and must not fill the slots of one program.
     """
     first, rows, inside, row_ids, split = program_rows(z_id, n, ROWS)

@@ -1,7 +1,7 @@
-"""Sums over exactly the k hardest negatives of each anchor: those above its threshold, and a share of those that tie with it.
+"""Sums over exactly k hardest negatives per anchor: those above the threshold, and a share of those that tie with it.
 
-Kernels sum the former, and both, and count them. The share of ties that makes up k comes from these very counts: the kernel
-that found the threshold may have rounded its products differently, and put a near tie on the other side.
+Kernels compute sums and counts without the ties and with the ties. The share of ties that makes up k comes from these counts:
+the kernel that found the threshold may have rounded its products differently, and put a near tie on the other side.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from contrapose.reduce.request import LOG2E, TOTAL, TWO_TOTALS, KernelRequest
 
-# Planes of what kernels store: sums of e^φ above the ties and with the ties, counts of both, the second sums of e^φ s or e^φ2,
-# the largest exponent in base 2.
+# Planes that kernels store: sums of e^φ above the ties and including the ties, counts of both, second sums of e^φ s or e^φ2,
+# and the largest exponent in base 2.
 ABOVE, WITH_TIES, ABOVE_COUNT, COUNT, SECOND_ABOVE, SECOND_WITH_TIES, LARGEST = range(7)
 
 
@@ -24,7 +24,7 @@ def plane_count(request: KernelRequest) -> int:
 
 
 class HardestSums:
-    """Adds up what kernels stored, block by block, and turns it into statistics."""
+    """Adds up the sums that kernels stored, block by block, and turns them into statistics."""
 
     def __init__(self, request: KernelRequest, like: Tensor) -> None:
         self.request = request

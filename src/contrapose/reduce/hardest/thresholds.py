@@ -1,10 +1,10 @@
-"""The similarity of each anchor's k-th hardest negative. Sorting would need the matrix; here passes over it count.
+"""The similarity of each anchor's k-th hardest negative, found by counting instead of sorting, which would need the matrix.
 
-Each pass counts the negatives above eight thresholds per anchor and keeps the interval that holds the k-th: eight passes make
-it as narrow as float32 resolves. In a large pool one pass is enough: a sample of the columns gives an interval that almost surely
-holds the k-th, the pass collects the negatives in it, a few in a hundred, and the k-th is found among them. Anchors whose
-interval was wrong are searched by the eight passes, which cost nothing if there are none. Nothing is read from the device, so
-that all of this can be captured in a CUDA graph.
+Each pass counts the negatives above eight thresholds per anchor and keeps the interval that holds the k-th negative; after
+eight passes the interval is as narrow as float32 resolves. In a large pool one pass is enough: a sample of the columns gives an
+interval that almost surely holds the k-th negative, the pass collects the few per cent of negatives in it, and the k-th is
+found among them. Anchors whose interval was wrong are searched by the eight passes, which cost nothing if there are no such
+anchors. Nothing is read from the device, so a CUDA graph can capture the whole search.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from contrapose.reduce.request import part
 
 _PASSES = 8
 MIN_COLUMNS, MIN_ROWS = 16384, 4096  # smaller problems are searched by the eight passes
-_MAX_COLUMNS = 2**22  # and so are larger ones: a place of a tile counts to 2¹⁵
-_STRIDE = 8  # one in so many columns is in the sample
-_SAMPLE = 32768  # columns of a sample, at most
+_MAX_COLUMNS = 2**22  # so are larger problems: each position of a tile counts to 2¹⁵
+_STRIDE = 8  # one in this many columns is in the sample
+_SAMPLE = 32768  # maximum number of columns in a sample
 _DEVIATIONS = 5.5  # half of the sample's interval, in standard deviations of the rank that a sample finds
 _COUNT_TILE: Tile = (64, 64, 4, 2)
 _COLLECT_TILE: Tile = (64, 64, 4, 3)
 _SPLITS, _MOST_SPLITS = 4, 8  # programs that divide the columns of a row when negatives are collected
-SLOTS = 32  # negatives that each place of a tile can collect; an anchor that needs more is left to the eight passes
-_FILLED = 9  # slots of a place that are filled on average: twice as many splits if there are more
-_COLLECTED = 2**25  # slots in memory, 128 MiB: anchors are searched for in groups that need no more
+SLOTS = 32  # negatives that each position of a tile can collect; an anchor that needs more is left to the eight passes
+_FILLED = 9  # average number of filled slots per position: if there would be more, the number of splits is doubled
+_COLLECTED = 2**25  # slots in memory, 128 MiB: anchors are searched in groups that need no more
 _DEPTH = 128  # coordinates per step of a product
 _COARSE = 16  # share of the sample in which the interval is first searched for
 _NEAR = 8  # ranks in the sample by which an interval may be too wide
@@ -47,7 +47,7 @@ _WARPS = 4  # of kernels that hold all numbers of a row
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """Rows z against columns p: some anchors against the candidates they share."""
+    """A search in rows z against columns p: some anchors against the candidates that they share."""
 
     z: Tensor
     p: Tensor
@@ -86,7 +86,7 @@ class _Search:
 
 @dataclass(frozen=True, eq=False)
 class _Sample:
-    """A sample of the columns, in half precision, and the ranks in it between which each row's k-th negative is expected."""
+    """A sample of the columns, in half precision, and the two ranks between which each row's k-th negative should lie."""
 
     p: Tensor
     column_id: Tensor
@@ -167,7 +167,7 @@ def _find_by_sample(search: _Search, k: Tensor, most: int) -> tuple[Tensor, Tens
 
 
 def _splits(k: int, columns: int, sampled: int) -> int:
-    """Return how many programs divide the columns, so that each place of their tiles has slots enough."""
+    """Return how many programs share the columns, so that each position of their tiles has enough slots."""
     share = min(1.0, k / columns)
     interval = 2 * (_DEVIATIONS * (share * (1 - share) * sampled) ** 0.5 + 1) * columns / sampled
     return _SPLITS if interval <= _SPLITS * _COLLECT_TILE[1] * _FILLED else _MOST_SPLITS

@@ -1,9 +1,9 @@
 """The tiled engine: statistics of wide embeddings, from tiles of the similarity matrix; gradients by matrix products.
 
-A row's gradient of more than a few hundred coordinates does not fit in registers. So the matrix is cut into blocks of about
-10⁸ entries. In the forward pass a kernel computes each tile of a block and stores its sums, over columns and over rows; no
-similarity is stored. In the backward pass a kernel writes ∂L/∂s of one block, in bf16 for bf16 products, and the library's
-matrix product multiplies it with the embeddings.
+A row's gradient with more than a few hundred coordinates does not fit in registers. So the matrix is cut into blocks of about
+10⁸ entries. In the forward pass, a kernel computes each tile of a block and stores the tile's sums over columns and over rows,
+but no similarities. In the backward pass, a kernel writes ∂L/∂s of one block, in bf16 for bf16 products, and torch's matrix
+product multiplies it with the embeddings.
 
 A tile serves both directions: if rows and columns are anchors (two views of a batch, or both directions of CLIP), its sums
 over columns belong to the rows and its sums over rows to the columns. If anchors and pool are one tensor, only blocks and
@@ -27,13 +27,13 @@ from contrapose.reduce.tiled.kernels import merge_kernel, sum_tiles_kernel, weig
 from contrapose.reduce.tiled.launch import BLOCK, BlockGradients, TileLaunch
 from contrapose.reduce.unit import same_tensor
 
-_FORWARD_BLOCK = 2 * BLOCK  # sums of tiles take less memory than ∂L/∂s, so that blocks can be larger
+_FORWARD_BLOCK = 2 * BLOCK  # tile sums take less memory than ∂L/∂s, so blocks can be larger
 # Anchors per program of the kernel that merges sums, and tiles that it reads at a time
 _MERGED_ROWS, _MERGED_TILES = 32, 16
 
 
 def forward(operands: Operands, request: KernelRequest, needs: Needs) -> tuple[Tensors, Tensors]:
-    """Return log-sum-exps and, if asked for, the second statistic, (n,) each."""
+    """Return log-sum-exps and, if requested, the second statistic, (n,) each."""
     z, p = operands.z, operands.p
     data = row_data(request, slice(0, len(z)), z)
     tile_sums = _tile_sums(_launch(request, z, p), request, data, same=operands.same)
@@ -71,7 +71,7 @@ def _launch(request: KernelRequest, z: Tensor, p: Tensor) -> TileLaunch:
 def _tile_sums(
     launch: TileLaunch, request: KernelRequest, data: Tensors, *, same: bool
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Yield anchors and the sums of their tiles, (planes, tiles, anchors): a block's rows and, if they are, its columns."""
+    """Yield anchors and their tile sums, (planes, tiles, anchors): a block's rows and, if they are anchors, its columns."""
     # Total, second sum, largest exponent
     planes = 3 if not request.phi.is_bounded else 2 if request.sums else 1
     planes = planes if request.hardest is None else plane_count(request)
@@ -105,7 +105,7 @@ def _merge(parts: Tensor, anchors: slice, results: Sequence[Tensor], request: Ke
 def _add_gradients(
     summed: BlockGradients, launch: TileLaunch, request: KernelRequest, data: tuple[Tensor, ...]
 ) -> None:
-    """Add every block's part of the gradients; `data` are the anchors' buffers as `weigh_tiles_kernel` reads them."""
+    """Add every block's contribution to the gradients; `data` holds the anchors' buffers that `weigh_tiles_kernel` reads."""
     constants = request.constants | {
         "FIXED_WEIGHTS": request.fixed_weights,
         # An expectation that only a learned factor needed has no gradient of its own.

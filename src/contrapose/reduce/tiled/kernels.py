@@ -2,13 +2,13 @@
 """Triton kernels of the tiled engine: one program computes one tile of the similarity matrix, whatever the width of the rows.
 
     z, p                      row and column operands, (n, width) and (m, width)
-    z_id, p_id                their sample ids: a column with the id of the row is not a negative
-    row_start, row_end        the block of rows that this launch is about; likewise for columns
+    z_id, p_id                sample ids of rows and columns: a column with the row's id is not a negative
+    row_start, row_end        the block of rows in this launch; likewise for columns
     TRIANGLE                  rows and columns are the same block: only tiles on and above the diagonal are computed,
-                              and each stands for its transpose too
+                              and each tile also stands for its transpose
 
-Factors, thresholds, log-sum-exps and gradients are those of the anchors, indexed like the rows and, if columns are anchors
-too, like the columns. Exponents are in base 2 inside a kernel and natural logarithms outside.
+Factors, thresholds, log-sum-exps and gradients belong to the anchors; they are indexed like the rows and, if columns are
+anchors too, like the columns. Exponents are in base 2 inside a kernel and natural logarithms outside.
 """
 
 import triton
@@ -33,7 +33,7 @@ def _tile(
     row_start, row_end, column_start, column_end, period,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, FULL_TILES: tl.constexpr,
 ):  # fmt: skip
-    """Return a program's rows and columns, masks of those that exist, and whether it may hold pairs that are not negatives."""
+    """Return a program's rows and columns, masks of those that exist, and whether its tile may hold excluded pairs."""
     row, column = row_start + tl.program_id(0) * ROWS, column_start + tl.program_id(1) * COLUMNS
     rows, columns = row + tl.arange(0, ROWS), column + tl.arange(0, COLUMNS)
     any_excluded = may_share_ids(row, column, period, ROWS, COLUMNS)
@@ -55,10 +55,10 @@ def _excluded(z_id, p_id, rows, columns, row_inside, column_inside, FULL_TILES: 
 def _excluded_by_number(row, column, period, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Return `_excluded` of a tile from `row` and `column` on, if the ids of row and column r are r % period.
 
-    The period must be at least ROWS + COLUMNS: then a row of the tile has its own id in one column at most. No ids are held in
-    registers: those of 128 columns would take half of a thread's.
+    The period must be at least ROWS + COLUMNS, so that a row's id occurs in at most one column of the tile. No ids are held in
+    registers: the ids of 128 columns would take half of a thread's registers.
     """
-    ahead = (row - column) % period  # of the first column: how far it is to the id of the first row
+    ahead = (row - column) % period  # distance from the first column's id to the first row's id
     ahead = tl.where(ahead < 0, ahead + period, ahead)  # Triton's % has the sign of the dividend
     ahead = tl.where(ahead < COLUMNS, ahead, ahead - period)
     return (ahead + tl.arange(0, ROWS))[:, None] == tl.arange(0, COLUMNS)[None, :]
@@ -83,8 +83,8 @@ def _sum_and_store(
     """Sum a tile over one axis, and store the sums of some anchors in row `tile` of `parts`.
 
     Planes are Σ e^{φ - largest}, the second sum of SECOND and, without a constant shift, the largest exponent. A constant shift
-    takes the place of the largest exponent; `e` and `e2` are then e^{φ - shift} and e^{φ2 - shift2}. Otherwise φ is `logit` ·
-    `factor`. With HARDEST_ONLY, planes are those of `hardest.sums`.
+    replaces the largest exponent; `e` and `e2` are then e^{φ - shift} and e^{φ2 - shift2}. Otherwise φ is `logit` · `factor`.
+    With HARDEST_ONLY, `hardest.sums` documents the planes.
     """
     here = parts + tile.to(tl.int64) * count + index
     if not CONSTANT_SHIFT:
@@ -127,7 +127,7 @@ def sum_tiles_kernel(
 ):  # fmt: skip
     """Sum each tile over its columns and, if columns are anchors, over its rows: see `_sum_and_store`.
 
-    `row_parts` is (planes, tiles across, rows), `column_parts` (planes, tiles down, columns); one and the same for a TRIANGLE.
+    `row_parts` is (planes, tiles across, rows), `column_parts` (planes, tiles down, columns); for a TRIANGLE they are the same.
     """
     i, j = tl.program_id(0), tl.program_id(1)
     if TRIANGLE and j < i:
@@ -191,7 +191,7 @@ def merge_kernel(
     """Merge the sums of a block's tiles into the results of its anchors, which start at `start`.
 
     `lse` = log Σ e^φ. `second`: 1 / Σ e^{φ - shift} (SECOND 0, constant shift), the expectation (1) or log Σ e^{φ2} (2).
-    FIRST overwrites the results; otherwise they are those of the blocks before. STEP tiles are read at a time.
+    FIRST overwrites the results; otherwise they hold the results of earlier blocks. STEP tiles are read at a time.
     """
     index = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = index < count
@@ -245,7 +245,7 @@ def weigh_tiles_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, PRECISION: tl.constexpr,
     FULL_TILES: tl.constexpr, FAST: tl.constexpr,
 ):  # fmt: skip
-    """Write ∂L/∂s of a block to `out` (rows, columns): of its rows' losses plus, if columns are anchors, of theirs."""
+    """Write ∂L/∂s of a block to `out` (rows, columns), for its rows' losses plus, if columns are anchors, its columns' losses."""
     i, j = tl.program_id(0), tl.program_id(1)
     if TRIANGLE and j < i:
         return
@@ -294,10 +294,10 @@ def sigmoid_tiles_kernel(
 ):  # fmt: skip
     """Sum log(1 + e^x) over each tile, x = scale · s/τ(s) + bias: (planes, tiles).
 
-    If scale or bias are LEARNED, σ(x) · s/τ(s) and σ(x) are summed too: their gradients. With WEIGHTS, the derivative of the
-    block's sum with respect to each similarity is written to `out`, in the same pass: unlike that of a softmax, it does not
-    depend on sums over the rest of the matrix. If columns are anchors, each similarity counts twice. NUMBERED: the ids of row
-    and column r are r % period.
+    If scale or bias is LEARNED, σ(x) · s/τ(s) and σ(x), their gradients, are summed too. With WEIGHTS, the derivative of the
+    block's sum with respect to each similarity is written to `out` in the same pass: unlike a softmax's derivative, it does
+    not depend on sums over the rest of the matrix. If columns are anchors, each similarity counts twice. NUMBERED: the ids of
+    row and column r are r % period.
     """
     i, j = tl.program_id(0), tl.program_id(1)
     here, plane = parts + i * tl.num_programs(1) + j, tl.num_programs(0) * tl.num_programs(1)
@@ -310,7 +310,7 @@ def sigmoid_tiles_kernel(
     rows, columns, row_inside, column_inside, _ = _tile(
         row_start, row_end, column_start, column_end, period, ROWS, COLUMNS, FULL_TILES
     )
-    # Ids are compared in all tiles: a branch would cost registers, and so speed, in all of them.
+    # Ids are compared in all tiles: a branch would cost registers, and therefore speed, in every tile.
     if NUMBERED and FULL_TILES:
         excluded = _excluded_by_number(row_start + i * ROWS, column_start + j * COLUMNS, period, ROWS, COLUMNS)
     else:

@@ -31,7 +31,7 @@ def tile_width(d: int) -> int:
 
 
 def _descriptor(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
-    """Return x as kernels load or store it, in tiles of rows and columns; what is outside is zero, or not written."""
+    """Return a descriptor with which kernels load or store x in tiles; elements outside x load as zero and are not stored."""
     return TensorDescriptor(x, list(x.shape), list(x.stride()), [rows, columns])
 
 
@@ -89,8 +89,8 @@ class TileLaunch:
 class BlockGradients:
     """Gradients of the operands z and p of a similarity matrix, summed over its blocks in float32.
 
-    A kernel writes ∂L/∂s of a block to `weights`, in the precision of the operands; `add` multiplies it with them. If z and p
-    are one tensor, both gradients are one too.
+    A kernel writes ∂L/∂s of a block to `weights`, in the precision of the operands; `add` multiplies it with the operands. If
+    z and p are one tensor, there is only one gradient.
     """
 
     def __init__(self, z: Tensor, p: Tensor, *, same: bool, wants_rows: bool, wants_columns: bool) -> None:
@@ -103,7 +103,7 @@ class BlockGradients:
 
     def weights(self, block: MatrixBlock) -> Tensor:
         """Return a buffer for ∂L/∂s of a block, (rows, columns), valid until the next block."""
-        stride = -(-block.width // 64) * 64  # the matrix product wants rows that start at multiples of 16 bytes
+        stride = -(-block.width // 64) * 64  # the matrix product needs rows that start at multiples of 16 bytes
         buffer = self.buffer
         if buffer is None or buffer.numel() < block.height * stride:
             buffer = self.buffer = self.z.new_empty((block.height, stride))
@@ -112,14 +112,14 @@ class BlockGradients:
         return buffer if stride == block.width else buffer[:, : block.width]
 
     def add(self, block: MatrixBlock, weights: Tensor) -> None:
-        """Add a block's part: weights · p to its rows and weightsᵀ · z to its columns. A diagonal block has both."""
+        """Add a block's contribution: weights · p to its rows and weightsᵀ · z to its columns; a diagonal block adds both."""
         if self.of_rows is not None:
             self._add_product(self.of_rows, block.rows, weights, part(self.p, block.columns))
         if self.of_columns is not None and not block.diagonal:
             self._add_product(self.of_columns, block.columns, weights.T, part(self.z, block.rows))
 
     def _add_product(self, total: Tensor, rows: slice, weights: Tensor, z: Tensor) -> None:
-        # Blocks are cut at the same rows every time, so that the first product can overwrite what memory held before.
+        # Blocks are always cut at the same rows, so the first product can overwrite uninitialised memory.
         key, out = (rows.start, rows.stop, total is self.of_rows), part(total, rows)
         beta = float(key in self.begun or total is not self.of_rows)
         self.begun.add(key)
@@ -127,7 +127,7 @@ class BlockGradients:
         torch.addmm(out, weights, z, beta=beta, out=out, **precision)  # type: ignore[call-overload]
 
     def result(self, d: int) -> tuple[Tensor | None, Tensor | None]:
-        """Return the gradients of z and p without padding, (n, d) and (m, d); the second is None if both are one."""
+        """Return the gradients of z and p without padding, (n, d) and (m, d); the second is None if z and p are one tensor."""
         of_rows, of_columns = self.of_rows, None if self.same else self.of_columns
         if d < self.z.shape[1]:
             of_rows = None if of_rows is None else of_rows[:, :d]

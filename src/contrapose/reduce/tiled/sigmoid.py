@@ -1,8 +1,8 @@
 """The sum of a sigmoid loss over all anchors and their negatives, with its gradient from the same pass (SigLIP).
 
-The derivative of a softmax needs the row's sum first, and a second pass over the matrix. That of a sigmoid does not: tiles
-give the loss and ∂L/∂s at once. That is exact for the sum over all anchors, whose gradient is one number; a gradient for each
-anchor's own sum is left to `reduce_rows`.
+The derivative of a softmax needs the row's sum first, and therefore a second pass over the matrix. The derivative of a sigmoid
+does not: tiles give the loss and ∂L/∂s at once. This works for the sum over all anchors, whose upstream gradient is one number;
+`reduce_rows` handles separate gradients for each anchor's sum.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def forward(operands: Operands, request: SigmoidRequest, needs: Needs) -> tuple[
 
 
 def backward(request: SigmoidRequest, saved: Sequence[Tensor], gradients: Tensors, needs: Needs) -> Gradients:
-    """Return the gradients of anchors, pool, and scale and bias (2,): those of the forward pass times the upstream one."""
+    """Return gradients of anchors, pool, and scale and bias (2,): those from the forward pass times the upstream gradient."""
     totals, *present = (tensor * gradients[0] for tensor in saved)
     d_anchor = present[0] if needs.anchor else None
-    # The pool has no gradient of its own where it is the anchors.
+    # The pool has no separate gradient if pool and anchors are one tensor.
     d_pool = present[-1] if needs.pool and len(present) == 1 + needs.anchor else None
     return d_anchor, d_pool, totals[1:] if needs.learned else None
 

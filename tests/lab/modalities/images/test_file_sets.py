@@ -127,5 +127,5 @@ def test_lists_of_voc_that_do_not_agree_are_refused(tmp_path: Path) -> None:
             load_voc(tmp_path)
     make_voc(tmp_path)
     (tmp_path / "ImageSets" / "Main" / "dog_test.txt").unlink()
-    with pytest.raises(ValueError, match=r"data: the lists of trainval and of test in .* are of different classes"):
+    with pytest.raises(ValueError, match=r"data: the lists of trainval and of test in .* have different classes"):
         load_voc(tmp_path)

@@ -20,7 +20,7 @@ def test_a_mixed_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     captured = capsys.readouterr()
     assert captured.err == ""
     for line in (
-        "are held out for evaluation; --hold-out changes it",
+        "are held out for evaluation; --hold-out changes the share",
         "shorter side: 8 to ",
         "kinds: RGB (48), palette (24), alpha (16), 16-bit (16), CMYK (16), gray (8)",
         "PNG (32)",

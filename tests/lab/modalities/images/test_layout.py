@@ -85,7 +85,7 @@ def test_a_test_folder_without_labels_is_not_used(tmp_path: Path) -> None:
     assert labelled(found.train) == {"cat": 8, "dog": 8}
     assert labelled(found.test) == {"cat": 2, "dog": 2}
     assert "has no class folders and is not used; to evaluate on its images, sort them" in found.notes[0]
-    assert "20 % of each class, 4 images, are held out for evaluation; --hold-out changes it" in found.notes[1]
+    assert "20 % of each class, 4 images, are held out for evaluation; --hold-out changes the share" in found.notes[1]
 
 
 def test_a_test_folder_with_one_of_the_classes(tmp_path: Path) -> None:

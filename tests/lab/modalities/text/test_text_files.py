@@ -210,7 +210,7 @@ UNREADABLE: dict[str, tuple[str | bytes, str]] = {
     "header.tsv": ("sentence1\tsentence2\n", "has no row that can be used; expected at least one row of text"),
     "junk.jsonl": ("not JSON\n", "has no line that can be read: line 1 is not JSON: Expecting value (character 1)"),
     "numbers.jsonl": ('{"a": 1, "b": 2}', "has no column of text, only a, b; expected at least one"),
-    "twice.tsv": ("text\ttext\na\tb\n", "has two columns 'text'; rename one of them"),
+    "twice.tsv": ("text\ttext\na\tb\n", "has two columns named 'text'; rename one of them"),
     "texts.zst": (b"", "expected a name that ends in .txt, .tsv, .csv, .jsonl, .ndjson, .parquet, where all but"),
     "texts": ("one\n", "cannot tell the format of"),
     "a.parquet.gz": (b"", "cannot tell the format of"),

@@ -127,7 +127,7 @@ def test_bad_arguments_are_refused(pairs: TextFile, tokenizer: Any, tmp_path: Pa
         tokenise(pairs, tokenizer, length=2, cache=None)
     with pytest.raises(ValueError, match="tokenizer: expected a fast tokenizer of transformers, got str"):
         tokenise(pairs, "tokenizer", length=16, cache=None)
-    with pytest.raises(ValueError, match=r"data_root: .* is a file, and a directory is needed"):
+    with pytest.raises(ValueError, match=r"data_root: .* is a file, but a directory is needed"):
         tokenise(pairs, tokenizer, length=16, cache=pairs.path)
 
 

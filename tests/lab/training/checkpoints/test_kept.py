@@ -86,7 +86,7 @@ def test_a_resumed_run_says_which_weights_are_gone(tmp_path: Path) -> None:
     messages: list[str] = []
     Trainer(RUN, tmp_path, log=messages.append).train()
     (message,) = [message for message in messages if "missing" in message]
-    assert "kept/epoch-1 is missing or damaged, and its epoch has passed" in message
+    assert "kept/epoch-1 is missing or damaged, and epoch 1 has passed" in message
     assert (tmp_path / "kept" / "epoch-3").is_dir()
 
 
@@ -104,6 +104,6 @@ def test_commands_use_kept_weights(trained: Path, tmp_path: Path, capsys: pytest
     first, last = (contrapose.load(tmp_path / f"{epoch}.safetensors").state_dict() for epoch in ("1", "3"))
     assert any(not torch.equal(first[name], last[name]) for name in first)
     message = error_message(capsys, "embed", str(trained), "digits", "--epoch", "2", "-o", str(tmp_path / "f.npz"))
-    assert "has kept those of 1, 3" in message
+    assert "has kept epochs 1, 3" in message
     with pytest.raises(ValueError, match=r"epoch: .* is an exported file"):
         contrapose.load(tmp_path / "1.safetensors", epoch=1)

@@ -1,11 +1,11 @@
 """Object detection and instance segmentation: an encoder fine-tuned as the backbone of Faster or Mask R-CNN.
 
 data        VOC and COCO folders as images with boxes, classes and masks
-voc, coco   readers of the two kinds of annotation files
+voc, coco   readers for the two formats of annotation files
 shapes      a data set of drawn shapes in either layout, for trials without VOC and COCO
 detectors   torchvision's detectors around an encoder
 heads       heads of Mask R-CNN that share the encoder's last stage
-train       schedules of the papers, and the training
+train       the papers' schedules, and the training loop
 score       average precision, computed by torchmetrics and pycocotools
 """
 

@@ -10,12 +10,12 @@ from contrapose.lab.evaluation.detection.index import BoxIndex, clip_box
 
 
 def coco_file(folder: Path, part: str) -> Path | None:
-    """Return annotations/instances_PART*.json of a folder, such as instances_train2017.json; None if there is none."""
+    """Return the path of annotations/instances_PART*.json, such as instances_train2017.json; None if there is no such file."""
     return next(iter(sorted((folder / "annotations").glob(f"instances_{part}*.json"))), None)
 
 
 def read_coco(path: Path) -> BoxIndex:
-    """Return the content of an annotation file, checked. The images of instances_NAME.json are in the folder NAME."""
+    """Read and check an annotation file. The images for instances_NAME.json are in the folder NAME."""
     folder = path.parents[1] / path.stem.removeprefix("instances_")
     content = _load(path)
     images = {image["id"]: image for image in content["images"]}
@@ -25,7 +25,7 @@ def read_coco(path: Path) -> BoxIndex:
     files = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
     for image in content["images"]:
         file = folder / image["file_name"]
-        # The folder is listed once instead of 118,000 checks; names may include a subfolder.
+        # Listing the folder once replaces 118,000 checks for a file; file names may include a subfolder.
         if image["file_name"] not in files and not file.is_file():
             raise ValueError(f"data: {file} does not exist, but {path} lists it")
         image["file_name"] = str(file)
@@ -42,7 +42,7 @@ def read_coco(path: Path) -> BoxIndex:
         annotation["bbox"] = clip_box((x, y, x + width, y + height), image["width"], image["height"], where)
         annotation.setdefault("area", width * height)
         annotation.setdefault("iscrowd", 0)
-        annotation["id"] = number  # pycocotools counts an object of the id 0 as missed
+        annotation["id"] = number  # pycocotools counts an object with id 0 as missed
     return content
 
 

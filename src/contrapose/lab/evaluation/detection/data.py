@@ -39,7 +39,7 @@ class BoxData:
         with needs_extra("detection", "detection", {"pycocotools", "torchmetrics"}):
             from pycocotools.coco import COCO
 
-            version("torchmetrics")  # if it is missing, that is reported here and not after hours of training
+            version("torchmetrics")  # a missing package is reported here and not after hours of training
 
         self.masks = masks
         self.coco = COCO()
@@ -62,7 +62,7 @@ class BoxData:
         pixels = attempt(decode, Path(entry["file_name"]))
         if isinstance(pixels, Problem):
             raise ValueError(f"data: {pixels.path} cannot be read: {pixels.why}")
-        # Boxes of an image that was resized after it was annotated would all be at the wrong place.
+        # If an image was resized after it was annotated, all of its boxes would be in the wrong place.
         if pixels.shape[1:] != (entry["height"], entry["width"]):
             raise ValueError(
                 f"data: {entry['file_name']} has {pixels.shape[2]} × {pixels.shape[1]} pixels, but its annotation says "
@@ -71,14 +71,14 @@ class BoxData:
         return pixels.float() / 255, self._target(image_id, self._objects(image_id))
 
     def annotated(self, position: int) -> Target:
-        """Return all objects of an image, as the score needs them: `iscrowd` marks those that it ignores."""
+        """Return all objects in an image, for the score; `iscrowd` marks objects that the score ignores."""
         image_id = self.image_ids[position]
         annotations = self.coco.imgToAnns[image_id]
         crowds = torch.tensor([a["iscrowd"] for a in annotations], dtype=torch.int64)
         return {**self._target(image_id, annotations), "iscrowd": crowds}
 
     def _objects(self, image_id: int) -> list[dict[str, Any]]:
-        """Return the annotations to learn: without crowds, and without the few boxes of COCO that have no area."""
+        """Return the annotations to train on: without crowds, and without the few COCO boxes that have no area."""
         annotations: list[dict[str, Any]] = self.coco.imgToAnns[image_id]
         return [a for a in annotations if not a.get("iscrowd") and a["bbox"][2] > 0 and a["bbox"][3] > 0]
 
@@ -97,7 +97,7 @@ class BoxData:
 
 @dataclass(frozen=True)
 class DetectionData:
-    """Images to fine-tune on, and images to test on, with the same classes."""
+    """Images to fine-tune on and images to test on, with the same classes."""
 
     train: BoxData
     test: BoxData
@@ -112,8 +112,8 @@ class DetectionData:
 def read_detection_data(folder: str | Path, *, masks: bool = False) -> DetectionData:
     """Read a VOC or COCO folder.
 
-    folder   VOCdevkit, in which the images of all years' `trainval` are for training and those of `test` for testing; or
-             COCO's folder, with the instances of train2017 and val2017
+    folder   VOCdevkit: all years' `trainval` images are for training, and all years' `test` images for testing; or a COCO
+             folder, with the instances of train2017 and val2017
     masks    whether to read masks too, which VOC does not have
     """
     folder = Path(folder)
@@ -124,7 +124,7 @@ def read_detection_data(folder: str | Path, *, masks: bool = False) -> Detection
         if masks:
             raise ValueError(f"masks: {folder} is a VOC folder, whose annotations have boxes only; omit --masks")
         classes = voc_classes(folder)
-        # Objects marked difficult are learned, as detectron2 does, and ignored by the score.
+        # Objects marked difficult are used in training, as in detectron2, and ignored by the score.
         train = read_voc(years, "trainval", classes, difficult=True)
         test = read_voc(years, "test", classes, difficult=False)
     else:

@@ -1,8 +1,8 @@
-"""Faster and Mask R-CNN of torchvision around an encoder, in the form called C4.
+"""torchvision's Faster and Mask R-CNN around an encoder, in the C4 variant.
 
-All stages of the encoder but the last make the feature map on which regions are proposed. Each region is pooled to 14 × 14
-and goes through the last stage, followed by a batch norm, as in He et al. (MoCo); boxes and classes are read from its average,
-and masks from its 7 × 7 map.
+All encoder stages but the last compute the feature map on which regions are proposed. Each region is pooled to 14 × 14
+and goes through the last stage, followed by a batch norm, as in He et al. (MoCo). Boxes and classes are predicted from the
+average of the resulting 7 × 7 map, and masks from the map itself.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from contrapose.lab.networks.encoder import Encoder
 from contrapose.lab.networks.norms import ordinary_norms
 
-_ANCHORS = (32, 64, 128, 256, 512)  # sides of the anchors of images whose shorter side has 800 pixels
+_ANCHORS = (32, 64, 128, 256, 512)  # side lengths of the anchors, for images whose shorter side has 800 pixels
 
 
 def split_encoder(encoder: Encoder) -> tuple[nn.Sequential, nn.Module]:
-    """Return all stages but the last, and the last one, of a ResNet (torchvision's or timm's) or of `tiny` and `small`."""
+    """Split a ResNet (torchvision's or timm's), `tiny` or `small` into all stages but the last, and the last stage."""
     network = encoder.network
     children = OrderedDict(network.named_children())
     if "layer4" in children:
@@ -36,7 +36,7 @@ def split_encoder(encoder: Encoder) -> tuple[nn.Sequential, nn.Module]:
 
 
 class _Backbone(nn.Module):
-    """All stages of an encoder but the last; `out_channels` is what torchvision asks for."""
+    """All stages of an encoder but the last; torchvision requires the attribute `out_channels`."""
 
     def __init__(self, stages: nn.Module, out_channels: int) -> None:
         super().__init__()
@@ -62,9 +62,9 @@ def build_detector(
     encoder     network whose stages become backbone and head
     classes     number of classes, without the background
     masks       whether masks are predicted too
-    sizes       lengths of an image's shorter side; training draws one for each image, and tests use the last
+    sizes       lengths of an image's shorter side; training draws one per image, and tests use the last length
     regions     number of regions per image from which the head learns
-    mean, std   of the encoder's inputs, one for each channel
+    mean, std   mean and standard deviation of the encoder's inputs, one value per channel
     """
     from torchvision.models.detection.anchor_utils import AnchorGenerator
     from torchvision.models.detection.faster_rcnn import FasterRCNN, FastRCNNPredictor
@@ -74,7 +74,7 @@ def build_detector(
     from contrapose.lab.evaluation.detection.heads import SharedHeads
 
     encoder = copy.deepcopy(encoder).requires_grad_()
-    ordinary_norms(encoder)  # MoCo's split batch norms need a batch that is divisible, which regions are not
+    ordinary_norms(encoder)  # MoCo's split batch norms need a divisible batch, but the number of regions varies
     stages, last = split_encoder(encoder)
     scale = sizes[-1] / 800
     anchors = tuple(max(1, round(side * scale)) for side in _ANCHORS)
@@ -86,7 +86,7 @@ def build_detector(
         "image_mean": list(mean),
         "image_std": list(std),
         "rpn_anchor_generator": AnchorGenerator((anchors,), ((0.5, 1.0, 2.0),)),
-        # Numbers of proposals as in detectron2's C4 models, in proportion to `regions`.
+        # The numbers of proposals are those in detectron2's C4 models, in proportion to `regions`.
         "rpn_pre_nms_top_n_train": 24 * regions,
         "rpn_post_nms_top_n_train": 4 * regions,
         "rpn_pre_nms_top_n_test": 12 * regions,
@@ -101,11 +101,11 @@ def build_detector(
         return FasterRCNN(backbone, **options)  # type: ignore[no-any-return]
     options |= {
         "mask_roi_pool": _pool(MultiScaleRoIAlign),
-        "mask_head": head,  # the same weights as for the boxes
+        "mask_head": head,  # shares its weights with the box head
         "mask_predictor": MaskRCNNPredictor(encoder.width, 256, classes + 1),
     }
     detector = MaskRCNN(backbone, **options)
-    # A change of class keeps everything else that torchvision has set up.
+    # Changing the object's class keeps everything else that torchvision has set up.
     detector.roi_heads.__class__ = SharedHeads
     return detector  # type: ignore[no-any-return]
 
@@ -116,6 +116,6 @@ def _pool(align: Any) -> Any:
 
 
 def _channels(stages: nn.Module) -> int:
-    """Return the number of channels of the feature map."""
+    """Return the number of channels in the feature map."""
     norms = [module for module in stages.modules() if isinstance(module, nn.BatchNorm2d)]
     return int(norms[-1].num_features)

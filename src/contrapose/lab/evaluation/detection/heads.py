@@ -1,4 +1,4 @@
-"""Heads of a C4 detector: torchvision's, but with the masks read from the same maps as the boxes."""
+"""Heads of a C4 detector: torchvision's heads, except that masks and boxes are predicted from the same feature maps."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torchvision.models.detection.roi_heads import RoIHeads, fastrcnn_loss, mask
 
 
 class SharedHeads(RoIHeads):  # type: ignore[misc]
-    """Heads that put each training region through the last stage once, as detectron2's Res5ROIHeads do.
+    """Heads that pass each training region through the last stage only once, as detectron2's Res5ROIHeads do.
 
-    torchvision puts the regions with objects through it a second time, for their masks. The statistics of its batch norms would
-    then be a mixture of all regions and of those with objects, which fits neither.
+    torchvision passes the regions with objects through the last stage a second time, for their masks. The batch norm statistics
+    would then mix two distributions, all regions and the regions with objects, and fit neither.
     """
 
     def forward(

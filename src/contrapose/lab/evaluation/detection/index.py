@@ -1,4 +1,4 @@
-"""`BoxIndex`: images, classes and boxes in COCO's form, which both readers return, and the check of a box."""
+"""`BoxIndex`, the images, classes and boxes in COCO's form that both readers return, and the check of a box."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class BoxIndex(TypedDict):
 def clip_box(box: Sequence[float], width: int, height: int, where: str) -> list[float]:
     """Return COCO's (x, y, width, height) of a box (x₁, y₁, x₂, y₂), clipped to its image.
 
-    Boxes of VOC and COCO exceed their image by up to a pixel, by rounding. More than that is an error in the annotation, such
-    as a wrong order or unit of the coordinates; `where` names the file in the message.
+    Some boxes in VOC and COCO exceed their image by up to a pixel because of rounding. A larger excess is an error in the
+    annotation, such as a wrong order or unit of the coordinates. `where` names the file in the error message.
     """
     x1, y1, x2, y2 = box
     outside = min(x1, y1) < -1 or x2 > width + 1 or y2 > height + 1

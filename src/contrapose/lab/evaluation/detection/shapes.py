@@ -1,4 +1,4 @@
-"""Draw a data set of shapes in the layout of VOC or COCO, for trials where neither is at hand."""
+"""Draw a data set of shapes in the layout of VOC or COCO, for trials without the real data sets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def draw_shapes(
     layout        voc or coco; both have the same images and boxes, and COCO has masks too
     train, test   numbers of images
     size          width and height of an image in pixels
-    seed          chooses everything that is drawn
+    seed          random seed of the drawings
     """
     import numpy as np
 
@@ -57,7 +57,7 @@ def _draw_image(path: Path, size: int, random: np.random.Generator) -> list[Shap
         width, height = (int(side) for side in random.integers(size // 5, size // 2, 2))
         x, y = int(random.integers(0, size - width)), int(random.integers(0, size - height))
         box = (x, y, x + width, y + height)
-        # A shape that hides another one would leave a box without an object.
+        # If a shape hid another shape, the hidden shape's box would have no visible object.
         if any(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for _, b in shapes):
             continue
         colour = tuple(int(value) for value in random.choice((0, 255), 3))

@@ -1,4 +1,4 @@
-"""Fine-tune a detector and score it, by the schedules of He et al. (MoCo), which CACR follows."""
+"""Fine-tune a detector and score it, with the schedules of He et al. (MoCo), which CACR follows."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ Key = TypeVar("Key")
 class Detection:
     """Fine-tune all layers with SGD (momentum 0.9, weight decay 1e-4) and score the last iteration.
 
-    The defaults are those of VOC. Batch norm is trained, and normalises by the whole batch: on one device that is what
-    detectron2 calls SyncBN.
+    The defaults are the settings for VOC. Batch norm is trained and normalises over the whole batch, which on one device is
+    the same as detectron2's SyncBN.
     """
 
     iterations: int = 24_000  # batches to train on
     batch: int = 16  # images in a batch
     lr: float | None = None  # learning rate after warm-up; None: 0.02 · batch / 16
     warmup: int = 100  # iterations of linear warm-up
-    drops: tuple[float, ...] = (18 / 24, 22 / 24)  # shares of the iterations after which lr is divided by 10
+    drops: tuple[float, ...] = (18 / 24, 22 / 24)  # fractions of the iterations after which lr is divided by 10
     sizes: tuple[int, ...] = tuple(range(480, 801, 32))  # lengths of the shorter side in training; tests use the last
     regions: int = 512  # regions per image from which the head learns
-    masks: bool = False  # Mask R-CNN, and not Faster R-CNN
+    masks: bool = False  # whether to train Mask R-CNN instead of Faster R-CNN
     precise_batches: int = 200  # batches from which the statistics of batch norm are computed after training
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class Detection:
             raise ValueError(f"lr: expected a number above 0, got {self.lr}")
 
     def at_size(self, size: int) -> Detection:
-        """Return the same with images of another size: `size` is the length of the shorter side in tests."""
+        """Return the same settings for another image size; `size` is the length of the shorter side in tests."""
         if size < 32:
             raise ValueError(f"size: expected at least 32 pixels, got {size}")
         return replace(self, sizes=tuple(dict.fromkeys(round(side * size / self.sizes[-1]) for side in self.sizes)))
@@ -68,13 +68,13 @@ class Detection:
         device: torch.device | str = "cpu",
         seed: int = 0,
     ) -> dict[str, float]:
-        """Return AP, AP50 and AP75 of boxes in per cent and, with masks, mask_AP and so on; `encoder` is not changed.
+        """Fine-tune a detector; return AP, AP50 and AP75 of boxes in per cent and, with masks, mask_AP, mask_AP50 and mask_AP75.
 
-        encoder   network whose stages become backbone and head
+        encoder   network whose stages are copied into backbone and head; it is not changed
         data      images to train and to test on
-        views     how the encoder's inputs were normalised
-        device    where to compute
-        seed      chooses the new weights, the order, flips, sizes and regions
+        views     views that say how the encoder's inputs were normalised
+        device    device to compute on
+        seed      random seed of the new weights, the order of images, flips, sizes and regions
         """
         if not isinstance(views, Views):
             raise ValueError("run: detection needs an encoder of images")
@@ -97,10 +97,10 @@ class Detection:
     def train(self, detector: nn.Module, data: BoxData, *, device: torch.device, seed: int = 0) -> None:
         """Train a detector in place, then recompute the statistics of its batch norms.
 
-        detector   what `build_detector` returns, on the device
+        detector   a detector from `build_detector`, on the device
         data       images to train on
-        device     where to compute
-        seed       chooses order and flips
+        device     device to compute on
+        seed       random seed of the order of images and of flips
         """
         optimiser = torch.optim.SGD(_parameter_groups(detector), lr=self._rate(0), momentum=0.9)
         detector.train()
@@ -122,9 +122,9 @@ class Detection:
     def score(self, detector: nn.Module, data: BoxData, *, device: torch.device) -> dict[str, float]:
         """Return the average precisions of a detector.
 
-        detector   what `build_detector` returns, on the device
+        detector   a detector from `build_detector`, on the device
         data       images to test on
-        device     where to compute
+        device     device to compute on
         """
         detector.eval()
 
@@ -140,8 +140,8 @@ class Detection:
         """Return the learning rate of an iteration, counted from 0."""
         peak = self.lr if self.lr is not None else 0.02 * self.batch / 16
         drops = sum(step >= drop * self.iterations for drop in self.drops)
-        start = 0.001  # of the peak, as in detectron2
-        warmup = min(self.warmup, self.iterations // 5)  # a short run must still reach its peak
+        start = 0.001  # fraction of the peak, as in detectron2
+        warmup = min(self.warmup, self.iterations // 5)  # even a short run must reach its peak
         warmed = min(1.0, start + (1 - start) * step / warmup) if warmup else 1.0
         return peak * warmed * 0.1**drops
 
@@ -156,7 +156,7 @@ PROTOCOLS = {
 
 
 def _parameter_groups(detector: nn.Module) -> list[dict[str, Any]]:
-    """Return the parameters in two groups: those of batch norms have no weight decay, as in detectron2."""
+    """Return the parameters in two groups: batch norm parameters have no weight decay, as in detectron2."""
     norms = {id(p) for module in detector.modules() if isinstance(module, _BatchNorm) for p in module.parameters()}
     parameters = list(detector.parameters())
     return [
@@ -166,7 +166,7 @@ def _parameter_groups(detector: nn.Module) -> list[dict[str, Any]]:
 
 
 def _batches(data: BoxData, count: int, size: int, *, seed: int) -> Iterator[list[Sample]]:
-    """Yield `count` batches of random images, half of them mirrored. All images are seen before any of them is repeated."""
+    """Yield `count` batches of random images, half of them mirrored. No image is repeated before all images have been seen."""
 
     def read(key: tuple[int, int]) -> Sample:
         epoch, position = key
@@ -180,7 +180,7 @@ def _batches(data: BoxData, count: int, size: int, *, seed: int) -> Iterator[lis
 
 
 def _prefetch(read: Callable[[Key], Sample], keys: Iterable[Key]) -> Iterator[Sample]:
-    """Yield what `read` returns for each key, while threads decode the next ones: Pillow releases the interpreter's lock."""
+    """Yield the result of `read` for each key while threads decode the next images: Pillow releases the interpreter's lock."""
     threads = min(8, os.cpu_count() or 1)
     pending: deque[Future[Sample]] = deque()
     with ThreadPoolExecutor(threads) as pool:

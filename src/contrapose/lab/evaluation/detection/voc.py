@@ -1,4 +1,4 @@
-"""Read Pascal VOC annotations: an XML file for each image."""
+"""Read Pascal VOC annotations: one XML file per image."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENDINGS = (".jpg", ".jpeg", ".png")
 
 
 def voc_folders(folder: Path) -> list[Path]:
-    """Return the folders with Annotations/ of a VOCdevkit, one per year, or the folder itself; empty if there are none."""
+    """Return a VOCdevkit's folders that contain Annotations/, one per year, or the folder itself; empty if there are none."""
     candidates = [folder, *sorted(folder.glob("VOC*")), *sorted(folder.glob("VOCdevkit/VOC*"))]
     return [path for path in candidates if (path / "Annotations").is_dir() and (path / "ImageSets" / "Main").is_dir()]
 
@@ -31,10 +31,10 @@ def voc_classes(folder: Path) -> tuple[str, ...]:
 
 
 def read_voc(folders: Sequence[Path], image_set: str, classes: Sequence[str], *, difficult: bool) -> BoxIndex:
-    """Return the images that ImageSets/Main lists under this name in each folder that has the list.
+    """Return the images that ImageSets/Main lists under this name, in all folders that have such a list.
 
-    `difficult` says whether objects that the annotators found difficult count; otherwise they are ignored, as a crowd of
-    COCO is.
+    `difficult` says whether objects that the annotators marked as difficult count; otherwise the score ignores them, like
+    crowds in COCO.
     """
     lists = [
         (folder, path) for folder in folders if (path := folder / "ImageSets" / "Main" / f"{image_set}.txt").is_file()
@@ -104,6 +104,6 @@ def _parse(path: Path) -> ElementTree.Element:
 def _number(element: ElementTree.Element, key: str, path: Path) -> float:
     text = element.findtext(key)
     try:
-        return float(text or "")  # some files of VOC2012 have fractions of pixels
+        return float(text or "")  # some files in VOC2012 have fractions of pixels
     except ValueError:
         raise ValueError(f"data: {path}: expected a number in <{key.replace('/', '><')}>, got {text!r}") from None

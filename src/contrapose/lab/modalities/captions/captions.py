@@ -20,12 +20,12 @@ from contrapose.lab.modalities.text.sentences import Sentences, TokenReader
 
 @dataclass(frozen=True, eq=False)
 class Captions:
-    """Images, and the tokens of their captions: image i has those from `first[i]` on."""
+    """Images, and the tokens of their captions: image i has `number[i]` captions, from row `first[i]` on."""
 
     images: Images | Files
-    texts: Sentences  # one row for each caption, image by image
+    texts: Sentences  # one row per caption, image by image
     first: Tensor  # (N,)
-    number: Tensor  # (N,) of captions
+    number: Tensor  # (N,) number of captions
     written: tuple[tuple[str, ...], ...]  # the captions of each image as texts
     labels: Tensor | None = None
     classes: tuple[str, ...] = ()
@@ -50,8 +50,8 @@ class Captions:
 
     @cached_property
     def ids(self) -> Tensor | None:
-        """Numbers that are equal for images with a caption in common; None if no two have one."""
-        owner = dict[str, int]()  # the first image with a caption
+        """Numbers that are equal for images with a caption in common; None if no two images share a caption."""
+        owner = dict[str, int]()  # the first image that has each caption
         parent = list(range(len(self)))
         for image, captions in enumerate(self.written):
             for caption in captions:
@@ -98,7 +98,7 @@ class Captions:
 
 
 def _root(parent: list[int], image: int) -> int:
-    """Return the smallest image of a group, and compress the path to it (union-find)."""
+    """Return the smallest index in an image's group, and compress the path to it (union-find)."""
     while parent[image] != image:
         parent[image] = parent[parent[image]]
         image = parent[image]
@@ -123,7 +123,7 @@ class _Resident:
 
 @dataclass(frozen=True, eq=False)
 class CaptionReader:
-    """Images, resident or streamed, with captions that are on the device."""
+    """Images, resident or streamed, with captions on the device."""
 
     images: Reader
     texts: TokenReader

@@ -1,4 +1,4 @@
-"""Columns of a file of captions: which one has the image, which one the caption, and which one the split."""
+"""Which columns in a file of captions contain the image, the caption and the split."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contrapose.lab.modalities.images.decoding import ENDINGS
 from contrapose.lab.modalities.text.columns import choose_columns
 from contrapose.lab.modalities.text.records import is_number
 
-# Usual names; of several that a file has, the first of this order is used.
+# Usual names, in order of preference if a file has several of them.
 IMAGE = (
     "image",
     "image_path",
@@ -28,7 +28,7 @@ IMAGE = (
 )
 CAPTION = ("caption", "captions", "text", "texts", "sentence", "sentences", "title", "description")
 SPLIT = ("split",)
-# Names of the splits of a data set. Karpathy's "restval" are validation images of COCO that are trained on.
+# Names of splits. Karpathy's "restval" are COCO validation images that are used for training.
 SPLITS = {
     **dict.fromkeys(("train", "training", "restval"), "train"),
     **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
@@ -38,7 +38,7 @@ _CAPTION_NUMBER = re.compile(r"#\d+$")
 
 
 def image_name(cell: str) -> str:
-    """Return the name of an image without the number of its caption: a.jpg for Flickr's a.jpg#0."""
+    """Return an image's name without the number of its caption: a.jpg for Flickr's a.jpg#0."""
     return _CAPTION_NUMBER.sub("", cell.strip())
 
 
@@ -53,8 +53,8 @@ def choose_caption_columns(
 ) -> tuple[str, str, str]:
     """Return the columns of images, captions and splits; empty for a file without splits.
 
-    first       values of the first row of a file without names, by number, which identify the columns; empty: names do
-    requested   names or numbers from 1 on, of two or three columns in this order; empty: those with usual names
+    first       the first row's values by column number, to identify columns without names; empty: columns have names
+    requested   names, or numbers from 1 on, of two or three columns in this order; empty: the columns with usual names
     """
     if requested:
         return _requested(names, requested, file)
@@ -91,9 +91,9 @@ def _image_cell(first: Mapping[str, Any]) -> str:
 
 
 def _caption_cell(first: Mapping[str, Any]) -> str:
-    """Return the only column that has neither images nor numbers; empty if there are several."""
+    """Return the only column that contains neither images nor numbers; empty if there are several."""
     others = [name for name, cell in first.items() if name != _image_cell(first)]
-    # With two columns, the other one has the captions, even if the first caption is a number.
+    # If there are two columns, the column without images has the captions, even if the first caption is a number.
     texts = others if len(others) == 1 else [name for name in others if not is_number(str(first[name]))]
     return texts[0] if len(texts) == 1 else ""
 
@@ -108,7 +108,7 @@ def split_cell(first: Mapping[str, Any]) -> str:
 
 
 def choose_split_columns(names: Sequence[str], first: Mapping[str, Any], *, file: str) -> tuple[str, str]:
-    """Return the columns of images and splits of a file that says which images are trained on."""
+    """Return the image column and the split column in a file of splits."""
     image = _image_cell(first) if first else usual_column(names, IMAGE)
     split = split_cell(first) if first else usual_column(names, SPLIT)
     if not image or not split:
@@ -120,7 +120,7 @@ def choose_split_columns(names: Sequence[str], first: Mapping[str, Any], *, file
 
 
 def are_names(cells: Sequence[Any], requested: Collection[str]) -> bool:
-    """Return whether a first row is a header: one of its cells is a usual column name, or one that was requested."""
+    """Return whether a first row is a header: one of its cells is a usual or a requested column name."""
     if any(name in cells for name in requested if not name.isdigit()):
         return True
     # A row with an image's name is not a header, even if its caption is a single word such as "text".

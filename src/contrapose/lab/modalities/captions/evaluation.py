@@ -1,4 +1,4 @@
-"""Evaluate the two towers of a run on images with captions together."""
+"""Joint evaluation of the two towers of a run on images with captions."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from contrapose.metrics import two_tower_measures
 
 
 class CaptionEvaluation:
-    """Recall of images and captions in both directions, and the geometry of their common space."""
+    """Recall between images and captions in both directions, and the geometry of the shared embedding space."""
 
     def scores(self, towers: Mapping[str, SampleEmbedder], split: Split) -> dict[str, float]:
-        """Return recall at 1, 5 and 10 of the test images and their captions, in per cent; nothing without any."""
+        """Return recall@1, 5 and 10 between test images and captions, in per cent; empty if there are no test images."""
         if split.test is None:
             return {}
         assert isinstance(split.test, Captions)
@@ -29,7 +29,7 @@ class CaptionEvaluation:
         return caption_recall(*embed_both(towers, split.test), index.image_of_text, ids=index.ids)
 
     def metrics(self, towers: Mapping[str, SampleEmbedder], source: Source) -> dict[str, float]:
-        """Return the uniformity of each tower, the alignment of captions with their images, and the modality gap."""
+        """Return each tower's uniformity, the alignment between captions and their images, and the modality gap."""
         assert isinstance(source, Captions)
         return two_tower_measures(*embed_both(towers, source), CaptionIndex.of(source.written).image_of_text)
 
@@ -37,17 +37,17 @@ class CaptionEvaluation:
 def embed_both(towers: Mapping[str, SampleEmbedder], source: Captions) -> tuple[Tensor, Tensor]:
     """Return the embeddings of images (n, d) and of all their captions (t, d), image by image.
 
-    towers   those of images and text, as in `Model.towers`
+    towers   the image tower and the text tower, as in `Model.towers`
     source   images with captions, such as `prepare(run).test`
     """
     return towers["images"].features(source.images), towers["text"].features(source.texts)
 
 
 def zero_shot(towers: Mapping[str, SampleEmbedder], data: DownstreamData) -> dict[str, float]:
-    """Return the scores of `zero_shot_scores` on labelled images, with the prompt "a photo of a NAME."."""
+    """Return `zero_shot_scores` on labelled images, with the prompt "a photo of a NAME."."""
     images = _labelled_images(data) if data.path else labelled_shapes()
     assert images.labels is not None
-    # An .npz file has no class names, but they are known from the name of the data set.
+    # An .npz file has no class names, but the name of the data set determines them.
     built_in = data.name if not images.classes and data.name in CLASS_NAMES else ""
     classes = find_class_names(images, data.class_names or built_in)
     embeddings = towers["images"].features(images)
@@ -56,7 +56,7 @@ def zero_shot(towers: Mapping[str, SampleEmbedder], data: DownstreamData) -> dic
 
 
 def _labelled_images(data: DownstreamData) -> Source:
-    """List the test images of a data set; all of its images if it has no others."""
+    """List the test images in a data set, or all of its images if it has no test images."""
     images = load(data.path, root=data.root, hold_out=0).held_out
     if images.labels is None:
         raise ValueError(

@@ -14,7 +14,7 @@ from contrapose.lab.modalities.captions.shapes import is_shapes, read_shapes
 from contrapose.lab.modalities.captions.shards import find_tars, names_tar, read_tars
 from contrapose.lab.modalities.images.decoding import ImagePath
 from contrapose.lab.modalities.images.folder import loose_images, visible_folders
-from contrapose.lab.modalities.tars import TarMember as TarMember  # offered here too, beside the lists that have them
+from contrapose.lab.modalities.tars import TarMember as TarMember  # re-exported: lists of captions contain tar members
 from contrapose.lab.modalities.text.records import format_of
 
 _EXPECTED = (
@@ -25,28 +25,28 @@ _EXPECTED = (
 
 @dataclass(frozen=True)
 class CaptionList:
-    """Images, the captions of each, and the split of each if the data has splits; made by `open_captions`."""
+    """Images with their captions and, if the data has splits, their splits; created by `open_captions`."""
 
     name: str
     images: tuple[ImagePath, ...]
-    captions: tuple[tuple[str, ...], ...]  # of each image, at least one
-    splits: tuple[str, ...]  # train, val or test for each image; empty if the data does not say
+    captions: tuple[tuple[str, ...], ...]  # captions of each image, at least one
+    splits: tuple[str, ...]  # train, val or test for each image; empty if the data has no splits
     notes: tuple[str, ...]  # what may surprise a user about the data, one sentence each
-    fingerprint: str  # of the names of the images, their captions and splits
+    fingerprint: str  # checksum of the images' names, captions and splits
 
     def __len__(self) -> int:
         return len(self.images)
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The former name of `splits`; use that."""
+        """The former name of `splits`; use `splits` instead."""
         return self.splits
 
 
 def is_captions(path: Path) -> bool:
-    """Return whether a path is one of images with captions, without reading them."""
+    """Return whether a path contains images with captions, without reading them."""
     if path.is_dir():
-        # Tars next to folders or images are probably the downloads from which these were unpacked.
+        # Tars next to folders or images are probably downloads from which the folders or images were unpacked.
         tars_only = bool(find_tars(path)) and not visible_folders(path) and not loose_images(path)
         return bool(find_tables(path, "captions")) or tars_only
     if names_tar(path) or is_shapes(path):
@@ -58,14 +58,14 @@ def is_captions(path: Path) -> bool:
 def open_captions(path: Path, *, columns: Sequence[str] = (), skip_broken: bool = False) -> CaptionList:
     """List images with their captions; the images stay on disk.
 
-    path          a folder with captions.tsv (.csv, .jsonl, .txt, .parquet), or that file, with images beside it or in
-                  images/; or a .tar of WebDataset, a folder of them, or a pattern such as shards-{0000..0003}.tar; or
-                  shapes, the built-in set
-    columns       columns of images and captions, and of splits if there are any, by name, or by number from 1 on; empty: those
-                  with usual names, such as image, file_name, caption, text and split
-    skip_broken   leave out rows and members that cannot be used, and use any share of captions with images; by default, a row
-                  that cannot be used is an error, and so is a missing image for more than half of the captions or a missing
-                  caption for more than half of the images
+    path          a folder with captions.tsv (.csv, .jsonl, .txt, .parquet), or the file itself, with images next to it or in
+                  images/; or a WebDataset .tar, a folder of tars, or a pattern such as shards-{0000..0003}.tar; or shapes,
+                  the built-in set
+    columns       columns of images and captions, and of splits if there are any, by name, or by number from 1 on; empty: the
+                  columns with usual names, such as image, file_name, caption, text and split
+    skip_broken   leave out unusable rows and members, and accept any number of captions without images; by default, an
+                  unusable row is an error, as is a missing image for more than half of the captions or a missing caption for
+                  more than half of the images
     """
     file = _captions_file(path)
     if file is not None:
@@ -81,7 +81,7 @@ def open_captions(path: Path, *, columns: Sequence[str] = (), skip_broken: bool 
 
 
 def _captions_file(path: Path) -> Path | None:
-    """Return the file of captions of a folder, or the path itself if it is one; None for other data."""
+    """Return the file of captions in a folder, or the path itself if it is a file of captions; None for other data."""
     if not path.is_dir():
         return path if format_of(path) and path.is_file() else None
     files = find_tables(path, "captions")
@@ -101,7 +101,7 @@ def _unknown(path: Path) -> str:
 
 
 def _complete(reading: ReadReport, name: str, skip_broken: bool) -> CaptionList:
-    """Check what was read, and return it with notes on what is left out."""
+    """Check the images and captions that were read, and return them with notes on what is left out."""
     if not skip_broken:
         reading.check_shares()
     reading.make_notes()
@@ -112,12 +112,12 @@ def _complete(reading: ReadReport, name: str, skip_broken: bool) -> CaptionList:
     splits = tuple(reading.splits[image] for image in images) if reading.splits else ()
     digest = hashlib.blake2b(digest_size=8)
     for number, image in enumerate(images):
-        # Names without the folders above them, so that a data set keeps its fingerprint when it is moved.
+        # Names exclude the folders above them, so that a data set keeps its fingerprint when it is moved.
         row = [f"{image.parent.name}/{image.name}", captions[number], splits[number] if splits else ""]
         digest.update(json.dumps(row).encode())
     return CaptionList(name, images, captions, splits, tuple(reading.notes), digest.hexdigest())
 
 
 def _name(path: Path) -> str:
-    """Return the name of a data set: of its folder, or of its tars."""
+    """Return the name of a data set: the name of its folder, or of its tars."""
     return path.parent.name or path.name if format_of(path) and not path.is_dir() else path.name or path.resolve().name

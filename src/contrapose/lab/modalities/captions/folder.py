@@ -1,4 +1,4 @@
-"""A folder of images with a file of their captions."""
+"""A folder of images, with their captions in a file."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from contrapose.lab.modalities.text.table import Table, no_text, open_table, row
 
 
 def find_tables(folder: Path, name: str) -> list[Path]:
-    """Return the files of a folder that have this name and the ending of a known format."""
+    """Return the files in a folder that have this name and a known format's ending."""
     paths = [folder / f"{name}{ending}{compression}" for ending in FORMATS for compression in ("", *COMPRESSIONS)]
     return [path for path in paths if format_of(path) and path.is_file()]
 
 
 def _open(path: Path, requested: Sequence[str] = ()) -> Table:
-    """Open a table; a .txt file has columns as well: Flickr's have tabs, others are CSV."""
+    """Open a table. A .txt file has columns too: Flickr's files are separated by tabs, other files are CSV."""
     format = format_of(path)
     if format == ".txt":
         line = next((line for _, line in read_lines(path) if isinstance(line, str)), "")
@@ -38,7 +38,7 @@ def _open(path: Path, requested: Sequence[str] = ()) -> Table:
 
 
 def read_folder(file: Path, *, columns: Sequence[str], skip_broken: bool) -> ReadReport:
-    """Read a file of captions, the images in its folder, and the file `split` beside it if there is one."""
+    """Read a file of captions, list the images in its folder, and read the file `split` next to it if there is one."""
     table, images = _open(file, columns), _ImageIndex(file.parent)
     image_column, caption_column, split_column = choose_caption_columns(
         table.names, _cells(table), columns, file=str(file)
@@ -70,12 +70,12 @@ def read_folder(file: Path, *, columns: Sequence[str], skip_broken: bool) -> Rea
 
 
 def _cells(table: Table) -> dict[str, Any]:
-    """Return the first row of a table without names, by the number of each column; columns are recognised from it."""
+    """Return the first row of a table without column names, by column number, to identify the columns."""
     return {} if table.named else dict(zip(table.names, table.first, strict=True))
 
 
 def _read_splits(folder: Path, images: _ImageIndex, reading: ReadReport, skip_broken: bool) -> None:
-    """Read the split of each image from split.tsv, in place of a column of the captions."""
+    """Read each image's split from split.tsv, instead of from a column in the file of captions."""
     files = find_tables(folder, "split")
     if not files:
         return
@@ -88,12 +88,12 @@ def _read_splits(folder: Path, images: _ImageIndex, reading: ReadReport, skip_br
         if isinstance(name, BadLine):
             return name
         image = images.find(name)
-        # A name without an image is ignored: its captions, if there are any, have been counted already.
+        # A name without an image is ignored: captions for this name have already been counted.
         return None if image is None else reading.assign(image, str(row.get(split_column) or ""))
 
     _each_row(table, assign, reading, skip_broken)
     if not reading.splits:
-        # Without this, all images would be trained on, test images too.
+        # Without this error, all images would be used for training, even test images.
         raise ValueError(
             f"data: {files[0]} names no image of {folder}; expected the names that the captions have, such as "
             f"{printable(next(iter(images.paths), 'a.jpg'))}"
@@ -103,7 +103,7 @@ def _read_splits(folder: Path, images: _ImageIndex, reading: ReadReport, skip_br
 def _each_row(
     table: Table, use: Callable[[dict[str, Any], str], BadLine | None], reading: ReadReport, skip_broken: bool
 ) -> None:
-    """Call `use` with each row; the first one that cannot be used is an error, or is counted if `skip_broken` is set."""
+    """Call `use` with each row; the first unusable row is an error, or is counted if `skip_broken` is set."""
     first: tuple[int, BadLine] | None = None
     others = 0
     for number, row in table.rows():
@@ -126,7 +126,7 @@ def _name(row: dict[str, Any], column: str) -> str | BadLine:
 
 
 def _texts(row: dict[str, Any], column: str) -> list[str] | BadLine:
-    """Return the captions of a row: one text, or a list of them."""
+    """Return the captions in a row: its cell is one text, or a list of texts."""
     cell = row.get(column)
     texts = [] if cell is None else cell if isinstance(cell, list) else [cell]
     other = next((text for text in texts if not isinstance(text, str)), "")
@@ -134,20 +134,20 @@ def _texts(row: dict[str, Any], column: str) -> list[str] | BadLine:
 
 
 class _ImageIndex:
-    """The images of a folder by their names in a file of captions."""
+    """The images in a folder, found by their names in a file of captions."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        # Listed once: asking the file system for each caption would be slow for a large folder on a network.
+        # The folder is listed once: asking the file system for each caption would be slow for large network folders.
         self.paths = {path.relative_to(folder).as_posix(): path for path in all_images(folder)}
 
     def find(self, name: str) -> Path | None:
-        """Return the file of an image that is named relative to the folder or to its images/; None if there is none."""
+        """Return the file for an image name that is relative to the folder or to its images/; None if there is no such file."""
         candidates = [posixpath.normpath(name), posixpath.normpath(posixpath.join("images", name))]
         for candidate in candidates:
             if candidate in self.paths:
                 return self.paths[candidate]
-        # Outside of the folder, hidden, or with an unusual ending.
+        # The file may be outside the folder, hidden, or have an unusual ending.
         for candidate in candidates:
             path = self.folder / candidate
             if os.path.isfile(path):

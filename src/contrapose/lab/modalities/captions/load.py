@@ -21,7 +21,7 @@ from contrapose.lab.modalities.text.load import sample_rows
 from contrapose.lab.modalities.text.sentences import Sentences
 from contrapose.lab.modalities.text.tokens import tokenise
 
-_MOST_HELD_OUT = 1000  # images, as in the usual protocol of Flickr30k and COCO
+_MOST_HELD_OUT = 1000  # images, as in the usual protocol for Flickr30k and COCO
 _OF_CLASSES = ("classes", "imbalance", "eval_data")
 
 
@@ -48,7 +48,7 @@ class LineTable:
 
 @dataclass(frozen=True)
 class CaptionIndex:
-    """A data set's images and captions, before anything is decoded: the numbers of those to train on and to test with."""
+    """A data set's images and captions before decoding, and the indices of the images to train on and to test on."""
 
     listing: CaptionList
     train: torch.Tensor
@@ -62,10 +62,12 @@ class CaptionIndex:
 
 
 def list_captions(settings: DataSettings) -> CaptionIndex:
-    """List a run's images and captions, and split them: as the data specifies, or with some held out."""
+    """List a run's images and captions, and split them as the data specifies; otherwise, hold out some images."""
     for name in _OF_CLASSES:
         if getattr(settings, name):
-            raise ValueError(f"{name}: it is for images with classes, and {settings.data} has captions")
+            raise ValueError(
+                f"{name}: this setting is only for images with classes, and {settings.data} has captions; omit it"
+            )
     listing = open_captions(Path(settings.data), columns=settings.columns, skip_broken=settings.skip_broken)
     train, test, notes = _divide(listing, settings.hold_out)
     if settings.limit:
@@ -78,7 +80,7 @@ def list_captions(settings: DataSettings) -> CaptionIndex:
 
 
 def _divide(listing: CaptionList, hold_out: float) -> tuple[torch.Tensor, torch.Tensor, tuple[str, ...]]:
-    """Return the numbers of training and test images, and notes. A validation split stands in for a missing test split."""
+    """Return the indices of training and test images, and notes. A validation split replaces a missing test split."""
     everything = torch.arange(len(listing.images))
     if listing.splits:
         members = {

@@ -1,4 +1,4 @@
-"""The modality of images with captions, behind `Modality`: those of images and of text, side by side."""
+"""The modality of images with captions, an implementation of `Modality` that combines the image and text modalities."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from contrapose.lab.networks.encoder import Encoder
 
 
 class CaptionModality(Modality[CaptionViews]):
-    """Images with captions: two kinds of input, and an encoder for each."""
+    """Images with captions: two kinds of input, each with its own encoder."""
 
     noun = "captioned images"
     settings = CAPTION_SETTINGS
@@ -65,11 +65,11 @@ class CaptionModality(Modality[CaptionViews]):
             )
 
     def has_data(self, name: str, root: Path | None) -> bool:
-        """Return whether a name is that of the built-in set."""
+        """Return whether this is the name of the built-in set."""
         return is_captions(Path(name))
 
     def inspect(self, settings: DataSettings) -> Iterator[str]:
-        """Read every image, as without captions."""
+        """Read every image, as for a data set without captions."""
         return IMAGES.inspect(settings)
 
     def can_stream(self, name: str) -> bool:
@@ -77,10 +77,10 @@ class CaptionModality(Modality[CaptionViews]):
         return True
 
     def load(self, settings: DataSettings, root: Path | None, views: CaptionViews, *, encoder: str) -> Split:
-        """Load images and captions; tokens are those of the text encoder and are cached in `root`."""
+        """Load images and captions; captions become tokens for the text encoder, which are cached in `root`."""
         assert isinstance(settings, CaptionSettings)
-        # Before the captions are read, which takes long, because the weights may not be installed. None for an encoder made
-        # from scratch, whose tokens are learned from the captions.
+        # The tokenizer is loaded first, because the weights may not be installed and reading captions takes long. It is None
+        # for an encoder trained from scratch, whose tokens are learned from the captions.
         folder = views.texts.kept or EncoderName.parse(settings.text_encoder).folder
         listed = list_captions(settings)
         tokenizer = load_tokenizer(folder) if folder else learn_tokenizer(listed.training_texts(), size=VOCABULARY)
@@ -91,7 +91,7 @@ class CaptionModality(Modality[CaptionViews]):
     def views(
         self, name: str, count: int, *, size: int = 0, length: int = 0, folder: Path | None = None
     ) -> CaptionViews:
-        """Return a view of each image by the name of a recipe, and captions of at most `length` tokens."""
+        """Return views by the name of a recipe: one view per image, and captions of at most `length` tokens."""
         texts = TEXT.views("dropout", 1, size=length or DEFAULT_LENGTH, folder=folder)
         return CaptionViews(IMAGES.views(name, 1, size=size), texts)
 
@@ -105,26 +105,26 @@ class CaptionModality(Modality[CaptionViews]):
             check_caption_settings(settings)
 
     def check_encoder(self, name: str) -> None:
-        """Raise ValueError if no encoder of images has this name."""
+        """Raise ValueError if no image encoder has this name."""
         IMAGES.check_encoder(name)
 
     def encoders(self, settings: NetworkSettings, views: CaptionViews) -> dict[str, Encoder]:
-        """Build the encoder of images and that of captions."""
+        """Build the image encoder and the caption encoder."""
         return {
             "images": IMAGES.encoder(settings.encoder, views.images),
             "text": TEXT.encoder(settings.text_encoder, views.texts),
         }
 
     def check_initial_weights(self, encoder: str, init: str) -> None:
-        """Refuse an image encoder that starts from the weights of a package that is not installed."""
+        """Refuse an image encoder whose pretrained weights come from a package that is not installed."""
         IMAGES.check_initial_weights(encoder, init)
 
     def load_initial_weights(self, settings: NetworkSettings, encoders: Mapping[str, Encoder]) -> None:
-        """Load the weights of an installed package, if the image encoder has some."""
+        """Load pretrained weights from an installed package, if the image encoder has such a package."""
         IMAGES.load_initial_weights(settings, encoders)
 
     def tower(self, name: str, views: CaptionViews) -> tuple[Modality[Any], ViewMaker]:
-        """Return the modality and the views of images, or those of texts."""
+        """Return the image modality and its views, or the text modality and its views."""
         sides: dict[str, tuple[Modality[Any], ViewMaker]] = {
             "images": (IMAGES, views.images),
             "text": (TEXT, views.texts),
@@ -132,21 +132,21 @@ class CaptionModality(Modality[CaptionViews]):
         return sides[name]
 
     def prepare(self, network: nn.Module) -> nn.Module:
-        """Convert weights of convolutions to channels last."""
+        """Convert convolution weights to channels last."""
         return IMAGES.prepare(network)
 
     def keep(self, folder: Path, encoder: nn.Module, split: Split, views: CaptionViews) -> None:
-        """Write tokenizer and configuration of the text encoder to a run's directory."""
+        """Write the text encoder's tokenizer and configuration to a run's directory."""
         assert isinstance(split.train, Captions)
         assert isinstance(encoder, nn.ModuleDict)
         TEXT.keep_tokenizer(folder, encoder["text"], split.train.texts.tokenizer, views.texts)
 
     def decode(self, samples: Any, views: CaptionViews) -> Tensor:
-        """Raise ValueError: a sample is embedded by one of the two towers."""
+        """Raise ValueError: samples are embedded by one of the two towers."""
         raise ValueError("samples: use model.images.embed(…) for images, and model.text.embed(…) for texts")
 
     def describe_input(self, views: CaptionViews) -> dict[str, str]:
-        """Describe the inputs of both encoders."""
+        """Describe both encoders' inputs."""
         return IMAGES.describe_input(views.images) | {"length": str(views.texts.length)}
 
     def check_comparison(self, data: str) -> None:

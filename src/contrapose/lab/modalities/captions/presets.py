@@ -1,7 +1,7 @@
-"""Settings of CACR's Table 19, CLIP and CACR on images with captions: `contrapose train --preset clip/cc3m --data PATH`.
+"""Settings for CACR's Table 19, CLIP and CACR on images with captions: `contrapose train --preset clip/cc3m --data PATH`.
 
-The paper gives batch, epochs, learning rate and schedule. The rest is CLIP's, except for the image encoder, which is the usual
-ResNet-50. `--batch 256 --accumulate 8 --grad-cache` contrasts as many images in the memory of 256.
+The paper gives batch size, epochs, learning rate and schedule. Other settings are CLIP's, except for the image encoder, which
+is the usual ResNet-50. `--batch 256 --accumulate 8 --grad-cache` contrasts as many images with the memory for only 256.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Image-text models that were trained elsewhere: local folders of Hugging Face CLIP and SigLIP, and of open_clip.
+"""Pretrained image-text models in local folders: CLIP and SigLIP from Hugging Face, and models from open_clip.
 
-Nothing is downloaded, and no code of a folder is executed: weights are read from safetensors only, and `trust_remote_code`
+Nothing is downloaded, and no code in a folder is executed: weights are read from safetensors only, and `trust_remote_code`
 is off.
 """
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _OPEN_CLIP = "open_clip_config.json"
-# The weights to choose if a folder has several files.
+# The files of weights to prefer if a folder has several.
 _OPEN_CLIP_WEIGHTS = ("open_clip_model.safetensors", "open_clip_pytorch_model.safetensors", "model.safetensors")
 _IMAGE_SETTINGS = ("preprocessor_config.json", "processor_config.json")
 
 
 @dataclass(frozen=True)
 class ImageTextModel:
-    """Map images and texts to embeddings (n, d) in one space, which are compared by their cosine; not normalised."""
+    """Map images and texts to embeddings (n, d) in one space. They are not normalised, and are compared by their cosine."""
 
     image_tower: Callable[[list[Image]], Tensor]  # RGB images of any size -> (b, d)
     text_tower: Callable[[list[str]], Tensor]
@@ -47,11 +47,11 @@ class ImageTextModel:
         """Return the embeddings of images on the CPU, in float32.
 
         samples      a list of paths or PIL images, or uint8 images (n, 3, H, W)
-        batch_size   images that are embedded at a time
+        batch_size   number of images to embed at a time
         """
         _check_samples(samples, batch_size)
         rows: list[Tensor] = []
-        # Closed at the first broken file, so that the progress bar ends before its error is printed.
+        # The reader is closed at the first broken file, so that the progress bar ends before the error is printed.
         with closing(read_all(samples, _as_image, "embed images")) as images:  # type: ignore[arg-type]
             while batch := list(islice(images, batch_size)):
                 first = batch_size * len(rows)
@@ -64,10 +64,10 @@ class ImageTextModel:
         """Return the embeddings of texts on the CPU, in float32, in their order; equal texts are embedded once.
 
         texts        a list of texts
-        batch_size   texts that are embedded at a time
+        batch_size   number of texts to embed at a time
         """
         _check_samples(texts, batch_size)
-        # Texts of similar length share a batch, so that little is padding.
+        # Texts of similar length share a batch, to save padding.
         distinct = sorted(dict.fromkeys(texts), key=lambda text: (-len(text), text))
         starts, rows = range(0, len(distinct), batch_size), []
         with progress_bar("embed texts", len(starts)) as advance:
@@ -79,17 +79,17 @@ class ImageTextModel:
 
 
 def load_image_text_model(path: Path, *, device: torch.device | None = None) -> ImageTextModel:
-    """Load a model of images and texts from a local folder.
+    """Load an image-text model from a local folder.
 
-    path     folder of transformers with config.json, image settings, a tokenizer and model.safetensors; or of open_clip with
-             open_clip_config.json and weights in safetensors
-    device   default: a GPU if there is one
+    path     folder saved by transformers, with config.json, image settings, a tokenizer and model.safetensors; or by
+             open_clip, with open_clip_config.json and weights in safetensors
+    device   device to compute on; by default a GPU if there is one
     """
     if not path.is_dir():
         problem = "is a file" if path.exists() else "does not exist"
         raise ValueError(f"encoder: {path} {problem}; expected a folder of transformers or open_clip, after clip:")
     device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    # A folder may suit both libraries; open_clip is used for those that transformers cannot read safely.
+    # A folder may suit both libraries; open_clip is used for folders that transformers cannot read safely.
     for_transformers = (path / "config.json").exists() and any(path.glob("model*.safetensors"))
     load = _load_open_clip if (path / _OPEN_CLIP).exists() and not for_transformers else _load_transformers
     with needs_extra("a model of images and texts", "text", TEXT_PACKAGES):
@@ -97,12 +97,12 @@ def load_image_text_model(path: Path, *, device: torch.device | None = None) -> 
 
 
 def _load_transformers(path: Path, device: torch.device) -> ImageTextModel:
-    """Load CLIP, SigLIP, or another model with the same two functions."""
+    """Load CLIP, SigLIP, or another transformers model that embeds images and texts by the same two functions."""
     check_files(path)
     if not any((path / name).exists() for name in _IMAGE_SETTINGS):
         raise ValueError(
-            f"encoder: {path} has no {_IMAGE_SETTINGS[0]}, which says how images are resized and normalised; copy it from where "
-            "the model comes from"
+            f"encoder: {path} has no {_IMAGE_SETTINGS[0]}, which says how images are resized and normalised; copy it from the "
+            "model's original folder"
         )
     from transformers import AutoImageProcessor
 
@@ -114,7 +114,7 @@ def _load_transformers(path: Path, device: torch.device) -> ImageTextModel:
     tokenizer = load_tokenizer(path)
     with loading(path):
         processor = AutoImageProcessor.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-    # SigLIP is trained on texts of one length, padded and without a mask.
+    # SigLIP is trained on texts padded to one length, without a mask.
     siglip = model.config.model_type.startswith("siglip")
     options = {
         "padding": "max_length" if siglip else True,
@@ -137,7 +137,7 @@ def _load_transformers(path: Path, device: torch.device) -> ImageTextModel:
 
 
 def _pooled(output: Any) -> Tensor:
-    """Return the embeddings of a tower; transformers returns them alone or, in newer versions, among other outputs."""
+    """Return a tower's embeddings; transformers returns only embeddings or, in newer versions, further outputs with them."""
     embeddings: Tensor = output if isinstance(output, Tensor) else output.pooler_output
     return embeddings
 
@@ -151,10 +151,10 @@ def _load_open_clip(path: Path, device: torch.device) -> ImageTextModel:
         from open_clip.factory import load_checkpoint
         from open_clip.transform import PreprocessCfg, image_transform_v2
 
-    # The folder's own settings could allow code to be executed; open_clip's tokenizer does not know these options.
+    # The folder's own settings could allow code execution; open_clip's tokenizer does not know these options.
     safe = {"local_files_only": True, "trust_remote_code": False} if text_settings.get("hf_tokenizer_name") else {}
     with loading(path, "open_clip"), _without_logging():
-        # open_clip's own choice among several files prefers some pickles.
+        # open_clip itself would prefer some pickles to safetensors.
         model = create_model(f"local-dir:{path}", load_weights=False, pretrained_text=False)
         load_checkpoint(model, str(weights))
         tokenizer = get_tokenizer(f"local-dir:{path}", **safe)
@@ -173,7 +173,7 @@ def _load_open_clip(path: Path, device: torch.device) -> ImageTextModel:
 
 
 def _check_open_clip(path: Path) -> dict[str, Any]:
-    """Return the settings of the text tower; refuse a folder whose towers would be downloaded."""
+    """Return the text tower's settings; refuse a folder whose towers would be downloaded."""
     try:
         settings = json.loads((path / _OPEN_CLIP).read_text(encoding="utf-8"))["model_cfg"]
         text, vision = dict(settings["text_cfg"]), dict(settings["vision_cfg"])
@@ -192,7 +192,7 @@ def _check_open_clip(path: Path) -> dict[str, Any]:
 
 
 def _open_clip_weights(path: Path) -> Path:
-    """Return the file of weights of a folder; only safetensors count."""
+    """Return the file of weights in a folder; only safetensors are accepted."""
     files = {file.name: file for file in sorted(path.glob("*.safetensors"))}
     preferred = next((files[name] for name in _OPEN_CLIP_WEIGHTS if name in files), None)
     if preferred is not None or len(files) == 1:
@@ -212,7 +212,7 @@ def _open_clip_weights(path: Path) -> Path:
 
 @contextmanager
 def _without_logging() -> Iterator[None]:
-    """Disable logging within this block: open_clip warns about missing weights, although they are loaded afterwards."""
+    """Disable logging in this block: open_clip warns about missing weights, although they are loaded afterwards."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

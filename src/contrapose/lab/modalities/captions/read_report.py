@@ -1,4 +1,4 @@
-"""What was read of images with captions, what was left out, and when that is too much."""
+"""`ReadReport`: which images and captions were read, which were left out, and when too many are left out."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from contrapose.lab.modalities.tars import printable
 from contrapose.lab.modalities.text.lines import BadLine
 
 LARGEST_SHARE = 0.5  # share of captions or images that may be left out; more is probably a mistake
-_LONG = 1000  # characters; a longer caption exceeds by far the tokens that any encoder here reads
-_NAMED = 3  # names in a note
+_LONG = 1000  # characters; a longer caption has far more tokens than any encoder here reads
+_NAMED = 3  # largest number of names in a note
 
 
 @dataclass
 class ReadReport:
-    """Captions by image, in the order of the data, with the names of all that is left out."""
+    """Captions by image, in the order of the data, and the names of everything that is left out."""
 
-    source: str  # of the data, for messages
+    source: str  # name of the data, for messages
     advice: str  # what to check if most captions have no image, or most images no caption
     captions: dict[ImagePath, list[str]] = field(default_factory=dict)
     splits: dict[ImagePath, str] = field(default_factory=dict)
-    count: int = 0  # of all captions, also of those without an image
+    count: int = 0  # number of all captions, including captions without an image
     without_image: list[str] = field(default_factory=list)  # the missing image of each such caption
     without_caption: list[str] = field(default_factory=list)  # images
     empty: list[str] = field(default_factory=list)  # lines or members whose caption is empty
@@ -43,7 +43,7 @@ class ReadReport:
             self.captions.setdefault(image, []).extend(captions)
 
     def assign(self, image: ImagePath, name: str) -> BadLine | None:
-        """Put an image into the split of this name; return the reason if that is impossible."""
+        """Put an image into the split with this name; if that is impossible, return the reason."""
         split = SPLITS.get(name.strip().lower(), "")
         if not split:
             return BadLine(f"has the split {name!r}, expected train, val or test")
@@ -67,7 +67,7 @@ class ReadReport:
                 )
 
     def leave_out_without_split(self) -> None:
-        """Leave out images without a split if others have one: they may be test images."""
+        """Leave out images without a split if other images have a split: the images without one may be test images."""
         self._note("images in no split (train, val or test) are left out", self._without_split())
         if self.splits:
             self.captions = {image: texts for image, texts in self.captions.items() if image in self.splits}
@@ -76,7 +76,7 @@ class ReadReport:
         return [printable(image.name) for image in self.captions if image not in self.splits] if self.splits else []
 
     def check_not_empty(self) -> None:
-        """Refuse data without any image that has a caption."""
+        """Refuse data in which no image has a caption."""
         if not self.captions:
             counts = (
                 f"{len(self.without_image):,} captions without image, {len(self.without_caption):,} images without caption, "
@@ -85,7 +85,7 @@ class ReadReport:
             raise ValueError(f"data: {self.source} has no image with a caption ({counts}); {self.advice}")
 
     def make_notes(self) -> None:
-        """Add a sentence about each kind of thing that was left out, or that may surprise a user."""
+        """Add a sentence about everything that was left out, or that may surprise a user."""
         repeated = [printable(image.name) for image, texts in self.captions.items() if len(set(texts)) < len(texts)]
         images = len(self.captions) + len(self.without_caption)
         self._note("captions without an image are left out", self.without_image, self.count)
@@ -102,7 +102,7 @@ class ReadReport:
 
 
 def first_names(names: Sequence[str]) -> str:
-    """Name the first few, and say how many more there are."""
+    """Return the first few names, and the number of other names."""
     different = list(dict.fromkeys(names))
     more = f" and {len(different) - _NAMED:,} more" if len(different) > _NAMED else ""
     return ", ".join(different[:_NAMED]) + more

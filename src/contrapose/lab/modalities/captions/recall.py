@@ -1,7 +1,8 @@
-"""Retrieval between images and their captions: recall@1, 5 and 10 both ways, and what a random ranking would score.
+"""Retrieval between images and their captions: recall@1, 5 and 10 in both directions, and the recall of a random ranking.
 
-The protocol of Karpathy & Fei-Fei (2015), usually on 1,000 test images with five captions each: an image finds a text if any of
-its captions is among the k most similar texts; a text finds its image if that is among the k most similar images.
+The protocol is Karpathy & Fei-Fei's (2015), usually on 1,000 test images with five captions each. Image-to-text retrieval
+succeeds if any of the image's captions is among the k most similar texts, and text-to-image retrieval if the text's image is
+among the k most similar images.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ KS = (1, 5, 10)
 
 @dataclass(frozen=True)
 class CaptionIndex:
-    """The captions of all images in one list, and where each belongs."""
+    """The captions of all images in one list, and the image that each caption belongs to."""
 
-    texts: list[str]  # those of the first image, then those of the second, …
+    texts: list[str]  # captions of the first image, then captions of the second image, …
     image_of_text: Tensor  # (t,) the image of each text
     ids: Tensor  # (t,) equal for equal texts
 
@@ -40,15 +41,15 @@ class CaptionIndex:
 def caption_recall(
     images: Tensor, texts: Tensor, image_of_text: Tensor, *, ids: Tensor | None = None
 ) -> dict[str, float]:
-    """Return recall@1, 5 and 10 of both directions in per cent: {"image_to_text_recall_1": …, "text_to_image_recall_10": …}.
+    """Return recall@1, 5 and 10 in both directions in per cent: {"image_to_text_recall_1": …, "text_to_image_recall_10": …}.
 
     images          embeddings (n, d)
-    texts           embeddings of the captions (t, d), one or more for each image
+    texts           embeddings of the captions (t, d), one or more per image
     image_of_text   row of `images` that each caption belongs to, integers (t,)
-    ids             integers (t,), equal for captions with equal texts: such a text is right for every image that has it
+    ids             integers (t,), equal for captions with equal texts: such a text is correct for every image that has it
 
-    Similarity is the cosine. A wrong text or image that is exactly as similar as the right one is ranked before it, so that a
-    model that maps everything to one point finds nothing. A k larger than the number of texts or images is left out.
+    Similarity is the cosine. At a tie, a wrong text or image is ranked before the correct one, so that a model that maps
+    everything to one point finds nothing. A k larger than the number of texts or images is left out.
 
     >>> images, texts = torch.eye(3), torch.eye(3)[[0, 0, 1, 2, 1]]
     >>> caption_recall(images, texts, torch.tensor([0, 0, 1, 2, 2]))["text_to_image_recall_1"]
@@ -67,7 +68,7 @@ def caption_recall(
 
 
 def caption_chance(image_of_text: Tensor, *, ids: Tensor | None = None) -> dict[str, float]:
-    """Return what a random ranking scores in `caption_recall` on average, by the same names; exact.
+    """Return the exact expected `caption_recall` of a random ranking, with the same keys.
 
     image_of_text   image of each caption, integers (t,), 0 to n - 1
     ids             as in `caption_recall`
@@ -93,7 +94,7 @@ def caption_chance(image_of_text: Tensor, *, ids: Tensor | None = None) -> dict[
 
 @dataclass(frozen=True)
 class _Relation:
-    """Which texts are right for which images: those with the id of one of the image's captions."""
+    """Which texts are correct for which images: all texts with the same id as one of the image's captions."""
 
     text_id: Tensor  # (t,) equal for equal texts, 0 to the number of distinct texts - 1
     pairs: Tensor  # (2, pairs): each image with the id of each of its captions, without duplicates
@@ -109,19 +110,19 @@ class _Relation:
         return cls(text_id, pairs, int(image_of_text.max()) + 1)
 
     def right_texts(self, images: Tensor) -> Tensor:
-        """Return whether each text is right for these images (b,): bool (b, t)."""
+        """Return whether each text is correct for these images (b,): bool (b, t)."""
         return _paired(images, self.pairs, int(self.text_id.max()) + 1)[:, self.text_id]
 
     def right_images(self, texts: Tensor) -> Tensor:
-        """Return whether each image is right for these texts (b,): bool (b, n)."""
+        """Return whether each image is correct for these texts (b,): bool (b, n)."""
         return _paired(self.text_id[texts], self.pairs.flip(0), self.images)
 
 
 def _paired(keys: Tensor, pairs: Tensor, count: int) -> Tensor:
-    """Return whether `pairs` (2, p) have each key (b,) with each number below `count`: bool (b, count)."""
+    """Return whether `pairs` (2, p) contain each key (b,) with each number below `count`: bool (b, count)."""
     first, second = pairs.unbind()
     distinct, row = keys.unique(return_inverse=True)
-    # Only the pairs of these keys, so that the table has the size of a block.
+    # Only pairs with these keys are used, so that the table has the size of a block.
     asked = torch.isin(first, distinct)
     table = torch.zeros(len(distinct), count, dtype=torch.bool, device=keys.device)
     table[torch.searchsorted(distinct, first[asked]), second[asked]] = True
@@ -136,7 +137,7 @@ def _random_hits(right: Tensor, candidates: int, k: int) -> Tensor:
 
 
 def _both_ways(image_to_text: list[Tensor], text_to_image: list[Tensor]) -> dict[str, float]:
-    """Return the mean of each list's tensors in per cent; they have hits, or their probabilities, at the first k of `KS`."""
+    """Return each list's mean in per cent; the tensors hold hits, or probabilities of hits, at the first values in `KS`."""
     directions = {"image_to_text": image_to_text, "text_to_image": text_to_image}
     return {
         f"{name}_recall_{k}": 100 * float(hits.mean())

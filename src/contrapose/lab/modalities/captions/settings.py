@@ -1,4 +1,4 @@
-"""Settings of a run that images with captions add to those of images, and those that they start with."""
+"""Additional settings for runs on images with captions, and their default settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contrapose.lab.modalities.text.encoders import EncoderName
 from contrapose.lab.modalities.text.views import DEFAULT_LENGTH
 
 TOWERS = ("images", "text")
-# Unless the user chooses others: CLIP, with open_clip's weight decay.
+# Defaults: CLIP, with open_clip's weight decay.
 CAPTION_SETTINGS: Settings = {
     "modality": "captions",
     "framework": "two_towers",
@@ -17,7 +17,7 @@ CAPTION_SETTINGS: Settings = {
     "loss": "clip",
     "weight_decay": 0.1,
 }
-# Seconds on a CPU: a few of the built-in shapes.
+# Takes seconds on a CPU: a few of the built-in shapes.
 SMOKE_CAPTIONS: Settings = {
     "data": "shapes", "limit": 128, "stream": False, "views": "captions", "size": 32, "encoder": "tiny", "text_encoder": "tiny",
     "text_length": 16, "width": 64, "optimiser": "adamw", "lr": 1e-3, "schedule": "cosine", "warmup": 0.0, "weight_decay": 0.1,
@@ -27,15 +27,15 @@ SMOKE_CAPTIONS: Settings = {
 
 @dataclass(frozen=True, kw_only=True)
 class CaptionSettings:
-    """The encoder of captions, and which of the two encoders is trained."""
+    """The caption encoder, and which of the two encoders is trained."""
 
     text_encoder: str = ""
-    """Encoder of captions: clip-small, clip, tiny, small, medium, minilm or hf:FOLDER; empty: chosen for the device."""
+    """Caption encoder: clip-small, clip, tiny, small, medium, minilm or hf:FOLDER; empty: chosen for the device."""
     text_length: int = 0
-    """Tokens after which a caption is cut; 0: 32."""
+    """Number of tokens after which a caption is truncated; 0: 32."""
     frozen_tower: str = ""
-    """images or text: this encoder keeps the weights that it starts with (LiT), and its projection is trained; empty:
-    both are trained."""
+    """images or text: this encoder keeps its initial weights (LiT), and only its projection is trained; empty: both encoders
+    are trained."""
 
 
 def check_caption_settings(settings: CaptionSettings) -> None:

@@ -1,4 +1,4 @@
-"""The built-in set of images with captions, `shapes`: coloured shapes on coloured backgrounds. It needs no download.
+"""The built-in set of images with captions, `shapes`: coloured shapes on coloured backgrounds, without a download.
 
 A caption names the shape and both colours, which random crops and flips do not change: "a red circle on a blue background".
 Images are drawn when they are read, and are always the same.
@@ -29,36 +29,36 @@ _CORNERS = {"square": 4, "triangle": 3, "star": 10}
 
 
 def is_shapes(path: Path) -> bool:
-    """Return whether a path is the name of the built-in set; a file or folder of this name comes first."""
+    """Return whether a path is the name of the built-in set; a file or folder with this name takes precedence."""
     return path == Path(NAME) and not path.exists()
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """An image of one shape, described by what is random in it; it has the interface of `TarMember`."""
+    """An image of one shape, described by its random properties; it has the interface of `TarMember`."""
 
     number: int
     shape: str
     colour: str
     background: str
-    brightness: tuple[float, float]  # factors of the two colours
+    brightness: tuple[float, float]  # factors for the two colours
     centre: tuple[float, float]  # pixels
     radius: float
     angle: float
 
     @property
     def name(self) -> str:
-        """A name of a file for messages."""
+        """A file name for messages."""
         return f"{self.number:04d}.png"
 
     @property
     def parent(self) -> Path:
-        """The name of the data set, as `Path.parent` is the folder of a file."""
+        """The name of the data set, by analogy with `Path.parent`."""
         return Path(NAME)
 
     @property
     def captions(self) -> tuple[str, str]:
-        """A sentence and a short form, both with everything that distinguishes the image from others."""
+        """A sentence and a short form; each names everything that distinguishes the image from others."""
         thing = f"{self.colour} {self.shape}"
         return f"a {thing} on a {self.background} background", f"{thing} on {self.background}"
 
@@ -79,7 +79,7 @@ class Drawing:
 
     def _outline(self) -> list[tuple[float, float]]:
         """Return the corners of a shape other than the circle."""
-        if self.shape == "cross":  # by angle: two outer corners of each arm, and an inner one
+        if self.shape == "cross":  # in order of angle: two outer corners per arm, and an inner corner
             arm = math.atan(1 / 3)
             corners = [
                 (i * math.pi / 2 + turn, r)
@@ -106,12 +106,12 @@ def _shade(colour: str, factor: float) -> tuple[int, int, int]:
 
 
 def drawings() -> list[Drawing]:
-    """Return all images: those for training, then those for testing."""
+    """Return all images: first the training images, then the test images."""
     return [_drawing(number, draw) for number, draw in enumerate(uniform(torch.arange(_TRAIN + _TEST), 9, 0).tolist())]
 
 
 def _drawing(number: int, draw: list[float]) -> Drawing:
-    """Choose an image by nine random numbers in [0, 1)."""
+    """Return the image that nine random numbers in [0, 1) determine."""
     colours = list(COLOURS)
     colour = colours.pop(int(draw[0] * len(colours)))
     return Drawing(

@@ -1,4 +1,4 @@
-"""WebDataset's tars: members that share a key are a sample, such as 000.jpg with 000.txt or 000.json."""
+"""WebDataset tars: members with the same key form a sample, such as 000.jpg with 000.txt or 000.json."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _MOST_TARS = 100_000
 _MEMBER = re.compile(
     r"((?:.*/)?[^./][^./]*)\.([^/]*)"
 )  # key and ending: as in WebDataset, the key ends at the first dot
-_LARGEST = 4 * LONGEST  # bytes of a caption: a character of UTF-8 takes at most 4
+_LARGEST = 4 * LONGEST  # bytes per caption: a character takes at most 4 bytes in UTF-8
 
 
 def names_tar(path: Path) -> bool:
-    """Return whether a path is named like a tar, or like several: shards-{0000..0003}.tar."""
+    """Return whether a path looks like a tar, or like a pattern for several tars: shards-{0000..0003}.tar."""
     return path.suffix.lower() == ".tar" or _COMPRESSED.search(path.name) is not None
 
 
 def find_tars(path: Path) -> list[Path]:
-    """Return the tars of a folder, or those that a path names; empty for other data."""
+    """Return the tars in a folder, or the tars that a path names; empty for other data."""
     if path.is_dir():
         return sorted(file for file in path.glob("*.tar") if file.is_file() and not file.name.startswith("."))
     if not names_tar(path):
@@ -52,7 +52,7 @@ def find_tars(path: Path) -> list[Path]:
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Return the names of a pattern, as a shell does: a{08..10} is a08, a09, a10, and {train,val} is train, val."""
+    """Expand a pattern as a shell does: a{08..10} becomes a08, a09, a10, and {train,val} becomes train, val."""
     match = _BRACES.search(pattern)
     if match is None:
         return [pattern]
@@ -61,13 +61,13 @@ def expand_braces(pattern: str) -> list[str]:
     words = match[3].split(",") if match[3] else ()
     if (len(numbers) + len(words)) * len(rest) > _MOST_TARS:
         raise ValueError(f"data: {pattern!r} names more than {_MOST_TARS:,} tars")
-    # Padded to the width of the first number, which has leading zeros if all have.
+    # Numbers are padded to the width of the first number, which has leading zeros if all numbers do.
     options = words or [f"{number:0{len(match[1])}d}" for number in numbers]
     return [pattern[: match.start()] + option + end for option in options for end in rest]
 
 
 def read_tars(tars: Sequence[Path], *, source: str, skip_broken: bool) -> ReadReport:
-    """List the samples of tars and read their captions; images stay where they are."""
+    """List the samples in tars and read their captions; images stay in the tars."""
     advice = (
         "expected samples as WebDataset writes them: KEY.jpg with KEY.txt, or with KEY.json that has a caption, where the key "
         "ends at the first dot; unpack a tar of a folder with captions.tsv, and use the folder"
@@ -97,7 +97,7 @@ def _read_tar(tar: Path, split: str, reading: ReadReport, skip_broken: bool) -> 
 
 
 def _samples(tar: Path, members: Sequence[TarMember]) -> dict[str, dict[str, TarMember]]:
-    """Return the members of each key by their kind: image, txt or json."""
+    """Return each key's members, by kind: image, txt or json."""
     samples: defaultdict[str, dict[str, TarMember]] = defaultdict(dict)
     for member in members:
         match = _MEMBER.fullmatch(member.name)
@@ -115,7 +115,7 @@ def _samples(tar: Path, members: Sequence[TarMember]) -> dict[str, dict[str, Tar
 
 
 def _add(sample: dict[str, TarMember], split: str, reading: ReadReport, file: BinaryIO) -> str | None:
-    """Add one sample; return a member that cannot be used with the reason."""
+    """Add one sample; if a member cannot be used, return the member and the reason."""
     image, texts, values = sample.get("image"), [], {}
     if "json" in sample:
         content = _json(sample["json"], file)
@@ -153,7 +153,7 @@ def _text(member: TarMember, file: BinaryIO) -> str | BadLine:
 
 
 def _json(member: TarMember, file: BinaryIO) -> dict[str, Any] | BadLine:
-    """Return the captions and the split of a JSON object; no captions if it has none."""
+    """Return the captions and the split in a JSON object; an object may have no captions."""
     text = _text(member, file)
     if isinstance(text, BadLine):
         return text
@@ -170,7 +170,7 @@ def _json(member: TarMember, file: BinaryIO) -> dict[str, Any] | BadLine:
 
 
 def _splits_by_name(tars: Sequence[Path]) -> dict[Path, str]:
-    """Return the split of each tar if every name contains one, as in cc3m-train-0000.tar, and they differ; else none."""
+    """Return each tar's split if every name contains one, as in cc3m-train-0000.tar, and not all are equal; else nothing."""
     named = {tar: _splits_in(tar.name) or _splits_in(tar.parent.name) for tar in tars}
     different = set().union(*named.values())
     if len(different) < 2 or any(len(splits) != 1 for splits in named.values()):

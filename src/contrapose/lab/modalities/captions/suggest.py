@@ -15,13 +15,13 @@ from contrapose.lab.modalities.modality import DataSettings, Suggestion
 
 
 def suggest(settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
-    """Choose views, size, both encoders and batch: those of plain images, but with crops that keep what a caption names."""
+    """Choose views, size, encoders and batch: as for images without captions, but with crops that keep what captions name."""
     listed = list_captions(settings)
     images = [listed.listing.images[number] for number in listed.train.tolist()]
     facts = ImageFacts(len(images), median_side(images))
     picked = suggest_for(facts, chosen, device)
     if "views" in picked:
-        # The weights of this encoder expect pixels between -1 and 1.
+        # This encoder's weights expect pixels between -1 and 1.
         picked["views"] = "captions-tf" if chosen.get("encoder") == EFFICIENTNET_LITE else "captions"
     if "text_encoder" not in chosen:
         picked["text_encoder"] = _text_encoder(device)

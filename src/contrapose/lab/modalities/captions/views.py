@@ -12,16 +12,16 @@ from contrapose.lab.modalities.images.views import Views
 from contrapose.lab.modalities.text.views import TextViews
 from contrapose.randomness import uniform
 
-_CAPTION = 2  # the last random key: crops and dropout use those before it
+_CAPTION = 2  # the last random key: crops and dropout use the keys before it
 
 
 class Captioned(NamedTuple):
-    """Raw images with captions: each image has `number` rows of all captions, from `first` on."""
+    """Raw images with captions: each image has `number` rows in `captions`, from row `first` on."""
 
     pixels: Tensor  # uint8 (B, 3, H, W)
-    captions: Tensor  # (T, L) tokens of all captions of the data set
+    captions: Tensor  # (T, L) tokens of all captions in the data set
     first: Tensor  # (B,)
-    number: Tensor  # (B,) of captions
+    number: Tensor  # (B,) number of captions
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,16 @@ class CaptionViews:
         return 2
 
     def train(self, raw: Any, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
-        """Return views of a `Captioned` batch: images (1, B, 3, size, size) and tokens (1, B, 2, L)."""
+        """Return views of a captioned batch: images (1, B, 3, size, size) and tokens (1, B, 2, L)."""
         images = self.images.train(raw.pixels, index, seed=seed, epoch=epoch)
         return [*images, *self.train_texts(raw.captions, raw.first, raw.number, index, seed=seed, epoch=epoch)]
 
     def train_texts(
         self, captions: Tensor, first: Tensor, number: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor
     ) -> list[Tensor]:
-        """Return a random caption of each sample as tokens (1, B, 2, L); the arguments are those of `Captioned`."""
+        """Return a random caption per sample as tokens (1, B, 2, L); the arguments are fields of a captioned batch."""
         draw = uniform(index, 1, seed, epoch, _CAPTION)[:, 0]
-        # In float32, a draw close to 1 times the number may be rounded up to it.
+        # In float32, the product of a draw close to 1 and the number may be rounded up to the number.
         chosen = first + torch.minimum((draw * number).long(), number - 1)
         return self.texts.train(captions[chosen][:, None], index, seed=seed, epoch=epoch)
 
@@ -63,5 +63,5 @@ class CaptionViews:
         return self.images.light(augment, smallest=smallest)
 
     def evaluation_batch(self, device: torch.device) -> int:
-        """Return the number of images of an evaluation batch."""
+        """Return the batch size for evaluation."""
         return self.images.evaluation_batch(device)

@@ -1,4 +1,4 @@
-"""Zero-shot classification: an image belongs to the class whose name, in a prompt, is most similar to it (CLIP)."""
+"""Zero-shot classification: the predicted class is the one whose prompt is most similar to the image (CLIP)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from contrapose.metrics.retrieval import check_finite, wrong_before_right
 from contrapose.pairs import unit
 from contrapose.validate import check_count, check_embeddings, check_index, check_values, check_width, nearest
 
-# Prompts by name; {} stands for the name of the class.
+# Prompts by name; {} stands for the class name.
 TEMPLATES: Mapping[str, tuple[str, ...]] = {
     "photo": ("a photo of a {}.",),
     # The combination that CLIP's authors found best on ImageNet.
@@ -34,7 +34,7 @@ _WORDNET_ID = re.compile(r"n\d{8}")
 
 
 def choose_templates(templates: Sequence[str]) -> tuple[str, ...]:
-    """Return the prompts of names of `TEMPLATES`, and own prompts as they are; a prompt without {} is refused."""
+    """Replace names in `TEMPLATES` by their prompts, and keep other prompts unchanged; refuse a prompt without {}."""
     chosen: list[str] = []
     for template in templates:
         if template not in TEMPLATES and "{}" not in template:
@@ -49,15 +49,15 @@ def choose_templates(templates: Sequence[str]) -> tuple[str, ...]:
 
 
 def clean_name(name: str) -> str:
-    """Return the name of a class as it is written in a text: aquarium_fish -> aquarium fish."""
+    """Return a class name as it is written in a text: aquarium_fish -> aquarium fish."""
     return " ".join(name.replace("_", " ").split())
 
 
 def find_class_names(source: Source, names: str = "") -> tuple[str, ...]:
-    """Return the name of each class of a labelled data set.
+    """Return the name of each class in a labelled data set.
 
-    `names` is empty for those of the data set, or the name of one whose classes are built in, such as cifar10, or a text file
-    with one name per line.
+    `names` is empty (use the data set's class names), the name of a data set whose class names are built in, such as cifar10,
+    or a text file with one name per line.
     """
     count = len(source.counts())
     if not names:
@@ -76,7 +76,7 @@ def find_class_names(source: Source, names: str = "") -> tuple[str, ...]:
 
 
 def _read_names(path: Path) -> tuple[str, ...]:
-    """Return the lines of a file that are not empty."""
+    """Return the non-empty lines in a file."""
     if not path.is_file():
         known = ", ".join(CLASS_NAMES)
         raise ValueError(
@@ -90,7 +90,7 @@ def _read_names(path: Path) -> tuple[str, ...]:
 
 
 def class_name_notes(classes: Sequence[str]) -> list[str]:
-    """Return what may surprise a user about these class names, one sentence each."""
+    """Return notes on what may surprise a user about these class names, one sentence each."""
     notes = []
     ids = [name for name in classes if _WORDNET_ID.fullmatch(name)]
     if ids:
@@ -113,16 +113,16 @@ def class_embeddings(
     classes: Sequence[str],
     templates: Sequence[str] = TEMPLATES["photo"],
 ) -> Tensor:
-    """Return an embedding for each class, (C, d): the mean of the unit embeddings of its prompts, as a unit vector.
+    """Return an embedding for each class, (C, d): the mean of its prompts' unit embeddings, scaled to unit length.
 
-    embed_texts   function of texts that returns their embeddings (t, d)
-    classes       names of the classes; their underscores become spaces
-    templates     prompts with {} for the name, or names of `TEMPLATES`
+    embed_texts   function from t texts to embeddings (t, d)
+    classes       class names, in which underscores become spaces
+    templates     prompts with {} for the class name, or names in `TEMPLATES`
     """
     if not classes:
         raise ValueError("classes: expected at least one name, got none")
     templates = choose_templates(templates)
-    # Not str.format: a name, or the rest of a prompt, may have braces of its own.
+    # Not str.format: a class name, or the rest of a prompt, may contain braces too.
     prompts = [template.replace("{}", clean_name(name)) for name in classes for template in templates]
     embeddings = embed_texts(prompts)
     check_embeddings("embed_texts", embeddings, 2, shapes={2: "(t, d)"})
@@ -134,14 +134,14 @@ def class_embeddings(
 
 @torch.no_grad()
 def zero_shot_scores(image_embeddings: Tensor, labels: Tensor, class_embeddings: Tensor) -> dict[str, float]:
-    """Return top-1 accuracy, top-5 with more than five classes, and the mean accuracy per class, in per cent.
+    """Return top-1 accuracy, top-5 accuracy with more than five classes, and the mean accuracy per class, in per cent.
 
     image_embeddings   embeddings (n, d)
     labels             class of each image, integers (n,)
-    class_embeddings   embeddings (C, d), as `class_embeddings` returns
+    class_embeddings   embeddings (C, d) from `class_embeddings`
 
-    The class with the largest cosine is predicted. A wrong class that is exactly as similar as the right one is ranked before
-    it, so that a model that maps everything to one point has no hits. Classes without images are left out of the mean.
+    The class with the largest cosine is predicted. At a tie, a wrong class is ranked before the correct class, so that a model
+    that maps everything to one point has no hits. Classes without images are left out of the mean.
 
     >>> zero_shot_scores(torch.eye(3)[[0, 0, 0, 1]], torch.tensor([0, 0, 0, 2]), torch.eye(3))
     {'top1': 75.0, 'mean_per_class': 50.0}
@@ -167,7 +167,7 @@ def zero_shot_scores(image_embeddings: Tensor, labels: Tensor, class_embeddings:
 
 
 def zero_shot_chance(classes: int) -> dict[str, float]:
-    """Return what random predictions score in `zero_shot_scores` on average, by the same names.
+    """Return the expected `zero_shot_scores` of random predictions, with the same keys.
 
     classes   number of classes
 

@@ -1,4 +1,4 @@
-"""Read .npz files with MedMNIST's arrays. Their declared types and shapes are checked before memory is used for them."""
+"""Read .npz files with MedMNIST's arrays. The declared types and shapes are checked before memory is allocated."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from contrapose.lab.modalities.images.images import Images, channels_first
 from contrapose.lab.modalities.images.memory import check_memory
 from contrapose.lab.modalities.source import Split
 
-_MOST_CLASSES = 1_000_000  # counting the images of each class takes memory for each number up to the largest label
+_MOST_CLASSES = 1_000_000  # counting the images per class takes memory for each number up to the largest label
 
 
 def read_archive(path: Path) -> Split:
-    """Load the arrays train_images, train_labels, test_images and test_labels; all but the first may be missing.
+    """Load the arrays train_images, train_labels, test_images and test_labels; only train_images is required.
 
-    An array of strings, `classes`, has the names of the classes in the order of their labels.
+    An optional array of strings, `classes`, contains the class names in the order of the labels.
     """
     try:
         archive = zipfile.ZipFile(path)
-    # zipfile raises NotImplementedError for a version of the format that it does not know.
+    # zipfile raises NotImplementedError for an unknown version of the format.
     except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
         raise ValueError(f"data: {path} is not an .npz file") from error
     with archive:
@@ -34,13 +34,13 @@ def read_archive(path: Path) -> Split:
             raise ValueError(f"{path}: expected the array train_images, found {listed or 'nothing'}")
         train, test = (_part(archive, path, part) if f"{part}_images" in names else None for part in ("train", "test"))
     assert train is not None
-    # Classification needs labels on both sides; without them only training is possible.
+    # Classification needs labels for training and test images; without labels, only training is possible.
     probe = train if train.labels is not None and test is not None and test.labels is not None else None
     return Split(train, probe, test if probe is not None else None)
 
 
 def _part(archive: zipfile.ZipFile, path: Path, part: str) -> Images:
-    """Read the images of train or test, and their labels if there are any."""
+    """Read the training or the test images, and their labels if there are any."""
     name = f"{part}_images"
     shape, dtype = _header(archive, path, name)
     if dtype != "uint8" or len(shape) not in (3, 4) or (len(shape) == 4 and shape[3] not in (1, 3)) or 0 in shape:
@@ -53,7 +53,7 @@ def _part(archive: zipfile.ZipFile, path: Path, part: str) -> Images:
 
 
 def _classes(archive: zipfile.ZipFile, path: Path, labels: Tensor | None) -> tuple[str, ...]:
-    """Read the names of the classes; empty if there are none, or fewer than labels."""
+    """Read the class names; empty if there are no names, or fewer names than labels."""
     if labels is None or "classes.npy" not in archive.namelist():
         return ()
     try:
@@ -61,17 +61,17 @@ def _classes(archive: zipfile.ZipFile, path: Path, labels: Tensor | None) -> tup
     except ValueError:  # images and labels can be used without names
         return ()
     if dtype.kind != "U" or len(shape) != 1 or shape[0] <= int(labels.max()):
-        return ()  # an unrelated array of that name, which does not contain these labels
+        return ()  # an unrelated array with this name, since it has no name for some labels
     return tuple(_array(archive, path, "classes").tolist())
 
 
 def _labels(archive: zipfile.ZipFile, path: Path, name: str, count: int) -> Tensor:
-    """Read an array of class indices, one for each of `count` images, as int64 (N,)."""
+    """Read an array of class indices, one per image, as int64 (N,); `count` is the number of images."""
     shape, _ = _header(archive, path, name)
     if math.prod(shape) != count:
         raise ValueError(f"{path}: {name}: expected one label for each of the {count} images, got the shape {shape}")
     array = _array(archive, path, name).reshape(-1)  # MedMNIST's labels are (N, 1)
-    # NaN fails the last test, since it differs from itself; a plain cast would make it a valid-looking integer.
+    # NaN fails the last check, since it differs from itself; a plain cast would turn NaN into a valid-looking integer.
     if array.dtype.kind not in "iuf" or (array < 0).any() or (array != array.round()).any():
         raise ValueError(
             f"{path}: {name}: expected whole numbers of at least 0, one for each image, got {_summary(array)}"
@@ -82,7 +82,7 @@ def _labels(archive: zipfile.ZipFile, path: Path, name: str, count: int) -> Tens
 
 
 def _header(archive: zipfile.ZipFile, path: Path, name: str) -> tuple[tuple[int, ...], Any]:
-    """Return the shape and the data type that an array declares; refuse those that cannot be read safely."""
+    """Return the shape and the data type that an array declares; refuse an array that cannot be read safely."""
     from numpy.lib import format as npy
 
     member = archive.getinfo(f"{name}.npy")
@@ -95,7 +95,7 @@ def _header(archive: zipfile.ZipFile, path: Path, name: str) -> tuple[tuple[int,
     if dtype.hasobject:
         raise ValueError(f"{path}: {name}: expected an array of numbers, got pickled objects, which could run code")
     declared = math.prod(shape) * dtype.itemsize
-    # A short file can declare a huge array, which numpy would allocate before it reads the first byte.
+    # A short file can declare a huge array, which numpy would allocate before reading the first byte.
     if min(shape, default=0) < 0 or declared > member.file_size:
         raise ValueError(f"{path}: {name}: {dtype} {shape} does not fit in the {member.file_size:,} bytes of the file")
     return shape, dtype
@@ -115,7 +115,7 @@ def _array(archive: zipfile.ZipFile, path: Path, name: str) -> Any:
 
 
 def _unreadable(path: Path, name: str, error: Exception) -> ValueError:
-    """Return the error for an array that is damaged: zip and numpy raise errors of many types."""
+    """Return the error for a damaged array: zipfile and numpy raise errors of many types."""
     why = " ".join(str(error).split())
     return ValueError(f"{path}: {name} cannot be read: {type(error).__name__}: {why}")
 

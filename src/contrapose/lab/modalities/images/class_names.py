@@ -1,4 +1,4 @@
-"""Names of the classes of data sets whose files do not have them, in the order of their labels."""
+"""Class names, in the order of the labels, for data sets whose files do not contain them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Convolutions for ARM CPUs, where torch's backward pass is several times slower than its forward pass.
 
 On ARM, oneDNN uses the ARM Compute Library for the forward pass and a generic fallback for both gradients. But the
-gradient of the input is itself a convolution, which the fast path can compute, and that of the weights is a matrix
+input's gradient is itself a convolution, which the fast path can compute, and the weights' gradient is a matrix
 product.
 """
 
@@ -18,7 +18,7 @@ from torch.nn.grad import conv2d_input, conv2d_weight
 from contrapose.reduce.derivatives import in_transform
 
 SLOW_BACKWARD = platform.machine() == "aarch64"  # Linux on ARM; macOS, "arm64", does not use oneDNN
-_UNFOLDED = 2**23  # most elements of the unfolded input at a time: 32 MiB of float32 for any batch size
+_UNFOLDED = 2**23  # largest number of unfolded input elements at a time: 32 MiB of float32 for any batch size
 
 
 class _Convolution(torch.autograd.Function):
@@ -32,7 +32,9 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         x, weight = ctx.saved_tensors
         needs_x, needs_weight = ctx.needs_input_grad[:2]
-        if torch.is_grad_enabled():  # create_graph=True: torch's gradients are differentiable themselves
+        if (
+            torch.is_grad_enabled()
+        ):  # create_graph=True needs gradients that are themselves differentiable, as torch's are
             of_x = conv2d_input(x.shape, weight, gradient, ctx.stride, ctx.padding) if needs_x else None
             of_weight = conv2d_weight(x, weight.shape, gradient, ctx.stride, ctx.padding) if needs_weight else None
             return of_x, of_weight, None, None
@@ -45,7 +47,7 @@ class _Convolution(torch.autograd.Function):
 
 
 def _input_gradient(gradient: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-    """Convolve the gradient with the mirrored kernel; for a stride, insert zeros between its elements first."""
+    """Convolve the gradient with the mirrored kernel; for a stride, first insert zeros between the gradient's elements."""
     kernel = weight.shape[2]
     if stride > 1:
         # A stride may skip the last rows and columns of the input; their gradient is zero.
@@ -58,7 +60,7 @@ def _input_gradient(gradient: Tensor, x: Tensor, weight: Tensor, stride: int, pa
 
 
 def _weight_gradient(gradient: Tensor, x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-    """Multiply the gradient by the patches of the input under the kernel, some images at a time."""
+    """Multiply the gradient by the input patches under the kernel, a few images at a time."""
     out, channels, kernel, _ = weight.shape
     height, width = gradient.shape[2:]
     size = max(1, _UNFOLDED // (height * width * kernel * kernel * channels))
@@ -66,17 +68,17 @@ def _weight_gradient(gradient: Tensor, x: Tensor, weight: Tensor, stride: int, p
     for images, part in zip(x.split(size), gradient.split(size), strict=True):
         padded = pad(images.permute(0, 2, 3, 1), (0, 0, padding, padding, padding, padding)).contiguous()
         n, row, column, channel = padded.stride()
-        patches = padded.as_strided(  # a view: each patch is read in place, until `reshape` copies them
+        patches = padded.as_strided(  # a view: patches are read in place, until `reshape` copies them
             (len(images), height, width, kernel, kernel, channels),
             (n, row * stride, column * stride, row, column, channel),
         )
-        # Patches first: the transposed product takes 1.2 to 1.5 times as long.
+        # Patches are the first factor: the transposed product takes 1.2 to 1.5 times as long.
         total += patches.reshape(-1, len(total)).t() @ part.permute(0, 2, 3, 1).reshape(-1, out)
     return total.t().reshape(out, kernel, kernel, channels).permute(0, 3, 1, 2)
 
 
 class FastBackwardConv2d(nn.Conv2d):
-    """`nn.Conv2d` with this file's gradients in float32 training on the CPU, and torch's in all other cases."""
+    """`nn.Conv2d` with this module's gradients in float32 training on a CPU, and torch's gradients in all other cases."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Convolve, (B, C, H, W) -> (B, C', H', W')."""
@@ -92,7 +94,7 @@ def speed_up_backward(network: nn.Module) -> None:
     if SLOW_BACKWARD:
         for module in network.modules():
             if type(module) is nn.Conv2d and _supported(module):
-                # A change of class keeps parameters, their names and any hooks.
+                # Changing the object's class keeps parameters, their names and any hooks.
                 module.__class__ = FastBackwardConv2d
 
 

@@ -1,8 +1,8 @@
-"""Decode image files as a viewer shows them, and to the square that evaluation uses.
+"""Decode image files, as an image viewer shows them, at full size or to the square that evaluation uses.
 
 EXIF rotation is applied, transparent pixels are drawn on white, CMYK becomes RGB, and 16 bits are scaled to 8. Only the first
-frame of an animation is read. The same rule applies to every image: white is 65,535 for integers of 16 and 32 bits and 1.0 for
-floating-point numbers, and values outside of that range are refused.
+frame of an animation is read. The same rule applies to every image: white is 65,535 for 16-bit and 32-bit integers and 1.0 for
+floating-point numbers, and values below 0 or above white are refused.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "PPM", "WEBP")
 ENDINGS = frozenset(
     {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
 )
-_MAX_PIXELS = 2**27  # pixels of a resized image, before the crop: 384 MiB
-_CHUNK = 256  # files that are submitted to the threads at a time, which bounds the memory of decoded images
+_MAX_PIXELS = 2**27  # most pixels in a resized image before the crop: 384 MiB
+_CHUNK = 256  # files submitted to the threads at a time, which bounds the memory for decoded images
 
 T = TypeVar("T")
-ImagePath = Path | StoredFile  # where an image is stored: a file of its own, or a member of a tar
+ImagePath = Path | StoredFile  # where an image is stored: in its own file, or in a tar
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Problem:
 
 
 def open_image(path: ImagePath, *, max_megapixels: float = DataSettings.max_megapixels) -> Image:
-    """Open an image file in one of `FORMATS`; its pixels are not decoded yet. Refuse one that has too many."""
+    """Open an image file in one of `FORMATS`; its pixels are not decoded yet. Refuse an image with too many pixels."""
     from PIL import Image, UnidentifiedImageError
 
     file = path if isinstance(path, Path) else BytesIO(path.read())
@@ -57,11 +57,11 @@ def open_image(path: ImagePath, *, max_megapixels: float = DataSettings.max_mega
         raise ValueError("the file is empty")
     try:
         image = Image.open(file, formats=FORMATS)
-    except UnidentifiedImageError:  # its message repeats the path
+    except UnidentifiedImageError:  # Pillow's message would repeat the path
         raise ValueError(f"its content is none of {', '.join(FORMATS)}") from None
     except Image.DecompressionBombError:  # Pillow's own limit, which the setting cannot exceed
         raise ValueError(f"it has more than {LARGEST_MEGAPIXELS} megapixels") from None
-    # A file of some kilobytes can declare pixels that take gigabytes, so the header decides.
+    # A file of a few kilobytes can declare gigabytes of pixels, so the size in the header is checked before decoding.
     if image.width * image.height > max_megapixels * 1e6:
         image.close()
         size = f"{image.width} × {image.height}"
@@ -84,7 +84,7 @@ def as_rgb(image: Image) -> Image:
 
 
 def _eight_bits(image: Image) -> Image:
-    """Scale a gray image of 16 or 32 bits or of floating-point numbers to 8 bits; refuse pixel values of unknown range."""
+    """Scale a gray image with 16-bit, 32-bit or floating-point pixels to 8 bits; refuse pixel values of unknown range."""
     import numpy as np
     from PIL import Image
 
@@ -92,8 +92,8 @@ def _eight_bits(image: Image) -> Image:
     values = np.asarray(image)
     low, high = float(values.min()), float(values.max())
     kind, white = ("floating-point numbers", 1.0) if image.mode == "F" else ("32-bit integers", 65535.0)
-    # Scaling each image by its own maximum would make a dark image as bright as any other.
-    if not 0 <= low <= high <= white:  # NaN fails this too
+    # Scaling each image by its own maximum would make dark images as bright as others.
+    if not 0 <= low <= high <= white:  # NaN fails this check too
         raise ValueError(
             f"expected {kind} from 0 to {white:,g}, got {low:.9g} to {high:.9g}; convert the file to 8 or 16 bits"
         )
@@ -117,8 +117,8 @@ def decode_square(
 def crop_square(image: Image, *, size: int, resized: int) -> Tensor:
     """Resize the shorter side of an RGB image to `resized` pixels and crop it to a square, uint8 (3, resized, resized).
 
-    The centre crop of the square to `size` is that of the whole resized image, to the pixel: torchvision's `Resize(resized)`
-    and `CenterCrop(size)`.
+    A centre crop of this square to `size` is identical, to the pixel, to the centre crop of the whole resized image, which
+    torchvision makes with `Resize(resized)` and `CenterCrop(size)`.
     """
     from PIL import Image
 
@@ -147,11 +147,11 @@ def quiet_decoders() -> Iterator[None]:
 
 
 def attempt(read: Callable[[ImagePath], T], path: ImagePath) -> T | Problem:
-    """Read a file; return the problem if it is broken."""
+    """Read a file; if it is broken, return the problem."""
     try:
         return read(path)
     except Exception as error:  # decoders raise errors of many types
-        why = " ".join(str(error).split())  # in one line
+        why = " ".join(str(error).split())  # on one line
         return Problem(path, why if type(error) is ValueError else f"{type(error).__name__}: {why}")
 
 
@@ -160,7 +160,7 @@ def read_all(
 ) -> Generator[T | Problem, None, None]:
     """Yield the result of `read` for each file in order, or its problem; several threads read at the same time."""
     # Threads are enough, because Pillow decodes and resizes without holding the interpreter's lock. Warnings are silenced
-    # here and not in each thread, because their filters are shared by all threads.
+    # here and not in each thread, because all threads share the warning filters.
     threads = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
     with quiet_decoders(), threads, progress_bar(description, len(paths)) as advance:
         for first in range(0, len(paths), _CHUNK):

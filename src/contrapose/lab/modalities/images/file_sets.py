@@ -16,7 +16,7 @@ from contrapose.lab.modalities.source import Split
 
 @dataclass(frozen=True)
 class FileSet:
-    """A data set of torchvision.datasets, and the splits to train and to test on; without a test split, one is held out."""
+    """A torchvision data set, and its splits for training and testing; without a test split, test images are held out."""
 
     dataset: str  # the class in torchvision.datasets
     classes: int
@@ -25,7 +25,7 @@ class FileSet:
     download: bool = True  # whether torchvision can still download it
 
 
-# Training splits are those of ELEVATER, which include validation images for some data sets.
+# Training splits are the same as in ELEVATER; for some data sets they include validation images.
 FILE_SETS: Mapping[str, FileSet] = {
     "caltech101": FileSet("Caltech101", 101, train=("",), test=""),
     "country211": FileSet("Country211", 211),
@@ -42,7 +42,7 @@ FILE_SETS: Mapping[str, FileSet] = {
 
 
 def load_file_set(name: str, root: Path, *, hold_out: float) -> Split:
-    """List the files of a data set, downloaded to `root` if they are not there yet and torchvision can."""
+    """List the files in a data set; if they are not in `root` yet, torchvision downloads them if it can."""
     from torchvision import datasets
 
     file_set = FILE_SETS[name]
@@ -63,7 +63,7 @@ def load_file_set(name: str, root: Path, *, hold_out: float) -> Split:
 
 def _samples(dataset: Any) -> list[tuple[Any, int]]:
     """Return the path and the class of each image."""
-    # Iterating over the data set would decode every image, so its file lists are read; their attribute names differ.
+    # Iterating over the data set would decode every image, so its file lists are read, whose attribute names differ.
     if hasattr(dataset, "index"):  # Caltech101
         folder = Path(dataset.root) / "101_ObjectCategories"
         numbered = zip(dataset.y, dataset.index, strict=True)
@@ -81,6 +81,6 @@ def _samples(dataset: Any) -> list[tuple[Any, int]]:
 
 
 def _class_names(dataset: Any) -> tuple[str, ...]:
-    """Return the names of the classes, in the order of their numbers; empty if torchvision does not have them."""
+    """Return the class names in the order of the labels; empty if torchvision does not have them."""
     names: Sequence[str] = getattr(dataset, "categories", ())
     return tuple(str(name) for name in getattr(dataset, "classes", names))

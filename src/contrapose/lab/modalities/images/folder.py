@@ -1,4 +1,4 @@
-"""List the image files of a folder, with one subfolder per class or without classes."""
+"""List the image files in a folder, with one subfolder per class or without classes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from contrapose.lab.modalities.images.decoding import ENDINGS
 
 ANNOTATIONS = (
-    "val_annotations.txt"  # Tiny-ImageNet's list of validation images: file name, class and a box in each line
+    "val_annotations.txt"  # Tiny-ImageNet's list of validation images: each line has a file name, a class and a box
 )
-_NAMED = 10  # number of missing classes that a message names
-# Pictures that a user may take for images that are read.
+_NAMED = 10  # largest number of missing classes to name in a message
+# Picture formats that are not read, although a user may expect it.
 _OTHER_PICTURES = frozenset(
     {
         ".heic",
@@ -37,7 +37,7 @@ _OTHER_PICTURES = frozenset(
 
 @dataclass(frozen=True)
 class Listing:
-    """The image files of a folder in a fixed order, the class of each if there are at least two, and remarks."""
+    """The image files in a folder in a fixed order, their classes if there are at least two, and notes."""
 
     paths: tuple[Path, ...]
     labels: tuple[int, ...] | None
@@ -46,17 +46,17 @@ class Listing:
 
 
 def visible_folders(folder: Path) -> list[Path]:
-    """Return the subfolders in alphabetical order, without hidden ones and those that macOS adds to archives."""
+    """Return the subfolders in alphabetical order, except hidden folders and folders that macOS adds to archives."""
     return sorted(path for path in folder.iterdir() if path.is_dir() and _visible(path.name))
 
 
 def loose_images(folder: Path) -> list[Path]:
-    """Return the images that are in the folder itself."""
+    """Return the images directly in the folder."""
     return _with_endings([path for path in folder.iterdir() if not path.is_dir()], ENDINGS)
 
 
 def all_images(folder: Path) -> list[Path]:
-    """Return the images in the folder itself and in all its subfolders, without hidden ones."""
+    """Return the images in the folder and in all its subfolders, except hidden ones."""
     # A subfolder may be a symbolic link, which `os.walk` follows only at its starting point.
     return _with_endings(
         [*folder.iterdir(), *(path for part in visible_folders(folder) for path in _walk(part))], ENDINGS
@@ -64,7 +64,7 @@ def all_images(folder: Path) -> list[Path]:
 
 
 def list_images(folder: Path, only: Sequence[str] = ()) -> Listing:
-    """List the images of a folder, whose subfolders are the classes; `only` keeps the images of these classes."""
+    """List the images in a folder whose subfolders are the classes; `only` names the classes to keep."""
     if not folder.is_dir():
         raise ValueError(f"data: expected a folder of images, but {folder} is not a folder")
     if (folder / ANNOTATIONS).is_file():
@@ -97,7 +97,7 @@ def list_images(folder: Path, only: Sequence[str] = ()) -> Listing:
 
 
 def _notes(folder: Path, members: dict[str, list[Path]], others: list[Path]) -> tuple[str, ...]:
-    """Return what may surprise a user about these class folders, with their images, and about pictures that are not read."""
+    """Return notes on what may surprise a user about these class folders, and on pictures that are not read."""
     notes = []
     classes, empty = ([name for name in members if bool(members[name]) is full] for full in (True, False))
     if len(classes) == 1:
@@ -118,7 +118,7 @@ def _notes(folder: Path, members: dict[str, list[Path]], others: list[Path]) -> 
 
 
 def _list_annotated(folder: Path, only: Sequence[str]) -> Listing:
-    """List images whose classes are in a file beside them, as those of Tiny-ImageNet's val/."""
+    """List images whose classes are in a file next to them, as in Tiny-ImageNet's val/."""
     lines = (folder / ANNOTATIONS).read_text().splitlines()
     class_of = dict(line.split("\t")[:2] for line in lines if "\t" in line)
     paths = _with_endings(_walk(folder), ENDINGS)
@@ -134,7 +134,7 @@ def _list_annotated(folder: Path, only: Sequence[str]) -> Listing:
 
 
 def _check_complete(only: Sequence[str], existing: Collection[str], missing_from: str) -> None:
-    """Refuse a choice of classes if some do not exist: training on the others would be a different experiment."""
+    """Refuse a choice of classes if some do not exist: training on the remaining classes would be a different experiment."""
     missing = sorted(set(only) - set(existing))
     if missing:
         more = f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
@@ -142,7 +142,7 @@ def _check_complete(only: Sequence[str], existing: Collection[str], missing_from
 
 
 def _walk(folder: Path) -> list[Path]:
-    """Return all files under a folder, without those in hidden folders."""
+    """Return all files under a folder, except files in hidden folders."""
     files = []
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if _visible(name)]
@@ -156,5 +156,5 @@ def _visible(name: str) -> bool:
 
 def _with_endings(paths: Iterable[Path], endings: Collection[str]) -> list[Path]:
     """Return the visible files that have one of these endings, in a fixed order."""
-    # Sorted, because the order of a directory listing depends on the file system, and indices must not.
+    # Sorted, because the order of a directory listing depends on the file system, but indices must not depend on it.
     return sorted(path for path in paths if path.suffix.lower() in endings and _visible(path.name))

@@ -1,4 +1,4 @@
-"""The hundred classes of ImageNet-100 by WordNet id, introduced by CMC.
+"""The hundred classes of ImageNet-100, a subset introduced by CMC, by WordNet id.
 
 Wang & Liu's supplement and CACR's Table 21 list the same set.
 """

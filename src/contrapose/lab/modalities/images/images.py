@@ -21,7 +21,7 @@ class Images:
     pixels: Tensor  # uint8 (N, 3, H, W)
     labels: Tensor | None  # int64 (N,)
     classes: tuple[str, ...] = ()
-    paths: tuple[ImagePath, ...] = ()  # the file of each image, if each was read from its own file
+    paths: tuple[ImagePath, ...] = ()  # the file of each image, if every image was read from its own file
     ids: Tensor | None = None  # (N,) equal for images that are never negatives of each other
 
     def __post_init__(self) -> None:
@@ -44,7 +44,7 @@ class Images:
     @property
     def fingerprint(self) -> str:
         """A checksum that identifies the images: of their file names if there are any, else of their pixels."""
-        # Names instead of pixels for files, so that in-memory and streamed reading of a folder give one fingerprint.
+        # For files, names are used instead of pixels, so that a folder has the same fingerprint in memory and streamed.
         return fingerprint(self.paths) if self.paths else f"{zlib.crc32(self.pixels.contiguous().numpy().data):08x}"
 
     def subset(self, index: Tensor | Sequence[int]) -> Images:
@@ -55,7 +55,7 @@ class Images:
         return replace(self, pixels=self.pixels[indices], labels=labels, paths=paths)
 
     def counts(self) -> list[int]:
-        """Return the number of images of each class."""
+        """Return the number of images in each class."""
         return class_counts(self.name, self.labels, self.classes)
 
     def in_memory(self, views: ViewMaker) -> Images:
@@ -64,7 +64,7 @@ class Images:
 
     def reader(self, views: ViewMaker, device: torch.device, *, workers: int, timeout: float) -> ResidentImages:
         """Move the images to the device and return their reader."""
-        # All at once: every epoch reads every image, and copying batches would cost a transfer per step.
+        # All images are moved at once: every epoch reads every image, and copying batches would cost a transfer per step.
         return ResidentImages(self.pixels.to(device), views)
 
 
@@ -89,20 +89,20 @@ class ResidentImages:
 
 def fingerprint(paths: Sequence[ImagePath]) -> str:
     """Return a checksum of the names of files and of their parent folders or tars."""
-    # Not of whole paths, so that a data set keeps its fingerprint when it is moved.
+    # Whole paths are not used, so that a data set keeps its fingerprint when it is moved.
     names = "\n".join(f"{path.parent.name}/{path.name}" for path in paths)
     return f"{zlib.crc32(names.encode()):08x}"
 
 
 def class_counts(name: str, labels: Tensor | None, classes: tuple[str, ...]) -> list[int]:
-    """Return the number of samples of each class; a class without samples counts 0."""
+    """Return the number of samples in each class, 0 for a class without samples."""
     if labels is None:
         raise ValueError(f"{name}: this needs labels, but the data set has none")
     return torch.bincount(labels, minlength=max(len(classes), int(labels.max()) + 1)).tolist()
 
 
 def channels_first(pixels: Tensor) -> Tensor:
-    """Move channels first and repeat gray ones: (N, H, W), (N, H, W, 1) or (N, H, W, 3) -> (N, 3, H, W)."""
+    """Move channels first and repeat a gray channel: (N, H, W), (N, H, W, 1) or (N, H, W, 3) -> (N, 3, H, W)."""
     pixels = pixels[..., None] if pixels.ndim == 3 else pixels
     pixels = pixels.expand(*pixels.shape[:3], 3) if pixels.shape[3] == 1 else pixels
     return pixels.permute(0, 3, 1, 2).contiguous()

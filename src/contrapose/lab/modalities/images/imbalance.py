@@ -1,4 +1,4 @@
-"""Long-tailed data sets: the number of images kept per class, exactly as in the papers' code."""
+"""Long-tailed data sets: the number of images to keep per class, exactly as in the papers' code."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _RULE = re.compile(
     r"index:.+"
 )
 Source = TypeVar("Source", bound=Images | Files)
-# Keys of random numbers. Fixed, and not the seed of a run: runs that differ in their seed are trained on the same images.
+# Keys of random numbers, fixed instead of the run's seed: runs with different seeds are trained on the same images.
 _PARETO_ORDER, _UNIFORM_ORDER, _KUKLEVA_ORDER, _KUKLEVA_PART = 1, 2, 3, 4
 
 
 def check_rule(rule: str) -> None:
-    """Refuse an unknown rule; whether the data has enough images for it is checked when they are loaded."""
+    """Refuse an unknown rule. Loading the images checks whether there are enough for the rule."""
     found = _RULE.fullmatch(rule)
     if found is None:
         raise ValueError(f"imbalance: expected {RULES}, got {rule!r}")
@@ -45,7 +45,7 @@ def exponential(classes: int, largest: int, factor: float = 100.0) -> list[int]:
 
 
 def cacr_linear(classes: int, each: int) -> list[int]:
-    """Return the counts of ten groups of classes that keep 1/10, 2/10, … of their images (CACR's code).
+    """Return the counts per class if ten groups of classes keep 1/10, 2/10, … of their images (CACR's code).
 
     >>> cacr_linear(10, 5000)[:3], sum(cacr_linear(10, 5000)), sum(cacr_linear(100, 500))
     ([500, 1000, 1500], 27500, 27500)
@@ -54,7 +54,7 @@ def cacr_linear(classes: int, each: int) -> list[int]:
 
 
 def cacr_exponential(classes: int, each: int) -> list[int]:
-    """Return the counts of ten groups of classes that keep e^{-9}, e^{-8}, …, 1 of their images (CACR's code).
+    """Return the counts per class if ten groups of classes keep e^{-9}, e^{-8}, …, 1 of their images (CACR's code).
 
     The smallest classes may become empty.
 
@@ -65,7 +65,7 @@ def cacr_exponential(classes: int, each: int) -> list[int]:
 
 
 def pareto(classes: int = 1000, *, k: float = 558.217, largest: int = 1280, smallest: int = 5) -> list[int]:
-    """Return quantiles of a Lomax(6) distribution, largest class first: sum, maximum and minimum are those of ImageNet-LT.
+    """Return quantiles of a Lomax(6) distribution, largest class first, with the sum, maximum and minimum of ImageNet-LT.
 
     >>> counts = pareto()
     >>> sum(counts), max(counts), min(counts)
@@ -76,7 +76,7 @@ def pareto(classes: int = 1000, *, k: float = 558.217, largest: int = 1280, smal
 
 
 def pareto_of(total: int, classes: int) -> list[int]:
-    """Return the counts of `pareto` with `total` images.
+    """Return the counts of a distribution like `pareto` with `total` images.
 
     >>> pareto_of(115846, 1000) == pareto(), sum(pareto_of(12205, 100))
     (True, 12205)
@@ -86,14 +86,14 @@ def pareto_of(total: int, classes: int) -> list[int]:
         raise ValueError(
             f"imbalance: pareto takes {fewest:,} to {most:,} images of {classes} classes, 5 to 1280 of each, got {total:,}"
         )
-    low, high = 0.0, 16_000.0 * classes  # at the upper end every class has 1280
-    while (middle := (low + high) / 2) not in (low, high):  # every count grows with k, so the total does
+    low, high = 0.0, 16_000.0 * classes  # at the upper end every class has 1280 images
+    while (middle := (low + high) / 2) not in (low, high):  # the total grows with k, since every count does
         low, high = (middle, high) if sum(pareto(classes, k=middle)) < total else (low, middle)
     return pareto(classes, k=high)
 
 
 def uniform(total: int, classes: int) -> list[int]:
-    """Return equal counts with `total` images; if it is not divisible, the first ones have one more.
+    """Return equal counts that sum to `total`; if `total` is not divisible, the first classes have one image more.
 
     >>> uniform(12406, 10)
     [1241, 1241, 1241, 1241, 1241, 1241, 1240, 1240, 1240, 1240]
@@ -105,12 +105,12 @@ def uniform(total: int, classes: int) -> list[int]:
 
 
 def _group(c: int, classes: int) -> int:
-    """Return the group of class c, from 1 to 10."""
+    """Return the group, from 1 to 10, that class c is in."""
     return c * 10 // classes + 1
 
 
 def thin(images: Source, counts: list[int], *, seed: int = 0) -> Source:
-    """Keep a random sample of `counts[c]` images of each class c, in the original order."""
+    """Keep a random sample of `counts[c]` images from each class c, in the original order."""
     available = images.counts()
     if len(counts) != len(available):
         raise ValueError(f"counts: expected one for each of {len(available)} classes, got {len(counts)}")
@@ -122,12 +122,12 @@ def thin(images: Source, counts: list[int], *, seed: int = 0) -> Source:
 
 
 def by_rule(images: Source, rule: str) -> Source:
-    """Thin out the classes by one of `RULES`; the images that are kept are always the same.
+    """Thin out the classes by one of `RULES`; a rule always keeps the same images.
 
     exponential:100   the largest class has 100 times as many images as the smallest, in the order of the labels
-    kukleva:0         the same, from 9/10 of the images, in another order of the classes for each number (Kukleva et al.)
+    kukleva:0         the same on 9/10 of the images; each number gives another order of the classes (Kukleva et al.)
     pareto            a Pareto distribution from 1280 to 5 images, as in ImageNet-LT; pareto:12205 with 12,205 in total
-    uniform:12406     12,406 images, as many of each class
+    uniform:12406     12,406 images, the same number in each class
     cacr-linear       ten groups of classes keep 1/10, 2/10, … of their images; cacr-exponential e^-9, e^-8, …
     index:FILE        a published list of indices into the data set, as .npy or as text
     """
@@ -140,7 +140,7 @@ def by_rule(images: Source, rule: str) -> Source:
 
 
 def _kukleva(images: Source, split: int) -> Source:
-    """Thin out 9/10 of the images; the others are Kukleva et al.'s validation part, which no split uses."""
+    """Thin out 9/10 of the images; the last tenth is Kukleva et al.'s validation split, which is not used here."""
     available = images.counts()
     part = thin(images, [min(available) * 9 // 10] * len(available), seed=_KUKLEVA_PART)
     sizes = exponential(len(available), min(part.counts()))
@@ -148,9 +148,9 @@ def _kukleva(images: Source, split: int) -> Source:
 
 
 def _counts(rule: str, available: list[int]) -> list[int]:
-    """Return the number of images of each class that a rule keeps, given how many are available."""
+    """Return the number of images that a rule keeps in each class, given the numbers that are available."""
     name, _, argument = rule.partition(":")
-    # The papers' data sets are balanced; otherwise, the size of the smallest class is the largest that all classes can have.
+    # The papers' data sets are balanced. For other data, the smallest class limits the size that all classes can have.
     classes, each = len(available), min(available)
     if name == "exponential":
         return exponential(classes, each, _factor(rule, argument))
@@ -166,9 +166,9 @@ def _counts(rule: str, available: list[int]) -> list[int]:
 
 
 def _assign(sizes: list[int], available: list[int], *keys: int) -> list[int]:
-    """Return the sizes, largest first, by class, in a random but fixed order of the classes.
+    """Assign the sizes, largest first, to the classes in a random but fixed order; return the size of each class.
 
-    A class with too few images for a size gets a later, smaller one: ImageNet's classes have 732 to 1300 images.
+    A class with too few images for a size gets a later, smaller size: ImageNet's classes have 732 to 1300 images.
     """
     waiting, counts = permutation(len(available), *keys).tolist(), [0] * len(available)
     for size in sizes:

@@ -1,4 +1,4 @@
-"""How an image becomes an input of an encoder: described for an exported file, and applied to files and PIL images."""
+"""How an image becomes an encoder's input: a description for exported files, applied to image files and PIL images."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class InputDescription:
 
     size: int  # width and height of the input
     resize: int  # shorter side before the crop
-    mean: tuple[float, ...]  # one for each channel
+    mean: tuple[float, ...]  # one value per channel
     std: tuple[float, ...]
 
     @classmethod
@@ -35,7 +35,7 @@ class InputDescription:
         return cls(recipe.size, recipe.resized, recipe.mean, recipe.std)
 
     def metadata(self) -> dict[str, str]:
-        """Return the steps as strings, lists as JSON."""
+        """Return the steps as strings, with lists as JSON."""
         return {
             "size": str(self.size),
             "resize": str(self.resize),
@@ -47,7 +47,7 @@ class InputDescription:
 
     @classmethod
     def read(cls, metadata: Mapping[str, str]) -> InputDescription:
-        """Return what `metadata` described; raise ValueError if anything is missing or not a number."""
+        """Return the steps described in `metadata`; raise ValueError if anything is missing or not a number."""
         missing = [name for name in ("size", "resize", "mean", "std") if name not in metadata]
         if missing:
             raise ValueError(f"its metadata has no {', '.join(missing)}")
@@ -73,7 +73,7 @@ class InputDescription:
 
 
 def decode(samples: Tensor | Sequence[Any], views: Views) -> Tensor:
-    """Return uint8 images (B, 3, H, W): tensors as they are, files and PIL images resized as in evaluation."""
+    """Return uint8 images (B, 3, H, W): tensors unchanged, files and PIL images resized as in evaluation."""
     if isinstance(samples, Tensor):
         if samples.dtype != torch.uint8 or samples.ndim != 4 or samples.shape[1] != 3:
             raise ValueError(f"samples: {_EXPECTED}, got {samples.dtype} of shape {tuple(samples.shape)}")
@@ -82,7 +82,7 @@ def decode(samples: Tensor | Sequence[Any], views: Views) -> Tensor:
 
 
 def _decode(sample: Any, recipe: Recipe) -> Tensor:
-    """Return one file or PIL image as the square that evaluation uses, which `views.plain` crops to its size."""
+    """Return one file or PIL image as the square that evaluation uses; `views.plain` crops the square to its size."""
     from PIL import Image
 
     if isinstance(sample, str | Path | StoredFile):

@@ -1,4 +1,4 @@
-"""Inspect the files of a data set: sizes, kinds of images, duplicates and what looks wrong."""
+"""Inspect the files in a data set: sizes, kinds of images, duplicates and likely mistakes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from contrapose.lab.modalities.source import Source, Split
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-_SMALL = 1 / 4  # of the median shorter side; smaller images are outliers
-_ELONGATED = 4  # longer side divided by the shorter one, from which an image is an outlier
-_FEW = 5  # a class with fewer images than this is too small
-_FEW_SHARE = 1 / 10  # of the median class
+_SMALL = 1 / 4  # share of the median shorter side, below which an image is an outlier
+_ELONGATED = 4  # aspect ratio from which an image is an outlier
+_FEW = 5  # a class with fewer images is too small
+_FEW_SHARE = 1 / 10  # share of the median class size, below which a class is too small
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class ImageFile:
     kind: str  # RGB, gray, palette, alpha, CMYK, 16-bit
     width: int
     height: int
-    rotated: bool  # by its EXIF data
-    animated: bool  # or with several pages
-    digest: str  # of the file's bytes
+    rotated: bool  # whether its EXIF data rotates it
+    animated: bool  # whether it has several frames or pages
+    digest: str  # hash of the file's bytes
 
     @property
     def shorter(self) -> int:
@@ -46,7 +46,7 @@ class ImageFile:
 
 @dataclass(frozen=True)
 class Inspection:
-    """The files of a data set: those that can be read, those that cannot, and warnings."""
+    """The readable and the broken files in a data set, and warnings."""
 
     files: tuple[ImageFile, ...]
     problems: tuple[Problem, ...]
@@ -54,7 +54,7 @@ class Inspection:
 
 
 def describe_files(split: Split, data: str) -> Iterator[str]:
-    """Yield which data training would use and, for a folder, what its files contain; raise `BrokenFiles` for broken ones."""
+    """Yield which data training would use and, for a folder, what its files contain; raise `BrokenFiles` if some are broken."""
     yield from split.notes
     yield f"train: {_contents(split.train)}"
     yield f"test:  {_contents(split.test) if split.test is not None else 'no labelled images, so runs will have no score'}"
@@ -72,7 +72,7 @@ def describe_files(split: Split, data: str) -> Iterator[str]:
 
 
 def _contents(images: Source) -> str:
-    """Describe a split: the number of images, and the classes with their counts."""
+    """Describe a split: its number of images, and its classes with their counts."""
     if images.labels is None:
         return f"{len(images):,} images, no classes"
     counts = images.counts()
@@ -83,7 +83,7 @@ def _contents(images: Source) -> str:
 
 
 def inspect(split: Split) -> Inspection:
-    """Decode every file of the training and test images."""
+    """Decode all files of training and test images."""
     parts = [source for source in (split.train, split.test) if isinstance(source, Files)]
     paths = [path for part in parts for path in part.paths]
     limit = min((part.max_megapixels for part in parts), default=DataSettings.max_megapixels)
@@ -109,7 +109,7 @@ def _examine(path: ImagePath, *, max_megapixels: float) -> ImageFile:
 
 
 def _kind(image: Image) -> str:
-    """Return how the pixels of an opened image are stored, in a word."""
+    """Return a word for how an opened image stores its pixels."""
     if image.has_transparency_data:
         return "alpha"
     if image.mode.startswith("I") or image.mode == "F":
@@ -157,7 +157,7 @@ def _small_classes(train: Source) -> Iterator[str]:
 
 
 def _duplicates(files: Sequence[ImageFile], label_of: dict[ImagePath, str]) -> Iterator[str]:
-    """Yield warnings about files with the same content; `label_of` has the class of each training image."""
+    """Yield warnings about files with the same content; `label_of` gives the class of each training image."""
     copies: dict[str, list[ImagePath]] = defaultdict(list)
     for file in files:
         copies[file.digest].append(file.path)
@@ -175,7 +175,7 @@ def _duplicates(files: Sequence[ImageFile], label_of: dict[ImagePath, str]) -> I
 
 
 def summary(files: Sequence[ImageFile]) -> list[str]:
-    """Return lines about sizes, kinds of images and formats; none without files."""
+    """Return lines about sizes, kinds of images and formats; empty if there are no files."""
     if not files:
         return []
     sides = sorted(file.shorter for file in files)
@@ -195,7 +195,7 @@ def summary(files: Sequence[ImageFile]) -> list[str]:
 
 
 def _most_common(counts: Counter[str], number: int | None = None) -> str:
-    """List the most frequent values with their counts, and how many more there are."""
+    """List the most frequent values with their counts, and the number of other values."""
     listing = ", ".join(f"{value} ({count:,})" for value, count in counts.most_common(number))
     more = len(counts) - len(counts.most_common(number))
     return listing + (f" and {more:,} more" if more else "")

@@ -1,4 +1,4 @@
-"""Find the training and the test images of a folder, in any of the usual layouts."""
+"""Find the training and the test images in a folder with any of the usual layouts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from contrapose.lab.modalities.images.sampling import hold_out as draw_held_out
 from contrapose.lab.modalities.images.stream import Files
 from contrapose.lab.modalities.source import Split
 
-# In order of preference for evaluation. Compared in lower case: Train/ and Test/ must not become two classes.
+# In order of preference for evaluation. Names are compared in lower case: Train/ and Test/ must not become two classes.
 NO_SCORE = "so runs will have no score"  # for the note on training images without classes
 _PARTS = {"train": ("train", "training"), "test": ("test", "testing"), "val": ("val", "valid", "validation")}
 
 
 def split_folder(folder: Path, only: Sequence[str] = (), *, hold_out: float) -> Split:
-    """List the training and test images of a folder; `only` keeps some classes.
+    """List the training and test images in a folder; `only` names the classes to keep.
 
     Without labelled test images, the share `hold_out` of each training class is held out for evaluation.
     """
@@ -45,7 +45,7 @@ def split_folder(folder: Path, only: Sequence[str] = (), *, hold_out: float) -> 
 
 
 def _find_test(folders: Sequence[Path], only: Sequence[str], train: Files) -> tuple[Files | None, tuple[str, ...]]:
-    """Return the images of the first of these folders that has classes, and notes on the choice."""
+    """Return the images in the first of these folders that has classes, and notes on the choice."""
     notes: tuple[str, ...] = ()
     for position, path in enumerate(folders):
         listing = _list_labelled(path, only, train.classes)
@@ -63,7 +63,7 @@ def _find_test(folders: Sequence[Path], only: Sequence[str], train: Files) -> tu
 
 
 def _find_parts(folder: Path) -> dict[str, Path]:
-    """Return the subfolders that are parts of a data set, by their role: train, test, val."""
+    """Return the subfolders that are splits of a data set, keyed by role: train, test, val."""
     found: dict[str, Path] = {}
     for role, names in _PARTS.items():
         folders = [path for path in visible_folders(folder) if path.name.lower() in names]
@@ -80,7 +80,7 @@ def _find_parts(folder: Path) -> dict[str, Path]:
 
 
 def _list_labelled(folder: Path, only: Sequence[str], train_classes: Sequence[str]) -> Listing | None:
-    """List the images of test/ or val/; return None if they have no classes."""
+    """List the images in test/ or val/; return None if they have no classes."""
     folders = [path.name for path in visible_folders(folder)]
     # A single folder may be one of the training classes, or just a folder of images, as in Tiny-ImageNet's test/.
     if not (folder / ANNOTATIONS).is_file() and len(folders) < 2 and not set(folders) & set(train_classes):
@@ -118,14 +118,14 @@ def with_held_out(split: Split, share: float) -> Split:
     rest = train.subset(stays)
     note = (
         f"data: no labelled test images, so {100 * share:g} % of each class, {len(held):,} images, are held out for evaluation; "
-        "--hold-out changes it"
+        "--hold-out changes the share"
     )
     return Split(rest, rest, test, (*split.notes, note))
 
 
 def _align_labels(held_out: Files, train: Files) -> Files:
-    """Return the held-out images with the class indices of the training images."""
-    # Class indices count the subfolders, so they differ if the held-out folder lacks a class; names are matched instead.
+    """Return the held-out images, with labels replaced by the training images' class indices."""
+    # Class indices count subfolders, so they would differ if the held-out folder lacks a class; names are matched instead.
     assert held_out.labels is not None
     unknown = [name for name in held_out.classes if name not in train.classes]
     if unknown:

@@ -20,7 +20,7 @@ from contrapose.lab.modalities.modality import DataSettings
 from contrapose.lab.modalities.source import Split
 from contrapose.validate import nearest
 
-# Data sets that can be loaded by name, and their numbers of classes.
+# Data sets that can be loaded by name, with their numbers of classes.
 NAMED = (
     dict.fromkeys(DRAWINGS, 10)
     | {"cifar10": 10, "cifar100": 100, "svhn": 10, "stl10": 10, "mnist": 10}
@@ -47,11 +47,11 @@ def load(
     classes: str = "",
     hold_out: float = DataSettings.hold_out,
 ) -> Split:
-    """Load a data set by name (downloaded to `root` if needed) or from an .npz file, or list the images of a folder.
+    """Load a data set by name (downloaded to `root` if needed) or from an .npz file, or list the images in a folder.
 
-    `classes` keeps some class folders: "imagenet100", or a text file with one name per line. `limit` keeps a sample for
-    training, with the share of each class; 0 keeps all. `hold_out` is the share of each class that is held out if a folder
-    has no test images.
+    `classes` names the class folders to keep: "imagenet100", or a text file with one name per line. `limit` is the size of a
+    stratified sample to train on; 0 keeps all images. `hold_out` is the share of each class that is held out if a folder has
+    no test images.
     """
     check_name(name)
     only = class_list(classes)
@@ -73,7 +73,7 @@ def load(
     if limit > len(split.train):
         raise ValueError(f"limit: expected at most the {len(split.train)} training images of {name}, got {limit}")
     train = split.train.subset(sample(split.train.labels, len(split.train), limit))
-    # A separate probe set (STL-10's labelled images) is not limited: only training is.
+    # `limit` applies only to training, not to a separate probe set (STL-10's labelled images).
     return replace(split, train=train, probe=train if split.probe is split.train else split.probe)
 
 
@@ -87,13 +87,13 @@ def class_list(classes: str) -> tuple[str, ...]:
         raise ValueError(f"classes: expected imagenet100 or a text file with one name per line, got {classes!r}")
     lines = (line.strip() for line in Path(classes).read_text().splitlines())
     names = tuple(dict.fromkeys(name for name in lines if name))
-    if not names:  # no names would keep all classes
+    if not names:  # an empty list would keep all classes
         raise ValueError(f"classes: expected a text file with one name per line, but {classes} has none")
     return names
 
 
 def check_name(name: str, argument: str = "data") -> None:
-    """Raise ValueError, which names the argument, if `name` is neither a known data set nor a path; read nothing."""
+    """Without reading data, raise a ValueError that names the argument if `name` is neither a known data set nor a path."""
     if name in NAMED or Path(name).exists():
         return
     hint = nearest(name, NAMED)
@@ -104,7 +104,7 @@ def check_name(name: str, argument: str = "data") -> None:
 
 
 def can_stream(name: str) -> bool:
-    """Return whether a data set, by name or path, consists of image files, which can stay on disk."""
+    """Return whether a data set, given by name or path, consists of image files, which can stay on disk."""
     return name in FILE_SETS or Path(name).is_dir()
 
 
@@ -132,7 +132,7 @@ def _torchvision(name: str, root: Path, *, hold_out: float) -> Split:
             first, second = images(train.data, train.labels, name), images(test.data, test.labels, f"{name} (test)")
             return Split(first, first, second)
         parts = {p: datasets.STL10(str(root), split=p, download=True) for p in ("train+unlabeled", "train", "test")}
-    except (OSError, RuntimeError, ImportError) as error:  # some need scipy
+    except (OSError, RuntimeError, ImportError) as error:  # some data sets need scipy
         raise ValueError(
             f"data: {name} is not under {root} and could not be downloaded ({error}); "
             f"put torchvision's files under {root}, or pass a folder with train/ and test/, class folders inside, or an .npz "

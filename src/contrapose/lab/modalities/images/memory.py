@@ -1,4 +1,4 @@
-"""Refuse data that would not fit in memory before it is read."""
+"""Refuse data that would not fit in memory, before it is read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def check_memory(needed: int, what: str, advice: str) -> None:
-    """Raise ValueError if `what` (a plural) need more than half of the free memory; the other half is for the training."""
+    """Raise ValueError if `what`, a plural, need more than half of the free memory; training needs the other half."""
     free = free_memory()
     if free is not None and needed > free / 2:
         raise ValueError(
@@ -16,9 +16,9 @@ def check_memory(needed: int, what: str, advice: str) -> None:
 
 
 def free_memory() -> int | None:
-    """Return the bytes of memory that can be used; None if the platform does not report it."""
+    """Return the free memory in bytes; None if the platform does not report it."""
     try:
-        # On Linux this includes caches that the kernel would free.
+        # On Linux, free memory includes caches that the kernel would release.
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):

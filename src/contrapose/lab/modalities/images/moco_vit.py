@@ -1,4 +1,4 @@
-"""MoCo v3's vision transformer: torchvision's, with fixed positions and a fixed patch projection. Imported only when used."""
+"""MoCo v3's ViT: torchvision's ViT with fixed positions and a fixed patch projection. Imported only when used."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ PATCH = 16  # pixels
 
 
 class MoCoVisionTransformer(VisionTransformer):  # type: ignore[misc]
-    """A ViT whose patch projection keeps its random weights, which makes training stable (Chen et al., MoCo v3, §4).
+    """A ViT that does not train its random patch projection, which makes training stable (Chen et al., MoCo v3, §4).
 
-    Positions are sines and cosines of the patch's row and column. Both are parameters without gradient, under torchvision's
-    names: they are saved and loaded with the others, and fine-tuning may train them, as DeiT's recipe does. Images of another
-    size than `size` get interpolated positions, as in CACR's code for local crops.
+    Positions are sines and cosines of the patch's row and column. Positions and patch projection are parameters without
+    gradient, under torchvision's names: they are saved and loaded with the other parameters, and fine-tuning may train them,
+    as DeiT's recipe does. For images of a size other than `size`, positions are interpolated, as in CACR's code for local crops.
     """
 
     def __init__(self, *, size: int, width: int, heads: int, depth: int = 12) -> None:
@@ -23,7 +23,7 @@ class MoCoVisionTransformer(VisionTransformer):  # type: ignore[misc]
         self.heads = nn.Identity()
         for module in self.modules():
             if isinstance(module, nn.MultiheadAttention):
-                # Queries, keys and values are separate layers, stored as one matrix.
+                # Queries, keys and values are separate layers that are stored as one matrix.
                 for weight in module.in_proj_weight.detach().chunk(3):
                     nn.init.xavier_uniform_(weight)
                 nn.init.zeros_(module.in_proj_bias)
@@ -31,7 +31,7 @@ class MoCoVisionTransformer(VisionTransformer):  # type: ignore[misc]
                 nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias)
         nn.init.normal_(self.class_token, std=1e-6)
-        # Initialised as a linear layer of a patch's pixels: the fan-out of a convolution would count every pixel.
+        # Initialised like a linear layer on a patch's pixels: a convolution's fan-out would count every pixel.
         nn.init.xavier_uniform_(self.conv_proj.weight.detach().flatten(1))
         self.conv_proj.requires_grad_(False)
         with torch.no_grad():
@@ -39,7 +39,7 @@ class MoCoVisionTransformer(VisionTransformer):  # type: ignore[misc]
         self.encoder.pos_embedding.requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map images (B, 3, H, W) to the features of the class token, (B, width)."""
+        """Map images (B, 3, H, W) to the class token's features, (B, width)."""
         if x.shape[2] % PATCH or x.shape[3] % PATCH:
             raise ValueError(f"size: a ViT takes images of a multiple of {PATCH} pixels, got {tuple(x.shape[2:])}")
         patches = self.conv_proj(x)
@@ -49,7 +49,7 @@ class MoCoVisionTransformer(VisionTransformer):  # type: ignore[misc]
         return features
 
     def _positions(self, rows: int, columns: int) -> Tensor:
-        """Return the positions of the class token and of a grid of patches, (1, 1 + rows · columns, width)."""
+        """Return the positional embeddings of the class token and of a grid of patches, (1, 1 + rows · columns, width)."""
         positions: Tensor = self.encoder.pos_embedding
         side = self.image_size // PATCH
         if (rows, columns) == (side, side):
@@ -60,7 +60,7 @@ class MoCoVisionTransformer(VisionTransformer):  # type: ignore[misc]
 
 
 def position_embedding(side: int, width: int) -> Tensor:
-    """Return sines and cosines of row and column for side · side patches, after zeros for the class token, (1, n, width)."""
+    """Return zeros for the class token, then sines and cosines of row and column for side · side patches, (1, n, width)."""
     frequencies = 10_000.0 ** (-torch.arange(width // 4) / (width // 4))
     angles = torch.arange(side)[:, None] * frequencies  # (side, width / 4)
     waves = torch.cat([angles.sin(), angles.cos()], 1)

@@ -1,4 +1,4 @@
-"""The image modality: data sets, augmented views and encoders behind `Modality`."""
+"""The image modality, an implementation of `Modality`: data sets, augmented views and encoders."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ImageModality(Modality[Views]):
         check_name(name, argument)
 
     def check_settings(self, settings: DataSettings) -> None:
-        """Refuse columns, which images do not have, and a rule of imbalance that does not exist."""
+        """Refuse columns, which images do not have, and an unknown imbalance rule."""
         if settings.columns:
             raise ValueError(
                 f"columns: they are for texts and captions, and the data is images, got {settings.columns!r}"
@@ -59,7 +59,7 @@ class ImageModality(Modality[Views]):
             check_rule(settings.imbalance)
 
     def check_files(self, settings: DataSettings) -> None:
-        """Refuse a list of classes or of images that cannot be used."""
+        """Refuse an unusable list of classes or of images."""
         if class_list(settings.classes) and not Path(settings.data).is_dir():
             raise ValueError(
                 f"classes: only a folder with one subfolder per class has a choice of classes, got {settings.data}"
@@ -69,17 +69,17 @@ class ImageModality(Modality[Views]):
             raise ValueError(f"imbalance: expected a file of indices after 'index:', but {file} is not a file")
 
     def has_data(self, name: str, root: Path | None) -> bool:
-        """Return whether a name is that of a built-in set, or of one that torchvision reads, which is downloaded."""
+        """Return whether this is the name of a built-in set, or of a data set that torchvision reads and can download."""
         if name in NAMED and name not in DRAWINGS:
             load(name, root=root)
         return name in NAMED
 
     def list_data(self) -> Sequence[str]:
-        """Return the name, the number of classes and the origin of each data set that is known by its name."""
+        """Return the name, the number of classes and the origin of each data set that can be loaded by name."""
         return list_named()
 
     def inspect(self, settings: DataSettings) -> Iterator[str]:
-        """Read every image; yield splits, classes, sizes, kinds of images, duplicates, broken files and what looks wrong."""
+        """Read every image; yield lines about splits, classes, sizes, kinds of images, duplicates, broken files and mistakes."""
         return describe_files(
             with_limit(load(settings.data, classes=settings.classes), settings.max_megapixels), settings.data
         )
@@ -97,7 +97,7 @@ class ImageModality(Modality[Views]):
         return thumbnails(inputs, views)
 
     def can_stream(self, name: str) -> bool:
-        """Return whether the images are files, of a folder or of a data set of torchvision."""
+        """Return whether the images are files, in a folder or in a torchvision data set."""
         return can_stream(name)
 
     def load(self, settings: DataSettings, root: Path | None, views: Views, *, encoder: str = "") -> Split:
@@ -120,16 +120,16 @@ class ImageModality(Modality[Views]):
             return split
         assert isinstance(split.train, Images | Files)
         train = by_rule(split.train, settings.imbalance)
-        # The probe stays balanced by default: it measures the encoder, not a classifier trained on few tail images.
+        # The probe's data stays balanced by default: the probe measures the encoder, not a classifier with few tail images.
         probe = train if settings.probe == "train" and split.probe is not None else split.probe
         return replace(split, train=train, probe=probe)
 
     def views(self, name: str, count: int, *, size: int = 0, length: int = 0, folder: Path | None = None) -> Views:
-        """Return `count` views by the name of an augmentation recipe, at its own size unless `size` is another."""
+        """Return `count` views by the name of an augmentation recipe, at the recipe's own size if `size` is 0."""
         return Views.named(name, count, size=size or None)
 
     def suggest(self, settings: DataSettings, chosen: Settings, device: torch.device) -> Suggestion:
-        """Choose views, size, encoder and batch for the images and the device, looking at a sample of the images."""
+        """Choose views, size, encoder and batch for the device and for the images, of which a sample is read."""
         return suggest(settings, chosen, device)
 
     def check_encoder(self, name: str) -> None:
@@ -137,7 +137,7 @@ class ImageModality(Modality[Views]):
         check_encoder(name)
 
     def encoders(self, settings: NetworkSettings, views: Views) -> dict[str, Encoder]:
-        """Build the encoder of a run."""
+        """Build a run's encoder."""
         return {"images": self.encoder(settings.encoder, views)}
 
     def encoder(self, name: str, views: Views) -> Encoder:
@@ -147,12 +147,12 @@ class ImageModality(Modality[Views]):
         return encoder(name, sizes[0])
 
     def check_initial_weights(self, encoder: str, init: str) -> None:
-        """Refuse an encoder that starts from the weights of a package that is not installed."""
+        """Refuse an encoder whose pretrained weights come from a package that is not installed."""
         if not init:
             check_installed_weights(encoder)
 
     def load_initial_weights(self, settings: NetworkSettings, encoders: Mapping[str, Encoder]) -> None:
-        """Load the weights of an installed package, if the encoder has some."""
+        """Load pretrained weights from an installed package, if the encoder has such a package."""
         load_installed_weights(settings.encoder, encoders["images"])
 
     def prepare(self, network: nn.Module) -> nn.Module:
@@ -160,15 +160,15 @@ class ImageModality(Modality[Views]):
         return network.to(memory_format=torch.channels_last)
 
     def decode(self, samples: Tensor | Sequence[Any], views: Views) -> Tensor:
-        """Return uint8 images (B, 3, H, W) of such a tensor, or of a list of paths or PIL images."""
+        """Return uint8 images (B, 3, H, W) from a tensor of this form, or from a list of paths or PIL images."""
         return decode(samples, views)
 
     def describe_input(self, views: Views) -> dict[str, str]:
-        """Describe resizing, crop and normalisation of the images that the encoder expects."""
+        """Describe the resizing, crop and normalisation that the encoder expects."""
         return InputDescription.of(views).metadata()
 
     def described_views(self, description: Mapping[str, str]) -> Views:
-        """Return views for evaluation by their description; raise ValueError that says what is missing."""
+        """Return views for evaluation from their description; raise a ValueError that says what is missing."""
         return InputDescription.read(description).views
 
     def usage(self, encoder: str, width: int, views: Views, file: str) -> str:
@@ -176,7 +176,7 @@ class ImageModality(Modality[Views]):
         return usage(encoder, width, InputDescription.of(views), file)
 
     def example_input(self, views: Views) -> Tensor:
-        """Return two black images of the size of the views."""
+        """Return two black images with the views' size."""
         return torch.zeros(2, 3, views.recipes[0].size, views.recipes[0].size)
 
 

@@ -1,4 +1,4 @@
-"""Stratified samples of a labelled data set; always the same ones for the same labels."""
+"""Stratified samples from a labelled data set; the same labels always give the same sample."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 from contrapose.randomness import permutation, sample_classes
 
-# Fixed, and not the seed of a run: runs that differ in their seed are trained and evaluated on the same images.
+# A fixed key instead of the run's seed: runs with different seeds are trained and evaluated on the same images.
 _LIMIT, _HOLD_OUT = 1, 2
 
 
 def sample(labels: Tensor | None, total: int, count: int) -> Tensor:
     """Return the indices of `count` of `total` samples in ascending order; each class keeps its share, at least one sample.
 
-    With fewer samples than classes, only the largest classes get one.
+    If `count` is less than the number of classes, only the largest classes get a sample.
     """
     if labels is None:
         return permutation(total, _LIMIT)[:count].sort().values
@@ -26,9 +26,9 @@ def sample(labels: Tensor | None, total: int, count: int) -> Tensor:
 
 
 def hold_out(labels: Tensor, share: float) -> tuple[Tensor, Tensor]:
-    """Return the indices of the samples that stay and of those that are held out, a share of each class.
+    """Return the indices of the samples to keep and of the samples to hold out, which are a share of each class.
 
-    A class of at least two samples has at least one on each side; a single sample is not held out.
+    A class with at least two samples has at least one sample on each side; a class's only sample is not held out.
     """
     counts = [max(0, min(size - 1, max(1, round(size * share)))) for size in labels.bincount().tolist()]
     held = sample_classes(labels, counts, _HOLD_OUT).sort().values
@@ -49,6 +49,6 @@ def _shares(sizes: list[int], count: int) -> list[int]:
     by_remainder = sorted(range(len(sizes)), key=lambda c: shares[c] - quotas[c])
     for c in by_remainder[: max(0, count - sum(shares))]:
         shares[c] += 1
-    while sum(shares) > count:  # small classes got more than their share, at the expense of the largest one
+    while sum(shares) > count:  # small classes got more than their share, at the expense of the largest class
         shares[shares.index(max(shares))] -= 1
     return shares

@@ -18,7 +18,7 @@ def contact_sheet(images: Source, views: Views, *, count: int = 10, seed: int = 
     """Return a PNG with `count` images in the first row and two views of each in the rows below, as in the first epoch."""
     from PIL import Image
 
-    # Evenly spaced, because folders are sorted by class.
+    # Images are taken at even distances, because folders are sorted by class.
     index = torch.linspace(0, len(images) - 1, min(count, len(images))).long()
     sample = images.subset(index).in_memory(views)
     raw = sample.reader(views, torch.device("cpu"), workers=0, timeout=0.0).resident
@@ -32,7 +32,7 @@ def contact_sheet(images: Source, views: Views, *, count: int = 10, seed: int = 
 
 
 def thumbnails(inputs: Tensor, views: Views) -> list[bytes]:
-    """Return inputs (B, 3, H, W) of a network as PNG files of one size."""
+    """Return network inputs (B, 3, H, W) as PNG files of one size."""
     from PIL import Image
 
     files = []
@@ -44,12 +44,12 @@ def thumbnails(inputs: Tensor, views: Views) -> list[bytes]:
 
 
 def _cells(inputs: Tensor, views: Views) -> Tensor:
-    """Return inputs of a network as uint8 images of one size, with a white gap to the right and below."""
+    """Return network inputs as uint8 images of one size, with a white gap on the right and below."""
     return (pad(_pixels(inputs, views), (0, _GAP, 0, _GAP), value=1.0) * 255).round().to(torch.uint8)
 
 
 def _pixels(inputs: Tensor, views: Views) -> Tensor:
-    """Return inputs of a network as images of one size, with values from 0 to 1."""
+    """Return network inputs as images of one size, with values from 0 to 1."""
     recipe = views.recipes[0]
     mean, std = (torch.tensor(values)[:, None, None] for values in (recipe.mean, recipe.std))
     # Enlarged without interpolation, to show the pixels as they are.

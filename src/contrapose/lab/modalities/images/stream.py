@@ -33,14 +33,14 @@ from contrapose.lab.modalities.source import Source, Split, ViewMaker
 from contrapose.lab.workers import TIMEOUT, LoadingFailed, start_loading
 
 _POLL = 2.0  # seconds between two checks for dead workers
-_BATCH = 256  # images that are decoded at a time
+_BATCH = 256  # images decoded at a time
 
 IndexedPath = tuple[int, ImagePath]  # an image's index in its data set, and its file
 
 
 @dataclass(frozen=True, eq=False)
 class Files:
-    """Image files on disk or in tars, decoded on demand, with their folders as labels if there are any."""
+    """Image files on disk or in tars, decoded on demand; class folders, if there are any, give the labels."""
 
     name: str
     paths: tuple[ImagePath, ...]
@@ -51,12 +51,12 @@ class Files:
 
     @classmethod
     def of(cls, folder: Path, only: Sequence[str] = ()) -> Files:
-        """List all images of a folder, or those of the classes in `only`."""
+        """List all images in a folder, or only the images in the classes in `only`."""
         return cls.listed(folder.name, list_images(folder, only))
 
     @classmethod
     def listed(cls, name: str, listing: Listing) -> Files:
-        """Return the files of a listing under a name."""
+        """Return the files in a listing, as a data set with this name."""
         labels = None if listing.labels is None else torch.tensor(listing.labels)
         return cls(name, listing.paths, labels, listing.classes)
 
@@ -75,7 +75,7 @@ class Files:
         return replace(self, paths=tuple(self.paths[i] for i in indices.tolist()), labels=labels)
 
     def counts(self) -> list[int]:
-        """Return the number of images of each class."""
+        """Return the number of images in each class."""
         return class_counts(self.name, self.labels, self.classes)
 
     def read(self, index: int) -> Tensor:
@@ -84,8 +84,8 @@ class Files:
         return _readable(index, attempt(read, self.paths[index]))[None]
 
     def indexed_paths(self, indices: Sequence[int]) -> list[IndexedPath]:
-        """Return the index and the path of each of these images, which is all that a worker needs."""
-        # Sent with each batch, so that starting a worker does not copy the whole list of files.
+        """Return the index and the path of each of these images: a worker needs nothing else."""
+        # Paths are sent with each batch, so that starting a worker does not copy the whole list of files.
         return [(index, self.paths[index]) for index in indices]
 
     def in_memory(self, views: ViewMaker) -> Images:
@@ -141,11 +141,11 @@ class StreamedImages:
 
 
 class UnreadableImage(ValueError):
-    """An image file that cannot be decoded; the message has its path and index."""
+    """An image file cannot be decoded; the message contains its path and index."""
 
 
 def _readable(index: int, image: Tensor | Problem) -> Tensor:
-    """Return a decoded image; raise an error for a file that is broken."""
+    """Return a decoded image; raise an error if its file is broken."""
     if isinstance(image, Problem):
         raise UnreadableImage(
             f"data: image {index}, {image.path}, cannot be read: {image.why} (--skip-broken leaves such files out, "
@@ -156,7 +156,7 @@ def _readable(index: int, image: Tensor | Problem) -> Tensor:
 
 @dataclass(frozen=True)
 class _Crops(Dataset[list[Tensor]]):
-    """The crops of one image, one per view; a function of (seed, epoch, index, view), so independent of the worker."""
+    """The crops of one image, one per view. They are a function of (seed, epoch, index, view), so any worker gives the same."""
 
     views: Views
     seed: int
@@ -172,7 +172,7 @@ class _Crops(Dataset[list[Tensor]]):
 
 @dataclass(frozen=True)
 class _Squares(Dataset[Tensor]):
-    """One image, as the square that evaluation uses."""
+    """One image, decoded to the square that evaluation uses."""
 
     recipe: Recipe
     max_megapixels: float
@@ -204,26 +204,26 @@ def crops(
 def whole(source: Files, recipe: Recipe, *, batch: int, workers: int, timeout: float = TIMEOUT) -> Iterator[Tensor]:
     """Yield all images in order, as the squares that evaluation uses, in batches of uint8 (B, 3, resized, resized).
 
-    With `workers=0`, threads of this process decode them.
+    With `workers=0`, threads in this process decode the images.
     """
     squares = _Squares(recipe, source.max_megapixels)
     batches = [list(range(first, min(first + batch, len(source)))) for first in range(0, len(source), batch)]
     if workers:
         yield from _load(squares, source, batches, workers=workers, timeout=timeout)
         return
-    # Closed at the first broken file, so that the progress bar ends before its error is printed.
+    # The reader is closed at the first broken file, so that the progress bar ends before the error is printed.
     with closing(read_all(source.paths, squares.decode, "reading images")) as images:
         for indices in batches:
             yield torch.stack([_readable(index, next(images)) for index in indices])
 
 
 def with_limit(split: Split, max_megapixels: float) -> Split:
-    """Set the size of the largest image that is read; images that are already in memory are not limited."""
+    """Set the size of the largest image to read; images that are already in memory are not limited."""
     return split.map(lambda s: replace(s, max_megapixels=max_megapixels) if isinstance(s, Files) else s)
 
 
 def without_broken(split: Split, recipe: Recipe) -> Split:
-    """Leave out the files that cannot be read, and list them in a note. All files are decoded once to find them."""
+    """Leave out unreadable files and list them in a note. All files are decoded once to find the unreadable ones."""
     problems: list[Problem] = []
 
     def keep_readable(source: Source) -> Source:
@@ -256,7 +256,7 @@ Batch = TypeVar("Batch")
 def _load(
     dataset: Dataset[Batch], source: Files, batches: Sequence[list[int]], *, workers: int, timeout: float
 ) -> Iterator[Batch]:
-    """Yield decoded batches; raise LoadingFailed if workers deliver none for `timeout` seconds.
+    """Yield decoded batches; raise LoadingFailed if workers deliver no batch for `timeout` seconds.
 
     With `workers=0`, images are decoded in this process.
     """
@@ -275,8 +275,8 @@ def _load(
             except StopIteration:
                 return
             except RuntimeError as error:
-                # DataLoader looks for dead workers only when its timeout expires, so that one is short, and ours is a multiple
-                # of it.
+                # DataLoader looks for dead workers only when its timeout expires. Its timeout is therefore short, and ours is
+                # a multiple of it.
                 if "DataLoader timed out" not in str(error):
                     raise
                 waited += _POLL
@@ -286,20 +286,20 @@ def _load(
             waited = 0.0
             yield batch
     except UnreadableImage as error:
-        # DataLoader puts a worker's whole traceback into the message; only the line about the image matters to the user.
+        # DataLoader puts a worker's whole traceback into the message; the user needs only the line about the image.
         lines = [line for line in str(error).splitlines() if "cannot be read" in line]
         raise ValueError(lines[-1].split("UnreadableImage: ")[-1] if lines else str(error)) from None
     finally:
-        # Stops the workers now: an exception's traceback keeps this frame alive, and with it the iterator and its workers.
+        # Stop the workers now: an exception's traceback keeps this frame alive, and so the iterator and its workers.
         del iterator
-        for process in processes:  # a stuck worker, which ignores the SIGTERM that DataLoader sends after five seconds
+        for process in processes:  # stuck workers ignore the SIGTERM that DataLoader sends after five seconds
             if process.is_alive():
                 process.kill()
 
 
 def _kill_workers(iterator: Any, workers: int, timeout: float) -> LoadingFailed:
     """Kill workers that do not respond and return the error to raise."""
-    # SIGKILL, since a stopped worker ignores SIGTERM and the interpreter would wait for it at exit.
+    # SIGKILL is needed, since a stopped worker ignores SIGTERM and the interpreter would wait for the worker at exit.
     for worker in iterator._workers:
         worker.kill()
     return LoadingFailed(
@@ -309,7 +309,7 @@ def _kill_workers(iterator: Any, workers: int, timeout: float) -> LoadingFailed:
 
 
 class _BatchSampler:
-    """Yield each batch as indexed paths, one by one, so that an epoch of ImageNet is never listed as a whole."""
+    """Yield batches of indexed paths one at a time, so that an epoch of ImageNet is never listed as a whole."""
 
     def __init__(self, source: Files, batches: Sequence[list[int]]) -> None:
         self.source, self.batches = source, batches

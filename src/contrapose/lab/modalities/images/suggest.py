@@ -1,4 +1,4 @@
-"""Settings that suit a user's images: recipe, size, encoder and batch, for the size and number of the images and the device."""
+"""Settings that suit a user's images and device: recipe, size, encoder and batch, by the images' size and number."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from contrapose.lab.modalities.images.load import class_list, load
 from contrapose.lab.modalities.images.views import Views
 from contrapose.lab.modalities.modality import DataSettings, Suggestion
 
-# Pixels of the shorter side, about, and number of training images.
+# Approximate length of the shorter side in pixels, and number of training images.
 _KNOWN = {name: (drawing.side, drawing.training_images) for name, drawing in DRAWINGS.items()} | {
           "cifar10": (32, 50_000), "cifar100": (32, 50_000), "svhn": (32, 73_257),
           "stl10": (96, 105_000), "mnist": (28, 60_000), "caltech101": (200, 6_900), "country211": (300, 31_650),
@@ -30,22 +30,22 @@ _KNOWN = {name: (drawing.side, drawing.training_images) for name, drawing in DRA
           "food101": (400, 75_750), "gtsrb": (40, 26_640), "oxford-pets": (350, 3_680), "rendered-sst2": (448, 6_920),
           "stanford-cars": (400, 8_144)}  # fmt: skip
 _SAMPLED = 200  # files whose headers are read
-_MANY = 10_000  # number of images from which on a large network at full resolution pays off
+_MANY = 10_000  # number of images from which a large network at full resolution pays off
 _OWN_SIZES = {"alexnet": 32, "alexnet-64": 64}
 
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """Number of training images, and the median of their shorter sides in pixels."""
+    """Number of training images, and the median length of their shorter side in pixels."""
 
     images: int
     side: int
 
 
 def suggest(settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
-    """Choose views, size, encoder and batch; `chosen` has those that the user has set, and `view_count` and `accumulate`."""
+    """Choose views, size, encoder and batch; `chosen` holds the user's own choices, with `view_count` and `accumulate`."""
     facts = _look(settings)
-    # How many images an imbalance keeps depends on the classes; the rules keep about a tenth or more.
+    # The number of images that an imbalance rule keeps depends on the classes; it is about a tenth or more.
     fewest = facts.images // (10 if settings.imbalance else 1)
     new = suggest_for(facts, chosen, device, fewest=fewest)
     return Suggestion(new, facts.images, f"{facts.images:,} images of {facts.side} pixels")
@@ -54,12 +54,12 @@ def suggest(settings: DataSettings, chosen: Mapping[str, Any], device: torch.dev
 def suggest_for(
     facts: ImageFacts, chosen: Mapping[str, Any], device: torch.device, *, fewest: int = 0
 ) -> dict[str, Any]:
-    """Return the settings that are not chosen yet, for images of this number and size.
+    """Return the settings that the user has not chosen, for images of this number and size.
 
-    fewest   images that may be left to train on; default: all
+    fewest   smallest number of images that may be left to train on; by default all
     """
     gpu, picked = device.type != "cpu", dict(chosen)
-    # In this order, since each depends on those before it.
+    # The order matters, since each setting depends on the settings before it.
     if "views" not in picked:
         picked.setdefault("size", _OWN_SIZES.get(picked.get("encoder", "")) or _size(facts, gpu))
         picked["views"] = _views(picked["size"])
@@ -70,7 +70,7 @@ def suggest_for(
 
 
 def _look(settings: DataSettings) -> ImageFacts:
-    """Return the facts of a run's training images, reading headers only."""
+    """Return the number and size of a run's training images, reading only headers."""
     path = Path(settings.data)
     if settings.data in _KNOWN:
         side, images = _KNOWN[settings.data]
@@ -83,7 +83,7 @@ def _look(settings: DataSettings) -> ImageFacts:
 
 
 def _npz_shape(path: Path) -> tuple[int, int]:
-    """Return the shorter side and the number of the training images of an .npz file, from the header of their array."""
+    """Return the shorter side and the number of training images in an .npz file, from the header of their array."""
     from numpy.lib import format as npy
 
     try:
@@ -92,26 +92,26 @@ def _npz_shape(path: Path) -> tuple[int, int]:
             shape = read_header(file)[0]
             return min(shape[1:3]), shape[0]
     except (zipfile.BadZipFile, NotImplementedError, KeyError, ValueError, OSError):
-        images = load(str(path)).train  # raises an error that says what is wrong with the file
+        images = load(str(path)).train  # its error says what is wrong with the file
         assert isinstance(images, Images)
         return min(images.pixels.shape[2:]), len(images)
 
 
 def median_side(paths: Sequence[ImagePath]) -> int:
-    """Return the median of the shorter sides of a sample of files."""
+    """Return the median length of the shorter side in a sample of files."""
     sides = []
     for path in paths[:: max(1, len(paths) // _SAMPLED)]:
         try:
             with open_image(path) as image:
                 sides.append(min(image.size))
-        except Exception:  # a file that cannot be read is reported when it is loaded
+        except Exception:  # loading the data will report an unreadable file
             continue
     return round(median(sides or [64]))
 
 
 def _size(facts: ImageFacts, gpu: bool) -> int:
-    """Return the width of the views: near the images' own, as far as the device and the number of images allow."""
-    if not gpu:  # a step takes four times as long at twice the size, and more steps at a small size learn more
+    """Return the width of the views: near the images' own width, as far as the device and the number of images allow."""
+    if not gpu:  # a step takes four times as long at twice the size; more steps at a small size learn more
         return 32 if facts.side <= 80 else 48
     if facts.side <= 80:
         return 32 if facts.side <= 36 else 48 if facts.side <= 56 else 64
@@ -119,7 +119,7 @@ def _size(facts: ImageFacts, gpu: bool) -> int:
 
 
 def _views(size: int) -> str:
-    """Return the recipe of SimCLR: without blur for small images, whose details it would remove."""
+    """Return SimCLR's recipe; without blur for small images, whose details a blur would remove."""
     return "simclr-cifar" if size <= 64 else "simclr"
 
 
@@ -132,7 +132,7 @@ def _encoder(facts: ImageFacts, size: int, gpu: bool) -> str:
 
 
 def _batch(images: int, picked: Mapping[str, Any], size: int, device: torch.device) -> int:
-    """Return a power of two that the device can hold and that leaves at least four steps to an epoch."""
+    """Return a power of two that fits in the device's memory and gives at least four steps per epoch."""
     most = 256 if device.type != "cpu" else 128 if images >= 1000 else 64
     if device.type == "cuda" and torch.cuda.is_available():
         views = Views.named(picked["views"], picked.get("view_count", 2), size=size)
@@ -144,7 +144,7 @@ def _batch(images: int, picked: Mapping[str, Any], size: int, device: torch.devi
 
 
 def _activation_bytes(name: str, size: int) -> int:
-    """Estimate the bytes that the training of an encoder stores for one image: the outputs of its layers."""
+    """Estimate the bytes that training stores per image, which are the outputs of the encoder's layers."""
     outputs = 0
 
     def count(module: nn.Module, inputs: Any, output: Any) -> None:

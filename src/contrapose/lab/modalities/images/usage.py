@@ -115,7 +115,7 @@ config.MODEL.RESNETS.RES2_OUT_CHANNELS = 64
 def usage(encoder: str, width: int, inputs: InputDescription, file: str) -> str:
     """Return a script that computes the features of files with torchvision or timm, or with onnxruntime for an .onnx file.
 
-    For a .pkl file it is the configuration of a detector of detectron2.
+    For a .pkl file, the script is a configuration for a detectron2 detector.
     """
     quoted = json.dumps(file)
     if file.endswith(".pkl"):

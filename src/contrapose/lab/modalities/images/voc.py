@@ -11,19 +11,19 @@ from contrapose.lab.modalities.source import Split
 
 
 def load_voc(folder: Path) -> Split:
-    """List the images of a VOC folder with JPEGImages/ and ImageSets/Main/, trainval to train on and test to score on.
+    """List the images in a VOC folder with JPEGImages/ and ImageSets/Main/: trainval to train on and test to score on.
 
-    Labels are (N, classes), 1 for each class that an image shows. Objects marked as difficult are ignored: the challenge counts
-    them as neither right nor wrong, and here their image does not have the class.
+    Labels are (N, classes), 1 for each class that an image shows. Objects marked as difficult do not give their image the
+    class; the challenge counts such images as neither right nor wrong.
     """
-    # Of several years the first: sorted, because the order of a directory is arbitrary.
+    # The first of several years is used; sorted, because the order of a directory listing is arbitrary.
     years = (*sorted(folder.glob("VOC*")), *sorted(folder.glob("VOCdevkit/VOC*")))
     folder = next((path for path in (folder, *years) if _has_lists(path)), folder)
     if not _has_lists(folder):
         raise ValueError(f"data: expected a folder of PASCAL VOC with ImageSets/Main/*_trainval.txt, got {folder}")
     train, test = _part(folder, "trainval"), _part(folder, "test")
     if train.classes != test.classes:
-        raise ValueError(f"data: the lists of trainval and of test in {folder} are of different classes")
+        raise ValueError(f"data: the lists of trainval and of test in {folder} have different classes")
     return Split(train, train, test)
 
 
@@ -32,7 +32,7 @@ def _has_lists(folder: Path) -> bool:
 
 
 def _part(folder: Path, part: str) -> Files:
-    """Read which images of a part show which classes: a file for each class, a line with 1, 0 or -1 for each image."""
+    """Read which images in a split show which classes: one file per class, with 1, 0 or -1 in one line per image."""
     files = sorted((folder / "ImageSets" / "Main").glob(f"*_{part}.txt"))
     if not files:
         raise ValueError(

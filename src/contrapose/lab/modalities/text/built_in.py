@@ -1,4 +1,4 @@
-"""The built-in data sets of texts, read as a file would be."""
+"""The built-in text data sets, with the interface of a text file."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ BUILT_IN = ("pydoc",)
 
 @dataclass(frozen=True)
 class BuiltInTexts:
-    """Pairs of texts that come with Python: training pairs, then held-out ones."""
+    """Pairs of texts that come with Python: training pairs, then held-out pairs."""
 
     name: str
     columns: tuple[str, ...] = ("anchor", "positive")
 
     @property
     def path(self) -> Path:
-        """The name, where a file of texts has its path."""
+        """The name of the data set; for a text file, this is its path."""
         return Path(self.name)
 
     @cached_property
@@ -31,7 +31,7 @@ class BuiltInTexts:
 
     @property
     def held_out(self) -> int:
-        """Number of held-out pairs, which are the last ones."""
+        """Number of held-out pairs, which come last."""
         return len(self._pairs[1])
 
     @cached_property

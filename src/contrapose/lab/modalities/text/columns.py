@@ -1,4 +1,4 @@
-"""Columns of text by their names: which ones are texts, and in which order."""
+"""Which columns of a file are texts, and in which order, decided by their names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from contrapose.validate import check_known
 
-# Anchors, positives and negatives, by the names that published data sets use.
+# Names that published data sets use for anchors, positives and negatives.
 _ROLES = (
     ("sentence", "sent", "text", "anchor", "query", "question", "premise", "source"),
     ("positive", "pos", "document", "passage", "answer", "response", "paraphrase", "hypothesis", "target"),
@@ -18,7 +18,7 @@ _NUMBERED = re.compile(r"(.*?)[_-]?(\d*)")  # sentence1, negative_2
 
 
 def known_order(name: str) -> tuple[int, int] | None:
-    """Return the sort key of a known column name, its role and number; None for another name."""
+    """Return the sort key of a known column name, (role, number); None for an unknown name."""
     match = _NUMBERED.fullmatch(name.strip().lower())
     if match is None or match[1] not in _RANK:
         return None
@@ -26,10 +26,10 @@ def known_order(name: str) -> tuple[int, int] | None:
 
 
 def choose_columns(names: Sequence[str], requested: Sequence[str], *, file: str) -> tuple[str, ...]:
-    """Return the requested columns, or else those with known names in the order of their roles, or else all."""
+    """Return the requested columns, or else the columns with known names in the order of their roles, or else all columns."""
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
-        raise ValueError(f"data: {file} has two columns {twice[0]!r}; rename one of them")
+        raise ValueError(f"data: {file} has two columns named {twice[0]!r}; rename one of them")
     for name in requested:
         check_known("columns", name, names)
     known = [name for name in names if known_order(name) is not None]

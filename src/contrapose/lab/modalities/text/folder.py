@@ -1,4 +1,4 @@
-"""The settings in the folder of a sentence encoder, read without transformers."""
+"""The settings in a sentence encoder's folder, read without transformers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contrapose.lab.modalities.text.vocabulary import save_tokenizer
 # Without any of these files, transformers builds a BERT tokenizer with an empty vocabulary.
 _TOKENIZERS = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
-# Keys of 1_Pooling/config.json before sentence-transformers 6, which has one key, pooling_mode.
+# Keys in 1_Pooling/config.json before sentence-transformers 6, which has a single key, pooling_mode.
 _OLD_POOLINGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
@@ -26,13 +26,13 @@ class EncoderFolder:
 
     path: Path
     transformer: Path  # folder with config.json
-    pooling: str = ""  # empty: not said
-    length: int = 0  # 0: not said
+    pooling: str = ""  # empty: not specified
+    length: int = 0  # 0: not specified
     normalise: bool = False
 
 
 def read_folder(path: Path, *, weights: bool = True) -> EncoderFolder:
-    """Read the settings of a folder, and check that it has what an encoder needs, with `weights` or without them."""
+    """Read the settings in a folder, and check that it has all files that an encoder needs; `weights`: including weights."""
     if not path.is_dir():
         problem = "is a file" if path.exists() else "does not exist"
         raise ValueError(f"encoder: {path} {problem}; expected a folder with config.json, after hf:")
@@ -50,10 +50,10 @@ def read_folder(path: Path, *, weights: bool = True) -> EncoderFolder:
 
 
 def write_folder(folder: Path, encoder: Any, tokenizer: Any, *, length: int, weights: bool) -> None:
-    """Write an encoder as sentence-transformers saves it, with its weights or without them.
+    """Write an encoder in the format of sentence-transformers, with or without its weights.
 
-    encoder   `Transformer`: its model, and the name of its pooling
-    length    tokens after which a text is cut
+    encoder   `Transformer`, whose model and pooling are written
+    length    tokens after which a text is truncated
     """
     modules = [
         {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
@@ -77,7 +77,7 @@ def write_folder(folder: Path, encoder: Any, tokenizer: Any, *, length: int, wei
 
 
 def _read_modules(path: Path) -> dict[str, str]:
-    """Return the folder of each module of a sentence-transformers model by class name; empty for another folder."""
+    """Return the folder of each module in a sentence-transformers model, keyed by class name; empty for other folders."""
     if not (path / "modules.json").exists():
         return {}
     modules = {
@@ -98,11 +98,11 @@ def _read_pooling(path: Path) -> str:
         return str(settings["pooling_mode"])
     modes = [key for key, value in settings.items() if key.startswith("pooling_mode_") and value]
     names = [_OLD_POOLINGS.get(mode, mode.removeprefix("pooling_mode_")) for mode in modes]
-    return "+".join(names)  # several are concatenated
+    return "+".join(names)  # sentence-transformers concatenates several poolings
 
 
 def check_files(path: Path, *, weights: bool = True) -> None:
-    """Refuse a folder without config.json, a tokenizer or, unless they are not needed, weights in safetensors."""
+    """Refuse a folder without config.json, a tokenizer or, if they are needed, weights in safetensors."""
     if not (path / "config.json").exists():
         raise ValueError(f"encoder: {path} has no config.json; expected a folder that transformers saved")
     if weights and not any(path.glob("model*.safetensors")):
@@ -120,7 +120,7 @@ def check_files(path: Path, *, weights: bool = True) -> None:
 
 
 def _read_json(path: Path, default: Any = None) -> Any:
-    """Return the content of a JSON file; `default`, or else an empty dictionary, if there is none."""
+    """Return the content of a JSON file; if there is no file, `default` or else an empty dictionary."""
     if not path.exists():
         return {} if default is None else default
     try:

@@ -1,4 +1,4 @@
-"""Lines of text files, compressed or not: UTF-8, in constant memory."""
+"""Lines from UTF-8 text files, compressed or not, read in constant memory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-LONGEST = 100_000  # characters of a line; a longer one is unlikely to be a sentence
-# A character of UTF-8 takes at most 4 bytes; two more for the line end.
+LONGEST = 100_000  # characters per line; a longer line is unlikely to be a sentence
+# A character takes at most 4 bytes in UTF-8, and a line end two.
 _LONGEST_BYTES = 4 * LONGEST + 2
 COMPRESSIONS: Mapping[str, Callable[..., IO[Any]]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 _DAMAGES = (EOFError, OSError, zlib.error, lzma.LZMAError)  # bz2 raises OSError
@@ -21,7 +21,7 @@ _DAMAGES = (EOFError, OSError, zlib.error, lzma.LZMAError)  # bz2 raises OSError
 
 @dataclass(frozen=True)
 class BadLine:
-    """Why a line or row cannot be used, as a predicate for a message: "is empty"."""
+    """The reason why a line or row cannot be used, as a predicate for a message: "is empty"."""
 
     reason: str
 
@@ -32,7 +32,7 @@ TOO_LONG = BadLine(f"has more than {LONGEST:,} characters")
 
 def read_lines(path: Path) -> Iterator[tuple[int, str | BadLine]]:
     """Yield each line's number and text, without the line end; empty lines at the end of the file are left out."""
-    empty = 0  # lines just before this one
+    empty = 0  # number of empty lines just before this line
     for number, raw in enumerate(_read_raw_lines(path), start=1):
         line = _decode(raw, path, number)
         if isinstance(line, str) and not line.strip():
@@ -44,11 +44,11 @@ def read_lines(path: Path) -> Iterator[tuple[int, str | BadLine]]:
 
 
 def _read_raw_lines(path: Path) -> Iterator[bytes]:
-    """Yield the bytes of each line; of one that is too long only the first ones."""
+    """Yield the bytes of each line; only the first bytes of a line that is too long."""
     number = 0
     try:
         with COMPRESSIONS.get(path.suffix.lower(), open)(path, "rb") as file:
-            # Lines end with \n alone: other characters that Python counts as line ends may occur in a sentence.
+            # Only \n ends a line: other characters that Python counts as line ends may occur in a sentence.
             while raw := file.readline(_LONGEST_BYTES):
                 rest = raw
                 while len(rest) == _LONGEST_BYTES and not rest.endswith(b"\n"):

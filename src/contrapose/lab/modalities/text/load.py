@@ -1,4 +1,4 @@
-"""Load text data, a file of sentences or pairs or the built-in set, as tokens for an encoder."""
+"""Load text data as tokens for an encoder: a file of sentences or pairs, or the built-in set."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from contrapose.lab.modalities.text.tokens import Texts, tokenise
 from contrapose.lab.modalities.text.vocabulary import train_vocabulary
 from contrapose.randomness import permutation
 
-_MOST_HELD_OUT = 2000  # pairs to evaluate on; more would take time and hardly change the result
-_VOCABULARY_TEXTS = 200_000  # texts from which a vocabulary is learned; more would hardly change it
+_MOST_HELD_OUT = 2000  # pairs to evaluate on; more pairs would take time and hardly change the result
+_VOCABULARY_TEXTS = 200_000  # texts from which a vocabulary is learned; more texts would hardly change the vocabulary
 _IMAGE_SETTINGS = ("classes", "imbalance", "eval_data")
 
 
 def is_text(name: str) -> bool:
-    """Return whether a data set is text: the name of a built-in set, or a file whose ending says so."""
+    """Return whether a data set is text: the name of a built-in set, or a file whose name ends like a text file's."""
     return name in BUILT_IN or is_text_file(Path(name))
 
 
@@ -43,7 +43,7 @@ def learn_tokenizer(texts: Texts, *, size: int) -> Any:
 
 
 class _AllColumns:
-    """The texts of all columns, one after the other; they can be read again and again."""
+    """The texts in all columns, one after the other; they can be read repeatedly."""
 
     def __init__(self, texts: Texts) -> None:
         self.texts = texts
@@ -53,12 +53,12 @@ class _AllColumns:
 
 
 def load(settings: DataSettings, tokenizer: Any, *, length: int, cache: Path | None = None) -> Split:
-    """Load a run's texts as tokens. Some pairs are held out to measure retrieval; of single sentences, none are."""
+    """Load a run's texts as tokens. Some pairs are held out to measure retrieval; single sentences are not."""
     for name in _IMAGE_SETTINGS:
         if getattr(settings, name):
-            raise ValueError(f"{name}: it is for images, and {settings.data} is text")
+            raise ValueError(f"{name}: this setting is only for images, and {settings.data} is text; omit it")
     texts = open_data(settings)
-    # The built-in set is small: tokenising it is faster than looking for cached tokens.
+    # The built-in set is small: tokenising its texts is faster than looking for cached tokens.
     tokens = tokenise(texts, tokenizer, length=length, cache=None if isinstance(texts, BuiltInTexts) else cache)
     rows = Sentences(
         Path(settings.data).name, tokens, tokenizer, stream=settings.stream, content=texts.fingerprint, origin=texts
@@ -75,7 +75,7 @@ def load(settings: DataSettings, tokenizer: Any, *, length: int, cache: Path | N
 def _hold_out(rows: Sentences, texts: Texts, share: float) -> Split:
     if rows.columns == 1 or not share:
         return Split(rows, None, None)
-    if isinstance(texts, BuiltInTexts):  # its last rows: no sentence of theirs is trained on
+    if isinstance(texts, BuiltInTexts):  # the last rows, whose sentences do not occur in training rows
         held_out = torch.arange(len(rows) - texts.held_out, len(rows))
     else:
         held_out = sample_rows(len(rows), max(2, min(_MOST_HELD_OUT, round(share * len(rows)))))
@@ -103,5 +103,5 @@ def _retrieval(pairs: Sentences) -> Retrieval:
 
 
 def sample_rows(size: int, count: int) -> Tensor:
-    """Return `count` of the numbers below `size`, sorted, always the same ones."""
+    """Return `count` of the numbers below `size`, sorted; every call returns the same numbers."""
     return permutation(size, 0)[:count].sort().values

@@ -1,4 +1,4 @@
-"""The text modality: files of sentences or pairs, views by dropout, and transformers behind `Modality`."""
+"""The text modality, an implementation of `Modality`: files of sentences or pairs, views by dropout, and transformers."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from contrapose.lab.modalities.text.usage import usage
 from contrapose.lab.modalities.text.views import DEFAULT_LENGTH, NO_TOKEN, TextViews
 from contrapose.lab.networks.encoder import Encoder
 
-_LONGEST = 128  # tokens: SentEval's sentences are not cut to the length used in training
-KEPT = "encoder"  # folder of a run's directory: the encoder's tokenizer and configuration
+_LONGEST = 128  # tokens: SentEval's sentences are not truncated to the length used in training
+KEPT = "encoder"  # subfolder of a run's directory for the encoder's tokenizer and configuration
 
 
 class TextModality(Modality[TextViews]):
@@ -38,7 +38,7 @@ class TextModality(Modality[TextViews]):
 
     noun = "sentences"
     settings = TEXT_SETTINGS
-    chosen_with_views = ("size", "view_count")  # the number of views may be that of the columns
+    chosen_with_views = ("size", "view_count")  # with one view per column, view_count is the number of columns
     catalogue_data = "simcse"
     recorded = MappingProxyType({"sts": RecordedSTS()})
     downstream = MappingProxyType({"sts": sts, "senteval": senteval})
@@ -54,7 +54,7 @@ class TextModality(Modality[TextViews]):
     )
 
     def recognises(self, data: str) -> bool:
-        """Return whether data is the built-in set, or a file whose ending says that it is text."""
+        """Return whether the data is the built-in set, or a file whose name ends like a text file's."""
         return is_text(data)
 
     def check_data(self, name: str, argument: str = "data") -> None:
@@ -67,27 +67,27 @@ class TextModality(Modality[TextViews]):
             raise ValueError(f"{argument}: {str(error).removeprefix('data: ')}") from error
 
     def can_stream(self, name: str) -> bool:
-        """Return True: tokens of any file can be moved to the device batch by batch."""
+        """Return True: tokens from any file can be moved to the device batch by batch."""
         return True
 
     def load(self, settings: DataSettings, root: Path | None, views: TextViews, *, encoder: str) -> Split:
-        """Load the texts as tokens of the encoder, which are cached in `root`."""
+        """Load the texts as tokens for the encoder; the tokens are cached in `root`."""
         cache = (root or Path("data")) / "tokens"
         split = load(settings, self._tokenizer(encoder, views, settings), length=views.length, cache=cache)
         assert isinstance(split.train, Sentences)
-        if views.kept is None:  # only for a run that is not trained yet: other data may have other columns
+        if views.kept is None:  # only before training: data for evaluation may have other columns
             views.check_columns(split.train.columns)
-        # Only the columns of a pair are compared with each other; other recipes compare first texts.
+        # Only the recipe "columns" compares the columns of a pair; other recipes compare first texts.
         return replace(split, train=replace(split.train, compared=1 if views.recipe == "columns" else 0))
 
     def load_for_evaluation(
         self, settings: DataSettings, root: Path | None, views: TextViews, *, encoder: str
     ) -> Split:
-        """Load all of the texts; all pairs are used to measure retrieval."""
+        """Load all texts and use all pairs to measure retrieval."""
         return all_pairs(self.load(replace(settings, hold_out=0.0), root, views, encoder=encoder))
 
     def has_data(self, name: str, root: Path | None) -> bool:
-        """Return whether a name is that of a built-in set."""
+        """Return whether this is the name of a built-in set."""
         return name in BUILT_IN
 
     def count_words(self, *sources: Source) -> list[Tensor]:
@@ -99,14 +99,14 @@ class TextModality(Modality[TextViews]):
         return source.texts() if isinstance(source, Sentences) else ()
 
     def _tokenizer(self, encoder: str, views: TextViews, settings: DataSettings) -> Any:
-        """Return the tokenizer that a run keeps, that of the encoder's folder, or one that is learned from the data."""
+        """Return the tokenizer saved with the run, or else the one in the encoder's folder, or else one learned from the data."""
         folder = views.kept or EncoderName.parse(encoder).folder
         if folder is not None:
             return load_tokenizer(folder)
         return learn_tokenizer(open_data(settings), size=VOCABULARY)
 
     def views(self, name: str, count: int, *, size: int = 0, length: int = 0, folder: Path | None = None) -> TextViews:
-        """Return `count` views by the name of a recipe, of at most `size` tokens."""
+        """Return `count` views, of at most `size` tokens, by the name of a recipe."""
         return TextViews(name, count, size or DEFAULT_LENGTH, folder=None if folder is None else folder / KEPT)
 
     def suggest(self, settings: DataSettings, chosen: Settings, device: torch.device) -> Suggestion:
@@ -118,11 +118,11 @@ class TextModality(Modality[TextViews]):
         EncoderName.parse(name)
 
     def encoders(self, settings: NetworkSettings, views: TextViews) -> dict[str, Encoder]:
-        """Build the encoder of a run."""
+        """Build a run's encoder."""
         return {"text": self.encoder(settings.encoder, views)}
 
     def encoder(self, name: str, views: TextViews) -> Encoder:
-        """Build an encoder; with the folder of a run, by its configuration and without the weights that it started from."""
+        """Build an encoder; for a saved run, from its saved configuration and without loading pretrained weights."""
         made = encoder(name, views.folder)
         assert isinstance(made.network, Transformer)
         longest = longest_input(made.network.model)
@@ -138,20 +138,20 @@ class TextModality(Modality[TextViews]):
             )
 
     def downstream_views(self, encoder: Encoder, views: TextViews) -> TextViews:
-        """Return views of longer texts than in training, as far as the encoder takes them."""
+        """Return views that allow longer texts than in training, up to the encoder's limit."""
         assert isinstance(encoder.network, Transformer)
         return replace(views, length=int(min(_LONGEST, longest_input(encoder.network.model))))
 
     def keep(self, folder: Path, encoder: nn.Module, split: Split, views: TextViews) -> None:
-        """Write tokenizer, pooling and configuration of the encoder to a run's directory."""
+        """Write the encoder's tokenizer, pooling and configuration to a run's directory."""
         assert isinstance(split.train, Sentences)
         self.keep_tokenizer(folder, encoder, split.train.tokenizer, views)
 
     def keep_tokenizer(self, folder: Path, encoder: nn.Module, tokenizer: Any, views: TextViews) -> None:
-        """Write tokenizer, pooling and configuration of an encoder to a run's directory, unless they are there."""
+        """Write an encoder's tokenizer, pooling and configuration to a run's directory, unless they are already there."""
         assert isinstance(encoder, Encoder)
         assert isinstance(encoder.network, Transformer)
-        if views.kept is not None:  # the weights belong to these tokens
+        if views.kept is not None:  # the weights belong to the tokenizer that is already there
             return
         # Written atomically, because a resumed run reads its tokenizer from this folder.
         unfinished = folder / f".{KEPT}"
@@ -159,7 +159,7 @@ class TextModality(Modality[TextViews]):
         unfinished.replace(folder / KEPT)
 
     def export(self, folder: Path, encoder: Encoder, views: TextViews) -> str:
-        """Write a folder that SentenceTransformer and transformers load."""
+        """Write a folder that sentence-transformers and transformers can load."""
         assert isinstance(encoder.network, Transformer)
         assert views.folder is not None
         with quiet():
@@ -181,12 +181,12 @@ class TextModality(Modality[TextViews]):
         return torch.where(ids == tokenizer.pad_token_id, NO_TOKEN, ids)[:, None]
 
     def embed_elsewhere(self, folder: Path, settings: DataSettings) -> tuple[Tensor, Sequence[str]]:
-        """Return the features of texts by the sentence encoder in a folder of Hugging Face, and the texts."""
+        """Return the features that a sentence encoder in a Hugging Face folder computes for the texts, and the texts."""
         texts = [row[0] for row in open_data(settings).rows()]
         return load_sentence_encoder(folder)(texts), texts
 
     def is_truncated(self, text: str, views: TextViews) -> bool:
-        """Return whether a text has more tokens than the encoder of a run takes."""
+        """Return whether a text has more tokens than a run's encoder takes."""
         assert views.folder is not None
         options = {"truncation": True, "max_length": views.length, "return_overflowing_tokens": True}
         return len(_kept_tokenizer(views.folder)(text, **options)["input_ids"]) > 1
@@ -196,7 +196,7 @@ class TextModality(Modality[TextViews]):
         return {"modality": "text", "length": str(views.length)}
 
     def described_views(self, description: Mapping[str, str]) -> TextViews:
-        """Raise ValueError: an encoder of texts is exported as a folder, with its tokenizer."""
+        """Raise ValueError: a text encoder is exported as a folder, with its tokenizer."""
         raise ValueError("a file of weights has no tokenizer; load the folder that `export` wrote with hf:FOLDER")
 
     def usage(self, encoder: str, width: int, views: TextViews, file: str) -> str:
@@ -204,18 +204,18 @@ class TextModality(Modality[TextViews]):
         return usage(file)
 
     def example_input(self, views: TextViews) -> Tensor:
-        """Return two texts of one token."""
+        """Return two texts with one token each."""
         return torch.zeros(2, views.length, dtype=torch.long)
 
 
 def _kept_tokenizer(folder: Path) -> Any:
-    """Return the tokenizer that a run keeps, cached because every batch needs it."""
+    """Return the tokenizer in a run's directory, cached because every batch needs it."""
     return _loaded_tokenizer(folder, (folder / "tokenizer.json").stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=4)
 def _loaded_tokenizer(folder: Path, changed: int) -> Any:
-    """Return the tokenizer of a folder. `changed`, its modification time, invalidates the cache."""
+    """Return the tokenizer in a folder. `changed`, the folder's modification time, invalidates the cache."""
     return load_tokenizer(folder)
 
 

@@ -13,12 +13,12 @@ from typing import Any
 from contrapose.lab.modalities.modality import Settings
 from contrapose.lab.modalities.text.settings import TEXT_SETTINGS
 
-# Lowest and highest temperature, and shift, of each DySTreSS row.
+# Lowest temperature, highest temperature and shift in each DySTreSS row.
 _DYSTRESS_ROWS: tuple[tuple[float, float, float | None], ...] = (
     (0.03, 0.05, None), (0.03, 0.05, -0.2), (0.03, 0.05, -0.4), (0.03, 0.05, -0.6),
     (0.02, 0.05, -0.4), (0.05, 0.07, -0.4), (0.04, 0.05, -0.4),
 )  # fmt: skip
-# SimCSE's settings, which DySTreSS follows. bf16 in place of fp16 is our choice: it needs no scaling of the loss.
+# SimCSE's settings, which DySTreSS follows. We use bf16 instead of fp16, because bf16 needs no loss scaling.
 _SIMCSE: dict[str, Any] = {
     **TEXT_SETTINGS, "head": "simcse", "warmup": 0.0, "data": "wiki1m_for_simcse.txt", "encoder": "hf:bert-base-uncased",
     "views": "dropout", "size": 32,

@@ -1,6 +1,6 @@
-"""Sentence encoders that were trained elsewhere: local Hugging Face and sentence-transformers folders.
+"""Pretrained sentence encoders in local Hugging Face and sentence-transformers folders.
 
-Nothing is downloaded, and no code of a folder is executed: weights are read from safetensors only, and `trust_remote_code`
+Nothing is downloaded, and no code in a folder is executed: weights are read from safetensors only, and `trust_remote_code`
 is off.
 """
 
@@ -23,18 +23,18 @@ from contrapose.lab.modalities.text.vocabulary import pad_on_the_right
 from contrapose.pairs import unit
 from contrapose.validate import check_count, check_known
 
-DEFAULT_LENGTH = 128  # tokens, for a folder that names no length
+DEFAULT_LENGTH = 128  # tokens, for a folder that specifies no length
 _SAFE = {"local_files_only": True, "trust_remote_code": False}
 
 
 def _mean(states: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean of the states (B, T, d) over the tokens of each text, without padding."""
+    """Return the mean of the states (B, T, d) over each text's tokens, without padding."""
     weights = mask[..., None].to(states.dtype)
     return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
 
 
 def _last(states: Tensor, mask: Tensor) -> Tensor:
-    """Return the state (B, T, d) of the last token of each text: with causal attention, only it attends to all others."""
+    """Return the state of each text's last token, from (B, T, d): with causal attention, only this token attends to all."""
     places = (mask.sum(1) - 1).clamp(min=0)
     return states.gather(1, places[:, None, None].expand(-1, 1, states.shape[-1]))[:, 0]
 
@@ -52,7 +52,7 @@ class SentenceEncoder:
 
     model: Any
     tokenizer: Any
-    pooling: str  # a name of POOLINGS
+    pooling: str  # a name in POOLINGS
     length: int  # tokens after which a text is truncated
     normalise: bool  # whether embeddings are scaled to unit length
     device: torch.device
@@ -61,8 +61,8 @@ class SentenceEncoder:
     def __call__(self, texts: Sequence[str], *, batch_size: int = 64) -> Tensor:
         """Return the embeddings of the texts on the CPU, in their order; equal texts are encoded once."""
         check_count("batch_size", batch_size, least=1)
-        # Texts of similar length share a batch, so that little is padding; the longest come first, which shows at once
-        # whether the memory suffices.
+        # Texts of similar length share a batch, to save padding. The longest texts come first, so that a lack of memory
+        # shows at once.
         distinct = sorted(dict.fromkeys(texts), key=lambda text: (-len(text), text))
         batches = [distinct[start : start + batch_size] for start in range(0, len(distinct), batch_size)]
         with progress_bar("encode sentences", len(batches)) as advance:
@@ -88,10 +88,10 @@ def load_sentence_encoder(
 ) -> SentenceEncoder:
     """Load an encoder from a local folder with config.json, a tokenizer and safetensors weights.
 
-    path      Hugging Face folder, or one that sentence-transformers saved
-    pooling   a name of `POOLINGS`; empty: as a sentence-transformers folder says
-    length    tokens after which a text is truncated; 0: the folder's length, or 128 if it names none
-    device    default: a GPU if there is one
+    path      folder saved by transformers or sentence-transformers
+    pooling   a name in `POOLINGS`; empty: the pooling that a sentence-transformers folder specifies
+    length    tokens after which a text is truncated; 0: the length that the folder specifies, or else 128
+    device    device to compute on; by default a GPU if there is one
     """
     folder = read_folder(path)
     pooling = choose_pooling(pooling, folder)
@@ -100,7 +100,7 @@ def load_sentence_encoder(
         tokenizer, model = load_tokenizer(folder.transformer), load_transformer(folder.transformer)
     limit = min(tokenizer.model_max_length, longest_input(model))
     if length:
-        check_count("length", length, least=3)  # one token between the two that mark start and end
+        check_count("length", length, least=3)  # a start token, an end token and one token between them
     if length > limit:
         raise ValueError(f"length: expected at most {limit}, the longest input of this encoder, got {length}")
     length = length or min(folder.length or DEFAULT_LENGTH, limit)
@@ -108,7 +108,7 @@ def load_sentence_encoder(
 
 
 def choose_pooling(pooling: str, folder: EncoderFolder, default: str = "") -> str:
-    """Return the pooling that was asked for, or else the folder's own, or else the default; "" refuses a folder without one."""
+    """Return the requested pooling, or else the folder's, or else the default; a default of "" refuses an unspecified pooling."""
     if not pooling and not folder.pooling and default:
         return default
     if not pooling and not folder.pooling:
@@ -125,7 +125,7 @@ def choose_pooling(pooling: str, folder: EncoderFolder, default: str = "") -> st
 
 
 def load_tokenizer(path: Path) -> Any:
-    """Load the tokenizer of a folder; raise ValueError if it has no padding token."""
+    """Load the tokenizer in a folder; raise ValueError if it has no padding token."""
     from transformers import AutoTokenizer
 
     with loading(path):
@@ -135,7 +135,7 @@ def load_tokenizer(path: Path) -> Any:
 
 
 def load_transformer(path: Path, *, attention: str | None = None) -> Any:
-    """Load the transformer of a folder in evaluation mode; `attention` is one of transformers' attention functions."""
+    """Load the transformer in a folder, in evaluation mode; `attention` names one of transformers' attention functions."""
     from transformers import AutoModel
 
     with loading(path):
@@ -147,7 +147,7 @@ def load_transformer(path: Path, *, attention: str | None = None) -> Any:
             output_loading_info=True,
             attn_implementation=attention,
         )
-    # transformers gives random values to weights that the file lacks. BERT's pooler is not used here.
+    # transformers initialises weights that the file lacks at random. BERT's pooler may be missing: it is not used here.
     missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
     if missing:
         raise ValueError(
@@ -160,20 +160,20 @@ def longest_input(model: Any) -> float:
     """Return the number of tokens that a transformer has positions for; infinite if it has no limit."""
     positions = getattr(model.config, "max_position_embeddings", math.inf)
     embedding = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
-    # RoBERTa counts positions from the padding's number on.
+    # RoBERTa counts positions from the padding token's id on.
     first = getattr(embedding, "padding_idx", None)
     return positions if first is None else positions - first - 1
 
 
 @contextmanager
 def loading(path: Path, library: str = "transformers") -> Iterator[None]:
-    """Turn any error of the library within this block into a ValueError that names the folder."""
+    """Turn any error that the library raises in this block into a ValueError that names the folder."""
     try:
         with quiet():
             yield
     except ModuleNotFoundError:
         raise
-    # Each architecture and tokenizer raises errors of its own for files that it cannot read.
+    # Each architecture and tokenizer raises its own types of errors for unreadable files.
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
         raise ValueError(f"encoder: {library} cannot load {path}: {reason}") from error
@@ -181,7 +181,7 @@ def loading(path: Path, library: str = "transformers") -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hide progress bars and warnings of transformers within this block: relevant ones become errors above."""
+    """Hide transformers' progress bars and warnings in this block: relevant warnings become errors above."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

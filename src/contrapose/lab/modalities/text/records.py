@@ -1,4 +1,4 @@
-"""Records of text files by format: cells in order, or values by name."""
+"""Records in text files, by format: a record is a list of cells, or values by column name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contrapose.lab.modalities.text.lines import COMPRESSIONS, EMPTY, LONGEST, B
 
 Record = list[Any] | dict[str, Any]
 Numbered = Iterator[tuple[int, Record | BadLine]]  # with the number of the line or row
-_BATCH = 4096  # rows of a Parquet file that are read at a time
+_BATCH = 4096  # rows to read from a Parquet file at a time
 
 
 def _read_plain(path: Path) -> Numbered:
@@ -22,13 +22,13 @@ def _read_plain(path: Path) -> Numbered:
 
 
 def _read_tsv(path: Path) -> Numbered:
-    # A quotation mark is an ordinary character: sentences contain them unpaired.
+    # A quotation mark is an ordinary character: sentences contain unpaired quotation marks.
     for number, line in read_lines(path):
         yield number, line if isinstance(line, BadLine) else line.split("\t")
 
 
 def _read_csv(path: Path) -> Numbered:
-    """Yield the number of each record's first line, and its cells; a quoted cell may have line breaks."""
+    """Yield the number of each record's first line, and the record's cells; a quoted cell may contain line breaks."""
     start, record = 0, ""
     for number, line in read_lines(path):
         if isinstance(line, BadLine) and not (record and line == EMPTY):
@@ -37,7 +37,7 @@ def _read_csv(path: Path) -> Numbered:
             continue
         text = "" if isinstance(line, BadLine) else line
         start, record = (start, f"{record}\n{text}") if record else (number, text)
-        # Quotation marks come in pairs in a complete record; one that is not closed must not swallow the whole file.
+        # A complete record has an even number of quotation marks; an unclosed one must not swallow the rest of the file.
         if record.count('"') % 2 == 0 or len(record) > LONGEST:
             yield start, _parse_csv(record)
             record = ""
@@ -60,7 +60,7 @@ def _read_json(path: Path) -> Numbered:
 
 
 def parse_json(line: str) -> Record | BadLine:
-    """Return a JSON object or array, or why it cannot be used."""
+    """Return a JSON object or array, or the reason why the line cannot be used."""
     try:
         value = json.loads(line)
     except json.JSONDecodeError as error:
@@ -75,7 +75,7 @@ def parse_json(line: str) -> Record | BadLine:
 
 
 def _is_unicode(value: Any) -> bool:
-    """Return whether all strings of a JSON value can be encoded; half of a surrogate pair is valid JSON, but cannot."""
+    """Return whether all strings in a JSON value can be encoded; half of a surrogate pair is valid JSON, but not a character."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -84,7 +84,7 @@ def _is_unicode(value: Any) -> bool:
 
 
 def _read_parquet(path: Path) -> Numbered:
-    """Yield the values of the columns of strings, by name."""
+    """Yield each row's values in the string columns, keyed by column name."""
     with needs_extra("a .parquet file", "parquet", {"pyarrow"}):
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
@@ -121,7 +121,7 @@ FORMATS: Mapping[str, Callable[[Path], Numbered]] = {
 
 
 def format_of(path: Path) -> str:
-    """Return the ending that tells a file's format, a key of `FORMATS`; empty for another file."""
+    """Return the file name's ending that is a key of `FORMATS`; empty for a file in another format."""
     endings = [ending.lower() for ending in path.suffixes]
     compressed = bool(endings) and endings[-1] in COMPRESSIONS
     ending = "".join(endings[-2:-1] if compressed else endings[-1:])
@@ -129,7 +129,7 @@ def format_of(path: Path) -> str:
 
 
 def is_number(text: str) -> bool:
-    """Return whether a cell has a number."""
+    """Return whether a cell contains a number."""
     try:
         float(text)
     except ValueError:

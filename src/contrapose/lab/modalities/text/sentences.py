@@ -1,4 +1,4 @@
-"""Sentences as tokens: a data set in memory, or in a file that is read where it is needed."""
+"""Sentences as tokens: a data set in memory, or in a file from which only the needed rows are read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from contrapose.lab.modalities.text.tokens import Texts
 from contrapose.lab.modalities.text.views import NO_TOKEN
 from contrapose.randomness import bits
 
-_HASHED = 2**16  # rows at a time
+_HASHED = 2**16  # rows to hash at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,29 +27,29 @@ class Sentences:
     name: str
     tokens: Tensor  # int32 (N, C, L), padded with the tokenizer's padding
     tokenizer: Any
-    stream: bool = False  # whether tokens stay where they are, such as in a file, and are moved batch by batch
-    content: str = ""  # a checksum of the texts, if they are known as a file
-    origin: Texts | None = None  # where the texts themselves are read again, if they are known
-    rows: Tensor | None = None  # (N,) rows of the origin; None: all of them
-    first_column: int = 0  # of the origin's columns
+    stream: bool = False  # whether tokens stay in host memory or in a file and are moved to the device batch by batch
+    content: str = ""  # a checksum of the texts, if they come from a file
+    origin: Texts | None = None  # source of the texts themselves, from which they can be read again
+    rows: Tensor | None = None  # (N,) rows of the origin; None: all rows
+    first_column: int = 0  # number of the first column among the origin's columns
     compared: int = 1  # column whose equal texts are not negatives of each other, if it exists
     labels: Tensor | None = None
     classes: tuple[str, ...] = ()
-    paths: Sequence[Path] = ()  # a sample is a line, and not a file
+    paths: Sequence[Path] = ()  # empty: a sample is a line, not a file
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
     def columns(self) -> int:
-        """Number of texts of a row: 1 for sentences, 2 for pairs, more with negatives."""
+        """Number of texts per row: 1 for sentences, 2 for pairs, more with negatives."""
         return int(self.tokens.shape[1])
 
     @cached_property
     def ids(self) -> Tensor | None:
-        """Numbers that are equal for rows with equal texts in the compared column; None if all differ."""
+        """Numbers that are equal for rows with equal texts in the compared column; None if all texts differ."""
         texts, position = self.tokens[:, min(self.compared, self.columns - 1)], torch.arange(self.tokens.shape[2])
-        # Integers wrap around: sums of hashes are a hash of the sentence.
+        # Integers wrap around, so the sum of the tokens' hashes is a hash of the sentence.
         hashes = torch.cat([bits(part, position).sum(1) for part in texts.split(_HASHED)])
         unique, ids = hashes.unique(return_inverse=True)
         return None if len(unique) == len(self) else ids
@@ -67,7 +67,7 @@ class Sentences:
         """Return the rows at these indices, in this order."""
         index = torch.as_tensor(index, dtype=torch.long)
         rows = index if self.rows is None else self.rows[index]
-        # A different fingerprint, since a part of a file is not the file.
+        # A subset of a file needs a different fingerprint than the file.
         return replace(self, tokens=self.tokens[index], rows=rows, content="")
 
     def column(self, number: int) -> Sentences:
@@ -76,11 +76,11 @@ class Sentences:
         return replace(self, tokens=tokens, first_column=self.first_column + number, content="")
 
     def in_memory(self, views: ViewMaker) -> Sentences:
-        """Return the rows, to be resident on the device."""
+        """Return the rows without streaming, so that all tokens will be on the device."""
         return replace(self, stream=False)
 
     def texts(self) -> list[str]:
-        """Return the texts of the first column: read again from their origin, or else as the tokenizer restores them."""
+        """Return the texts in the first column: read again from their origin, or else decoded from tokens."""
         if self.origin is None:
             return list(self.tokenizer.batch_decode(self.tokens[:, 0], skip_special_tokens=True))
         rows = range(len(self)) if self.rows is None else self.rows.tolist()
@@ -89,7 +89,7 @@ class Sentences:
         return [read[row] for row in rows]
 
     def reader(self, views: ViewMaker, device: torch.device, *, workers: int, timeout: float) -> TokenReader:
-        """Move the tokens to the device, unless they are streamed, and return their reader."""
+        """Move the tokens to the device, unless they are streamed, and return a reader."""
         padding = int(self.tokenizer.pad_token_id)
         tokens = self.tokens if self.stream else _without_padding(self.tokens.to(device), padding)
         return TokenReader(tokens, views, device, padding=padding, resident=None if self.stream else tokens)
@@ -97,13 +97,13 @@ class Sentences:
 
 @dataclass(frozen=True, eq=False)
 class TokenReader:
-    """Rows of tokens, and the views that are made of them on a device."""
+    """Rows of tokens, and a maker of views of these rows on a device."""
 
     tokens: Tensor  # (N, C, L)
     views: ViewMaker
     device: torch.device
     padding: int
-    resident: Tensor | None  # the tokens, if all are on the device; NO_TOKEN in place of padding
+    resident: Tensor | None  # the tokens, if all are on the device, with NO_TOKEN as padding
 
     def train(self, batches: Sequence[list[int]], *, seed: int, epoch: int) -> Iterator[list[Tensor]]:
         """Yield the views of each batch of indices."""
@@ -128,8 +128,8 @@ def _without_padding(tokens: Tensor, padding: int) -> Tensor:
 
 
 def _trim(rows: Tensor) -> Tensor:
-    """Remove trailing padding that all rows (B, C, L) share: the longest text of a batch determines its time."""
-    if rows.is_cuda:  # reading the length back would wait for the GPU, which pads faster than that
+    """Remove trailing padding that all rows (B, C, L) share: the longest text in a batch determines its time."""
+    if rows.is_cuda:  # reading the length back would wait for the GPU, which takes longer than computing on padding
         return rows
     return rows[..., : max(1, int((rows != NO_TOKEN).sum(-1).max()))]
 

@@ -1,8 +1,8 @@
-"""Settings of a run on texts, unless the user chooses others, and of studies at the smoke scale."""
+"""Default settings for a run on texts, and settings for studies at the smoke scale."""
 
 from contrapose.lab.modalities.modality import Settings
 
-# SimCSE's loss, with the catalogue's values for it.
+# SimCSE's loss, with its values in the catalogue.
 TEXT_SETTINGS: Settings = {
     "modality": "text",
     "framework": "simcse",
@@ -11,8 +11,8 @@ TEXT_SETTINGS: Settings = {
     "schedule": "linear",
     "warmup": 0.25,
 }
-# Takes seconds on a CPU: the first sentences of the built-in pairs, and the last step's weights, unless the user gives
-# development pairs.
+# Takes seconds on a CPU: it uses the first sentences of the built-in pairs and, unless the user gives development pairs,
+# the weights after the last step.
 SMOKE_TEXT: Settings = {
     "data": "pydoc", "limit": 128, "views": "dropout", "encoder": "tiny", "optimiser": "adamw", "lr": 5e-4, "schedule": "cosine",
     "warmup": 0.0, "weight_decay": 0.0, "epochs": 2, "epoch_slices": 1, "batch": 32, "precision": "fp32", "knn_every": 2,

@@ -19,7 +19,7 @@ _EPOCHS = (1, 100)
 
 
 def suggest(settings: DataSettings, chosen: Mapping[str, Any], device: torch.device) -> Suggestion:
-    """Choose views, encoder and batch; for a pretrained encoder also few epochs and a low learning rate."""
+    """Choose views, encoder and batch size; for a pretrained encoder also few epochs and a low learning rate."""
     texts = open_data(settings)
     count, columns = len(texts), len(next(iter(texts.rows())))
     count = min(count, settings.limit or count)
@@ -28,7 +28,7 @@ def suggest(settings: DataSettings, chosen: Mapping[str, Any], device: torch.dev
     if columns > 2:
         picked.setdefault("view_count", columns)
     picked.setdefault("encoder", _encoder(device))
-    # A power of two that leaves about four steps in an epoch of few texts.
+    # A power of two that gives about four steps per epoch if there are few texts.
     name = EncoderName.parse(picked["encoder"])
     largest = 128 if name.folder is None else 64
     picked.setdefault("batch", max(2, min(largest, 2 ** max(1, (count // 4).bit_length() - 1))))

@@ -1,4 +1,4 @@
-"""Rows of a file by the names of its columns, for texts and captions alike."""
+"""Rows of a file, with values by column name, for texts and captions alike."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from contrapose.lab.modalities.text.records import FORMATS, Record, format_of
 
 @dataclass(frozen=True)
 class Table:
-    """A file that stays on disk; made by `open_table`."""
+    """A file that stays on disk; created by `open_table`."""
 
     path: Path
     format: str  # a key of `FORMATS`
-    first: Record  # the first readable record, from which the columns are known
-    header: bool  # whether the first record has the names of the columns
+    first: Record  # the first readable record, which determines the columns
+    header: bool  # whether the first record contains the column names
 
     @property
     def named(self) -> bool:
@@ -27,13 +27,13 @@ class Table:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the columns; numbers from 1 on if they have none."""
+        """Names of the columns; numbers from 1 on if the columns have no names."""
         if self.format == ".txt":
             return ("text",)
         return tuple(map(str, self.first if self.named else range(1, len(self.first) + 1)))
 
     def rows(self) -> Iterator[tuple[int, dict[str, Any] | BadLine]]:
-        """Yield each row's number and its values by name, or why it cannot be used."""
+        """Yield each row's number, and its values by column name or the reason why the row cannot be used."""
         names, names_follow = self.names, self.header
         for number, record in FORMATS[self.format](self.path):
             if isinstance(record, BadLine | dict):
@@ -50,8 +50,8 @@ class Table:
 def open_table(path: Path, are_names: Callable[[Sequence[Any]], bool], *, format: str = "") -> Table:
     """Open a file.
 
-    are_names   tells from the cells of the first row whether they are the names of the columns
-    format      how to read the file, a key of `FORMATS`; empty: as the ending of its name tells
+    are_names   function that tells whether the cells of the first row are column names
+    format      how to read the file, a key of `FORMATS`; empty: decided by the ending of the file name
     """
     format = format or format_of(path)
     problem = ""
@@ -63,13 +63,13 @@ def open_table(path: Path, are_names: Callable[[Sequence[Any]], bool], *, format
 
 
 def no_text(cell: object, column: str) -> BadLine:
-    """Return the problem of a cell that is not a text."""
+    """Return a description of what is wrong with a cell that is not a text."""
     value = "no text" if cell is None else f"{type(cell).__name__} instead of a text"
     return BadLine(f"has {value} in column {column!r}")
 
 
 def row_error(path: Path, number: int, broken: BadLine, *, others: int) -> ValueError:
-    """Return the error for the first unusable row of a file, which mentions `others` more."""
+    """Return the error for the first unusable row in a file; the message counts the `others`."""
     line = "row" if format_of(path) == ".parquet" else "line"
     also = f", and {others:,} more {line}{'' if others == 1 else 's'} cannot be used either" if others else ""
     them = "them" if others else "it"

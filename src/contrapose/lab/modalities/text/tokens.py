@@ -1,6 +1,6 @@
-"""Tokens of the texts of a file, computed once and kept in a cache on disk.
+"""Tokens of the texts in a file, computed once and cached on disk.
 
-A cache file is a NumPy array (.npy), whose header tells type and shape, and which can be memory mapped.
+A cache file is a NumPy array (.npy). Its header gives the type and the shape, and the array can be memory mapped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from contrapose.validate import check_count, check_directory
 
 Block = NDArray[np.int32]  # tokens (n, C, l) of consecutive rows, padded to the longest of them
 _IDS_ONLY = {"return_attention_mask": False, "return_token_type_ids": False}
-_ROWS = 4096  # of a block
+_ROWS = 4096  # rows per block
 _FORMAT = 1  # part of a cache file's name; raise it when the same texts give different tokens than before
 
 
@@ -34,7 +34,7 @@ class Texts(Protocol):
 
     @property
     def path(self) -> Path:
-        """The file, or a name."""
+        """Path of the file, or name of the built-in set."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -54,11 +54,11 @@ def tokenise(texts: Texts, tokenizer: Any, *, length: int, cache: Path | None) -
     """Return the tokens of a file's texts, int32 (N, C, L), padded on the right.
 
     tokenizer   a fast tokenizer of transformers
-    length      number of tokens, with those that mark start and end, after which a text is truncated; L is less if all
+    length      number of tokens, including the start and end tokens, after which a text is truncated; L is smaller if all
                 texts are shorter
-    cache       folder for the tokens, which are memory mapped; None: in memory
+    cache       folder for the memory-mapped token files; None: tokens are kept in memory
     """
-    check_count("length", length, least=3)  # one token between the two that mark start and end
+    check_count("length", length, least=3)  # a start token, an end token and one token between them
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(f"tokenizer: expected a fast tokenizer of transformers, got {type(tokenizer).__name__}")
     pad_on_the_right(tokenizer, tokenizer.name_or_path)
@@ -104,9 +104,9 @@ def _pad(block: Block, length: int, pad: int) -> Block:
 
 
 def _cache_key(texts: Texts, tokenizer: Any, length: int) -> str:
-    """Return a checksum of everything that decides the tokens."""
+    """Return a checksum of everything that determines the tokens."""
     content = json.loads(tokenizer.backend_tokenizer.to_str())
-    # These two change with each call of the tokenizer.
+    # Each call of the tokenizer changes these two settings.
     content |= {"truncation": None, "padding": None}
     key = [_FORMAT, texts.fingerprint, content, tokenizer.pad_token_id, length]
     return hashlib.blake2b(json.dumps(key, sort_keys=True).encode(), digest_size=8).hexdigest()
@@ -115,7 +115,8 @@ def _cache_key(texts: Texts, tokenizer: Any, length: int) -> str:
 def _write(file: Path, blocks: Iterator[Block], pad: int) -> None:
     """Write the blocks as one array, padded to the longest text; the file appears when it is complete."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    # The shape, which precedes the values, is known after the last block: until then, blocks are kept in a second file.
+    # The shape, which precedes the values in the file, is known only after the last block; until then, blocks are kept in a
+    # second file.
     with tempfile.TemporaryFile(dir=file.parent) as spool:
         shapes = []
         for block in blocks:
@@ -124,7 +125,7 @@ def _write(file: Path, blocks: Iterator[Block], pad: int) -> None:
         spool.seek(0)
         shape = (sum(rows for rows, _, _ in shapes), shapes[0][1], max(length for _, _, length in shapes))
         try:
-            # Not written through a memory map, which would kill the process without a message on a full disk.
+            # Not written through a memory map: on a full disk, that would kill the process without a message.
             with temporary.open("wb") as out:
                 header = {"descr": "<i4", "fortran_order": False, "shape": shape}
                 np.lib.format.write_array_header_1_0(out, header)
@@ -138,14 +139,14 @@ def _write(file: Path, blocks: Iterator[Block], pad: int) -> None:
 
 
 def _read(file: Path, columns: int, length: int, vocabulary: int) -> Tensor | None:
-    """Return the tokens of a cache file, memory mapped; None if there is none, or if it is damaged."""
+    """Return the memory-mapped tokens in a cache file; None if the file is missing or damaged."""
     try:
-        tokens = np.load(file, mmap_mode="c")  # copy on write: PyTorch has no tensors that are read-only
+        tokens = np.load(file, mmap_mode="c")  # copy on write: PyTorch has no read-only tensors
     except (OSError, ValueError, EOFError):
         return None
     if tokens.dtype != np.int32 or tokens.ndim != 3 or tokens.shape[1] != columns or tokens.shape[2] > length:
         return None
-    # Damaged bytes could be tokens that the encoder does not have, and cause an obscure error on a GPU.
+    # Damaged bytes could be token ids that the encoder does not have, which cause an obscure error on a GPU.
     if tokens.size == 0 or tokens.min() < 0 or tokens.max() >= vocabulary:
         return None
     return torch.from_numpy(tokens)

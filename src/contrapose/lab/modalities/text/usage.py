@@ -1,4 +1,4 @@
-"""Code that uses an exported encoder of texts."""
+"""Code that uses an exported text encoder."""
 
 from __future__ import annotations
 

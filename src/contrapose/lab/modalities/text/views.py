@@ -1,9 +1,9 @@
 """Views of sentences: the same tokens under two dropout masks, fewer tokens, or the columns of a pair.
 
-A raw sample is (C, L) token ids: C columns of L tokens, -1 where there is none. Inputs of the encoder are
+A raw sample is (C, L) token ids: C columns of L tokens, padded with -1. The encoder's inputs are
 
     (B, L)      token ids, for evaluation
-    (B, 2, L)   token ids, and the key of each token's dropout
+    (B, 2, L)   token ids, and the dropout key of each token
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contrapose.validate import check_known
 
 NO_TOKEN = -1
 DEFAULT_LENGTH = 32  # SimCSE's
-# name -> what is done to the tokens before the encoder's dropout
+# name -> how tokens are changed before the encoder's dropout
 RECIPES = {
     "dropout": "none: views differ in dropout alone (SimCSE)",
     "deletion": "each token is deleted with probability 0.1",
@@ -39,7 +39,7 @@ class TextViews:
     recipe: str = "dropout"
     count: int = 2
     length: int = DEFAULT_LENGTH
-    folder: Path | None = None  # where a run keeps its tokenizer and the configuration of its encoder
+    folder: Path | None = None  # folder for a run's tokenizer and the configuration of its encoder
 
     def __post_init__(self) -> None:
         check_known("views", self.recipe, RECIPES)
@@ -48,7 +48,7 @@ class TextViews:
 
     @property
     def kept(self) -> Path | None:
-        """The folder, once the run has written it."""
+        """The folder, if the run has already written it."""
         return self.folder if self.folder is not None and self.folder.is_dir() else None
 
     def train(self, raw: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
@@ -61,14 +61,14 @@ class TextViews:
         return [torch.stack(views)]
 
     def check_columns(self, columns: int) -> None:
-        """If columns are the views, refuse a single column, or a number that differs from that of the views."""
+        """If columns are the views, refuse a single column, or a number of columns that differs from the number of views."""
         if self.recipe != "columns":
             return
         if columns == 1:
             raise ValueError(
                 "views: columns are the views of pairs, and the data has one column; use --views dropout, or a file of pairs"
             )
-        if self.count not in (1, columns):  # a single view is that of the first column
+        if self.count not in (1, columns):  # a single view is a view of the first column
             raise ValueError(
                 f"view_count: expected {columns}, one view for each column of the data, got {self.count}; use --view-count "
                 f"{columns}, or choose {self.count} columns with --columns"
@@ -92,23 +92,23 @@ class TextViews:
         return raw[:, 0].long() if raw.ndim == 3 else raw.long()
 
     def light(self, augment: str = "crops", *, smallest: float | None = 0.2) -> ViewMaker:
-        """Return one view with dropout, the mild augmentation of sentences."""
+        """Return one view with dropout, which is the mild augmentation for sentences."""
         return replace(self, recipe="dropout", count=1)
 
     def evaluation_batch(self, device: torch.device) -> int:
-        """Return a number of sentences that keeps the device busy."""
+        """Return a batch size that keeps the device busy."""
         tokens = _EVALUATION_TOKENS.get(device.type, _EVALUATION_TOKENS["cuda"])
         return max(1, tokens // self.length)
 
 
 def _delete(ids: Tensor, keys: Tensor) -> Tensor:
-    """Delete tokens of (B, L) at random, except for the first and the last of a sentence."""
+    """Delete tokens in (B, L) at random, except for the first and the last token of a sentence."""
     kept = uniform(keys, ids.shape[-1], 1) >= _DELETED
     return _compact(ids, kept | _ends(ids))
 
 
 def _crop(ids: Tensor, keys: Tensor) -> Tensor:
-    """Keep a random run of the tokens of (B, L), and the first and the last, which mark start and end."""
+    """Keep a random span of the tokens in (B, L), and the first and the last token, which mark start and end."""
     inner = ((ids != NO_TOKEN).sum(-1) - 2).clamp(min=1)
     share, place = uniform(keys, 2, 1).unbind(-1)
     size = ((_SMALLEST_CROP + (1 - _SMALLEST_CROP) * share) * inner).ceil()
@@ -119,14 +119,14 @@ def _crop(ids: Tensor, keys: Tensor) -> Tensor:
 
 
 def _ends(ids: Tensor) -> Tensor:
-    """Return which tokens (B, L) are the first or the last of a sentence."""
+    """Return which tokens (B, L) are the first or the last token of a sentence."""
     positions = torch.arange(ids.shape[-1], device=ids.device)
     last = (ids != NO_TOKEN).sum(-1, keepdim=True) - 1
     return (positions == 0) | (positions == last)
 
 
 def _compact(ids: Tensor, kept: Tensor) -> Tensor:
-    """Move the kept tokens of (B, L) to the front, in their order."""
+    """Move the kept tokens in (B, L) to the front, in their order."""
     kept = kept & (ids != NO_TOKEN)
     order = (~kept).long().argsort(dim=-1, stable=True)
     return torch.where(kept, ids, NO_TOKEN).gather(-1, order)

@@ -1,4 +1,4 @@
-"""A WordPiece vocabulary that is trained on given texts."""
+"""Training of a WordPiece vocabulary on given texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from contrapose.extras import TEXT_PACKAGES, needs_extra
 from contrapose.validate import check_count
 
-# Names as BERT's, which transformers and sentence-transformers know. Padding is token 0.
+# BERT's names, which transformers and sentence-transformers know. Padding is token 0.
 SPECIAL_TOKENS = {
     "pad_token": "[PAD]",
     "unk_token": "[UNK]",
@@ -20,17 +20,17 @@ SPECIAL_TOKENS = {
     "mask_token": "[MASK]",
 }
 _RARE = 100_000  # a character rarer than one in this many has no token: its words become [UNK]
-# The WordPiece model makes these [UNK] in any case; the trainer takes seconds for each.
+# The WordPiece model maps these words to [UNK] in any case, and the trainer would take seconds for each.
 _LONG_WORD = re.compile("[A-Za-z0-9]{101,}")
 
 
 def train_vocabulary(texts: Iterable[str], *, size: int = 8192) -> Any:
     """Return a PreTrainedTokenizerFast with a WordPiece vocabulary of at most `size` tokens, in lower case.
 
-    The same texts give the same vocabulary. They are read twice.
+    The same texts give the same vocabulary. The texts are read twice.
     """
     check_count("size", size, least=100)
-    texts = texts if iter(texts) is not texts else list(texts)  # an iterator can be read once only
+    texts = texts if iter(texts) is not texts else list(texts)  # an iterator can be read only once
     with needs_extra("a vocabulary", "text", TEXT_PACKAGES):
         from tokenizers import Tokenizer, decoders, models, processors, trainers
         from transformers import PreTrainedTokenizerFast
@@ -40,7 +40,7 @@ def train_vocabulary(texts: Iterable[str], *, size: int = 8192) -> Any:
     _set_splitting(draft)
     characters = _frequent_characters(texts, draft.normalizer, most=(size - len(special)) // 2)
     # The trainer numbers the continuations (##a) in the order of a hash table, which differs from call to call, and breaks
-    # ties by these numbers. As special tokens, they have fixed numbers.
+    # ties by these numbers. Continuations that are special tokens have fixed numbers.
     continuations = [f"##{character}" for character in characters if _continues_a_word(character, draft)]
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
@@ -51,7 +51,7 @@ def train_vocabulary(texts: Iterable[str], *, size: int = 8192) -> Any:
     )
     draft.train_from_iterator((_LONG_WORD.sub(" ", text) for text in texts), trainer)
 
-    # A new tokenizer of the same vocabulary, in which continuations are not special.
+    # A new tokenizer with the same vocabulary, in which continuations are not special.
     tokenizer = Tokenizer(models.WordPiece(draft.get_vocab(), unk_token="[UNK]"))
     _set_splitting(tokenizer)
     ends = [(token, draft.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
@@ -69,7 +69,7 @@ def _set_splitting(tokenizer: Any) -> None:
 
 
 def _frequent_characters(texts: Iterable[str], normalizer: Any, *, most: int) -> list[str]:
-    """Return the normalised characters that are not rare, the most frequent ones first."""
+    """Return the normalised characters that are not rare, most frequent first."""
     raw: Counter[str] = Counter()
     for text in texts:
         raw.update(text)
@@ -91,16 +91,16 @@ def _continues_a_word(character: str, tokenizer: Any) -> bool:
 
 def save_tokenizer(tokenizer: Any, folder: Path) -> None:
     """Write tokenizer.json and tokenizer_config.json."""
-    # Left over from its last call; if saved, they would be the defaults for everyone who loads the file.
+    # The tokenizer's last call has set these; if saved, they would be the defaults for everyone who loads the file.
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
     tokenizer.save_pretrained(folder)
 
 
 def pad_on_the_right(tokenizer: Any, folder: Path | str) -> None:
-    """Set padding to the right; refuse a tokenizer without a padding token. `folder` is what the message names."""
+    """Set padding to the right; refuse a tokenizer without a padding token. `folder` is for the message."""
     if tokenizer.pad_token is None:
         raise ValueError(
             f"encoder: the tokenizer in {folder} has no padding token; add a pad_token to its tokenizer_config.json"
         )
-    tokenizer.padding_side = "right"  # with padding on the left, the first state would not be that of [CLS]
+    tokenizer.padding_side = "right"  # with padding on the left, the first state would not belong to [CLS]

@@ -1,7 +1,6 @@
 """Studies of Lee, Understanding Self-supervised Contrastive Learning through Supervised Objectives: the balanced loss.
 
-A new study is one entry of `FIGURES` or `TABLES`; the numbers that the paper prints for it go to `printed`, under the number
-of its table.
+To add a study, add one entry to `FIGURES` or `TABLES`, and the paper's numbers to `printed`, under the table's number.
 
     printed    the numbers of the paper's tables
     methods    losses, probes and data sets
@@ -19,7 +18,7 @@ from contrapose.lab.studies.balanced.methods import CIFAR_PRESET
 from contrapose.lab.studies.balanced.tables import TABLES
 from contrapose.lab.studies.balanced.theorems import THEOREMS
 
-_SCHEDULE = "The paper names the cosine schedule for ImageNet only: CIFAR-10 has it here too."
+_SCHEDULE = "The paper mentions the cosine schedule only for ImageNet; here, CIFAR-10 uses it too."
 STUDIES = tuple(
     replace(study, note=f"{study.note} {_SCHEDULE}".strip()) if study.preset == CIFAR_PRESET else study
     for study in (*FIGURES, *TABLES, *THEOREMS)

@@ -35,7 +35,7 @@ from contrapose.lab.studies.report_blocks import grid, over_epochs, table
 from contrapose.lab.studies.results import Cell, Results
 from contrapose.lab.studies.study import CIFAR10, Quantity, Row, Study
 
-# Figure 3: augmentations added to or removed from SimCLR's.
+# Figure 3: SimCLR's augmentation, with one augmentation added or removed.
 
 _AUGMENTATIONS = {
     "base": "moco-v2",
@@ -83,7 +83,7 @@ def _bias_lowers_accuracy(results: Results) -> tuple[bool | None, str]:
 
 # Figures 4 and 5: a grid over α and λ.
 
-_GRID_VALUES = (1, 2, 4, 8)  # of both α and λ
+_GRID_VALUES = (1, 2, 4, 8)  # the values of α, and of λ
 _GRID_LOSSES = {"balanced": BALANCED, "generalized": "generalized_nt_xent(alpha={}, weight={})"}
 _GRID_ROWS = {
     (kind, a, w): Row(name=f"{kind} α = {a}, λ = {w}", changes={"loss": loss.format(a, w)}, x=(a, w), series=kind)
@@ -100,7 +100,7 @@ def _row_names(*kinds: str) -> list[str]:
 def _best_setting(
     results: Results, kind: str, alphas: Collection[int] = _GRID_VALUES, weights: Collection[int] = _GRID_VALUES
 ) -> tuple[tuple[int, int], Cell]:
-    """Return the best (α, λ) of a loss, and its result."""
+    """Return the (α, λ) at which a loss scores best, and the score."""
     cells = [
         ((a, w), results.cell(row.name, ""))
         for (row_kind, a, w), row in _GRID_ROWS.items()
@@ -114,13 +114,13 @@ def _describe_setting(setting: tuple[int, int], cell: Cell) -> str:
 
 
 def _when_complete(results: Results, outcome: str, *kinds: str) -> str:
-    """Return the outcome, or undecided while a row of these losses that can run has no value."""
+    """Return the outcome; it is undecided until every row of these losses that can run has a value."""
     complete = all(results.complete(_row_names(*kinds), "", data_set) for data_set in results.sets)
     return outcome if complete else UNDECIDED
 
 
 def _balanced_is_higher(results: Results) -> Verdict:
-    """Compare the best setting of the balanced loss with the best one of the generalized NT-Xent."""
+    """Compare the balanced loss with the generalized NT-Xent, each at its best setting."""
     balanced, generalized = _best_setting(results, "balanced"), _best_setting(results, "generalized")
     evidence = f"balanced {_describe_setting(*balanced)}; generalized {_describe_setting(*generalized)} (margin 0.3)"
     outcome = _when_complete(results, compare(balanced[1], generalized[1], 0.3), *_GRID_LOSSES)
@@ -128,7 +128,7 @@ def _balanced_is_higher(results: Results) -> Verdict:
 
 
 def _not_best_at_one(kind: str) -> Claim:
-    """Claim that a weight λ other than 1 is best."""
+    """Claim that the best weight λ is not 1."""
 
     def claim(results: Results) -> Verdict:
         other = _best_setting(results, kind, weights=_GRID_VALUES[1:])
@@ -141,7 +141,7 @@ def _not_best_at_one(kind: str) -> Claim:
 
 
 def _generalized_has_smaller_alpha(results: Results) -> Verdict:
-    """Compare the best α of both losses; decided only if each loss is clearly worse at the other's α."""
+    """Compare the best α of the two losses; undecided unless each loss is clearly worse at the other loss's best α."""
     balanced, generalized = _best_setting(results, "balanced"), _best_setting(results, "generalized")
     alpha_balanced, alpha_generalized = balanced[0][0], generalized[0][0]
     exchanged = [
@@ -160,7 +160,7 @@ _FIGURE6_ROW = "balanced, α = 2, λ = 4"
 _GAPS = {"attraction_gap": "attracting bound, mean gap", "repulsion_gap": "repelling bound, mean gap"}
 
 
-# The bank has all training images of CIFAR-10. At the short scale the run is one of figure 5's, measured on test images.
+# The bank holds all CIFAR-10 training images. The short scale reuses a run from figure 5, measured on test images.
 _FIGURE6_ROWS = (
     Row(
         name=_FIGURE6_ROW,
@@ -182,7 +182,7 @@ def _gap_curve(results: Results, name: str) -> list[float]:
 
 
 def _gap_errors(results: Results, name: str) -> list[float]:
-    """Return the standard error of each gap; zeros for runs that did not record it."""
+    """Return the standard error of each gap; 0 for runs that did not record the error."""
     return _gap_curve(results, f"{name}_error") or [0.0] * len(_gap_curve(results, name))
 
 
@@ -196,7 +196,7 @@ def _falls_and_stays(name: str) -> Claim:
         fall, late = gap[0] - gap[-1], abs(gap[-1] - gap[-1 - len(gap) // 5])
         first, *_, last = _gap_errors(results, name)
         evidence = f"from {with_error(gap[0], first)} to {with_error(gap[-1], last)}, {late:.3f} in the last fifth"
-        # The sampling error of the fall must be below its margin of 5 %, or the anchors were too few to judge.
+        # If the sampling error of the decrease exceeds its margin of 5 %, there were too few anchors to decide.
         decidable = 2 * math.hypot(first, last) < 0.05 * gap[0]
         yes, no = fall > 0.05 * gap[0] and late < 0.25 * fall, fall < 0
         return (None if not decidable else False if no else True if yes else None), evidence
@@ -243,11 +243,11 @@ FIGURES = (
             computed_claim("the less bias, the more accuracy", _bias_lowers_accuracy),
         ),
         small_settings={**SMALL_SCALE, "encoder": "resnet18", "epochs": 20},  # 224 px
-        note="The bias is Eq. 51's, an upper bound of Eq. 16's in expectation. The paper does not say how strong its "
+        note="The bias is that of Eq. 51, in expectation an upper bound of Eq. 16's. The paper does not say how strong its "
         "augmentations are. Here cutout removes a square of a quarter of the side, rotation is up to 30° and noise has a "
-        "standard deviation of 0.05, each with probability one half. All six recipes give 224 px, to which the small and the "
-        "short scale enlarge CIFAR-10's images. -color_distortion has neither colour jitter nor grayscale. At the smoke scale "
-        "all six are one run with the digits' own views.",
+        "standard deviation of 0.05, each with probability one half. All six recipes output 224 px; at the small and short "
+        "scales, CIFAR-10's images are enlarged to that size. -color_distortion has neither colour jitter nor grayscale. At the "
+        "smoke scale, all six rows share one run with the digits' own views.",
     ),
     Study(
         name="balanced/figure4",
@@ -267,7 +267,7 @@ FIGURES = (
         ),
         small_settings=SMALL_SCALE,
         short_settings=SHORT_SCALE,
-        note="The paper prints no numbers. At the small and the short scale these are the runs of figure 5, with ImageNet's "
+        note="The paper gives no numbers. At the small and short scales these are the runs of figure 5, with ImageNet's "
         "probe.",
     ),
     Study(
@@ -282,7 +282,7 @@ FIGURES = (
         claims=(is_best("balanced α = 2, λ = 4", _row_names("balanced")), _not_best_at_one("balanced")),
         small_settings=SMALL_SCALE,
         short_settings=SHORT_SCALE,
-        note="The paper prints no numbers; (2, 4) is the choice of its Table 4.",
+        note="The paper gives no numbers; (2, 4) is the setting used in its Table 4.",
     ),
     Study(
         name="balanced/figure6",
@@ -305,11 +305,12 @@ FIGURES = (
         base={"knn_every": 10},
         small_settings=SMALL_SCALE,
         short_settings=SHORT_SCALE,
-        note="As printed, the repelling bound does not hold where all class means are on the other side; its gap "
-        "here is that of the corrected bound. The paper gives neither loss nor α: the loss is Table 4's, α is 2.",
+        note="As printed, the repelling bound does not hold if an anchor's similarity to all other class means is negative; "
+        "this study measures the gap of the corrected bound. The paper states neither the loss nor α; ours are Table 4's loss "
+        "and α = 2.",
         differences=(
-            "Gaps are means over 5,000 random anchors, with their standard error; the paper's are over all 50,000 training "
-            "images. The bank has all of them, as the paper's.",
+            "Gaps are means over 5,000 random anchors, with a standard error; the paper averages over all 50,000 training "
+            "images. As in the paper, the memory bank holds all of these images.",
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""Numbers printed in the balanced-loss paper, by table: accuracies in %. Its figures are printed without numbers."""
+"""The numbers in the balanced-loss paper, by table: accuracies in %. The paper's figures give no numbers."""
 
 from __future__ import annotations
 

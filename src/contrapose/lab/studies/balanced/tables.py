@@ -31,7 +31,7 @@ from contrapose.lab.studies.claims import (
 from contrapose.lab.studies.results import Results, column
 from contrapose.lab.studies.study import Quantity, Row, Study, StudyData
 
-# Tables 2 and 5: the same number of images, with uniform or with long-tailed classes.
+# Tables 2 and 5: the same number of images in total, with uniform or long-tailed class sizes.
 
 _KINDS = ("uniform", "long-tailed")
 _DISTRIBUTIONS = (
@@ -50,23 +50,25 @@ _DISTRIBUTIONS = (
         measures=IMAGENET_PROBE,
     ),
 )
-_TAIL_NOTE = f"Probes learn from the images trained on. The smoke scale has one set of digits. {PROBE_NOTE}"
+_TAIL_NOTE = (
+    f"Probes use the encoder's training images. At the smoke scale, both data sets are the digits. {PROBE_NOTE}"
+)
 _TAIL_DIFFERENCES = (
-    "CIFAR-10 is not in the paper: a long tail of 12,406 images, and as many with uniform classes.",
-    "The uniform ImageNet has 115 or 116 images of each class; the paper's is a uniform sample of all images.",
-    "The long-tailed ImageNet has the size, the largest and the smallest class of ImageNet-LT (115,846, 1280 and 5 images);"
+    "CIFAR-10 is not in the paper; we add a long tail of 12,406 images, and as many images with uniform classes.",
+    "Our uniform ImageNet has 115 or 116 images per class; the paper's is a uniform sample of all images.",
+    "The long-tailed ImageNet matches ImageNet-LT in total, largest and smallest class (115,846, 1280 and 5 images);"
     " the other class sizes and the images are ours (train --imbalance index:FILE takes the published list).",
 )
 
 
 def _uniform_and_tail(name: str, loss: str, numbers: tuple[float, float]) -> Row:
-    """Return a row with the printed numbers of uniform and of long-tailed ImageNet."""
+    """Return a row with the paper's numbers for uniform and long-tailed ImageNet."""
     columns = {column(SGD_PROBE.name, f"{kind} ImageNet"): n for kind, n in zip(_KINDS, numbers, strict=True)}
     return Row(name=name, changes={"loss": loss}, printed=columns)
 
 
 def _uniform_is_better(row: str) -> Claim:
-    """Claim that uniform classes are better, on each data set that was measured both ways."""
+    """Claim that uniform classes are better, on each data set that was measured with uniform and long-tailed classes."""
 
     def decide(results: Results) -> tuple[bool | None, str]:
         outcomes, evidence = [], []
@@ -141,8 +143,9 @@ TABLES = (
         ),
         small_settings=SMALL_SCALE,
         short_settings=SHORT_SCALE,
-        note="The distance is squared, as in the paper's footnote. Its temperature for embeddings that are not normalised is "
-        "not given: all rows have SimCLR's 0.5.",
+        note="The distance is squared, as in the paper's footnote. The paper does not give the temperature for "
+        "embeddings that are "
+        "not normalised; all rows use SimCLR's 0.5.",
     ),
     Study(
         name="balanced/table2",

@@ -1,4 +1,4 @@
-"""Lemma A.1 and Theorems 4.4 and 4.6 of the balanced-loss paper on random embeddings. They need no training."""
+"""Lemma A.1 and Theorems 4.4 and 4.6 of the balanced-loss paper, checked on random embeddings without training."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ALPHAS = (0.1, 0.5, 1.0, 2.0, 8.0, 32.0, 128.0, 1000.0)
 
 
 def _soft_maximum(negatives: Tensor, alpha: float) -> Tensor:
-    """Return (1/α) log Σ e^{αs} of each row: the balanced loss whose positive has a similarity of 0."""
+    """Return (1/α) log Σ e^{αs} of each row: the balanced loss if the positive's similarity is 0."""
     pairs = from_similarities(negatives.new_zeros(len(negatives), 1), negatives)
     return balanced(pairs, alpha=alpha, weight=1.0, reduction="none")
 
@@ -81,8 +81,8 @@ def _show_soft_maximum(study: Study, results: Results) -> list[Block]:
 class _Attraction(NamedTuple):
     """A trial of Theorem 4.4."""
 
-    slack: float  # of the bound, as the package measures it
-    expected: float  # -E_T cos(f, f_T) + cos(f, E_T f_T), written out
+    slack: float  # slack of the bound, as contrapose computes it
+    expected: float  # the same slack from the formula: -E_T cos(f, f_T) + cos(f, E_T f_T)
     cosine: float  # fᵀμ: Assumption 4.3 is fᵀμ ≥ 0
     length: float  # ‖μ‖ of the mean of the draws
 
@@ -109,7 +109,7 @@ def _attraction_trials() -> tuple[_Attraction, ...]:
 
 
 def _attraction_slack(*, assumed: bool) -> Tensor:
-    """Return the slack in the trials in which Assumption 4.3 holds, or in the others."""
+    """Return the slack in the trials that satisfy Assumption 4.3, or in those that violate it."""
     slack = [trial.slack for trial in _attraction_trials() if (trial.cosine >= 0) == assumed]
     return torch.tensor(slack, dtype=torch.float64)
 
@@ -154,7 +154,7 @@ def _repulsion(f: Tensor, rows: Tensor, labels: Tensor, alpha: float) -> _Repuls
 def counter_example() -> tuple[Tensor, Tensor, Tensor, float]:
     """Return an anchor, embeddings, classes and α for which Theorem 4.6 as printed is false.
 
-    Both other classes point away from the anchor, and the mean of the second is short: ν = 0.05.
+    The means of both other classes point away from the anchor, and the second mean is short: ν = 0.05.
     """
     f = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
     own = [-0.2 / math.sqrt(1.04), 0.0, 1 / math.sqrt(1.04)]
@@ -167,9 +167,9 @@ _REPULSION_ALPHAS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 
 
 def _draw_classes(generator: torch.Generator, *, width: int, classes: int, highest: float) -> tuple[Tensor, Tensor]:
-    """Return an anchor (1, d) and six embeddings of each class, whose similarity to it is between -0.5 and `highest`.
+    """Return an anchor (1, d) and six embeddings per class, whose similarity to the anchor is between -0.5 and `highest`.
 
-    Some classes are narrow, with a mean of almost length 1, and some are wide, with a short mean.
+    Some classes are narrow, so that their mean has almost length 1, and some are wide, so that their mean is short.
     """
     similarity = -0.5 + (highest + 0.5) * torch.rand(classes, 1, 1, generator=generator, dtype=torch.float64)
     noise = 4 * torch.rand(classes, 1, 1, generator=generator, dtype=torch.float64)
@@ -182,7 +182,7 @@ def _draw_classes(generator: torch.Generator, *, width: int, classes: int, highe
 
 @cache
 def _repulsion_trials() -> tuple[_Repulsion, ...]:
-    """Return random trials; in half of them all classes point away from the anchor."""
+    """Return random trials; in half of the trials, all classes point away from the anchor."""
     trials = []
     settings = product((3, 16), (3, 10), (0.0, 0.5), range(15), _REPULSION_ALPHAS)
     for index, (width, classes, highest, _, alpha) in enumerate(settings):
@@ -193,7 +193,7 @@ def _repulsion_trials() -> tuple[_Repulsion, ...]:
 
 
 def _violations(trials: Iterable[_Repulsion]) -> str:
-    """Return how many trials violate the printed bound, in words."""
+    """Return how many trials violate the bound as printed, such as "3 of 20"."""
     broken = [trial.printed < -ROUNDING for trial in trials]
     return f"{sum(broken)} of {len(broken)}"
 

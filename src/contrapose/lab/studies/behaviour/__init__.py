@@ -1,10 +1,10 @@
 """Studies of Wang & Liu, Understanding the Behaviour of Contrastive Loss.
 
-Hardness, uniformity and tolerance, and the hard contrastive loss. A new study is one entry of `FIGURES`, `TABLES` or
-`SUPPLEMENT_FIGURES`; the numbers that the paper prints for it go to `printed`, under the number of its table.
+Hardness, uniformity and tolerance, and the hard contrastive loss. To add a study, add one entry to `FIGURES`, `TABLES` or
+`SUPPLEMENT_FIGURES`, and the paper's numbers to `printed`, under the table's number.
 
     printed    the numbers of the paper's tables
-    methods    losses, data sets, and functions that make rows of them
+    methods    losses, data sets, and functions that build rows from them
     notes      sentences that many studies share
     figures    studies of the figures
     tables     studies of the tables

@@ -137,7 +137,7 @@ def _show_separation(study: Study, results: Results) -> list[Block]:
 
 
 def _separation_study(name: str, rows: tuple[Row, ...], study_data: StudyData, loss: str) -> Study:
-    """Return a study of local separation on one data set."""
+    """Return the study of local separation on one data set."""
     return Study(
         name=name,
         title=f"Local separation on {study_data.name}, {loss} loss",
@@ -158,7 +158,7 @@ def _separation_study(name: str, rows: tuple[Row, ...], study_data: StudyData, l
             is_monotonic(axis_points(rows), "positive", up=True, margin=0.01, what="the positive's similarity"),
         ),
         short_settings=SHORT_SCALE,
-        note="The paper does not say how views are drawn: ours is one random view of each training image, compared with "
+        note="The paper does not say how views are drawn; we draw one random view of each training image and compare it with "
         "the run's memory bank after training.",
     )
 
@@ -183,7 +183,7 @@ def _against_temperature(
         show=curves("temperature", {label: quantity.name}),
         claims=(check,),
         short_settings=SHORT_SCALE,
-        note="The caption names three data sets, the text four, as here.",
+        note="The caption lists three data sets; the text lists four, which are used here.",
     )
 
 
@@ -199,7 +199,9 @@ FIGURES = (
         claim="Swapping two images with their augmentations leaves the loss as it is.",
         show=_show_swapped,
         claims=(computed_claim("the loss is unchanged", _same_loss),),
-        differences=("The paper draws four images on a sphere; ours are the losses of eight random embeddings.",),
+        differences=(
+            "The paper draws four images on a sphere; this study computes the losses of eight random embeddings.",
+        ),
     ),
     Study(
         name="behaviour/figure2",
@@ -217,7 +219,7 @@ FIGURES = (
         show=maps,
         short_settings=SHORT_SCALE,
         claims=(is_above("τ = 0.07", "τ = 0.2", "-U", margin=0.02), is_above("τ = 0.2", "τ = 0.07", "T", margin=0.01)),
-        differences=("-U and tolerance are not in the figure: here they decide its claim.",),
+        differences=("-U and tolerance are not in the figure; they are added here to decide the claim.",),
     ),
     Study(
         name="behaviour/figure3",
@@ -225,8 +227,8 @@ FIGURES = (
         claim="The lower the temperature, the more of the penalty is on hard negatives.",
         show=_show_penalties,
         claims=(computed_claim("a lower temperature puts more on the hardest negative", _is_sharper),),
-        note="The temperatures are our choice: the text does not name those of the figure.",
-        differences=("The paper samples similarities uniformly from [-1, 1]; ours are 201 evenly spaced ones.",),
+        note="The temperatures are our choice: the paper does not state those of the figure.",
+        differences=("The paper samples similarities uniformly from [-1, 1]; ours are 201 evenly spaced values.",),
     ),
     _against_temperature(
         name="behaviour/figure4",
@@ -312,6 +314,6 @@ SUPPLEMENT_FIGURES = (
         claim="H(r) strictly rises with the temperature.",
         show=_show_entropy,
         claims=(computed_claim("H(r) rises with τ", _entropy_rises),),
-        differences=("The paper proves it for any similarities; here it is computed for 201 evenly spaced ones.",),
+        differences=("The paper proves this for any similarities; here it is computed for 201 evenly spaced values.",),
     ),
 )

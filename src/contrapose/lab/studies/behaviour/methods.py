@@ -1,4 +1,4 @@
-"""Losses and data sets of Wang & Liu, and functions that make rows of them."""
+"""Losses and data sets of Wang & Liu, and functions that build rows from them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from contrapose.lab.studies.study import CIFAR10, CIFAR100, Quantity, Row, Setti
 PRESET = "behaviour/cifar10"
 NT_XENT = "nt_xent(temperature={:g})"
 HARD_CONTRASTIVE = "hard_contrastive(temperature={:g}, negatives=hardest({{hardest}}))"
-# The paper gives the number of hard negatives, 4095, for every data set. A smoke run has fewer images than that, so a fraction
-# is used there.
+# The paper uses 4095 hard negatives on every data set. A smoke run has fewer images than that, so it uses a fraction
+# instead.
 LOSS_VALUES: Mapping[str, Mapping[str, float]] = {"CIFAR-10": {"hardest": 4095}, "digits": {"hardest": 0.0819}}
 
 _IMAGENET100_SETTINGS: Settings = {
@@ -38,7 +38,9 @@ DATA_SETS = (
         measures={PROBE: LinearProbe("wang-liu-crops")},
     ),
 )
-CHECKPOINT_DIFFERENCE = "The authors' code evaluates the epoch with the best 200-NN accuracy, ours the last."
+CHECKPOINT_DIFFERENCE = (
+    "The authors' code evaluates the epoch with the best 200-NN accuracy; ours evaluates the last epoch."
+)
 UNIFORMITY = Quantity(name="-U", measure=Metric("uniformity", "projector"), unit="", negated=True)
 TOLERANCE = Quantity(name="T", measure=Metric("tolerance", "projector"), unit="")
 # Short scale: a quarter of the epochs, with the milestones scaled accordingly.
@@ -48,7 +50,7 @@ SHORT_SCALE: Settings = {"epochs": 50, "milestones": (40, 47)}
 def sweep_temperature(
     loss: str, printed: Mapping[str, tuple[float, ...]] | None = None, *, series: str = ""
 ) -> tuple[Row, ...]:
-    """Return a row for each temperature, with its printed number on every data set."""
+    """Return a row for each temperature, with the paper's number for each data set."""
     rows = []
     for index, tau in enumerate(TEMPERATURES):
         numbers = {data_set: values[index] for data_set, values in (printed or {}).items()}

@@ -6,22 +6,24 @@ from contrapose.lab.studies.behaviour.methods import TOLERANCE, UNIFORMITY
 from contrapose.lab.studies.study import Study
 
 _IMAGES = (
-    "The paper does not say on which images uniformity and tolerance are measured, nor after which epoch: ours are all "
+    "The paper does not say on which images, or after which epoch, uniformity and tolerance are measured; we use all "
 )
-_IMAGES += "test images, after the last."
+_IMAGES += "test images, after the last epoch."
 _TOLERANCE = (
     "As printed, Equation 11 divides by all pairs, so that tolerance could not exceed 1 over the number of classes; "
 )
-_TOLERANCE += "the printed values need the mean over pairs of one class, as here."
-_HARD = "Every data set has 4095 hard negatives: the α printed for SVHN and ImageNet-100 gives other numbers."
-_SIMPLE = (
-    "The paper does not give λ of the simple loss: ours is 1 over the number of negatives, as in the authors' code."
+_TOLERANCE += "the paper's values require the mean over pairs within a class, as here."
+_HARD = (
+    "We use 4095 hard negatives on every data set; the α printed for SVHN and ImageNet-100 would give other numbers."
 )
-_SVHN = "On SVHN views are not flipped, as in the authors' code; the paper flips on every data set."
+_SIMPLE = (
+    "The paper does not give the simple loss's λ; ours is 1 over the number of negatives, as in the authors' code."
+)
+_SVHN = "On SVHN, views are not flipped, as in the authors' code; according to the paper, views are flipped on every data set."
 
 
 def with_notes(study: Study) -> Study:
-    """Return a study with the sentences that apply to what it measures, to its losses and to its data."""
+    """Return a study with the notes that apply to its measures, its losses and its data added."""
     measures = {quantity.measure for quantity in study.quantities}
     losses = {str(row.changes.get("loss")) for row in study.rows}
     notes = {

@@ -1,4 +1,4 @@
-"""Numbers printed by Wang & Liu, by table. Accuracies are in %."""
+"""The numbers in Wang & Liu's paper, by table. Accuracies are in %."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ TABLE1 = {
     "Contrastive 0.07": ((79.75, 3.86, 0.04), (51.82, 3.86, 0.10), (92.55, 3.88, 0.032), (71.53, 3.917, 0.093)),
     "Contrastive 0.3": ((83.27, 3.60, 0.178), (56.44, 3.60, 0.269), (95.47, 3.65, 0.137), (75.10, 3.693, 0.380)),
     "Contrastive 0.7": ((82.69, 3.17, 0.333), (50.99, 3.18, 0.331), (94.17, 3.27, 0.186), (69.03, 3.323, 0.427)),
-    # On ImageNet-100 the paper prints 63.57 and its supplement 65.49: see the study's note.
+    # On ImageNet-100, the paper gives 63.57 and its supplement 65.49; see the study's note.
     "Contrastive 1": ((82.21, 2.96, 0.372), (48.33, 2.96, 0.343), (92.07, 3.05, 0.197), (65.49, 3.08, 0.456)),
     "Simple": ((74.83, 1.68, 0.61), (39.31, 2.12, 0.39), (70.83, 1.50, 0.074), (48.09, 1.742, 0.528)),
     "HardContrastive 0.07": ((79.2, 3.88, 0.034), (50.77, 3.87, 0.088), (91.82, 3.89, 0.025), (68.33, 3.929, 0.067)),

@@ -37,7 +37,7 @@ _TABLE1_LOSSES = {
 
 
 def _table1_rows() -> tuple[Row, ...]:
-    """Return a row for each loss of Table 1, with three printed numbers on every data set."""
+    """Return a row for each loss in Table 1, with the paper's three numbers for each data set."""
     rows = []
     for name, loss in _TABLE1_LOSSES.items():
         numbers = {
@@ -59,13 +59,13 @@ def _has_100_classes(results: Results) -> tuple[bool, str]:
     return len(set(IMAGENET100)) == 100, f"{len(set(IMAGENET100))} different ids"
 
 
-# Equation 6: what a row learns is its accuracy after training minus that before.
+# Equation 6: accuracy after training minus accuracy before training measures what a row has learned.
 
 _TRIPLET, _CONTRASTIVE = "triplet, margin 0", "contrastive τ = 0.2"
 
 
 def _gains(row: str, *, at_most: float = math.inf, more_than: float = -math.inf) -> Claim:
-    """Claim that training changes the accuracy of a row by at most, or by more than, `points` points."""
+    """Claim that training raises a row's accuracy by at most `at_most` points, or by more than `more_than` points."""
 
     def decide(results: Results) -> tuple[bool | None, str]:
         gains, evidence = [], []
@@ -81,7 +81,7 @@ def _gains(row: str, *, at_most: float = math.inf, more_than: float = -math.inf)
     return computed_claim(f"{row} gains {how} points over the untrained encoder", decide)
 
 
-# CACR's Table 21 is the same list.
+# CACR's Table 21 has the same list.
 IMAGENET100_CLASSES = Study(
     name="behaviour/supplement-table3",
     title="The classes of ImageNet-100",
@@ -131,7 +131,7 @@ TABLES = (
             is_above(_CONTRASTIVE, _TRIPLET, "accuracy", margin=10.0),
         ),
         short_settings=SHORT_SCALE,
-        note="A linear probe before and after training measures what is learned: an untrained encoder is not at chance either.",
+        note="Linear probes before and after training show what is learned: even an untrained encoder is above chance.",
         differences=("The accuracies are ours.",),
     ),
     Study(

@@ -1,19 +1,19 @@
 """Studies of Zheng et al., Contrastive Attraction and Contrastive Repulsion (CACR).
 
-Small data sets, long tails, MoCo, and variants of the objective. A new study is one entry of `FIGURES`, `TABLES` or
-`IMAGENET_TABLES`; the numbers that the paper prints for it go to `printed`, under the number of its table.
+Small data sets, long tails, MoCo, and variants of the objective. To add a study, add one entry to `FIGURES`, `TABLES` or
+`IMAGENET_TABLES`, and the paper's numbers to `printed`, under the table's number.
 
     printed           the numbers of the paper's tables
-    methods           losses and settings of its methods, its data sets, and functions that make rows of them
+    methods           losses and settings of its methods, its data sets, and functions that build rows from them
     figures           studies of the figures
-    queries           what figures 6 and 7 show about one query
-    tables            studies of the tables of CIFAR and STL-10
-    imagenet_tables   studies of the tables of ImageNet
+    queries           what Figures 6 and 7 show about one query
+    tables            studies of the tables on CIFAR and STL-10
+    imagenet_tables   studies of the tables on ImageNet
     transfer          the study of Table 6
     captions          the study of Table 19
     steps             claims about the time of a step
     theorems          studies of the property and the lemmas, computed without training
-    baselines         settings of the methods that it is compared with on ImageNet
+    baselines         settings of the methods that CACR is compared with on ImageNet
     notes             sentences that several studies share
 """
 

@@ -1,6 +1,6 @@
-"""The methods that CACR's tables of ImageNet compare it with: their settings on ImageNet, and on CIFAR-10 in its place.
+"""The methods that CACR's ImageNet tables compare it with: settings for ImageNet, and for CIFAR-10 as its replacement.
 
-Most of their numbers in Tables 4, 7 and 16 come from Chen & He (SimSiam), who used the methods' own settings.
+Most of these methods' numbers in Tables 4, 7 and 16 come from Chen & He (SimSiam), who used each method's own settings.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from contrapose.lab.frameworks import FRAMEWORK_DEFAULTS
 from contrapose.lab.studies.baselines import baseline_settings
 from contrapose.lab.studies.study import Settings
 
-# Rows start from a preset of MoCo, whose settings other frameworks do not use or refuse.
+# Rows start from a MoCo preset, so settings that other frameworks ignore or refuse are reset.
 _DEFAULTS: Settings = {"framework": "simclr", **FRAMEWORK_DEFAULTS}
 _OF_THE_TABLE = ("data", "epochs", "knn")
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """A method: the name of its presets METHOD/imagenet and METHOD/cifar10, and what its rows change in them."""
+    """A method: the METHOD of its presets METHOD/imagenet and METHOD/cifar10, and the changes that its rows make to them."""
 
     method: str
     changes: Settings = field(default_factory=dict)  # on ImageNet
@@ -28,28 +28,28 @@ class Baseline:
 
     @property
     def settings(self) -> Settings:
-        """The settings on ImageNet; data and epochs are the table's."""
+        """The settings on ImageNet, except the data and the epochs, which the table sets."""
         return {**_DEFAULTS, **baseline_settings(self.method, "imagenet", without=_OF_THE_TABLE), **self.changes}
 
     @property
     def small_settings(self) -> Settings:
-        """The settings on CIFAR-10, at the small and the short scale."""
+        """The settings on CIFAR-10, for the small and short scales."""
         return {**_DEFAULTS, **baseline_settings(self.method, "cifar10", without=_OF_THE_TABLE), **self.small_changes}
 
 
 def _with_batch(method: str, batch: int) -> Settings:
-    """Return a batch size, and the learning rate of the method's preset scaled in proportion to it."""
+    """Return the batch size, and the preset's learning rate scaled in proportion to the batch size."""
     known = baseline_settings(method, "imagenet")
     return {"batch": batch, "lr": known["lr"] * batch / known["batch"]}
 
 
-# BYOL's learning rate per 256 images, weight decay and momentum, by number of epochs: its authors' configuration.
+# BYOL's learning rate per 256 images, weight decay and momentum, by number of epochs, from the authors' configuration.
 _BYOL_BATCH = 4096
 _BYOL_LENGTHS = {100: (0.45, 1e-6, 0.99), 300: (0.3, 1e-6, 0.99), 1000: (0.2, 1.5e-6, 0.996)}
 
 
 def byol_settings(epochs: int) -> Settings:
-    """Return the settings of BYOL that depend on the number of epochs; between two published numbers, those of the larger.
+    """Return BYOL's settings that depend on the epochs; between two published numbers of epochs, use the larger one's.
 
     >>> byol_settings(800)["momentum"]
     0.996
@@ -59,11 +59,11 @@ def byol_settings(epochs: int) -> Settings:
     return {"lr": rate * _BYOL_BATCH / 256, "weight_decay": weight_decay, "momentum": momentum}
 
 
-# SwAV's scripts for batches of 4,096, without a queue. The one without multi-crop has SimCLR's share of the area.
+# From SwAV's scripts for batches of 4,096, without a queue. Without multi-crop, crops cover SimCLR's range of areas.
 _SWAV: Settings = {"batch": 4096, "lr": 4.8, "warmup": 10.0, "queue": _DEFAULTS["queue"], "queue_start": 0}
-# The authors' code calls further views of full size multi-crop, and trains with all of them.
+# What the authors' code calls multi-crop are additional full-size views, all of which are used in training.
 _ALL_ANCHORS: Settings = {"anchor_views": 0}
-# By the names of the tables, with the batch sizes of Table 4.
+# Keyed by the names in the tables, with the batch sizes of Table 4.
 BASELINES: Mapping[str, Baseline] = {
     "BYOL": Baseline("byol", {"batch": _BYOL_BATCH, **byol_settings(100)}),
     "Barlow Twins": Baseline("barlow-twins", _with_batch("barlow-twins", 1024)),

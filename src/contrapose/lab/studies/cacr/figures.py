@@ -59,7 +59,7 @@ def _batch_rows() -> tuple[Row, ...]:
 
 
 def _leads_during_training(row: str, quantity: Quantity, what: str) -> Claim:
-    """Claim that the row's curve is above those of all other methods at 80 % of the recorded epochs or more."""
+    """Claim that the row's curve is above all other methods' curves at 80 % of the recorded epochs or more."""
 
     def decide(results: Results) -> tuple[bool | None, str]:
         shares = {}
@@ -104,10 +104,10 @@ _BELOW_MAXIMUM = Quantity(
 
 
 def _show_entropy(study: Study, results: Results) -> list[Block]:
-    """Return H(X⁻|X) against epochs, with the maximum of each batch size as a dotted line, and the table."""
+    """Return a chart of H(X⁻|X) over epochs, with a dotted line at the maximum for each batch size, and the table."""
     chart, *rest = over_epochs(_ENTROPY, "H(X⁻|X), nats")(study, results)
     assert isinstance(chart, Chart)
-    limits: dict[float, float] = {}  # the maxima, and the last epoch that they are drawn to
+    limits: dict[float, float] = {}  # each maximum, and the last epoch to which its line is drawn
     for data_set in results.sets:
         for row in study.rows:
             curves = (results.curve(row.name, q.measure, data_set) for q in (_H, _BELOW_MAXIMUM))
@@ -138,12 +138,12 @@ def _entropy_study(name: str, title: str, sets: tuple[StudyData, ...]) -> Study:
             is_above(CACR_K4, CL, _BELOW_MAXIMUM.name, margin=0.01),
         ),
         short_settings=SHORT_SCALE,
-        note="M is each method's own batch size (768 with one positive, 128 with four), and t⁻ is that of CACR (K=1) on the "
-        "data set for all methods: 2 on CIFAR-10, 3 on CIFAR-100. The paper gives neither t⁻ nor the augmentation of the "
-        "validation images, which have none here. Maxima differ, so "
-        "H - ln(M - 1) is compared, which is the same for one distribution at any M; H / ln(M - 1) is higher for a larger M. "
-        "The maximum is also reached by an embedding that has collapsed to a point, as it nearly is before training.",
-        differences=("H - ln(M - 1) is added, to compare curves of different M.",),
+        note="M is each method's own batch size (768 with one positive, 128 with four). All methods use the t⁻ of CACR (K=1) on "
+        "the data set: 2 on CIFAR-10, 3 on CIFAR-100. The paper states neither t⁻ nor whether validation images are "
+        "augmented; ours are not. Because the maxima differ, we compare H - ln(M - 1), which does not depend on M for a given "
+        "distribution; H / ln(M - 1) would be higher for a larger M. Embeddings that have collapsed to a point, as they nearly "
+        "have before training, also reach the maximum.",
+        differences=("H - ln(M - 1) is added, to compare curves with different M.",),
     )
 
 
@@ -188,11 +188,14 @@ FIGURES = (
         show=show_weights,
         claims=(own_class_weighs_more(CACR_K4),),
         short_settings=SHORT_SCALE,
-        note="The query is the first of a fixed random order of the test images, with the other images of its mini-batch as "
-        "negatives; the paper does not name its data set, nor the part of it. That distant positives weigh more is the "
-        "definition of π⁺ and is not judged. The paper's negatives of large weight are of related classes; the claim is "
-        "about the query's own class.",
-        differences=("The mean weight of a query's own class is added, over about 2,000 queries, to judge the claim.",),
+        note="The query is the first test image in a fixed random order, and the other images in its mini-batch are its "
+        "negatives; the paper does not state its data set or split. Distant positives weigh more by the definition of π⁺, so "
+        "this is not tested. In the paper, negatives with large weights belong to related classes; our claim is about "
+        "negatives from the query's own class.",
+        differences=(
+            "The mean weight of negatives from the query's own class, over about 2,000 queries, is added to "
+            "decide the claim.",
+        ),
     ),
     Study(
         name="cacr/figure7",
@@ -223,13 +226,14 @@ FIGURES = (
             *(is_above(CL, CACR_K1, name, margin=0.005) for name in DISTANCES.values()),
         ),
         short_settings=SHORT_SCALE,
-        note="CACR has one positive here, as in the paper's text, and four views of the query are drawn. The paper does not name "
-        "its data set, nor which output it maps: ours is the projector's. Distances in a t-SNE have no meaning of their own, so "
-        "the claims are about distances between embeddings: to the positives relative to the negatives, and how "
-        "much those to the negatives vary. Short scale: epochs 1, 5 and 50.",
+        note="CACR is trained with one positive, as in the paper's text; the map shows four views of the query. The "
+        "paper does not "
+        "state its data set or which output it maps; we map the projector's output. Distances in a t-SNE map are not "
+        "meaningful, so the claims are about distances between embeddings: the distance to positives relative to negatives, "
+        "and how much the distances to negatives vary. The short scale uses epochs 1, 5 and 50.",
         differences=(
-            "The paper's map is cut at ±10 around the query, with a circle of radius t⁻; ours has all points.",
-            "Mean distances over about 2,000 queries are added, to judge the claims.",
+            "The paper crops its map at ±10 around the query and draws a circle of radius t⁻; ours shows all points.",
+            "Mean distances over about 2,000 queries are added to decide the claims.",
         ),
     ),
     Study(
@@ -246,7 +250,7 @@ FIGURES = (
             *(is_best(f"{CACR_K4}, M = {batch}", [f"{name}, M = {batch}" for name in LOSSES]) for batch in _BATCHES),
             is_above("CL, M = 64", "CACR (K=1), M = 64", margin=0.3),
         ),
-        small_settings=HALF_SCALE,  # in all rows: batches of 64 with four positives would take eight minutes
+        small_settings=HALF_SCALE,  # for all rows, because batches of 64 with four positives would take eight minutes
         short_settings=SHORT_SCALE,
     ),
     Study(
@@ -259,9 +263,9 @@ FIGURES = (
         sets=(CIFAR10, CIFAR100),
         show=curves("K", ACCURACY_AXIS),
         claims=(is_monotonic([(float(k), f"K = {k}") for k in printed.TABLE14], up=True, margin=0.5, what="accuracy"),),
-        small_settings=SHORT_SCALE,  # in all rows: ten positives would take twelve minutes
-        note="Batches of 128 and the t⁻ of K = 4 for every K: the paper does not give them.",
-        differences=("The panel of ImageNet-1K (K from 1 to 4) is left out; cacr/table15 has K = 1 and 4.",),
+        small_settings=SHORT_SCALE,  # for all rows, because ten positives would take twelve minutes
+        note="Every K uses batches of 128 and the t⁻ of K = 4, since the paper gives neither value.",
+        differences=("The panel on ImageNet-1K (K from 1 to 4) is left out; cacr/table15 has K = 1 and 4.",),
     ),
     Study(
         name="cacr/figure10",
@@ -275,6 +279,6 @@ FIGURES = (
         show=over_epochs(_PROBE.measure, "linear accuracy, %"),
         claims=(_leads_during_training(CACR_K4, _PROBE, "linear accuracy"), is_above(CACR_K4, CMC, margin=0.3)),
         short_settings=SHORT_SCALE,
-        note="The printed numbers are Table 8's, after 200 epochs.",
+        note="The paper's numbers are those of its Table 8, after 200 epochs.",
     ),
 )

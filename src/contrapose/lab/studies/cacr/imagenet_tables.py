@@ -41,7 +41,7 @@ from contrapose.lab.training.presets import moco_v3_settings
 
 
 def _gains_with_epochs(results: Results) -> tuple[bool | None, str]:
-    """Decide whether accuracy rises with the number of epochs; each number is a "data set" of Table 16."""
+    """Decide whether accuracy rises with the number of epochs. In Table 16, each number of epochs is a "data set"."""
     means = [results.cell(CACR_K4, "", data_set).mean for data_set in results.sets]
     measured = [value for value in means if not math.isnan(value)]
     evidence = ", ".join(f"{value:.2f}" for value in measured) or "nothing"
@@ -49,11 +49,11 @@ def _gains_with_epochs(results: Results) -> tuple[bool | None, str]:
 
 
 _MOCO_V2 = (
-    "CACR is trained with MoCo v2 and batches of 256, as §5.2 and Table 4 say, and Table 16's 70.4 after 200 epochs is "
-    "Table 15's with MoCo v2; §C.2 says MoCo v3, which the authors' code has with batches of 4096."
+    "CACR is trained with MoCo v2 and batches of 256, as §5.2 and Table 4 say; Table 16's 70.4 after 200 epochs equals "
+    "Table 15's number with MoCo v2. §C.2 says MoCo v3, which the authors' code uses with batches of 4096."
 )
 
-# Table 4 prints the numbers of Table 16 after its largest number of epochs.
+# Table 4 repeats the numbers from Table 16 for the largest number of epochs.
 _EPOCHS4 = {name: {"epochs": 800} for name in ("BYOL", "SwAV", "SwAV (multi-crop)", "SimSiam", "MoCov2")}
 _LENGTHS16 = {f"{epochs} epochs": epochs for epochs in printed.TABLE16_EPOCHS}
 _SECONDS17 = {name: seconds for name, *_, seconds in printed.TABLE17}
@@ -78,11 +78,11 @@ IMAGENET_TABLES = (
             # 0.9 below SwAV with multi-crop
             is_near_best(CACR_K4, WITHOUT_NEGATIVES, within=1.0, of="the methods without negatives"),
         ),
-        note="CACR, SimCLR, Barlow Twins and FNC have 1000 epochs, and the others the 800 of their printed numbers. FNC with "
+        note="CACR, SimCLR, Barlow Twins and FNC are trained for 1000 epochs, the others for 800, as in the paper. FNC with "
         "multi-crop is level with CACR (K=4) in the paper.",
         differences=(
             _MOCO_V2,
-            "SimCLR's printed 71.7 is that of SimCLRv2 in Table 18, whose projector is deeper.",
+            "The paper's 71.7 for SimCLR is its Table 18's number for SimCLRv2, which has a deeper projector.",
         ),
     ),
     Study(
@@ -99,7 +99,9 @@ IMAGENET_TABLES = (
         ),
         claims=(is_above(CACR_K1, "MoCov2", margin=0.3), is_above(CACR_K4, CACR_K1, margin=0.3)),
         small_settings=SMALL_SCALE_IMAGENET,
-        note="Probes learn from ImageNet-1K after training on any of the three. K=1 is 69.5 here, 68.40 in Table 15.",
+        note="Linear probes are trained on ImageNet-1K, whichever of the three the encoder was trained on. The paper "
+        "gives 69.5 for K=1 here "
+        "and 68.40 in Table 15.",
     ),
     TABLE6,
     Study(
@@ -107,7 +109,7 @@ IMAGENET_TABLES = (
         title="Detection and segmentation on VOC and COCO",
         claim="CACR transfers best.",
         preset=MOCO_PRESET,
-        # SimSiam's authors have another learning rate and weight decay for detection, which give the printed numbers.
+        # SimSiam's authors pretrain for detection with another learning rate and weight decay, which give the paper's numbers.
         rows=detection_rows(
             printed.TABLE7_COLUMNS,
             printed.TABLE7,
@@ -124,16 +126,17 @@ IMAGENET_TABLES = (
             for ap in ("VOC AP", "COCO AP", "COCO mask AP")
         ),
         small_settings=SMALL_SCALE_IMAGENET,
-        note="The epochs of pre-training are the 200 of §C.2; the printed numbers of Barlow Twins are of 1000 epochs, in its own "
-        "paper. Below the paper scale, images of VOC and COCO have a "
-        "shorter side of 128 pixels, and detectors a tenth of the iterations; the smoke scale draws shapes in their place. "
-        "supervised takes weights from a file, --data supervised=FILE.safetensors, such as torchvision's.",
+        note="Encoders are pretrained for 200 epochs (§C.2); the paper's numbers for Barlow Twins come from its own "
+        "paper, after 1000 "
+        "epochs. Below the paper scale, VOC and COCO images have a shorter side of 128 pixels, and detectors are trained for a "
+        "tenth of the iterations; the smoke scale uses drawn shapes instead of VOC and COCO. "
+        "The row `supervised` reads weights from a file, --data supervised=FILE.safetensors, such as torchvision's.",
         differences=(
-            "Detectors are torchvision's, and not detectron2's: they have a smooth L1 loss for L1, RoIAlign without the "
-            "shift by half a pixel, and other initial weights of the new layers; `contrapose export RUN -o weights.pkl` "
+            "Detectors are torchvision's, not detectron2's: they use a smooth L1 loss instead of L1, RoIAlign without the "
+            "half-pixel shift, and other initial weights for the new layers; `contrapose export RUN -o weights.pkl` "
             "writes an encoder for detectron2.",
-            "VOC's AP is COCO's, with 101 points of recall, as the paper says; detectron2's has VOC 2007's 11. Objects "
-            "marked difficult are ignored as crowds are.",
+            "On VOC, AP is computed as on COCO, with 101 recall points, as the paper says; detectron2 uses VOC 2007's 11 "
+            "points. Objects marked as difficult are ignored, as crowds are.",
         ),
     ),
     Study(
@@ -146,7 +149,7 @@ IMAGENET_TABLES = (
         sets=(IMAGENET100, imagenet()),
         claims=SIX_METHODS_CLAIMS,
         small_settings=SMALL_SCALE_IMAGENET,
-        note="The text says +2.75 on ImageNet-1K; the numbers give 2.85.",
+        note="The paper's text says +2.75 on ImageNet-1K; the numbers in its table give 2.85.",
     ),
     Study(
         name="cacr/table16",
@@ -156,7 +159,7 @@ IMAGENET_TABLES = (
         rows=method_rows(
             list(_LENGTHS16),
             printed.TABLE16,
-            # The row itself has the settings for 100 epochs.
+            # The row's own settings are those for 100 epochs.
             changes_on={"BYOL": {name: byol_settings(epochs) for name, epochs in _LENGTHS16.items() if epochs > 100}},
         ),
         quantities=LINEAR_IMAGENET,
@@ -168,8 +171,9 @@ IMAGENET_TABLES = (
             is_above_most(CACR_K4, [name for name in printed.TABLE16 if name != CACR_K4], margin=0.1),
             computed_claim(f"{CACR_K4} gains with more epochs", _gains_with_epochs),
         ),
-        note="MoCov2 at 200 epochs is 69.9 here and 67.5 in Tables 5 and 15. Methods run at all "
-        "lengths, also where the paper prints none.",
+        note="In the paper, MoCov2 after 200 epochs has 69.9 here and 67.5 in Tables 5 and 15. We run every method "
+        "for each number of "
+        "epochs, even where the paper has no number.",
         differences=(_MOCO_V2,),
     ),
     Study(
@@ -193,7 +197,8 @@ IMAGENET_TABLES = (
             is_slower(CACR_K4, CACR_K1),
             is_slower(CACR_K4, CACR_K1, at_most=_SECONDS17[CACR_K4] / _SECONDS17[CACR_K1]),
         ),
-        note="The batches shrink with K: 2 views of 256 images for K = 1, 5 of 64 for K = 4. So a step of CACR (K=4) can be "
+        note="Batches are smaller for larger K: 2 views of 256 images for K = 1, 5 views of 64 images for K = 4. So a "
+        "step of CACR (K=4) can be "
         "the faster one.",
         differences=(STEP_DIFFERENCE, "The paper's GPU is a V100 with 32 GB."),
     ),
@@ -216,7 +221,7 @@ IMAGENET_TABLES = (
             replace(imagenet("ViT-B/16", **VIT_SETTINGS), measures=VIT_PROBE),
         ),
         small_settings=SMALL_SCALE_IMAGENET,
-        # Linear, SwAV with multi-crop and a ResNet is level with CACR's 75.3.
+        # With a ResNet, linear SwAV with multi-crop is level with CACR's 75.3.
         claims=(
             *(
                 is_above(better, worse, way, margin=0.1)
@@ -225,14 +230,15 @@ IMAGENET_TABLES = (
             ),
             is_above(CACR_MULTI_CROP, "SwAV (multi-crop)", "fine-tuned", margin=0.1),
         ),
-        note="With two crops each key has one query, whose weight is 1: CACR is then MoCov3 with half its loss, and the paper "
-        "does not say what makes them differ. "
-        "MoCo v3 publishes settings for 100, 300 and 1000 epochs; the ResNet's 800 have those of 1000. CACR with "
-        "ResNet-50 is 74.7 here and 74.4 in Table 4. The paper does not give its fine-tuning: the ViT has MoCo v3's, and the "
+        note="With two crops, each key has one query, whose weight is 1: CACR is then MoCov3 with half the loss, and the paper "
+        "does not explain why their numbers differ. "
+        "MoCo v3 publishes settings for 100, 300 and 1000 epochs; for the ResNet's 800 we use those for 1000. In the paper, CACR "
+        "with ResNet-50 has 74.7 here and 74.4 in Table 4. The paper does not describe its fine-tuning: the ViT has "
+        "MoCo v3's, and the "
         "ResNet ours.",
         differences=(
-            "No source gives settings of SimCLRv2 and SwAV with a ViT: theirs are the projector, the views and the loss of the "
-            "ResNet, and optimiser, schedule and batch of MoCo v3's ViT.",
+            "No source gives settings for SimCLRv2 and SwAV with a ViT; we use the projector, views and loss of their ResNet "
+            "settings, and the optimiser, schedule and batch size of MoCo v3's ViT.",
             "The ViT is fine-tuned without drop path, RandAugment, random erasing and repeated augmentation.",
         ),
     ),

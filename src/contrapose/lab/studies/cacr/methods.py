@@ -1,4 +1,4 @@
-"""Methods and data sets of the CACR paper, and functions that make rows of them."""
+"""Methods and data sets of the CACR paper, and functions that build rows from them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from contrapose.lab.studies.study import CIFAR10, Quantity, Row, Settings, Study
 from contrapose.lab.training import PRESETS
 
 CIFAR_PRESET, MOCO_PRESET = "cacr/cifar10", "cacr/moco-imagenet"
-# Values that the paper tunes for each data set: t⁻ with one positive and with four, and the class prior τ⁺ of HN-CL; and MoCo
-# v3's temperature, which depends on the encoder. Any other data set has the values of the first.
+# Values that the paper tunes per data set: t⁻ with one positive and with four, and HN-CL's class prior τ⁺; and MoCo v3's
+# temperature, which depends on the encoder. Data sets that are not listed use the values of the first one.
 LOSS_VALUES = {
     "CIFAR-10": {"k1": 2.0, "k4": 0.9, "plus": 0.1, "tau": 1.0},
     "CIFAR-100": {"k1": 3.0, "k4": 2.0, "plus": 0.05},
@@ -42,7 +42,8 @@ RESNET_METHODS: Mapping[str, Settings] = {
     CL: {"loss": "simclr(temperature=0.5)"},
     CMC: {"loss": "cmc(temperature=0.5)"},
 }
-# As in MoCo v2: one query per image, and negatives from the queue only. CACR keeps its preset, with both.
+# As in MoCo v2: one query per image, and negatives only from the queue. CACR keeps its preset: both views
+# are queries, and the batch has negatives too.
 _QUEUE_ONLY: Settings = {"symmetric": False, "batch_negatives": False}
 MOCO_METHODS: Mapping[str, Settings] = {
     CL: {"loss": "simclr(temperature=0.2)", **_QUEUE_ONLY},
@@ -55,7 +56,7 @@ MOCO_METHODS: Mapping[str, Settings] = {
 ONE_POSITIVE: Settings = {}
 FOUR_POSITIVES: Settings = {"view_count": 5, "batch": 128, "lr": 0.06}
 FIVE_VIEWS: Settings = {"view_count": 5}
-# SimCLR's own settings in a table of MoCo's; data, epochs and evaluation are the table's.
+# SimCLR's own settings, for tables whose preset is MoCo; the table sets data, epochs and evaluation.
 _SIMCLR: Settings = {
     **{key: value for key, value in PRESETS["cacr/simclr-imagenet"].items() if key not in ("data", "epochs", "knn")},
     "framework": "simclr",
@@ -63,15 +64,15 @@ _SIMCLR: Settings = {
     "norm_splits": 1,
 }
 CACR_MULTI_CROP = "CACR (multi-crop)"
-# As in the authors' code, which has MoCo v3 only: two views, and with multi-crop eight local ones.
+# As in the authors' code, which supports only MoCo v3: two views, and eight local crops with multi-crop.
 CACR_MOCO_V3: Settings = {"loss": "cacr_moco_v3(temperature={tau})"}
 LOCAL_CROPS = {CACR_MULTI_CROP: 8, **{name: baseline.local_crops for name, baseline in BASELINES.items()}}
-# The methods of Tables 4, 5, 7, 16 and 18. Rows without pretraining share MoCo v2's run, whose network they use.
+# The methods in Tables 4, 5, 7, 16 and 18. Rows without pretraining use the network of MoCo v2's run.
 _METHODS: Mapping[str, Settings] = {
     "SimCLR": _SIMCLR,
     "MoCov2": MOCO_METHODS[CL],
     AU_CL: MOCO_METHODS[AU_CL],
-    "MoCov3": {},  # its preset has the loss
+    "MoCov3": {},  # the loss is that of its preset
     "CACR": CACR_MOCO_V3,
     CACR_MULTI_CROP: CACR_MOCO_V3,
     CACR_K1: MOCO_METHODS[CACR_K1],
@@ -81,11 +82,11 @@ _METHODS: Mapping[str, Settings] = {
     **{name: baseline.settings for name, baseline in BASELINES.items()},
 }
 VIT_SETTINGS = {name: value for name, value in PRESETS["cacr/moco-v3-vit"].items() if name != "data"}
-# What the ViT changes in methods other than MoCo v3, which have a projector, a loss and views of their own.
+# Settings that a ViT changes in methods other than MoCo v3; these keep their own projector, loss and views.
 VIT_TRAINING = {name: VIT_SETTINGS[name] for name in ("encoder", "optimiser", "lr", "weight_decay", "warmup", "batch")}
 
 # What is measured.
-# On small images the authors' code reports the probe's best epoch; the last one stands beside it.
+# On small images the authors' code reports the probe's best epoch; we report the last epoch as well.
 LINEAR = (
     Quantity(name="", measure=LinearProbe("cacr-crops", best=True)),
     Quantity(name="last epoch", measure=LinearProbe("cacr-crops"), extra=True),
@@ -108,7 +109,7 @@ CIFAR_AND_STL = (CIFAR10, CIFAR100, STL_ALEXNET)
 
 
 def imbalanced(study_data: StudyData, rule: str) -> StudyData:
-    """Return a data set whose classes are thinned out by one of the paper's rules: linear or exponential."""
+    """Return a data set whose classes are subsampled by one of the paper's rules, linear or exponential."""
     return StudyData(
         name=f"{study_data.name}, {rule}",
         data=study_data.data,
@@ -117,18 +118,18 @@ def imbalanced(study_data: StudyData, rule: str) -> StudyData:
 
 
 def imagenet(name: str = "ImageNet-1K", data: str = "imagenet", **changes: Any) -> StudyData:
-    """Return ImageNet or a part of it, which is streamed from disk."""
+    """Return ImageNet or a subset of ImageNet, streamed from disk."""
     return StudyData(name=name, data=data, changes={"stream": True, **changes})
 
 
 IMAGENET100 = imagenet("ImageNet-100", "imagenet100", classes="imagenet100", batch=128)
 
-# A quarter or half of the epochs, with the milestones scaled accordingly. The small scale has the printed epochs except where a
-# run would take more than six minutes on one GPU.
+# A quarter or half of the epochs, with the milestones scaled accordingly. The small scale uses the paper's epochs unless a run
+# would take more than six minutes on one GPU.
 SHORT_SCALE: Settings = {"epochs": 50, "milestones": (39, 42, 46)}
 HALF_SCALE: Settings = {"epochs": 100, "milestones": (78, 85, 92)}
-# CIFAR-10 in place of ImageNet: a small ResNet, and a queue that its 50,000 images fill often enough. 50 epochs, since four
-# positives take 3 to 8 s an epoch.
+# CIFAR-10 in place of ImageNet: a small ResNet, and a queue that 50,000 images refill often enough. 50 epochs, since an epoch
+# with four positives takes 3 to 8 s.
 SMALL_SCALE_IMAGENET: Settings = {
     "encoder": "resnet18-cifar",
     "views": "simclr-cifar",
@@ -145,11 +146,11 @@ SMALL_SCALE_IMAGENET: Settings = {
 }
 
 # Rows.
-ByDataSet = Mapping[str, Sequence[float]]  # printed numbers by data set, in the order of the rows
+ByDataSet = Mapping[str, Sequence[float]]  # the paper's numbers by data set, in the order of the rows
 
 
 def by_column(columns: Sequence[str], values: Sequence[float | None]) -> dict[str, float]:
-    """Return the printed numbers of a row by column, without those that the paper does not give."""
+    """Return the paper's numbers for a row, keyed by column, without numbers that the paper does not give."""
     return {name: value for name, value in zip(columns, values, strict=True) if value is not None}
 
 
@@ -161,9 +162,9 @@ def six_methods(
     four_positives: Settings = FOUR_POSITIVES,
     one_positive_short: Settings = ONE_POSITIVE,
 ) -> tuple[Row, ...]:
-    """Return a row for each of the six methods, with its printed number on every data set.
+    """Return a row for each of the six methods, with the paper's number for each data set.
 
-    Methods with one positive and with four differ in further settings; `one_positive_short` applies at the short scale.
+    Methods with one and with four positives have different settings; `one_positive_short` applies at the short scale.
     """
     rows = []
     for index, (name, method) in enumerate(methods.items()):
@@ -185,7 +186,7 @@ def sweep_t(
     """Return a row for each t⁺ or t⁻, which replaces {t} in the loss."""
     rows = []
     for index, t in enumerate(T_VALUES):
-        # The default t⁺ = 1 is omitted, so that the run is the same as that of the other tables.
+        # The default t⁺ = 1 is omitted, so that the run has the same name as in the other tables and is shared with them.
         text = loss.replace("{t}", str(t)).replace("t_pos=1.0, ", "")
         numbers = {data_set: values[index] for data_set, values in printed.items()}
         rows.append(Row(name=f"{name} = {t:g}", changes={"loss": text, **changes}, printed=numbers, x=t, series=series))
@@ -193,7 +194,7 @@ def sweep_t(
 
 
 def positives_row(count: int, printed: Mapping[str, float] | None = None) -> Row:
-    """Return CACR with `count` positives, from `count` + 1 views."""
+    """Return the settings of CACR with `count` positives, from `count` + 1 views."""
     changes = {"loss": LOSSES[CACR_K4], **FOUR_POSITIVES, "view_count": count + 1}
     return Row(name=f"K = {count}", changes=changes, printed=printed or {}, x=count)
 
@@ -201,7 +202,7 @@ def positives_row(count: int, printed: Mapping[str, float] | None = None) -> Row
 def variants(
     losses: Mapping[str, str], table: Mapping[str, Sequence[float | None]], *, one_positive: Sequence[str] = ()
 ) -> tuple[Row, ...]:
-    """Return a row for each variant of the objective, by name; those in `one_positive` have two views."""
+    """Return a row for each variant of the objective; variants in `one_positive` have two views."""
     return tuple(
         Row(
             name=name,
@@ -219,7 +220,7 @@ def method_rows(
     *,
     changes_on: Mapping[str, Mapping[str, Settings]] = MappingProxyType({}),
 ) -> tuple[Row, ...]:
-    """Return a row for each method of a table, some of them with further changes, or with changes on some data sets."""
+    """Return a row for each method in a table; some rows have further changes, on all or on some data sets."""
     return tuple(
         Row(
             name=name,
@@ -234,17 +235,17 @@ def method_rows(
 
 
 def _small_settings(name: str, *, changed: bool) -> Settings:
-    """Return a method's settings on CIFAR-10, which replaces ImageNet; without its own, those of the study are used."""
+    """Return a method's settings on CIFAR-10, which replaces ImageNet; a method without such settings uses the study's."""
     if name in BASELINES:
         return {**BASELINES[name].small_settings, "epochs": SMALL_SCALE_IMAGENET["epochs"]}
-    # A row's own settings would override those of the study at these scales.
+    # Otherwise the row's own settings would override the study's settings for these scales.
     return SMALL_SCALE_IMAGENET if name == "SimCLR" or changed else {}
 
 
 def detection_rows(
     columns: Sequence[str], table: Mapping[str, Sequence[float | None]], changes: Mapping[str, Settings]
 ) -> tuple[Row, ...]:
-    """Return a row for each method of Table 7, some of them with further changes."""
+    """Return a row for each method in Table 7; some rows have further changes."""
     weights = {"scratch": "start", "supervised": "supervised"}
     rows = method_rows(columns, table, changes)
     return tuple(replace(row, measure_changes={"weights": weights.get(row.name, "")}) for row in rows)

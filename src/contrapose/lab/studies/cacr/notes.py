@@ -5,43 +5,46 @@ from __future__ import annotations
 from contrapose.lab.studies.cacr.methods import LINEAR_IMAGENET, LOSSES, MOCO_PRESET
 from contrapose.lab.studies.study import Study
 
-_CMC = "The paper does not give CMC's temperature: it is CL's 0.19."
-_HARD_NEGATIVE = "The paper does not give τ⁺ of HN-CL: it is 0.1, on CIFAR-100 0.05, on ImageNet 0.01."
-_SCHEDULE = 'The learning rate follows a cosine; the paper has "a cosine scheduler … at epoch 120 and epoch 160".'
+_CMC = "The paper does not give CMC's temperature; we use CL's, 0.19."
+_HARD_NEGATIVE = "The paper does not give HN-CL's τ⁺; we use 0.1 (0.05 on CIFAR-100, 0.01 on ImageNet)."
+_SCHEDULE = 'The learning rate follows a cosine; the paper says "a cosine scheduler … at epoch 120 and epoch 160".'
 _STL = (
-    "On STL-10 training has the unlabelled images too, 105,000 in all, as in the authors' code; the paper says the training "
+    "On STL-10, encoders are also trained on the unlabelled images, 105,000 in total, as in the authors' code; the "
+    "paper says the training "
     "set."
 )
 _LAST_EPOCH = "We report the probe's last epoch; the authors' code prints the best one."
-_SIMCLR = "SimCLR is trained with its own settings (LARS, batches of 4096), and evaluated as the other rows."
-# As in the appendices of their paper.
+_SIMCLR = "SimCLR is trained with its own settings (LARS, batches of 4096) and evaluated like the other rows."
+# From the appendices of SimSiam's paper.
 _REPRODUCED = (
-    "Up to 800 epochs, BYOL, SwAV, SimSiam, SimCLR and MoCov2 are printed as SimSiam's authors reproduced them: with a third "
+    "Up to 800 epochs, the paper's numbers for BYOL, SwAV, SimSiam, SimCLR and MoCov2 are SimSiam's authors' "
+    "reproductions: with a third "
     "layer in the projectors of SwAV and SimCLR, both views of MoCov2 as queries, and linear probes with LARS."
 )
 _BASELINES = (
-    "BYOL, Barlow Twins, SimSiam and SwAV have their authors' settings, in the batches of Table 4 and in bf16: those of "
+    "BYOL, Barlow Twins, SimSiam and SwAV use their authors' settings, with Table 4's batch sizes and bf16: those of "
     "`contrapose train --preset METHOD/imagenet`, with a learning rate in proportion to the batch for Barlow Twins and SimSiam; "
     "those of SwAV's scripts for batches of 4096; and those of BYOL for 100, 300 or 1000 epochs, of which we use the next "
     "longer one."
 )
 _FNC = (
-    "FNC with multi-crop has its authors' settings, and ten views of full size that are all anchors, as in their code; but no "
+    "FNC with multi-crop uses its authors' settings and ten full-size views that are all anchors, as in their code; but no "
     "RandAugment."
 )
 _MOCO_V3 = (
-    "With MoCo v3, CACR is the objective of the authors' code, cacr_moco_v3: InfoNCE with weights for the queries of a key. "
-    "The paper has no formula for it."
+    "With MoCo v3, CACR is the objective in the authors' code, cacr_moco_v3: InfoNCE that weights the queries of each key. "
+    "The paper has no formula for this objective."
 )
 _LOCAL_CROPS = (
-    "CACR's local crops are augmented as the first view, which is always blurred; the authors blur half of them, and interpolate "
+    "CACR's local crops are augmented like the first view, which is always blurred; the authors blur half of them, "
+    "and interpolate "
     "them by cubics."
 )
-_ADAMW = "AdamW does not decay biases and norms, which it does in MoCo v3's code."
+_ADAMW = "We exclude biases and norms from weight decay in AdamW; MoCo v3's code does not."
 
 
 def with_notes(study: Study) -> Study:
-    """Return a study with the sentences that apply to its settings, its losses and its data."""
+    """Return a study with the notes that apply to its settings, losses and data added."""
     losses = {str(row.changes.get("loss")) for row in study.rows}
     encoders = {study.preset, *(study_data.name for study_data in study.sets)}
     rows = {row.name for row in study.rows}

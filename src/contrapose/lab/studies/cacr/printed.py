@@ -1,4 +1,4 @@
-"""Numbers printed in the CACR paper, by table. Accuracies are in %; None is a number that the paper does not give."""
+"""The numbers in the CACR paper, by table. Accuracies are in %; None stands for a number that the paper does not give."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TABLE8 = {
     "CIFAR-100": (55.41, 55.31, 55.87, 56.52, 58.64, 59.41),
     "STL-10": (83.89, 84.43, 83.27, 84.51, 84.50, 85.59),
 }
-# Tables 2 and 8 print the same numbers on regular CIFAR, except for a misprint in Table 2: see the study's note.
+# Tables 2 and 8 have the same numbers for regular CIFAR, except for a misprint in Table 2; see the study's note.
 TABLE2 = {
     "CIFAR-10": TABLE8["CIFAR-10"],
     "CIFAR-100": TABLE8["CIFAR-100"],
@@ -135,9 +135,9 @@ TABLE13_K4 = {
     "STL-10": (83.81, 84.42, 84.71, 85.25, 85.59, 85.41),
 }
 
-# Seconds of a step by the number of positives.
+# Seconds per step by number of positives.
 TABLE14 = {1: 0.0021, 2: 0.0026, 4: 0.0035, 6: 0.0045, 8: 0.0054, 10: 0.0064}
-# Seconds of a step with MoCo v2: (row, method whose loss it has, views, batch size, seconds).
+# Seconds per step with MoCo v2: (row, method whose loss the row uses, views, batch size, seconds).
 TABLE17: tuple[tuple[str, str, int, int, float], ...] = (
     ("CL", "CL", 2, 256, 0.837),
     ("AU-CL", "AU-CL", 2, 256, 0.840),

@@ -21,7 +21,7 @@ DISTANCES = {
 
 
 def _first(results: Results, row: str, key: str) -> Any:
-    """Return an evaluation of the row's first run, on the first data set; None if there is none."""
+    """Return an evaluation of the row's first run on the first data set; None if it has not been evaluated."""
     for data_set in results.sets[:1]:
         for evaluations in results.evaluations.get((row, data_set), ())[:1]:
             return evaluations.get(key)
@@ -29,7 +29,7 @@ def _first(results: Results, row: str, key: str) -> Any:
 
 
 def show_weights(study: Study, results: Results) -> list[Block]:
-    """Return the images of one query with the weights of its positives and negatives, the weights as a chart, and the table."""
+    """Return the images and weights of one query's positives and negatives, a chart of the weights, and the table."""
     blocks: list[Block] = []
     for row in study.rows:
         found = _first(results, row.name, "query_weights")
@@ -81,7 +81,7 @@ def _weight_chart(weights: list[float]) -> Chart:
 
 
 def own_class_weighs_more(row: str) -> Claim:
-    """Claim that negatives of a query's own class have more than equal weight, by two standard errors over queries."""
+    """Claim that negatives from a query's own class weigh more than average, by two standard errors over queries."""
 
     def decide(results: Results) -> tuple[bool | None, str]:
         outcomes, evidence = [], []

@@ -1,4 +1,4 @@
-"""Claims about the time of a training step, which Tables 14 and 17 print."""
+"""Claims about the time per training step, which Tables 14 and 17 report."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import math
 from contrapose.lab.studies.claims import Claim, computed_claim
 from contrapose.lab.studies.results import Results
 
-STEP_DIFFERENCE = "Ours is a whole step with augmentation and optimiser; the paper does not say what its time includes."
+STEP_DIFFERENCE = "We time a whole step with augmentation and optimiser; the paper does not say what its times include."
 
 
 def is_slower(slow: str, fast: str, *, at_most: float | None = None) -> Claim:
-    """Claim that a step of row `slow` takes longer than one of `fast`; or, with `at_most`, no more than that many times.
+    """Claim that a step of row `slow` takes longer than a step of row `fast`, or at most `at_most` times as long.
 
-    A difference of less than a tenth leaves it undecided.
+    The claim is undecided if the times differ by less than a tenth.
     """
 
     def decide(results: Results) -> tuple[bool | None, str]:

@@ -39,7 +39,7 @@ from contrapose.lab.studies.study import CIFAR10, Study
 
 
 def _loses_less(results: Results) -> tuple[bool | None, str]:
-    """Compare what CACR and CL lose on imbalanced data, "CIFAR-10, linear" for instance, against the regular data set."""
+    """Compare how much accuracy CACR and CL lose on imbalanced data, such as "CIFAR-10, linear", relative to regular data."""
     advantages, evidence = [], []
     for data_set in results.sets:
         regular = data_set.split(",")[0]
@@ -76,10 +76,10 @@ TABLES = (
             computed_claim(f"{CACR_K4} loses less than {CL} on imbalanced data", _loses_less),
         ),
         short_settings=SHORT_SCALE,
-        note="AU-CL on CIFAR-10 is 83.39 as in Table 8, which the printed drop needs; Table 2 has 83.49. CL's "
-        "printed drops on CIFAR-100 (3.57 and 12.57) do not follow from its numbers: they are 3.12 and 12.12. The "
-        "printed rules of imbalance are garbled; ours are those of the authors' code. The exponential one leaves "
-        "class 0 of CIFAR-10 and the first 30 of CIFAR-100 without an image.",
+        note="AU-CL on CIFAR-10 is listed with Table 8's 83.39, which agrees with the printed drop; Table 2 has 83.49. CL's "
+        "printed drops on CIFAR-100 (3.57 and 12.57) do not follow from its accuracies, which give 3.12 and 12.12. The "
+        "printed imbalance rules are garbled; ours are those in the authors' code. The exponential rule leaves "
+        "class 0 of CIFAR-10 and the first 30 classes of CIFAR-100 without images.",
     ),
     Study(
         name="cacr/table3",
@@ -95,9 +95,10 @@ TABLES = (
         sets=CIFAR_AND_STL,
         claims=(is_above(CACR_K4, CACR_K1, margin=0.3), is_above(CMC, CL, margin=0.3)),
         short_settings=SHORT_SCALE,
-        note="Two printed numbers are doubtful: CL on CIFAR-100 has the 55.41 of 200 epochs, and HN-CL on STL-10 "
-        "(82.41) is below its 200 epochs (83.27). The paper does not say when the learning rate of 400 epochs drops: at "
-        "310, 340 and 370, twice as late as that of 200.",
+        note="Two of the paper's numbers are doubtful: CL on CIFAR-100 has the same 55.41 as after 200 epochs, and "
+        "HN-CL on STL-10 "
+        "(82.41) is below its own number after 200 epochs (83.27). The paper does not say at which of the 400 epochs the "
+        "learning rate drops; here it drops at 310, 340 and 370, twice as late as with 200 epochs.",
     ),
     Study(
         name="cacr/table8",
@@ -119,10 +120,10 @@ TABLES = (
         quantities=LINEAR,
         sets=(CIFAR10, CIFAR100, STL_RESNET),
         claims=SIX_METHODS_CLAIMS,
-        small_settings={"encoder": "resnet18-cifar", "epochs": 100},  # 400 would take more than six minutes
+        small_settings={"encoder": "resnet18-cifar", "epochs": 100},  # 400 epochs would take more than six minutes
         short_settings={"epochs": 50},
-        note="CL and CMC have the temperature 0.5 of Robinson et al., whose settings the paper follows here; augmentation and "
-        "linear probe are Table 8's.",
+        note="CL and CMC use the temperature 0.5 of Robinson et al., whose settings the paper follows here; augmentation and "
+        "linear probe are as in Table 8.",
     ),
     Study(
         name="cacr/table10",
@@ -145,7 +146,7 @@ TABLES = (
             is_above("π⁻ reversed", "both reversed", margin=1.0),
         ),
         short_settings=SHORT_SCALE,
-        note="The paper does not give t⁻ here; 86.48 is nearest to 86.54, that of t⁻ = 0.9.",
+        note="The paper does not give t⁻ here; its 86.48 is nearest to 86.54, its number for t⁻ = 0.9.",
     ),
     Study(
         name="cacr/table11",
@@ -169,7 +170,8 @@ TABLES = (
             is_above("without π⁻", "UAUR"),
         ),
         short_settings=SHORT_SCALE,
-        note="t⁻ = 2: 85.94 is that cell of Table 13. CIFAR-100 is 59.51 here and 59.41 there.",
+        note="We use t⁻ = 2, since 85.94 is Table 13's number for it. On CIFAR-100, the paper has 59.51 here and "
+        "59.41 in Table 13.",
     ),
     Study(
         name="cacr/table12",
@@ -182,7 +184,7 @@ TABLES = (
         show=curves("t⁺", ACCURACY_AXIS),
         claims=(is_above("t⁺ = 1", "t⁺ = 3", margin=0.3), is_above("t⁺ = 0.5", "t⁺ = 3")),
         short_settings=SHORT_SCALE,
-        note="On CIFAR-100 the paper marks 59.47 as best; 59.61 (t⁺ = 0.7) is more.",
+        note="On CIFAR-100, the paper marks 59.47 as best, although 59.61 (t⁺ = 0.7) is higher.",
     ),
     Study(
         name="cacr/table13",
@@ -218,7 +220,7 @@ TABLES = (
                 if k in (4, 10)
             ),
         ),
-        small_settings=SHORT_SCALE,  # a step takes as long in fewer epochs
+        small_settings=SHORT_SCALE,  # the time per step does not depend on the number of epochs
         differences=(STEP_DIFFERENCE, "The paper's GPU is a V100."),
     ),
     Study(
@@ -240,7 +242,7 @@ TABLES = (
         sets=CIFAR_AND_STL,
         claims=tuple(stays_within((f"{k}, Euclidean", f"{k}, RBF"), spread=1.0, what=k) for k in ("K = 1", "K = 4")),
         short_settings=SHORT_SCALE,
-        note="t⁻ = 2: on CIFAR the numbers are those cells of Table 13. On STL-10 with K = 1 they differ (83.55 and "
+        note="We use t⁻ = 2, for which Table 13 has the same numbers on CIFAR. On STL-10 with K = 1 they differ (83.55 and "
         "84.21).",
     ),
     replace(IMAGENET100_CLASSES, name="cacr/table21"),

@@ -1,6 +1,6 @@
-"""Property 1 and Lemmas 4.1 to 4.3 of the CACR paper on random embeddings. They need no training.
+"""Property 1 and Lemmas 4.1 to 4.3 of the CACR paper, checked on random embeddings without training.
 
-The objectives are those that users train with. An image's negatives are the other images of the same view, as printed.
+The losses are computed by the library's own objectives. An image's negatives are the other images' same views, as printed.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from contrapose.losses import cacr, dcl
 from contrapose.metrics import conditional_entropy
 from contrapose.pairs import same_view, two_views, views
 
-# Property 1 and Lemma 4.1: attraction. `z` (V, m, d) are V views of m images, so that each has K = V - 1 positives.
+# Property 1 and Lemma 4.1: attraction. `z` (V, m, d) are V views of m images, so that each view has K = V - 1 positives.
 
 _T_POS = (0.0, 0.5, 1.0, 3.0)
 
 
 def _draw_views(seed: int, *, count: int, width: int, noise: float, images: int = 8) -> Tensor:
-    """Return views of random images, which differ by noise of this length."""
+    """Return views of random images; the views of an image differ by noise of the given length."""
     generator = seeded(seed)
     centre = draw_unit_vectors(generator, images, width)
     return normalize(centre + noise * draw_unit_vectors(generator, count, images, width), dim=-1)
@@ -72,7 +72,7 @@ def _attraction_of_coinciding_views() -> Tensor:
 
 
 def _attraction_above_largest_cost() -> Tensor:
-    """Return CA minus a K-th of the largest cost of a positive."""
+    """Return CA minus 1/K of the largest cost of a positive."""
     slack = []
     for z, t_pos in _view_trials((0.01, 0.3, 1.0, 3.0)):
         slack.append(_attraction(z, t_pos) - _positive_costs(z).amax(1) / (len(z) - 1))
@@ -80,7 +80,7 @@ def _attraction_above_largest_cost() -> Tensor:
 
 
 def _show_turned_view(study: Study, results: Results) -> list[Block]:
-    """Return CA of a query against the angle by which one of its four positives is turned away."""
+    """Return a chart of a query's CA over the angle by which one of its four positives is turned away."""
     degrees = torch.linspace(0, 180, 61, dtype=torch.float64)
     angle = degrees.deg2rad()
     # One image per angle, in two dimensions: the query and three positives coincide, the fourth is turned.
@@ -111,7 +111,7 @@ def _above_alignment(z: Tensor, t_pos: float) -> Tensor:
 
 
 def _reduces_to_alignment(results: Results) -> tuple[bool, str]:
-    # With one positive π⁺ = p = 1 at any t⁺: the trials have two positives or four.
+    # With one positive, π⁺ = p = 1 at any t⁺, so the trials have two or four positives.
     trials = [(t_pos, _above_alignment(z, t_pos)) for z, t_pos in _view_trials((0.3, 1.0, 3.0)) if len(z) > 2]
     equal = torch.cat([difference.abs() for t_pos, difference in trials if t_pos == 0])
     unequal = torch.stack([difference.mean() for t_pos, difference in trials if t_pos > 0])
@@ -123,7 +123,7 @@ def _reduces_to_alignment(results: Results) -> tuple[bool, str]:
 
 
 def _show_above_alignment(study: Study, results: Results) -> list[Block]:
-    """Return CA minus the alignment loss against t⁺, for views that differ little or much."""
+    """Return a chart of CA minus the alignment loss over t⁺, for views that differ a little or a lot."""
     t_values = tuple(0.2 * k for k in range(21))
     series = []
     for noise in (0.3, 0.5, 1.0, 3.0):
@@ -135,7 +135,7 @@ def _show_above_alignment(study: Study, results: Results) -> list[Block]:
     return [Chart(title=title, x="t⁺", y="CA - alignment loss", series=tuple(series))]
 
 
-# Lemmas 4.2 and 4.3: repulsion. `z` (m, d) are embeddings whose negatives are each other, with equal probability p.
+# Lemmas 4.2 and 4.3: repulsion. `z` (m, d) are embeddings that are each other's negatives, with equal probability p.
 
 
 def _log_mean_exp(z: Tensor, tau: float) -> float:
@@ -231,7 +231,7 @@ def _bounds(z: Tensor, tau: float, t_values: Iterable[float]) -> list[_Bound]:
     """Return both sides of Lemma 4.3 at each t⁻."""
     uniform, bounds = _log_mean_exp(z, tau), []
     for t_neg in t_values:
-        # I is a Kullback-Leibler divergence: that of π⁻ from equal weights.
+        # I is the Kullback-Leibler divergence of π⁻ from equal weights.
         left = uniform + math.log(len(z) - 1) - conditional_entropy(z, t_neg=t_neg)
         repulsion = _repulsion(z, t_neg, cost="inner")
         bounds.append(_Bound(ratio=2 * tau * t_neg, slack=left - repulsion / tau, printed=left - repulsion))
@@ -265,7 +265,7 @@ def _show_slack(study: Study, results: Results) -> list[Block]:
     """Return the slack of Lemma 4.3 against t⁻, corrected and as printed."""
     t_values = tuple(0.1 * k for k in range(66))
     spread = draw_unit_vectors(seeded(0), 8, 64)
-    z = normalize(spread - spread.mean(0), dim=1)  # centred, as an encoder that has learned to repel
+    z = normalize(spread - spread.mean(0), dim=1)  # centred, like the output of an encoder that has learned to repel
     curves = {tau: _bounds(z, tau, t_values) for tau in _SHOWN_TAUS}
     zeros = points("0, at t⁻ = 1/(2τ)", [(1 / (2 * tau), 0.0) for tau in _SHOWN_TAUS], printed=True)
     corrected = [Series(f"τ = {tau:g}", t_values, tuple(b.slack for b in bounds)) for tau, bounds in curves.items()]
@@ -303,8 +303,8 @@ THEOREMS = (
             is_always_zero("CA = E_p[-s π⁺/p]", _importance_difference),
             computed_claim("CA is the alignment loss at t⁺ = 0, and above it at t⁺ > 0", _reduces_to_alignment),
         ),
-        note="p gives the same probability to each of the K positives of a query. π⁺ also equals p if all positives "
-        "are at the same distance, with one positive for instance.",
+        note="p gives each of a query's K positives the same probability. π⁺ also equals p if all positives are at the same "
+        "distance, for instance if there is only one positive.",
     ),
     Study(
         name="cacr/lemma4.2",
@@ -342,7 +342,7 @@ THEOREMS = (
                 lambda: torch.tensor([trial.printed for trial in _bound_trials()], dtype=torch.float64),
             ),
         ),
-        note="The paper's proof drops 1/τ from L_CR in its last line. L_CR has the cost -s there. I is the mean "
+        note="The last line of the paper's proof drops 1/τ from L_CR, whose cost is -s there. I is the mean "
         "Kullback-Leibler divergence of π⁻ from the prior: a mutual information only if π⁻ has the prior as its "
         "marginal.",
     ),

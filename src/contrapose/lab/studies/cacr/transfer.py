@@ -17,7 +17,7 @@ _METHODS: dict[str, Settings] = {
     "CACR": {"loss": "cacr_moco_v3(temperature=0.2)"},
 }  # the preset is MoCo v3
 _PROTOCOLS = {"fine-tuned": "elevater-fine-tune", "linear": "elevater-linear"}
-# The names of data sets, by the headings of the table.
+# Names of data sets, keyed by the table's column headings.
 _NAMES = {data_set.title: name for name, data_set in TRANSFER_SETS.items()} | {
     "CIFAR10": "cifar10",
     "CIFAR100": "cifar100",
@@ -27,7 +27,7 @@ _DATA = imagenet()
 
 
 def _row(method: str, way: str) -> Row:
-    """Return a row; both rows of a method share its run."""
+    """Return a row; the two rows of a method share one run."""
     name = f"{method}, {way}"
     return Row(
         name=name,
@@ -70,16 +70,17 @@ TABLE6 = Study(
     small_settings=SMALL_SCALE_IMAGENET,
     claims=tuple(_wins(way) for way in _PROTOCOLS),
     note=f"Give the data with --data NAME=PATH ({', '.join(_NAMES[heading] for heading in _HEADINGS)}); NAME=NAME downloads what "
-    "torchvision has. CACR has local crops: the ViT that its authors published has the linear accuracy of Table 18's with "
-    "multi-crop. The paper's means are 39.3 and 46.5 "
+    "torchvision has. CACR is trained with local crops: the ViT that its authors published has the linear accuracy that Table "
+    "18 gives with multi-crop.  The paper's means are 39.3 and 46.5 "
     "fine-tuned, 50.2 and 54.1 linear. Scores are ELEVATER's: mean accuracy per class on Caltech101, FGVC Aircraft, Oxford "
     "Flowers and Oxford Pets, ROC-AUC on HatefulMemes, 11-point mAP on VOC2007, otherwise accuracy.",
     differences=(
-        "Learning rate and weight decay are chosen from 6 × 4 values on one of the five shots of each class; ELEVATER refines "
+        "Learning rate and weight decay are chosen from 6 × 4 values, validated on one of the five shots per class; "
+        "ELEVATER refines "
         "the weight decay further, and holds out a fifth of the shots at random.",
-        "The learning rate follows a cosine schedule, with plain momentum; ELEVATER's is constant, with Nesterov momentum.",
-        "We report the last epoch; ELEVATER takes the best one on the test images.",
-        "Caltech101 and EuroSAT have no test images in torchvision: a fifth of each class is held out.",
-        "PatchCamelyon, FER2013, KITTI, HatefulMemes and RESISC45 are not downloaded: they are given as class folders.",
+        "We use a cosine schedule and plain momentum; ELEVATER uses a constant learning rate and Nesterov momentum.",
+        "We report the last epoch; ELEVATER reports the epoch that is best on the test images.",
+        "In torchvision, Caltech101 and EuroSAT have no test set, so a fifth of each class is held out.",
+        "PatchCamelyon, FER2013, KITTI, HatefulMemes and RESISC45 are not downloaded; the user provides them as class folders.",
     ),
 )

@@ -1,15 +1,14 @@
 """Studies of Manna et al., Dynamically Scaled Temperature in Self-Supervised Contrastive Learning (DySTreSS).
 
-A new study is one entry of `FIGURES` or `TABLES`; the numbers that the paper prints for it go to `printed`, under the number
-of its table.
+To add a study, add one entry to `FIGURES` or `TABLES`, and the paper's numbers to `printed`, under the table's number.
 
     printed      the numbers of the paper's tables
-    methods      losses and settings of its methods, quantities, data sets, and functions that make rows of them
+    methods      losses and settings of its methods, quantities, data sets, and functions that build rows from them
     equation     Figure 2: solutions of the differential equation for τ(s)
     figures      studies of the other figures
     tables       studies of the tables
-    long_tails   those of Tables 4 to 7
-    sentences    that of Table 12
+    long_tails   studies of Tables 4 to 7
+    sentences    the study of Table 12
     notes        sentences that several studies share
 """
 

@@ -1,7 +1,7 @@
 """Figure 2 of the DySTreSS paper: solutions of the differential equation for τ(s), computed without training.
 
 The solution is τ(s) = s / log(δK s + C), with C = -c. δ is the gradient of a negative pair, and K = Σ e^{s/τ} over the other
-negatives: about their number, since most similarities are near 0. Only the product δK enters.
+negatives, which is about their number, since most similarities are near 0. Only the product δK matters.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from contrapose.lab.studies.study import Study
 from contrapose.temperature import ode_constant, ode_solution
 
 _TAU_MAX = 0.2
-_LIMIT = math.exp(-1 / _TAU_MAX) / _TAU_MAX  # of δK: beyond it the left half first rises from s = -1
+_LIMIT = (
+    math.exp(-1 / _TAU_MAX) / _TAU_MAX
+)  # largest δK for which the left half falls from s = -1 on; beyond it, τ rises first
 # A batch of 128 images has 254 negatives: with that K, the limit is at δ = 1.3e-4.
 _DELTAS, _K = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3), 254
 _KS, _DELTA = (25, 100, 254, 1000, 4000), 1e-4
@@ -28,7 +30,7 @@ Curve = tuple[Tensor, Tensor]  # s and τ(s) of one half
 
 
 def _half(end: int, delta_k: float, constant: float) -> Curve:
-    """Return the solution for s < 0 (end = -1) or s > 0 (end = 1) where the temperature is positive; this may be empty."""
+    """Return the solution for s < 0 (end = -1) or s > 0 (end = 1), only where τ is positive; the curve may be empty."""
     s = end * _DISTANCES
     inside = delta_k * s + constant
     s = s[inside > 1] if end > 0 else s[(inside > 0) & (inside < 1)]
@@ -36,13 +38,13 @@ def _half(end: int, delta_k: float, constant: float) -> Curve:
 
 
 def _halves(delta_k: float) -> tuple[Curve, Curve]:
-    """Return both halves of the solution with τ(±1) = τ_max: each has its own constant."""
+    """Return both halves of the solution with τ(±1) = τ_max; each half has its own constant."""
     left, right = (_half(end, delta_k, ode_constant(delta_k=delta_k, high=_TAU_MAX, at=end)) for end in (-1, 1))
     return left, right
 
 
 def _constants(count: int, delta_k: float) -> list[float]:
-    """Return constants from C⁻ to C⁺ in equal ratios, without those for which τ has a pole, where δK s + C = 1."""
+    """Return constants from C⁻ to C⁺ in equal ratios, without constants for which τ has a pole (δK s + C = 1)."""
     low, high = (ode_constant(delta_k=delta_k, high=_TAU_MAX, at=end) for end in (-1, 1))
     constants = [low * (high / low) ** (k / (count - 1)) for k in range(count)]
     return [constant for constant in constants if abs(constant - 1) > delta_k]
@@ -159,7 +161,7 @@ FIGURE2 = Study(
         computed_claim("τ(1) = τ_max with c⁺ as printed", _ends_at_tau_max),
     ),
     note=f"τ_max is {_TAU_MAX:g}. The left half falls only while δK < e^(-1/τ)/τ at τ_max ({_LIMIT:.3f}); beyond that it "
-    "first rises from s = -1. τ is positive only where δK s + C is below 1 for s < 0 and above 1 for s > 0, so that each "
-    "half has constants of its own, and τ has a pole if C is within δK of 1. The sign of c⁺ in Equation 15 is corrected. "
+    "first rises from s = -1. τ is positive only where δK s + C is below 1 for s < 0 and above 1 for s > 0, so each "
+    "half has its own constants, and τ has a pole if C is within δK of 1. The sign of c⁺ in Equation 15 is corrected. "
     "The paper gives no values of δ and K.",
 )

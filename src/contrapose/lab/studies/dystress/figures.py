@@ -41,7 +41,7 @@ from contrapose.lab.studies.study import Quantity, Row, Show, Study
 
 
 def _histograms(results: Results, row: str) -> list[tuple[str, Mapping[str, list[float]]]]:
-    """Return ("start" or "end" of training, histograms) of each seed."""
+    """Return ("start" or "end" of training, histograms) for each seed."""
     evaluations = results.evaluations.get((row, results.sets[0]), ()) if results.sets else ()
     return [
         (when, evaluation["histograms"][when])
@@ -52,7 +52,7 @@ def _histograms(results: Results, row: str) -> list[tuple[str, Mapping[str, list
 
 
 def _show_histograms(study: Study, results: Results) -> list[Block]:
-    """Return densities of similarity before and after training, of each row's first run, and the table."""
+    """Return the densities of similarities before and after training for each row's first run, and the table."""
     blocks: list[Block] = []
     kinds = {"two views": "true_positive", "one class": "false_negative", "two classes": "true_negative"}
     for row in study.rows:
@@ -74,7 +74,7 @@ def _positives_are_highest(results: Results) -> tuple[bool | None, str]:
 
 
 def _training_separates(results: Results) -> tuple[bool | None, str]:
-    """Compare the differences of the means after training with those before, in every run."""
+    """Compare the differences between the means before and after training, in every run."""
     widened, evidence = [], []
     for row in ("SimCLR", "DySTreSS"):
         means = [histogram["means"] for _, histogram in _histograms(results, row)]  # start and end, seed by seed
@@ -86,16 +86,16 @@ def _training_separates(results: Results) -> tuple[bool | None, str]:
     return all(widened) if widened else None, "; ".join(evidence) or "not run"
 
 
-# Figures 3 and 6: the ranges (τ_min, τ_max) that the text and the tables name, and (0.1, 0.5).
+# Figures 3 and 6: the ranges (τ_min, τ_max) mentioned in the text and the tables, and (0.1, 0.5).
 
 _RANGES = ((0.07, 0.1), (0.07, 0.2), (0.07, 0.5), (0.1, 0.2), (0.1, 0.5), (0.2, 0.2), (0.2, 0.5))
 _RANGE_LOSSES = {f"{low:g}–{high:g}": cosine_loss(low, high) for low, high in _RANGES}
 _RANGE_ROWS = tuple(
-    # The default range is not given explicitly, so that its run is shared with the tables.
+    # The default range is not written out, so that its run is shared with the tables.
     Row(name=name, changes={"loss": "dystress" if limits == (0.07, 0.2) else loss}, x=limits)
     for limits, (name, loss) in zip(_RANGES, _RANGE_LOSSES.items(), strict=True)
 )
-# Figures 4 and 7: (Δs, similarity at which the temperature is lowest) of each version.
+# Figures 4 and 7: (Δs, similarity at which the temperature is lowest) for each version.
 _SHIFTS: Mapping[str, tuple[float | None, float]] = {
     "SMv3": (0.0, -0.5),
     "SMv2a": (-0.2, -0.4),
@@ -152,7 +152,7 @@ def _minimum_moves(results: Results) -> tuple[bool, str]:
 
 
 def _show_against_accuracy(study: Study, results: Results) -> list[Block]:
-    """Return uniformity and tolerance against accuracy, one mark per range, and the table."""
+    """Return charts of uniformity and tolerance over accuracy, with one mark per range, and the table."""
     accuracy, *others = FIGURE5_QUANTITIES
     blocks: list[Block] = []
     for quantity in others:
@@ -227,9 +227,9 @@ FIGURES = (
             ),
             computed_claim("training widens both differences of the means", _training_separates),
         ),
-        note="The paper does not say which method it trained, nor which output and images it compares: ours are the projector's "
-        "output and 2,000 test images. Before training, the batch norms have the statistics of training images, as in "
-        "the first steps. The runs are Table 3's.",
+        note="The paper does not say which method it trained, or which output and images it compares; we use the projector's "
+        "output on 2,000 test images. Before training, the batch norms have the statistics of training images, as in "
+        "the first steps. The runs are those of Table 3.",
         differences=("200-NN accuracy is not in the figure.",),
     ),
     FIGURE2,
@@ -239,7 +239,7 @@ FIGURES = (
         claim="The cosine is lowest at s = 0 and highest at both ends.",
         show=_show_temperatures(_RANGE_LOSSES),
         claims=(computed_claim("τ(s) falls for s < 0 and rises for s > 0", _ranges_fall_and_rise),),
-        note="The paper does not list all of its ranges. s/τ(s) rises everywhere only if τ_min/(τ_max - τ_min) > π/4 "
+        note="The paper does not list all of its ranges. s/τ(s) is increasing everywhere only if τ_min/(τ_max - τ_min) > π/4 "
         "- ½, which 0.07–0.5 and 0.1–0.5 do not satisfy.",
     ),
     Study(
@@ -251,8 +251,8 @@ FIGURES = (
             computed_claim("τ(±1) = τ_max for every shift", _ends_keep_tau_max),
             computed_claim("version 1 has its minimum on the right, versions 2 and 3 on the left", _minimum_moves),
         ),
-        note="Δs is not how far the minimum moves: it is at (1 - |Δs|)/2 on the side of Δs, further left at -0.2 "
-        "than at -0.4. At Δs = 0 the printed condition holds for every s; the left half is meant.",
+        note="Δs is not the distance by which the minimum moves: the minimum is at (1 - |Δs|)/2 on the side of Δs, further left "
+        "for -0.2 than for -0.4. At Δs = 0, the printed condition holds for every s; the paper must mean the left half.",
     ),
     Study(
         name="dystress/figure5",
@@ -290,7 +290,7 @@ FIGURES = (
         ),
         short_settings=SHORT_SCALE,
         differences=TOLERANCE_PAIRS,
-        note="The paper does not list all of its ranges: Figure 3's are used.",
+        note="The paper does not list all of its ranges; we use those of Figure 3.",
     ),
     Study(
         name="dystress/figure7",
@@ -326,6 +326,6 @@ FIGURES = (
             computed_claim("lr = 0.5 loses less than 0.5 against lr = 0.06 on CIFAR-100", _high_rate_costs_little),
         ),
         short_settings=SHORT_SCALE,
-        note="The paper does not list its learning rates: these are our choice.",
+        note="The paper does not list its learning rates; these are our choice.",
     ),
 )

@@ -34,7 +34,8 @@ def _long_tail_study(number: int, study_data: StudyData, table: dict[str, tuple[
         claims=tuple(
             is_above(row, "SimCLR", quantity.name) for row in ("DySTreSS", "DySTreSS*") for quantity in KNN1_AND_KNN10
         ),
-        note="DySTreSS is 0.07–0.2 and DySTreSS* 0.1–0.2. Votes are weighted by 1/d, as the paper says; the authors' code "
+        note="DySTreSS has the range 0.07–0.2 and DySTreSS* 0.1–0.2. kNN votes are weighted by 1/d, as the paper "
+        "says; the authors' code "
         "counts them.",
     )
 
@@ -50,11 +51,11 @@ LONG_TAILS = (
         sets=KUKLEVA_SETS,
         small_settings=SMALL_SCALE_KUKLEVA,
         claims=tuple(is_above("DySTreSS", "Kukleva et al.", quantity.name) for quantity in KUKLEVA_PROTOCOL),
-        note="The printed numbers are nearest to 1-NN. The paper does not give DySTreSS's range here: it is Table 3's.",
+        note="The paper's numbers are closest to 1-NN accuracy. The paper does not give DySTreSS's range here; we use Table 3's.",
         differences=(
-            "The numbers of images are those of Kukleva et al. (11,165 and 9,754), from 4500 or 450 of a class; which "
-            "images, and the order of the classes, are a random draw of ours (train --imbalance index:FILE takes their lists).",
-            "We train on one split; the numbers of Kukleva et al. are means of three.",
+            "The numbers of images are those of Kukleva et al. (11,165 and 9,754), from 4500 or 450 images per class; we choose "
+            "the images and the order of the classes at random (train --imbalance index:FILE takes their lists).",
+            "We train on one split; the numbers of Kukleva et al. are means over three splits.",
         ),
     ),
     Study(
@@ -74,13 +75,14 @@ LONG_TAILS = (
             "imbalance": LONG_TAIL,
             "probe": "train",
         },
-        note="The printed numbers are nearest to few-shot. The paper gives neither DySTreSS's range nor the augmentation: they "
-        "are those of Table 1. 2000 epochs are the paper's; the code of Kukleva et al. has 800. The data is a folder of "
-        "ImageNet-1K or ImageNet-100, which is thinned out.",
+        note="The paper's numbers are closest to few-shot accuracy. The paper gives neither DySTreSS's range nor the "
+        "augmentation; we "
+        "use those of Table 1. We train for 2000 epochs, as the paper says; the code of Kukleva et al. has 800. The data is a "
+        "folder with ImageNet-1K or ImageNet-100, which is subsampled.",
         differences=(
-            "12,205 images, as Kukleva et al. have, with class sizes of the Pareto distribution of ImageNet-LT: the largest "
-            "four have 846, 606, 508 and 448 images, theirs 1280, 679, 511 and 456.",
-            "Which images, and the order of the classes, are a random draw of ours (train --imbalance index:FILE takes "
+            "We use 12,205 images, as Kukleva et al. do, with class sizes from ImageNet-LT's Pareto distribution: our largest "
+            "four classes have 846, 606, 508 and 448 images, theirs 1280, 679, 511 and 456.",
+            "We choose the images and the order of the classes at random (train --imbalance index:FILE takes "
             "the published lists).",
         ),
     ),

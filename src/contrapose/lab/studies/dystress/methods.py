@@ -1,4 +1,4 @@
-"""Methods, quantities and data sets of the DySTreSS paper, and functions that make rows of them."""
+"""Methods, quantities and data sets of the DySTreSS paper, and functions that build rows from them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ TABLE8_PRESET = "dystress/table8-imagenet100"
 
 
 def cosine_loss(low: float, high: float, shift: float | None = None) -> str:
-    """Return DySTreSS with a temperature between `low` and `high`.
+    """Return the DySTreSS loss with temperatures between `low` and `high`.
 
-    Runs on ImageNet always give the range explicitly: their data is a path, from which no default range follows.
+    Runs on ImageNet always state the range: their data is a path, so there is no default range.
     """
     shifted = "" if shift is None else f", shift={shift:g}"
     return f"dystress(temperature=cosine({low:g}, {high:g}{shifted}))"
 
 
-# Methods without negatives: their names in the tables, and those of their presets. Table 8 prints widths in brackets.
+# Methods without negatives: their names in the tables, and the names of their presets. Table 8 has widths in brackets.
 _LIGHTLY_BASELINES = {"BYOL": "byol", "Barlow Twins": "barlow-twins", "VICReg": "vicreg"}
 _TABLE8_BASELINES = {
     "Barlow Twins (2048)": "barlow-twins",
@@ -58,7 +58,7 @@ MOCO_V2: Settings = {
     "norm_splits": 8,
     "symmetric": True,
 }
-# lightly, which the printed numbers were computed with, had another DCL and DCLW until 2025.
+# The paper used lightly, whose DCL and DCLW differed from the published methods until 2025.
 DCL_METHODS: Mapping[str, Settings] = {
     "DCL": {"loss": "dcl"},
     "DCLW": {"loss": "dclw"},
@@ -102,7 +102,7 @@ SHIFT_METHODS: Mapping[str, Settings] = {
 
 # Data sets.
 LONG_TAIL = "exponential:100"
-# Evaluated in each epoch; the authors' code reports the best.
+# Evaluated in each epoch; the authors' code reports the best epoch.
 CIFAR_SETS = tuple(replace(regular, changes={"knn_every": 1}) for regular in (CIFAR10, CIFAR100))
 CIFAR_LT_SETS = tuple(
     StudyData(name=f"{regular.name}-LT", data=regular.data, changes={"imbalance": LONG_TAIL}) for regular in CIFAR_SETS
@@ -116,8 +116,8 @@ IMAGENET100_LT = (
     StudyData(name="ImageNet-100-LT", data="imagenet100", changes={**_IMAGENET100, "imbalance": "pareto:12205"}),
 )
 
-# What is measured. The paper's metrics are those of the encoder's normalised output on the test images.
-# The authors' code reports the best epoch of 200-NN and of the linear probe; the last epoch stands beside it.
+# What is measured. The paper computes its metrics on the encoder's normalised output on the test images.
+# The authors' code reports the best epoch of 200-NN and of the linear probe; we report the last epoch as well.
 BEST_KNN = Quantity(name="best epoch", measure=RecordedKNN(best=True))
 KNN = (BEST_KNN, Quantity(name="", measure=RecordedKNN(), extra=True))
 ACCURACY = Quantity(name="accuracy", measure=RecordedKNN(best=True))
@@ -163,8 +163,8 @@ FIGURE5_QUANTITIES = (KNN20[0], *UNIFORMITY_AND_TOLERANCE, INTERCLASS_UNIFORMITY
 # Table 11: the trained encoder, the untrained one, and one with supervised weights.
 TRANSFER_TASKS = tuple(Quantity(name=task, measure=Transfer(name, "dystress")) for task, name in TABLE11_TASKS.items())
 
-# Small and short scale. In place of ImageNet they have CIFAR-10 with CIFAR's settings, so that runs are shared with the
-# studies of CIFAR.
+# Small and short scales. CIFAR-10 replaces ImageNet, with CIFAR's settings, so that runs are shared with the studies on
+# CIFAR.
 SMALL_SCALE_IMAGENET: Settings = {
     **{key: value for key, value in PRESETS[CIFAR_PRESET].items() if key not in ("data", "loss")},
     "head": "simclr",
@@ -172,12 +172,14 @@ SMALL_SCALE_IMAGENET: Settings = {
 # One period of the temperature schedule; 2000 epochs would take more than six minutes.
 SMALL_SCALE_KUKLEVA: Settings = {"epochs": 400}
 SHORT_SCALE: Settings = {"epochs": 50}
-SHORT_SCALE_LT: Settings = {"epochs": 200}  # a quarter of CIFAR-10's images: as many steps as 50 epochs of all
+SHORT_SCALE_LT: Settings = {
+    "epochs": 200
+}  # a quarter of CIFAR-10's images, so as many steps as 50 epochs on all images
 
 # Notes that several studies share.
 OLD_DCL_NOTE = (
-    "The printed numbers of DCL and DCLW are of lightly's old form, which repels twice as much (split_views=True). The "
-    "methods as they were published are rows of their own, without a printed number."
+    "The paper's numbers for DCL and DCLW are for lightly's old form, which repels twice as much (split_views=True). The "
+    "methods as originally published have separate rows, for which the paper has no numbers."
 )
 SELF_PAIRS = (
     "The authors' code counts each image's pair with itself too, which raises U by about 0.002 on 10,000 images; ours "
@@ -185,10 +187,10 @@ SELF_PAIRS = (
 )
 TOLERANCE_PAIRS = (
     *SELF_PAIRS,
-    "It divides tolerance by a tenth of all pairs, which is correct only for ten balanced classes; ours divides by the "
-    "number of pairs of one class.",
+    "The authors' code divides tolerance by a tenth of all pairs, which is correct only for ten balanced classes; ours "
+    "divides by the number of pairs within classes.",
 )
-NOISE_NOTE = "DySTreSS on CIFAR-10 is 85.68, 85.83 or 85.85 in different tables of the paper: noise of ±0.2."
+NOISE_NOTE = "DySTreSS on CIFAR-10 has 85.68, 85.83 or 85.85 in different tables of the paper: noise of ±0.2."
 
 
 def method_rows(
@@ -197,12 +199,12 @@ def method_rows(
     sets: Sequence[StudyData],
     table: Mapping[str, Sequence[float | None]],
 ) -> tuple[Row, ...]:
-    """Return a row for each method of a table. The printed numbers are ordered by data set, then by quantity."""
+    """Return a row for each method in a table. The paper's numbers are ordered by data set, then by quantity."""
     columns = [column(quantity.name, study_data.name) for study_data in sets for quantity in quantities]
     rows = []
     for method, values in table.items():
         numbers = {name: value for name, value in zip(columns, values, strict=True) if value is not None}
-        # A row's own settings would override those of the study at these scales.
+        # Otherwise the row's own settings would override the study's settings for these scales.
         small = settings_on_cifar(_BASELINES[method], methods[method]) if method in _BASELINES else {}
         short = _SHORT_SETTINGS.get(method, {})
         rows.append(
@@ -212,7 +214,7 @@ def method_rows(
 
 
 def transfer_rows(table: Mapping[str, Sequence[float | None]]) -> tuple[Row, ...]:
-    """Return the rows of Table 11. Those without pretraining share SimCLR's run, whose network they use."""
+    """Return the rows of Table 11. Rows without pretraining use the network of SimCLR's run."""
     methods = {**IMAGENET_METHODS, **dict.fromkeys(("supervised", "scratch"), IMAGENET_METHODS["SimCLR"])}
     weights = {"supervised": "supervised", "scratch": "start"}
     rows = method_rows(methods, TRANSFER_TASKS, IMAGENET, table)
@@ -220,7 +222,7 @@ def transfer_rows(table: Mapping[str, Sequence[float | None]]) -> tuple[Row, ...
 
 
 def published_dcl(*names: str) -> tuple[Row, ...]:
-    """Return rows of DCL or DCLW as they were published, for which the paper has no numbers."""
+    """Return rows for DCL or DCLW as originally published, for which the paper has no numbers."""
     return tuple(Row(name=name, changes=DCL_METHODS[name]) for name in names)
 
 

@@ -6,17 +6,17 @@ from contrapose.lab.studies.dystress.methods import LINEAR, LONG_TAIL
 from contrapose.lab.studies.study import Study
 from contrapose.lab.training import PRESETS
 
-_PROBE = "The paper does not describe its linear probe: it is lightly's, and we report its best epoch."
-_SIMCLR = "The paper does not give SimCLR's temperature: it is lightly's, 0.5 on CIFAR and 0.1 on ImageNet."
+_PROBE = "The paper does not describe its linear probe; we use lightly's probe and report its best epoch."
+_SIMCLR = "The paper does not give SimCLR's temperature; we use lightly's, 0.5 on CIFAR and 0.1 on ImageNet."
 _RATE = "The learning rate is the paper's 0.06, with a momentum of 0.9; the authors' code has 0.2 and no momentum."
 _CIFAR100 = "CIFAR-100 is normalised with CIFAR-10's statistics, as in the authors' code."
-_LIGHTLY = "Our learning rate decays to 0; lightly's to 0.1 % of its peak."
-_KUKLEVA = "Our learning rate decays to 0; that of Kukleva et al.'s code to 1e-6."
-_DRAW = "The class sizes are those of the authors' code; which images of a class are kept is a random draw of ours."
+_LIGHTLY = "Our learning rate decays to 0; lightly's decays to 0.1 % of its peak."
+_KUKLEVA = "Our learning rate decays to 0; in Kukleva et al.'s code it decays to 1e-6."
+_DRAW = "The class sizes are those in the authors' code; we choose at random which images of a class are kept."
 
 
 def with_notes(study: Study) -> Study:
-    """Return a study with the sentences that apply to its settings, its losses and its data."""
+    """Return a study with the notes that apply to its settings, losses and data added."""
     if not study.preset:
         return study
     settings, measures = PRESETS[study.preset], {quantity.measure for quantity in study.quantities}

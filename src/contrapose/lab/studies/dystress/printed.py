@@ -1,11 +1,11 @@
-"""Numbers printed in the DySTreSS paper, by table: for each row, data set by data set and quantity by quantity.
+"""The numbers in the DySTreSS paper, by table: for each row, data set by data set and quantity by quantity.
 
-Accuracies are in %; None is a number that the paper does not give.
+Accuracies are in %; None stands for a number that the paper does not give.
 """
 
 from __future__ import annotations
 
-# Figure 5, ImageNet-100: 20-NN accuracy, -U, tolerance, inter-class U. Only the last is given as a number.
+# Figure 5, ImageNet-100: 20-NN accuracy, -U, tolerance, inter-class U. Only inter-class U is given as a number.
 FIGURE5 = {
     "0.07–0.1": (None, None, None, -0.6584),
     "0.07–0.5": (None, None, None, -0.7202),
@@ -70,14 +70,14 @@ TABLE16 = {
     "monotonic cosine": (85.84, 56.21),
 }
 
-# 1-NN, 10-NN, few-shot and long-tail accuracy on CIFAR-10-LT, then on CIFAR-100-LT. The paper prints one number and does not
-# name its measure: see the note of the study, here and in Table 5.
+# 1-NN, 10-NN, few-shot and long-tail accuracy on CIFAR-10-LT, then on CIFAR-100-LT. The paper gives one number and does not
+# say what it measures, here and in Table 5; see the study's note.
 TABLE4 = {
     "Kukleva et al.": (62.91, None, None, None, 30.20, None, None, None),
     "DySTreSS": (64.98, None, None, None, 31.71, None, None, None),
 }
 
-# The same four on ImageNet-100-LT.
+# The same four accuracies on ImageNet-100-LT.
 TABLE5 = {
     "Kukleva et al.": (None, None, 45.3, None),
     "DySTreSS": (None, None, 46.1, None),
@@ -95,7 +95,7 @@ TABLE7 = {
     "DySTreSS*": (28.82, 27.32),
 }
 
-# Accuracy after fine-tuning, in the order of the tasks, which have the names of the data to transfer to.
+# Accuracy after fine-tuning, in the order of the tasks, which are named after the data sets.
 TABLE11_TASKS = {
     "MURA": "mura", "Chaoyang": "chaoyang", "ISIC2016": "isic2016", "MHIST": "mhist", "CIFAR-10": "cifar10",
     "CIFAR-100": "cifar100", "Flowers": "flowers102",
@@ -108,8 +108,8 @@ TABLE11 = {
     "scratch": (None,) * 7,  # not in the paper
 }
 
-# STS correlations and transfer accuracies in the order of TABLE12_TASKS, which maps headings to names of scores. Rows:
-# τ_min–τ_max, Δs.
+# STS correlations and transfer accuracies in the order of TABLE12_TASKS, which maps headings to names of scores. Rows are
+# named τ_min–τ_max, Δs.
 TABLE12_TASKS = {
     "STS12": "sts12", "STS13": "sts13", "STS14": "sts14", "STS15": "sts15", "STS16": "sts16", "STS-B": "stsb",
     "SICK-R": "sickr", "STS-average": "sts_mean", "MR": "mr", "CR": "cr", "SUBJ": "subj", "MPQA": "mpqa", "SST2": "sst2",
@@ -164,7 +164,7 @@ TABLE13 = {
     "DySTreSS": (-2.8430, 1.6310, -0.5797, 85.83, -2.8169, 1.5408, -0.7657, 56.72),
 }
 
-# The same four on ImageNet-1K.
+# The same four quantities on ImageNet-1K.
 TABLE13_IMAGENET = {
     "SimCLR": (-2.9084, 1.5253, -0.8739, 63.2),
     "DCLW (old form)": (-3.0137, 1.5295, -0.9544, 64.2),

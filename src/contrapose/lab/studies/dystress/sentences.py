@@ -33,7 +33,7 @@ _PRESETS = {
     "before training": _PRESET,  # the encoder that SimCSE's run starts from
 }
 _METHODS: Mapping[str, Settings] = {name: {"loss": PRESETS[preset]["loss"]} for name, preset in _PRESETS.items()}
-# The files of a user: encoder=FOLDER and sts=FILE.
+# Files that the user gives: encoder=FOLDER and sts=FILE.
 _WIKI1M = (
     StudyData(
         name="Wiki1M",
@@ -64,7 +64,7 @@ _CLAIMS = (
     is_above("0.05–0.07, -0.4", "SimCSE", "STS-average"),
     is_above("0.05–0.07, -0.4", "MACL", "STS-average"),
     is_best("0.05–0.07, -0.4", _TRAINED, "STS-average", of=" in STS"),
-    # As printed MACL is 0.04 above; by the printed tasks DySTreSS is 0.01 above.
+    # By the printed averages MACL is 0.04 above; by the averages of the printed tasks, DySTreSS is 0.01 above.
     stays_within(["MACL", "0.03–0.05"], "STS-average", spread=0.5, what="the STS average of MACL and of 0.03–0.05"),
     is_above("0.03–0.05, -0.6", "SimCSE", "transfer-average"),
     is_above("0.03–0.05, -0.6", "MACL", "transfer-average"),
@@ -79,18 +79,21 @@ SENTENCES = Study(
     quantities=(*_TASKS, *_EXTRAS),
     sets=_WIKI1M,
     claims=tuple(needs_seeds(_SEEDS, claim) for claim in _CLAIMS),
-    # 418,514 sentences of Wikipedia: 125 steps of 64 in each part; a quarter of that.
+    # For 418,514 sentences from Wikipedia: 125 steps of 64 sentences per epoch slice; the short scale takes a quarter.
     small_settings={"epochs": 52, "epoch_slices": 52, "metrics": 0},
     short_settings={"epochs": 13, "epoch_slices": 13, "limit": 104_000},
     note="Give the files with --data wiki1m=SENTENCES.txt encoder=FOLDER sts=PAIRS.tsv senteval=TASKS.tsv. The paper starts from "
-    "bert-base-uncased, and the small scale from a small BERT that benchmarks/masked_language.py trains; encoder=minilm has been "
-    f"trained by contrast before. Verdicts need --seeds {_SEEDS}: published seeds of SimCSE differ by up to 2 points. Rows are "
-    "τ_min–τ_max and Δs; before training, which the paper does not have, is the encoder that all others start from. The STS "
-    "averages 74.84 of MACL and 74.80 of 0.03–0.05 are misprints of 75.45 and 75.46, after which only shifted rows are clearly "
-    "above MACL. The caption says Spearman for the transfer tasks too, but these are accuracies. The paper trains in fp16, we in "
+    "bert-base-uncased, and the small scale from a small BERT that benchmarks/masked_language.py trains; "
+    "encoder=minilm has already "
+    f"been trained contrastively. Verdicts need --seeds {_SEEDS}: published seeds of SimCSE differ by up to 2 points. Rows are "
+    "τ_min–τ_max and Δs; the row `before training`, which the paper does not have, is the encoder that all other rows "
+    "start from. The STS "
+    "averages 74.84 of MACL and 74.80 of 0.03–0.05 are misprints: the tasks average to 75.45 and 75.46, so only shifted rows are "
+    "clearly above MACL. The caption says Spearman for the transfer tasks too, but these are accuracies. The paper "
+    "trains in fp16, we in "
     "bf16.",
     differences=(
-        "STS-B dev is measured on texts of at most 32 tokens while a run is trained; SimCSE does not cut them.",
-        "SentEval's penalty of the logistic regression is chosen from a grid of ours.",
+        "During training, STS-B dev is measured on texts cut to 32 tokens; SimCSE does not cut them.",
+        "The penalty of SentEval's logistic regression is chosen from our own grid.",
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Measures: what a study measures of its runs. See `measures.measure` for what a measure is."""
+"""Measures: the quantities that studies measure on their runs. `measures.measure` defines the interface."""
 
 from contrapose.lab.studies.measures.captions import ZeroShot, caption_recall
 from contrapose.lab.studies.measures.classifiers import (

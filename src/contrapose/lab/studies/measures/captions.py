@@ -17,9 +17,9 @@ _DIRECTIONS = {"image_to_text": "image-to-text", "text_to_image": "text-to-image
 
 @dataclass(frozen=True)
 class ZeroShot(DownstreamEvaluation):
-    """Accuracy on the test images of a data set, classified by the names of their classes."""
+    """Zero-shot accuracy on a data set's test images, which are classified by the names of the classes."""
 
-    class_names: bool = False  # names from --data class_names=FILE: a folder may have other names, such as ImageNet's
+    class_names: bool = False  # take names from --data class_names=FILE, for folders named by ids, such as ImageNet's
     towers = 2
 
     @property
@@ -29,7 +29,7 @@ class ZeroShot(DownstreamEvaluation):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Return the file of class names, if it needs one."""
+        """Return the name of the file of class names, if the measure needs one."""
         return (CLASS_NAMES_FILE,) if self.class_names else ()
 
     def describe(self, run: Run) -> Words:
@@ -53,7 +53,7 @@ class ZeroShot(DownstreamEvaluation):
 
 
 def caption_recall(direction: str, k: int) -> RecordEntry:
-    """Return the recall at k of the test images in the records; `direction` is image_to_text or text_to_image."""
+    """Return the measure of recall@k on the test images in the records; `direction` is image_to_text or text_to_image."""
     return RecordEntry(
         f"{direction}_recall_{k}",
         Words(f"recall@{k}", f" of {_DIRECTIONS[direction]} retrieval on the test set, last epoch"),

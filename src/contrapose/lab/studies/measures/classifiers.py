@@ -1,4 +1,4 @@
-"""Accuracies of classifiers of a run's encoder: linear probes, nearest neighbours, SVMs and fine-tuning."""
+"""Accuracies of classifiers on a run's encoder: linear probes, nearest neighbours, SVMs and fine-tuning."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from contrapose.lab.studies.measures.retrieval import recall_references
 from contrapose.lab.training import Model, Run
 from contrapose.lab.training.records.extra_metrics import PROBE_SCORES, recorded_measures
 
-SMOKE_PROBE_EPOCHS = 5  # of linear probes: encoding augmented images again in each epoch is slow on a CPU
+SMOKE_PROBE_EPOCHS = 5  # few, since probes encode augmented images again in each epoch, which is slow on a CPU
 _VOTES = {
     "softmax": "votes weighted by similarity",
     "uniform": "majority vote",
@@ -31,19 +31,19 @@ _ACCURACY = {1: "accuracy", 5: "top-5 accuracy"}
 class LinearProbe(Evaluation):
     """Accuracy of a linear probe after its last epoch, or after its best one."""
 
-    probe: str  # a name of PROBES
+    probe: str  # a key of PROBES
     best: bool = False
-    top: int = 1  # 1 or 5: how many classes a probe may name
-    epochs: int = 0  # of the probe; 0: its own
+    top: int = 1  # 1 or 5, for top-1 or top-5 accuracy
+    epochs: int = 0  # 0: the probe's default
 
     @property
     def key(self) -> str:
-        """Return linear:PROBE, with _best and _top5 before the colon, and a number of epochs at the end."""
+        """Return linear:PROBE, with optional suffixes _best and _top5 before the colon, and optional :EPOCHS at the end."""
         kind = PROBE_SCORES[f"{'best_' if self.best else ''}top{self.top}"]
         return f"{kind}:{self.probe}{f':{self.epochs}' if self.epochs else ''}"
 
     def describe(self, run: Run) -> Words:
-        """Return the accuracy, the images, the training of the probe, and how often a run records it."""
+        """Describe the accuracy, the images, the probe's training, and how often a run records the accuracy."""
         probe = replace(PROBES[self.probe], best=self.best)
         probe = probe.shortened(self.epochs) if self.epochs else probe
         recorded = [
@@ -60,13 +60,13 @@ class LinearProbe(Evaluation):
         return replace(self, epochs=SMOKE_PROBE_EPOCHS)
 
     def older_keys(self, sample: str) -> dict[str, str]:
-        """Return the probe of plain images that runs have from before probes saw augmented ones."""
+        """Return the probe on unaugmented images, which older runs have instead of a probe on augmented images."""
         plain, _, augment = self.probe.rpartition("-")
         older = replace(self, probe=plain, best=False)
         return {older.key: "a probe of images without augmentation, last epoch"} if augment in AUGMENTATIONS else {}
 
     def in_record(self, record: Mapping[str, Any]) -> float | None:
-        """Return the accuracy, also that of a probe of fewer epochs, as the smoke scale records it."""
+        """Return the accuracy; a probe with fewer epochs, as recorded at the smoke scale, counts too."""
         keys = (self.key, replace(self, epochs=SMOKE_PROBE_EPOCHS).key)
         return next((record[key] for key in keys if record.get(key) is not None), None)
 
@@ -89,12 +89,12 @@ class NearestNeighbours(Evaluation):
         return f"{'knn' if self.top == 1 else 'knn_top5'}:{self.k}:{self.votes}"
 
     def describe(self, run: Run) -> Words:
-        """Return the accuracy, the votes and the images."""
+        """Describe the accuracy, the votes and the images."""
         of = f" of the encoder's output, {_VOTES[self.votes]}, neighbours from {_bank(run)}"
         return Words(f"{self.k}-NN {_ACCURACY[self.top]}", of)
 
     def evaluate(self, context: Context) -> dict[str, Any]:
-        """Return top-1 and top-5 accuracy; None for the top-5 of fewer than five classes."""
+        """Return top-1 and top-5 accuracy; top-5 is None with fewer than five classes."""
         train, *rest = _labelled_features(context.model, context.split)
         # Smoke-scale data can have fewer training images than the paper has neighbours.
         scores = KNN(min(self.k, len(train)), self.votes)(train, *rest)
@@ -103,7 +103,7 @@ class NearestNeighbours(Evaluation):
 
 @dataclass(frozen=True)
 class KNNHits(Evaluation):
-    """A digit for each test image: 1 if the kNN of the records finds its class, else 0."""
+    """A digit for each test image: 1 if kNN, as used for the records, predicts its class, else 0."""
 
     kind = "knn_hits"
     summary = Words("which test images kNN classifies correctly")
@@ -117,14 +117,14 @@ class KNNHits(Evaluation):
 
 @dataclass(frozen=True)
 class References(Evaluation):
-    """Scores without training: kNN accuracy of pixels or recall of bags of words, and those of the initial encoders."""
+    """Scores without training: of pixels (kNN accuracy) or bags of words (recall), and of the initial encoders."""
 
     kind = "references"
     summary = Words("scores without training")
     is_number = False
 
     def evaluate(self, context: Context) -> dict[str, Any]:
-        """Return the score of pixels or words, of the untrained encoder and, if there is any, of that of --init."""
+        """Return the scores of pixels or words, of the untrained encoder and, if --init is given, of the encoder in that file."""
         model, split = context.model, context.split
         if split.retrieval is not None:
             return {self.key: recall_references(model, split)}
@@ -139,7 +139,7 @@ class References(Evaluation):
 class LinearSVM(Evaluation):
     """Class-mean accuracy of a linear SVM, by the protocol of Kukleva et al."""
 
-    images: str  # "few_shot": as many of each class as the smallest has; "long_tail": all training images
+    images: str  # "few_shot": each class reduced to the size of the smallest; "long_tail": all training images
 
     def describe(self, run: Run) -> Words:
         """Return the images."""
@@ -166,7 +166,7 @@ class FineTuning(Evaluation):
         return Words(f"accuracy after fine-tuning on all training images: {recipe}")
 
     def evaluate(self, context: Context) -> dict[str, Any]:
-        """Return the accuracy; the run's own encoder is not changed."""
+        """Return the accuracy; fine-tuning does not change the run's own encoder."""
         model, split = context.model, context.split
         if split.probe is None or split.test is None:
             raise ValueError(f"{model.run.data} has no labelled training and test images to fine-tune on")
@@ -185,7 +185,7 @@ class FineTuning(Evaluation):
 
 
 def _recipe(run: Run) -> str:
-    """Return the name in FINE_TUNING of CACR's recipe for the encoder of a run."""
+    """Return the key in FINE_TUNING of CACR's recipe for a run's encoder."""
     return "vit" if "vit" in run.encoder else "cacr-resnet50"
 
 
@@ -215,5 +215,5 @@ def _pixel_accuracy(model: Model, split: Split, knn: KNN) -> float:
 
 
 def _pixels(inputs: Tensor) -> Tensor:
-    """Return the pixels themselves as features, at most 16 × 16 of each channel: more would take gigabytes."""
+    """Return pixels as features, resized to at most 16 × 16 per channel: more would take gigabytes."""
     return adaptive_avg_pool2d(inputs, min(16, inputs.shape[-1])).flatten(1)

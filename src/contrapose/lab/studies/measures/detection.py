@@ -16,7 +16,7 @@ from contrapose.lab.training import Run
 # Replaces VOC and COCO at the smoke scale: seconds on a CPU, with far too few iterations for a good detector.
 _TRIAL: Mapping[str, Any] = {"iterations": 6, "batch": 2, "regions": 16, "precise_batches": 2}
 _TRIAL_SIZE = 48  # pixels
-# Encoders trained on small images, as at the small scale, detect in small images, with a tenth of the iterations.
+# Encoders trained on small images, as at the small scale, are fine-tuned on small images for a tenth of the iterations.
 _SMALL_SIZE = 128
 
 
@@ -26,15 +26,15 @@ class Detection(DownstreamEvaluation):
 
     kind = "detection"
     score: str  # AP, AP50 or AP75; on COCO also mask_AP, mask_AP50 and mask_AP75
-    weights: str = ""  # which encoder, as in `Transfer`
+    weights: str = ""  # selects the encoder, as in `Transfer`
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Return the file of weights, if it needs one."""
+        """Return the name of the file of weights, if the measure needs one."""
         return weights_file(self.weights)
 
     def describe(self, run: Run) -> Words:
-        """Return the detector, its training and its data; the names of rows say with which weights."""
+        """Describe the detector, its training and its data; the row's name says which weights are used."""
         protocol = PROTOCOLS[self.data_set]
         detector, what = ("Mask R-CNN", "COCO val2017") if protocol.masks else ("Faster R-CNN", "VOC 2007 test")
         of = "masks" if self.score.startswith("mask_") else "boxes"
@@ -53,7 +53,7 @@ class Detection(DownstreamEvaluation):
             elif model.kind.example_input(model.views).shape[-1] < _SMALL_SIZE:
                 protocol = replace(protocol.at_size(_SMALL_SIZE), iterations=protocol.iterations // 10)
             data = read_detection_data(folder if path == MADE else path, masks=protocol.masks)
-            # Networks that a trainer has compiled would be compiled again for the sizes of these images.
+            # Compiled networks from the trainer would be compiled again for these image sizes.
             with model.evaluation_context():
                 encoder = chosen_encoder(model, context.split, self.weights, context.downstream)
                 scores = protocol(encoder, data, views=model.views, device=model.device, seed=model.run.seed)

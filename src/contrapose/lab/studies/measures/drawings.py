@@ -1,4 +1,4 @@
-"""What figures draw of a run: a map of a sample of images, and histograms of similarities."""
+"""Data for figures about a run: a map of a sample of images, and histograms of similarities."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Map(Evaluation):
         z, labels, _ = context.model.sample_embeddings(context.split.held_out, 1000)
         if labels is None:
             raise ValueError(f"{context.model.run.data} has no labels to colour a map by")
-        # Rounded, because the points are stored as JSON and only drawn.
+        # Rounded, because the points are stored as JSON and used only for drawing.
         points = [[round(x, 2) for x in p] for p in project_to_plane(z.cpu(), "tsne", 0).tolist()]
         return {self.key: {"points": points, "labels": labels.tolist()}}
 
@@ -46,7 +46,7 @@ class Histograms(Evaluation):
     is_number = False
 
     def evaluate(self, context: Context) -> dict[str, Any]:
-        """Return the histograms of the encoder that training started from, and of the trained one."""
+        """Return histograms for the initial and for the trained encoder."""
         model, split = context.model, context.split
         return {self.key: {"start": _similarities(start(model, split), split), "end": _similarities(model, split)}}
 

@@ -1,4 +1,4 @@
-"""The model of a run before its training, and measures of it."""
+"""A run's model before training, and measures on that model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STATISTICS_IMAGES = 4096  # images from which the batch-norm statistics of an u
 
 @dataclass(frozen=True)
 class BeforeTraining(Evaluation):
-    """Another evaluation, of the model before its training."""
+    """An evaluation that applies another evaluation to the model before training."""
 
     measure: Evaluation
 
@@ -30,11 +30,11 @@ class BeforeTraining(Evaluation):
         return f"start:{self.measure.key}"
 
     def describe(self, run: Run) -> Words:
-        """Return the words of the other evaluation, which may be shortened if they stand beside them."""
+        """Describe the other evaluation; the page shortens this text where it also shows the other description."""
         return Words(f"{BEFORE}{self.measure.describe(run).text}")
 
     def at_smoke_scale(self) -> BeforeTraining:
-        """Return the other evaluation as it is taken at the smoke scale."""
+        """Return this measure with the smoke-scale version of the other evaluation."""
         measure = self.measure.at_smoke_scale()
         assert isinstance(measure, Evaluation)
         return BeforeTraining(measure)
@@ -46,7 +46,7 @@ class BeforeTraining(Evaluation):
 
 
 def random_views(model: Model, source: Source, *, epoch: int, batch: int) -> Iterator[Tensor]:
-    """Yield one random view (B, …) of each sample, in order, as training would draw it in this epoch. Files are streamed."""
+    """Yield one random view (B, …) per sample, in order, as training would draw it in this epoch; files are streamed."""
     run = model.run
     views = run.kind.views(run.views, 1, size=run.size)
     reader = source.reader(views, model.device, workers=model.reader.workers, timeout=model.reader.timeout)
@@ -56,9 +56,9 @@ def random_views(model: Model, source: Source, *, epoch: int, batch: int) -> Ite
 
 
 def start(model: Model, split: Split, *, untrained: bool = False) -> Model:
-    """Return the model before its training, with batch norms that have the statistics of training images.
+    """Return the model before training, with batch-norm statistics estimated from training images.
 
-    It has the weights of `init`, if the run has any, unless `untrained` is set.
+    The model has the weights from the run's `init` file, if there is one, unless `untrained` is set.
     """
     # Building from the same seed reproduces the initial weights, so they need not be saved.
     run = replace(model.run, init="") if untrained else model.run
@@ -68,7 +68,7 @@ def start(model: Model, split: Split, *, untrained: bool = False) -> Model:
     images = max(1, _STATISTICS_IMAGES // run.batch) * run.batch
     sample = split.train.subset(permutation(len(split.train), run.seed)[:images])
     batches = (x for x in random_views(initial, sample, epoch=0, batch=run.batch) if len(x) == run.batch)
-    if run.init:  # an encoder with weights from a file has its own statistics
+    if run.init:  # weights from a file come with their own batch-norm statistics
         initial.eval()
         estimate_statistics(initial.projector, (initial.encoder(x) for x in batches))
     else:

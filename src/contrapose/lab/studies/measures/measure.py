@@ -1,11 +1,11 @@
-"""Define what a measure is: one number of a run, or the data of one drawing.
+"""Define what a measure is: one number about a run, or the data for one drawing.
 
-    Measure      its key in the records or evaluations of a run, its value there, and what it is in words
-    Evaluation   a measure that is computed after training, on data of the run or of the user
+    Measure      a key in the records or evaluations of a run, how to read its value, and a description
+    Evaluation   a measure computed after training, on the run's data or on the user's
     Context      what an evaluation is computed from
 
-A study may define a measure of its own beside its rows: nothing lists them all. Keys are those of recorded results, so they
-never change.
+A study may define its own measure next to its rows: there is no list of all measures. Recorded results contain the keys, so
+keys never change.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from contrapose.lab.training import Model, Run
 
 
 class Words(NamedTuple):
-    """A measure in words: what is measured, and of what. Measures that differ in the first alone are described together."""
+    """A measure in words: `what` is measured, and `of` what. Measures that differ only in `what` are described together."""
 
     what: str
     of: str = ""
 
     @property
     def text(self) -> str:
-        """Return both as one text."""
+        """Return both fields as one text."""
         return f"{self.what}{self.of}"
 
 
@@ -39,26 +39,26 @@ class Context:
 
     model: Model
     split: Split
-    downstream: Mapping[str, str] = field(default_factory=dict)  # paths by the names in `needs_data`
+    downstream: Mapping[str, str] = field(default_factory=dict)  # paths, keyed by the names in `needs_data`
     data_root: Path | None = None  # directory of downloads
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One number of a run, or the data of one drawing."""
+    """One number about a run, or the data for one drawing."""
 
-    kind: ClassVar[str] = ""  # begins the key
-    summary: ClassVar[Words] = Words("")  # the words of a measure that is the same for all runs
+    kind: ClassVar[str] = ""  # the first part of the key
+    summary: ClassVar[Words] = Words("")  # the description, if it is the same for all runs
     is_number: ClassVar[bool] = True  # a drawing has no column in a table
 
     @property
     def key(self) -> str:
-        """Return the name under which a run holds the value: the kind and the fields, KIND:FIELD:FIELD."""
+        """Return the key of the value in a run's files: the kind and the fields, KIND:FIELD:FIELD."""
         parts = (self.kind, *(getattr(self, own.name) for own in fields(self)))
         return ":".join(str(part) for part in parts if part)
 
     def describe(self, run: Run) -> Words:
-        """Return what is measured of a run, in words: the quantity, of which output, on which images."""
+        """Describe what is measured in a run: the quantity, which output, and which images."""
         return self.summary
 
     @property
@@ -68,24 +68,24 @@ class Measure:
 
     @property
     def synthetic_data(self) -> tuple[str, ...]:
-        """Return the names in `needs_data` of which the smoke scale makes a small set where the user gives none."""
+        """Return the names in `needs_data` for which the smoke scale generates a small set if the user gives no data."""
         return ()
 
     def missing_data(self, given: Mapping[str, str]) -> str:
-        """Return which option gives the data that the measure lacks; empty if it lacks none."""
+        """Return the option that would give the missing data; empty if no data is missing."""
         missing = [f"{name}=PATH" for name in self.needs_data if name not in given]
         return f"not given; --data {' '.join(missing)}" if missing else ""
 
     def at_smoke_scale(self) -> Measure:
-        """Return the measure as it is taken at the smoke scale, under a key of its own if it differs."""
+        """Return the measure for the smoke scale, with its own key if it differs."""
         return self
 
     def on_built_in_data(self) -> Measure | None:
-        """Return the same on built-in data, for the smoke scale without the user's data; None if there is no such data."""
+        """Return the same measure on built-in data, for the smoke scale without user data; None if there is no built-in data."""
         return None
 
     def older_keys(self, sample: str) -> dict[str, str]:
-        """Return the keys under which older runs may hold a measure of the same output, each with what it is of.
+        """Return the keys under which older runs may store a measure of the same output, each with a description of that measure.
 
         sample   the images of the records, in words
         """
@@ -96,11 +96,11 @@ class Measure:
         return directory.first_value({self.key: "", **self.older_keys(directory.sampled_images())})
 
     def read_error(self, directory: RunDirectory) -> float | None:
-        """Return the standard error of a mean over sampled anchors; None for other measures."""
+        """Return the standard error if the measure is a mean over sampled anchors; otherwise None."""
         return directory.value(f"{self.key}_error")
 
     def in_record(self, record: Mapping[str, Any]) -> float | None:
-        """Return the value in the record of an epoch; None if it has none."""
+        """Return the value in the record of an epoch; None if the record does not have it."""
         return record.get(self.key)
 
     def missing_reason(self, directory: RunDirectory) -> str:
@@ -115,27 +115,27 @@ class Measure:
 
 @dataclass(frozen=True)
 class Evaluation(Measure, ABC):
-    """A measure that is computed after training, once; the run's directory keeps it."""
+    """A measure that is computed once after training and stored in the run's directory."""
 
-    towers: ClassVar[int] = 1  # encoders of the run: 2 for images with captions
+    towers: ClassVar[int] = 1  # number of encoders in the run: 2 for images with captions
 
     @abstractmethod
     def evaluate(self, context: Context) -> dict[str, Any]:
-        """Return the value by its key, and the others that the same computation gives."""
+        """Return the value, and other values that the same computation gives, keyed by measure."""
 
     def take(self, context: Context) -> dict[str, Any]:
-        """Return `evaluate` with the paths of the data beside each value: on other data it is another number."""
+        """Return the values of `evaluate`, each with the paths of its data, since the value depends on the data."""
         model, paths = context.model, self._paths(context.downstream)
         if len(model.towers) != self.towers:
             towers = f"encoders of {' and '.join(model.towers)}" if len(model.towers) > 1 else "one encoder"
             raise ValueError(
-                f"measures: {self.key} cannot be computed of a run on {model.run.data}, which has {towers}"
+                f"measures: {self.key} cannot be computed for a run on {model.run.data}, which has {towers}"
             )
         values = self.evaluate(context)
         return values | ({_data_key(key): paths for key in values} if paths else {})
 
     def is_taken(self, directory: RunDirectory, downstream: Mapping[str, str]) -> bool:
-        """Return whether a run has the value, and on this downstream data if it needs any: {name: path}."""
+        """Return whether a run has the value and, if the measure needs data, has it for this `downstream` data, {name: path}."""
         evaluations = directory.evaluations()
         return self.key in evaluations and evaluations.get(_data_key(self.key), {}) == self._paths(downstream)
 
@@ -144,5 +144,5 @@ class Evaluation(Measure, ABC):
 
 
 def _data_key(key: str) -> str:
-    """Return the key of the paths of the data that a value was computed on."""
+    """Return the key under which the paths of a value's data are stored."""
     return f"{key}:data"

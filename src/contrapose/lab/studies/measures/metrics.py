@@ -1,4 +1,4 @@
-"""Metrics of a run's outputs: on all of its images, as the papers measure them, and on the sample of its records."""
+"""Metrics of a run's outputs: on all images, as in the papers, and on the sample of images used for the records."""
 
 from __future__ import annotations
 
@@ -42,40 +42,42 @@ _SAMPLED = {"test": "test", "train": "training"}
 
 @dataclass(frozen=True)
 class Metric(Evaluation):
-    """A metric of an output on all images, or on new views of them against the run's memory bank."""
+    """A metric of an output on all images, or on new views of all images compared with the run's memory bank."""
 
     kind = "metric"
-    name: str  # of a metric of the records
+    name: str  # name of a metric in the records
     space: str  # "projector" or "encoder"
-    images: str = "test"  # "test" or "train": all of them; "bank": new views of all training images against the bank
+    images: str = (
+        "test"  # "test" or "train": all of these images; "bank": new views of all training images against the bank
+    )
 
     def describe(self, run: Run) -> Words:
-        """Return the metric, the output and the images."""
+        """Describe the metric, the output and the images."""
         return Words(describe_metric(self.name), f" ({self.space}'s output, {_IMAGES[self.images]})")
 
     def older_keys(self, sample: str) -> dict[str, str]:
-        """Return the entries of the records, NAME (of the projector) and encoder_NAME, both of a sample.
+        """Return the entries NAME (projector) and encoder_NAME of the records, both measured on a sample.
 
-        Runs before metrics named their space have NAME_whole, of the projector's output on all test images. The text is empty
-        for the images of the measure itself.
+        Older runs, whose keys did not contain the space, have NAME_whole for the projector's output on all test images. The
+        description is empty if the entry was measured on the same images as this measure.
         """
         if self.space == "encoder":
             return {f"encoder_{self.name}": sample}
         return {f"{self.name}_whole": "" if self.images == "test" else "all test images", self.name: sample}
 
     def read_error(self, directory: RunDirectory) -> float | None:
-        """Return the standard error, which has the name of the metric in the middle of its key."""
+        """Return the standard error, whose key contains the metric's name in the middle."""
         return replace(self, name=f"{self.name}_error").read(directory).value
 
     def missing_reason(self, directory: RunDirectory) -> str:
-        """Return the reason; an older run may have the projector's output only."""
+        """Return the reason; an older run may have recorded only the projector's output."""
         projector = replace(self, space="projector", images="test")
         if self.space == "encoder" and projector.read(directory).value is not None:
-            return "recorded of the projector's output only; run the study again to measure the encoder's"
+            return "recorded only for the projector's output; run the study again to measure the encoder's"
         return super().missing_reason(directory)
 
     def evaluate(self, context: Context) -> dict[str, Any]:
-        """Return the metric and the others that come with it, since most of the time goes into embeddings."""
+        """Return the metric and related metrics: computing the embeddings takes most of the time, so all are computed at once."""
         model, split = context.model, context.split
         model.eval()
         if self.images == "bank":
@@ -91,12 +93,12 @@ class Metric(Evaluation):
 
 @dataclass(frozen=True)
 class RecordedMetric(Measure):
-    """A metric of the projector's output in the last record, on a sample of the images."""
+    """A metric of the projector's output on a sample of images, from the last record."""
 
     name: str
 
     def describe(self, run: Run) -> Words:
-        """Return the metric and the sample."""
+        """Describe the metric and the sample."""
         images = _SAMPLED[run.metrics_on]
         return Words(describe_metric(self.name), f" (projector's output, {run.metrics:,} random {images} images)")
 
@@ -107,26 +109,26 @@ def describe_metric(name: str) -> str:
 
 
 def separation(model: Model, split: Split) -> dict[str, float]:
-    """Return the similarity of a new view of each training image to its own and to the nearest other rows of the bank.
+    """Return the similarities of a new view of each training image to its own row and to the nearest other rows in the bank.
 
-    A run without a memory bank is compared with the projector's output of all training images (Wang & Liu, Sec. 5.2).
+    If the run has no memory bank, the projector's output on all training images replaces it (Wang & Liu, Sec. 5.2).
     """
     train = split.train
     rows = model.bank if model.bank is not None else features(model.project, model.reader(train).plain())
-    # Epochs are numbered from 0, so that no view of this epoch was used in training.
+    # Epochs are numbered from 0, so no view from this epoch was used in training.
     new_views = random_views(model, train, epoch=model.run.epochs, batch=model.views.evaluation_batch(model.device))
     z = unit(features(model.project, new_views))
     return separation_values(local_separation(z, unit(rows), nearest=min(_NEAREST, len(rows) - 1)))
 
 
 def prototype_bias(model: Model, split: Split) -> dict[str, float]:
-    """Return the bias of Lee's Eq. 51 over all training images that are not alone in their class, and its standard error."""
+    """Return the bias of Lee's Eq. 51 and its standard error, over training images whose class has at least two images."""
     train = split.train
     if train.labels is None:
         raise ValueError(f"{model.run.data} has no labels, and the prototype bias compares images of one class")
     partner = partners(train.labels)
     paired = (partner >= 0).nonzero()[:, 0]
-    # Equal positions in the two data sets get equal augmentations, as Eq. 51 has it.
+    # Images at equal positions in the two data sets get the same augmentation, as Eq. 51 requires.
     batch = model.views.evaluation_batch(model.device)
     anchors, others = (
         random_views(model, train.subset(index), epoch=model.run.epochs, batch=batch)

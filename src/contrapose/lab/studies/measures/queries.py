@@ -1,7 +1,7 @@
-"""Examine queries of a trained run: one of them with its positives and negatives, and means over many.
+"""Examine queries of a trained run: one query with its positives and negatives, and means over many queries.
 
 A query is a random view of a test image, its positives are four other views of the image, and its negatives are views of
-the other images of its mini-batch, which is as large as the run's.
+the other images in its mini-batch, which has the run's batch size.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from contrapose.losses.parse import parse
 from contrapose.randomness import permutation
 
 POSITIVES = 4
-_EXTREMES = 4  # number of negatives shown: those with the largest weights, and as many with the smallest
-_QUERIES = 2048  # for means, at least one mini-batch
+_EXTREMES = 4  # number of negatives shown with the largest weights, and with the smallest
+_QUERIES = 2048  # number of queries for means; at least one mini-batch
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,16 +34,16 @@ class QueryBatches:
     sample: Source
     raw: Tensor  # (n, …): the images
     z: Tensor  # (1 + POSITIVES, n, d): the query of each image, and its positives
-    size: int  # of a mini-batch
+    size: int  # mini-batch size
 
     @classmethod
     def of(cls, model: Model, split: Split) -> QueryBatches:
-        """Return as many whole mini-batches of the held-out images as the means need."""
+        """Return as many full mini-batches of held-out images as the means need."""
         size = min(model.run.batch, len(split.held_out))
         count = min(max(1, _QUERIES // size), len(split.held_out) // size) * size
         measures = Measures(images=count)
         sample = measures.sample(split.held_out, model.views)
-        # `sample` sorts by index, and folders are sorted by class.
+        # Shuffled, because `sample` sorts by index and folders are sorted by class.
         sample = sample.subset(permutation(count, 1)).in_memory(model.views)
         raw = sample.reader(model.views, model.device, workers=0, timeout=0.0).resident
         assert raw is not None
@@ -52,11 +52,11 @@ class QueryBatches:
         return cls(sample, raw, z, size)
 
     def positive_costs(self) -> Tensor:
-        """Return ‖z - z⁺‖² of each query and positive, (n, POSITIVES)."""
+        """Return ‖z - z⁺‖² for each query and positive, (n, POSITIVES)."""
         return (self.z[:1] - self.z[1:]).square().sum(-1).T
 
     def negative_costs(self) -> Tensor:
-        """Return ‖z - z⁻‖² of each query and the other queries of its mini-batch, (n, size - 1)."""
+        """Return ‖z - z⁻‖² for each query and the other queries in its mini-batch, (n, size - 1)."""
         costs = []
         for part in self.z[0].split(self.size):
             distances = (2 - 2 * part @ part.T).clamp(min=0)
@@ -64,7 +64,7 @@ class QueryBatches:
         return torch.cat(costs)
 
     def same_class(self) -> Tensor | None:
-        """Return whether each of these negatives is of the query's class, (n, size - 1); None without labels."""
+        """Return whether each negative belongs to the query's class, (n, size - 1); None without labels."""
         if self.sample.labels is None:
             return None
         same = [part[:, None] == part for part in self.sample.labels.split(self.size)]
@@ -72,7 +72,7 @@ class QueryBatches:
 
 
 def _others(size: int, device: torch.device) -> Tensor:
-    """Return which pairs are of two different samples, bool (size, size)."""
+    """Return which pairs consist of two different samples, bool (size, size)."""
     return ~torch.eye(size, dtype=torch.bool, device=device)
 
 
@@ -90,7 +90,7 @@ class QueryWeights(Evaluation):
     )
 
     def evaluate(self, context: Context) -> dict[str, Any]:
-        """Return images and weights of one query, and the mean weight of negatives of a query's own class."""
+        """Return images and weights for one query, and the mean weight of negatives from a query's own class."""
         model, batches = context.model, QueryBatches.of(context.model, context.split)
         settings = parse(model.run.loss, model.run.data).keywords
         positive = (settings.get("t_pos", 1.0) * batches.positive_costs()).softmax(1)
@@ -102,7 +102,7 @@ class QueryWeights(Evaluation):
 
 
 def _pictures(model: Model, batches: QueryBatches, positive: Tensor, negative: Tensor) -> dict[str, Any]:
-    """Return the query's image and views, and those of its positives and of negatives, with their weights, as JSON."""
+    """Return images and views of the query, its positives and some negatives, with their weights, as JSON."""
     ranked, shown = negative.argsort(descending=True), min(_EXTREMES, len(negative) // 2)
     chosen = [*ranked[:shown].tolist(), *ranked[len(ranked) - shown :].tolist()]
     images = torch.tensor([0, *(1 + number for number in chosen)])  # negative j of query 0 is image j + 1
@@ -138,11 +138,11 @@ def _class_names(sample: Source, index: Tensor) -> list[str]:
 
 
 def _own_class(batches: QueryBatches, weights: Tensor) -> dict[str, float]:
-    """Return the mean weight of a query's negatives of its own class, times M - 1, and its standard error over queries."""
+    """Return the mean weight of negatives from a query's own class, times M - 1, and its standard error over queries."""
     same = batches.same_class()
     if same is None or not bool(same.any()):
         return {}
-    some = same.any(1)  # queries that have a negative of their class in the mini-batch
+    some = same.any(1)  # queries that have a negative from their own class in the mini-batch
     relative = (weights * same).sum(1)[some] / same.sum(1)[some] * weights.shape[1]
     error = float(relative.std()) / math.sqrt(len(relative))
     return {"own_class_weight": float(relative.mean()), "own_class_weight_error": error}
@@ -168,7 +168,7 @@ class QueryMap(Evaluation):
         )
 
     def evaluate(self, context: Context) -> dict[str, Any]:
-        """Return a map and means of each kept epoch; the means of the last one by name too."""
+        """Return a map and means for each kept epoch, and the means of the last epoch under their own names."""
         model, kept = context.model, sorted(context.model.run.keep)
         epochs = [{"epoch": epoch, **_map_at(model.at_epoch(epoch), context.split)} for epoch in kept]
         if not epochs:

@@ -1,4 +1,4 @@
-"""Measures that a run records while it is trained."""
+"""Measures that a run records during training."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from contrapose.lab.training import Run
 
 @dataclass(frozen=True)
 class RecordEntry(Measure):
-    """An entry of the last record, by its name there."""
+    """An entry of the last record, identified by its name."""
 
     name: str
-    words: Words | None = None  # None: the name
+    words: Words | None = None  # None: use the name
 
     @property
     def key(self) -> str:
@@ -23,23 +23,23 @@ class RecordEntry(Measure):
         return self.name
 
     def describe(self, run: Run) -> Words:
-        """Return the words of the entry."""
+        """Return the description of the entry."""
         return self.words or Words(self.name.replace("_", " "), ", last epoch")
 
 
 @dataclass(frozen=True)
 class RecordedKNN(Measure):
-    """kNN accuracy of the records, with the neighbours of the run, after the last epoch or after the best one."""
+    """kNN accuracy from the records, with the run's number of neighbours, after the last or the best epoch."""
 
     best: bool = False
 
     @property
     def key(self) -> str:
-        """Return the entry of the records; the best one has no entry of its own."""
+        """Return the name of the entry in the records; the best accuracy has no separate entry."""
         return "best:knn_top1" if self.best else "knn_top1"
 
     def describe(self, run: Run) -> Words:
-        """Return the classifier and the epoch."""
+        """Describe the classifier and the epoch."""
         words = NearestNeighbours(run.knn, "softmax").describe(run)
         if not self.best:
             return Words(f"{words.text}, last epoch")
@@ -47,7 +47,7 @@ class RecordedKNN(Measure):
         return Words(words.what, f"{words.of}, best epoch, evaluated every {every}")
 
     def read(self, directory: RunDirectory) -> Reading:
-        """Return the accuracy of the last record, or the largest of all records that have one."""
+        """Return the accuracy in the last record, or the highest accuracy in all records."""
         if not self.best:
             return super().read(directory)
         values = [record["knn_top1"] for record in directory.records() if record.get("knn_top1") is not None]
@@ -56,13 +56,13 @@ class RecordedKNN(Measure):
 
 @dataclass(frozen=True)
 class StepSeconds(Measure):
-    """Seconds of a training step in the median epoch, of a run that has its device to itself."""
+    """Seconds per training step in the median epoch, for a run that has its device to itself."""
 
     kind = "step_seconds"
     summary = Words("seconds of a training step, in the median epoch")
 
     def read(self, directory: RunDirectory) -> Reading:
-        """Return the seconds; nothing for a run that shared its device, whose times mean little."""
+        """Return the seconds; nothing for a run that shared its device, since its times are not meaningful."""
         records = directory.records()
         if not records or any(record.get("beside") for record in records):
             return Reading()

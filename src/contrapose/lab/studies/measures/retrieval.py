@@ -1,4 +1,4 @@
-"""Retrieval of the held-out pairs of a run: whether each pair is found, and references without training."""
+"""Retrieval of a run's held-out pairs: whether each pair is found, and reference scores without training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contrapose.metrics.retrieval import recall_at, wrong_before
 
 @dataclass(frozen=True)
 class RecallHits(Evaluation):
-    """A digit for each held-out pair of texts: 1 if the second is nearest to the first, else 0."""
+    """A digit for each held-out pair of texts: 1 if its second text is the nearest to its first text, else 0."""
 
     kind = "recall_hits"
     summary = Words("which held-out pairs are found")
@@ -30,7 +30,7 @@ class RecallHits(Evaluation):
 
 
 def recall_references(model: Model, split: Split) -> dict[str, float]:
-    """Return recall@1 of bags of words, of the encoder before training and, if there is any, of that of --init."""
+    """Return recall@1 of bags of words, of the untrained encoder and, if --init is given, of the encoder in that file."""
     pairs = _held_out(model, split)
     words = recall_at(*model.kind.count_words(pairs.queries, pairs.documents), ks=(1,), ids=pairs.ids)
     encoders = {"untrained": start(model, split, untrained=True)}

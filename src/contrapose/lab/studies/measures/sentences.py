@@ -25,10 +25,10 @@ class SentenceScore(DownstreamEvaluation):
     # sts: 100 · Spearman's correlation on a task of the file, such as sts12 or stsb_dev; sts_mean, the mean of seven tasks;
     # stsb_alignment and stsb_uniformity. senteval: accuracy of logistic regression on a task, such as mr; transfer_mean.
     score: str
-    weights: str = ""  # which encoder: the trained one, or "start"
+    weights: str = ""  # selects the encoder: the trained one (""), or "start"
 
     def describe(self, run: Run) -> Words:
-        """Return the score and the step; the names of rows say before or after training."""
+        """Describe the score and the step; the row's name says whether it is before or after training."""
         if self.score.endswith(("alignment", "uniformity")):
             return Words(f"{self.score.removeprefix('stsb_')} of STS-B's test pairs")
         if self.score.endswith("dev"):
@@ -44,7 +44,7 @@ class SentenceScore(DownstreamEvaluation):
         )
 
     def evaluate(self, context: Context) -> dict[str, float | None]:
-        """Return all scores of the file; None for one that the file does not have."""
+        """Return all scores for the file; None for a score whose task is not in the file."""
         model, path = context.model, context.downstream[self.data_set]
         data = DownstreamData(
             name=self.data_set,
@@ -59,8 +59,8 @@ class SentenceScore(DownstreamEvaluation):
 
 
 def _embedder(model: Model, split: Split, weights: str) -> Embedder:
-    """Return the encoder of a measure, with inputs longer than in training, in float32."""
-    # The seed, or the folder that a run starts from, reproduces the same weights.
+    """Return the encoder to measure, in float32, which accepts longer inputs than in training."""
+    # The initial weights follow from the seed, or from the folder that the run starts from.
     encoder = _at_start(model, split).encoder if weights else _best(model).encoder
     views = model.kind.downstream_views(encoder, model.views)
     embedder = Embedder(encoder, views, model.kind, model.device)
@@ -73,7 +73,7 @@ def _at_start(model: Model, split: Split) -> Model:
 
 
 def _best(model: Model) -> Model:
-    """Return the model at the step by which its run is judged: the best one if the run keeps it, else the last one."""
+    """Return the model at the step that is evaluated: the best step if the run keeps it, otherwise the last one."""
     if not model.run.keep_best or model.folder is None:
         return model
     best = best_epoch(model.folder, model.run.keep_best)

@@ -16,36 +16,34 @@ from contrapose.lab.studies.measures.measure import Context, Words
 from contrapose.lab.training import Model, Run, prepare_other
 from contrapose.lab.training.weights import initialise
 
-_BUILT_IN = "digits"  # what the smoke scale transfers to if no data is given
+_BUILT_IN = "digits"  # the target data set at the smoke scale if no data is given
 
 
 @dataclass(frozen=True)
 class Transfer(DownstreamEvaluation):
-    """The score of an encoder on a data set of TRANSFER_SETS, by a protocol of PROTOCOLS."""
+    """The score of an encoder on a data set in TRANSFER_SETS, with a protocol from PROTOCOLS."""
 
     kind = "transfer"
     protocol: str
-    weights: str = (
-        ""  # which encoder: the trained one, "start" or "supervised", with weights from --data supervised=FILE
-    )
+    weights: str = ""  # selects the encoder: trained (""), "start", or "supervised" (from --data supervised=FILE)
 
     def describe(self, run: Run) -> Words:
-        """Return the protocol. Rows differ in the encoder, which is in their names."""
+        """Describe the protocol. Rows differ in the encoder, which the row's name states."""
         return Words(PROTOCOLS[self.protocol])
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Return the file of weights, if it needs one."""
+        """Return the name of the file of weights, if the measure needs one."""
         return weights_file(self.weights)
 
     @property
     def needs_data(self) -> tuple[str, ...]:
-        """Return the names of the data, unless that is built in, and of the file."""
+        """Return the name of the data, unless it is built in, and the name of the file."""
         return tuple(name for name in super().needs_data if name != _BUILT_IN)
 
     @property
     def synthetic_data(self) -> tuple[str, ...]:
-        """Return nothing: the built-in digits take the place of one data set."""
+        """Return nothing: no data is generated, since the built-in digits replace one data set."""
         return ()
 
     def on_built_in_data(self) -> Transfer:
@@ -60,7 +58,7 @@ class Transfer(DownstreamEvaluation):
         if data.probe is None or data.test is None:
             raise ValueError(f"data: {source} has no labelled training and test images to transfer to")
         encoder = chosen_encoder(model, context.split, self.weights, context.downstream)
-        # Batch sizes other than the trainer's would compile its networks again.
+        # Other batch sizes than in training would compile the networks again.
         with model.evaluation_context():
             value = transfer_score(
                 encoder,
@@ -78,12 +76,12 @@ class Transfer(DownstreamEvaluation):
 
 
 def load_transfer_data(model: Model, name: str, data: str, root: Path | None) -> Split:
-    """Load a data set to transfer to; images on disk stay there, because a few shots read few of them."""
+    """Load a target data set; images stay on disk, because few-shot protocols read only a few of them."""
     return model.kind.load_task(name, data) or prepare_other(model.run, data, root, stream=True)
 
 
 def chosen_encoder(model: Model, split: Split, weights: str, given: Mapping[str, str]) -> Encoder:
-    """Return the encoder of a measure: trained, as it was at the "start", or "supervised", with the user's weights."""
+    """Return the encoder to measure: trained, initial ("start"), or with the user's weights ("supervised")."""
     if not weights:
         return model.encoder
     if weights == SUPERVISED:

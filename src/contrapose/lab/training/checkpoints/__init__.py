@@ -1,1 +1,1 @@
-"""Checkpoints: files, the state of a trainer in them, and weights that are kept."""
+"""Checkpoint files, the training state that they contain, and weights that are kept after chosen epochs."""

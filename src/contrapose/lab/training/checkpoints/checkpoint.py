@@ -1,12 +1,12 @@
-"""Save and load checkpoints: a new directory each, verified when read, and never a pickle.
+"""Save and load checkpoints. Each checkpoint is a new directory, verified when read, and never contains a pickle.
 
     step-00000120/
         tensors.safetensors     weights, running statistics, queues, banks, optimiser state
-        checkpoint.json         the format, the step, at the end of an epoch its record before evaluation, and the sha256 of
-                                all that and the tensors
+        checkpoint.json         the format, the step, the epoch's record before evaluation (only at the end of an epoch), and the
+                                sha256 of these fields and the tensors
 
-A checkpoint is written under a temporary name, flushed to the disk and renamed, so that a directory with its final name is
-complete. The newest one that verifies is loaded; a damaged one is skipped with a message.
+A checkpoint is written under a temporary name, flushed to the disk and renamed, so that every directory with a final name is
+complete. The newest checkpoint that passes verification is loaded; a damaged checkpoint is skipped with a message.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ from torch import Tensor
 
 from contrapose.lab.training.records.files import writing
 
-FORMAT = 2  # of checkpoint.json; the first one, of version 0.1.0, has no number, and a hash of the tensors alone
-CHECKPOINTS_KEPT = 2  # the newest, and one to fall back on
+FORMAT = (
+    2  # of checkpoint.json; format 1, from version 0.1.0, has no format number, and its hash covers only the tensors
+)
+CHECKPOINTS_KEPT = 2  # the newest checkpoint, and another to fall back on
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A step, and the state after it as named tensors."""
+    """A step number, and the state after that step as named tensors."""
 
     step: int
     tensors: Mapping[str, Tensor]
@@ -38,7 +40,7 @@ class Checkpoint:
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint, then delete all but the newest two; return its directory."""
+    """Write a checkpoint, then delete all checkpoints except the newest two; return the new checkpoint's directory."""
     target = folder / f"step-{checkpoint.step:08d}"
     if target.exists() and read(target) is not None:
         return target
@@ -49,7 +51,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def write(target: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint as the directory `target`, in place of what is there."""
+    """Write a checkpoint to the directory `target`, replacing an existing one."""
     folder = target.parent
     with writing(target):
         folder.mkdir(parents=True, exist_ok=True)
@@ -57,10 +59,10 @@ def write(target: Path, checkpoint: Checkpoint) -> None:
         temporary = folder / f".{target.name}.{os.getpid()}"
         try:
             _write_files(temporary, checkpoint)
-            shutil.rmtree(target, ignore_errors=True)  # damaged, or of an epoch that is trained a second time
+            shutil.rmtree(target, ignore_errors=True)  # an old one is damaged, or from an epoch that was trained again
             temporary.rename(target)
         except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)  # on a full disk its space is needed
+            shutil.rmtree(temporary, ignore_errors=True)  # frees space, because the disk may be full
             raise
         _flush(folder)
 
@@ -77,19 +79,19 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
     description["sha256"] = _digest(description, payload)
     _write(folder / "tensors.safetensors", payload)
     _write(folder / "checkpoint.json", json.dumps(description).encode())
-    _flush(folder)  # before the rename: after a power failure the new name must not point to missing data
+    _flush(folder)  # before the rename: after a power failure, the final name must not point to missing data
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove partial files of processes that were killed while writing; only one process at a time writes here."""
+    """Remove partial files left by processes that were killed while writing; only one process writes here at a time."""
     for unfinished in (*folder.glob(".step-*"), *folder.glob(".epoch-*")):
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def latest(folder: Path, log: Any = print) -> Checkpoint | None:
-    """Return the newest checkpoint that verifies, or None if there is none.
+    """Return the newest checkpoint that passes verification, or None if there is none.
 
-    Raises ValueError if all checkpoints are of a newer version: starting over would discard the training.
+    Raises ValueError if all checkpoints were written by a newer version: starting over would discard the training.
     """
     newer = ""
     for path in _newest_first(folder):
@@ -104,13 +106,13 @@ def latest(folder: Path, log: Any = print) -> Checkpoint | None:
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    """Return the directories of checkpoints; any other file or directory is left alone."""
+    """Return the checkpoint directories, newest first; other files and directories are ignored."""
     named = [path for path in folder.glob("step-*") if path.name[5:].isdecimal() and path.is_dir()]
     return sorted(named, key=lambda path: int(path.name[5:]), reverse=True)
 
 
 def read(path: Path) -> Checkpoint | None:
-    """Return the checkpoint of a directory; None if a part of it is missing or damaged, or if its name is of another step."""
+    """Return the checkpoint in a directory; None if it is incomplete or damaged, or if the directory name has another step."""
     from safetensors.torch import load as from_bytes
 
     try:
@@ -130,19 +132,19 @@ def read(path: Path) -> Checkpoint | None:
 
 
 def _digest(description: Mapping[str, Any], payload: bytes) -> str:
-    """Return the sha256 of a description, without its own hash, and of the tensors' file."""
+    """Return the sha256 of a checkpoint's description (without the hash itself) and its tensor file."""
     digest = hashlib.sha256(json.dumps(description, sort_keys=True).encode() + b"\n")
     digest.update(payload)
     return digest.hexdigest()
 
 
 def _first_digest(payload: bytes) -> str:
-    """Return the hash of the first format, which covers the tensors alone."""
+    """Return the hash used in the first format, which covers only the tensors."""
     return hashlib.sha256(payload).hexdigest()
 
 
 def _agrees(name: str, checkpoint: Checkpoint) -> bool:
-    """Return whether a directory's name and the record are of the checkpoint's step: step-00000120, or epoch-20 if kept."""
+    """Return whether the directory name (step-00000120, or epoch-20 if kept) and the record match the checkpoint's step."""
     kind, _, number = name.partition("-")
     step, record = checkpoint.step, checkpoint.record
     if type(step) is not int or not (record is None or isinstance(record, dict)):
@@ -152,13 +154,13 @@ def _agrees(name: str, checkpoint: Checkpoint) -> bool:
 
 
 def _newer_format(path: Path) -> str:
-    """Return a message if a checkpoint has the format of a newer version; empty if not."""
+    """Return a message if a checkpoint's format is from a newer version; otherwise an empty string."""
     try:
         number = json.loads((path / "checkpoint.json").read_bytes())["format"]
         is_newer = type(number) is int and number > FORMAT
     except Exception:  # damaged
         return ""
-    return f"has the format {number}, and this version reads formats up to {FORMAT}" if is_newer else ""
+    return f"has format {number}, but this version reads only formats up to {FORMAT}" if is_newer else ""
 
 
 def _write(path: Path, payload: bytes) -> None:
@@ -169,7 +171,7 @@ def _write(path: Path, payload: bytes) -> None:
 
 
 def _flush(folder: Path) -> None:
-    """Flush a directory's entries to the disk: fsync of a file does not include its name."""
+    """Flush a directory's entries to the disk, because fsync on a file does not save the file's name."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,9 +1,9 @@
-"""Weights that are kept after named epochs (`train --keep`), beside the newest checkpoints.
+"""Weights that are kept after chosen epochs (`train --keep`), in addition to the newest checkpoints.
 
-    kept/epoch-20/      written and verified as a checkpoint is; of encoder and projector alone
+    kept/epoch-20/      weights of encoder and projector only, written and verified like a checkpoint
 
-They are written before the checkpoint of the same epoch: a run that resumes after an epoch has its weights. Those of
-`--keep-best` are written after the evaluation.
+Kept weights are written before the checkpoint of the same epoch, so that a run that resumes after the epoch has them. With
+`--keep-best`, weights are written after the evaluation.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from contrapose.lab.training.records.files import read_records
 
 
 def keep(folder: Path, network: nn.Module, *, epoch: int, step: int) -> None:
-    """Write the weights of a network's encoder and projector, after an epoch, into the run's directory."""
+    """Write the encoder's and projector's weights after an epoch to the run's directory."""
     parts = ("encoder.", "projector.")
-    # The same names as in a checkpoint, so that both are loaded in the same way.
+    # The names are the same as in a checkpoint, so that kept weights are loaded in the same way.
     tensors = {f"state.network.{name}": t for name, t in network.state_dict().items() if name.startswith(parts)}
     checkpoint.write(_path(folder, epoch), Checkpoint(step, tensors, {"epoch": epoch}))
 
@@ -31,11 +31,11 @@ def keep(folder: Path, network: nn.Module, *, epoch: int, step: int) -> None:
 def keep_best(
     folder: Path, network: nn.Module, record: Mapping[str, Any], *, name: str, keep_always: Iterable[int]
 ) -> None:
-    """Keep the weights after an epoch if a number in its record is the highest so far; they replace the previous best.
+    """Keep the weights after an epoch if a score in the epoch's record is the highest so far; they replace the previous best.
 
-    record        of the epoch, before it is appended to the others
-    name          of the number
-    keep_always   epochs whose weights stay, whatever their number
+    record        the epoch's record, before it is appended to the run's records
+    name          name of the score in the record
+    keep_always   epochs whose weights are kept, whatever their score
     """
     best = best_epoch(folder, name)
     if name not in record or (best is not None and record[name] <= best[1]):
@@ -46,9 +46,9 @@ def keep_best(
 
 
 def best_epoch(folder: Path, name: str) -> tuple[int, float] | None:
-    """Return the kept epoch in which a number of the records is highest, and the number; None if there is none.
+    """Return the kept epoch with the highest value of `name` in the records, and that value; None if there is none.
 
-    Only epochs whose weights still exist are considered: a killed run may have lost those of a better epoch.
+    Only epochs whose weights still exist are considered, because a killed run may have lost the weights of a better epoch.
     """
     kept = set(kept_epochs(folder))
     numbers = [(-r[name], r["epoch"]) for r in read_records(folder) if name in r and r["epoch"] in kept]
@@ -56,11 +56,11 @@ def best_epoch(folder: Path, name: str) -> tuple[int, float] | None:
 
 
 def read_kept(folder: Path, epoch: int) -> Checkpoint:
-    """Return the weights kept after an epoch; raise ValueError if there are none, or if they are damaged."""
+    """Return the weights kept after an epoch; raise ValueError if they are missing or damaged."""
     path = _path(folder, epoch)
     if not path.exists():
         epochs = kept_epochs(folder)
-        has = f"has kept those of {', '.join(map(str, epochs))}" if epochs else "has kept none (see `train --keep`)"
+        has = f"has kept epochs {', '.join(map(str, epochs))}" if epochs else "has kept none (see `train --keep`)"
         raise ValueError(f"epoch: expected an epoch whose weights were kept, got {epoch!r}; {folder} {has}")
     kept = checkpoint.read(path)
     if kept is None:
@@ -75,11 +75,11 @@ def kept_epochs(folder: Path) -> list[int]:
 
 
 def lost_weights(folder: Path, epochs: Iterable[int]) -> Iterator[str]:
-    """Yield a message for each of these epochs, which have passed, whose weights are missing or damaged."""
+    """Yield a message for each of these past epochs whose kept weights are missing or damaged."""
     for epoch in epochs:
         if checkpoint.read(_path(folder, epoch)) is None:
             yield (
-                f"{_path(folder, epoch)} is missing or damaged, and its epoch has passed, so the run continues without it; "
+                f"{_path(folder, epoch)} is missing or damaged, and epoch {epoch} has passed, so the run continues without it; "
                 "to get these weights, train again with another --out"
             )
 

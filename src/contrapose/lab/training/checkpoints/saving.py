@@ -1,4 +1,4 @@
-"""The checkpoints of a run: when the next one is due, what it holds, and how training resumes from it."""
+"""When a run saves a checkpoint, what the checkpoint contains, and how training resumes from it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from contrapose.lab.training.checkpoints.checkpoint import Checkpoint
 from contrapose.lab.training.checkpoints.state import collect, restore
 from contrapose.lab.training.context import StepContext
 
-PartialEpoch = tuple[float, float]  # of an epoch that was interrupted: the sum of its losses, and its seconds
+PartialEpoch = tuple[float, float]  # sum of the losses, and seconds, in the completed part of an interrupted epoch
 _SCALER = ("scale", "_growth_tracker")  # the state of fp16's gradient scaler
 
 
@@ -25,20 +25,20 @@ class SavedTraining:
 
     def __init__(self, folder: Path, context: StepContext) -> None:
         self.folder, self.context = folder / "checkpoints", context
-        # One module for all that a checkpoint holds beside the optimiser: its names are the keys of the checkpoint.
+        # One module for everything in a checkpoint except the optimiser state: its state_dict keys become the checkpoint's keys.
         self.state = nn.ModuleDict({"network": context.network, "criterion": context.criterion})
-        self.step, self._time, self._seconds = 0, -math.inf, 0.0  # of the last checkpoint
+        self.step, self._time, self._seconds = 0, -math.inf, 0.0  # step, time and writing time of the last checkpoint
 
     def is_due(self, *, evaluation_seconds: float) -> bool:
-        """Return whether it is time for a checkpoint: before an evaluation that takes longer than saving.
+        """Return whether to save a checkpoint now: always before an evaluation that takes longer than saving.
 
-        Other checkpoints are so rare that saving them takes at most a hundredth of the time.
+        Otherwise, checkpoints are spaced so that saving takes at most a hundredth of the time.
         """
         return evaluation_seconds > self._seconds or time.perf_counter() - self._time > 100 * self._seconds
 
     def save(self, step: int, *, partial_epoch: PartialEpoch, record: Mapping[str, Any] | None) -> None:
-        """Write a checkpoint of the state after a step; `record` is that of the last epoch."""
-        if self.context.rank:  # rank 0 alone writes: parameters and buffers are equal on all processes
+        """Write a checkpoint of the state after a step; `record` is the last epoch's record."""
+        if self.context.rank:  # only rank 0 writes, because parameters and buffers are equal in all processes
             return
         start = time.perf_counter()
         tensors = collect(self.state, self.context.optimiser) | self._other_tensors(step, partial_epoch)
@@ -48,19 +48,19 @@ class SavedTraining:
         self._seconds = self._time - start
 
     def _other_tensors(self, step: int, partial_epoch: PartialEpoch) -> dict[str, Tensor]:
-        """Return what a checkpoint holds besides the state: the gradient scaler, and the progress within an epoch."""
-        scaler = self.context.scaler.state_dict()  # empty unless it is enabled
+        """Return the tensors for the gradient scaler and for the progress within an epoch."""
+        scaler = self.context.scaler.state_dict()  # empty unless the scaler is enabled
         tensors = {f"scaler.{name}": torch.tensor(scaler[name]) for name in _SCALER if scaler}
         if step % self.context.steps_per_epoch:
             tensors["part"] = torch.tensor(partial_epoch, dtype=torch.float64)
         return tensors
 
     def newest(self) -> Checkpoint | None:
-        """Return the newest checkpoint that verifies; None if there is none."""
+        """Return the newest checkpoint that passes verification; None if there is none."""
         return checkpoint.latest(self.folder, self.context.log)
 
     def restore(self, saved: Checkpoint) -> PartialEpoch:
-        """Resume from a checkpoint; return the progress within its epoch. Raise ValueError if it does not fit the run."""
+        """Load a checkpoint's state and return the progress within its epoch; raise ValueError if it does not fit the run."""
         context, tensors = self.context, saved.tensors
         total_steps = context.run.epochs * context.steps_per_epoch
         if saved.step > total_steps:

@@ -1,4 +1,4 @@
-"""The state of a run as named tensors, for checkpoints: what a network, a loss and an optimiser hold after a step."""
+"""The state of a run as named tensors for checkpoints: the network, the loss and the optimiser state after a step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from contrapose.lab.training.weights import difference
 
-# What each optimiser keeps for a parameter. All but the step have the parameter's shape.
+# The tensors that each optimiser keeps per parameter. All except `step` have the parameter's shape.
 _ADAM = ("exp_avg", "exp_avg_sq", "step")
 _KEPT = {"SGD": ("momentum_buffer",), "Adam": _ADAM, "AdamW": _ADAM, "LARS": ("velocity",)}
 _STATELESS = "optimiser.stateless"  # indices of the parameters for which the optimiser keeps no state
@@ -23,7 +23,7 @@ def collect(network: nn.Module, optimiser: Optimizer) -> dict[str, Tensor]:
     for position, state in states.items():
         for name, value in state.items():
             tensors[f"optimiser.{position}.{name}"] = torch.as_tensor(value)
-    # A parameter without a gradient has no state. Listed, to distinguish a state that is lost from one that never existed.
+    # A parameter without a gradient has no state. Such parameters are listed, so that a lost state is recognised as an error.
     stateless = [position for position in _parameters(optimiser) if not states.get(position)]
     return tensors | {_STATELESS: torch.tensor(stateless, dtype=torch.long)}
 
@@ -31,13 +31,13 @@ def collect(network: nn.Module, optimiser: Optimizer) -> dict[str, Tensor]:
 def restore(
     network: nn.Module, optimiser: Optimizer, tensors: Mapping[str, Tensor], others: Mapping[str, Tensor]
 ) -> None:
-    """Load the state that `collect` returned; raise ValueError if names, shapes or types are not the same.
+    """Load the state that `collect` returned; raise ValueError if names, shapes or types differ.
 
-    `others` are tensors like those that the checkpoint must hold beside it, by name.
+    `others` has an example, keyed by name, of each other tensor that the checkpoint must contain.
     """
     own = {name.removeprefix("state."): t for name, t in tensors.items() if name.startswith("state.")}
     rest = {name: t for name, t in tensors.items() if not name.startswith("state.") and name != _STATELESS}
-    # The network is checked first: its names help more to find the wrong setting than the optimiser's indices.
+    # The network is checked first, because its parameter names point to a wrong setting better than the optimiser's indices.
     obstacle = difference(network.state_dict(), own) or difference(
         {**_optimiser_tensors(optimiser, tensors), **others}, rest
     )
@@ -49,9 +49,9 @@ def restore(
             _, position, key = name.split(".", 2)
             state.setdefault(int(position), {})[key] = tensor
     network.load_state_dict(own)
-    # The groups hold settings, which come from the run and not from the checkpoint.
+    # The parameter groups contain settings, which come from the run and not from the checkpoint.
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
-    # Files do not keep a memory layout, and fused optimisers require that of the parameter (channels_last, for example).
+    # Files do not store memory layouts, but fused optimisers require the parameter's layout (such as channels_last).
     for parameter, entries in optimiser.state.items():
         for name, value in entries.items():
             if value.shape == parameter.shape and value.stride() != parameter.stride():
@@ -59,7 +59,7 @@ def restore(
 
 
 def _optimiser_tensors(optimiser: Optimizer, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors, without memory, of the names and shapes that a checkpoint must hold for the optimiser."""
+    """Return meta tensors with the names and shapes of the optimiser tensors that a checkpoint must contain."""
     stateless = _stateless(optimiser, tensors)
     return {
         f"optimiser.{position}.{name}": torch.empty(() if name == "step" else parameter.shape, device="meta")
@@ -70,10 +70,10 @@ def _optimiser_tensors(optimiser: Optimizer, tensors: Mapping[str, Tensor]) -> d
 
 
 def _stateless(optimiser: Optimizer, tensors: Mapping[str, Tensor]) -> set[int]:
-    """Return the positions of the parameters without a state in a checkpoint."""
+    """Return the positions of the parameters that have no optimiser state in a checkpoint."""
     if _STATELESS in tensors:
         return set(tensors[_STATELESS].flatten().tolist())
-    # Version 0.1.0 has no list. No state at all is possible only in fp16, whose first steps may all be skipped.
+    # Version 0.1.0 wrote no such list. Only an fp16 run may have no state at all, because all of its first steps may be skipped.
     held = {name.split(".")[1] for name in tensors if name.startswith("optimiser.")}
     if not held and "scaler.scale" not in tensors:
         return set()
@@ -81,5 +81,5 @@ def _stateless(optimiser: Optimizer, tensors: Mapping[str, Tensor]) -> set[int]:
 
 
 def _parameters(optimiser: Optimizer) -> dict[int, Tensor]:
-    """Return the parameters by their positions, as an optimiser's `state_dict` numbers them."""
+    """Return the parameters keyed by their indices in the optimiser's `state_dict`."""
     return dict(enumerate(parameter for group in optimiser.param_groups for parameter in group["params"]))

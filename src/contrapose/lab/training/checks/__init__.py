@@ -1,1 +1,1 @@
-"""Checks of a run: its values, its framework, and whether its data has enough samples."""
+"""Checks on a run: its setting values, its framework, and whether its data has enough samples."""

@@ -1,6 +1,6 @@
-"""Whether the framework of a run suits its data, its loss and its other settings.
+"""Check that a run's framework suits its data, its loss and its other settings.
 
-Called while a `Run` is created, so `run` has all settings as fields, but its type cannot be imported here.
+These functions are called while a `Run` is created, so `run` has all settings as fields, but `Run` cannot be imported here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from contrapose.pairs import Hardest
 
 
 def check_framework(run: Any) -> None:
-    """Check the settings of the framework, and that it has as many negatives as the loss asks for."""
+    """Check the framework's settings, and that the framework has as many negatives as the loss requires."""
     row = FRAMEWORKS[run.framework]
     _check_towers(run)
     row.check(run)
@@ -30,17 +30,17 @@ def check_framework(run: Any) -> None:
     _check_other_frameworks(run)
     if "views" in run.auto_settings:
         return
-    views = run.view_maker().count  # refuses an unknown recipe
+    views = run.view_maker().count  # raises ValueError for an unknown recipe
     if "batch" in run.auto_settings:
         return
-    # Found now rather than in the first step: `hardest(k)` with too few negatives.
+    # `hardest(k)` with too few negatives is reported now rather than in the first step.
     negatives = row.negatives(run, views)
     if negatives is not None:
         check_hardest(run, negatives)
 
 
 def check_hardest(run: Any, negatives: int) -> None:
-    """Refuse a loss that asks for more of an anchor's hardest negatives than the framework has."""
+    """Raise ValueError if the loss selects more hardest negatives per anchor than the framework has."""
     chosen = parse(run.loss, run.loss_data).keywords.get("negatives")
     for choice in chosen if isinstance(chosen, tuple) else (chosen,):
         if isinstance(choice, Hardest) and choice.k is not None and choice.k > negatives:
@@ -48,7 +48,7 @@ def check_hardest(run: Any, negatives: int) -> None:
 
 
 def _check_towers(run: Any) -> None:
-    """Refuse a framework whose number of encoders is not the one that the data needs."""
+    """Raise ValueError if the framework's number of encoders is not what the data needs."""
     row, expected = FRAMEWORKS[run.framework], run.kind.tower_count
     if row.tower_count != expected:
         suited = next(other.name for other in FRAMEWORKS.values() if other.tower_count == expected)
@@ -59,9 +59,9 @@ def _check_towers(run: Any) -> None:
 
 
 def _check_takes(run: Any) -> None:
-    """Refuse a loss that takes something the framework does not offer."""
+    """Raise ValueError if the loss takes inputs that the framework does not offer."""
     row, traits, method = FRAMEWORKS[run.framework], traits_of(parse(run.loss).func), method_name(run.loss)
-    if method == "nnclr" != row.name:  # its loss is NT-Xent: the pairs of its framework make it NNCLR
+    if method == "nnclr" != row.name:  # NNCLR's loss is NT-Xent; only the pairs from its framework make it NNCLR
         raise ValueError(f"loss: nnclr pairs nearest neighbours, and {row.name} does not; use --framework nnclr")
     if row.suits(traits):
         return
@@ -78,18 +78,20 @@ def _check_takes(run: Any) -> None:
 
 
 def _check_grad_cache(run: Any) -> None:
-    """Refuse GradCache where it is impossible, or where it would change nothing but the name."""
+    """Raise ValueError for GradCache where it is impossible, or where it would only change the run's name."""
     if not run.grad_cache:
         return
     if run.accumulate == 1:
-        raise ValueError("grad_cache: it is for steps of several batches; set --accumulate to at least 2")
+        raise ValueError("grad_cache: --grad-cache needs several batches per step; set --accumulate to at least 2")
     supported = [row.name for row in FRAMEWORKS.values() if row.supports_grad_cache]
     if run.framework not in supported:
-        raise ValueError(f"grad_cache: it is for {', '.join(supported)}; the framework is {run.framework}")
+        raise ValueError(
+            f"grad_cache: --grad-cache works only with --framework {', '.join(supported)}; the framework is {run.framework}"
+        )
 
 
 def _check_other_frameworks(run: Any) -> None:
-    """Refuse a setting of another framework: it would be ignored silently, and would change the name of the run."""
+    """Raise ValueError for a setting of another framework, which would change the run's name but nothing else."""
     row = FRAMEWORKS[run.framework]
     for setting in fields(FrameworkSettings):
         is_checked = not (row.uses(setting.name) or rule_of(setting).ignored_elsewhere)

@@ -1,4 +1,4 @@
-"""Settings of a run that depend on its data: how many samples there are, and whether they have labels."""
+"""Check the settings that depend on a run's data: the number of samples, and whether they have labels."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from contrapose.lab.training.run import Run
 
 
 def check_samples(run: Run, split: Split) -> None:
-    """Refuse batches, neighbours or negatives that need more samples than there are, and supervised losses without labels."""
+    """Raise ValueError if batches, neighbours or negatives need more samples than the data has, or if labels are missing."""
     size, noun = len(split.train), run.kind.noun
     _check_batch(run, size)
     if run.needs_labels and split.train.labels is None:
-        raise ValueError(f"loss: {run.loss} needs labels, and the training {noun} of {run.data} have none")
+        raise ValueError(f"loss: {run.loss} needs labels, but the training {noun} in {run.data} have none")
     if split.probe is not None and run.knn > len(split.probe):
         labelled = len(split.probe)
         raise ValueError(
@@ -29,7 +29,7 @@ def check_samples(run: Run, split: Split) -> None:
         )
     if run.extra_metrics and run.kind.tower_count > 1:
         raise ValueError(
-            f"extra_metrics: {run.extra_metrics[0]} is for runs with one encoder, and one on {noun} has two"
+            f"extra_metrics: {run.extra_metrics[0]} is for runs with one encoder, but a run on {noun} has two"
         )
     check_record(run.extra_metrics, split, run.batch, run.kind.recorded)
     # The bank is as large as the data set, so this cannot be checked before the data is known.
@@ -42,7 +42,7 @@ def _check_batch(run: Run, size: int) -> None:
     if step > size:
         fits = 2 ** int(math.log2(max(2, size // run.accumulate)))
         raise ValueError(
-            f"batch: {step} {noun} for a step are more than the {size} of the data set (--batch {fits} would do)"
+            f"batch: a step needs {step} {noun}, but the data set has only {size} (--batch {fits} would do)"
         )
     if step * run.epoch_slices > size:
         raise ValueError(

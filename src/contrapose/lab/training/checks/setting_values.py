@@ -1,6 +1,6 @@
-"""Checks of a run's settings: their types, from the annotations of `Run`, and their values, from the rules of its fields.
+"""Check the types of a run's settings against the annotations in `Run`, and their values against the fields' rules.
 
-Called while a `Run` is created, so `run` has all settings as fields, but its type cannot be imported here.
+These functions are called while a `Run` is created, so `run` has all settings as fields, but `Run` cannot be imported here.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from contrapose.lab.settings import rule_of
 from contrapose.lab.training.records.extra_metrics import recorded_measures
 from contrapose.validate import check_number
 
-# By annotation: the type, and what messages call one value and several.
+# Keyed by annotation: the type, and the words in messages for one value and for several values.
 _TYPES: dict[str, tuple[Any, str, str]] = {
     "str": (str, "a text", "texts"),
     "bool": (bool, "True or False", "True or False"),
     "int": (int, "a whole number", "whole numbers"),
     "float": (int | float, "a number", "numbers"),
 }
-_LARGEST = 2**31 - 1  # of whole numbers, unless a rule says otherwise: indices of CUDA kernels have 32 bits
+_LARGEST = 2**31 - 1  # largest whole number unless a rule says otherwise, because CUDA kernels use 32-bit indices
 
 
 def list_settings(run: Any) -> list[str]:
@@ -29,7 +29,7 @@ def list_settings(run: Any) -> list[str]:
 
 
 def check_types(run: Any) -> None:
-    """Refuse a setting that is not of its annotated type; a list may stand for a tuple, and a whole number for a float."""
+    """Raise ValueError for a setting without its annotated type; a list may replace a tuple, and a whole number a float."""
     for field in fields(run):
         annotation, value = str(field.type), getattr(run, field.name)
         item = annotation.removeprefix("tuple[").removesuffix(", ...]")
@@ -49,16 +49,16 @@ def _is(value: Any, expected: Any) -> bool:
 
 
 def check_values(run: Any) -> None:
-    """Refuse a setting, of the right type, that is out of its range or contradicts another one."""
+    """Raise ValueError for a setting that is out of its range or contradicts another setting."""
     for field in fields(run):
-        # A placeholder for a value that the data decides is not a number of epochs or images.
+        # Until the data determines the value, a setting may have a placeholder, such as 0 epochs.
         _check_value(field, getattr(run, field.name), is_auto=field.name in run.auto_settings)
     if run.hold_out >= 1:
         raise ValueError(f"hold_out: expected a share below 1, such as 0.2, got {run.hold_out!r}")
     if run.eval_data and run.probe == "train":
         raise ValueError(f"probe: train learns from the training images, but eval_data is {run.eval_data}; use one")
     run.kind.check_settings(run)
-    recorded_measures(run.extra_metrics, run.kind.recorded)  # refuses an unknown one
+    recorded_measures(run.extra_metrics, run.kind.recorded)  # raises ValueError for an unknown measure
     last = math.inf if "epochs" in run.auto_settings else run.epochs
     for epoch in run.keep:
         if not 1 <= epoch <= last:
@@ -67,7 +67,7 @@ def check_values(run: Any) -> None:
 
 
 def _check_value(field: Field[Any], value: Any, *, is_auto: bool) -> None:
-    """Refuse a value that is not among the choices of a setting, or a number out of its range."""
+    """Raise ValueError for a value that is not among the setting's choices, or a number out of its range."""
     rule = rule_of(field)
     if rule.choices and value not in rule.choices:
         raise ValueError(f"{field.name}: expected one of {', '.join(rule.choices)}, got {value!r}")

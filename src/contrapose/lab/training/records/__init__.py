@@ -1,1 +1,1 @@
-"""What a run records: JSON lines, its environment, and metrics beyond the usual ones."""
+"""The records of a run: JSON lines, its environment, and extra metrics."""

@@ -1,13 +1,13 @@
-"""Measures that a run adds to its records at stated epochs: MEASURE@EVERY, in epochs. The last epoch always has them.
+"""Extra measures in a run's records, written MEASURE@EVERY: taken after every EVERY epochs, and always after the last epoch.
 
-linear:PROBE@10     top-1 accuracy of a linear probe after its last epoch, as `linear:PROBE`, and after its best, as
-                    `linear_best:PROBE`; top-5 as `linear_top5:PROBE` and `linear_best_top5:PROBE`. linear:PROBE:5@10 trains it
-                    for 5 epochs, and has that in the names too
+linear:PROBE@10     top-1 accuracy of a linear probe after its last epoch, as `linear:PROBE`, and after its best epoch, as
+                    `linear_best:PROBE`; top-5 as `linear_top5:PROBE` and `linear_best_top5:PROBE`. linear:PROBE:5@10 trains the
+                    probe for 5 epochs, and the names then include the 5
 entropy:T@1         CACR's conditional entropy H(X⁻|X) with t⁻ = T, as `entropy`, and ln(M - 1) - H, its distance from the
                     maximum, as `entropy_deficit`: of the projector's output on all held-out samples, in mini-batches of
                     the run's batch size M; entropy:T:M@1 sets another M
-sts:FILE@1          100 · Spearman's correlation on the pairs of split dev in a file of scored sentence pairs, as `stsb_dev` for
-                    the data set stsb, with alignment and uniformity of STS-B; for texts, whose modality has it in
+sts:FILE@1          100 · Spearman's correlation on the dev split in a file of scored sentence pairs, as `stsb_dev` for the data
+                    set stsb, with alignment and uniformity on STS-B; only for texts, whose modality declares this measure in
                     `Modality.recorded`
 """
 
@@ -23,7 +23,7 @@ from contrapose.lab.modalities import Split
 from contrapose.lab.modalities.evaluations import RecordedEvaluation
 from contrapose.validate import check_known
 
-OwnMeasures = Mapping[str, RecordedEvaluation]  # those of a modality, by name
+OwnMeasures = Mapping[str, RecordedEvaluation]  # a modality's own measures, keyed by name
 # Names of a probe's scores in the records and the evaluations of studies.
 PROBE_SCORES = {
     "top1": "linear",
@@ -49,8 +49,8 @@ class RecordedMeasure:
     probe_epochs: int = 0  # of the probe; 0: its own
     t_neg: float = 0.0  # t⁻ of the entropy
     batch: int = 0  # M of the entropy; 0: the batch size of the run
-    own: str = ""  # name of a measure that the run's modality has, in `Modality.recorded`
-    argument: str = ""  # of that measure, such as a file
+    own: str = ""  # name of a measure in the modality's `Modality.recorded`
+    argument: str = ""  # argument of that measure, such as a file
 
     @property
     def probe_name(self) -> str:
@@ -58,18 +58,18 @@ class RecordedMeasure:
         return f"{self.probe}:{self.probe_epochs}" if self.probe_epochs else self.probe
 
     def is_due(self, epoch: int, epochs: int) -> bool:
-        """Return whether the record of an epoch, counted from 1, has the measure."""
+        """Return whether the record of an epoch (counted from 1) includes the measure."""
         return epoch % self.every == 0 or epoch == epochs
 
 
 def recorded_measures(items: tuple[str, ...], own: OwnMeasures = MappingProxyType({})) -> list[RecordedMeasure]:
-    """Return the measures of a run's setting `extra_metrics`; raise ValueError for an item that is not one.
+    """Return the measures in a run's setting `extra_metrics`; raise ValueError for an item that is not a measure.
 
-    own   those that only the run's modality has
+    own   measures that only the run's modality offers
     """
     measures = [_parse(item, own) for item in items]
     names = [measure.probe_name or measure.own or "entropy" for measure in measures]
-    # Their entries in the records would have the same name.
+    # Repeated measures would have the same name in the records.
     repeated = next((m.text for m, name in zip(measures, names, strict=True) if names.count(name) > 1), None)
     if repeated is not None:
         raise ValueError(f"extra_metrics: expected each measure once, got {repeated!r} beside another of its kind")
@@ -77,7 +77,7 @@ def recorded_measures(items: tuple[str, ...], own: OwnMeasures = MappingProxyTyp
 
 
 def check_record(items: tuple[str, ...], split: Split, batch: int, own: OwnMeasures = MappingProxyType({})) -> None:
-    """Refuse measures for which the data has no labels or too few samples; `batch` is the run's batch size."""
+    """Raise ValueError for measures whose labels or samples the data lacks; `batch` is the run's batch size."""
     labelled = all(source is not None and source.labels is not None for source in (split.probe, split.test))
     samples = len(split.held_out)
     for measure in recorded_measures(items, own):
@@ -96,7 +96,7 @@ def check_record(items: tuple[str, ...], split: Split, batch: int, own: OwnMeasu
 
 
 def _parse(item: str, own: OwnMeasures) -> RecordedMeasure:
-    """Return the measure of one item."""
+    """Return the measure that one item of `extra_metrics` describes."""
     found = _OWN_ITEM.fullmatch(item)
     if found is not None and found["own"] in own:
         return RecordedMeasure(text=item, every=int(found["every"]), own=found["own"], argument=found["argument"])

@@ -1,4 +1,4 @@
-"""The JSON files of a run: one record per epoch, and the environment in which it was trained."""
+"""The JSON files of a run: one record per epoch, and the environment in which the run was trained."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WriteFailed(Exception):
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a full disk within this block into `WriteFailed`, which names the file that was not written and what to do next."""
+    """Raise `WriteFailed` if the disk is full within this block; the message names the file and says what to do next."""
     try:
         yield
     except OSError as error:
@@ -40,7 +40,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def append(folder: Path, record: dict[str, Any]) -> None:
-    """Append a record to records.jsonl, and to the curves for TensorBoard if it is installed."""
+    """Append a record to records.jsonl and, if TensorBoard is installed, to its curves."""
     path = folder / "records.jsonl"
     # NaN and infinity are not JSON: other programs could not read the file.
     record = {name: None if _is_undefined(value) else value for name, value in record.items()}
@@ -52,7 +52,7 @@ def append(folder: Path, record: dict[str, Any]) -> None:
 
 
 def _append_curves(folder: Path, numbers: dict[str, float], step: int) -> None:
-    """Append one point to each curve, in the only event file of the folder: a SummaryWriter would start another one."""
+    """Append one point to each curve in the folder's single event file; a SummaryWriter would start another file."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.summary.writer.record_writer import RecordWriter
     from torch.utils.tensorboard.summary import scalar
@@ -75,7 +75,7 @@ def _is_undefined(value: Any) -> bool:
 
 
 def last_evaluation(folder: Path, step: int) -> dict[str, float]:
-    """Return the numbers of the last record with an evaluation, up to a step; empty if there is none."""
+    """Return the numbers in the last record with an evaluation, up to a step; empty if there is none."""
     records = [record for record in read_records(folder) if record["step"] <= step]
     evaluated = [record for record in records if record.keys() & {"knn_top1", "uniformity"}]
     last = evaluated[-1] if evaluated else {}
@@ -83,7 +83,7 @@ def last_evaluation(folder: Path, step: int) -> dict[str, float]:
 
 
 def parse_record(line: str) -> dict[str, Any] | None:
-    """Return the record of a line of records.jsonl; None if the line is incomplete or something else."""
+    """Return the record in a line of records.jsonl; None if the line is incomplete or not a record."""
     try:
         record = json.loads(line)
         complete = isinstance(record["epoch"], int) and isinstance(record["step"], int) and record["seconds"] >= 0
@@ -93,7 +93,7 @@ def parse_record(line: str) -> dict[str, Any] | None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the object of a JSON file, empty if there is no file; raise ValueError, which names it, if it is damaged."""
+    """Return the object in a JSON file; empty if the file does not exist. Raise ValueError if the file is damaged."""
     try:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -108,9 +108,9 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_records(folder: Path) -> list[dict[str, Any]]:
-    """Return the records of records.jsonl; a line that is not a record is skipped, such as an incomplete last line."""
+    """Return the records in records.jsonl; lines that are not records, such as an incomplete last line, are skipped."""
     path = folder / "records.jsonl"
-    # Invalid UTF-8 makes a line that is not a record.
+    # A line with invalid UTF-8 is treated as a line that is not a record.
     lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
     return [record for line in lines if (record := parse_record(line)) is not None]
 
@@ -127,7 +127,7 @@ def drop_records_after(folder: Path, step: int) -> set[int]:
 
 
 def write_json_atomically(path: Path, content: Any) -> None:
-    """Write a JSON file that is complete whenever it exists: it is written under another name and renamed."""
+    """Write a JSON file under a temporary name and rename it, so that the file is complete whenever it exists."""
     _write_atomically(path, json.dumps(content, indent=1) + "\n")
 
 
@@ -143,7 +143,7 @@ def _write_atomically(path: Path, text: str) -> None:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Return the machine and the versions, on which the numbers of a run depend."""
+    """Return the machine and the software versions, on which a run's numbers depend."""
     return {
         "contrapose": __version__,
         "torch": torch.__version__,

@@ -103,9 +103,12 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path, capsys: pytest.Capt
         ([*model, "--zero-shot", folder, "--templates", "a photo"], "templates: expected a prompt with {}"),
         ([*model, "--zero-shot", f"{folder}/checks"], "have no classes; give a folder with one subfolder per class"),
         ([*model, "--class-names", "cifar10", "--captions", folder], "class-names: they are those of --zero-shot"),
-        ([*model, "--linear", "cacr"], "linear: --linear is for runs trained here; a model of images and texts takes"),
+        (
+            [*model, "--linear", "cacr"],
+            "linear: --linear is for runs that contrapose trained; a model of images and texts takes",
+        ),
         ([*model, "--sts", "x.tsv"], "sts: --sts is for sentence encoders; a model of images and texts takes"),
-        ([*model, "--columns", "2"], "columns: they are those of --data or --captions"),
+        ([*model, "--columns", "2"], "columns: --columns needs --data or --captions"),
         (
             ["evaluate", "hf:x", "--zero-shot", folder],
             "zero-shot: --zero-shot is for models of images and texts, as in clip:FOLDER; a sentence encoder",

@@ -40,7 +40,7 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path, capsys: pytest.Capt
     encoder, sts = f"hf:{tmp_path}", ["--sts", str(tmp_path / "none.tsv")]
     assert "give a file with --sts or --transfer" in error_message(capsys, "evaluate", encoder)
     assert "none.tsv does not exist" in error_message(capsys, "evaluate", encoder, *sts)
-    assert "linear: --linear is for runs trained here" in error_message(
+    assert "linear: --linear is for runs that contrapose trained" in error_message(
         capsys, "evaluate", encoder, *sts, "--linear", "cacr"
     )
     assert "pooling: --pooling is for hf:FOLDER" in error_message(

@@ -125,7 +125,7 @@ def test_files_may_be_compressed_and_quotation_marks_are_characters(tmp_path: Pa
         (HEADER + "STSB\tx\ttest\thigh\ta\tb\n", "line 2: expected a number as score, got 'high'"),
         (HEADER + "STSB\tx\ttest\tnan\ta\tb\n", "line 2: expected a number as score, got 'nan'"),
         (HEADER + "STSB\tx\ttest\t1\ta\t \n", "line 2: sentence2 is empty"),
-        (HEADER + "STSB\tx\ttrain\t1\ta\tb\n", "expected pairs of split test or dev, got only train"),
+        (HEADER + "STSB\tx\ttrain\t1\ta\tb\n", "expected pairs in the split test or dev, got only train"),
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path: Path, content: str, message: str) -> None:

@@ -1,1 +1,1 @@
-"""Commands and options that exist only for images with captions: a layer of its own, above training and report."""
+"""Commands and options that exist only for images with captions. They are a separate layer, above training and report."""

@@ -1,4 +1,4 @@
-"""Zero-shot classification and retrieval of `contrapose evaluate`, for models of images and texts."""
+"""Zero-shot classification and retrieval in `contrapose evaluate`, for image-text models."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from contrapose.pairs import unit
 from contrapose.randomness import permutation
 from contrapose.validate import check_directory
 
-_QUERIES = 12  # captions of a sheet
+_QUERIES = 12  # captions on a sheet
 _PARTS = ("test", "val")  # splits to evaluate on, in order of preference; without them, all images are used
 
 
 @dataclass(frozen=True)
 class Towers:
-    """How a model embeds images and texts, (n, d) each."""
+    """A model's functions that embed images and texts, (n, d) each."""
 
-    embed_images: Callable[[Any], Tensor]  # of a list of files, or of uint8 images (n, 3, H, W)
+    embed_images: Callable[[Any], Tensor]  # takes a list of files, or uint8 images (n, 3, H, W)
     embed_texts: Callable[[list[str]], Tensor]
 
 
@@ -64,16 +64,16 @@ class ImageTextOptions:
     """Data set whose test images are classified by the names of their classes: a name, a folder with one subfolder per class,
     or an .npz file. Without test images, all of its images are classified."""
     class_names: str = ""
-    """Of --zero-shot: names of the classes in the order of their labels: a text file with one name per line, or a data set
-    whose names are built in, such as cifar10; empty: those of the data."""
+    """For --zero-shot: class names in the order of the labels, from a text file with one name per line, or from a data set
+    whose class names are built in, such as cifar10; empty: the data set's own class names."""
     templates: tuple[str, ...] = ("photo",)
-    """Of --zero-shot: prompts with {} for the name of a class, or photo ("a photo of a {}.") or imagenet-7 (the seven of CLIP's
-    authors); several are averaged."""
+    """For --zero-shot: prompts with {} for the class name, or photo ("a photo of a {}.") or imagenet-7 (the seven prompts by
+    CLIP's authors); embeddings of several prompts are averaged."""
     captions: Path | None = None
-    """Images with captions, to measure recall@1, 5 and 10 both ways: a folder with captions.tsv, or WebDataset tars. If the
-    data has splits, its test images are used. A run on captions has its own by default."""
+    """Images with captions, to measure recall@1, 5 and 10 in both directions: a folder with captions.tsv, or WebDataset tars.
+    If the data has splits, its test images are used. A run on captions uses its own test images by default."""
     sheet: Path | None = None
-    """Page to write: some of the captions with the five images that are nearest to each, and which of them is right."""
+    """Page to write: some captions, each with the five nearest images, in which the correct image is marked."""
 
     @property
     def name_tasks(self) -> bool:
@@ -89,7 +89,7 @@ class ImageTextOptions:
         """Return the scores of the model in a local folder."""
         if not self.name_tasks:
             raise ValueError("zero-shot: there is nothing to evaluate; give data with --zero-shot or --captions")
-        # Data is listed before the model is loaded, which takes longer: a wrong name is then reported quickly.
+        # Data is listed first, because loading the model takes longer: a wrong name is then reported quickly.
         tasks = self.read(common)
         model = load_image_text_model(folder)
         return {"model": str(folder), **tasks.score(Towers(model.embed_images, model.embed_texts))}
@@ -104,7 +104,7 @@ class ImageTextOptions:
         return options.read(common).score(towers_of(model))
 
     def read(self, common: CommonOptions) -> ImageTextTasks:
-        """List the data of both tasks; its images stay on disk."""
+        """List the data for both tasks; images stay on disk."""
         templates = choose_templates(self.templates)
         if self.sheet is not None:
             _check_sheet(self.sheet)
@@ -127,7 +127,7 @@ class ImageTextOptions:
 
 @dataclass(frozen=True)
 class ImageTextTasks:
-    """Labelled images with the names of their classes, and images with captions; either may be missing."""
+    """Labelled images with their class names, and images with captions; either may be missing."""
 
     images: Source | None
     class_names: tuple[str, ...]
@@ -136,7 +136,7 @@ class ImageTextTasks:
     sheet: Path | None = None
 
     def score(self, towers: Towers) -> dict[str, float]:
-        """Return the scores of a model, each beside that of chance."""
+        """Return a model's scores, each next to the chance level."""
         scores: dict[str, float] = {}
         if self.images is not None:
             scores |= self._score_zero_shot(self.images, towers)
@@ -160,10 +160,10 @@ class ImageTextTasks:
 
 
 def towers_of(model: Model) -> Towers:
-    """Return how the model of a run embeds images and texts."""
+    """Return the functions with which a run's model embeds images and texts."""
 
     def embed_images(samples: Any) -> Tensor:
-        # A tensor of images would otherwise be one batch, and a data set does not fit in one.
+        # Otherwise a tensor of images would be one batch, which is too large for a data set.
         size = model.views.evaluation_batch(model.device)
         parts = [samples[first : first + size] for first in range(0, len(samples), size)]
         return torch.cat([model.towers["images"].embed(part) for part in parts])
@@ -172,9 +172,9 @@ def towers_of(model: Model) -> Towers:
 
 
 def score_captions(data: CaptionList, towers: Towers, *, sheet: Path | None = None) -> dict[str, float]:
-    """Return recall both ways beside chance, the modality gap, and alignment and uniformity of the towers.
+    """Return recall in both directions next to the chance level, the modality gap, and the towers' alignment and uniformity.
 
-    sheet   page to write: some captions with the images that are nearest to each
+    sheet   page to write, with some captions and the images that are nearest to each caption
     """
     part = next((part for part in _PARTS if part in data.parts), "")
     chosen = [i for i in range(len(data.images)) if not part or data.parts[i] == part]
@@ -197,7 +197,7 @@ def _check_sheet(path: Path) -> None:
 
 
 def _write_sheet(path: Path, pictures: Sequence[Any], index: CaptionIndex, images: Tensor, texts: Tensor) -> None:
-    """Write a page of captions, always the same ones, with the images that are nearest to each."""
+    """Write a page with a fixed sample of captions and the images that are nearest to each caption."""
     chosen = permutation(len(index.texts), 0)[:_QUERIES]
     scores = (unit(texts[chosen.to(texts.device)]) @ unit(images).T).cpu()
     queries, right = [index.texts[i] for i in chosen.tolist()], index.image_of_text[chosen].tolist()
@@ -212,7 +212,7 @@ def _write_sheet(path: Path, pictures: Sequence[Any], index: CaptionIndex, image
 
 
 def _labelled_images(data: str, common: CommonOptions) -> Source:
-    """List the labelled test images of a data set or, without them, all of its images."""
+    """List the labelled test images in a data set or, if there are none, all of its images."""
     check_name(data, "zero-shot")
     split = load(data, root=common.root, hold_out=0)
     if common.skip_broken:

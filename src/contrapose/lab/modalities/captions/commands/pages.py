@@ -1,4 +1,4 @@
-"""Pictures that were found for a query: the page of `contrapose search`, and a sheet of hits and misses for a report."""
+"""Pictures found for a query: the page that `contrapose search` writes, and a sheet of hits and misses for a report."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from contrapose.validate import check_count
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# An image that is decoded already, or where it is stored
+# A decoded image, or the place where an image is stored
 Picture: TypeAlias = "ImagePath | Image"
 
 _SIDE = 240  # longest side of a thumbnail, in pixels
 _ROUNDING = 8  # scores that differ by fewer units of rounding count as equal
-# Portraits and landscapes get cells of one height, so that the rows of the grid align. Names and captions are in <bdi>: text
-# from right to left must not change the order of what is beside it.
+# Portraits and landscapes get cells of one height, so that the rows in the grid align. Names and captions are in <bdi>:
+# right-to-left text must not change the order of the text around it.
 _STYLE = """
 body { overflow-wrap: anywhere }
 ol.pictures { list-style: none; padding: 0; display: grid; gap: 1.4rem 1rem;
@@ -42,17 +42,17 @@ section > p img { max-width: 100%; border-radius: .3rem }
 
 @dataclass(frozen=True)
 class Match:
-    """A picture that was found, and how similar its embedding is to the query's."""
+    """A picture that was found, and the similarity of its embedding to the query's."""
 
     image: Picture
     score: float  # cosine
-    name: str  # of its file
+    name: str  # file name
     captions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The pictures that are nearest to a query, the nearest one first."""
+    """The pictures that are nearest to a query, nearest first."""
 
     query: str  # a text, or the name of the picture
     matches: tuple[Match, ...]
@@ -61,7 +61,7 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class RetrievalRow:
-    """The pictures that are nearest to a caption, and the rank of the caption's own picture among all."""
+    """The pictures that are nearest to a caption, and the rank of the caption's own picture among all pictures."""
 
     query: str
     matches: tuple[Match, ...]
@@ -71,7 +71,7 @@ class RetrievalRow:
 def thumbnail(image: Picture, *, side: int = _SIDE) -> bytes:
     """Return an image as a JPEG file whose longest side has at most `side` pixels.
 
-    It has no metadata: a page must not reveal where a photograph was taken.
+    The file has no metadata: a page must not reveal where a photograph was taken.
     """
     from PIL import Image
 
@@ -80,7 +80,7 @@ def thumbnail(image: Picture, *, side: int = _SIDE) -> bytes:
             small = as_rgb(image)
         else:
             with open_image(image) as file:
-                file.draft("RGB", (2 * side, 2 * side))  # a JPEG is decoded at a fraction of its size, which is faster
+                file.draft("RGB", (2 * side, 2 * side))  # decoding a JPEG at a fraction of its size is faster
                 small = as_rgb(file)
         small.thumbnail((side, side))
     buffer = io.BytesIO()
@@ -89,9 +89,9 @@ def thumbnail(image: Picture, *, side: int = _SIDE) -> bytes:
 
 
 def search_page(results: Sequence[SearchResult], *, run: str, step: int, data: str, pictures: int) -> str:
-    """Return the pictures of each query as an HTML page.
+    """Return an HTML page with the pictures found for each query.
 
-    results    one for each query
+    results    one result per query
     run        name of the run whose embeddings were compared, of this step
     data       what was searched, which has so many pictures
     """
@@ -109,7 +109,7 @@ def search_page(results: Sequence[SearchResult], *, run: str, step: int, data: s
 
 
 def _html_result(number: int, result: SearchResult) -> str:
-    """Return the heading of a query, its picture if it is one, and the pictures that were found."""
+    """Return a query's heading, the query's picture if it is a picture, and the pictures that were found."""
     query = ""
     if result.image is not None:
         query = f"<p>{image_element(thumbnail(result.image), f'The query: {result.query}')}</p>"
@@ -123,7 +123,7 @@ def _quoted(result: SearchResult) -> str:
 
 
 def _html_match(rank: int, match: Match) -> str:
-    """Return a picture with rank, score, name and captions: the first one in view, the others on a click."""
+    """Return a picture with rank, score, name and captions; the first caption is visible, the others appear on a click."""
     first, *others = match.captions or ("",)
     caption = f"<p><bdi>{html.escape(first)}</bdi></p>" if first else ""
     if others:
@@ -139,14 +139,14 @@ def _html_match(rank: int, match: Match) -> str:
 def retrieval_rows(
     queries: Sequence[str], scores: Tensor, right: Sequence[int], pictures: Sequence[Picture], *, top: int = 5
 ) -> list[RetrievalRow]:
-    """Return the `top` pictures of each query, and the rank of the right one among all.
+    """Return the `top` pictures for each query, and the rank of the correct picture among all pictures.
 
     queries    captions
     scores     cosines (queries, pictures)
     right      number of the picture that each caption belongs to
     pictures   all pictures that are ranked
 
-    A wrong picture that is exactly as similar as the right one is ranked before it, as in recall@k.
+    At a tie, a wrong picture is ranked before the correct one, as in recall@k.
     """
     check_count("top", top, least=1)
     expected = (len(queries), len(pictures))
@@ -168,14 +168,14 @@ def retrieval_rows(
 
 
 def _name(picture: Picture) -> str:
-    """Return the name of a picture's file; empty for one that has none."""
+    """Return a picture's file name; empty if it has no file."""
     return str(getattr(picture, "name", ""))
 
 
 def retrieval_sheet(
     rows: Sequence[RetrievalRow], *, pictures: int, title: str = "Pictures by their captions"
 ) -> Thumbnails:
-    """Return a block for a report: each query with its nearest pictures, of which the right one is framed green.
+    """Return a block for a report: each query with its nearest pictures, in which the correct picture has a green frame.
 
     rows       queries, such as some captions of the test set
     pictures   number of pictures that were ranked

@@ -45,16 +45,16 @@ class Search:
     run: Positional[Path]
     """Directory of the run."""
     queries: Positional[tuple[str, ...]]
-    """Texts in quotation marks, or image files to find similar pictures of."""
+    """Texts in quotation marks, or image files for which to find similar pictures."""
     data: Path | None = None
-    """Pictures to search: a folder, at any depth, or images with captions; default: all that the run was trained and evaluated
-    on."""
+    """Pictures to search: a folder, including its subfolders, or images with captions; default: all pictures that the run was
+    trained and evaluated on."""
     top: int = 12
-    """Number of pictures of each query."""
+    """Number of pictures per query."""
     out: Annotated[Path, arg(aliases=["-o"])] = Path("search.html")
     """Page to write."""
     skip_broken: bool = False
-    """Leave out files that cannot be read; the default if the run was trained so."""
+    """Leave out files that cannot be read; the default if the run was trained with --skip-broken."""
 
     @allow_progress_bars()
     def __call__(self) -> None:
@@ -69,7 +69,7 @@ class Search:
         self.search(model)
 
     def search(self, model: Model) -> None:
-        """Write the page and print the pictures, by the towers of a model."""
+        """Search with a model's towers, write the page and print the pictures."""
         pictures = list_pictures(model.run, self.run, self.data, skip_broken=self.skip_broken)
         for note in pictures.notes:
             print(note, file=sys.stderr)
@@ -91,7 +91,7 @@ class Search:
             results, run=str(self.run), step=model.step, data=pictures.name, pictures=len(pictures.images)
         )
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        # Names of files and arguments may hold bytes that are not UTF-8.
+        # File names and arguments may contain bytes that are not UTF-8.
         self.out.write_text(text, encoding="utf-8", errors="backslashreplace")
         print(f"page {self.out}")
 
@@ -117,13 +117,13 @@ class Search:
 
 @dataclass(frozen=True)
 class Pictures:
-    """The pictures that are searched, with their captions if they have some."""
+    """The pictures to search, with their captions if they have any."""
 
     name: str
     images: tuple[ImagePath, ...]
     captions: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
-    skip_broken: bool = False  # leave out those that cannot be read
+    skip_broken: bool = False  # whether to leave out unreadable pictures
 
     def subset(self, index: Sequence[int]) -> Pictures:
         """Return the pictures at these indices."""
@@ -131,7 +131,7 @@ class Pictures:
         return Pictures(self.name, tuple(self.images[i] for i in index), captions, self.notes, self.skip_broken)
 
     def fingerprint(self) -> str:
-        """Return a checksum of the files' paths, sizes and times, so that a picture that was edited is embedded again."""
+        """Return a checksum of the files' paths, sizes and modification times, so that edited pictures are embedded again."""
         changed = cache(lambda path: os.stat(path).st_mtime_ns)  # many images may be in one tar
         digest = hashlib.blake2b(f"{self.skip_broken}".encode(), digest_size=8)
         for image in self.images:
@@ -139,14 +139,14 @@ class Pictures:
                 place: Any = image.tar.absolute(), image.offset, image.size, changed(image.tar)
             elif isinstance(image, Path):
                 place = image.absolute(), 0, image.stat().st_size, changed(image)
-            else:  # of a built-in set, whose pictures never change
+            else:  # a picture in a built-in set, which never changes
                 place = image
             digest.update(repr(place).encode())
         return digest.hexdigest()
 
 
 def list_pictures(run: Run, folder: Path, data: Path | None, *, skip_broken: bool = False) -> Pictures:
-    """Return the pictures of `data`, or else all that the run in `folder` was trained and evaluated on."""
+    """Return the pictures in `data`, or else all pictures that the run in `folder` was trained and evaluated on."""
     skip_broken = skip_broken or run.skip_broken
     if data is not None and not is_captions(data):
         if not data.is_dir():
@@ -164,7 +164,7 @@ def list_pictures(run: Run, folder: Path, data: Path | None, *, skip_broken: boo
 
 
 def embed_pictures(model: Model, pictures: Pictures, folder: Path) -> tuple[Pictures, Tensor]:
-    """Return the pictures that can be read and their embeddings (N, d), which are kept in `folder` for the next search."""
+    """Return the readable pictures and their embeddings (N, d), which are saved in `folder` for the next search."""
     path = folder / f"step-{model.step:08d}-{pictures.fingerprint()}.safetensors"
     kept = _read_kept(path, len(pictures.images))
     if kept is None:
@@ -176,7 +176,7 @@ def embed_pictures(model: Model, pictures: Pictures, folder: Path) -> tuple[Pict
 
 
 def _compute(model: Model, pictures: Pictures) -> tuple[list[int], Tensor]:
-    """Return the numbers of the pictures that can be read, and their embeddings."""
+    """Return the indices of the readable pictures, and their embeddings."""
     source = Files(pictures.name, pictures.images, None)
     if pictures.skip_broken:
         views = model.towers["images"].views
@@ -194,7 +194,7 @@ def _compute(model: Model, pictures: Pictures) -> tuple[list[int], Tensor]:
 
 
 def _read_kept(path: Path, count: int) -> tuple[list[int], Tensor] | None:
-    """Return what `_keep` wrote; None if there is no readable file."""
+    """Return the embeddings that `_keep` wrote; None if there is no readable file."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -254,7 +254,7 @@ def _embed_queries(model: Model, queries: Sequence[str]) -> Tensor:
 
 
 def _result(query: str, pictures: Pictures, scores: Sequence[float], index: Sequence[int]) -> SearchResult:
-    """Return the pictures at these indices as those that were found for a query."""
+    """Return the pictures at these indices as matches for a query."""
     matches = (
         Match(
             pictures.images[number],

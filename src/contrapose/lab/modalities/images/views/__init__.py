@@ -22,7 +22,8 @@ from contrapose.validate import check_known
 
 __all__ = ["RECIPES", "Recipe", "Views"]
 
-# Pixels. Local crops of the smallest views still have the 3 pixels that a blur needs; the limit catches a mistyped size.
+# In pixels. Local crops of the smallest views still have the 3 pixels that a blur needs; the upper limit catches typing
+# errors.
 _SMALLEST, _LARGEST = 8, 1024
 
 
@@ -34,7 +35,7 @@ class Views:
 
     @classmethod
     def named(cls, name: str, count: int = 2, *, size: int | None = None, **changes: object) -> Views:
-        """Return `count` views by the name of a recipe; `size` and `changes` replace its fields.
+        """Return `count` views by the name of a recipe; `size` and `changes` replace fields of the recipe.
 
         "byol" alternates between its two recipes; "a+local8" adds eight local crops to the views of recipe a (multi-crop).
         """
@@ -50,7 +51,7 @@ class Views:
             )
         cycle = [recipe if size is None else recipe.at(size) for recipe in RECIPES[name]]
         recipes = [replace(cycle[v % len(cycle)], **changes) for v in range(count)]  # type: ignore[arg-type]
-        # As in SwAV and DINO: 96 pixels beside 224
+        # As in SwAV and DINO: 96 pixels for views of 224
         local = replace(recipes[0].at(round(recipes[0].size * 96 / 224)), **LOCAL.get(name, LOCAL[""]))
         return cls((*recipes, *[local] * int(local_count or 0)))
 
@@ -68,38 +69,39 @@ class Views:
         return self.recipes[0](raw, index, seed, epoch, 0)
 
     def plain(self, raw: Tensor) -> Tensor:
-        """Return evaluation inputs (B, 3, size, size) of uint8 images (B, 3, H, W): resized and normalised only."""
+        """Return evaluation inputs (B, 3, size, size) of uint8 images (B, 3, H, W), only resized, cropped and normalised."""
         return self.recipes[0].plain(raw)
 
     def light(self, augment: str = "crops", *, smallest: float | None = 0.2) -> Views:
-        """Return one view with a part of the augmentation only, as in supervised training.
+        """Return one view with only a part of the augmentation, as in supervised training.
 
         augment    "crops": random crops and flips; "flips": the whole image, flipped or not; "colours": the whole image with
                    the recipe's jitter and grayscale
-        smallest   smallest share of the image that is cropped; None: the recipe's
+        smallest   smallest share of the image's area in a crop; None: the recipe's
         """
         check_known("augment", augment, AUGMENTATIONS)
         own = self.recipes[0]
         recipe = Recipe(own.size, jitter=None, gray=0.0, flip=0.0, mean=own.mean, std=own.std, shorter=own.shorter)
-        # A square box of the whole area is the image itself, or the centre of an image that is not square.
+        # A square box with the whole area is the image itself, or the centre of an image that is not square.
         least = own.scale[0] if smallest is None else smallest
         scale, ratio = ((least, 1.0), own.ratio) if augment == "crops" else ((1.0, 1.0), (1.0, 1.0))
         recipe = replace(recipe, scale=scale, ratio=ratio)
         if augment == "colours":
             return Views((replace(recipe, jitter=own.jitter, jitter_chance=own.jitter_chance, gray=own.gray),))
-        # The recipe's flip probability is kept: it is 0 where a mirrored image would be another class (digits).
+        # The recipe's flip probability is kept, since it is 0 if mirroring changes the class (digits).
         return Views((replace(recipe, flip=own.flip),))
 
     def evaluation_batch(self, device: torch.device) -> int:
-        """Return the batch size of evaluation on this device."""
-        # Small on a CPU to save memory; on a GPU large for small images, whose time is dominated by kernel launches.
+        """Return the batch size for evaluation on this device."""
+        # On a CPU, batches are small to save memory; on a GPU, batches of small images are large, since kernel launches
+        # dominate.
         return 500 if device.type == "cpu" else max(250, min(4000, 2**22 // self.recipes[0].size ** 2))
 
     def crop(self, images: Tensor, index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
-        """Crop whole images, the first step of each view; return one tensor (B, 3, size, size) per view."""
+        """Crop whole images, which is the first step of each view; return one tensor (B, 3, size, size) per view."""
         return [recipe.crop(images, index, seed, epoch, view) for view, recipe in enumerate(self.recipes)]
 
     def finish(self, crops: list[Tensor], index: Tensor, *, seed: int | Tensor, epoch: int | Tensor) -> list[Tensor]:
-        """Apply the steps after the crop to a batch; return what `train` returns."""
+        """Apply the steps after the crop to a batch; the result has the same form as that of `train`."""
         views = [r.finish(x, index, seed, epoch, v) for v, (r, x) in enumerate(zip(self.recipes, crops, strict=True))]
         return [torch.stack(list(group)) for _, group in groupby(views, key=lambda x: x.shape[-1])]

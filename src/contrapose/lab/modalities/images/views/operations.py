@@ -16,8 +16,8 @@ _GRAY = (0.2989, 0.587, 0.114)  # ITU-R 601-2 luma, with torchvision's rounding
 
 
 def where(chosen: Tensor, operation: Callable[..., Tensor], images: Tensor, *parameters: Tensor) -> Tensor:
-    """Apply an operation to the chosen images of a batch and leave the others unchanged."""
-    # On a GPU all are computed, since the number of chosen images would need a synchronisation.
+    """Apply an operation to the chosen images in a batch and leave the others unchanged."""
+    # On a GPU the operation is computed for all images, since counting the chosen images would need a synchronisation.
     if images.device.type != "cpu":
         return torch.where(chosen[:, None, None, None], operation(images, *parameters), images)
     if not bool(chosen.any()):
@@ -70,7 +70,7 @@ def crop_resize(
     cubic: bool = False,
 ) -> Tensor:
     """Crop each image to its box, resize it to size × size with antialiasing and mirror it where `flip` is true."""
-    # Resampling is linear and separable, so two batched matrix products do it without a loop over images.
+    # Resampling is linear and separable, so two batched matrix products replace a loop over images.
     rows = _resampling(top, height, images.shape[2], size, cubic)
     columns = _resampling(left, width, images.shape[3], size, cubic)
     columns = torch.where(flip[:, None, None], columns.flip(1), columns)
@@ -96,7 +96,7 @@ def cutout(images: Tensor, top: Tensor, left: Tensor, share: float = 0.25) -> Te
     first_row, first_column = (top * (h - side_h + 1)).floor(), (left * (w - side_w + 1)).floor()
     row = torch.arange(h, device=images.device)[None] - first_row[:, None]
     column = torch.arange(w, device=images.device)[None] - first_column[:, None]
-    # A mask for all images at once: slices of different positions would need a loop.
+    # One mask serves all images: slices at different positions would need a loop.
     inside = ((row >= 0) & (row < side_h))[:, :, None] & ((column >= 0) & (column < side_w))[:, None, :]
     return images.masked_fill(inside[:, None], 0.0)
 
@@ -113,7 +113,7 @@ def centre_start(full: int, size: int) -> int:
 
 
 def centre_crop(images: Tensor, size: int, shorter: int) -> Tensor:
-    """Resize the shorter side to `shorter`, unless it already is that, and crop the centre to size × size."""
+    """Resize the shorter side to `shorter`, unless it already has this length, and crop the centre to size × size."""
     height, width = images.shape[2:]
     if min(height, width) != shorter:
         height, width = resized_shape(height, width, shorter)
@@ -169,7 +169,7 @@ def hue(images: Tensor, shift: Tensor) -> Tensor:
     turn = torch.where(value == r, bc - gc, torch.where(value == g, 2 + rc - bc, 4 + gc - rc))
     turn = (turn / 6 + 1) % 1 + shift[:, None, None]
     s = chroma / torch.where(gray, torch.ones_like(value), value)
-    # The closed form of HSV to RGB: each channel is the value, lowered by up to the chroma if its hue is far away.
+    # The closed form of HSV to RGB: each channel equals the value, minus up to the chroma if the hue is far from the channel.
     sector = (turn % 1) * 6
     channels = []
     for offset in (5.0, 3.0, 1.0):
@@ -194,7 +194,7 @@ def blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
     x = torch.arange(-half, half + 1, device=images.device, dtype=images.dtype)
     weight = torch.exp(-0.5 * (x / sigma[:, None]) ** 2)
     weight = weight / weight.sum(1, keepdim=True)  # (B, kernel)
-    # All images become channels of one, so that a grouped convolution blurs each with its own kernel.
+    # All images become channels of one image, so that a grouped convolution blurs each image with its own kernel.
     b, c, h, w = images.shape
     padded = torch.nn.functional.pad(images, (half,) * 4, mode="reflect").reshape(1, b * c, h + 2 * half, w + 2 * half)
     kernels = weight.repeat_interleave(c, 0)

@@ -24,7 +24,7 @@ class Recipe:
     """
 
     size: int = 32
-    scale: tuple[float, float] = (0.2, 1.0)  # share of the area that is cropped
+    scale: tuple[float, float] = (0.2, 1.0)  # range of the crop's share of the area
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
     cubic: bool = False
     flip: float = 0.5
@@ -59,14 +59,14 @@ class Recipe:
         return self.finish(self.crop(images, index, *keys), index, *keys)
 
     def crop(self, images: Tensor, index: Tensor, *keys: int | Tensor) -> Tensor:
-        """Crop, resize and flip: the steps that need the whole image, which workers do for images on disk."""
+        """Crop, resize and flip: the steps that need the whole image. For images on disk, workers do these steps."""
         u = uniform(index, 2 * _TRIES + 3, *keys, _CROP)
         boxes = self.boxes(u[:, : 2 * _TRIES], u[:, -3], u[:, -2], images.shape[2:])
         return ops.crop_resize(images.float() / 255, *boxes, u[:, -1] < self.flip, self.size, cubic=self.cubic)
 
     def finish(self, x: Tensor, index: Tensor, *keys: int | Tensor) -> Tensor:
         """Apply the operations after the crop to a batch."""
-        # Numbers are consumed in the order of the operations, so the order of the lines below decides the results.
+        # Random numbers are consumed in the order of the operations, so the order of the lines below determines the results.
         u = iter(uniform(index, _NUMBERS, *keys, _REST).unbind(1))
         x = self._colour(x, next(u), [next(u) for _ in range(5)], next(u))
         if self.blur:
@@ -85,7 +85,7 @@ class Recipe:
         return x if (self.mean, self.std) == ((0.0,) * 3, (1.0,) * 3) else ops.normalize(x, self.mean, self.std)
 
     def plain(self, images: Tensor) -> Tensor:
-        """Return evaluation inputs (B, 3, size, size) of uint8 images (B, 3, H, W): resized and normalised only."""
+        """Return evaluation inputs (B, 3, size, size) of uint8 images (B, 3, H, W), only resized, cropped and normalised."""
         return ops.normalize(ops.centre_crop(images.float() / 255, self.size, self.resized), self.mean, self.std)
 
     @property
@@ -98,7 +98,7 @@ class Recipe:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return (top, left, height, width) of each crop, distributed as in torchvision's RandomResizedCrop.
 
-        Ten boxes of random area and aspect ratio are tried. The first that fits is taken, or the largest in the centre.
+        Ten boxes of random area and aspect ratio are tried. The first box that fits is used, or else the largest centre crop.
         """
         full_h, full_w = shape
         areas, ratios = tries[:, ::2], tries[:, 1::2]
@@ -106,7 +106,7 @@ class Recipe:
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         ratio = torch.exp(low + (high - low) * ratios)
         width, height = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
-        # All ten are computed for every image: stopping at the first that fits would need a loop per image.
+        # All ten boxes are computed for every image: stopping at the first box that fits would need a loop over images.
         fits = (width > 0) & (width <= full_w) & (height > 0) & (height <= full_h)
         first = fits.to(torch.uint8).argmax(1, keepdim=True)
         width, height = width.gather(1, first)[:, 0], height.gather(1, first)[:, 0]
@@ -133,7 +133,8 @@ class Recipe:
                 (ops.saturation, self._factor(u[2], self.jitter[2])),
                 (ops.hue, self.jitter[3] * (2 * u[3] - 1)),
             )
-            # Each image has its own order, as in torchvision: every position applies each operation to some images.
+            # As in torchvision, each image has its own order of operations: at every position, each operation applies to some
+            # images.
             for position in range(4):
                 for number, (operation, parameter) in enumerate(steps):
                     if self.jitter[number]:
@@ -157,7 +158,7 @@ class Recipe:
 
 def _nth_permutation(k: Tensor) -> list[Tensor]:
     """Return the elements of the k-th permutation of 0, 1, 2, 3 in lexicographic order, from 0123 to 3210."""
-    # The digits of k in the factorial number system, each an index among the elements that are not used yet.
+    # Each digit of k in the factorial number system is an index among the unused elements.
     first, second, third = k // 6, k % 6 // 2, k % 2
     second = second + (second >= first)
     low, high = torch.minimum(first, second), torch.maximum(first, second)

@@ -1,4 +1,4 @@
-"""The papers' augmentations by name. Views alternate between the recipes of a tuple."""
+"""The papers' augmentations by name. Views alternate between the recipes in a tuple."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INSDIS = Recipe(32, jitter=(0.4, 0.4, 0.4, 0.4), jitter_chance=1.0, **CIFAR10)
 _MOCO = Recipe(224, blur=0.5, **IMAGENET)
 _BYOL = replace(_MOCO, scale=(0.08, 1.0), jitter=(0.4, 0.4, 0.2, 0.1))
 _MOCO_V3 = replace(_BYOL, scale=(0.2, 1.0))
-# The global crops of SwAV. DINO has the same shares of the area for a ResNet, and BYOL's colours.
+# SwAV's global crops. For a ResNet, DINO has the same shares of the area, and BYOL's colours.
 _SWAV = Recipe(224, scale=(0.14, 1.0), jitter=(0.8, 0.8, 0.8, 0.2), blur=0.5, **IMAGENET)
 _DINO = replace(_BYOL, scale=(0.14, 1.0), cubic=True)
 _CAPTIONS = Recipe(224, scale=(0.5, 1.0), jitter=None, gray=0.0, **IMAGENET)
@@ -58,7 +58,7 @@ RECIPES: Mapping[str, tuple[Recipe, ...]] = {
     "moco-v3": (replace(_MOCO_V3, blur=1.0), replace(_MOCO_V3, blur=0.1, solarize=0.2)),  # with a ResNet; Barlow Twins
     "swav": (_SWAV,),
     # Without blur, as in lightly's benchmark on CIFAR-10
-    "byol-cifar": (_BYOL_CIFAR, replace(_BYOL_CIFAR, solarize=0.2)),  # Barlow Twins, too
+    "byol-cifar": (_BYOL_CIFAR, replace(_BYOL_CIFAR, solarize=0.2)),  # Barlow Twins too
     "simsiam-cifar": (replace(_SIMCLR, scale=(0.2, 1.0)),),
     "swav-cifar": (replace(_SIMCLR, scale=(0.14, 1.0)),),
     "dino": (replace(_DINO, blur=1.0), replace(_DINO, blur=0.1, solarize=0.2)),  # with a ResNet
@@ -66,7 +66,7 @@ RECIPES: Mapping[str, tuple[Recipe, ...]] = {
     "vicreg": (replace(_BYOL, solarize=0.1),),  # both views alike
     "w-mse": (replace(_MOCO, gray=0.1),),  # Ermolov et al., as in lightly
     "w-mse-cifar": (replace(_SIMCLR, scale=(0.2, 1.0), gray=0.1, cubic=True),),
-    # Without changes of colour, which a caption may name
+    # Without colour changes, since a caption may name colours
     "clip": (Recipe(224, scale=(0.9, 1.0), cubic=True, flip=0.0, jitter=None, gray=0.0, **CLIP),),  # open_clip
     "captions": (_CAPTIONS,),  # for few images
     "captions-tf": (replace(_CAPTIONS, **TENSORFLOW),),  # for --encoder efficientnet-lite0
@@ -78,11 +78,11 @@ RECIPES: Mapping[str, tuple[Recipe, ...]] = {
     "moco-v2-rotation": (replace(_MOCO, rotate=0.5),),
     "moco-v2-noise": (replace(_MOCO, noise=0.5),),
     "digits": (_DIGITS,),
-    # Nearly the whole image: position and size of the digits vary little, so that small crops would only slow down training
+    # Nearly the whole image: the digits' position and size vary little, so small crops would only slow down training
     "digits16": (replace(_DIGITS, size=16, scale=(0.9, 1.0)),),
 }
 
-# How the local crops of a recipe differ from its first view, beside their size. DINO's for a ViT, unless it says otherwise.
+# How a recipe's local crops differ from its first view, in addition to their size: DINO's crops for a ViT, unless noted.
 LOCAL: Mapping[str, Mapping[str, Any]] = {
     "": {"scale": (0.05, 0.4)},
     "swav": {"scale": (0.05, 0.14)},

@@ -1,1 +1,1 @@
-"""Options that exist only for texts: a layer of its own, above training and report."""
+"""Options that exist only for texts. They are a separate layer, above training and report."""

@@ -1,4 +1,4 @@
-"""STS and transfer tasks of `contrapose evaluate`, for runs on text and for encoders of local Hugging Face folders."""
+"""STS and transfer tasks in `contrapose evaluate`, for runs on text and for encoders in local Hugging Face folders."""
 
 from __future__ import annotations
 
@@ -49,28 +49,28 @@ class SentenceOptions:
     transfer: Path | None = None
     """File of classification tasks: .tsv, .tsv.gz or .tsv.xz, with the columns task, split, label, text and text2."""
     pooling: str = ""
-    """For hf:FOLDER: how the hidden states of the tokens become one vector, cls or mean; empty: as a sentence-transformers
-    folder says."""
+    """For hf:FOLDER: how the tokens' hidden states become one vector, cls or mean; empty: the pooling that a
+    sentence-transformers folder specifies."""
     length: int = 0
-    """For hf:FOLDER: number of tokens after which a text is truncated; 0: the folder's, or 128."""
+    """For hf:FOLDER: number of tokens after which a text is truncated; 0: the length that the folder specifies, or 128."""
     batch: int = 64
-    """For hf:FOLDER: texts encoded at a time."""
+    """For hf:FOLDER: number of texts to encode at a time."""
     seed: int = 0
-    """Random seed of the folds of --transfer and of the order of its texts."""
+    """For --transfer: random seed of the folds and of the order of texts."""
 
     def evaluate_folder(self, folder: Path, common: CommonOptions) -> dict[str, Any]:
-        """Return the scores of an encoder, and print them as tables on stderr."""
+        """Return an encoder's scores, and print them as tables on stderr."""
         if not self.name_tasks:
             raise ValueError("sts: there is nothing to evaluate; give a file with --sts or --transfer")
         check_count("batch", self.batch, least=1)
-        # Files are read before the encoder is loaded, which takes longer: a wrong file is then reported quickly.
+        # Files are read first, because loading the encoder takes longer: a wrong file is then reported quickly.
         tasks = self.read()
         encoder = load_sentence_encoder(folder, pooling=self.pooling, length=self.length)
         settings = {"encoder": str(folder), "pooling": encoder.pooling, "length": encoder.length}
         return settings | tasks.score(partial(encoder, batch_size=self.batch), encoder.device)
 
     def score(self, model: Model, run: Path, common: CommonOptions) -> dict[str, float] | None:
-        """Return the scores of a run, and print them as tables on stderr; None without a file of tasks."""
+        """Return a run's scores, and print them as tables on stderr; None if no file of tasks is given."""
         if not self.name_tasks:
             return None
         return self.read().score(partial(embed_once, model.tower), model.device)
@@ -82,7 +82,7 @@ class SentenceOptions:
 
     @property
     def has_columns(self) -> bool:
-        """Whether the options name data with columns: these files have fixed ones."""
+        """Whether the options name data whose columns the user can choose; the columns of these files are fixed."""
         return False
 
     def read(self) -> SentenceTasks:
@@ -100,7 +100,7 @@ class SentenceTasks:
     seed: int
 
     def score(self, encode: Callable[[Sequence[str]], Tensor], device: torch.device) -> dict[str, float]:
-        """Return the scores of an encoder of texts, and print them as tables on stderr; classifiers run on `device`."""
+        """Return a text encoder's scores, and print them as tables on stderr; classifiers run on `device`."""
         scores: dict[str, float] = {}
         if self.pairs:
             scores |= _show(evaluate_sts(encode, self.pairs), _STS, _GEOMETRY)
@@ -121,6 +121,6 @@ def _show(scores: dict[str, float], title: str, note: str = "") -> dict[str, flo
     table.columns[1].justify = "right"
     for name, score in scores.items():
         table.add_row(name, f"{score:.2f}" if abs(score) >= 10 else f"{score:.3f}")
-    # Printed separately: as the table's title, they would be wrapped to its width.
+    # Notes are printed separately: as the table's title, they would be wrapped to its width.
     Console(file=sys.stderr, highlight=False).print(title, table, *([note] if note else []), "", sep="\n")
     return scores

@@ -1,10 +1,10 @@
 """Sentence embeddings, evaluated by SentEval's protocols: semantic textual similarity and transfer to classification.
 
 tables       tab-separated files, compressed or not
-sts          Spearman correlation with human scores, and alignment and uniformity of STS-B
-recorded     STS while a run is trained
+sts          Spearman correlation with human scores, and alignment and uniformity on STS-B
+recorded     STS during training
 transfer     accuracy of a classifier on frozen embeddings
-classifier   logistic regression with early stopping, many folds side by side
+classifier   logistic regression with early stopping, many folds at the same time
 """
 
 from contrapose.lab.modalities.text.evaluation.recorded import RecordedSTS, embed_once

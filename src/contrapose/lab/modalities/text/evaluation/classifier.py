@@ -1,8 +1,8 @@
-"""Logistic regression by SentEval's protocol: Adam on mini-batches, stopped early by the accuracy on held-out rows.
+"""Logistic regression by SentEval's protocol: Adam on mini-batches, with early stopping by the accuracy on held-out rows.
 
-The protocol fits hundreds of small classifiers to the same features. They are trained together, as one tensor of weights. Adam
-treats each weight separately, so the result is that of training them one after the other, with one exception: a fold with fewer
-training rows than others may take one more step in a pass, with the penalty alone.
+The protocol fits hundreds of small classifiers to the same features. All classifiers are trained together, as one tensor of
+weights. Adam treats each weight separately, so the result is the same as training one classifier after the other, with one
+exception: a fold with fewer training rows than others may take one more step in a pass, on the penalty only.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ class Classifiers:
 
 @dataclass(frozen=True)
 class LogisticRegression:
-    """SentEval's settings for the papers' tables."""
+    """The settings with which SentEval computes the papers' tables."""
 
     batch_size: int = 64
     passes: int = 4  # passes over the training rows between two evaluations (SentEval's epoch_size)
-    patience: int = 5  # evaluations without a better accuracy before the training stops (SentEval's tenacity)
+    patience: int = 5  # evaluations without a better accuracy before training stops (SentEval's tenacity)
     max_evaluations: int = 50  # 200 passes
     lr: float = 1e-3
 
     def fit(
         self, features: Tensor, labels: Tensor, *, train: Tensor, held_out: Tensor, penalty: Tensor, seed: int
     ) -> Classifiers:
-        """Fit one classifier for each fold and penalty, and keep the weights with the best held-out accuracy.
+        """Fit one classifier per fold and penalty, and keep the weights with the best held-out accuracy.
 
         features   (n, d)
         labels     class numbers (n,)
         train      rows that each fold trains on, bool (F, n)
-        held_out   rows on which each fold is stopped, bool (F, n)
+        held_out   rows whose accuracy decides when each fold stops, bool (F, n)
         penalty    coefficients of the squared weights, (F, L)
         """
         classes = int(labels.max()) + 1
@@ -52,7 +52,7 @@ class LogisticRegression:
         # The problem is convex, so zeros are as good an initialisation as random values.
         weights = features.new_zeros(shape, requires_grad=True)
         optimiser = torch.optim.Adam([weights], lr=self.lr)
-        # A generator of the CPU: the order is the same on every device.
+        # A CPU generator makes the order the same on every device.
         generator = torch.Generator().manual_seed(seed)
         best = Classifiers(torch.zeros_like(weights), torch.full(shape[:2], -1.0, device=features.device))
         waited = torch.zeros(shape[:2], dtype=torch.long, device=features.device)
@@ -83,7 +83,7 @@ class LogisticRegression:
         """Take one pass over the training rows of each fold, each in its own order."""
         for rows in _random_order(train, generator).split(self.batch_size, dim=1):
             loss = _losses(weights, features[rows], labels[rows], train.gather(1, rows))
-            # Half the squares, with the bias: the gradient is that of Adam's weight_decay.
+            # Half the sum of squares, bias included: its gradient equals Adam's weight_decay.
             penalties = penalty * weights.square().sum((2, 3)) / 2
             optimiser.zero_grad()
             (loss + penalties).sum().backward()
@@ -102,7 +102,7 @@ def held_out_accuracy(weights: Tensor, features: Tensor, labels: Tensor, held_ou
 def _losses(weights: Tensor, batch: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
     """Return the mean cross-entropy (F, L) of each classifier on its fold's batch (F, b, d), over the valid rows."""
     folds, penalties, _, classes = weights.shape
-    # The penalties share a fold's batch, so that it is gathered once: (F, b, d) · (F, d, L · C).
+    # All penalties share a fold's batch, so that the batch is gathered once: (F, b, d) · (F, d, L · C).
     flat = weights.transpose(1, 2).flatten(2)
     logits = torch.baddbmm(flat[:, -1:], batch, flat[:, :-1]).unflatten(2, (penalties, classes))
     each = cross_entropy(
@@ -113,9 +113,9 @@ def _losses(weights: Tensor, batch: Tensor, labels: Tensor, valid: Tensor) -> Te
 
 
 def _random_order(train: Tensor, generator: torch.Generator) -> Tensor:
-    """Return a random order of each fold's training rows, (F, largest number of them).
+    """Return a random order of each fold's training rows, (F, largest number of training rows).
 
-    The order of a fold with fewer rows ends with rows of other folds; `train` marks its own.
+    The order for a fold with fewer rows ends with rows that are not its own; `train` marks its own rows.
     """
     keys = torch.rand(train.shape, generator=generator).to(train.device)
     return keys.masked_fill(~train, 2.0).argsort(1)[:, : int(train.sum(1).max())]

@@ -21,13 +21,13 @@ from contrapose.lab.modalities.text.sentences import Sentences
 
 
 def sts(towers: Mapping[str, SampleEmbedder], data: DownstreamData) -> dict[str, float]:
-    """Return the scores of `evaluate_sts` on a file of scored pairs."""
+    """Return the scores from `evaluate_sts` on a file of scored pairs."""
     pairs = read_sts(Path(data.path)) if data.path else synthetic_pairs(_texts(data.split))
     return evaluate_sts(partial(embed_once, towers["text"]), pairs)
 
 
 def senteval(towers: Mapping[str, SampleEmbedder], data: DownstreamData) -> dict[str, float]:
-    """Return the scores of `evaluate_transfer` on a file of classification tasks."""
+    """Return the scores from `evaluate_transfer` on a file of classification tasks."""
     tasks = read_transfer(Path(data.path)) if data.path else synthetic_tasks(_texts(data.split))
     return evaluate_transfer(
         partial(embed_once, towers["text"]),

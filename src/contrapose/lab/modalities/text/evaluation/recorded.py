@@ -1,4 +1,4 @@
-"""STS while a run is trained: `--extra-metrics sts:FILE@1`."""
+"""STS during training: `--extra-metrics sts:FILE@1`."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from contrapose.lab.modalities.text.evaluation.sts import SentencePair, evaluate
 
 
 class RecordedSTS:
-    """Spearman's correlation on the pairs of split dev in a file."""
+    """Spearman's correlation on the pairs in a file's dev split."""
 
     argument = "FILE"
 
     def check(self, argument: str) -> None:
-        """Refuse a file that does not exist, or that has no pairs of split dev."""
+        """Refuse a file that does not exist, or that has no pairs in the split dev."""
         if not Path(argument).is_file():
             raise ValueError(f"record: {argument} does not exist; expected a file of scored sentence pairs")
         if not self.score(argument):
-            raise ValueError(f"record: {argument} has no pairs of split dev, which are scored during training")
+            raise ValueError(f"record: {argument} has no pairs in the split dev, which are scored during training")
 
     def score(self, argument: str) -> str:
-        """Return the name of the first task, such as stsb_dev; empty without pairs of split dev."""
+        """Return the name of the first task, such as stsb_dev; empty if no pairs are in the split dev."""
         return next((pair.task for pair in read_sts(Path(argument)) if pair.split == "dev"), "")
 
     def __call__(self, embedder: SampleEmbedder, argument: str) -> dict[str, float]:
-        """Return the correlation of each task, with alignment and uniformity of STS-B."""
+        """Return the correlation for each task, and alignment and uniformity on STS-B."""
         pairs = _dev_pairs(argument, Path(argument).stat().st_mtime)
         return evaluate_sts(partial(embed_once, embedder), pairs)
 
 
 @lru_cache(maxsize=1)
 def _dev_pairs(path: str, changed: float) -> list[SentencePair]:
-    """Return the pairs of split dev, cached: reading them would take longer than embedding them on a GPU."""
+    """Return the pairs in the split dev, cached: reading the file would take longer than embedding the pairs on a GPU."""
     return [pair for pair in read_sts(Path(path)) if pair.split == "dev"]
 
 

@@ -1,7 +1,7 @@
-"""Semantic textual similarity (STS): the rank correlation of cosine similarity with human scores.
+"""Semantic textual similarity (STS): the rank correlation between cosine similarity and human scores.
 
-SentEval's aggregation "all" is used, as in SimCSE and DySTreSS: the pairs of all subsets of a data set are ranked together. The
-mean of the subsets' correlations, which other papers report, is a different number.
+SentEval's aggregation "all" is used, as in SimCSE and DySTreSS: the pairs in all subsets of a data set are ranked together.
+The mean of the subsets' correlations, which other papers report, is a different number.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from contrapose.metrics import alignment, uniformity
 from contrapose.pairs import unit
 
 COLUMNS = ("dataset", "subset", "split", "score", "sentence1", "sentence2")
-# The test sets of which SimCSE's and DySTreSS's tables give the average.
+# SimCSE's and DySTreSS's tables give the average over these test sets.
 STS_TASKS = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr")
-_SUFFIXES = {"test": "", "dev": "_dev"}  # pairs of other splits are not scored
+_SUFFIXES = {"test": "", "dev": "_dev"}  # pairs in other splits are not scored
 _POSITIVE = 4.0  # SimCSE: STS-B pairs with a score higher than this are positive pairs
 
 
 class SentencePair(NamedTuple):
-    """Two sentences, and the human score of their similarity."""
+    """Two sentences, and the human score for their similarity."""
 
     dataset: str
     subset: str
@@ -52,7 +52,9 @@ def read_sts(path: Path) -> list[SentencePair]:
         pairs.append(SentencePair(dataset, subset, split, _number(score, place), first, second))
     if not any(pair.task for pair in pairs):
         splits = ", ".join(sorted({pair.split for pair in pairs}))
-        raise ValueError(f"sts: {path} has no pairs to score; expected pairs of split test or dev, got only {splits}")
+        raise ValueError(
+            f"sts: {path} has no pairs to score; expected pairs in the split test or dev, got only {splits}"
+        )
     return pairs
 
 
@@ -67,12 +69,12 @@ def _number(text: str, place: str) -> float:
 
 
 def evaluate_sts(encode: Callable[[Sequence[str]], Tensor], pairs: Iterable[SentencePair]) -> dict[str, float]:
-    """Return 100 · Spearman's correlation of each task, their mean, and alignment and uniformity of STS-B.
+    """Return 100 · Spearman's correlation for each task, the mean over tasks, and alignment and uniformity on STS-B.
 
     encode   function from n texts to embeddings (n, d)
-    pairs    pairs of split test (score DATASET) and dev (score DATASET_dev); others are left out
+    pairs    pairs in the splits test (score DATASET) and dev (score DATASET_dev); other splits are left out
 
-    sts_mean is the mean of the seven `STS_TASKS`, and is missing if one of these is.
+    sts_mean is the mean over the seven `STS_TASKS`; it is missing if one of these tasks is missing.
     """
     scored = [pair for pair in pairs if pair.task]
     first, second = (
@@ -94,10 +96,10 @@ def evaluate_sts(encode: Callable[[Sequence[str]], Tensor], pairs: Iterable[Sent
 
 
 def pair_geometry(first: Tensor, second: Tensor, gold: Tensor) -> Mapping[str, float]:
-    """Return alignment of the pairs with a score above 4 and uniformity of all sentences, as SimCSE defines them.
+    """Return alignment on the pairs with a score above 4 and uniformity on all sentences, as SimCSE defines them.
 
     first, second   unit vectors of the pairs' sentences, each (n, d)
-    gold            scores of people from 0 to 5, (n,)
+    gold            human scores from 0 to 5, (n,)
 
     A sentence that occurs in several pairs counts each time. Alignment is missing if no score is above 4.
     """
@@ -114,7 +116,7 @@ def _correlation(task: str, cosine: Tensor, gold: Tensor) -> float:
 
 
 def spearman(x: Tensor, y: Tensor) -> float:
-    """Return Spearman's rank correlation of two samples (n,); equal values share their mean rank.
+    """Return Spearman's rank correlation between two samples (n,); equal values share their mean rank.
 
     >>> round(spearman(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 3.0, 2.0])), 4)
     0.5

@@ -9,12 +9,14 @@ from contrapose.lab.modalities.text.evaluation.sts import STS_TASKS, SentencePai
 from contrapose.lab.modalities.text.evaluation.transfer import TRANSFER_TASKS, TransferText
 
 TRIAL_TEXTS = 26  # just enough for the folds of cross-validation
-TRIAL_CLASSIFIER = LogisticRegression(max_evaluations=1)  # takes seconds on a CPU, too little for a good classifier
+TRIAL_CLASSIFIER = LogisticRegression(
+    max_evaluations=1
+)  # takes seconds on a CPU, but is too short for a good classifier
 _SPLITS = {"sst2": ("train", "dev", "test"), "trec": ("train", "test"), "mrpc": ("train", "test")}
 
 
 def synthetic_pairs(texts: Sequence[str]) -> list[SentencePair]:
-    """Return pairs of each STS task: a text with its first words, scored from 0 to 5 by the share of words that are left."""
+    """Return pairs for each STS task: a text and its first words, scored from 0 to 5 by the share of words that are kept."""
     pairs = [
         SentencePair(task, "made", "test", _kept(number), text, _first_words(text, _kept(number)))
         for task in STS_TASKS
@@ -34,7 +36,7 @@ def _first_words(text: str, score: float) -> str:
 
 
 def synthetic_tasks(texts: Sequence[str]) -> list[TransferText]:
-    """Return texts of each transfer task; the class of a text says whether it is one of the longer half."""
+    """Return texts for each transfer task; a text's class says whether the text is in the longer half."""
     ordered = sorted(texts, key=lambda text: (len(text), text))
     labels = {text: "long" if place >= len(ordered) // 2 else "short" for place, text in enumerate(ordered)}
     return [

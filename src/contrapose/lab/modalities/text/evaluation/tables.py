@@ -13,16 +13,16 @@ _OPENERS: Mapping[str, Callable[..., IO[Any]]] = {".gz": gzip.open, ".xz": lzma.
 
 
 def read_table(path: Path, columns: Sequence[str], *, option: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each row's place, "FILE, line N", for messages, and its fields; `option` names the file in errors.
+    """Yield each row's location, "FILE, line N", for messages, and its fields; errors start with the name of the `option`.
 
-    A quotation mark is an ordinary character: sentences contain them unpaired.
+    A quotation mark is an ordinary character: sentences contain unpaired quotation marks.
     """
     if not path.is_file():
         problem = "is a folder" if path.is_dir() else "does not exist"
         raise ValueError(f"{option}: {path} {problem}; expected a .tsv, .tsv.gz or .tsv.xz file")
     number = 0
     try:
-        # Lines end with \n alone: other characters that Python counts as line ends may occur in a sentence.
+        # Only \n ends a line: other characters that Python counts as line ends may occur in a sentence.
         with _OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8", newline="\n") as file:
             for number, line in enumerate(file, start=1):
                 fields = line.rstrip("\r\n").split("\t")

@@ -1,14 +1,14 @@
 """Transfer of sentence embeddings to classification: accuracy of logistic regression on frozen embeddings.
 
-The protocol is that of SentEval (Conneau & Kiela, 2018), implemented from its description. The splits of a task decide:
+The protocol is SentEval's (Conneau & Kiela, 2018), implemented from its description. It depends on the splits of a task:
 
 split all               nested cross-validation with 10 folds (MR, CR, SUBJ, MPQA)
 splits train and test   the penalty is chosen by cross-validation with 10 folds on train (TREC, MRPC)
-and split dev           the penalty is chosen on dev (SST2)
+in addition split dev   the penalty is chosen on dev (SST2)
 two texts               features |u - v| and u · v of the two embeddings (MRPC)
 
-Training stops early by the accuracy on the rows on which the penalty is chosen, and for the final classifier on a tenth of its
-training rows. The grid of penalties is ours.
+Early stopping uses the accuracy on the rows on which the penalty is chosen and, for the final classifier, on a tenth of its
+training rows. The grid of penalties is our choice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COLUMNS = ("task", "split", "label", "text", "text2")
 TRANSFER_TASKS = ("mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc")
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2)
 FOLDS = 10
-_LEAST_ROWS = 12  # rows of a class: enough for one in each inner fold after an outer fold is removed
+_LEAST_ROWS = 12  # rows per class: enough for one row in each inner fold after an outer fold is removed
 _SPLITS = ({"all"}, {"train", "test"}, {"train", "dev", "test"})
 
 
@@ -47,7 +47,7 @@ class TransferText(NamedTuple):
 def read_transfer(path: Path) -> list[TransferText]:
     """Read texts from a tab-separated file with the columns task, split, label, text and text2.
 
-    text2 is empty unless the task is about pairs.
+    text2 is empty unless the task classifies pairs.
     """
     texts: list[TransferText] = []
     has_pairs: dict[str, bool] = {}
@@ -64,7 +64,7 @@ def read_transfer(path: Path) -> list[TransferText]:
 
 
 def _check_task(task: str, texts: Sequence[TransferText]) -> None:
-    """Check that a task has the splits of one of the protocols, and enough rows of each class for the folds."""
+    """Check that a task has the splits of one of the protocols, and enough rows per class for the folds."""
     splits = {text.split for text in texts}
     if splits not in _SPLITS:
         raise ValueError(
@@ -91,18 +91,18 @@ def evaluate_transfer(
     device: torch.device | None = None,
     seed: int = 0,
 ) -> dict[str, float]:
-    """Return the accuracy in per cent on each task, by name, and their mean.
+    """Return the accuracy in per cent on each task, keyed by name, and the mean accuracy.
 
     encode   function from n texts to embeddings (n, d)
     seed     random seed of the folds and of the order of rows
 
-    transfer_mean is the mean of the seven `TRANSFER_TASKS`, and is missing if one of these is.
+    transfer_mean is the mean over the seven `TRANSFER_TASKS`; it is missing if one of these tasks is missing.
     """
     texts_of: dict[str, list[TransferText]] = {}
     for text in texts:
         texts_of.setdefault(text.task.lower(), []).append(text)
     protocol = _Protocol(classifier or LogisticRegression(), seed)
-    # All tasks are encoded before the first is classified: a terminal can show one progress bar at a time.
+    # All tasks are encoded before the first task is classified: a terminal can show only one progress bar at a time.
     features = {task: _features(encode, rows) for task, rows in texts_of.items()}
     scores = {}
     with progress_bar("classify", len(texts_of)) as advance:
@@ -117,7 +117,7 @@ def evaluate_transfer(
 def _features(encode: Callable[[Sequence[str]], Tensor], rows: Sequence[TransferText]) -> Tensor:
     """Return the embeddings of single texts (n, d), or |u - v| and u · v of pairs (n, 2d).
 
-    An empty text is encoded as ".", as in SentEval's examples: a tokenizer that adds no tokens of its own would otherwise leave
+    An empty text is encoded as ".", as in SentEval's examples: without it, a tokenizer that adds no special tokens would leave
     nothing to pool.
     """
     u = encode([row.text if row.text.strip() else "." for row in rows])
@@ -149,7 +149,7 @@ class _Protocol(NamedTuple):
         return float(held_out_accuracy(weights, features, labels, split["test"][None]))
 
     def _test(self, features: Tensor, labels: Tensor, *, train: Tensor, test: Tensor) -> float:
-        """Return the mean test accuracy of F divisions into training and test rows, each bool (F, n)."""
+        """Return the mean test accuracy over F divisions into training and test rows, each bool (F, n)."""
         inner = torch.stack([_folds(rows, labels, self.seed + 1) for rows in train])  # (F, 10, n)
         inner_train = (train[:, None] & ~inner).flatten(0, 1)
         grid = features.new_tensor([PENALTIES])
@@ -163,7 +163,7 @@ class _Protocol(NamedTuple):
             seed=self.seed,
         )
         chosen = tried.accuracy.view(len(train), FOLDS, -1).mean(1).argmax(1)
-        # The first inner fold is a tenth of the training rows, drawn at random in equal shares of the classes.
+        # The first inner fold is a random tenth of the training rows, stratified by class.
         stop = inner[:, 0]
         final = fit(
             features, labels, train=train & ~stop, held_out=stop, penalty=grid[0, chosen][:, None], seed=self.seed
@@ -176,7 +176,7 @@ def _mask(values: Sequence[bool], features: Tensor) -> Tensor:
 
 
 def _folds(rows: Tensor, labels: Tensor, seed: int) -> Tensor:
-    """Divide the rows (n,) into 10 folds with equal shares of the classes; return the rows of each fold, bool (10, n)."""
+    """Divide the rows (n,) into 10 folds, stratified by class; return the rows in each fold, bool (10, n)."""
     with needs_extra("cross-validation", "text", TEXT_PACKAGES):
         from sklearn.model_selection import StratifiedKFold
     index = rows.nonzero()[:, 0]
