@@ -318,7 +318,7 @@ def as_dictionary(net: nn.Module, x: Tensor) -> Any:
         (lambda net, x: large_batch(net, x, micro_batch=4, forward=lambda n, b: n(b).mean(0)),
          r"encoder: expected embeddings of shape \(4, d\), .*got torch.float64 of shape \(4,\)"),
         (lambda net, x: large_batch(net, x, micro_batch=4, forward=as_dictionary),
-         r"encoder: expected embeddings .* got dict; `forward=`"),
+         r"encoder: expected embeddings .* got dict; use `forward=`"),
         (lambda net, x: large_batch(net, x.requires_grad_(), micro_batch=4), "inputs: expected tensors without gradient"),
         (lambda net, x: large_batch(net.requires_grad_(False), x, micro_batch=4), "encoder: no parameter requires a grad"),
         (lambda net, x: large_batch(net, x, micro_batch=4, forward=lambda n, b: n(b).detach()).sum().backward(),

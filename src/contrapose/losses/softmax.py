@@ -118,12 +118,8 @@ def moco_v3(
     """
     check_number("temperature", temperature, above=0.0)
     chosen = (only_other_views(), *steps(negatives)) if pairs.has_views else steps(negatives)
-    return (
-        2
-        * temperature
-        * pairs.view_count
-        * nt_xent(pairs, temperature=temperature, negatives=chosen, reduction=reduction)
-    )
+    loss = nt_xent(pairs, temperature=temperature, negatives=chosen, reduction=reduction)
+    return 2 * temperature * pairs.view_count * loss
 
 
 @objective

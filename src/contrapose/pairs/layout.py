@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -9,23 +10,21 @@ from contrapose.reduce.matrix_blocks import Runs
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Layout:
+class Layout(ABC):
     """Views, stored rows, and which rows are compared with each other. Anchors are ordered view by view."""
 
     view_count: int = 1  # number of views in which the anchors are laid out: n = view_count · samples
     global_views: int = 0  # multi-crop: number of global crops, which come first; only they have keys; 0: no multi-crop
     between_views_only: bool = False  # whether no row of an anchor's own view is its negative, as in `cross`
     stored: int = 0  # number of candidates from a queue or a bank, which come first
-    has_keys: bool = (
-        False  # whether the pool has keys from the batch besides stored rows, as with `queue(…, keys=True)`
-    )
+    has_keys: bool = False  # whether the pool also has keys of the batch, as with `queue(…, keys=True)`
     detached: bool = False  # whether positives, and stored rows or keys, carry no gradient
     similarity: str = "cosine"  # the similarity: cosine, dot or neg_euclid; only cosine is within [-1, 1]
 
     @property
+    @abstractmethod
     def shape(self) -> tuple[int, int]:
         """Number of anchors, number of candidates."""
-        raise NotImplementedError
 
     @property
     def has_views(self) -> bool:

@@ -243,11 +243,10 @@ def _loss_of_views(
 
 def sum_rows(source: Source, statistic: SoftplusSum) -> Tensor:
     """Return the sum of a statistic over all anchors, a scalar: on a GPU its gradient comes from the same pass."""
-    choice, anchor, pool = choose_sum(source, statistic.logit), source.anchor, source.pool
-    if choice is None or anchor is None or pool is None:
+    chosen, anchor, pool = choose_sum(source, statistic.logit), source.anchor, source.pool
+    if chosen is None or anchor is None or pool is None:
         return reduce_rows(source, statistic)[0].sum()
-    phi = exponent(statistic.logit, 1, anchor)
-    assert phi is not None
+    choice, phi = chosen
     numbers = _scale_and_bias(phi.times if phi.factor is None else phi.factor[0], statistic.bias, anchor)
     engine, request, operands = _sigmoid_inputs(source, anchor, pool, phi, choice.precision)
     operands = operands._replace(numbers=numbers.detach().contiguous())

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from contrapose.reduce import cpu
 from contrapose.reduce.block import Source
-from contrapose.reduce.exponent import exponent
+from contrapose.reduce.exponent import Exponent, exponent
 from contrapose.reduce.hardware import has_kernels
 from contrapose.reduce.logit import Logit, Scale
 from contrapose.reduce.matrix_blocks import both_directions
@@ -99,8 +99,8 @@ def _choose(source: Source, statistics: tuple[Statistic, ...]) -> EngineChoice:
     return _AUTOGRAD_SMALL if small else _BLOCKS
 
 
-def choose_sum(source: Source, logit: Logit) -> EngineChoice | None:
-    """Return the engine that computes a sum of sigmoid losses over all anchors in one pass; None if there is none."""
+def choose_sum(source: Source, logit: Logit) -> tuple[EngineChoice, Exponent] | None:
+    """Return the engine that sums sigmoid losses over all anchors in one pass, and its exponent; None if there is none."""
     anchor, pool, selection = source.anchor, source.pool, source.selection
     if anchor is None or pool is None or selection is None or torch.compiler.is_compiling():
         return None
@@ -108,7 +108,8 @@ def choose_sum(source: Source, logit: Logit) -> EngineChoice | None:
     precision = None if per_anchor else kernel_precision(source, anchor)
     if precision is None or selection.hardest is not None or not fits_kernels(anchor, pool):
         return None
-    return _note(EngineChoice("tiled", _SIGMOID, precision)) if exponent(logit, 1, anchor) is not None else None
+    phi = exponent(logit, 1, anchor)
+    return None if phi is None else (_note(EngineChoice("tiled", _SIGMOID, precision)), phi)
 
 
 def choose_one_node(source: Source, similarity: Tensor, logit: Logit, *, sigmoid: bool) -> EngineChoice | None:

@@ -98,6 +98,23 @@ def count_hardest(below, not_above, AXIS: tl.constexpr):
 
 
 @triton.jit
+def store_hardest(
+    here, plane, inside, above, total, above_count, count, above2, total2, largest,
+    CONSTANT_SHIFT: tl.constexpr, SECOND: tl.constexpr,
+):  # fmt: skip
+    """Store the sums of some anchors above the threshold's ties and with the ties, in the planes that `hardest.sums` reads."""
+    tl.store(here, above, inside)
+    tl.store(here + plane, total, inside)
+    tl.store(here + 2 * plane, above_count.to(tl.float32), inside)
+    tl.store(here + 3 * plane, count.to(tl.float32), inside)
+    if SECOND > 0:
+        tl.store(here + 4 * plane, above2, inside)
+        tl.store(here + 5 * plane, total2, inside)
+    if not CONSTANT_SHIFT:
+        tl.store(here + 6 * plane, largest, inside)
+
+
+@triton.jit
 def program_rows(z_id, n, ROWS: tl.constexpr):
     """Return a program's first row, its rows, a mask of those that exist, their ids, and its range of the columns."""
     first = tl.program_id(0) * ROWS

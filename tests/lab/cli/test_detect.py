@@ -55,7 +55,7 @@ def test_refusals(
 
 @pytest.mark.thorough
 def test_ctrl_c(run: str, tmp_path: Path) -> None:
-    """It ends the training with one line, and no scores are left."""
+    """It ends the training with a sentence, and no scores are left."""
     folder = draw_shapes(tmp_path / "shapes", train=2, test=1, size=40)
     command = [sys.executable, "-u", "-m", "contrapose", "detect", run, str(folder), "--size", "40", "--batch", "1"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
@@ -63,7 +63,8 @@ def test_ctrl_c(run: str, tmp_path: Path) -> None:
         assert "2 training and 1 test images, 2 classes; Faster R-CNN" in process.stderr.readline()
         time.sleep(1)
         process.send_signal(signal.SIGINT)
-        (message,) = process.stderr.read().splitlines()
+        printed = process.stderr.read()
     assert process.returncode == 130
-    assert message.startswith("contrapose: stopped by signal 2")
+    assert printed.splitlines()[-1].startswith("contrapose: stopped by signal 2")
+    assert "Traceback" not in printed, printed
     assert not list(Path(run).glob("detection*"))

@@ -74,7 +74,7 @@ def test_a_failure_is_recorded_and_the_other_runs_continue(tmp_path: Path) -> No
     bad, good = make_task(tmp_path, batch=64), make_task(tmp_path, seed=1)
     failures = run_tasks([bad, good])
     assert list(failures) == [bad.name]
-    assert "more than the 48 of the data set" in RunDirectory(bad.folder).failure()
+    assert "a step needs 64 images, but the data set has only 48" in RunDirectory(bad.folder).failure()
     assert good.done()
     assert not RunDirectory(good.folder).failure()
 

@@ -25,6 +25,7 @@ from contrapose.reduce.kernel_math import (
     over_temperature,
     program_rows,
     similarity_weights,
+    store_hardest,
     zero_excluded,
 )
 
@@ -118,15 +119,10 @@ def forward_kernel(
     offset = split.to(tl.int64) * n + rows
     if HARDEST_ONLY:
         plane = tl.num_programs(1).to(tl.int64) * n
-        tl.store(out + offset, above, inside)
-        tl.store(out + plane + offset, total, inside)
-        tl.store(out + 2 * plane + offset, above_count.to(tl.float32), inside)
-        tl.store(out + 3 * plane + offset, count.to(tl.float32), inside)
-        if SECOND > 0:
-            tl.store(out + 4 * plane + offset, above2, inside)
-            tl.store(out + 5 * plane + offset, total2, inside)
-        if not CONSTANT_SHIFT:
-            tl.store(out + 6 * plane + offset, running_max, inside)
+        store_hardest(
+            out + offset, plane, inside, above, total, above_count, count, above2, total2, running_max,
+            CONSTANT_SHIFT=CONSTANT_SHIFT, SECOND=SECOND,
+        )  # fmt: skip
     else:
         nonzero = total != 0  # also true of NaN, which must reach the output
         tl.store(out + offset, tl.where(nonzero, (running_max + tl.log2(total)) * LN2, float("-inf")), inside)

@@ -24,6 +24,7 @@ from contrapose.reduce.kernel_math import (
     over_temperature,
     similarity_weights,
     softplus_and_sigmoid,
+    store_hardest,
     tile_similarities,
 )
 
@@ -100,15 +101,16 @@ def _sum_and_store(
         # -inf marks pairs that are not negatives.
         below, not_above = compare_with_threshold(tl.where(logit == float("-inf"), -4.0, s), threshold)
         above_count, count_here = count_hardest(below, not_above, AXIS)
-        tl.store(here, tl.sum(tl.where(not_above, 0.0, e), AXIS), inside)
-        tl.store(here + planes_stride, tl.sum(tl.where(below, 0.0, e), AXIS), inside)
-        tl.store(here + 2 * planes_stride, above_count.to(tl.float32), inside)
-        tl.store(here + 3 * planes_stride, count_here.to(tl.float32), inside)
+        above, total = tl.sum(tl.where(not_above, 0.0, e), AXIS), tl.sum(tl.where(below, 0.0, e), AXIS)
+        above2, total2 = above, total
         if SECOND > 0:
-            tl.store(here + 4 * planes_stride, tl.sum(tl.where(not_above, 0.0, e2), AXIS), inside)
-            tl.store(here + 5 * planes_stride, tl.sum(tl.where(below, 0.0, e2), AXIS), inside)
-        if not CONSTANT_SHIFT:
-            tl.store(here + 6 * planes_stride, largest, inside)
+            above2, total2 = tl.sum(tl.where(not_above, 0.0, e2), AXIS), tl.sum(tl.where(below, 0.0, e2), AXIS)
+        if CONSTANT_SHIFT:
+            largest = total
+        store_hardest(
+            here, planes_stride, inside, above, total, above_count, count_here, above2, total2, largest,
+            CONSTANT_SHIFT=CONSTANT_SHIFT, SECOND=SECOND,
+        )  # fmt: skip
     else:
         tl.store(here, tl.sum(e, AXIS), inside)
         if SECOND > 0:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from contrapose.lab.modalities.captions.views import Captioned, CaptionViews
+from contrapose.lab.modalities.captions.views import CaptionedBatch, CaptionViews
 from contrapose.lab.modalities.images.images import Images
 from contrapose.lab.modalities.images.stream import Files
 from contrapose.lab.modalities.source import Reader, ViewMaker
@@ -114,8 +114,8 @@ class _Resident:
     first: Tensor
     number: Tensor
 
-    def __getitem__(self, index: Tensor) -> Captioned:
-        return Captioned(self.pixels[index], self.captions, self.first[index], self.number[index])
+    def __getitem__(self, index: Tensor) -> CaptionedBatch:
+        return CaptionedBatch(self.pixels[index], self.captions, self.first[index], self.number[index])
 
     def __len__(self) -> int:
         return len(self.pixels)

@@ -15,7 +15,7 @@ from contrapose.randomness import uniform
 _CAPTION = 2  # the last random key: crops and dropout use the keys before it
 
 
-class Captioned(NamedTuple):
+class CaptionedBatch(NamedTuple):
     """Raw images with captions: each image has `number` rows in `captions`, from row `first` on."""
 
     pixels: Tensor  # uint8 (B, 3, H, W)
