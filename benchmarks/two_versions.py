@@ -26,7 +26,7 @@ LARGE = [
     ("clip", 16384, 768), ("siglip", 16384, 768), ("hardest", 8192, 768),
 ]  # fmt: skip
 SMALL = [(loss, n, d) for n in (256, 4096) for d in (128, 768) for loss in ("nt_xent", "clip", "siglip")]
-TINY = [("nt_xent", 32, 8), ("clip", 32, 8)]  # for a CPU
+CPU = [(loss, n, 128) for n in (256, 2048) for loss in ("nt_xent", "dystress", "hardest", "clip", "siglip")]
 
 
 def measure(device: str, seconds: float) -> None:
@@ -44,11 +44,12 @@ def measure(device: str, seconds: float) -> None:
         "clip": lambda a, b: clip(a, b, temperature=tau),
         "siglip": lambda a, b: siglip(a, b, temperature=tau, bias=bias),
     }
-    for loss, n, d in TINY if device == "cpu" else LARGE + SMALL:
+    for loss, n, d in CPU if device == "cpu" else LARGE + SMALL:
         torch.manual_seed(0)
         first = torch.randn(n if loss in ("clip", "siglip") else n // 2, d, device=device)
         second = first + 0.5 * torch.randn_like(first)
-        a, b = (z.bfloat16().requires_grad_() for z in (first, second))
+        dtype = torch.float32 if device == "cpu" else torch.bfloat16
+        a, b = (z.to(dtype).requires_grad_() for z in (first, second))
 
         def step(loss: str = loss, a: Tensor = a, b: Tensor = b) -> None:
             a.grad = b.grad = None

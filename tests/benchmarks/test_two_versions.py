@@ -23,7 +23,9 @@ def test_two_versions_are_timed_in_turns(tmp_path: Path) -> None:
         [sys.executable, SCRIPT, ROOT / "src", other, *options], check=True, capture_output=True, text=True
     )
     rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [row["version"] for row in rows] == ["first", "first", "second", "second"]
+    half = len(rows) // 2
+    assert [row["version"] for row in rows] == ["first"] * half + ["second"] * half
+    assert [row["loss"] for row in rows[:half]] == [row["loss"] for row in rows[half:]]
     assert all(row["ms"] > 0 for row in rows)
     assert "ratio" in done.stderr
 
