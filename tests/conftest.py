@@ -79,8 +79,16 @@ class Promise:
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
+def _same_torch(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Seed torch, and warn if a test leaves oneDNN disabled: convolutions then round differently in all tests that follow.
+
+    torch.export disables oneDNN while it traces a network.
+    """
     torch.manual_seed(0)
+    yield
+    if not torch.backends.mkldnn.enabled:
+        torch.backends.mkldnn.enabled = True
+        request.node.warn(pytest.PytestWarning(f"{request.node.nodeid} left oneDNN disabled"))
 
 
 @pytest.fixture
