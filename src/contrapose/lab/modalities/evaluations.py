@@ -49,6 +49,13 @@ class RecordedEvaluation(Protocol):
     def __call__(self, embedder: SampleEmbedder, argument: str) -> dict[str, float]:
         """Return the values for the current weights, keyed by their names in the records."""
 
+    @property
+    def baseline_name(self) -> str:
+        """What `baseline` measures, in messages."""
+
+    def baseline(self, argument: str) -> dict[str, float]:
+        """Return values without training, keyed by the names of the values to compare them with; empty if there are none."""
+
 
 @dataclass(frozen=True)
 class DownstreamData:

@@ -14,7 +14,8 @@ from contrapose.lab.cli import main
 
 def test_sts_and_transfer_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bert().save(str(tmp_path / "encoder"))
-    pairs = zip(*columns(6).values(), strict=True)
+    # Every second pair shares a word, for tf-idf.
+    pairs = [(a, f"{b} {a}" if i % 2 else b) for i, (a, b) in enumerate(zip(*columns(6).values(), strict=True))]
     sts = "".join(f"STSB\tx\ttest\t{i}\t{first}\t{second}\n" for i, (first, second) in enumerate(pairs))
     (tmp_path / "sts.tsv").write_text(f"dataset\tsubset\tsplit\tscore\tsentence1\tsentence2\n{sts}")
     tasks = "".join(f"CR\tall\t{label}\t{label}{i % 6}\t\n" for label in "qp" for i in range(12))
@@ -29,6 +30,9 @@ def test_sts_and_transfer_of_a_folder(tmp_path: Path, capsys: pytest.CaptureFixt
     assert -100 <= scores["stsb"] <= 100
     assert 0 <= scores["cr"] <= 100
     assert {"stsb_alignment", "stsb_uniformity"} <= set(scores)
+    assert -100 <= scores["tfidf_stsb"] <= 100
+    assert f"{scores['tfidf_stsb']:.2f}" in output.err or f"{scores['tfidf_stsb']:.3f}" in output.err
+    assert "tf-idf: the same correlation without any training" in output.err
     assert "Spearman's correlation of cosine similarity, all subsets" in output.err
     assert f"{scores['cr']:.2f}" in output.err
     assert '1 empty text is encoded as "."' in output.err

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -21,6 +22,7 @@ from contrapose.lab.modalities.text.evaluation import (
     evaluate_transfer,
     read_sts,
     read_transfer,
+    tfidf_sts,
 )
 from contrapose.lab.modalities.text.pretrained import load_sentence_encoder
 from contrapose.lab.training import Model
@@ -29,6 +31,7 @@ from contrapose.validate import check_count
 _STS = (
     "STS: 100 × Spearman's correlation of cosine similarity, all subsets of a task ranked together (SentEval's \"all\")"
 )
+_TFIDF = "tf-idf: the same correlation without any training, with word weights from the scored sentences"
 _GEOMETRY = "alignment: pairs with a score above 4; uniformity: all sentences, t = 2 (SimCSE)"
 _TRANSFER = "Transfer: accuracy in % of logistic regression on frozen embeddings (SentEval's protocol, 10 folds)"
 
@@ -103,7 +106,8 @@ class SentenceTasks:
         """Return a text encoder's scores, and print them as tables on stderr; classifiers run on `device`."""
         scores: dict[str, float] = {}
         if self.pairs:
-            scores |= _show(evaluate_sts(encode, self.pairs), _STS, _GEOMETRY)
+            baseline = tfidf_sts(self.pairs)
+            scores |= _show(evaluate_sts(encode, self.pairs), _STS, _TFIDF, _GEOMETRY, baseline=baseline) | baseline
         if self.texts:
             empty = sum(not text.text.strip() for text in self.texts)
             if empty:
@@ -112,15 +116,26 @@ class SentenceTasks:
         return scores
 
 
-def _show(scores: dict[str, float], title: str, note: str = "") -> dict[str, float]:
-    """Print a table of scores to stderr, since stdout may be read by other programs; return the scores."""
+def _show(
+    scores: dict[str, float], title: str, *notes: str, baseline: Mapping[str, float] = MappingProxyType({})
+) -> dict[str, float]:
+    """Print a table of scores to stderr, since stdout may be read by other programs; return the scores.
+
+    baseline   scores of tf-idf, shown beside those whose names follow the prefix `tfidf_`
+    """
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("", "score", box=None)
-    table.columns[1].justify = "right"
+    table = Table("", "score", *(["tf-idf"] if baseline else []), box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
     for name, score in scores.items():
-        table.add_row(name, f"{score:.2f}" if abs(score) >= 10 else f"{score:.3f}")
+        known = baseline.get(f"tfidf_{name}")
+        table.add_row(name, _format(score), *([] if known is None else [_format(known)]))
     # Notes are printed separately: as the table's title, they would be wrapped to its width.
-    Console(file=sys.stderr, highlight=False).print(title, table, *([note] if note else []), "", sep="\n")
+    Console(file=sys.stderr, highlight=False).print(title, table, *notes, "", sep="\n")
     return scores
+
+
+def _format(score: float) -> str:
+    return f"{score:.2f}" if abs(score) >= 10 else f"{score:.3f}"

@@ -2,6 +2,7 @@
 
 tables       tab-separated files, compressed or not
 sts          Spearman correlation with human scores, and alignment and uniformity on STS-B
+tfidf        the baseline without training
 recorded     STS during training
 transfer     accuracy of a classifier on frozen embeddings
 classifier   logistic regression with early stopping, many folds at the same time
@@ -9,6 +10,7 @@ classifier   logistic regression with early stopping, many folds at the same tim
 
 from contrapose.lab.modalities.text.evaluation.recorded import RecordedSTS, embed_once
 from contrapose.lab.modalities.text.evaluation.sts import SentencePair, evaluate_sts, read_sts, spearman
+from contrapose.lab.modalities.text.evaluation.tfidf import tfidf_features, tfidf_sts
 from contrapose.lab.modalities.text.evaluation.transfer import TransferText, evaluate_transfer, read_transfer
 
 __all__ = [
@@ -21,4 +23,6 @@ __all__ = [
     "read_sts",
     "read_transfer",
     "spearman",
+    "tfidf_features",
+    "tfidf_sts",
 ]

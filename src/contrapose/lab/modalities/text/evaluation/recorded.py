@@ -10,12 +10,14 @@ from torch import Tensor
 
 from contrapose.lab.modalities.evaluations import SampleEmbedder
 from contrapose.lab.modalities.text.evaluation.sts import SentencePair, evaluate_sts, read_sts
+from contrapose.lab.modalities.text.evaluation.tfidf import PREFIX, tfidf_sts
 
 
 class RecordedSTS:
     """Spearman's correlation on the pairs in a file's dev split."""
 
     argument = "FILE"
+    baseline_name = "tf-idf"
 
     def check(self, argument: str) -> None:
         """Refuse a file that does not exist, or that has no pairs in the split dev."""
@@ -32,6 +34,11 @@ class RecordedSTS:
         """Return the correlation for each task, and alignment and uniformity on STS-B."""
         pairs = _dev_pairs(argument, Path(argument).stat().st_mtime)
         return evaluate_sts(partial(embed_once, embedder), pairs)
+
+    def baseline(self, argument: str) -> dict[str, float]:
+        """Return the correlation of tf-idf for each task."""
+        pairs = _dev_pairs(argument, Path(argument).stat().st_mtime)
+        return {name.removeprefix(PREFIX): score for name, score in tfidf_sts(pairs).items()}
 
 
 @lru_cache(maxsize=1)

@@ -80,18 +80,29 @@ def evaluate_sts(encode: Callable[[Sequence[str]], Tensor], pairs: Iterable[Sent
     first, second = (
         unit(encode([text for pair in scored for text in (pair.first, pair.second)])).unflatten(0, (-1, 2)).unbind(1)
     )
-    rows_of: dict[str, list[int]] = {}
-    for row, pair in enumerate(scored):
-        rows_of.setdefault(pair.task, []).append(row)
-    gold = torch.tensor([pair.score for pair in scored], dtype=torch.float64)
-    cosine = (first.double() * second.double()).sum(1)
-    scores = {task: 100 * _correlation(task, cosine[rows], gold[rows]) for task, rows in rows_of.items()}
-    if all(task in scores for task in STS_TASKS):
-        scores["sts_mean"] = sum(scores[task] for task in STS_TASKS) / len(STS_TASKS)
+    scores = correlations(scored, (first.double() * second.double()).sum(1))
+    rows_of, gold = scored_tasks(scored), torch.tensor([pair.score for pair in scored], dtype=torch.float64)
     for task in ("stsb", "stsb_dev"):
         if rows := rows_of.get(task):
             geometry = pair_geometry(first[rows], second[rows], gold[rows])
             scores |= {f"{task}_{name}": value for name, value in geometry.items()}
+    return scores
+
+
+def scored_tasks(pairs: Sequence[SentencePair]) -> dict[str, list[int]]:
+    """Return the rows of each task's pairs."""
+    rows_of: dict[str, list[int]] = {}
+    for row, pair in enumerate(pairs):
+        rows_of.setdefault(pair.task, []).append(row)
+    return rows_of
+
+
+def correlations(pairs: Sequence[SentencePair], cosine: Tensor) -> dict[str, float]:
+    """Return 100 · Spearman's correlation of the pairs' cosine similarities (n,) for each task, and `sts_mean`."""
+    gold = torch.tensor([pair.score for pair in pairs], dtype=torch.float64)
+    scores = {task: 100 * _correlation(task, cosine[rows], gold[rows]) for task, rows in scored_tasks(pairs).items()}
+    if all(task in scores for task in STS_TASKS):
+        scores["sts_mean"] = sum(scores[task] for task in STS_TASKS) / len(STS_TASKS)
     return scores
 
 
