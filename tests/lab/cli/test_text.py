@@ -17,6 +17,7 @@ from contrapose.lab.modalities.text.pretrained import load_sentence_encoder
 from contrapose.lab.modalities.text.sentences import Sentences
 from contrapose.lab.training import Run, load, prepare, resolve
 from contrapose.lab.training.card import model_card
+from contrapose.lab.training.records.files import read_records
 
 TOPICS = ("rivers", "loops", "violins", "taxes", "bread")
 FIRST = [f"Question {i} is about {TOPICS[i % 5]} & what <they> need" for i in range(40)]
@@ -46,12 +47,15 @@ def root(folder: Path) -> list[str]:
 
 
 def test_a_run_on_texts_speaks_of_sentences(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["train", "--data", str(folder / "sentences.txt"), *SHORT, "--out", str(tmp_path), *root(folder)])
+    sts = ["--extra-metrics", f"sts:{folder / 'sts.tsv'}@1"]
+    main(["train", "--data", str(folder / "sentences.txt"), *SHORT, *sts, "--out", str(tmp_path), *root(folder)])
     output = capsys.readouterr().out
     assert "40 sentences of sentences.txt on cpu" in output
     assert " sentences/s" in output
     assert "images" not in output
-    assert "views dropout" in output
+    assert "views deletion:0.7" in output
+    score = read_records(tmp_path)[-1]["stsb_dev"]
+    assert f"stsb_dev   {score:6.2f}     (last epoch; tf-idf, without training: " in output
     message = error_message(capsys, "evaluate", str(tmp_path), *root(folder))
     assert "sentences.txt has no labels and no held-out pairs to score with; give a file of pairs" in message
 
@@ -120,7 +124,7 @@ def test_evaluate_a_run_on_pairs_and_on_sts(folder: Path, capsys: pytest.Capture
     assert every["recall@1"] <= held_out["recall@1"]  # among 40 texts, not 8
     main([*evaluate, *sts])
     scores = json.loads(capsys.readouterr().out)
-    assert {"stsb", "stsb_dev", "stsb_alignment"} <= set(scores)
+    assert {"stsb", "stsb_dev", "stsb_alignment", "tfidf_stsb", "tfidf_stsb_dev"} <= set(scores)
     assert "recall@1" not in scores
     main([*evaluate, *sts, "--data", str(folder / "pairs.tsv")])
     assert json.loads(capsys.readouterr().out) == scores | every

@@ -74,7 +74,17 @@ def weights(trainer: Trainer) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(
-    "change", first(1, [{}, {"views": "deletion"}, {"views": "cropping", "head": "simcse"}, {"epoch_slices": 2}])
+    "change",
+    first(
+        1,
+        [
+            {},
+            {"views": "deletion"},
+            {"views": "cropping", "head": "simcse"},
+            {"views": "neighbours"},
+            {"epoch_slices": 2},
+        ],
+    ),
 )
 def test_a_stopped_run_resumes_with_the_same_dropout(change: dict[str, Any], tmp_path: Path) -> None:
     run = run_of(write_sentences(tmp_path / "a.txt"), **change)
@@ -321,3 +331,34 @@ def test_the_built_in_pairs_are_learned(tmp_path: Path) -> None:
     before, after = trainer.evaluate(), trainer.train()
     print(f"recall@10 {before['recall@10']:.1f} -> {after['recall@10']:.1f} %")
     assert after["recall@10"] >= before["recall@10"] + 8
+
+
+def test_neighbours_are_a_line_and_the_next_one(tmp_path: Path) -> None:
+    run = run_of(write_sentences(tmp_path / "a.txt"), views="neighbours", limit=20)
+    split = prepare(run, tmp_path / "cache")
+    whole = prepare(replace(run, views="dropout", limit=0), tmp_path / "cache").train
+    assert split.retrieval is None
+    rows, tokens = split.train.rows.tolist(), whole.tokens[:, 0]  # type: ignore[attr-defined]
+    assert len(rows) == 20
+    assert split.train.texts() == [whole.texts()[row] for row in rows]  # type: ignore[attr-defined]
+    for row, pair in zip(rows, split.train.tokens, strict=True):  # type: ignore[attr-defined]
+        following = row + 1 if row + 1 < len(whole) else row - 1
+        assert torch.equal(pair, tokens[[row, following]])
+    trainer = trainer_of(run, tmp_path / "run")
+    index, (inputs,) = next(iter(EagerSteps(trainer.context).batches(0, 0)))
+    shown = inputs[:, :, 0]
+    expected = split.train.tokens[index].transpose(0, 1)[..., : shown.shape[-1]]  # type: ignore[attr-defined]
+    assert torch.equal(shown[shown >= 0], expected[shown >= 0].long())
+
+
+def test_neighbours_of_pairs_are_refused_and_other_pairs_are_evaluated(tmp_path: Path) -> None:
+    pairs = write_pairs(tmp_path / "a.tsv")
+    with pytest.raises(ValueError, match=r"a\.tsv has 2 columns; use --views columns"):
+        prepare(run_of(pairs, views="neighbours"), tmp_path / "cache")
+    views = TEXT.views("neighbours", 2)
+    other = TEXT.load_for_evaluation(run_of(pairs), tmp_path / "cache", views, encoder="tiny")
+    assert other.retrieval is not None
+    lines = TEXT.load_for_evaluation(
+        run_of(write_sentences(tmp_path / "a.txt")), tmp_path / "cache", views, encoder="tiny"
+    )
+    assert lines.retrieval is None  # lines need not be in order

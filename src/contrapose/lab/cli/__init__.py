@@ -108,7 +108,7 @@ def _parse_and_run(name: str, arguments: list[str]) -> None:
     import tyro  # first, so that a missing package is reported before the slow import of torch
 
     from contrapose.lab.training.records.files import DISK_FULL, WriteFailed
-    from contrapose.lab.training.stops import Diverged, Stopped, signals
+    from contrapose.lab.training.stops import Diverged, Solved, Stopped, signals
     from contrapose.lab.workers import LoadingFailed
 
     try:
@@ -118,7 +118,7 @@ def _parse_and_run(name: str, arguments: list[str]) -> None:
         # A signal ends the command immediately, except during training, which saves its step first.
         with signals() as requests, requests.immediate():
             parsed()
-    except (Diverged, LoadingFailed, WriteFailed) as error:
+    except (Diverged, LoadingFailed, Solved, WriteFailed) as error:
         _fail(str(error), exits.FAILED)
     except ValueError as error:
         _fail(str(error), exits.BAD_SETTINGS)

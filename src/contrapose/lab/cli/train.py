@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from tyro.conf import arg
 
@@ -20,6 +21,7 @@ from contrapose.lab.training.collapse import describe_collapse
 from contrapose.lab.training.locks import lock_directory
 from contrapose.lab.training.options import make_run
 from contrapose.lab.training.processes import leave_process_group, own_device
+from contrapose.lab.training.records.extra_metrics import recorded_measures
 from contrapose.lab.training.records.files import read_records
 from contrapose.lab.training.sources import check_init
 from contrapose.lab.training.stops import ignore_closed_output
@@ -83,6 +85,7 @@ class Train:
                     data_root=self.data_root,
                     workers=self.workers,
                     worker_timeout=self.worker_timeout,
+                    stop_if_solved="views" in requested.auto_settings,  # views that the user has chosen are kept
                     extend=self.extend,
                 )
             for note in trainer.split.notes:
@@ -98,6 +101,8 @@ class Train:
                 log(f"{name:10} {score:6.2f} %   ({how})")
             if not scores and not run.extra_metrics:
                 log(f"no score: {run.data} {run.kind.unscored}")
+            for line in _recorded_scores(run, read_records(folder)):
+                log(line)
             best = best_epoch(folder, run.keep_best)
             if best is not None:
                 log(
@@ -108,6 +113,18 @@ class Train:
             if collapse:  # last, so that the scores are not taken for a success
                 log(collapse)
         leave_process_group()
+
+
+def _recorded_scores(run: Run, records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for each of the last epoch's scores that only the run's modality has, with a score without training."""
+    for measure in recorded_measures(run.extra_metrics, run.kind.recorded):
+        if not measure.own or not records:
+            continue
+        evaluation = run.kind.recorded[measure.own]
+        for name, baseline in evaluation.baseline(measure.argument).items():
+            if name in records[-1]:
+                score = f"{name:10} {records[-1][name]:6.2f}"
+                yield f"{score}     (last epoch; {evaluation.baseline_name}, without training: {baseline:.2f})"
 
 
 def _ignore(text: str) -> None:

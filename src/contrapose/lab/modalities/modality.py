@@ -157,6 +157,9 @@ class Modality(ABC, Generic[V]):
         """Before the data is read, refuse settings that name unusable files."""
         return
 
+    harder_task: ClassVar[str] = "use views that differ more (--views), or a larger --batch"
+    """What to do if untrained networks recognise the views of a sample, as the end of a sentence."""
+
     # Data
 
     needs_run_directory: ClassVar[bool] = False
@@ -214,6 +217,10 @@ class Modality(ABC, Generic[V]):
     def load_initial_weights(self, settings: NetworkSettings, encoders: Mapping[str, Encoder]) -> None:
         """Load pretrained weights from installed packages, for encoders that start from such weights."""
         return
+
+    def is_pretrained(self, encoder: str) -> bool:
+        """Return whether an encoder with this name starts from pretrained weights."""
+        return False
 
     def prepare(self, network: nn.Module) -> nn.Module:
         """Convert the weights to the memory layout in which this modality's networks run fastest."""

@@ -1,4 +1,4 @@
-"""Reasons to stop before the last step (a signal, a non-finite loss), and a display that must not stop training."""
+"""Reasons to stop before the last step (a signal, a non-finite loss, a solved task), and displays that must not stop training."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ class Stopped(BaseException):
 
 class Diverged(Exception):
     """A loss or gradient was not finite; the weights are those from the previous step."""
+
+
+class Solved(Exception):
+    """The first steps have solved the task, so that training teaches nothing; all finished steps are saved."""
 
 
 class StopRequests(list[int]):

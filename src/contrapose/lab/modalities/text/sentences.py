@@ -75,6 +75,16 @@ class Sentences:
         tokens = self.tokens[:, number : number + 1]
         return replace(self, tokens=tokens, first_column=self.first_column + number, content="")
 
+    def with_neighbours(self) -> Sentences:
+        """Return rows of two columns: each sentence and the next one; the last sentence has the previous one."""
+        if self.columns > 1:
+            raise ValueError(
+                f"views: neighbours are lines of a file of single sentences, and {self.name} has {self.columns} columns; use "
+                "--views columns, or choose one column with --columns"
+            )
+        following = torch.cat([self.tokens[1:], self.tokens[-2:-1]])[: len(self)]
+        return replace(self, tokens=torch.cat([self.tokens, following], 1))
+
     def in_memory(self, views: ViewMaker) -> Sentences:
         """Return the rows without streaming, so that all tokens will be on the device."""
         return replace(self, stream=False)

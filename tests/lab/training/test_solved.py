@@ -1,0 +1,100 @@
+"""A task that an untrained network solves: found in the first steps, and why training on must be avoided."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from contrapose.lab.modalities.text.settings import TEXT_SETTINGS
+from contrapose.lab.training import Run, Trainer
+from contrapose.lab.training.solved import SolvedWatch, loss_of_guessing
+from contrapose.lab.training.stops import Solved
+
+CHANCE = math.log(127)  # SimCLR: 126 negatives and the positive
+
+
+def watch() -> SolvedWatch:
+    return SolvedWatch(Run(data="digits16", batch=64))
+
+
+def test_a_loss_that_stays_far_below_guessing_is_reported_once() -> None:
+    watched = watch()
+    assert watched.chance == pytest.approx(CHANCE)
+    found = [step for step in range(1, 100) if watched.add(step, 0.009 * CHANCE)]
+    assert found == [21]
+    assert watched.is_solved
+    assert f"guessing ({CHANCE:.2f})" in watched.describe(21)
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [0.011 * CHANCE] * 300,  # not low enough
+        ([0.0] * 19 + [2.0]) * 15,  # not on average
+        [1.0] * 185 + [0.0] * 100,  # not in the first steps
+    ],
+)
+def test_a_task_that_takes_steps_to_learn_is_not_reported(losses: list[float]) -> None:
+    watched = watch()
+    assert not any(watched.add(step, loss) for step, loss in enumerate(losses, 1))
+
+
+def test_a_gpu_reads_only_some_losses() -> None:
+    watched = watch()
+    assert [step for step in (20, 40, 60) if watched.add(step, 0.0)] == [40]
+
+
+def test_losses_without_a_known_chance_level_and_pretrained_encoders_are_not_watched() -> None:
+    assert loss_of_guessing(Run(data="digits16", loss="dcl(temperature=0.2)")) is None  # negative for good embeddings
+    assert loss_of_guessing(Run(data="digits16", loss="vicreg", head="simclr")) is None
+    assert loss_of_guessing(Run(data="a.txt", modality="text", encoder="hf:bert", views="dropout", batch=8)) is None
+    scratch = Run(data="a.txt", modality="text", encoder="tiny", views="dropout", batch=8, framework="simcse")
+    assert loss_of_guessing(scratch) == pytest.approx(math.log(8))
+
+
+def trainer(folder: Path, *, stop: bool, messages: list[str]) -> Trainer:
+    data = folder.parent / "sentences.txt"
+    data.write_text("".join(" ".join(f"w{i * 7919 * k % 1009}" for k in range(1, 9)) + "\n" for i in range(1, 161)))
+    settings = {"encoder": "tiny", "views": "dropout", "batch": 8, "epochs": 3, "lr": 1e-3, "metrics": 0, "warmup": 0.0}
+    run = Run(**{**TEXT_SETTINGS, **settings, "data": str(data), "loss": "simclr(temperature=0.01)"})
+    cache = folder.parent / "cache"
+    return Trainer(run, folder, log=messages.append, device=torch.device("cpu"), data_root=cache, stop_if_solved=stop)
+
+
+def test_a_run_with_default_views_stops_and_others_go_on(tmp_path: Path) -> None:
+    messages: list[str] = []
+    whole = trainer(tmp_path / "whole", stop=False, messages=messages)
+    whole.train()
+    assert sum("the task is too easy" in message for message in messages) == 1
+    stopped = trainer(tmp_path / "stopped", stop=True, messages=[])
+    with pytest.raises(Solved, match=r"--views deletion:0\.7.*run the same command again to continue"):
+        stopped.train()
+    assert stopped.step < whole.step // 2
+    continued = trainer(tmp_path / "stopped", stop=True, messages=[])
+    continued.train()
+    assert continued.complete
+    for name, value in whole.saved_state.state_dict().items():
+        assert torch.equal(value, continued.saved_state.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(("eps", "moved_far"), [(1e-8, True), (1e-3, False)])
+def test_after_vanishing_gradients_one_small_gradient_moves_adam_far(eps: float, moved_far: bool) -> None:
+    """Adam knows no size but that of recent gradients: the reason why the loss of a solved task may jump, much later."""
+    weight, lr = torch.zeros(1, requires_grad=True), 1e-3
+    optimiser = torch.optim.AdamW([weight], lr=lr, weight_decay=0.0, eps=eps)
+
+    def step(gradient: float) -> None:
+        weight.grad = torch.full((1,), gradient)
+        optimiser.step()
+
+    for number in range(2000):
+        step(1e-9 * (-1) ** number)  # the task is solved
+    before = weight.item()
+    step(1e-4)  # one sample is not recognised; its gradient is small
+    for _ in range(50):
+        step(0.0)
+    moved = abs(weight.item() - before)
+    assert moved > 25 * lr if moved_far else moved < lr
