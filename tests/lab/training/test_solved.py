@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from contrapose.lab.cli import exits, main
 from contrapose.lab.modalities.text.settings import TEXT_SETTINGS
 from contrapose.lab.training import Run, Trainer
 from contrapose.lab.training.solved import SolvedWatch, loss_of_guessing
@@ -78,6 +79,21 @@ def test_a_run_with_default_views_stops_and_others_go_on(tmp_path: Path) -> None
     assert continued.complete
     for name, value in whole.saved_state.state_dict().items():
         assert torch.equal(value, continued.saved_state.state_dict()[name]), name
+
+
+def test_the_command_stops_with_a_message_if_it_has_chosen_the_views(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [" ".join(f"w{i * 7919 * k % 1009}" for k in range(1, 9)) for i in range(1, 241)]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{row}\t{row}\n" for row in rows))  # both columns are equal
+    settings = ["--encoder", "tiny", "--batch", "8", "--epochs", "1", "--metrics", "0", "--hold-out", "0"]
+    settings += ["--loss", "simclr(temperature=0.01)", "--out", str(tmp_path / "run"), "--data-root", str(tmp_path)]
+    with pytest.raises(SystemExit) as end:
+        main(["train", "--data", str(tmp_path / "pairs.tsv"), *settings])
+    assert end.value.code == exits.FAILED
+    message = capsys.readouterr().err
+    assert "contrapose: the task is too easy: after 2" in message
+    assert "run the same command again to continue" in message
 
 
 @pytest.mark.parametrize(("eps", "moved_far"), [(1e-8, True), (1e-3, False)])
