@@ -2,7 +2,7 @@
 
 The loss of guessing among K candidates is log K. If the loss is soon below a small share of it, gradients vanish. The encoder
 then changes little, and not for the better: Adam divides a gradient by the average size of recent gradients, so that after
-thousands of steps without any, a single one may move every weight by many times the learning rate, and the loss jumps.
+thousands of steps without any, a single one may move every weight by many times the learning rate, and the loss may jump.
 """
 
 from __future__ import annotations
