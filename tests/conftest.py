@@ -87,7 +87,7 @@ def _same_torch(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.manual_seed(0)
     yield
     if not torch.backends.mkldnn.enabled:
-        torch.backends.mkldnn.enabled = True
+        torch.backends.mkldnn.set_flags(True)
         request.node.warn(pytest.PytestWarning(f"{request.node.nodeid} left oneDNN disabled"))
 
 
