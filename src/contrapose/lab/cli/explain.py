@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
+from contrapose.lab.devices import DeviceOption
+
 if TYPE_CHECKING:
     from contrapose.lab.report.embedding import NamedEmbedding
 
@@ -57,7 +59,7 @@ class Explain:
 
 
 @dataclass(frozen=True)
-class Map:
+class Map(DeviceOption):
     """Draw the projector outputs of runs side by side, coloured by class, with uniformity, tolerance and kNN accuracy.
 
     For runs on text, an HTML page is also written next to the figure; hovering over a point on the page shows its text.
