@@ -20,6 +20,9 @@ SMALL = ["--limit", "64", "--batch", "16", "--knn", "3", "--metrics", "0", "--wa
 def test_values_that_make_no_sense_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "lr: a learning rate of 0 trains nothing" in error_message(capsys, "train", "--lr", "0")
     assert "workers: expected a whole number of at least 0, got -1" in error_message(capsys, "train", "--workers", "-1")
+    assert "images: expected a whole number of at least 1, got -1" in error_message(
+        capsys, "map", "x", "--images", "-1"
+    )
     assert "worker_timeout: expected a number above 0" in error_message(capsys, "train", "--worker-timeout", "0")
 
 
