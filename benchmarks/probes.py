@@ -17,11 +17,11 @@ from dataclasses import replace
 
 import torch
 
+from contrapose.lab.devices import own_device
 from contrapose.lab.evaluation import PROBES, Probe
 from contrapose.lab.modalities import Split
 from contrapose.lab.modalities.images.images import Images
 from contrapose.lab.training import Model, Run, build
-from contrapose.lab.training.processes import own_device
 
 
 def random_images(count: int, seed: int) -> Images:

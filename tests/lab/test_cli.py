@@ -186,7 +186,16 @@ def test_export_and_import_weights(tmp_path: Path, capsys: pytest.CaptureFixture
     )
     main(["import", str(tmp_path / "foreign.pth"), "-o", str(tmp_path / "in.safetensors")])
     main(
-        ["train", *arguments, "--init", str(tmp_path / "in.safetensors"), "--lr", "0", "--out", str(tmp_path / "again")]
+        [
+            "train",
+            *arguments,
+            "--init",
+            str(tmp_path / "in.safetensors"),
+            "--lr",
+            "1e-30",
+            "--out",
+            str(tmp_path / "again"),
+        ]
     )
     main(["export", str(tmp_path / "again"), "-o", str(tmp_path / "same.safetensors")])
     round_trip = load_file(tmp_path / "same.safetensors")
@@ -524,7 +533,7 @@ def test_training_continues_without_a_reader(tmp_path: Path) -> None:
 
 
 def test_help() -> None:
-    output = subprocess.check_output([sys.executable, "-m", "contrapose", "train", "--help"], text=True)
+    output = subprocess.check_output([sys.executable, "-m", "contrapose", "train", "--help-all"], text=True)
     assert "Peak learning rate" in output
     words = set(re.findall(r"[\w:-]+", output))
     assert words >= {*NETWORKS, "timm:NAME", "auto"}  # every encoder can be found

@@ -37,6 +37,7 @@ LAYERS = (
     "explanation",
     # The laboratory
     "lab.settings",
+    "lab.devices",
     "lab.workers",
     "lab.cuda",
     "lab.optim",

@@ -75,7 +75,7 @@ def test_train_with_byol(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     arguments = ["--limit", "64", "--epochs", "1", "--batch", "32", "--metrics", "0", "--predictor", "64"]
     main(["train", "--loss", "byol", *arguments, "--out", str(tmp_path / "run")])
     output = capsys.readouterr().out
-    assert "for --loss byol: framework byol, head byol-cifar; each can be set (contrapose train --help)\n" in output
+    assert "for --loss byol: framework byol, head byol-cifar; each can be set (contrapose train --help-all)\n" in output
     settings = json.loads((tmp_path / "run" / "run.json").read_bytes())
     assert {name: settings[name] for name in ("framework", "head", "predictor")} == {
         "framework": "byol", "head": "byol-cifar", "predictor": 64,

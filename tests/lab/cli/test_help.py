@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,10 @@ from commands import error_message
 from contrapose import extras
 from contrapose.extras import TRAIN_PACKAGES, install_command
 from contrapose.lab.cli import main
-from contrapose.lab.cli.commands import COMMANDS
+from contrapose.lab.cli.commands import COMMANDS, FORMER
+from contrapose.lab.cli.help import option_groups
+from contrapose.lab.cli.train import Train
+from contrapose.lab.training import Run
 
 SOURCE = Path(__file__).parents[3] / "src"
 # torch and what it requires, as they lie in site-packages.
@@ -42,6 +46,62 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     output = capsys.readouterr().out
     assert "data check" in output
     assert "study" not in output
+
+
+@pytest.mark.parametrize("name", ["train", "evaluate", "compare"])
+def test_common_options_first(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line each on a terminal of 80 columns, and how to see the others."""
+    monkeypatch.setenv("COLUMNS", "80")
+    main([name, "--help"])
+    output = capsys.readouterr().out
+    command = COMMANDS[name].load()
+    options = {option.name: option for group in option_groups(command).values() for option in group}
+    assert command.common.keys() - options.keys() <= {"temperature"}
+    listed = [line for line in output.partition("common options:\n")[2].splitlines() if line.startswith(" ")]
+    assert len(listed) == len(command.common.keys() & options.keys()) <= 13
+    assert all(line.startswith(("  --", "  -o, --")) and len(line) <= 80 for line in listed)
+    count = sum(not option.is_positional for option in options.values())
+    assert output.endswith(f"`contrapose {name} --help-all` lists all {count} options.\n")
+    main([name, "--help-all"])
+    everything = capsys.readouterr().out
+    assert all(f"  {option.signature}" in everything for option in options.values())
+
+
+def test_all_options_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["train", "--data", "digits", "--help-all"])
+    output = capsys.readouterr().out
+    titles = [line for line in output.splitlines() if line.endswith(":") and line[:1].isalpha()]
+    assert titles == ["data:", "model:", "loss and framework:", "optimisation:", "evaluation:", "run:"]
+    groups = {title: {option.name for option in group} for title, group in option_groups(Train).items()}
+    assert sum(map(len, groups.values())) == len(fields(Run)) + len(fields(Train)) - 1  # without `given`
+    assert {"framework", "loss", "queue"} <= groups["loss and framework"]
+    assert {"lr", "epochs", "grad_clip"} <= groups["optimisation"]
+    assert {"knn", "extra_metrics"} <= groups["evaluation"]
+    assert {"seed", "out", "device"} <= groups["run"]
+    assert {"encoder", "text_encoder"} <= groups["model"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main([*name.split(), "-h"])
+    assert capsys.readouterr().out.startswith(f"usage: contrapose {name} ")
+
+
+def test_options_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["embed", "--help"])
+    output = capsys.readouterr().out
+    assert output.startswith("usage: contrapose embed RUN DATA [OPTIONS]\n")
+    assert "\n  -o, --out PATH " in output
+    assert "\n  --[no-]skip-broken " in output
+    assert "\n  --columns TEXT ... " in output
+    assert output.index("--data-root") < output.index("--device")
+
+
+def test_a_former_group_lists_what_to_run(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["bench"], ["bench", "--help"]):
+        main(arguments)
+        output = capsys.readouterr().out
+        assert all(f"  {name}: {script}\n" in output for name, script in FORMER.items())
 
 
 def test_without_a_command_there_is_an_overview(capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,7 +53,7 @@ def test_every_setting_is_chosen_said_and_stored(tmp_path: Path) -> None:
     assert stored["size"] == 32
     assert messages[0] == (
         "encoder small (0.31 M parameters), size 32, views simclr-cifar, batch 8, lr 0.001: chosen for 40 images of 32 pixels "
-        "on a CPU; each can be set (contrapose train --help)"
+        "on a CPU; each can be set (contrapose train --help-all)"
     )
     assert Run.load(tmp_path / "run" / "run.json") == trainer.run
 
@@ -64,7 +64,7 @@ def test_every_setting_is_chosen_said_and_stored(tmp_path: Path) -> None:
         {"views": "digits"},  # a recipe for other images, if the user wants it
         {"encoder": "resnet18"},
         {"size": 48},
-        {"batch": 4, "epochs": 3, "lr": 0.0},
+        {"batch": 4, "epochs": 3, "lr": 1e-9},
         {"views": "digits", "encoder": "tiny", "batch": 16, "epochs": 16, "lr": 0.004},
     ],
 )

@@ -52,6 +52,9 @@ def _run(arguments: list[str]) -> None:
         print(overview())
     elif " ".join(arguments[:2]) in FORMER:
         _run_command(" ".join(arguments[:2]), [])
+    elif first in {name.split()[0] for name in FORMER} and (not rest or rest[0] in _HELP):
+        print(f"The commands of `contrapose {first}` are now scripts in a clone of the repository:")
+        print(*(f"  {name}: {script}" for name, script in FORMER.items() if name.split()[0] == first), sep="\n")
     elif not group_commands(first):
         _run_command(first, rest)
     elif not rest:
@@ -107,16 +110,21 @@ def _parse_and_run(name: str, arguments: list[str]) -> None:
     """Run a command with its options; report an expected error in one line, with its exit code."""
     import tyro  # first, so that a missing package is reported before the slow import of torch
 
+    from contrapose.lab.cli.help import HELP_ALL, help_text
+    from contrapose.lab.devices import use_device
     from contrapose.lab.training.records.files import DISK_FULL, WriteFailed
     from contrapose.lab.training.stops import Diverged, Solved, Stopped, signals
     from contrapose.lab.workers import LoadingFailed
 
     try:
         command = COMMANDS[name].load()
+        if HELP_ALL in arguments or any(option in arguments for option in _HELP):
+            print(help_text(command, name, everything=HELP_ALL in arguments))
+            return
         config = (tyro.conf.OmitArgPrefixes,)
         parsed = tyro.cli(command, args=arguments, prog=f"contrapose {name}", config=config)
         # A signal ends the command immediately, except during training, which saves its step first.
-        with signals() as requests, requests.immediate():
+        with signals() as requests, requests.immediate(), use_device(getattr(parsed, "device", "")):
             parsed()
     except (Diverged, LoadingFailed, Solved, WriteFailed) as error:
         _fail(str(error), exits.FAILED)

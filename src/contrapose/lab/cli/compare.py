@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from tyro.conf import arg
 
@@ -14,6 +15,7 @@ from contrapose.lab.cli import exits
 from contrapose.lab.cli.evaluate import print_notes
 from contrapose.lab.cli.run_options import RunOptions
 from contrapose.lab.cli.study import check_seeds, run_plans
+from contrapose.lab.devices import DeviceOption, own_device
 from contrapose.lab.report.document import Document
 from contrapose.lab.report.render import write
 from contrapose.lab.settings import Settings
@@ -26,7 +28,6 @@ from contrapose.lab.training import resolve
 from contrapose.lab.training.build import prepare
 from contrapose.lab.training.method_settings import method_name
 from contrapose.lab.training.options import make_run
-from contrapose.lab.training.processes import own_device
 from contrapose.lab.training.sources import check_init
 from contrapose.validate import check_directory
 
@@ -39,7 +40,7 @@ _NAME_LENGTH = 60  # characters in the readable part of a report's folder name; 
 
 
 @dataclass(frozen=True)
-class Compare:
+class Compare(DeviceOption):
     """Train with several losses on your own data, and report which losses give a more accurate encoder.
 
     A folder of images needs one subfolder per class; if the folder has train/ and test/, each of the two needs the subfolders.
@@ -48,6 +49,17 @@ class Compare:
     needs, unless you set them. Each comparison writes its own report; run the same command again to resume.
     """
 
+    common: ClassVar[Mapping[str, str]] = {
+        "data": "Folder of images, data set's name, file of texts",
+        "losses": "Losses to compare, separated by commas",
+        "seeds": "Number of runs per loss",
+        "encoder": "Encoder, such as resnet18 or timm:NAME",
+        "epochs": "Passes over the data",
+        "batch": "Batch size",
+        "jobs": "Number of runs at a time",
+        "out": "Directory of the report",
+        "device": "cpu, cuda or one GPU, such as cuda:1",
+    }
     given: Annotated[RunOptions, arg(name="")]
     losses: str = "simclr,dystress,cacr,balanced"
     """Losses, separated by commas, each as in `train --loss`."""

@@ -13,6 +13,7 @@ from contrapose.lab.cli import exits
 from contrapose.lab.cli.compare import show_results
 from contrapose.lab.cli.progress import progress_display
 from contrapose.lab.cli.study import check_seeds, run_plans
+from contrapose.lab.devices import own_device
 from contrapose.lab.studies.collect import collect
 from contrapose.lab.studies.demo import SIZES, Size, demo, largest_size, measure_step_seconds, page
 from contrapose.lab.studies.execute import run_tasks
@@ -20,7 +21,6 @@ from contrapose.lab.studies.loss_comparison import count_epochs
 from contrapose.lab.studies.task import Task
 from contrapose.lab.training import load
 from contrapose.lab.training.build import prepare
-from contrapose.lab.training.processes import own_device
 from contrapose.lab.training.threads import available_cores
 from contrapose.lab.training.weights import export
 from contrapose.validate import check_directory, check_number

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from contrapose.lab.devices import DeviceOption
 from contrapose.lab.evaluation.detection import PROTOCOLS, read_detection_data
 from contrapose.lab.evaluation.detection.detectors import split_encoder
 from contrapose.lab.modalities.progress import allow_progress_bars
@@ -19,7 +20,7 @@ from contrapose.validate import check_directory
 
 
 @dataclass(frozen=True)
-class Detect:
+class Detect(DeviceOption):
     """Fine-tune a run's encoder as the backbone of a detector on VOC or COCO, and print its average precision.
 
     The detector is torchvision's Faster R-CNN, or Mask R-CNN with --masks. Its backbone consists of all stages of the encoder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, make_dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor
 from tyro.conf import Positional
 
+from contrapose.lab.devices import DeviceOption
 from contrapose.lab.evaluation import FINE_TUNING, PROBES, FewShot, FineTune, Measures, Probe, few_shot
 from contrapose.lab.modalities import MODALITIES, Source, Split, modality, trained_elsewhere
 from contrapose.lab.modalities.modality import CommonOptions
@@ -45,7 +46,7 @@ class EvaluationOptions(Protocol):
 
 
 @dataclass(frozen=True)
-class _Evaluate:
+class _Evaluate(DeviceOption):
     """Evaluate a run's encoder: kNN accuracy and, on request, a linear probe, fine-tuning, few-shot SVMs and metrics.
 
     A run on text pairs is scored by recall@k on its held-out pairs; --sts and --transfer evaluate the run on other tasks.
@@ -53,6 +54,18 @@ class _Evaluate:
     `contrapose evaluate clip:PATH --zero-shot DATA` evaluates an image-text model.
     """
 
+    common: ClassVar[Mapping[str, str]] = {
+        "data": "Another data set to evaluate on",
+        "knn": "Number of neighbours for kNN",
+        "linear": "Linear probe to train, such as wang-liu",
+        "finetune": "Epochs of fine-tuning with a classifier",
+        "shots": "Train on this many images per class",
+        "metrics": "Uniformity, tolerance, signs of collapse, …",
+        "sts": "File of scored sentence pairs",
+        "zero_shot": "Data set to classify by its class names",
+        "epoch": "Use the weights kept after this epoch",
+        "device": "cpu, cuda or one GPU, such as cuda:1",
+    }
     run: Positional[Path]
     """Directory of the run; or hf:FOLDER for a sentence encoder, as in hf:models/minilm; or clip:FOLDER for an image-text
     model."""
@@ -233,10 +246,13 @@ Evaluate.__doc__ = _Evaluate.__doc__
 
 
 def _given(options: Any, *without: str) -> list[str]:
-    """Return the options that differ from their defaults, as typed on the command line, except `without` and nested groups."""
+    """Return the options that differ from their defaults, as typed on the command line, except `without` and nested groups.
+
+    --device is left out too, because every evaluation takes it.
+    """
     plain = (option for option in fields(options) if option.default_factory is MISSING)
     changed = (option for option in plain if getattr(options, option.name) != option.default)
-    return [option.name.replace("_", "-") for option in changed if option.name not in without]
+    return [option.name.replace("_", "-") for option in changed if option.name not in (*without, "device")]
 
 
 def _refuse(names: Sequence[str], purpose: str, instead: str) -> None:

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
+from contrapose.lab.devices import DeviceOption
+from contrapose.validate import check_count
+
 if TYPE_CHECKING:
     from contrapose.lab.report.embedding import NamedEmbedding
 
@@ -57,7 +60,7 @@ class Explain:
 
 
 @dataclass(frozen=True)
-class Map:
+class Map(DeviceOption):
     """Draw the projector outputs of runs side by side, coloured by class, with uniformity, tolerance and kNN accuracy.
 
     For runs on text, an HTML page is also written next to the figure; hovering over a point on the page shows its text.
@@ -84,6 +87,7 @@ class Map:
 
         if self.out.suffix not in (".png", ".svg", ".pdf"):
             raise ValueError(f"out: expected a name that ends in .png, .svg or .pdf, got {self.out}")
+        check_count("images", self.images, least=1)
         if not self.runs:
             raise ValueError("runs: expected the directory of at least one run")
         embeddings = [self._embed(folder) for folder in self.runs]

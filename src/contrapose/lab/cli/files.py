@@ -10,6 +10,7 @@ from tyro.conf import Positional, arg
 
 from contrapose.extras import install_command
 from contrapose.lab.cli.evaluate import print_notes
+from contrapose.lab.devices import DeviceOption
 from contrapose.lab.modalities import DataSettings, Modality, trained_elsewhere
 from contrapose.lab.modalities.progress import allow_progress_bars
 from contrapose.lab.training import Model, load, prepare_other
@@ -17,7 +18,7 @@ from contrapose.validate import check_directory
 
 
 @dataclass(frozen=True)
-class Embed:
+class Embed(DeviceOption):
     """Write the features that a run's encoder computes for a data set to an .npz or .parquet file."""
 
     run: Positional[Path]

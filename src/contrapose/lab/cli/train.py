@@ -5,56 +5,99 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from tyro.conf import arg
 
 from contrapose.lab.cli.display import training_display
+from contrapose.lab.cli.dry_run import dry_run
 from contrapose.lab.cli.progress import format_duration
 from contrapose.lab.cli.run_options import RunOptions
+from contrapose.lab.devices import DeviceOption, own_device, use_device
 from contrapose.lab.modalities.progress import allow_progress_bars
+from contrapose.lab.settings import Settings
 from contrapose.lab.training import PRESETS, Run, Trainer, resolve
 from contrapose.lab.training.checkpoints.kept import best_epoch
+from contrapose.lab.training.checks.setting_values import check_type
 from contrapose.lab.training.collapse import describe_collapse
+from contrapose.lab.training.config_file import read_config
 from contrapose.lab.training.locks import lock_directory
 from contrapose.lab.training.options import make_run
-from contrapose.lab.training.processes import leave_process_group, own_device
+from contrapose.lab.training.processes import leave_process_group
 from contrapose.lab.training.records.extra_metrics import recorded_measures
 from contrapose.lab.training.records.files import read_records
 from contrapose.lab.training.sources import check_init
 from contrapose.lab.training.stops import ignore_closed_output
 from contrapose.lab.workers import TIMEOUT
-from contrapose.validate import check_directory
+from contrapose.validate import check_count, check_directory, check_number
+
+_DEFAULT_WORKERS = 2
+# The options of `train` itself that a config file may set, with their types in the file.
+_IN_CONFIG = {"out": "str", "data_root": "str", "workers": "int", "worker_timeout": "float", "device": "str"}
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(DeviceOption):
     """Train an encoder, by default on the built-in digits. Run the same command again to resume an interrupted run.
 
     `--loss` also selects the framework and the head that the loss needs, unless options or the preset set them.
     """
 
+    common: ClassVar[Mapping[str, str]] = {
+        "data": "Name of a data set, folder of images, file of texts",
+        "loss": "Method or objective, such as dystress or byol",
+        "temperature": "Temperature of the loss",
+        "encoder": "Encoder, such as resnet18 or timm:NAME",
+        "views": "Augmentation recipe",
+        "epochs": "Passes over the data",
+        "batch": "Batch size",
+        "lr": "Peak learning rate",
+        "preset": "A paper's settings (`contrapose presets` lists all)",
+        "config": "Options from a TOML file, or a run's run.json",
+        "out": "Directory of the run (default: runs/NAME)",
+        "device": "cpu, cuda or one GPU, such as cuda:1",
+        "dry_run": "Print settings, memory and time; do not train",
+    }
     given: Annotated[RunOptions, arg(name="")]
+    config: Path | None = None
+    """File with options, which options on the command line override: TOML with one option per line, such as epochs = 30, or the
+    run.json of a run. It may name a preset, which it then overrides."""
+    dry_run: bool = False
+    """Print the settings, the data, the number of negatives, and estimates of memory and time, without training."""
     preset: str = ""
     """Start from a paper's settings, such as dystress/cifar10, behaviour/cifar10, cacr/cifar10-k4, balanced/cifar10 or
     byol/cifar10 (`contrapose presets` lists all). Other options override the preset."""
     out: Path | None = None
     """Directory of the run; default: a directory in runs/ with a name derived from the settings."""
-    data_root: Path = Path("data")
-    """Directory of downloaded data sets; missing ones are downloaded to it."""
-    workers: int = 2
-    """Number of processes that decode images, with --stream. It affects the speed but not the results."""
-    worker_timeout: float = TIMEOUT
-    """Seconds to wait for a batch from the workers before training fails. Increase it for very slow disks."""
+    data_root: Path | None = None
+    """Directory of downloaded data sets; missing ones are downloaded to it. Default: data."""
+    workers: int | None = None
+    """Number of processes that decode images, with --stream; default: 2. It affects the speed but not the results."""
+    worker_timeout: float | None = None
+    """Seconds to wait for a batch from the workers before training fails; default: 300. Increase it for very slow disks."""
     extend: bool = False
     """Continue the run in --out to more --epochs than it was started with. From the current step on, a cosine learning rate
     then follows the schedule for the new total number of epochs."""
 
     def __call__(self) -> None:
-        """Train, with a progress bar on a terminal."""
-        requested = make_run(self.given, preset=self.preset, log=_ignore if _rank() else ignore_closed_output(print))
+        """Train, with a progress bar on a terminal; with --dry-run, print what would be done."""
+        config = read_config(self.config, others=_IN_CONFIG) if self.config else {}
+        own = {name: config.pop(name) for name in _IN_CONFIG if name in config}
+        for name, value in own.items():
+            check_type(name, _IN_CONFIG[name], value)
+        own |= {name: Path(own[name]) for name in ("out", "data_root") if name in own}
+        # Options that are None or "" were omitted on the command line.
+        options = replace(self, **{name: value for name, value in own.items() if not getattr(self, name)})
+        with use_device(options.device):
+            options.train(config)
+
+    def train(self, config: Settings) -> None:
+        """Train with the settings in a config file and on the command line."""
+        log_choice = _ignore if _rank() else ignore_closed_output(print)
+        requested = make_run(self.given, preset=self.preset, config=config, log=log_choice)
+        trainer_options = self._trainer_options()
         with training_display(noun=requested.kind.noun, silent=_rank() > 0) as display, ExitStack() as stack:
             on_step, log = ignore_closed_output(display.show_step), ignore_closed_output(display.print_line)
             # An unknown name must raise an error before a directory or lock is created.
@@ -70,6 +113,9 @@ class Train:
                 raise ValueError(
                     f"extend: {folder} does not contain a run; use --out to give the directory of the run to extend"
                 )
+            if self.dry_run:
+                dry_run(run, folder, extend=self.extend, log=log, **trainer_options)
+                return
             # Only rank 0 takes the lock: if every torchrun process tried, all but one would be refused.
             if not _rank() and not stack.enter_context(lock_directory(folder)):
                 raise ValueError(
@@ -82,11 +128,9 @@ class Train:
                     on_step=on_step,
                     log=log,
                     on_evaluation=ignore_closed_output(display.show_evaluation),
-                    data_root=self.data_root,
-                    workers=self.workers,
-                    worker_timeout=self.worker_timeout,
                     stop_if_solved="views" in requested.auto_settings,  # views that the user has chosen are kept
                     extend=self.extend,
+                    **trainer_options,
                 )
             for note in trainer.split.notes:
                 log(note)
@@ -94,7 +138,8 @@ class Train:
                 f"{len(trainer.split.train):,} {run.kind.noun} of {trainer.split.train.name} on {trainer.device}, into {folder}"
             )
             if trainer.device.type == "cpu":
-                display.on_estimate = lambda seconds: log(_how_to_shorten(run, seconds))
+                shorter = _shorter_runs(requested, trainer)
+                display.on_estimate = lambda seconds: log(_how_to_shorten(seconds, shorter))
             scores = trainer.train()
             for name, score in scores.items():
                 how = f"last epoch, {run.knn} neighbours" if name.startswith("knn") else "last epoch"
@@ -113,6 +158,16 @@ class Train:
             if collapse:  # last, so that the scores are not taken for a success
                 log(collapse)
         leave_process_group()
+
+    def _trainer_options(self) -> dict[str, Any]:
+        """Return the options that `Trainer` takes; raise ValueError if they are out of range."""
+        workers = _DEFAULT_WORKERS if self.workers is None else self.workers
+        timeout = TIMEOUT if self.worker_timeout is None else self.worker_timeout
+        check_count("workers", workers, least=0)
+        check_number("worker_timeout", timeout, above=0)
+        if self.dry_run and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ValueError("dry_run: expected one process, but torchrun started several; run it without torchrun")
+        return {"data_root": self.data_root, "workers": workers, "worker_timeout": timeout}
 
 
 def _recorded_scores(run: Run, records: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -136,13 +191,38 @@ def _rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def _how_to_shorten(run: Run, seconds: float) -> str:
+def _how_to_shorten(seconds: float, shorter: Sequence[str]) -> str:
     """Return a message with the estimated training time and, if it is long, options that shorten it."""
     text = f"the training takes about {format_duration(seconds)} on this CPU"
-    if seconds < 120:
-        return text
-    options = [f"--epochs {max(1, run.epochs // 3)}", *(["--size 32"] if run.size > 32 else [])]
-    return f"{text}; to shorten it: {' or '.join(options)}"
+    return f"{text}; to shorten it: {' or '.join(shorter)}" if seconds >= 120 and shorter else text
+
+
+def _shorter_runs(requested: Run, trainer: Trainer) -> list[str]:
+    """Return options with which the run, as the user requested it, would be at most about half as long; none if it resumes."""
+    run, samples = trainer.run, len(trainer.split.train)
+    if trainer.recorded is not None:  # another run would start over, and may take longer than the rest of this one
+        return []
+    changes: list[dict[str, int]] = []
+    if run.epochs > 1:
+        changes.append({"epochs": max(1, run.epochs // 3)})
+    if run.epochs < 3 and samples // 3 >= run.batch * run.accumulate * run.epoch_slices:
+        # With fewer images, more epochs would be chosen.
+        fixed = {"epochs": run.epochs} if "epochs" in requested.auto_settings else {}
+        changes.append({**fixed, "limit": samples // 3})
+    if run.size > 32:
+        changes.append({"size": 32})
+    return [
+        " ".join(f"--{name} {value}" for name, value in change.items()) for change in changes if _can_train(run, change)
+    ]
+
+
+def _can_train(run: Run, change: Settings) -> bool:
+    """Return whether the run can be trained with other settings: its encoder may need larger images, its warm-up more epochs."""
+    try:
+        resolve(replace(run, **change), own_device(), log=_ignore)
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ import gc
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
+from contrapose.lab.devices import own_device
 from contrapose.lab.studies.executors import run_in_processes, run_on_ray
 from contrapose.lab.studies.task import BUSY, ProgressDisplay, Task, task_steps
 from contrapose.lab.training import Stopped, signals
-from contrapose.lab.training.processes import own_device
 
 Job = tuple[Task, Generator[None, None, str]]
 _JOBS_PER_GPU = 2  # a third run does not increase throughput, see benchmarks/README.md

@@ -17,6 +17,7 @@ from typing import Any
 
 from contrapose.child_processes import exit_with_parent, process_context, receive_signals
 from contrapose.extras import install_command
+from contrapose.lab.devices import select_device, selected_device
 from contrapose.lab.studies.task import ProgressDisplay, Task, run_task, task_steps
 from contrapose.lab.training import Stopped, signals
 from contrapose.lab.training.stops import StopRequests
@@ -54,7 +55,9 @@ def _run_in_pool(
     context, lost, last_heard = process_context(), set(), dict[str, float]()
     with _start_manager(context) as manager:
         messages, stop, workers = manager.Queue(), manager.Event(), min(jobs, len(tasks))
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
+        with ProcessPoolExecutor(
+            workers, mp_context=context, initializer=_start_worker, initargs=(selected_device(),)
+        ) as pool:
             pool_tasks = [replace(task, concurrent_runs=workers - 1) for task in tasks]
             running = {pool.submit(_run_and_report, task, messages, stop): task.name for task in pool_tasks}
             try:
@@ -116,8 +119,9 @@ def _ignore_lost_manager() -> suppress:
     return suppress(OSError, EOFError)
 
 
-def _start_worker() -> None:
-    """Initialise a worker process, so that a signal stops its run and the worker ends with its parent process."""
+def _start_worker(device: str) -> None:
+    """Initialise a worker process: it uses the given device, a signal stops its run, and it ends with its parent process."""
+    select_device(device)
     receive_signals()
     exit_with_parent()
 

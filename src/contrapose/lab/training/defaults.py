@@ -34,9 +34,9 @@ def resolve(
     Settings that the user gave are kept. If `folder` contains a run on the same data, the other settings are taken from that
     run, so that it is resumed even if the number of images or the device has changed.
     """
-    # Checked before any data is read. The warm-up is checked here if the epochs are given, otherwise below.
+    # Checked before any data is read. The schedule is checked here if the epochs are given, otherwise below.
     run.kind.check_files(run)
-    _check_warmup(run)
+    _check_schedule(run)
     if run.auto_settings:
         stored = _stored_run(run, folder)
         if stored is not None:
@@ -46,14 +46,18 @@ def resolve(
             chosen, data = _choose(run, device, world_size)
             reason = f"chosen for {data} on a {'CPU' if device.type == 'cpu' else 'GPU'}"
         run = replace(run, **chosen)
-        log(f"{_describe(run, chosen)}: {reason}; each can be set (contrapose train --help)")
-    _check_warmup(run)
+        log(f"{_describe(run, chosen)}: {reason}; each can be set (contrapose train --help-all)")
+    _check_schedule(run)
     parameter_count(run)  # raises ValueError if the encoder cannot take views of this size
     return run
 
 
-def _check_warmup(run: Run) -> None:
+def _check_schedule(run: Run) -> None:
     # Checked here and not by `Run`, so that a finished run with such settings can still be loaded.
+    if run.lr == 0:
+        raise ValueError(
+            "lr: a learning rate of 0 trains nothing; use a number above 0, or omit --lr to have it chosen"
+        )
     if run.epochs and run.warmup > run.epochs:
         raise ValueError(
             f"warmup: {run.warmup:g} epochs are more than the {run.epochs} epochs of the run; use --warmup "

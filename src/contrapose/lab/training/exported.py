@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 
 from contrapose.extras import train_extra
+from contrapose.lab.devices import own_device
 from contrapose.lab.modalities import modality
 from contrapose.lab.training import model
 from contrapose.lab.training.embedder import Embedder
-from contrapose.lab.training.processes import own_device
 from contrapose.lab.training.weights import initialise, read_metadata
 
 

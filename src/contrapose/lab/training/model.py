@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from contrapose.lab.devices import own_device
 from contrapose.lab.evaluation import KNN, PROBES, Measures, Probe, features, probe_augmented, recall_at
 from contrapose.lab.frameworks import Framework
 from contrapose.lab.modalities import Source, Split
@@ -27,7 +28,6 @@ from contrapose.lab.training.build import build_towers
 from contrapose.lab.training.checkpoints import checkpoint
 from contrapose.lab.training.checkpoints.kept import read_kept
 from contrapose.lab.training.embedder import Embedder, Readers
-from contrapose.lab.training.processes import own_device
 from contrapose.lab.training.records.extra_metrics import PROBE_SCORES, RecordedMeasure
 from contrapose.lab.training.run import Run
 from contrapose.lab.training.weights import difference

@@ -12,28 +12,34 @@ from contrapose.lab.training.run import Run
 from contrapose.validate import check_known
 
 
-def make_run(given: Settings, *, preset: str = "", log: Callable[[str], None] = print) -> Run:
+def make_run(
+    given: Settings, *, preset: str = "", config: Settings | None = None, log: Callable[[str], None] = print
+) -> Run:
     """Return the run that the given settings describe, and log one line on which other settings were chosen for its loss.
 
-    Later layers override earlier ones: defaults, modality of the data, loss, preset, given settings. A preset overrides the loss
-    because its values belong together: `--preset byol/imagenet --loss byol` keeps the head for ImageNet.
+    Later layers override earlier ones: defaults, modality of the data, loss, preset, config, given settings. A preset overrides
+    the loss because its values belong together: `--preset byol/imagenet --loss byol` keeps the head for ImageNet.
 
     given    settings that the user chose, keyed by name
-    preset   a name in `PRESETS`; empty: none
+    preset   a name in `PRESETS`; empty: the preset that `config` names, if any
+    config   settings from a file (`read_config`)
     log      called with the message
 
     >>> make_run({"data": "digits", "loss": "simsiam", "predictor": 64}).head
-    for --loss simsiam: framework simsiam, head simsiam-cifar; each can be set (contrapose train --help)
+    for --loss simsiam: framework simsiam, head simsiam-cifar; each can be set (contrapose train --help-all)
     'simsiam-cifar'
     """
+    requested = {**(config or {}), **given}
+    named = str(requested.pop("preset", ""))
+    preset = preset or named
     if preset:
         check_known("preset", preset, PRESETS, cutoff=0.4)
     base = PRESETS.get(preset, {})
-    chosen = {**base, **given}
-    framework, loss = str(chosen.get("framework", "")), str(given.get("loss", ""))
+    chosen = {**base, **requested}
+    framework, loss = str(chosen.get("framework", "")), str(requested.get("loss", ""))
     for_loss = settings_for_loss(loss, framework=framework, given=chosen)
     if for_loss:
-        log(f"for --loss {loss}: {describe_settings(for_loss)}; each can be set (contrapose train --help)")
+        log(f"for --loss {loss}: {describe_settings(for_loss)}; each can be set (contrapose train --help-all)")
     kind = str(chosen.get("modality") or recognise(str(chosen.get("data", ""))))
     # `Run` reports an unknown modality. A preset that names a modality already includes its settings.
     for_data = modality(kind).settings if kind in MODALITIES and "modality" not in base else {}

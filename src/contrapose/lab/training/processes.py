@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from contrapose.distributed import sum_over_ranks
+from contrapose.lab.devices import own_device
 from contrapose.lab.networks.norms import ReplacementBatchNorm, at_least_float32, replace_norms
 
 
@@ -20,7 +21,7 @@ def join_process_group() -> tuple[int, int]:
     if world_size == 1 or not dist.is_available():
         return 0, 1
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        dist.init_process_group("nccl" if own_device().type == "cuda" else "gloo")
     return dist.get_rank(), dist.get_world_size()
 
 
@@ -43,15 +44,6 @@ def any_requested(requests: list[int], device: torch.device, world_size: int) ->
     if int(number) and not requests:
         requests.append(int(number))
     return int(number) > 0
-
-
-def own_device() -> torch.device:
-    """Return this process's GPU and make it the current device; without a GPU, return the CPU."""
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    torch.cuda.set_device(device)
-    return device
 
 
 def distributed(learner: nn.Module, device: torch.device) -> nn.Module:

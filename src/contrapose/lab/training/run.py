@@ -125,9 +125,9 @@ class Run(FrameworkSettings, DataSettings):  # fields come in reverse order: dat
     """Images on which --metrics are computed: test, or train (the images that the run is trained on)."""
     extra_metrics: tuple[str, ...] = setting((), Rule(recorded_as="record"))
     """Further measures in the records, as MEASURE@EPOCHS: linear:PROBE@10 (accuracy of a linear probe after every 10 epochs and
-    after the last; `evaluate --help` lists the probes), entropy:T@1 (CACR's conditional entropy with t⁻ = T on all test images,
-    after each epoch), sts:FILE@1 (for texts: Spearman's correlation on the pairs in the file's dev split; the file is as for
-    `evaluate --sts`)."""
+    after the last; `evaluate --help-all` lists the probes), entropy:T@1 (CACR's conditional entropy with t⁻ = T on all test
+    images, after each epoch), sts:FILE@1 (for texts: Spearman's correlation on the pairs in the file's dev split; the file is
+    as for `evaluate --sts`)."""
     keep: tuple[int, ...] = ()
     """Epochs after which the weights of encoder and projector are kept, such as --keep 1 20 200. Load them with
     `contrapose.load(run, epoch=20)`, or with --epoch 20 in `evaluate`, `embed` and `export`."""

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import nn
 
+from contrapose.lab.devices import own_device
 from contrapose.lab.frameworks import Embed
 from contrapose.lab.training.build import build, build_loss, prepare
 from contrapose.lab.training.checkpoints import checkpoint
@@ -29,7 +30,7 @@ from contrapose.lab.training.graphed import COMPILED_STEPS, GraphedSteps, graph_
 from contrapose.lab.training.model import Model, model_of
 from contrapose.lab.training.optimisers import optimiser
 from contrapose.lab.training.precision import check_bf16
-from contrapose.lab.training.processes import any_requested, distributed, join_process_group, own_device
+from contrapose.lab.training.processes import any_requested, distributed, join_process_group
 from contrapose.lab.training.records.files import (
     append,
     drop_records_after,

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from contrapose.extras import TEXT_PACKAGES, needs_extra
+from contrapose.lab.devices import own_device
 from contrapose.lab.modalities.images.decoding import Problem, as_rgb, open_image, read_all
 from contrapose.lab.modalities.progress import progress_bar
 from contrapose.lab.modalities.text.folder import PICKLES, check_files
@@ -88,7 +89,7 @@ def load_image_text_model(path: Path, *, device: torch.device | None = None) -> 
     if not path.is_dir():
         problem = "is a file" if path.exists() else "does not exist"
         raise ValueError(f"encoder: {path} {problem}; expected a folder of transformers or open_clip, after clip:")
-    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or own_device()
     # A folder may suit both libraries; open_clip is used for folders that transformers cannot read safely.
     for_transformers = (path / "config.json").exists() and any(path.glob("model*.safetensors"))
     load = _load_open_clip if (path / _OPEN_CLIP).exists() and not for_transformers else _load_transformers

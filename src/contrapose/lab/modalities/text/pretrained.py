@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from contrapose.extras import TEXT_PACKAGES, needs_extra
+from contrapose.lab.devices import own_device
 from contrapose.lab.modalities.progress import progress_bar
 from contrapose.lab.modalities.text.folder import EncoderFolder, read_folder
 from contrapose.lab.modalities.text.vocabulary import pad_on_the_right
@@ -95,7 +96,7 @@ def load_sentence_encoder(
     """
     folder = read_folder(path)
     pooling = choose_pooling(pooling, folder)
-    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or own_device()
     with needs_extra("a sentence encoder", "text", TEXT_PACKAGES):
         tokenizer, model = load_tokenizer(folder.transformer), load_transformer(folder.transformer)
     limit = min(tokenizer.model_max_length, longest_input(model))

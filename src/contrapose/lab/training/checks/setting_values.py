@@ -31,16 +31,20 @@ def list_settings(run: Any) -> list[str]:
 def check_types(run: Any) -> None:
     """Raise ValueError for a setting without its annotated type; a list may replace a tuple, and a whole number a float."""
     for field in fields(run):
-        annotation, value = str(field.type), getattr(run, field.name)
-        item = annotation.removeprefix("tuple[").removesuffix(", ...]")
-        expected, one, several = _TYPES[item]
-        if item == annotation:
-            words, is_right = one, _is(value, expected)
-        else:
-            words = f"a list of {several}"
-            is_right = isinstance(value, list | tuple) and all(_is(element, expected) for element in value)
-        if not is_right:
-            raise ValueError(f"{field.name}: expected {words}, got {value!r}")
+        check_type(field.name, str(field.type), getattr(run, field.name))
+
+
+def check_type(name: str, annotation: str, value: object) -> None:
+    """Raise ValueError if a value does not have the annotated type."""
+    item = annotation.removeprefix("tuple[").removesuffix(", ...]")
+    expected, one, several = _TYPES[item]
+    if item == annotation:
+        words, is_right = one, _is(value, expected)
+    else:
+        words = f"a list of {several}"
+        is_right = isinstance(value, list | tuple) and all(_is(element, expected) for element in value)
+    if not is_right:
+        raise ValueError(f"{name}: expected {words}, got {value!r}")
 
 
 def _is(value: Any, expected: Any) -> bool:

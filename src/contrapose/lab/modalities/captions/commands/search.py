@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from tyro.conf import Positional, arg
 
+from contrapose.lab.devices import DeviceOption
 from contrapose.lab.modalities import Split
 from contrapose.lab.modalities.captions.commands.pages import Match, SearchResult, search_page
 from contrapose.lab.modalities.captions.files import TarMember, is_captions, open_captions
@@ -35,7 +36,7 @@ from contrapose.validate import check_count, check_directory
 
 
 @dataclass(frozen=True)
-class Search:
+class Search(DeviceOption):
     """Find the pictures that are nearest to a text or to another picture, with a run on images with captions.
 
     For example: contrapose search runs/NAME "a dog on the beach". The first search computes the embeddings of all pictures and

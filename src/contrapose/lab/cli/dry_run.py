@@ -1,0 +1,194 @@
+"""`contrapose train --dry-run`: what a run would train on, and how much memory and time it would take."""
+
+from __future__ import annotations
+
+import resource
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from contrapose.lab.cli.progress import format_duration
+from contrapose.lab.cli.run_options import GROUPS
+from contrapose.lab.frameworks import FRAMEWORKS
+from contrapose.lab.training import Run, Trainer, drain
+from contrapose.lab.training.continuation import continued_run, recorded_run
+from contrapose.lab.training.eager import EagerSteps
+from contrapose.lab.training.records.files import read_records
+from contrapose.lab.training.threads import fixed_threads
+from contrapose.lab.workers import worker_failures
+from contrapose.losses.objective import traits_of
+from contrapose.losses.parse import parse
+
+_MOST_STEPS, _MOST_SECONDS = 10, 10.0  # limits on the steps that are timed
+_LONG_EVALUATION = 20.0  # seconds; an evaluation that is expected to take longer is not tried
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Duration and memory of a few real steps and of an evaluation."""
+
+    steps: int  # number of timed steps
+    step_seconds: float
+    evaluation_seconds: float
+    evaluated: bool  # whether an evaluation was timed, rather than derived from the steps
+    memory: int  # bytes
+
+
+def dry_run(run: Run, folder: Path, *, extend: bool, log: Callable[[str], None], **options: Any) -> None:
+    """Log what training `run` in `folder` would do. A copy takes a few steps in a temporary directory; `folder` is not written.
+
+    `options` are passed to `Trainer`.
+    """
+    recorded = recorded_run(folder)
+    if recorded is not None:
+        run = continued_run(run, recorded, folder, extend=extend)
+    epochs_done = max((record["epoch"] for record in read_records(folder)), default=0) if recorded is not None else 0
+    with TemporaryDirectory() as temporary:
+        trainer = Trainer(run, Path(temporary), log=log, **options)
+        for line in _describe(trainer):
+            log(line)
+        if epochs_done < run.epochs:
+            for line in _describe_cost(trainer, measure(trainer), epochs_done):
+                log(line)
+    log(f"{'directory':12}{folder} ({_describe_directory(folder, recorded, epochs_done, run)})")
+    log("This was a dry run: nothing was trained, and nothing was written to the directory.")
+
+
+def measure(trainer: Trainer) -> Measurement:
+    """Take a few steps and, if it does not take long, an evaluation. The trainer must not be used to train afterwards."""
+    run, device, ends = trainer.run, trainer.device, list[float]()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+    def enough() -> bool:
+        return len(ends) > _MOST_STEPS or (len(ends) > 1 and ends[-1] - ends[0] > _MOST_SECONDS)
+
+    trainer.context.criterion.epoch = 1
+    trainer.context.network.begin_epoch(0, run.epochs)
+    with worker_failures(), fixed_threads(trainer.threads):
+        start = time.perf_counter()
+        steps = EagerSteps(replace(trainer.context, must_stop=enough))
+        drain(steps.epoch(0, 0, lambda step, loss, rate: ends.append(time.perf_counter())))
+        # The first step, which also starts workers and fills caches, counts only if there is no other.
+        timed = max(1, len(ends) - 1)
+        step_seconds = (ends[-1] - (ends[0] if len(ends) > 1 else start)) / timed
+        evaluation_seconds = step_seconds * _forward_steps(trainer)
+        is_short = evaluation_seconds < _LONG_EVALUATION
+        if is_short:
+            start = time.perf_counter()
+            trainer.evaluation.scores(0)
+            trainer.evaluation.metrics(0)
+            evaluation_seconds = time.perf_counter() - start
+    return Measurement(timed, step_seconds, evaluation_seconds, is_short, _peak_memory(device))
+
+
+def _forward_steps(trainer: Trainer) -> float:
+    """Return how many steps take as long as encoding the evaluated samples once: a backward pass takes two forward passes."""
+    run, split = trainer.run, trainer.split
+    samples = sum(len(source) for source in (split.probe, split.test) if source is not None)
+    return samples / (3 * run.batch * run.accumulate * trainer.context.views.count)
+
+
+def _peak_memory(device: torch.device) -> int:
+    """Return the peak memory in bytes: of the GPU, or of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    # macOS counts bytes, and Linux kibibytes.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _describe(trainer: Trainer) -> Iterator[str]:
+    """Yield lines on the settings, the data, the negatives and the networks."""
+    run, split, context = trainer.run, trainer.split, trainer.context
+    yield "settings that differ from the defaults, as options:"
+    for title, names in GROUPS.items():
+        changed = [_as_option(name, getattr(run, name)) for name in names if getattr(run, name) != _DEFAULTS[name]]
+        if changed:
+            yield f"  {title}: {' '.join(changed)}"
+    noun = run.kind.noun
+    yield f"{'data':12}{len(split.train):,} {noun} to train on{_describe_evaluation_data(trainer)}"
+    yield f"{'negatives':12}{_describe_negatives(trainer)}"
+    encoder, projector = (_millions(module) for module in (context.network.encoder, context.network.projector))
+    trained = sum(parameter.numel() for parameter in context.parameters()) / 1e6
+    yield f"{'parameters':12}encoder {encoder:.3g} M, projector {projector:.3g} M; {trained:.3g} M are trained in all"
+    steps = trainer.steps_per_epoch
+    yield f"{'steps':12}{steps:,} per epoch, {trainer.total_steps:,} in {_count(run.epochs, 'epoch')}"
+
+
+_DEFAULTS = {field.name: field.default for field in fields(Run)}
+
+
+def _as_option(name: str, value: object) -> str:
+    """Return a setting as a user would type it."""
+    option = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{option}" if value else f"--no-{option}"
+    return f"--{option} {shlex.join(map(str, value if isinstance(value, tuple) else (value,)))}"
+
+
+def _describe_evaluation_data(trainer: Trainer) -> str:
+    split, noun = trainer.split, trainer.run.kind.noun
+    if split.probe is not None and split.test is not None:
+        classes = f" of {len(split.test.classes)} classes" if split.test.classes else ""
+        return f"; kNN accuracy on {len(split.test):,} test {noun}{classes}, with {len(split.probe):,} labelled ones"
+    if split.test is not None or split.retrieval is not None:
+        held_out = f"{len(split.test):,} " if split.test is not None else ""
+        return f", and {held_out}held-out {noun} to evaluate on"
+    return "; no labels, so there is no score"
+
+
+def _describe_negatives(trainer: Trainer) -> str:
+    """Return the number of negatives per anchor, and what it follows from."""
+    run, traits = trainer.run, traits_of(parse(trainer.run.loss).func)
+    if traits.takes != "pairs" or traits.needs_target:
+        return f"none: {run.loss} does not contrast samples with each other"
+    negatives = FRAMEWORKS[run.framework].negatives(run, trainer.context.views.count)
+    if negatives is None:  # a memory bank has one row per training sample
+        negatives = len(trainer.split.train) - 1
+    return f"{negatives:,} per anchor (--batch {run.batch}, --framework {run.framework})"
+
+
+def _millions(module: torch.nn.Module) -> float:
+    return sum(parameter.numel() for parameter in module.parameters()) / 1e6
+
+
+def _describe_cost(trainer: Trainer, measured: Measurement, epochs_done: int) -> Iterator[str]:
+    """Yield lines on memory and time, with how they were estimated."""
+    run, device = trainer.run, trainer.device
+    where = "on the GPU" if device.type == "cuda" else "in this process"
+    yield f"{'memory':12}{measured.memory / 2**20:,.0f} MiB {where}, the peak in {_count(measured.steps, 'step')}"
+    open_epochs = range(epochs_done + 1, run.epochs + 1)
+    evaluations = sum(trainer.evaluation.due(epoch)[0] for epoch in open_epochs)
+    steps = len(open_epochs) * trainer.steps_per_epoch
+    seconds = steps * measured.step_seconds + evaluations * measured.evaluation_seconds
+    how = "measured" if measured.evaluated else "estimated from the steps"
+    taken = f"{_count(steps, 'step')} of {_format_short(measured.step_seconds)} (mean of {measured.steps})"
+    evaluated = f"{_count(evaluations, 'evaluation')} of {_format_short(measured.evaluation_seconds)} ({how})"
+    yield f"{'time':12}about {format_duration(seconds)} on {device}: {taken} and {evaluated}"
+    if device.type == "cuda":
+        yield f"{'':12}Training captures the step in a CUDA graph where it can, and then takes less time than this."
+    if run.extra_metrics:
+        yield f"{'':12}The time for --extra-metrics {' '.join(run.extra_metrics)} is not included."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _format_short(seconds: float) -> str:
+    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _describe_directory(folder: Path, recorded: Run | None, epochs_done: int, run: Run) -> str:
+    if recorded is None:
+        return "exists, without a run" if folder.exists() else "new"
+    if epochs_done >= run.epochs:
+        return "exists, and its training is finished"
+    return f"exists; training would resume: {epochs_done} of {run.epochs} epochs are recorded"

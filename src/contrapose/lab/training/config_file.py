@@ -1,0 +1,51 @@
+"""Settings from a file: TOML with the options of `train`, or the run.json of a run."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Collection
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from contrapose.extras import nearest
+from contrapose.lab.training.run import Run
+
+
+def read_config(path: Path, *, others: Collection[str] = ()) -> dict[str, Any]:
+    """Return the settings in a file, keyed by name; a run.json has all settings of its run.
+
+    path     a .toml file, whose keys are the names of options with "-" or "_", or a run.json
+    others   names that are allowed besides the settings of a run and "preset"
+    """
+    if path.suffix not in (".toml", ".json") or not path.is_file():
+        problem = "does not exist" if not path.exists() else "is neither"
+        raise ValueError(f"config: expected a .toml file or a run.json, but {path} {problem}")
+    text = path.read_bytes()
+    try:
+        if path.suffix == ".json":
+            return dict(vars(Run.read(json.loads(text))))
+        content = tomllib.loads(text.decode())
+    except (ValueError, TypeError, AttributeError) as error:
+        what = "does not describe a run" if path.suffix == ".json" else "is not valid TOML"
+        raise ValueError(f"config: {path} {what}: {error}") from error
+    return _settings(content, path, [*(field.name for field in fields(Run)), "preset", *others])
+
+
+def _settings(content: dict[str, Any], path: Path, known: Collection[str]) -> dict[str, Any]:
+    """Return the content of a TOML file with keys as in Python; raise ValueError for a key that is not an option."""
+    settings: dict[str, Any] = {}
+    decimals = {field.name for field in fields(Run) if field.type == "float"}
+    for key, value in content.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            hint = nearest(name, known).replace("_", "-") or " (contrapose train --help-all lists all)"
+            raise ValueError(f"config: {path} sets {key!r}, which is not an option that a file can set{hint}")
+        if isinstance(value, dict):
+            raise ValueError(f"config: {path} has a table [{key}]; expected one line per option, such as epochs = 30")
+        if name in settings:
+            raise ValueError(f"config: {path} sets {key!r} twice, with - and with _")
+        # As on the command line: 1 and 1.0 must give the same run, and so the same run name.
+        settings[name] = float(value) if name in decimals and type(value) is int else value
+    return settings

@@ -1,0 +1,128 @@
+"""Options of `train` besides the settings of a run: --config, --dry-run, refusals, and hints to shorten a run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from commands import error_message
+
+from contrapose.lab.cli import main
+from contrapose.lab.cli.train import _how_to_shorten, _shorter_runs
+from contrapose.lab.training import Run
+
+SMALL = ["--limit", "64", "--batch", "16", "--knn", "3", "--metrics", "0", "--warmup", "0"]
+
+
+def test_values_that_make_no_sense_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "lr: a learning rate of 0 trains nothing" in error_message(capsys, "train", "--lr", "0")
+    assert "workers: expected a whole number of at least 0, got -1" in error_message(capsys, "train", "--workers", "-1")
+    assert "images: expected a whole number of at least 1, got -1" in error_message(
+        capsys, "map", "x", "--images", "-1"
+    )
+    assert "worker_timeout: expected a number above 0" in error_message(capsys, "train", "--worker-timeout", "0")
+
+
+def test_options_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command line overrides the file, even with a default value; what only the file sets is used."""
+    monkeypatch.chdir(tmp_path)
+    Path("a.toml").write_text('epochs = 5\nout = "mine"\nworkers = -1\nlimit = 64\n')
+    assert "workers: expected" in error_message(capsys, "train", "--config", "a.toml")
+    main(["train", "--config", "a.toml", "--epochs", "1", "--workers", "2", *SMALL])
+    assert json.loads(Path("mine/run.json").read_bytes())["epochs"] == 1
+    main(["train", "--config", "mine/run.json", "--out", "mine"])  # the same run, which is finished
+    assert "finished at step 4" in capsys.readouterr().out
+    Path("a.toml").write_text('workers = "many"\n')
+    assert "workers: expected a whole number, got 'many'" in error_message(capsys, "train", "--config", "a.toml")
+    Path("a.toml").write_text('device = "gpu"\n')
+    assert "device: expected cpu" in error_message(capsys, "train", "--config", "a.toml")
+
+
+def test_a_dry_run_trains_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["train", *SMALL, "--epochs", "4", "--dry-run", "--device", "cpu"])
+    lines = capsys.readouterr().out.splitlines()
+    assert list(tmp_path.iterdir()) == []
+    run = Run(limit=64, batch=16, knn=3, metrics=0, warmup=0.0, epochs=4)
+    assert "  data: --limit 64" in lines
+    assert "  optimisation: --lr 0.004 --warmup 0.0 --epochs 4 --batch 16" in lines
+    assert (
+        "data        64 images to train on; kNN accuracy on 200 test images of 10 classes, with 64 labelled ones"
+        in lines
+    )
+    assert "negatives   30 per anchor (--batch 16, --framework simclr)" in lines
+    assert "steps       4 per epoch, 16 in 4 epochs" in lines
+    (memory,) = (line for line in lines if line.startswith("memory"))
+    assert int(memory.split()[1].replace(",", "")) > 50  # MiB
+    (duration,) = (line for line in lines if line.startswith("time"))
+    assert "on cpu: 16 steps of " in duration
+    assert " and 1 evaluation of " in duration
+    assert f"directory   runs/{run.name} (new)" in lines
+
+
+def test_a_dry_run_of_a_run_that_exists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    main(["train", *SMALL, "--epochs", "1", "--out", str(folder)])
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    capsys.readouterr()
+    main(["train", *SMALL, "--epochs", "1", "--out", str(folder), "--dry-run"])
+    output = capsys.readouterr().out
+    assert f"{folder} (exists, and its training is finished)" in output
+    assert "\ntime" not in output
+    main(["train", *SMALL, "--epochs", "3", "--out", str(folder), "--dry-run", "--extend"])
+    output = capsys.readouterr().out
+    assert "training would resume: 1 of 3 epochs are recorded" in output
+    assert ": 8 steps of " in output
+    # It refuses what training would refuse.
+    assert "add --extend" in error_message(capsys, "train", *SMALL, "--epochs", "3", "--out", str(folder), "--dry-run")
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"loss": "byol", "predictor": 64}, "none: byol does not contrast samples with each other"),
+        ({"framework": "memory-bank"}, "63 per anchor (--batch 16, --framework memory-bank)"),
+        ({"framework": "moco", "queue": 32, "momentum": 0.9}, "32 per anchor (--batch 16, --framework moco)"),
+    ],
+    ids=lambda value: value.get("framework", value.get("loss")) if isinstance(value, dict) else "",
+)
+@pytest.mark.thorough
+def test_negatives_in_a_dry_run(
+    settings: dict[str, object], expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [text for name, value in settings.items() for text in (f"--{name}", str(value))]
+    main(["train", *SMALL, "--epochs", "1", *options, "--dry-run", "--out", str(tmp_path / "run")])
+    assert f"negatives   {expected}\n" in capsys.readouterr().out
+
+
+def shorter(run: Run, *, samples: int, requested: Run | None = None, recorded: Run | None = None) -> list[str]:
+    trainer = SimpleNamespace(run=run, split=SimpleNamespace(train=range(samples)), recorded=recorded)
+    return _shorter_runs(requested or run, trainer)  # type: ignore[arg-type]
+
+
+def test_hints_that_shorten() -> None:
+    run = Run(data="digits", epochs=30)
+    assert shorter(run, samples=1000) == ["--epochs 10"]
+    assert shorter(replace(run, epochs=2), samples=1000) == ["--epochs 1", "--limit 333"]
+    assert shorter(replace(run, epochs=1), samples=1000) == ["--limit 333"]
+    assert shorter(replace(run, epochs=1, batch=500), samples=1000) == []  # 333 images are no batch
+    assert shorter(replace(run, warmup=20), samples=1000) == []  # 10 epochs are fewer than those of the warm-up
+    assert shorter(replace(run, keep=(30,)), samples=1000) == []
+    assert shorter(replace(run, size=48), samples=1000) == ["--epochs 10", "--size 32"]
+    assert shorter(run, samples=1000, recorded=run) == []
+    # If the number of epochs is chosen, fewer images would mean more epochs.
+    requested = Run(data="my-images")
+    assert "epochs" in requested.auto_settings
+    assert shorter(replace(run, epochs=1), samples=1000, requested=requested) == ["--epochs 1 --limit 333"]
+
+
+def test_the_hint_is_for_long_runs() -> None:
+    assert _how_to_shorten(119, ["--epochs 1"]) == "the training takes about 2 min on this CPU"
+    assert _how_to_shorten(600, []) == "the training takes about 10 min on this CPU"
+    assert _how_to_shorten(600, ["--epochs 1", "--size 32"]).endswith("; to shorten it: --epochs 1 or --size 32")
