@@ -50,9 +50,9 @@ def _run(arguments: list[str]) -> None:
         print(_help_text())
     elif not arguments:
         print(overview())
-    elif " ".join(arguments[:2]) in FORMER:
-        _run_command(" ".join(arguments[:2]), [])
-    elif not group_commands(first):
+    elif " ".join(arguments[:2]) in {**FORMER, **COMMANDS}:
+        _run_command(" ".join(arguments[:2]), arguments[2:])
+    elif first in COMMANDS or not group_commands(first):
         _run_command(first, rest)
     elif not rest:
         _run_command(group_commands(first)[0], [])
