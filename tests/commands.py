@@ -15,3 +15,14 @@ def error_message(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     message = capsys.readouterr().err
     assert "Traceback" not in message
     return message
+
+
+def printed_lines(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> list[str]:
+    """Run a command that must end with this exit code; return the lines on stdout."""
+    exit_code: object = 0
+    try:
+        main(list(arguments))
+    except SystemExit as error:
+        exit_code = error.code
+    assert exit_code == code
+    return capsys.readouterr().out.splitlines()

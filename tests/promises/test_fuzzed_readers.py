@@ -17,6 +17,7 @@ import pytest
 from conftest import Promise
 from PIL import Image
 
+from contrapose.lab.cli.runs import _as_json, _cells
 from contrapose.lab.modalities import modality
 from contrapose.lab.modalities.captions.files import open_captions
 from contrapose.lab.modalities.images.archive import read_archive
@@ -24,6 +25,7 @@ from contrapose.lab.modalities.images.encoders import tiny
 from contrapose.lab.training import Run
 from contrapose.lab.training.exported import load_exported
 from contrapose.lab.training.records.files import last_evaluation, read_object
+from contrapose.lab.training.records.past_run import PastRun
 from contrapose.lab.training.weights import export
 
 SECONDS = 20.0  # of one case, which takes milliseconds; a busy machine is slow
@@ -134,6 +136,16 @@ def read_losses(path: Path) -> None:
     Run(loss=path.read_bytes().decode(errors="surrogateescape"))
 
 
+def list_run(path: Path) -> None:
+    """Read a file of a run as `contrapose runs` does, beside a run.json that may be the damaged file itself."""
+    settings = path.parent / "run.json"
+    if settings != path:
+        settings.write_bytes(run_file())
+    run = PastRun.read(path.parent)
+    _cells(run)
+    json.dumps(_as_json(run))
+
+
 @dataclass(frozen=True)
 class Reader:
     """A file's name, what a valid one may contain, the function that reads it, and how its content is damaged."""
@@ -152,6 +164,11 @@ READERS = {
                             lambda path: last_evaluation(path.parent, 10**9)),
     "values in records.jsonl": Reader("records.jsonl", lambda folder: [json.dumps(RECORD).encode()],
                                       lambda path: last_evaluation(path.parent, 10**9), replace_value),
+    "run.json, listed": Reader("run.json", lambda folder: [run_file()], list_run),
+    "settings in run.json, listed": Reader("run.json", lambda folder: [run_file()], list_run, replace_value),
+    "records.jsonl, listed": Reader("records.jsonl", lambda folder: [2 * (json.dumps(RECORD).encode() + b"\n")], list_run),
+    "values in records.jsonl, listed": Reader("records.jsonl", lambda folder: [json.dumps(RECORD).encode()], list_run,
+                                              replace_value),
     "npz": Reader("mine.npz", lambda folder: [archive_file()], read_archive),
     "safetensors": Reader("x.safetensors", lambda folder: [exported_file(folder)], load_exported),
     "safetensors header": Reader("x.safetensors", lambda folder: [exported_file(folder)], load_exported, mutate_header),

@@ -50,12 +50,12 @@ def _run(arguments: list[str]) -> None:
         print(_help_text())
     elif not arguments:
         print(overview())
-    elif " ".join(arguments[:2]) in FORMER:
-        _run_command(" ".join(arguments[:2]), [])
+    elif " ".join(arguments[:2]) in {**FORMER, **COMMANDS}:
+        _run_command(" ".join(arguments[:2]), arguments[2:])
     elif first in {name.split()[0] for name in FORMER} and (not rest or rest[0] in _HELP):
         print(f"The commands of `contrapose {first}` are now scripts in a clone of the repository:")
         print(*(f"  {name}: {script}" for name, script in FORMER.items() if name.split()[0] == first), sep="\n")
-    elif not group_commands(first):
+    elif first in COMMANDS or not group_commands(first):
         _run_command(first, rest)
     elif not rest:
         _run_command(group_commands(first)[0], [])

@@ -18,7 +18,8 @@ class Command(NamedTuple):
         return getattr(import_module(f"contrapose.lab.{self.module}"), self.class_name)
 
 
-# "GROUP NAME" is a command in a group; the group's name without a command runs the first command in the group.
+# "GROUP NAME" is a command in a group; the group's name without a command runs the command of that name, if there is one, or
+# else the first command in the group.
 COMMANDS = {
     "demo": Command(
         "cli.demo",
@@ -78,12 +79,22 @@ COMMANDS = {
     "presets": Command(
         "cli.train", "Presets", "List the presets: the papers' training settings, for `train --preset`."
     ),
+    "runs": Command(
+        "cli.runs",
+        "Runs",
+        "List the runs in a folder, newest first: data, loss, last score, whether the run is finished, and date.",
+    ),
+    "runs compare": Command(
+        "cli.runs",
+        "RunsCompare",
+        "Compare runs: the settings that differ, the scores side by side, and a figure of losses and scores over epochs.",
+    ),
     "data list": Command("cli.data", "DataList", "List the data sets that are known by name."),
     "data check": Command(
         "cli.data",
         "DataCheck",
-        "Read every image in a data set, and show what training would use: splits, classes, sizes, kinds of images, duplicates, "
-        "broken files and anything that looks wrong.",
+        "Read a data set of images, texts or images with captions, and show what training would use: splits, classes, sizes, "
+        "lengths, duplicates, files or lines that cannot be read, and anything that looks wrong.",
     ),
     "study list": Command("cli.study", "StudyList", "List every table and figure in the four papers."),
     "study show": Command(

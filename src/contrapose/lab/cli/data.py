@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,30 +26,46 @@ class DataList:
                 print(line)
         print(
             "or the path of an .npz file, or of a folder of images (one subfolder per class; if the folder has train/ and test/, "
-            "in each of the two)"
+            "in each of the two), of a file of texts, or of a folder of images with captions"
         )
 
 
 @dataclass(frozen=True)
 class DataCheck:
-    """Read every image in a data set, and show what training would use: splits, classes, sizes, kinds of images, duplicates,
-    broken files and anything that looks wrong."""
+    """Read a data set of images, texts or images with captions, and show what training would use: splits, classes, sizes,
+    lengths, duplicates, files or lines that cannot be read, and anything that looks wrong."""
 
     path: Positional[Path]
-    """A folder of images, or an .npz file."""
+    """A folder of images, an .npz file, a file of texts, or a folder or tars of images with captions."""
     classes: str = ""
     """Check only some class folders: imagenet100, or a text file with one folder name per line; empty: all folders."""
+    columns: tuple[str, ...] = ()
+    """Columns to read from a file of texts or captions, as in `train`."""
     max_megapixels: float = DataSettings.max_megapixels
     """Maximum size of an image file to read, in millions of pixels; at most 178."""
 
     @allow_progress_bars()
     def __call__(self) -> None:
-        """Print what the data contains, the warnings and the broken files; exit with code 1 if any file is broken."""
+        """Print what the data contains, the warnings and the command that trains on it; exit with code 1 if a file is broken."""
         check_number("max_megapixels", self.max_megapixels, above=0, most=LARGEST_MEGAPIXELS)
-        data = str(self.path)
-        settings = DataSettings(data=data, classes=self.classes, max_megapixels=self.max_megapixels)
+        settings = DataSettings(
+            data=str(self.path), classes=self.classes, columns=self.columns, max_megapixels=self.max_megapixels
+        )
+        kind = modality(recognise(settings.data))
+        kind.check_settings(settings)
         try:
-            for line in modality(recognise(data)).inspect(settings):
+            for line in kind.inspect(settings):
                 print(line)
         except BrokenFiles as error:
+            print(f"train with: {self._training_command()} --skip-broken")
             raise SystemExit(exits.FAILED) from error
+        print(f"train with: {self._training_command()}")
+
+    def _training_command(self) -> str:
+        """Return the command that trains on this data, with the options that were given here."""
+        words = ["contrapose", "train", "--data", str(self.path)]
+        words += ["--classes", self.classes] if self.classes else []
+        words += ["--columns", *self.columns] if self.columns else []
+        if self.max_megapixels != DataSettings.max_megapixels:
+            words += ["--max-megapixels", f"{self.max_megapixels:g}"]
+        return shlex.join(words)

@@ -20,7 +20,9 @@ from contrapose.lab.modalities.modality import CommonOptions
 from contrapose.lab.modalities.progress import allow_progress_bars
 from contrapose.lab.training import Model, prepare_other
 from contrapose.lab.training.collapse import MEANING, collapsed_outputs
+from contrapose.lab.training.locks import is_locked
 from contrapose.lab.training.model import load_any
+from contrapose.lab.training.records.past_run import RunProgress
 from contrapose.lab.training.sources import load_own_data
 from contrapose.validate import check_known
 
@@ -150,11 +152,15 @@ class _Evaluate(DeviceOption):
             only_folders = [option for option in _given(options) if option in options.for_folders]
             _refuse(only_folders, f"{prefix}FOLDER", f"{self.run} is the directory of a run, which has its own")
         model = load_any(self.run, epoch=self.epoch or None)
+        # Weights that the user has chosen by their epoch are complete.
+        step: dict[str, Any] = {"step": model.step}
+        if not self.epoch and warn_if_unfinished(model, self.run):
+            step["finished"] = False
         name, noun = model.run.modality, model.kind.noun
         self._refuse_others(name, f"{self.run} was trained on {noun}")
         self._check_columns(name)
         if name not in OPTIONS:
-            return {"step": model.step, **self._evaluate_on_data(model)}
+            return {**step, **self._evaluate_on_data(model)}
         options = self._options(name)
         if options.replaces:
             others = _given(self, "run", "epoch", "columns", "data_root", "skip_broken")
@@ -162,7 +168,7 @@ class _Evaluate(DeviceOption):
         scores = options.score(model, self.run, self._common)
         if scores is None or (not options.replaces and _given(self, "run", "epoch", "data_root", "skip_broken")):
             scores = {**(scores or {}), **self._evaluate_on_data(model)}
-        return {"step": model.step, **scores}
+        return {**step, **scores}
 
     def _evaluate_on_data(self, model: Model) -> dict[str, float]:
         probe = self._probe()
@@ -259,6 +265,18 @@ def _refuse(names: Sequence[str], purpose: str, instead: str) -> None:
     """Raise ValueError if `names` lists any option that does not apply to the evaluated model."""
     for name in names:
         raise ValueError(f"{name}: --{name} is for {purpose}; {instead}")
+
+
+def warn_if_unfinished(model: Model, folder: Path) -> bool:
+    """Print a sentence to stderr if the newest weights of a run are not from its last step; return whether that is the case."""
+    progress = RunProgress.read(folder, model.run.describe(), model.step)
+    if progress.finished:
+        return False
+    what, advice = "is not finished", "; run the same `contrapose train` command again to resume"
+    if is_locked(folder):
+        what, advice = "is still in training", ""
+    print(f"contrapose: {folder} {what}: its newest weights were trained for {progress}{advice}", file=sys.stderr)
+    return True
 
 
 def print_notes(split: Split) -> None:

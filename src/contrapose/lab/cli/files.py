@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from contrapose.extras import install_command
-from contrapose.lab.cli.evaluate import print_notes
+from contrapose.lab.cli.evaluate import print_notes, warn_if_unfinished
 from contrapose.lab.devices import DeviceOption
 from contrapose.lab.modalities import DataSettings, Modality, trained_elsewhere
 from contrapose.lab.modalities.progress import allow_progress_bars
@@ -114,6 +114,8 @@ class Export:
         from contrapose.lab.training.weights import DETECTRON2_ENCODERS, export, export_for_detectron2
 
         model = load(self.run, epoch=self.epoch or None, device="cpu")
+        if not self.epoch:
+            warn_if_unfinished(model, self.run)
         if model.kind.exports_folder:
             self._write_folder(model)
             return

@@ -68,30 +68,45 @@ def _draw_frame(ax: Any, mark: str) -> None:
     ax.plot([left, right, right, left, left], [bottom, bottom, top, top, bottom], clip_on=False, **style)
 
 
+def figure_row(charts: Sequence[Chart]) -> Figure:
+    """Draw charts of the same series side by side, with one legend below them."""
+    with figure_style():
+        fig, axes = new_figure(1, len(charts), (6.4 * len(charts), 4.8))
+        for ax, chart in zip(axes, charts, strict=True):
+            _draw_curves(ax, chart)
+        fig.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", fontsize=8, ncols=2)
+        return fig
+
+
 def _draw_chart(chart: Chart) -> Figure:
     with figure_style():
         fig, (ax,) = new_figure(1, 1, (7.2, 4.6))
-        for (index, series), places in zip(chart.numbered(), label_places(chart), strict=True):
-            if series.printed:
-                _draw_printed(ax, series, index)
-            else:
-                _draw_measured(ax, series, index, places)
-        ax.set_title(literal(fill(chart.title, _TITLE_LENGTH)))
-        ax.set_xlabel(literal(chart.x))
-        ax.set_ylabel(literal(chart.y))
-        if chart.log_x:
-            ax.set_xscale("log")
-            ticks = chart.log_ticks()
-            if ticks:
-                ax.set_xticks(list(ticks), list(ticks.values()))
-                ax.minorticks_off()
+        _draw_curves(ax, chart)
         # Points of a map cover the whole area, so its legend is outside.
         outside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0), "markerscale": 2} if chart.is_map else {}
-        if chart.is_map:
-            hide_axes(ax)
         if chart.series:
             ax.legend(fontsize=8, ncols=1 + len(chart.series) // (24 if outside else 9), **outside)
         return fig
+
+
+def _draw_curves(ax: Any, chart: Chart) -> None:
+    """Draw a chart without its legend."""
+    for (index, series), places in zip(chart.numbered(), label_places(chart), strict=True):
+        if series.printed:
+            _draw_printed(ax, series, index)
+        else:
+            _draw_measured(ax, series, index, places)
+    ax.set_title(literal(fill(chart.title, _TITLE_LENGTH)))
+    ax.set_xlabel(literal(chart.x))
+    ax.set_ylabel(literal(chart.y))
+    if chart.log_x:
+        ax.set_xscale("log")
+        ticks = chart.log_ticks()
+        if ticks:
+            ax.set_xticks(list(ticks), list(ticks.values()))
+            ax.minorticks_off()
+    if chart.is_map:
+        hide_axes(ax)
 
 
 def _draw_printed(ax: Any, series: Series, index: int) -> None:

@@ -10,6 +10,7 @@ from contrapose import __version__
 from contrapose.lab.training.collapse import MEANING, collapse_in_words
 from contrapose.lab.training.model import Model
 from contrapose.lab.training.records.files import last_evaluation, read_records
+from contrapose.lab.training.records.past_run import RunProgress, is_score
 
 _METRICS = ("uniformity", "alignment", "tolerance", "effective_rank", "feature_std")
 _SETTINGS = ("framework", "loss", "views", "batch", "epochs", "optimiser", "lr", "precision", "seed")
@@ -47,10 +48,11 @@ def model_card(model: Model, folder: Path, file: str) -> str:
     folder   directory of the run, whose records contain the scores
     file     name of the exported file
     """
-    run = model.run
+    run, progress = model.run, RunProgress.read(folder, model.run.describe(), model.step)
     scores = _scores(last_evaluation(folder, model.step))
     collapse = collapse_in_words([record for record in read_records(folder) if record["step"] <= model.step])
-    warning = ["", f"**The training {collapse}.**"] if collapse else []
+    warning = [] if progress.finished else ["", f"**Trained for {progress}.**"]
+    warning += ["", f"**The training {collapse}.**"] if collapse else []
     sections = {
         "Training": [
             f"- data: {Path(run.data).name}",
@@ -76,7 +78,7 @@ def _scores(evaluation: Mapping[str, float]) -> list[str]:
         output = "encoder's features" if metric != name else "projector's output"
         if metric in _METRICS:
             lines.append(f"- {metric} of the {output}: {value:.6g}")
-        elif name in ("epoch", "loss") or name.startswith(("knn_", "recall@", "sts", "sickr")):
+        elif name in ("epoch", "loss") or is_score(name):
             lines.append(f"- {name}: {value:.6g}")
     return lines + (["", f"{MEANING}."] if "feature_std" in evaluation else [])
 

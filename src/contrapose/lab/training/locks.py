@@ -17,10 +17,9 @@ def lock_directory(folder: Path, requests: StopRequests | None = None, *, wait: 
 
     With `wait`, wait until the lock is free, unless `requests` receives a signal first.
     """
-    folder = Path(os.path.realpath(folder))  # the same lock for every link or relative path to the directory
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    # The lock file is next to the directory, so that a run with invalid settings leaves no directory behind.
-    with (folder.parent / f".{folder.name}.lock").open("w") as file:
+    path = _lock_path(folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
         try:
             # A signal must raise an exception while flock blocks, because signals are otherwise checked only between steps.
             with requests.immediate() if requests is not None else nullcontext():
@@ -29,3 +28,22 @@ def lock_directory(folder: Path, requests: StopRequests | None = None, *, wait: 
             yield False
             return
         yield True
+
+
+def is_locked(folder: Path) -> bool:
+    """Return whether another process holds the lock of a directory, such as the process that trains the run in it."""
+    try:
+        with _lock_path(folder).open() as file:
+            # A shared lock, released at once, is refused only while another process holds the lock.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is no lock file, or it cannot be read
+        return False
+    return False
+
+
+def _lock_path(folder: Path) -> Path:
+    """Return the lock file, which is next to the directory, so that a run with invalid settings leaves no directory behind."""
+    folder = Path(os.path.realpath(folder))  # the same lock for every link or relative path to the directory
+    return folder.parent / f".{folder.name}.lock"

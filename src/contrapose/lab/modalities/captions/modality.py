@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from contrapose.lab.modalities.captions.captions import Captions
 from contrapose.lab.modalities.captions.evaluation import CaptionEvaluation, zero_shot
 from contrapose.lab.modalities.captions.files import is_captions
+from contrapose.lab.modalities.captions.inspection import describe_captions
 from contrapose.lab.modalities.captions.load import list_captions, load
 from contrapose.lab.modalities.captions.settings import (
     CAPTION_SETTINGS,
@@ -69,8 +70,8 @@ class CaptionModality(Modality[CaptionViews]):
         return is_captions(Path(name))
 
     def inspect(self, settings: DataSettings) -> Iterator[str]:
-        """Read every image, as for a data set without captions."""
-        return IMAGES.inspect(settings)
+        """Read every image and caption; yield lines about splits, lengths, duplicates and broken files."""
+        return describe_captions(settings)
 
     def can_stream(self, name: str) -> bool:
         """Return True: images are files, or members of tars."""

@@ -58,8 +58,12 @@ def describe_files(split: Split, data: str) -> Iterator[str]:
     yield from split.notes
     yield f"train: {_contents(split.train)}"
     yield f"test:  {_contents(split.test) if split.test is not None else 'no labelled images, so runs will have no score'}"
-    if not Path(data).is_dir():
-        return
+    if Path(data).is_dir():
+        yield from describe_image_files(split, data)
+
+
+def describe_image_files(split: Split, data: str) -> Iterator[str]:
+    """Yield what the files of a data set contain and what looks wrong; raise `BrokenFiles` if some are broken."""
     inspection = inspect(split)
     yield from summary(inspection.files)
     yield from (f"warning: {warning}" for warning in inspection.warnings)

@@ -32,7 +32,7 @@ class TextFile:
 
     def rows(self) -> Iterator[tuple[str, ...]]:
         """Yield one text per column, row by row; an unusable row is an error or, with `skip_broken`, skipped."""
-        rows, empty = self._read(), True
+        rows, empty = self.read(), True
         for number, row in rows:
             if not isinstance(row, BadLine):
                 empty = False
@@ -55,7 +55,7 @@ class TextFile:
     def _counts(self) -> tuple[int, int]:
         if not self.skip_broken:
             return sum(1 for _ in self.rows()), 0
-        broken = Counter(isinstance(row, BadLine) for _, row in self._read())
+        broken = Counter(isinstance(row, BadLine) for _, row in self.read())
         return broken[False], broken[True]
 
     @cached_property
@@ -67,7 +67,7 @@ class TextFile:
         digest.update(json.dumps(settings).encode())
         return digest.hexdigest()
 
-    def _read(self) -> Iterator[tuple[int, tuple[str, ...] | BadLine]]:
+    def read(self) -> Iterator[tuple[int, tuple[str, ...] | BadLine]]:
         """Yield each row's number, and its texts or the reason why the row cannot be used."""
         for number, row in self.table.rows():
             yield number, row if isinstance(row, BadLine) else self._choose(row)
@@ -145,7 +145,7 @@ def _are_names(cells: Sequence[str], columns: Sequence[str]) -> bool:
 def _check_numbers(texts: TextFile) -> None:
     """Refuse a column of numbers among several columns: a score or an id is not a text."""
     # Two rows are checked, since the first row may be a header that was not recognised.
-    rows = (row for _, row in islice(texts._read(), 2) if not isinstance(row, BadLine))
+    rows = (row for _, row in islice(texts.read(), 2) if not isinstance(row, BadLine))
     for row in rows:
         for column, cell in zip(texts.columns, row, strict=True):
             if len(row) > 1 and is_number(cell):

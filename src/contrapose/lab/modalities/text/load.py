@@ -30,6 +30,13 @@ def is_text(name: str) -> bool:
     return name in BUILT_IN or is_text_file(Path(name))
 
 
+def check_text_settings(settings: DataSettings) -> None:
+    """Refuse settings that are only for images."""
+    for name in _IMAGE_SETTINGS:
+        if getattr(settings, name):
+            raise ValueError(f"{name}: this setting is only for images, and {settings.data} is text; omit it")
+
+
 def open_data(settings: DataSettings) -> Texts:
     """Open a run's file of texts, or the built-in set."""
     if settings.data in BUILT_IN:
@@ -59,9 +66,7 @@ def load(
 
     With `neighbours`, each row of the training data is a sentence and the next one.
     """
-    for name in _IMAGE_SETTINGS:
-        if getattr(settings, name):
-            raise ValueError(f"{name}: this setting is only for images, and {settings.data} is text; omit it")
+    check_text_settings(settings)
     texts = open_data(settings)
     # The built-in set is small: tokenising its texts is faster than looking for cached tokens.
     tokens = tokenise(texts, tokenizer, length=length, cache=None if isinstance(texts, BuiltInTexts) else cache)
@@ -79,13 +84,19 @@ def load(
     return split
 
 
-def _hold_out(rows: Sentences, texts: Texts, share: float) -> Split:
-    if rows.columns == 1 or not share:
-        return Split(rows, None, None)
+def held_out_rows(texts: Texts, count: int, share: float) -> Tensor:
+    """Return which of a file's `count` usable rows are held out to measure retrieval; none of single sentences."""
+    if len(texts.columns) == 1 or not share:
+        return torch.arange(0)
     if isinstance(texts, BuiltInTexts):  # the last rows, whose sentences do not occur in training rows
-        held_out = torch.arange(len(rows) - texts.held_out, len(rows))
-    else:
-        held_out = sample_rows(len(rows), max(2, min(_MOST_HELD_OUT, round(share * len(rows)))))
+        return torch.arange(count - texts.held_out, count)
+    return sample_rows(count, max(2, min(_MOST_HELD_OUT, round(share * count))))
+
+
+def _hold_out(rows: Sentences, texts: Texts, share: float) -> Split:
+    held_out = held_out_rows(texts, len(rows), share)
+    if not len(held_out):
+        return Split(rows, None, None)
     trained = torch.ones(len(rows), dtype=torch.bool)
     trained[held_out] = False
     note = f"{len(held_out):,} of {len(rows):,} pairs are held out, to measure retrieval (--hold-out)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from contrapose.lab.modalities.text.evaluation.downstream import senteval, sts
 from contrapose.lab.modalities.text.evaluation.recorded import RecordedSTS
 from contrapose.lab.modalities.text.files import check_path
 from contrapose.lab.modalities.text.folder import write_folder
+from contrapose.lab.modalities.text.inspection import describe_texts
 from contrapose.lab.modalities.text.load import all_pairs, is_text, learn_tokenizer, load, open_data
 from contrapose.lab.modalities.text.pretrained import load_sentence_encoder, load_tokenizer, longest_input, quiet
 from contrapose.lab.modalities.text.sentences import Sentences, count_tokens
@@ -69,6 +70,10 @@ class TextModality(Modality[TextViews]):
             check_path(Path(name))
         except ValueError as error:
             raise ValueError(f"{argument}: {str(error).removeprefix('data: ')}") from error
+
+    def inspect(self, settings: DataSettings) -> Iterator[str]:
+        """Read every line; yield lines about rows, columns, lengths, duplicates and lines that cannot be used."""
+        return describe_texts(settings)
 
     def can_stream(self, name: str) -> bool:
         """Return True: tokens from any file can be moved to the device batch by batch."""

@@ -45,7 +45,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     if target.exists() and read(target) is not None:
         return target
     write(target, checkpoint)
-    for old in _newest_first(folder)[CHECKPOINTS_KEPT:]:
+    for old in newest_first(folder)[CHECKPOINTS_KEPT:]:
         shutil.rmtree(old, ignore_errors=True)
     return target
 
@@ -94,18 +94,18 @@ def latest(folder: Path, log: Any = print) -> Checkpoint | None:
     Raises ValueError if all checkpoints were written by a newer version: starting over would discard the training.
     """
     newer = ""
-    for path in _newest_first(folder):
+    for path in newest_first(folder):
         checkpoint = read(path)
         if checkpoint is not None:
             return checkpoint
         newer = newer or _newer_format(path)
         log(f"{path} {_newer_format(path) or 'is damaged'}; trying the checkpoint before it")
     if newer:
-        raise ValueError(f"out: {_newest_first(folder)[0]} {newer}; upgrade contrapose, or use another --out")
+        raise ValueError(f"out: {newest_first(folder)[0]} {newer}; upgrade contrapose, or use another --out")
     return None
 
 
-def _newest_first(folder: Path) -> list[Path]:
+def newest_first(folder: Path) -> list[Path]:
     """Return the checkpoint directories, newest first; other files and directories are ignored."""
     named = [path for path in folder.glob("step-*") if path.name[5:].isdecimal() and path.is_dir()]
     return sorted(named, key=lambda path: int(path.name[5:]), reverse=True)

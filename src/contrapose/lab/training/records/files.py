@@ -19,6 +19,7 @@ import torch
 from contrapose import __version__
 
 DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_BLOCK = 2**14  # bytes to read at a time from the end of a file
 
 
 class WriteFailed(Exception):
@@ -113,6 +114,25 @@ def read_records(folder: Path) -> list[dict[str, Any]]:
     # A line with invalid UTF-8 is treated as a line that is not a record.
     lines = path.read_text(errors="replace").splitlines() if path.is_file() else []
     return [record for line in lines if (record := parse_record(line)) is not None]
+
+
+def read_last_records(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records in records.jsonl, the last one first; only as much of the file is read as is needed."""
+    path = folder / "records.jsonl"
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        position, lines = file.seek(0, os.SEEK_END), [b""]
+        while position or lines:
+            start = max(0, position - _BLOCK)
+            file.seek(start)
+            # The first line may continue in the block before, so it is kept for later.
+            lines = (file.read(position - start) + lines[0]).split(b"\n")
+            complete, lines = (lines[1:], lines[:1]) if start else (lines, [])
+            position = start
+            for line in reversed(complete):
+                if (record := parse_record(line.decode(errors="replace"))) is not None:
+                    yield record
 
 
 def drop_records_after(folder: Path, step: int) -> set[int]:
