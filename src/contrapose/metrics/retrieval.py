@@ -42,6 +42,28 @@ def recall_at(
     return {f"recall@{k}": 100 * float((wrong < k).double().mean()) for k in ks if k <= len(documents)}
 
 
+def recall_chance(ids: Tensor, *, ks: Sequence[int] = (1, 5, 10)) -> dict[str, float]:
+    """Return the exact expected `recall_at` of a random ranking, with the same keys.
+
+    ids   integers (n,), as in `recall_at`
+
+    >>> recall_chance(torch.arange(1000))["recall@10"]
+    1.0
+    """
+    documents = len(ids)
+    check_index("ids", ids, documents)
+    _, group, counts = ids.unique(return_inverse=True, return_counts=True)
+    right = counts[group]
+    return {f"recall@{k}": 100 * float(random_hits(right, documents, k).mean()) for k in ks if k <= documents}
+
+
+def random_hits(right: Tensor, candidates: int, k: int) -> Tensor:
+    """Return the probability that one of `right` candidates is among k drawn without replacement: 1 - C(c - r, k) / C(c, k)."""
+    drawn = torch.arange(k, dtype=torch.float64, device=right.device)
+    missed = ((candidates - right.double()[:, None] - drawn) / (candidates - drawn)).clamp(min=0)
+    return 1 - missed.prod(1)
+
+
 @torch.no_grad()
 def wrong_before(queries: Tensor, documents: Tensor, *, ids: Tensor | None = None) -> Tensor:
     """Return the number of wrong documents that each query ranks before its own, (n,): 0 if its own is ranked first.

@@ -17,8 +17,8 @@ from PIL import Image
 from contrapose.lab.evaluation import KNN
 from contrapose.lab.modalities import Split
 from contrapose.lab.modalities.images.images import Images
-from contrapose.lab.studies.measures.initial_model import start
 from contrapose.lab.training import Run, prepare
+from contrapose.lab.training.initial_model import start
 from contrapose.lab.training.model import load
 
 

@@ -23,6 +23,7 @@ from contrapose.lab.training.collapse import MEANING, collapsed_outputs
 from contrapose.lab.training.locks import is_locked
 from contrapose.lab.training.model import load_any
 from contrapose.lab.training.records.past_run import RunProgress
+from contrapose.lab.training.score_baselines import BASELINE_CHOICES, describe_no_gain, score_baselines
 from contrapose.lab.training.sources import load_own_data
 from contrapose.validate import check_known
 
@@ -69,8 +70,8 @@ class _Evaluate(DeviceOption):
         "device": "cpu, cuda or one GPU, such as cuda:1",
     }
     run: Positional[Path]
-    """Directory of the run; or hf:FOLDER for a sentence encoder, as in hf:models/minilm; or clip:FOLDER for an image-text
-    model."""
+    """Directory of the run; or hf:FOLDER for a sentence encoder, as in hf:models/bert, or minilm; or clip:FOLDER for an
+    image-text model."""
     data: str = ""
     """Another data set to evaluate on: a name, a folder or an .npz file, with labelled training and test images; or a file of
     text pairs, on which recall is computed among all pairs in the file."""
@@ -104,6 +105,10 @@ class _Evaluate(DeviceOption):
     encoder_NAME."""
     few_shot: bool = False
     """Train linear SVMs on a class-balanced subset and on all images (the long-tail protocol of Kukleva et al.)."""
+    baselines: str = "auto"
+    """Scores without training to report beside the run's scores, as NAME_SCORE. For kNN and recall: raw_pixels_ or
+    bag_of_words_, and untrained_encoder_ (encoder_before_training_ if it was pretrained), each in the time of one evaluation. For
+    all accuracies: chance_. auto: all of them for up to 100,000 labelled samples, and chance for more; all; none."""
     skip_broken: bool = False
     """Skip files in a folder that cannot be read; the default if the run was trained with --skip-broken."""
     data_root: Path = Path("data")
@@ -166,7 +171,9 @@ class _Evaluate(DeviceOption):
             others = _given(self, "run", "epoch", "columns", "data_root", "skip_broken")
             _refuse(others, "runs with one encoder", f"{self.run} was trained on {noun}, and {options.takes}")
         scores = options.score(model, self.run, self._common)
-        if scores is None or (not options.replaces and _given(self, "run", "epoch", "data_root", "skip_broken")):
+        if scores is None or (
+            not options.replaces and _given(self, "run", "epoch", "data_root", "skip_broken", "baselines")
+        ):
             scores = {**(scores or {}), **self._evaluate_on_data(model)}
         return {**step, **scores}
 
@@ -177,6 +184,7 @@ class _Evaluate(DeviceOption):
         if self.recipe and self.shots:
             raise ValueError("recipe: --shots chooses the learning rate itself; omit --recipe or --shots")
         few_shot_training = FewShot(self.shots) if self.shots else None  # rejects an invalid number before data is read
+        check_known("baselines", self.baselines, BASELINE_CHOICES)
         fine_tune = bool(self.finetune or self.recipe)
         # Features need each image only once, or once per epoch of an augmented probe, so --data can stay on disk. Fine-tuning
         # reads every image in each epoch.
@@ -194,7 +202,7 @@ class _Evaluate(DeviceOption):
         if self.metrics:
             scores |= model.measure_outputs(split.held_out, Measures(images=0, drawn=1000))
             for line in (MEANING, *collapsed_outputs(scores, model.run)):
-                print(line, file=sys.stderr)  # stdout may be read by other programs
+                _print_error(line)
         if "knn_top1" not in scores and (probe is not None or not scores):
             _labelled_features(model, split)  # raises an error that says what the data lacks
         if probe is not None:
@@ -206,7 +214,19 @@ class _Evaluate(DeviceOption):
             scores |= self._fine_tune(model, split)
         if self.few_shot:
             scores |= few_shot(*_labelled_features(model, split))
-        return scores
+        return scores | self._baselines(model, split, scores)
+
+    def _baselines(self, model: Model, split: Split, scores: dict[str, float]) -> dict[str, float]:
+        """Return the scores without training, as NAME_SCORE; print to stderr if training has gained nothing."""
+        baselines = score_baselines(model, split, scores, choice=self.baselines, neighbours=self.knn, log=_print_error)
+        nothing = describe_no_gain(model, split, scores, baselines)
+        if nothing:
+            _print_error(nothing)
+        return {
+            f"{baseline.replace(' ', '_')}_{name}": score
+            for baseline, found in baselines.items()
+            for name, score in found.items()
+        }
 
     def _probe(self) -> Probe | None:
         """Return the linear probe to train; None if no probe was requested."""
@@ -279,10 +299,15 @@ def warn_if_unfinished(model: Model, folder: Path) -> bool:
     return True
 
 
+def _print_error(text: str) -> None:
+    """Print a line to stderr, since stdout may be read by other programs."""
+    print(text, file=sys.stderr)
+
+
 def print_notes(split: Split) -> None:
     """Print the notes about a data set to stderr, since stdout may be read by other programs."""
     for note in split.notes:
-        print(note, file=sys.stderr)
+        _print_error(note)
 
 
 def load_data(

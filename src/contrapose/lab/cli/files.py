@@ -22,7 +22,7 @@ class Embed(DeviceOption):
     """Write the features that a run's encoder computes for a data set to an .npz or .parquet file."""
 
     run: Positional[Path]
-    """Directory of the run; or hf:FOLDER for a sentence encoder, as in hf:models/minilm."""
+    """Directory of the run; or hf:FOLDER for a sentence encoder, as in hf:models/bert, or minilm."""
     data: Positional[str]
     """Name of a data set, folder of images, .npz file or file of texts."""
     out: Annotated[Path, arg(aliases=["-o"])]

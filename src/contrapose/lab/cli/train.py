@@ -28,10 +28,11 @@ from contrapose.lab.training.options import make_run
 from contrapose.lab.training.processes import leave_process_group
 from contrapose.lab.training.records.extra_metrics import recorded_measures
 from contrapose.lab.training.records.files import read_records
+from contrapose.lab.training.score_baselines import BASELINE_CHOICES, describe_no_gain, score_baselines
 from contrapose.lab.training.sources import check_init
 from contrapose.lab.training.stops import ignore_closed_output
 from contrapose.lab.workers import TIMEOUT
-from contrapose.validate import check_count, check_directory, check_number
+from contrapose.validate import check_count, check_directory, check_known, check_number
 
 _DEFAULT_WORKERS = 2
 # The options of `train` itself that a config file may set, with their types in the file.
@@ -77,6 +78,10 @@ class Train(DeviceOption):
     """Number of processes that decode images, with --stream; default: 2. It affects the speed but not the results."""
     worker_timeout: float | None = None
     """Seconds to wait for a batch from the workers before training fails; default: 300. Increase it for very slow disks."""
+    baselines: str = "auto"
+    """Scores without training to print beside the run's scores: raw pixels or bags of words, the untrained encoder, and chance.
+    Each takes the time of one evaluation at the end. auto: all of them for up to 100,000 labelled samples, and chance for
+    more; all; none."""
     extend: bool = False
     """Continue the run in --out to more --epochs than it was started with. From the current step on, a cosine learning rate
     then follows the schedule for the new total number of epochs."""
@@ -96,6 +101,7 @@ class Train(DeviceOption):
     def train(self, config: Settings) -> None:
         """Train with the settings in a config file and on the command line."""
         log_choice = _ignore if _rank() else ignore_closed_output(print)
+        check_known("baselines", self.baselines, BASELINE_CHOICES)
         requested = make_run(self.given, preset=self.preset, config=config, log=log_choice)
         trainer_options = self._trainer_options()
         with training_display(noun=requested.kind.noun, silent=_rank() > 0) as display, ExitStack() as stack:
@@ -141,9 +147,14 @@ class Train(DeviceOption):
                 shorter = _shorter_runs(requested, trainer)
                 display.on_estimate = lambda seconds: log(_how_to_shorten(seconds, shorter))
             scores = trainer.train()
+            # In all processes: if only rank 0 did this, the others could wait too long for it in their last collective.
+            baselines = score_baselines(
+                trainer.model, trainer.split, scores, choice=self.baselines, save=not _rank(), log=log
+            )
             for name, score in scores.items():
                 how = f"last epoch, {run.knn} neighbours" if name.startswith("knn") else "last epoch"
-                log(f"{name:10} {score:6.2f} %   ({how})")
+                others = [f"{baseline} {found[name]:.2f}" for baseline, found in baselines.items() if name in found]
+                log(f"{name:10} {' · '.join([f'{score:6.2f} %', *others])}   ({how})")
             if not scores and not run.extra_metrics:
                 log(f"no score: {run.data} {run.kind.unscored}")
             for line in _recorded_scores(run, read_records(folder)):
@@ -154,6 +165,9 @@ class Train(DeviceOption):
                     f"{run.keep_best:10} {best[1]:6.2f}     (best epoch, {best[0]}, whose weights are kept: --epoch {best[0]})"
                 )
             log(f"run        {folder}")
+            nothing = describe_no_gain(trainer.model, trainer.split, scores, baselines)
+            if nothing:
+                log(f"{nothing}; use more --epochs, or other --views")
             collapse = describe_collapse(trainer.run, read_records(folder))
             if collapse:  # last, so that the scores are not taken for a success
                 log(collapse)

@@ -65,7 +65,6 @@ def recognise(data: str) -> str:
 
 
 def trained_elsewhere(name: str) -> tuple[Modality[Any], Path] | None:
-    """Return the modality and the folder of a pretrained model, such as hf:FOLDER; None for other names."""
-    prefixes = {kind.prefix: kind for kind in map(modality, MODALITIES) if kind.prefix}
-    known = next((prefix for prefix in prefixes if name.startswith(prefix)), "")
-    return (prefixes[known], Path(name.removeprefix(known)).expanduser()) if known else None
+    """Return the modality and the folder of a pretrained model, such as hf:FOLDER or minilm; None for other names."""
+    kinds = list(map(modality, MODALITIES))
+    return next(((kind, folder) for kind in kinds if (folder := kind.pretrained_folder(name)) is not None), None)

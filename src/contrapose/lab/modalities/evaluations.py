@@ -29,6 +29,9 @@ class JointEvaluation(Protocol):
     def scores(self, towers: Mapping[str, SampleEmbedder], split: Split) -> dict[str, float]:
         """Return the scores on the held-out samples; empty if no samples are held out."""
 
+    def chance(self, split: Split) -> dict[str, float]:
+        """Return the scores of random answers, with the same keys; empty if no samples are held out."""
+
     def metrics(self, towers: Mapping[str, SampleEmbedder], source: Source) -> dict[str, float]:
         """Return the geometry of the embeddings of a data set."""
 

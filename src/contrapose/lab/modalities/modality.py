@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from contrapose.lab.modalities.evaluations import DownstreamEvaluation, JointEvaluation, RecordedEvaluation
-from contrapose.lab.modalities.source import Source, Split, ViewMaker
+from contrapose.lab.modalities.source import Reader, Source, Split, ViewMaker
 from contrapose.lab.networks.encoder import Encoder
 from contrapose.lab.settings import Rule, setting
 from contrapose.lab.settings import Settings as Settings  # re-exported for the modalities
@@ -176,6 +176,11 @@ class Modality(ABC, Generic[V]):
     prefix: ClassVar[str] = ""
     """The prefix that marks a pretrained model's folder, such as "hf:" in hf:FOLDER; empty if no such models can be loaded."""
 
+    def pretrained_folder(self, name: str) -> Path | None:
+        """Return the folder of a pretrained model by its name, such as hf:FOLDER; None for the directory of a run."""
+        known = self.prefix and name.startswith(self.prefix)
+        return Path(name.removeprefix(self.prefix)).expanduser() if known else None
+
     def embed_elsewhere(self, folder: Path, settings: DataSettings) -> tuple[Tensor, Sequence[str]]:
         """Return the features (N, d) that a pretrained model computes for a data set, and the texts of its samples."""
         raise ValueError(f"run: {folder} cannot embed a data set; expected the directory of a run")
@@ -271,9 +276,12 @@ class Modality(ABC, Generic[V]):
         """Return network inputs as PNG files."""
         raise ValueError(f"inputs of {self.noun} cannot be drawn")
 
-    def count_words(self, *sources: Source) -> list[Tensor]:
-        """Return how often each word occurs in each sample, (N, words): features without a network, as a baseline."""
-        raise ValueError(f"there are no words in {self.noun}")
+    baseline: ClassVar[str] = ""
+    """Name of features without a network whose score is a baseline, such as "raw pixels"; empty: there are none."""
+
+    def baseline_features(self, sources: Sequence[Source], read: Callable[[Source], Reader]) -> list[Tensor]:
+        """Return features (N, d) of each data set without a network; `read` returns a reader with evaluation inputs."""
+        raise ValueError(f"there is no baseline for {self.noun}")
 
     # Export
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from contrapose.lab.studies.differences import list_words
 from contrapose.lab.studies.measures import Words
-from contrapose.lab.studies.measures.initial_model import BEFORE
+from contrapose.lab.studies.measures.before_training import BEFORE
 from contrapose.lab.studies.study import PAPERS, Plan, Quantity, Row, Study, StudyData
 
 

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from contrapose.lab.devices import own_device
-from contrapose.lab.evaluation import KNN, PROBES, Measures, Probe, features, probe_augmented, recall_at
+from contrapose.lab.evaluation import PROBES, Measures, Probe, features, probe_augmented
+from contrapose.lab.evaluation.feature_scores import Labelled, labelled_features, score_features
 from contrapose.lab.frameworks import Framework
 from contrapose.lab.modalities import Source, Split
 from contrapose.lab.networks.encoder import Encoder
@@ -160,16 +161,12 @@ class Model(nn.Module):
         # TaU's last output is a certainty and not a coordinate.
         return output[..., :-1] if self.run.needs_score else output
 
-    def labelled_features(self, split: Split) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+    def labelled_features(self, split: Split) -> Labelled | None:
         """Return training features and labels, then test features and labels; None if there are no labels.
 
         split   data sets with labels, such as `prepare(run)`
         """
-        probe, test = split.probe, split.test
-        if probe is None or test is None or probe.labels is None or test.labels is None:
-            return None
-        labels = probe.labels.to(self.device), test.labels.to(self.device)
-        return self.features(probe), labels[0], self.features(test), labels[1]
+        return labelled_features(self.features, split)
 
     def evaluate(self, split: Split, neighbours: int | None = None) -> dict[str, float]:
         """Return the kNN accuracy of the encoder's features, or the recall on pairs, in per cent; empty without labels or pairs.
@@ -181,14 +178,7 @@ class Model(nn.Module):
         """
         if self.kind.joint_evaluation is not None:
             return self.kind.joint_evaluation.scores(self.towers, split)
-        if split.retrieval is not None:
-            pairs = split.retrieval
-            return recall_at(self.features(pairs.queries), self.features(pairs.documents), ids=pairs.ids)
-        labelled = self.labelled_features(split)
-        if labelled is None:
-            return {}
-        scores = KNN(neighbours or self.run.knn)(*labelled)
-        return {f"knn_{name}": score for name, score in scores.items()}
+        return score_features(self.features, split, neighbours or self.run.knn)
 
     def linear_probe(self, split: Split, probe: Probe, *, seed: int = 0) -> dict[str, float]:
         """Train a linear probe on the encoder and return its accuracies in per cent; empty without labels.

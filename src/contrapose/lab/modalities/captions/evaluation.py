@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from contrapose.lab.modalities.captions.captions import Captions
-from contrapose.lab.modalities.captions.recall import CaptionIndex, caption_recall
+from contrapose.lab.modalities.captions.recall import CaptionIndex, caption_chance, caption_recall
 from contrapose.lab.modalities.captions.shapes import labelled_shapes
 from contrapose.lab.modalities.captions.zero_shot import class_embeddings, find_class_names, zero_shot_scores
 from contrapose.lab.modalities.evaluations import DownstreamData, SampleEmbedder
@@ -27,6 +27,14 @@ class CaptionEvaluation:
         assert isinstance(split.test, Captions)
         index = CaptionIndex.of(split.test.written)
         return caption_recall(*embed_both(towers, split.test), index.image_of_text, ids=index.ids)
+
+    def chance(self, split: Split) -> dict[str, float]:
+        """Return the recall of a random ranking, with the same keys; empty if there are no test images."""
+        if split.test is None:
+            return {}
+        assert isinstance(split.test, Captions)
+        index = CaptionIndex.of(split.test.written)
+        return caption_chance(index.image_of_text, ids=index.ids)
 
     def metrics(self, towers: Mapping[str, SampleEmbedder], source: Source) -> dict[str, float]:
         """Return each tower's uniformity, the alignment between captions and their images, and the modality gap."""

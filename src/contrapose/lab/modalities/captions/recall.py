@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from contrapose.metrics.retrieval import check_finite, wrong_before_right
+from contrapose.metrics.retrieval import check_finite, random_hits, wrong_before_right
 from contrapose.metrics.two_towers import check_captions, check_image_of_text
 from contrapose.validate import check_index
 
@@ -87,8 +87,8 @@ def caption_chance(image_of_text: Tensor, *, ids: Tensor | None = None) -> dict[
     right_texts = right_texts.new_zeros(images).index_add_(0, relation.pairs[0], right_texts)
     right_images = relation.pairs[1].bincount()[relation.text_id]
     return _both_ways(
-        [_random_hits(right_texts, texts, k) for k in KS if k <= texts],
-        [_random_hits(right_images, images, k) for k in KS if k <= images],
+        [random_hits(right_texts, texts, k) for k in KS if k <= texts],
+        [random_hits(right_images, images, k) for k in KS if k <= images],
     )
 
 
@@ -127,13 +127,6 @@ def _paired(keys: Tensor, pairs: Tensor, count: int) -> Tensor:
     table = torch.zeros(len(distinct), count, dtype=torch.bool, device=keys.device)
     table[torch.searchsorted(distinct, first[asked]), second[asked]] = True
     return table[row]
-
-
-def _random_hits(right: Tensor, candidates: int, k: int) -> Tensor:
-    """Return the probability that one of `right` candidates is among k drawn without replacement: 1 - C(c - r, k) / C(c, k)."""
-    drawn = torch.arange(k, dtype=torch.float64, device=right.device)
-    missed = ((candidates - right.double()[:, None] - drawn) / (candidates - drawn)).clamp(min=0)
-    return 1 - missed.prod(1)
 
 
 def _both_ways(image_to_text: list[Tensor], text_to_image: list[Tensor]) -> dict[str, float]:

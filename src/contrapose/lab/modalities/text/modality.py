@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from contrapose.lab.modalities.modality import DataSettings, Modality, NetworkSettings, Settings, Suggestion
-from contrapose.lab.modalities.source import Source, Split
+from contrapose.lab.modalities.source import Reader, Source, Split
 from contrapose.lab.modalities.text.built_in import BUILT_IN
-from contrapose.lab.modalities.text.encoders import PREFIX, VOCABULARY, EncoderName, Transformer, encoder
+from contrapose.lab.modalities.text.encoders import MINILM, PREFIX, VOCABULARY, EncoderName, Transformer, encoder
 from contrapose.lab.modalities.text.evaluation.downstream import senteval, sts
 from contrapose.lab.modalities.text.evaluation.recorded import RecordedSTS
 from contrapose.lab.modalities.text.files import check_path
@@ -38,6 +38,7 @@ class TextModality(Modality[TextViews]):
     """Files of sentences or pairs, tokens, and transformers."""
 
     noun = "sentences"
+    baseline = "bag of words"
     settings = TEXT_SETTINGS
     chosen_with_views = ("size", "view_count")  # with one view per column, view_count is the number of columns
     catalogue_data = "simcse"
@@ -107,7 +108,7 @@ class TextModality(Modality[TextViews]):
         """Return whether this is the name of a built-in set."""
         return name in BUILT_IN
 
-    def count_words(self, *sources: Source) -> list[Tensor]:
+    def baseline_features(self, sources: Sequence[Source], read: Callable[[Source], Reader]) -> list[Tensor]:
         """Return how often each token occurs in each text, (N, V), where V is the number of distinct tokens."""
         return count_tokens([source for source in sources if isinstance(source, Sentences)])
 
@@ -200,6 +201,12 @@ class TextModality(Modality[TextViews]):
         options = {"padding": True, "truncation": True, "max_length": views.length, "return_tensors": "pt"}
         ids: Tensor = tokenizer(list(samples), **options)["input_ids"]
         return torch.where(ids == tokenizer.pad_token_id, NO_TOKEN, ids)[:, None]
+
+    def pretrained_folder(self, name: str) -> Path | None:
+        """Return the folder in hf:FOLDER, or that of minilm, unless minilm is the directory of a run."""
+        if name == MINILM and not (Path(name) / "run.json").exists():
+            return EncoderName.parse(name).folder
+        return super().pretrained_folder(name)
 
     def embed_elsewhere(self, folder: Path, settings: DataSettings) -> tuple[Tensor, Sequence[str]]:
         """Return the features that a sentence encoder in a Hugging Face folder computes for the texts, and the texts."""

@@ -18,6 +18,7 @@ from contrapose.lab.modalities.text.views import NO_TOKEN
 from contrapose.randomness import bits
 
 _HASHED = 2**16  # rows to hash at a time
+_MOST_COUNTS = 2**28  # counts of words to hold in memory: 1 GiB in float32
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +150,8 @@ def count_tokens(sources: Sequence[Sentences]) -> list[Tensor]:
     tokens = [source.tokens[:, 0] for source in sources]
     padding = sources[0].tokenizer.pad_token_id
     vocabulary, rows = torch.unique(torch.cat(tokens), return_inverse=True)
+    if len(rows) * len(vocabulary) > _MOST_COUNTS:
+        raise ValueError(f"counts of {len(vocabulary):,} tokens in {len(rows):,} texts take too much memory")
     counts = torch.zeros(len(rows), len(vocabulary)).scatter_add_(1, rows, torch.ones(rows.shape))
     counts[:, vocabulary == padding] = 0
     return list(counts.split([len(part) for part in tokens]))

@@ -1,5 +1,6 @@
 """Measures: the quantities that studies measure on their runs. `measures.measure` defines the interface."""
 
+from contrapose.lab.studies.measures.before_training import BeforeTraining
 from contrapose.lab.studies.measures.captions import ZeroShot, caption_recall
 from contrapose.lab.studies.measures.classifiers import (
     FineTuning,
@@ -11,7 +12,6 @@ from contrapose.lab.studies.measures.classifiers import (
 )
 from contrapose.lab.studies.measures.detection import Detection
 from contrapose.lab.studies.measures.drawings import Histograms, Map
-from contrapose.lab.studies.measures.initial_model import BeforeTraining
 from contrapose.lab.studies.measures.measure import Context, Evaluation, Measure, Words
 from contrapose.lab.studies.measures.metrics import Metric, RecordedMetric
 from contrapose.lab.studies.measures.queries import QueryMap, QueryWeights

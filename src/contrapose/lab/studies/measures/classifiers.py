@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool2d
 
-from contrapose.lab.evaluation import FINE_TUNING, KNN, PROBES, features, few_shot
+from contrapose.lab.evaluation import FINE_TUNING, KNN, PROBES, few_shot
+from contrapose.lab.evaluation.feature_scores import score_features, scored_sources
 from contrapose.lab.modalities import AUGMENTATIONS, Split
 from contrapose.lab.studies.files import data_name
-from contrapose.lab.studies.measures.initial_model import start
 from contrapose.lab.studies.measures.measure import Context, Evaluation, Words
-from contrapose.lab.studies.measures.retrieval import recall_references
 from contrapose.lab.training import Model, Run
+from contrapose.lab.training.initial_model import start
 from contrapose.lab.training.records.extra_metrics import PROBE_SCORES, recorded_measures
 
 SMOKE_PROBE_EPOCHS = 5  # few, since probes encode augmented images again in each epoch, which is slow on a CPU
@@ -126,13 +125,15 @@ class References(Evaluation):
     def evaluate(self, context: Context) -> dict[str, Any]:
         """Return the scores of pixels or words, of the untrained encoder and, if --init is given, of the encoder in that file."""
         model, split = context.model, context.split
-        if split.retrieval is not None:
-            return {self.key: recall_references(model, split)}
-        knn = KNN(model.run.knn)
-        scores = {"untrained": knn(*_labelled_features(start(model, split, untrained=True), split))["top1"]}
+        sources = scored_sources(split)
+        if sources is None:
+            raise ValueError(f"{model.run.data} has no labelled samples and no held-out pairs to score with")
+        inputs = dict(zip(sources, model.kind.baseline_features(sources, model.reader), strict=True))
+        scores = {"words" if split.retrieval else "pixels": score_features(inputs.__getitem__, split, model.run.knn)}
+        scores["untrained"] = start(model, split, untrained=True).evaluate(split)
         if model.run.init:
-            scores["init"] = knn(*_labelled_features(start(model, split), split))["top1"]
-        return {self.key: {"pixels": _pixel_accuracy(model, split, knn), **scores}}
+            scores["init"] = start(model, split).evaluate(split)
+        return {self.key: {name: next(iter(values.values())) for name, values in scores.items()}}
 
 
 @dataclass(frozen=True)
@@ -202,18 +203,3 @@ def _labelled_features(model: Model, split: Split) -> tuple[Tensor, Tensor, Tens
     if labelled is None:
         raise ValueError(f"{model.run.data} has no labelled training and test images to score with")
     return labelled
-
-
-def _pixel_accuracy(model: Model, split: Split, knn: KNN) -> float:
-    assert split.probe is not None
-    assert split.test is not None
-    train, test = (features(_pixels, model.reader(source).plain()) for source in (split.probe, split.test))
-    labels, test_labels = split.probe.labels, split.test.labels
-    assert labels is not None
-    assert test_labels is not None
-    return knn(train, labels.to(train.device), test, test_labels.to(train.device))["top1"]
-
-
-def _pixels(inputs: Tensor) -> Tensor:
-    """Return pixels as features, resized to at most 16 × 16 per channel: more would take gigabytes."""
-    return adaptive_avg_pool2d(inputs, min(16, inputs.shape[-1])).flatten(1)

@@ -10,9 +10,9 @@ import torch
 from contrapose.lab.evaluation import Measures
 from contrapose.lab.modalities import Split
 from contrapose.lab.report.embedding import project_to_plane
-from contrapose.lab.studies.measures.initial_model import start
 from contrapose.lab.studies.measures.measure import Context, Evaluation, Words
 from contrapose.lab.training import Model
+from contrapose.lab.training.initial_model import start
 from contrapose.metrics import similarity_histograms
 
 

@@ -9,10 +9,10 @@ import torch
 
 from contrapose.lab.evaluation import GEOMETRY, Measures, bias_values, features, partners, separation_values
 from contrapose.lab.modalities import Split
-from contrapose.lab.studies.measures.initial_model import random_views
 from contrapose.lab.studies.measures.measure import Context, Evaluation, Measure, Words
 from contrapose.lab.studies.run_directory import RunDirectory
 from contrapose.lab.training import Model, Run
+from contrapose.lab.training.initial_model import random_views
 from contrapose.metrics import local_separation, prototype_deviations
 from contrapose.pairs import unit
 

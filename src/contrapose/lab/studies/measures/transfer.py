@@ -11,9 +11,9 @@ from contrapose.lab.evaluation import PROTOCOLS, TRANSFER_SETS, transfer_score
 from contrapose.lab.modalities import Split
 from contrapose.lab.networks.encoder import Encoder
 from contrapose.lab.studies.measures.downstream import SUPERVISED, DownstreamEvaluation, weights_file
-from contrapose.lab.studies.measures.initial_model import start
 from contrapose.lab.studies.measures.measure import Context, Words
 from contrapose.lab.training import Model, Run, prepare_other
+from contrapose.lab.training.initial_model import start
 from contrapose.lab.training.weights import initialise
 
 _BUILT_IN = "digits"  # the target data set at the smoke scale if no data is given

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from contrapose.lab.evaluation.feature_scores import no_gain
 from contrapose.lab.modalities.captions.commands.pages import retrieval_rows, retrieval_sheet
 from contrapose.lab.modalities.captions.files import CaptionList, open_captions
 from contrapose.lab.modalities.captions.pretrained import load_image_text_model
@@ -156,7 +157,7 @@ class ImageTextTasks:
         classes = class_embeddings(towers.embed_texts, self.class_names, self.templates)
         embeddings = towers.embed_images(images.pixels if isinstance(images, Images) else images.paths)
         scores = zero_shot_scores(embeddings, images.labels, classes.to(embeddings.device))
-        return _beside_chance(scores, zero_shot_chance(len(classes)), "zero_shot_")
+        return _beside_chance(scores, zero_shot_chance(len(classes)), len(images), "zero_shot_")
 
 
 def towers_of(model: Model) -> Towers:
@@ -187,7 +188,7 @@ def score_captions(data: CaptionList, towers: Towers, *, sheet: Path | None = No
         _write_sheet(sheet, [data.images[i] for i in chosen], index, images, texts)
     recall = caption_recall(images, texts, index.image_of_text, ids=index.ids)
     chance = caption_chance(index.image_of_text, ids=index.ids)
-    return _beside_chance(recall, chance) | two_tower_measures(images, texts, index.image_of_text)
+    return _beside_chance(recall, chance, len(chosen)) | two_tower_measures(images, texts, index.image_of_text)
 
 
 def _check_sheet(path: Path) -> None:
@@ -224,7 +225,12 @@ def _labelled_images(data: str, common: CommonOptions) -> Source:
     return images
 
 
-def _beside_chance(scores: dict[str, float], chance: dict[str, float], prefix: str = "") -> dict[str, float]:
+def _beside_chance(
+    scores: dict[str, float], chance: dict[str, float], images: int, prefix: str = ""
+) -> dict[str, float]:
+    """Return scores on a number of images and their chance levels; print to stderr if the first does not exceed chance."""
+    nothing = no_gain(scores, {"chance": chance}, count=images, noun="images")
+    _print_notes([nothing] if nothing else [])
     named = {f"{prefix}{name}": score for name, score in scores.items()}
     return named | {f"chance_{prefix}{name}": score for name, score in chance.items()}
 

@@ -52,12 +52,12 @@ class SentenceOptions:
     transfer: Path | None = None
     """File of classification tasks: .tsv, .tsv.gz or .tsv.xz, with the columns task, split, label, text and text2."""
     pooling: str = ""
-    """For hf:FOLDER: how the tokens' hidden states become one vector, cls or mean; empty: the pooling that a
+    """For hf:FOLDER and minilm: how the tokens' hidden states become one vector, cls or mean; empty: the pooling that a
     sentence-transformers folder specifies."""
     length: int = 0
-    """For hf:FOLDER: number of tokens after which a text is truncated; 0: the length that the folder specifies, or 128."""
+    """For hf:FOLDER and minilm: number of tokens after which a text is truncated; 0: as the folder specifies, or 128."""
     batch: int = 64
-    """For hf:FOLDER: number of texts to encode at a time."""
+    """For hf:FOLDER and minilm: number of texts to encode at a time."""
     seed: int = 0
     """For --transfer: random seed of the folds and of the order of texts."""
 

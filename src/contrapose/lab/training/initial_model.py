@@ -1,48 +1,20 @@
-"""A run's model before training, and measures on that model."""
+"""A run's model before training."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from torch import Tensor, nn
 
 from contrapose.lab.modalities import Source, Split
 from contrapose.lab.networks.norms import estimate_statistics
-from contrapose.lab.studies.measures.measure import Context, Evaluation, Words
-from contrapose.lab.training import Model, Run, build
+from contrapose.lab.training.build import build
+from contrapose.lab.training.model import Model
+from contrapose.lab.training.sources import find_file
 from contrapose.randomness import permutation
 
-BEFORE = "before training: "
 _STATISTICS_IMAGES = 4096  # images from which the batch-norm statistics of an untrained network are estimated
-
-
-@dataclass(frozen=True)
-class BeforeTraining(Evaluation):
-    """An evaluation that applies another evaluation to the model before training."""
-
-    measure: Evaluation
-
-    @property
-    def key(self) -> str:
-        """Return start:KEY."""
-        return f"start:{self.measure.key}"
-
-    def describe(self, run: Run) -> Words:
-        """Describe the other evaluation; the page shortens this text where it also shows the other description."""
-        return Words(f"{BEFORE}{self.measure.describe(run).text}")
-
-    def at_smoke_scale(self) -> BeforeTraining:
-        """Return this measure with the smoke-scale version of the other evaluation."""
-        measure = self.measure.at_smoke_scale()
-        assert isinstance(measure, Evaluation)
-        return BeforeTraining(measure)
-
-    def evaluate(self, context: Context) -> dict[str, Any]:
-        """Return the values of the other evaluation."""
-        values = self.measure.evaluate(replace(context, model=start(context.model, context.split)))
-        return {f"start:{key}": value for key, value in values.items()}
 
 
 def random_views(model: Model, source: Source, *, epoch: int, batch: int) -> Iterator[Tensor]:
@@ -61,7 +33,8 @@ def start(model: Model, split: Split, *, untrained: bool = False) -> Model:
     The model has the weights from the run's `init` file, if there is one, unless `untrained` is set.
     """
     # Building from the same seed reproduces the initial weights, so they need not be saved.
-    run = replace(model.run, init="") if untrained else model.run
+    init = "" if untrained else model.run.init
+    run = replace(model.run, init=find_file(init, model.folder) if model.folder else init)
     network = build(run, len(split.train)).to(model.device)
     initial = Model(run, network.encoder, network.projector, model.device)
     run.kind.prepare(initial)

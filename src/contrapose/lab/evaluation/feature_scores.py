@@ -1,0 +1,94 @@
+"""Scores of any features of a data set, the scores of random answers, and whether a score exceeds a baseline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from contrapose.lab.evaluation.knn import KNN
+from contrapose.lab.modalities import Source, Split
+from contrapose.metrics.retrieval import recall_at, recall_chance
+
+Features = Callable[[Source], Tensor]  # returns the features (N, d) of a data set
+Labelled = tuple[Tensor, Tensor, Tensor, Tensor]  # training features and labels, then test features and labels
+_NORMAL = 1.96  # standard errors on each side of a score within which it lies in 95 % of the test sets
+
+
+def scored_sources(split: Split) -> tuple[Source, Source] | None:
+    """Return the two data sets whose features are scored: queries and documents, or training and test samples with labels."""
+    if split.retrieval is not None:
+        return split.retrieval.queries, split.retrieval.documents
+    probe, test = split.probe, split.test
+    if probe is None or test is None or probe.labels is None or test.labels is None:
+        return None
+    return probe, test
+
+
+def labelled_features(features: Features, split: Split) -> Labelled | None:
+    """Return training features and labels, then test features and labels; None if there are no labels."""
+    sources = scored_sources(split)
+    if sources is None or split.retrieval is not None:
+        return None
+    train, test = map(features, sources)
+    train_labels, test_labels = (source.labels for source in sources)
+    assert train_labels is not None
+    assert test_labels is not None
+    return train, train_labels.to(train.device), test, test_labels.to(test.device)
+
+
+def score_features(features: Features, split: Split, neighbours: int) -> dict[str, float]:
+    """Return the recall on held-out pairs, or the kNN accuracy on labelled samples, in per cent; empty if there are neither."""
+    if split.retrieval is not None:
+        pairs = split.retrieval
+        return recall_at(features(pairs.queries), features(pairs.documents), ids=pairs.ids)
+    labelled = labelled_features(features, split)
+    scores = {} if labelled is None else KNN(neighbours)(*labelled)
+    return {f"knn_{name}": score for name, score in scores.items()}
+
+
+def chance_level(split: Split, name: str) -> float | None:
+    """Return the score called `name` without looking at the samples, in per cent; None if it is unknown.
+
+    Recall is that of a random ranking. Accuracy is that of always answering the most frequent classes of the training samples;
+    it exceeds 1 / classes if the classes are imbalanced. Few-shot scores are means over classes, or of balanced training
+    samples: there, chance is 1 / classes.
+    """
+    if split.retrieval is not None:
+        return recall_chance(split.retrieval.ids).get(name)
+    sources = scored_sources(split)
+    if sources is None:
+        return None
+    labels, test_labels = sources[0].labels, sources[1].labels
+    if labels is None or test_labels is None or labels.ndim > 1:
+        return None
+    if name.endswith(("_top1", "_top5")):
+        most_frequent = labels.bincount().argsort(descending=True, stable=True)[: int(name[-1])]
+        return 100 * float(torch.isin(test_labels, most_frequent).double().mean())
+    return 100 / len(labels.unique()) if name.endswith(("_shot", "long_tail")) else None
+
+
+def no_gain(scores: Mapping[str, float], baselines: Mapping[str, Mapping[str, float]], *, count: int, noun: str) -> str:
+    """Return a sentence if the first score does not exceed its best baseline by more than its uncertainty; else an empty text.
+
+    scores      scores in per cent, by name
+    baselines   scores of each baseline, keyed by the name of the baseline
+    count       number of test samples
+    noun        what test samples are called, such as "test images"
+
+    The uncertainty is 1.96 standard errors of the difference between two shares of `count` samples.
+    """
+    name = next((name for name in scores if any(name in found for found in baselines.values())), "")
+    if not name:
+        return ""
+    best = max((key for key in baselines if name in baselines[key]), key=lambda key: baselines[key][name])
+    score, baseline = scores[name], baselines[best][name]
+    margin = _NORMAL * math.sqrt((score * (100 - score) + baseline * (100 - baseline)) / count)
+    if score - baseline > margin:
+        return ""
+    return (
+        f"training has gained nothing measurable: {name} is {score:.1f} %, and {baseline:.1f} % for {best} (on {count:,} {noun}, "
+        f"differences of up to {margin:.1f} points can be chance)"
+    )
