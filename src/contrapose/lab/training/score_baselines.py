@@ -87,7 +87,8 @@ def _baseline_features(
                 # The run's own reader, because a second one would hold a second copy of the data on the device.
                 encode = start(model, split).tower.encode
                 found = [features(encode, model.reader(source).plain()) for source in sources]
-        except ValueError as error:  # such as pretrained weights that no longer exist: the run's own scores still count
+        # Such as pretrained weights that no longer exist: the run's own scores still count.
+        except (ValueError, FileNotFoundError) as error:
             log(f"baselines: {name} is not measured: {error}")
             continue
         yield name, dict(zip(sources, found, strict=True)).__getitem__

@@ -1,0 +1,40 @@
+"""Scores of any features, chance levels, and whether a score exceeds its baselines."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from contrapose.lab.evaluation.feature_scores import chance_level, no_gain
+from contrapose.lab.modalities import Split
+from contrapose.lab.modalities.images.images import Images
+
+
+def labelled(labels: list[int]) -> Images:
+    pixels = torch.zeros(len(labels), 3, 2, 2, dtype=torch.uint8)
+    return Images("some", pixels, torch.tensor(labels))
+
+
+def test_chance_is_the_most_frequent_class_of_the_training_images() -> None:
+    train, test = labelled([0, 1, 1, 1, 2, 3, 4, 5]), labelled([0, 1, 1, 5])
+    split = Split(train, train, test)
+    assert chance_level(split, "knn_top1") == 50
+    assert chance_level(split, "linear_best_top1") == 50
+    assert chance_level(split, "knn_top5") == 75  # all but class 5, the last of the classes with one image
+    assert chance_level(split, "few_shot") == pytest.approx(100 / 6)
+    assert chance_level(split, "uniformity") is None
+    assert chance_level(Split(train, None, None), "knn_top1") is None
+
+
+def test_a_gain_counts_only_beyond_the_uncertainty_of_the_test_set() -> None:
+    baselines = {"raw pixels": {"knn_top1": 50.0}, "chance": {"knn_top1": 10.0, "knn_top5": 50.0}}
+    scores = {"knn_top1": 54.0, "knn_top5": 90.0}
+    # The standard error of the difference is √((0.54 · 0.46 + 0.5 · 0.5) / n): 7.1 points for 100 images, 0.7 for 10,000.
+    text = no_gain(scores, baselines, count=100, noun="test images")
+    assert text == (
+        "training has gained nothing measurable: knn_top1 is 54.0 %, and 50.0 % for raw pixels (on 100 test images, differences "
+        "of up to 13.8 points can be chance)"
+    )
+    assert no_gain(scores, baselines, count=10_000, noun="test images") == ""
+    assert "knn_top1 is 40.0 %" in no_gain({"knn_top1": 40.0}, baselines, count=10_000, noun="test images")
+    assert no_gain(scores, {}, count=100, noun="test images") == ""
