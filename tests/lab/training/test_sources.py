@@ -39,7 +39,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def evaluate(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[float, str]:
     """Evaluate a run; return its accuracy and what was written to stderr."""
     capsys.readouterr()
-    main(["evaluate", *arguments])
+    main(["evaluate", *arguments, "--baselines", "none"])
     captured = capsys.readouterr()
     return json.loads(captured.out)["knn_top1"], captured.err
 
